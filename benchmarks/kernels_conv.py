@@ -29,7 +29,7 @@ from machine import facts, keep
 from support.one_kernel import Prepared, Weight, build_kernel, channels_last, prepare
 
 from xpuruntime.codegen.cpp import cpu_target
-from xpuruntime.kernels.conv import KERNELS
+from xpuruntime.kernels.cpu.conv.generated import KERNELS
 from xpuruntime.testing.conformance.seeded import networks as models
 
 NETS = ("resnet50", "mobilenet_v2", "efficientnet_b0", "densenet121")

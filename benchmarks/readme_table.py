@@ -1,8 +1,8 @@
-"""Write the measured table into README.md and README.ko.md, between their markers, from benchmarks/results.
+"""Write the measured table into README.md and README.ko.md, and all tables into docs/reference/performance.md, from benchmarks/results.
 
     python benchmarks/readme_table.py [--check]
 
-`--check` writes nothing and exits with 1 where a README does not show what was measured; a test runs it.
+Tables are between markers. `--check` writes nothing and exits with 1 where a page does not show what was measured; a test runs it.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ MARKED = re.compile(r"(<!-- measured: begin -->\n).*?(<!-- measured: end -->)", 
 
 WORDS = {
     "README.md": {
-        "head": "| model | one run on {engines} | speed of native beside the faster of the others |",
+        "head": "| model | time of one run on {engines} | speed of native relative to the faster of the others |",
         "tie": "no difference shown",
         "times": "{ratio}x",
         "added": "`InferenceSession.run` adds {added} to the vendor's own run on a one-node model ({on}); "
         "`import xpuruntime` takes {ours} ms where `import numpy` takes {numpy} ms.",
-        "seeded": "Native on seeded networks of their papers' sizes (ResNet-18 and -50, MobileNetV2, EfficientNet-B0, DenseNet-121; ViT and BERT), geometric means:",
+        "seeded": "Geometric means of native on networks with seeded weights in their papers' sizes (ResNet-18 and -50, MobileNetV2, EfficientNet-B0, DenseNet-121; ViT and BERT):",
         "networks": "{group} ({precision}, {threads} threads): {geomean:.2f} times the speed of the best of ONNX Runtime, OpenVINO, PyTorch eager "
         "and compiled, at worst {worst_ratio:.2f}",
         "machine": "{cpu}, {threads} threads, float32, median of runs in alternation; {versions}. "
         "Commands and all figures: [benchmarks](benchmarks/README.md).",
-        "gpu": "One {gpu}, milliseconds, in one run with PyTorch {torch} ([CUDA](docs/cuda.md)):",
+        "gpu": "One {gpu}, milliseconds, in one run with PyTorch {torch} ([CUDA](docs/how-to/cuda.md)):",
         "gpu_head": "| | native | eager | CUDA graph | torch.compile |",
         "batch": "ResNet-50, float16, batch {batch}",
-        "token": "the sizes of Qwen2.5-1.5B, bfloat16: a token at a context of {context:,}",
+        "token": "model of Qwen2.5-1.5B's size, bfloat16: one token at a context of {context:,}",
         "prefill": "prefill of {context:,}",
         "us": "{value:.1f} us ({engine})",
         "and": " and ",
-        "busy": ", beside other work",
+        "busy": ", with other load",
     },
     "README.ko.md": {
         "head": "| 모델 | 1회 실행 시간: {engines} | 나머지 중 빠른 쪽에 대한 native의 속도 |",
@@ -51,7 +51,7 @@ WORDS = {
         "가장 나쁜 경우 {worst_ratio:.2f}배",
         "machine": "{cpu}, 스레드 {threads}개, float32, 번갈아 실행한 중앙값; {versions}. "
         "명령과 모든 수치: [benchmarks](benchmarks/README.md).",
-        "gpu": "{gpu} 한 장, 밀리초, PyTorch {torch}와 한 번의 실행에서([CUDA](docs/cuda.md)):",
+        "gpu": "{gpu} 한 장, 밀리초, PyTorch {torch}와 한 번의 실행에서([CUDA](docs/how-to/cuda.md)):",
         "gpu_head": "| | native | eager | CUDA graph | torch.compile |",
         "batch": "ResNet-50, float16, 배치 {batch}",
         "token": "Qwen2.5-1.5B 크기, bfloat16: 문맥 {context:,}에서 토큰 하나",
@@ -60,6 +60,11 @@ WORDS = {
         "and": ", ",
         "busy": ", 다른 작업과 함께",
     },
+}
+PERFORMANCE = "docs/reference/performance.md"
+WORDS[PERFORMANCE] = WORDS["README.md"] | {
+    "machine": WORDS["README.md"]["machine"].replace("benchmarks/", "../../benchmarks/"),
+    "gpu": WORDS["README.md"]["gpu"].replace("docs/how-to/", "../how-to/"),
 }
 NAMES = {"native": "native", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 
@@ -95,8 +100,8 @@ def on_gpu(words: dict[str, str]) -> list[str]:
 
 
 def table(words: dict[str, str]) -> str:
-    """The table and the two sentences below it, in one language."""
-    models, overhead, imports = read("models"), read("overhead"), read("import_time")
+    """Return the table of trained models and the machine below it, in one language."""
+    models = read("models")
     engines = list(NAMES)
     lines = [words["head"].format(engines=" / ".join(NAMES.values())), "|---|---|---|"]
     for row in models["rows"]:
@@ -110,27 +115,33 @@ def table(words: dict[str, str]) -> str:
             ratio = judged["ratio_to_best"]["value"]
             verdict = words["times"].format(ratio=f"{ratio if ahead else 1 / ratio:.2f}")
         lines.append(f"| {row['title']} | {times} | {verdict} |")
+    machine = models["machine"]
+    versions = ", ".join(f"{NAMES[e]} {machine['versions'][e]}" for e in engines if e in machine["versions"])
+    shown = words["machine"].format(
+        cpu=machine["cpu"], threads=models["rows"][0]["threads"], versions=versions
+    )
+    return "\n".join([*lines, "", shown]) + "\n"
+
+
+def others(words: dict[str, str]) -> str:
+    """Return the seeded networks, the GPU's table and what sessions and imports cost."""
+    overhead, imports = read("overhead"), read("import_time")
     added = words["and"].join(
         words["us"].format(value=max(0.0, r["added_us"]), engine=NAMES[r["engine"]]) for r in overhead["rows"]
     )
     on = ", ".join(overhead["machine"][k] for k in ("cpu", "level") if k in overhead["machine"])
     on += words["busy"] if overhead["machine"]["busy"] > QUIET else ""
-    machine = models["machine"]
-    versions = ", ".join(f"{NAMES[e]} {machine['versions'][e]}" for e in engines if e in machine["versions"])
     median = imports["median_ms"]
     summary = read("cpu_models")["summary"]["table"]
     many = max(r["threads"] for r in summary)
-    lines += ["", words["seeded"], ""]
+    lines = ["", words["seeded"], ""]
     lines += ["- " + words["networks"].format(**r) for r in summary if r["threads"] == many]
-    lines += ["", *on_gpu(words)]
-    lines += [
-        "",
+    lines += ["", *on_gpu(words), ""]
+    lines.append(
         words["added"].format(
             added=added, on=on, ours=round(median["xpuruntime"]), numpy=round(median["numpy"])
-        ),
-        "",
-        words["machine"].format(cpu=machine["cpu"], threads=models["rows"][0]["threads"], versions=versions),
-    ]
+        )
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -141,7 +152,8 @@ def main(check: bool) -> int:
         text = path.read_text(encoding="utf-8")
         if not MARKED.search(text):
             raise SystemExit(f"{name} has no markers for the measured table")
-        fresh = MARKED.sub(lambda m, words=words: m[1] + table(words) + m[2], text)  # type: ignore[misc]
+        shown = table(words) + (others(words) if name == PERFORMANCE else "")
+        fresh = MARKED.sub(lambda m, shown=shown: m[1] + shown + m[2], text)  # type: ignore[misc]
         if fresh != text:
             stale.append(name)
             if not check:

@@ -1,13 +1,13 @@
-"""Write the table of docs/entrances.md from ENTRANCES: `python scripts/entrances_page.py`. A test says when it is stale."""
+"""Write the table of docs/reference/policy-support.md from ENTRANCES: `python scripts/entrances_page.py`. A test says when it is stale."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from xpuruntime.policies.entrances import ENTRANCES, SESSION, Use
+from xpuruntime.policies.entrances import ENTRANCES, SESSION, FieldUse
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "entrances.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "policy-support.md"
 _TABLE = re.compile(r"(?<=a test compares\. -->\n)(TABLE|(?:\|.*\n)+)")
 
 COLUMNS = {
@@ -21,28 +21,31 @@ COLUMNS = {
 }
 
 
-def cell(use: Use) -> str:
-    """What a field does, and what is an error."""
+def cell(use: FieldUse) -> str:
+    """Return what a field does, and what is an error."""
     if use.takes is None:
         return use.does
-    wrong = f"an error: {use.why}"
-    return f"{use.does}; else {wrong}" if use.does else wrong
+    wrong = f"error: {use.why}"
+    return f"{use.does}; otherwise an {wrong}" if use.does else wrong
 
 
 def table() -> str:
-    """A line per field, a column per entrance."""
-    rows = [
-        f"| `{field}` | "
-        + " | ".join(cell(({"session": SESSION} | dict(ENTRANCES))[e][field]) for e in COLUMNS)
-        + " |"
-        for field in SESSION
-    ]
-    head = f"| field | {' | '.join(COLUMNS.values())} |"
-    return "\n".join([head, "|---" * (len(COLUMNS) + 1) + "|", *rows]) + "\n"
+    """Return a line per field and behavior, with the entry points that share it."""
+    lines = ["| field | entry points | what happens |", "|---|---|---|"]
+    for field in SESSION:
+        shared: dict[str, list[str]] = {}
+        for entrance, title in COLUMNS.items():
+            uses = SESSION if entrance == "session" else ENTRANCES[entrance]
+            shared.setdefault(cell(uses[field]), []).append(title)
+        shown = f"`{field}`"
+        for text, titles in shared.items():
+            lines.append(f"| {shown} | {', '.join(titles)} | {text[:1].upper() + text[1:]} |")
+            shown = ""
+    return "\n".join(lines) + "\n"
 
 
 def page(text: str) -> str:
-    """The page with the table as it is now."""
+    """Return the page with the table as it is now."""
     return _TABLE.sub(lambda _: table(), text, count=1)
 
 

@@ -1,20 +1,20 @@
-"""Write docs/ops.md from the op table: `python scripts/ops_page.py`. A test says when the page is stale."""
+"""Write docs/reference/ops.md from the op table: `python scripts/ops_page.py`. A test says when the page is stale."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
 
-from xpuruntime.ir import OPS, Op
+from xpuruntime.ir import OPS, OpEntry
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "ops.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "ops.md"
 HEAD = """# Ops
 
 <!-- Written by scripts/ops_page.py from src/xpuruntime/ir/ops; change the table, then run it. -->
 
 The IR's {count} ops by the op family that a policy names. In a signature, operands stand before the semicolon and attributes after it: `x#` may be
 a number, `x?` may be absent, `x*` is the rest; an output `y?` may be left off. What they mean where nothing is said: as PyTorch's op of
-that name. How to read the rest: [the IR](ir.md).
+that name. How to read the rest: [the IR](../concepts/intermediate-representation.md).
 
 Marks: **pointwise**, **commutative**, **random**; **view** (the result may share memory); **engines only** (its output shape is known only when it runs).
 """
@@ -22,7 +22,7 @@ Marks: **pointwise**, **commutative**, **random**; **view** (the result may shar
 
 def page() -> str:
     """The whole page."""
-    families: dict[str, list[Op]] = defaultdict(list)
+    families: dict[str, list[OpEntry]] = defaultdict(list)
     for row in OPS.values():
         families[row.family].append(row)
     parts = [HEAD.format(count=len(OPS))]
@@ -32,7 +32,7 @@ def page() -> str:
     return "".join(parts)
 
 
-def _line(row: Op) -> str:
+def _line(row: OpEntry) -> str:
     marks = [w for w in ("pointwise", "commutative", "random") if getattr(row, w)]
     marks += ["view"] if row.view else []
     marks += ["engines only"] if row.data_dependent else []

@@ -1,4 +1,4 @@
-"""Write the table of docs/passes.md from PASSES: `python scripts/passes_page.py`. A test says when it is stale."""
+"""Write the table of docs/reference/passes.md from PASSES: `python scripts/passes_page.py`. A test says when it is stale."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from xpuruntime.passes import PASSES
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "passes.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "passes.md"
 _TABLE = re.compile(r"(?<=a test compares\. -->\n)(TABLE|(?:\|.*\n)+)")
 
 

@@ -1,4 +1,4 @@
-"""Write the table of recipe steps into docs/program.md: `python scripts/program_page.py`. A test says when it is stale."""
+"""Write the table of recipe steps into docs/reference/program-file.md: `python scripts/program_page.py`. A test says when it is stale."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from xpuruntime.program.recipe_table import RECIPE_OPS
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "program.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "program-file.md"
 HEAD = "| step | inputs | attributes | gives |\n|---|---|---|---|\n"
 
 

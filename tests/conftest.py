@@ -1,12 +1,19 @@
-"""What every test shares: no setting of the user's shell leaks in, and nothing is written to the user's cache."""
+"""Settings and fixtures of all tests, and the sample of heavy tests that a commit draws.
+
+A run without a seed runs every test. ``--seed WORD`` (or ``XPU_TEST_SEED=WORD``) runs a part of each test that is marked
+``sampled(n)``: n of its cases, drawn by the seed. ``commit`` stands for the commit's hash, ``all`` for every case. The header of the run
+shows the seed, so a failure can be repeated.
+"""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +34,52 @@ ONLY_PROCESSORS = {
 """Of tests/kernels, files and tests: what only processors have, or only our own code promises."""
 
 
+ROOT = Path(__file__).resolve().parents[1]
+SEED = "XPU_TEST_SEED"
+EVERYTHING = "all"
+LEFT_OUT = pytest.StashKey[int]()
+WHOLE_SUITE = 3600  # seconds for a test that runs a third-party suite, or works on a GPU
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seed",
+        default="",
+        help=f"draw the cases of sampled tests by this word; default: ${SEED}, or all cases",
+    )
+
+
+def seed_of(word: str) -> str:
+    """Return the seed that a word stands for."""
+    if word != "commit":
+        return word or EVERYTHING
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return done.stdout.strip()
+    command = [sys.executable, "scripts/digest", "src", "cpp", "tests"]  # an archive without Git
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def drawn(names: list[str], count: int, seed: str) -> set[str]:
+    """Return ``count`` of the names, drawn by a seed. Each name has a place of its own, so that another name moves none."""
+    place = {name: hashlib.sha256(f"{seed}\0{name}".encode()).digest() for name in names}
+    return set(sorted(names, key=place.__getitem__)[:count])
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    seed = os.environ[SEED]
+    return "sampled tests: every case" if seed == EVERYTHING else f"sampled tests: repeat with --seed {seed}"
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str:
+    return f"sampled tests: {config.stash[LEFT_OUT]} cases left out" if LEFT_OUT in config.stash else ""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """``XPU_TEST_LEVEL=x86-64-v2 pytest ...``: as on a processor of that level, which must not be above this machine's.
     ``XPU_TEST_DEVICE=cuda:0 pytest tests/native tests/kernels``: native tests on that device; ``XPU_TEST_TARGET`` is its code, where it does not say."""
+    # Workers inherit the seed, so that all of them draw the same cases.
+    os.environ[SEED] = seed_of(config.getoption("seed") or os.environ.get(SEED, ""))
     where = os.environ.get("XPU_TEST_DEVICE", "")
     if where:
         from support.device_under_test import name_device
@@ -45,7 +95,14 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"XPU_TEST_LEVEL={highest}: this processor lacks {lacking}")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # after -m and -k, so that the cases are drawn of what is left
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    keep_sampled(config, items)
+    for item in items:
+        if not item.get_closest_marker("timeout") and (
+            item.get_closest_marker("conformance") or item.get_closest_marker("gpu")
+        ):
+            item.add_marker(pytest.mark.timeout(WHOLE_SUITE))
     if os.environ.get("XPU_TEST_DEVICE"):
         for item in items:
             if {item.path.name, getattr(item, "originalname", "")} & ONLY_PROCESSORS:
@@ -57,6 +114,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(
                     pytest.mark.skip(reason=f"runs code of {level}, and this processor is below it")
                 )
+
+
+def keep_sampled(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the cases of sampled tests that the seed does not draw.
+
+    Each test function keeps its own n cases; functions of one file that share a ``group`` keep n together.
+    """
+    if os.environ[SEED] == EVERYTHING:
+        return
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if mark := item.get_closest_marker("sampled"):
+            function = item.nodeid.partition("[")[0]
+            group = mark.kwargs.get("group")
+            cases[f"{function.partition('::')[0]}::{group}" if group else function].append(item)
+    left_out = set()
+    for group in cases.values():
+        count = max(mark.args[0] for item in group for mark in item.iter_markers("sampled"))
+        kept = drawn([item.nodeid for item in group], count, os.environ[SEED])
+        left_out |= {item for item in group if item.nodeid not in kept}
+    if left_out:
+        config.stash[LEFT_OUT] = len(left_out)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 def _levels_of(item: pytest.Item) -> set[str]:
@@ -80,16 +161,66 @@ def _lacking(level: str) -> str:
 
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Drop every XPU_* variable and point the store at a folder of this test run (subprocesses inherit both)."""
+    """Drop every XPU_* variable and point the store at the folder of this test run (subprocesses inherit both)."""
     for name in [n for n in os.environ if n.startswith("XPU_") and not n.startswith("XPU_TEST_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("XPU_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "xpu-cache"))
+    monkeypatch.setenv("XPU_CACHE_DIR", str(store_of_run(tmp_path_factory)))
+
+
+def store_of_run(factory: pytest.TempPathFactory) -> Path:
+    """Return the store that all workers of a run share: what one of them compiled, none compiles again."""
+    base = factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "xpu-cache"
+
+
+@pytest.fixture(scope="session")
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of this run, for tests that start processes with an environment of their own."""
+    return store_of_run(tmp_path_factory)
+
+
+def link_binaries(store: Path, shared: Path) -> Path:
+    """Make an empty store whose compiled texts are those of a shared one.
+
+    Only these kinds are links: the store neither lists nor trims what is behind a link.
+    """
+    for folder in (store, store / "v1", shared, shared / "v1"):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    for kind in ("object", "cubin"):
+        (shared / "v1" / kind).mkdir(mode=0o700, exist_ok=True)
+        (store / "v1" / kind).symlink_to(shared / "v1" / kind)
+    return store
+
+
+@pytest.fixture(scope="session")
+def part() -> Callable[[Sequence[str], int], list[str]]:
+    """Return ``count`` of some names, drawn by the seed of this run; all of them in a run of everything."""
+
+    def part(names: Sequence[str], count: int) -> list[str]:
+        seed = os.environ[SEED]
+        kept = set(names) if seed == EVERYTHING else drawn(list(names), count, seed)
+        return [name for name in names if name in kept]
+
+    return part
+
+
+@pytest.fixture
+def fresh_store(tmp_path: Path, shared_store: Path) -> Path:
+    """An empty store for one test. Texts that any test of this run compiled are not compiled again."""
+    return link_binaries(tmp_path / "store", shared_store)
+
+
+@pytest.fixture(scope="session")
+def seed() -> str:
+    """The seed of this run; of a run of everything the commit's."""
+    given = os.environ[SEED]
+    return seed_of("commit") if given == EVERYTHING else given
 
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the source tree."""
-    return Path(__file__).resolve().parents[1]
+    return ROOT
 
 
 @pytest.fixture
@@ -125,7 +256,7 @@ def onnx_file() -> Callable[..., Path]:
     """A seeded model's ONNX file, kept below build/ until what makes it changes."""
     from xpuruntime.testing.conformance.seeded import networks as models
 
-    folder = Path(__file__).resolve().parents[1] / "build" / "models"
+    folder = ROOT / "build" / "models"
 
     def export(name: str, **how: Any) -> Path:
         words = [name, *(f"{k}-{v}" for k, v in how.items())]

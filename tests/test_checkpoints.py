@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import xpuruntime as xrt
-from xpuruntime.checkpoints import Source, Wanted, match_names, read_checkpoint
+from xpuruntime.checkpoints import CheckpointWeight, WeightSource, match_names, read_checkpoint
 from xpuruntime.errors import FormatError, InputError
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.tensor_files import write_safetensors
@@ -69,8 +69,8 @@ def test_a_folder_without_safetensors_or_with_several_models_is_refused(tmp_path
         read_checkpoint(tmp_path)
 
 
-def wanted(*names: str, shape: tuple[int, ...] = (4,)) -> list[Wanted]:
-    return [Wanted((n,), TensorSpec(shape, DType.FLOAT32)) for n in names]
+def wanted(*names: str, shape: tuple[int, ...] = (4,)) -> list[CheckpointWeight]:
+    return [CheckpointWeight((n,), TensorSpec(shape, DType.FLOAT32)) for n in names]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_graph_whose_aliases_lie_compiles() -> None:
 
 
 def test_a_tied_weight_has_any_of_its_names() -> None:
-    tied = [Wanted(("embed.w", "head.w"), TensorSpec((4,), DType.FLOAT32))]
+    tied = [CheckpointWeight(("embed.w", "head.w"), TensorSpec((4,), DType.FLOAT32))]
     assert match_names("w", tied, {"head.w": A}) == {"embed.w": "head.w"}
     assert match_names("w", tied, {"model.head.w": A}) == {"embed.w": "model.head.w"}
 
@@ -130,9 +130,9 @@ def test_what_a_model_holds_itself_is_taken_from_a_checkpoint_where_it_fits(tmp_
     np.testing.assert_array_equal(weight.array(), A)
     for array, taken in ((2 * A, True), (A.astype(np.float16), False), (A[:3], False)):
         write_safetensors({"a": array}, tmp_path / "model.safetensors")
-        assert (Source("w", tmp_path / "model.safetensors", [weight]).find(weight) is not None) is taken
-    assert Source("w", {"a": A[:3]}, [weight]).find(weight) is not None, (
+        assert (WeightSource("w", tmp_path / "model.safetensors", [weight]).find(weight) is not None) is taken
+    assert WeightSource("w", {"a": A[:3]}, [weight]).find(weight) is not None, (
         "handed in by name: checked by its reader"
     )
     for lie in ({"a": 3}, {"a": [3]}, 3, [], {"b": "a"}):
-        assert Source("w", {"b": A}, [weight], lie).find(weight) is None
+        assert WeightSource("w", {"b": A}, [weight], lie).find(weight) is None

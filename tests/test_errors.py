@@ -13,7 +13,7 @@ from xpuruntime.errors import UnavailableError, XpuError
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 
-# What scripts branch on. docs/command-line.md shows the same table; one code per kind of thing that went wrong.
+# What scripts branch on. docs/reference/command-line.md shows the same table; one code per kind of thing that went wrong.
 EXIT_CODES = {
     3: {"ModelError", "IrError"},
     4: {"InputError"},

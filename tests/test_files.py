@@ -119,7 +119,7 @@ def test_what_cannot_be_written_is_a_clear_error_and_stays(tmp_path: Path, what:
         path.write_bytes(b"file")
         path = path / "y"
     with pytest.raises(
-        StoreError, match=r"^\[file .*\] cannot write; got .*\. Give a place that you may write\.$"
+        StoreError, match=r"^\[file .*\] cannot write; got .*\. Give a path that you can write\.$"
     ):
         write_atomic(path, b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["x"]

@@ -70,7 +70,7 @@ def test_nan_must_stand_where_nan_stands() -> None:
     for other in (np.array([1.0, 2.0, 3.0]), np.array([np.nan, np.nan, 3.0]), np.array([np.nan, 1.0, 3.0])):
         result = compare("y", other, nan, 1e9)
         assert not result.ok
-        assert "NaN in one of the two" in result.reason
+        assert "are NaN in only one of the two" in result.reason
         assert result.max_rel == math.inf
 
 

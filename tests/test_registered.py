@@ -60,7 +60,7 @@ def test_a_module_that_fails_is_named_and_read_again_when_it_is_mended(
     monkeypatch.setenv("XPU_KERNELS", str(file))
     with pytest.raises(
         PolicyError,
-        match=r"XPU_KERNELS: .*my_kernels.py\] registers no kernels.*ModuleNotFoundError: No module named 'nothing",
+        match=r"XPU_KERNELS: .*my_kernels.py\] cannot be imported, so its kernels are not registered.*ModuleNotFoundError: No module named 'nothing",
     ):
         asks("filed")
     file.write_text(KERNEL)

@@ -49,12 +49,12 @@ def test_a_flipped_bit_anywhere_never_changes_what_is_read(store: Store) -> None
     [
         (lambda b: b"", "is not a store entry"),
         (lambda b: b"PK\x03\x04" + b[4:], "is not a store entry"),
-        (lambda b: b[:8] + (2).to_bytes(4, "little") + b[12:], "has format version 2, this release reads 1"),
+        (lambda b: b[:8] + (2).to_bytes(4, "little") + b[12:], "has format version 2; this release reads 1"),
         (lambda b: b[:12] + b"\xff\xff\xff\xff" + b[16:], "header is damaged; got length 4294967295"),
         (lambda b: b[:16] + b"[" * (len(b) - 16), "header is damaged"),
         (lambda b: b.replace(b'"m.onnx"', b'"n.onnx"'), "the key is not the digest of the ingredients"),
         (lambda b: b[:-1], "is truncated; got 1023 of 1024 bytes"),
-        (lambda b: b + b"more", "is longer than it says; got 1028 of 1024 bytes"),
+        (lambda b: b + b"more", "is longer than its header says; got 1028 of 1024 bytes"),
         (lambda b: b[:-1] + b"\0", "does not match its checksum"),
     ],
 )
@@ -67,7 +67,7 @@ def test_damage_is_named_and_the_entry_removed(
     (problem,) = store.verify()
     assert isinstance(problem, FormatError)
     assert says in str(problem)
-    assert "Remove the file; it is built again when needed." in str(problem)
+    assert "Remove the file; it is rebuilt when needed." in str(problem)
     with caplog.at_level(logging.WARNING, "xpuruntime.store"):
         assert Store(store.root, mode="ro").get("engine", key) is None
         assert path.exists(), "a read-only store removes nothing"

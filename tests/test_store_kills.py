@@ -104,7 +104,7 @@ def test_a_lock_has_a_limit(tmp_path: Path) -> None:
     with store.lock("k"):
         began = time.monotonic()
         with (
-            pytest.raises(TimeoutError, match="another process holds the lock"),
+            pytest.raises(TimeoutError, match="another process has held the lock"),
             store.lock("k", seconds=0.1),
         ):
             pass

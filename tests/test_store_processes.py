@@ -145,7 +145,7 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path, caplog: pytest.LogCap
         store.put("engine", KEY_OF, b"x")  # it was told once; a session must run
     (said,) = caplog.messages
     assert "Not a directory. Point XPU_CACHE_DIR at a writable folder" in said
-    assert said.endswith("Going on without the store.")
+    assert said.endswith("Continuing without the store.")
 
 
 COUNT = """

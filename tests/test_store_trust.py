@@ -66,12 +66,12 @@ def test_a_shared_folder_is_told_what_to_do_once(tmp_path: Path, caplog: pytest.
         "mode 2775",
         "chmod -R go-w",
         "XPU_CACHE_DIR",
-        "one that root fills",
-        "Going on without the store",
+        "let root fill it",
+        "Continuing without the store",
     ):
         assert text in said
     assert list(root.iterdir()) == []
-    with pytest.raises(StoreError, match="nobody else may write it"):
+    with pytest.raises(StoreError, match="only you or root may write it"):
         Store(root, mode="rw").put("artifact", KEY_OF, b"x")
 
 
@@ -149,7 +149,7 @@ def test_a_record_that_cannot_be_parsed_is_removed_with_a_warning(
     with caplog.at_level(logging.WARNING, "xpuruntime.store"):
         assert store.recall("auto", KEY, lambda text: json.loads(text)["chosen"]["name"]) is None
     assert "cannot be parsed" in caplog.text
-    assert "It is built again." in caplog.text
+    assert "It is rebuilt." in caplog.text
     assert store.get("auto", KEY) is None
 
 

@@ -35,7 +35,7 @@ def test_spellings(text: str, device: DeviceId) -> None:
 )
 def test_a_word_that_names_no_device(text: str) -> None:
     with pytest.raises(
-        DeviceUnavailable, match=r"\[device\] no such device; got .*Name one of cpu, cuda, gpu, npu"
+        DeviceUnavailable, match=r"\[device\] no such device; got .*Use one of cpu, cuda, gpu, npu"
     ) as caught:
         DeviceId.parse(text)
     assert caught.value.got == repr(text)
@@ -49,4 +49,5 @@ def test_the_nearest_word_is_offered() -> None:
 def test_the_porting_guide_s_instances_are_there() -> None:
     assert TARGETS["cuda_gpu"] is CUDA_GPU
     assert [name for name, target in TARGETS.items() if target.name != name] == []
+    assert (CUDA_GPU.num_sms, CUDA_GPU.smem_per_block, CUDA_GPU.max_cluster_size) == (0, 0, 0)
     assert (CUDA_GPU.max_threadgroup_1d, CUDA_GPU.matmul_tile, CUDA_GPU.channel_tile) == (1024, 32, 64)

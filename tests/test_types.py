@@ -174,7 +174,7 @@ def test_dim_takes_numpy_integers_and_nothing_else() -> None:
     assert type(dim(True)) is int
     with pytest.raises(TypeError):
         dim(1.5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="needs a name"):
+    with pytest.raises(ValueError, match="must not be empty"):
         dim("")
     with pytest.raises(ZeroDivisionError):
         dim("n") // 0

@@ -1,4 +1,4 @@
-"""Where the time of one token goes on CUDA, and what other cuts of its products give: what the constants of ``kernels/cuda/gemv.py`` are chosen by.
+"""Where the time of one token goes on CUDA, and what other cuts of its products give: what the constants of ``kernels/cuda/matmul/gemv.py`` are chosen by.
 
     python benchmarks/cuda/decoder_breakdown.py --out benchmarks/results/cuda_decoder_breakdown.json [--layers 8] [--size full] [PART ...]
 
@@ -25,8 +25,9 @@ from decoders import in_bfloat16, qwen, sizes_of, token_of
 from gpu_report import Report, arguments, run_parts
 from models import milliseconds, prepare
 
-from xpuruntime.kernels.cuda import decode, decode_append, gemv
-from xpuruntime.kernels.cuda.gemv import GemvTileConfig
+from xpuruntime.kernels.cuda.attention import decode, decode_append
+from xpuruntime.kernels.cuda.matmul import gemv
+from xpuruntime.kernels.cuda.matmul.gemv import GemvTileConfig
 from xpuruntime.llm import Generator
 
 CONTEXT = 1024

@@ -25,7 +25,7 @@ from models import prepare
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import XpuError
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.kernels.cuda import conv_depthwise
+from xpuruntime.kernels.cuda.conv import depthwise as conv_depthwise
 from xpuruntime.policies import KernelPolicy
 from xpuruntime.runtime import Executor
 

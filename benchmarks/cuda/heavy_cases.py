@@ -13,10 +13,14 @@ from typing import Any
 import torch
 from heavy_launch import node, random, target
 
-from xpuruntime.kernels.attention import AttentionShape
-from xpuruntime.kernels.cuda import attention, decode, gemv, matmul, product_text
+from xpuruntime.kernels.cpu.attention.flash import AttentionShape
+from xpuruntime.kernels.cuda.attention import decode
+from xpuruntime.kernels.cuda.attention import flash as attention
+from xpuruntime.kernels.cuda.matmul import gemv
+from xpuruntime.kernels.cuda.matmul import generated as matmul
+from xpuruntime.kernels.cuda.matmul import text as product_text
 from xpuruntime.kernels.kernel import Lowered, NodeCall, Stage
-from xpuruntime.kernels.matmul import product_of
+from xpuruntime.kernels.spec.matmul import product_of
 
 __all__ = ["Case", "odd_cases", "timed_cases", "tuned_cases"]
 

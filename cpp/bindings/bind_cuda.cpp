@@ -1,4 +1,4 @@
-// bindings/bind_cuda.cpp: NVRTC, and CUDA devices in use.
+// bindings/bind_cuda.cpp: NVRTC and CUDA devices.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -19,26 +19,26 @@ using namespace nb::literals;
 namespace xpurt::bindings {
 namespace {
 
-using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using ConstBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ByteArray = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ConstByteArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// The value, or the Status that says why there is none. Calls are made without the GIL.
+// Call without the GIL; return the value, or the Status if there is none.
 template <class Call>
 nb::object value_or_status(Call call) {
-    auto made = [&] {
+    auto result = [&] {
         const nb::gil_scoped_release no_gil;
         return call();
     }();
-    if (!made.status.ok()) return nb::cast(std::move(made.status));
-    return nb::cast(std::move(made.value));
+    if (!result.status.ok()) return nb::cast(std::move(result.status));
+    return nb::cast(std::move(result.value));
 }
 
-Order order_of(std::optional<uintptr_t> stream) {
-    return stream ? Order{true, reinterpret_cast<void*>(*stream)} : Order{};
+StreamOrder order_of(std::optional<uintptr_t> stream) {
+    return stream ? StreamOrder{true, reinterpret_cast<void*>(*stream)} : StreamOrder{};
 }
 
-// What a tensor of another library shows of itself: (address, shape, strides in elements, device, code,
-// bits), and the object that keeps it alive.
+// The fields of a DLPack tensor (address, shape, strides in elements, device, code, bits), and an object that
+// keeps it alive.
 nb::tuple read_capsule(const nb::ndarray<nb::ro>& tensor) {
     nb::list shape, strides;
     for (size_t d = 0; d < tensor.ndim(); ++d) {
@@ -53,7 +53,7 @@ nb::tuple read_capsule(const nb::ndarray<nb::ro>& tensor) {
                           owner);
 }
 
-// Memory of a device as a DLPack capsule. `strides` count elements.
+// Device memory as a DLPack capsule. `strides` are in elements.
 nb::object cuda_capsule(uintptr_t address, const std::vector<size_t>& shape,
                         const std::vector<int64_t>& strides, uint8_t code, uint8_t bits, int device,
                         nb::object owner) {
@@ -63,23 +63,23 @@ nb::object cuda_capsule(uintptr_t address, const std::vector<size_t>& shape,
 }
 
 void bind_objects(nb::module_& m) {
-    nb::class_<CudaBlock>(m, "CudaBlock", "Memory of a CUDA device; freed after the work queued with it.")
+    nb::class_<CudaBlock>(m, "CudaBlock", "A block of CUDA device memory, freed after the work that uses it.")
         .def_prop_ro("address", &CudaBlock::address)
         .def_prop_ro("bytes", &CudaBlock::bytes)
         .def(
             "used_on",
             [](CudaBlock& self, uintptr_t stream) { self.used_on(reinterpret_cast<void*>(stream)); },
-            "stream"_a, "Work that uses it was queued on a stream that nobody waits for.");
-    nb::class_<CudaStream>(m, "CudaStream", "A queue of work on a CUDA device.")
+            "stream"_a, "Record that work queued on a stream uses the block.");
+    nb::class_<CudaStream>(m, "CudaStream", "A CUDA stream.")
         .def_prop_ro("handle",
                      [](const CudaStream& self) { return reinterpret_cast<uintptr_t>(self.handle()); })
         .def("synchronize", &CudaStream::synchronize, NoGil())
         .def(
             "done", [](const CudaStream& self) { return value_or_status([&] { return self.done(); }); },
             nb::sig("def done(self) -> bool | Status"));
-    nb::class_<CudaEvent>(m, "CudaEvent", "A mark in a stream.")
+    nb::class_<CudaEvent>(m, "CudaEvent", "A CUDA event.")
         .def("record", &CudaEvent::record, "stream"_a)
-        .def("wait", &CudaEvent::wait, "stream"_a, "The stream goes on when the mark is reached.")
+        .def("wait", &CudaEvent::wait, "stream"_a, "Make a stream wait for the event.")
         .def("synchronize", &CudaEvent::synchronize, NoGil())
         .def(
             "done", [](const CudaEvent& self) { return value_or_status([&] { return self.done(); }); },
@@ -90,8 +90,8 @@ void bind_objects(nb::module_& m) {
                 return value_or_status([&] { return self.since(start); });
             },
             "start"_a, nb::sig("def since(self, start: CudaEvent) -> float | Status"),
-            "Milliseconds from another mark to this one.");
-    nb::class_<CudaCounters>(m, "CudaCounters", "How runs reached the device.")
+            "Return the milliseconds from another event to this one.");
+    nb::class_<CudaCounters>(m, "CudaCounters", "Counts of graph launches and single launches.")
         .def_ro("captures", &CudaCounters::captures)
         .def_ro("updates", &CudaCounters::updates)
         .def_ro("replays", &CudaCounters::replays)
@@ -113,7 +113,8 @@ void bind_backend(nb::module_& m) {
                 if (!loaded.status.ok()) return nb::cast(loaded.status);
                 return nb::cast(std::const_pointer_cast<Module>(loaded.value));
             },
-            "cubin"_a, nb::sig("def load(self, cubin: bytes) -> Module | Status"), "A CUBIN for this device.")
+            "cubin"_a, nb::sig("def load(self, cubin: bytes) -> Module | Status"),
+            "Load a CUBIN for this device.")
         .def(
             "block",
             [](CudaBackend& self, size_t bytes, std::optional<uintptr_t> stream) {
@@ -121,17 +122,17 @@ void bind_backend(nb::module_& m) {
             },
             "bytes"_a, "stream"_a = nb::none(),
             nb::sig("def block(self, bytes: int, stream: int | None = None) -> CudaBlock | Status"),
-            "Memory, at once or in the order of a stream.")
+            "Allocate memory, for any stream or for one stream.")
         .def(
             "upload",
-            [](CudaBackend& self, uint64_t to, const ConstBytes& from) {
+            [](CudaBackend& self, uint64_t to, const ConstByteArray& from) {
                 const nb::gil_scoped_release no_gil;
                 return self.upload(to, from.data(), from.size());
             },
             "to"_a, "from_"_a, nb::sig("def upload(self, to: int, from_: NDArray[numpy.uint8]) -> Status"))
         .def(
             "download",
-            [](CudaBackend& self, const Bytes& to, uint64_t from) {
+            [](CudaBackend& self, const ByteArray& to, uint64_t from) {
                 const nb::gil_scoped_release no_gil;
                 return self.download(to.data(), from, to.size());
             },
@@ -140,46 +141,47 @@ void bind_backend(nb::module_& m) {
         .def(
             "synchronize", [](CudaBackend& self) { return self.synchronize(nullptr); }, NoGil())
         .def("reported", &CudaBackend::reported, NoGil(),
-             "What kernels of queued runs that are done could not compute, told once.")
+             "Return the first error that kernels of completed queued runs reported, once.")
         .def(
             "stream", [](CudaBackend& self) { return value_or_status([&] { return self.stream(); }); },
             nb::sig("def stream(self) -> CudaStream | Status"))
         .def(
             "wrap",
             [](CudaBackend& self, uintptr_t handle) { return self.wrap(reinterpret_cast<void*>(handle)); },
-            "handle"_a, "Somebody else's stream.")
+            "handle"_a, "Wrap a stream that another library owns.")
         .def(
             "event",
             [](CudaBackend& self, bool timing) {
                 return value_or_status([&] { return self.event(timing); });
             },
             "timing"_a = true, nb::sig("def event(self, timing: bool = True) -> CudaEvent | Status"))
-        .def("memory", &CudaBackend::memory, NoGil(), "Statistics of the device's pool.")
-        .def("pinned", &CudaBackend::pinned, NoGil(), "Statistics of the page-locked pool.")
-        .def("trim", &CudaBackend::trim, NoGil(), "Give cached memory back; returns how many bytes.")
+        .def("memory", &CudaBackend::memory, NoGil(), "Return statistics of the device's pool.")
+        .def("pinned", &CudaBackend::pinned, NoGil(), "Return statistics of the page-locked pool.")
+        .def("trim", &CudaBackend::trim, NoGil(), "Free cached memory; return the number of bytes.")
         .def("counters", &CudaBackend::counters)
         .def("declined", &CudaBackend::declined,
-             "Why plans run kernel by kernel that could have been a graph.");
+             "Return why plans run as single launches although graphs are enabled.");
     m.def(
         "cuda_backend",
         [](int index, const Search& search) {
             return value_or_status([&]() -> Result<std::shared_ptr<CudaBackend>> {
-                if (Status status = cuda_library().open(search); !status.ok()) return status;
+                XPURT_TRY(cuda_library().open(search));
                 return cuda_backend(index);
             });
         },
         "index"_a, "search"_a,
         nb::sig("def cuda_backend(index: int, search: Search) -> CudaBackend | Status"),
-        "Opens the device at an index.");
+        "Open the device at an index.");
     m.def("cuda_capsule", &cuda_capsule, "address"_a, "shape"_a, "strides"_a, "code"_a, "bits"_a, "device"_a,
-          "owner"_a, "Memory of a CUDA device as a DLPack capsule; owner keeps it alive.",
+          "owner"_a, "Return CUDA memory as a DLPack capsule; owner keeps it alive.",
           nb::sig("def cuda_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, "
                   "bits: int, device: int, owner: object) -> object"));
     m.def(
         "read_capsule", &read_capsule, "tensor"_a,
         nb::sig("def read_capsule(tensor: object) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, "
                 "int], int, int, object]"),
-        "What a DLPack tensor or capsule shows: address, shape, strides, device, code, bits, owner.");
+        "Return the fields of a DLPack tensor or capsule: address, shape, strides, device, code, bits, "
+        "owner.");
 }
 
 }  // namespace
@@ -190,30 +192,30 @@ void bind_cuda(nb::module_& m) {
     m.def(
         "nvrtc_version",
         [] {
-            Result<NvrtcVersion> found = [] {
+            Result<NvrtcVersion> result = [] {
                 const nb::gil_scoped_release no_gil;
                 return nvrtc_version();
             }();
-            return std::tuple<Status, int, int>(std::move(found.status), found.value.major,
-                                                found.value.minor);
+            return std::tuple<Status, int, int>(std::move(result.status), result.value.major,
+                                                result.value.minor);
         },
-        "Of the NVRTC that is loaded: (status, major, minor).");
+        "Return the version of NVRTC: (status, major, minor).");
     m.def(
         "nvrtc_compile",
         [](const std::string& source, const std::string& name, const std::string& arch,
            const std::vector<std::string>& options) {
-            Result<Compiled> made = [&] {
+            Result<Compiled> result = [&] {
                 const nb::gil_scoped_release no_gil;
                 return nvrtc_compile(source, name, arch, options);
             }();
             return std::tuple<Status, nb::bytes, std::string>(
-                std::move(made.status), nb::bytes(made.value.cubin.data(), made.value.cubin.size()),
-                std::move(made.value.log));
+                std::move(result.status), nb::bytes(result.value.cubin.data(), result.value.cubin.size()),
+                std::move(result.value.log));
         },
         "source"_a, "name"_a, "arch"_a, "options"_a = std::vector<std::string>(),
         nb::sig("def nvrtc_compile(source: str, name: str, arch: str, options: Sequence[str] = []) -> "
                 "tuple[Status, bytes, str]"),
-        "The CUBIN of a CUDA C++ text for an architecture (sm_90a): (status, cubin, log). Needs no device.");
+        "Compile CUDA C++ to a CUBIN for an architecture (sm_90a): (status, cubin, log). Needs no device.");
 }
 
 }  // namespace xpurt::bindings

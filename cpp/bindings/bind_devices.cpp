@@ -12,7 +12,7 @@ using namespace nb::literals;
 namespace xpurt::bindings {
 
 void bind_devices(nb::module_& m) {
-    nb::class_<Cache>(m, "Cache", "One cache as core 0 sees it; sizes in bytes.")
+    nb::class_<Cache>(m, "Cache", "A cache of core 0; sizes in bytes.")
         .def_ro("level", &Cache::level)
         .def_ro("type", &Cache::type)
         .def_ro("bytes", &Cache::bytes)
@@ -44,6 +44,7 @@ void bind_devices(nb::module_& m) {
                          return std::pair<int, int>(self.capability_major, self.capability_minor);
                      })
         .def_ro("multiprocessors", &CudaDevice::multiprocessors)
+        .def_ro("shared_memory_per_block", &CudaDevice::shared_memory_per_block)
         .def_ro("memory_bytes", &CudaDevice::memory_bytes)
         .def_ro("clock_khz", &CudaDevice::clock_khz)
         .def_ro("memory_clock_khz", &CudaDevice::memory_clock_khz);
@@ -53,7 +54,7 @@ void bind_devices(nb::module_& m) {
         .def_ro("driver_version", &CudaFacts::driver_version)
         .def_ro("devices", &CudaFacts::devices);
 
-    m.def("cpu_facts", &cpu_facts, NoGil(), "Facts about the host processor.");
+    m.def("cpu_facts", &cpu_facts, NoGil(), "Return facts about the host processor.");
     m.def(
         "cuda_facts",
         [](const Search& search) {

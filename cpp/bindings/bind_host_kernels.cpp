@@ -15,7 +15,7 @@ using namespace nb::literals;
 namespace xpurt::bindings {
 namespace {
 
-// Calls `function(addresses, stream)`, which gives "" or what went wrong.
+// Calls `function(addresses, stream)`, which returns "" or an error message.
 class PythonKernel final : public HostKernel {
   public:
     PythonKernel(nb::object function, size_t args) : function_(std::move(function)), args_(args) {}
@@ -28,9 +28,9 @@ class PythonKernel final : public HostKernel {
         try {
             nb::list addresses;
             for (size_t i = 0; i < args_; ++i) addresses.append(reinterpret_cast<uintptr_t>(args[i]));
-            const auto said =
+            const auto error =
                 nb::cast<std::string>(function_(addresses, reinterpret_cast<uintptr_t>(stream)));
-            return said.empty() ? Status{} : Status{Code::call_failed, said, "Mend the function."};
+            return error.empty() ? Status{} : Status{Code::call_failed, error, "Fix the function."};
         } catch (const std::exception& error) {
             return {Code::call_failed, error.what(), ""};
         }
@@ -45,11 +45,13 @@ nb::object option(const Option& value) {
     return std::visit([](const auto& held) { return nb::cast(held); }, value);
 }
 
-// `find(symbol, options, specs, inputs, device)` gives the function of a call, or a text that says why not.
+// `find(symbol, options, specs, inputs, device)` returns the function of a call, or a string with the reason
+// why there is none.
 void set_finder(nb::object find) {
-    auto* const kept = new nb::object(std::move(find));  // never freed: the core asks as long as it lives
+    auto* const finder =
+        new nb::object(std::move(find));  // never freed: the core may call it until the process ends
     set_host_kernels(
-        [kept](const KernelCall& call, const std::string& device) -> Result<std::unique_ptr<HostKernel>> {
+        [finder](const KernelCall& call, const std::string& device) -> Result<std::unique_ptr<HostKernel>> {
             const nb::gil_scoped_acquire gil;
             try {
                 nb::dict options;
@@ -57,11 +59,11 @@ void set_finder(nb::object find) {
                 nb::list specs;
                 for (const ArgumentSpec& spec : call.specs)
                     specs.append(nb::make_tuple(spec.dtype, spec.shape, spec.strides));
-                nb::object found = (*kept)(call.symbol, options, specs, call.inputs, device);
-                if (nb::isinstance<nb::str>(found))
-                    return Status{Code::not_found, nb::cast<std::string>(found), ""};
+                nb::object function = (*finder)(call.symbol, options, specs, call.inputs, device);
+                if (nb::isinstance<nb::str>(function))
+                    return Status{Code::not_found, nb::cast<std::string>(function), ""};
                 return std::unique_ptr<HostKernel>(
-                    std::make_unique<PythonKernel>(std::move(found), call.args.size()));
+                    std::make_unique<PythonKernel>(std::move(function), call.args.size()));
             } catch (const std::exception& error) {
                 return Status{Code::call_failed, error.what(), ""};
             }
@@ -71,7 +73,7 @@ void set_finder(nb::object find) {
 }  // namespace
 
 void bind_host_kernels(nb::module_& m) {
-    m.def("set_host_kernels", &set_finder, "find"_a, "Who finds the Python functions that plans call.",
+    m.def("set_host_kernels", &set_finder, "find"_a, "Set the lookup of Python functions that plans call.",
           nb::sig("def set_host_kernels(find: object) -> None"));
 }
 

@@ -13,38 +13,39 @@ namespace xpurt::bindings {
 namespace {
 
 Library& find_library(const std::string& name) {
-    std::string known;
+    std::string names;
     for (Library* library : libraries()) {
         if (name == library->spec().name) return *library;
-        known += (known.empty() ? "" : ", ") + std::string(library->spec().name);
+        names += (names.empty() ? "" : ", ") + std::string(library->spec().name);
     }
-    throw nb::key_error(("no library '" + name + "'; one of " + known).c_str());
+    throw nb::key_error(("no library '" + name + "'; one of " + names).c_str());
 }
 
 }  // namespace
 
 void bind_libraries(nb::module_& m) {
-    nb::class_<Status>(m, "Status", "Whether something worked, and if not: why, and what to do.")
+    nb::class_<Status>(m, "Status", "The outcome of an operation: a code, a message and advice.")
         .def_prop_ro("code", [](const Status& self) { return code_name(self.code); })
         .def_ro("message", &Status::message)
         .def_ro("advice", &Status::advice)
         .def_prop_ro(
             "refusals",
             [](const Status& self) {
-                std::vector<std::tuple<int32_t, std::string, std::string>> made;
-                for (const Refusal& each : self.refusals) made.emplace_back(each.call, each.why, each.advice);
-                return made;
+                std::vector<std::tuple<int32_t, std::string, std::string>> result;
+                for (const CallRefusal& each : self.refusals)
+                    result.emplace_back(each.call, each.reason, each.advice);
+                return result;
             },
-            "Calls of a plan that libraries declined: position, why, what to do.")
+            "Calls that libraries refused: (position, reason, advice).")
         .def_prop_ro("ok", &Status::ok);
 
-    nb::class_<LibraryInfo>(m, "LibraryInfo", "What is known about a shared library of a vendor.")
+    nb::class_<LibraryInfo>(m, "LibraryInfo", "Facts about a vendor's shared library.")
         .def_ro("status", &LibraryInfo::status)
         .def_ro("path", &LibraryInfo::path)
         .def_ro("file_version", &LibraryInfo::file_version)
         .def_ro("absent", &LibraryInfo::absent);
 
-    nb::class_<Search>(m, "Search", "Where to look for a library.")
+    nb::class_<Search>(m, "Search", "Where to look for a shared library.")
         .def(
             "__init__",
             [](Search* self, std::string override_path, std::vector<std::string> folders) {
@@ -61,16 +62,16 @@ void bind_libraries(nb::module_& m) {
             for (Library* library : libraries()) names.emplace_back(library->spec().name);
             return names;
         },
-        "Names of the libraries that the core knows.");
+        "Return the names of the libraries that the core knows.");
     m.def(
         "library_title", [](const std::string& name) { return find_library(name).spec().title; }, "name"_a,
-        "A reader's name of a library.");
+        "Return the display name of a library.");
     m.def(
         "library_variable", [](const std::string& name) { return find_library(name).spec().variable; },
-        "name"_a, "The environment variable that overrides the search for a library.");
+        "name"_a, "Return the environment variable that overrides the search for a library.");
     m.def(
         "library_info", [](const std::string& name) { return find_library(name).info(); }, "name"_a, NoGil(),
-        "What is known so far. Loads nothing.");
+        "Return the facts about a library. Loads nothing.");
     m.def(
         "open_library",
         [](const std::string& name, const Search& search) { return find_library(name).open(search); },

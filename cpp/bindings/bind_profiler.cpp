@@ -1,4 +1,4 @@
-// bindings/bind_profiler.cpp: the event ring, NVTX, and what a device's driver saw.
+// bindings/bind_profiler.cpp: the event ring, NVTX, and driver records.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -14,10 +14,10 @@ using namespace nb::literals;
 namespace xpurt::bindings {
 namespace {
 
-using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using RecordBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// The events go straight from the ring into the array's memory.
-size_t drain(EventRing& ring, const Bytes& out) {
+// Events are copied directly from the ring into the array's memory.
+size_t drain(EventRing& ring, const RecordBytes& out) {
     if (out.size() % sizeof(Event) != 0 || reinterpret_cast<uintptr_t>(out.data()) % alignof(Event) != 0)
         throw nb::value_error("drain: out must be whole records of 48 bytes, aligned to 8");
     const nb::gil_scoped_release no_gil;
@@ -33,7 +33,7 @@ EventKind checked(uint32_t kind) {
 
 void bind_profiler(nb::module_& m) {
     m.attr("EVENT_BYTES") = sizeof(Event);
-    m.def("now_ns", &now_ns, "Monotonic clock in nanoseconds, the one that events are stamped with.");
+    m.def("now_ns", &now_ns, "Return the monotonic clock that stamps the events, in nanoseconds.");
 
     nb::class_<EventRing>(m, "EventRing", "Fixed-size ring of events from many threads.")
         .def(
@@ -59,36 +59,37 @@ void bind_profiler(nb::module_& m) {
             },
             "name"_a, "start_ns"_a, "duration_ns"_a, "step"_a, "payload"_a,
             "Record a finished span; False when the ring is full.")
-        .def("drain", &drain, "out"_a, "Move events into a byte view of a record array; returns how many.")
-        .def("intern", &EventRing::intern, "name"_a, NoGil(), "The id of a name.")
-        .def("names", &EventRing::names, NoGil(), "All names; the index is the id.")
+        .def("drain", &drain, "out"_a, "Move events into a byte view of a record array; return their number.")
+        .def("intern", &EventRing::intern, "name"_a, NoGil(), "Return the id of a name.")
+        .def("names", &EventRing::names, NoGil(), "Return all names; the index is the id.")
         .def_prop_ro("capacity", &EventRing::capacity)
         .def_prop_ro("pending", &EventRing::pending)
         .def_prop_ro("dropped", &EventRing::dropped);
 
-    nb::class_<Seen>(m, "Seen", "One piece of work by the driver's own record.")
+    nb::class_<DeviceActivity>(m, "DeviceActivity", "A kernel, copy or fill that the driver recorded.")
         .def_prop_ro("kind",
-                     [](const Seen& self) {
+                     [](const DeviceActivity& self) {
                          constexpr const char* names[] = {"kernel", "copy", "fill"};
                          return names[self.kind];
                      })
-        .def_ro("call", &Seen::call)
-        .def_ro("name", &Seen::name)
+        .def_ro("call", &DeviceActivity::call)
+        .def_ro("name", &DeviceActivity::name)
         .def_prop_ro(
-            "grid", [](const Seen& s) { return nb::make_tuple(s.grid[0], s.grid[1], s.grid[2]); },
+            "grid", [](const DeviceActivity& s) { return nb::make_tuple(s.grid[0], s.grid[1], s.grid[2]); },
             nb::sig("def grid(self) -> tuple[int, int, int]"))
         .def_prop_ro(
-            "block", [](const Seen& s) { return nb::make_tuple(s.block[0], s.block[1], s.block[2]); },
+            "block",
+            [](const DeviceActivity& s) { return nb::make_tuple(s.block[0], s.block[1], s.block[2]); },
             nb::sig("def block(self) -> tuple[int, int, int]"))
-        .def_ro("registers", &Seen::registers)
-        .def_ro("shared_bytes", &Seen::shared_bytes)
-        .def_ro("local_bytes", &Seen::local_bytes)
-        .def_ro("bytes", &Seen::bytes)
-        .def_ro("start_ns", &Seen::start_ns)
-        .def_ro("duration_ns", &Seen::duration_ns);
-    nb::class_<Observation>(m, "Observation", "Filled by the run that it is handed to.")
+        .def_ro("registers", &DeviceActivity::registers)
+        .def_ro("shared_bytes", &DeviceActivity::shared_bytes)
+        .def_ro("local_bytes", &DeviceActivity::local_bytes)
+        .def_ro("bytes", &DeviceActivity::bytes)
+        .def_ro("start_ns", &DeviceActivity::start_ns)
+        .def_ro("duration_ns", &DeviceActivity::duration_ns);
+    nb::class_<Observation>(m, "Observation", "The driver's record of one run.")
         .def(nb::init<>())
-        .def_ro("seen", &Observation::seen)
+        .def_ro("activities", &Observation::activities)
         .def_ro("graph", &Observation::graph)
         .def_ro("joined", &Observation::joined)
         .def_ro("source", &Observation::source)
@@ -97,10 +98,10 @@ void bind_profiler(nb::module_& m) {
         .def_ro("dropped", &Observation::dropped)
         .def_ro("unmatched", &Observation::unmatched);
 
-    m.def("nvtx_open", &nvtx_open, "search"_a, NoGil(), "Load NVTX, if it is there, and switch ranges on.");
+    m.def("nvtx_open", &nvtx_open, "search"_a, NoGil(), "Load NVTX if it is installed, and enable ranges.");
     m.def("nvtx_active", &nvtx_active);
     m.def("nvtx_each_call", &nvtx_each_call, "on"_a,
-          "Whether each kernel call has a range of its own; then it is launched by itself, in no graph.");
+          "Give each kernel call a range of its own; plans then run as single launches.");
     m.def("nvtx_push", &nvtx_push, "name"_a);
     m.def("nvtx_pop", &nvtx_pop);
     m.def("nvtx_mark", &nvtx_mark, "name"_a);

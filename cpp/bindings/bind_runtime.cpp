@@ -65,7 +65,7 @@ void add_call(Plan& plan, std::string kernel, std::string symbol, const std::vec
     plan.calls.push_back(std::move(call));
 }
 
-// A place for the nanoseconds of each call.
+// An array for the nanoseconds of each call.
 using Times = std::optional<nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
 
 nb::object finish(const Status& status) {
@@ -74,12 +74,13 @@ nb::object finish(const Status& status) {
     return nb::cast(status);
 }
 
-Status run(PyExecutor& self, const PyFixed& fixed, const Memory* memory, const Times& times, EventRing* ring,
-           const Stop* stop, bool host, const Order& order, Observation* observation = nullptr) {
+Status run(PyExecutor& self, const PyWeightBindings& weights, const Memory* memory, const Times& times,
+           EventRing* ring, const StopFlag* stop, bool host, const StreamOrder& order,
+           Observation* observation = nullptr) {
     if (times && times->size() < self.core->plan().calls.size())
-        throw nb::value_error("times: fewer places than calls");
+        throw nb::value_error("times: the array is shorter than the number of calls");
     Executor::Run run;
-    run.fixed = &fixed.core;
+    run.weights = &weights.core;
     run.inputs = memory;
     run.outputs = memory + self.core->plan().inputs;
     run.times = times ? times->data() : nullptr;
@@ -92,67 +93,67 @@ Status run(PyExecutor& self, const PyFixed& fixed, const Memory* memory, const T
     return self.core->run(run);
 }
 
-// The memory of one run's borders: no allocation after the first run on a thread. The executor copies it
-// before anything else can run here.
-std::vector<Memory>& border_memory(size_t count) {
+// The addresses of one run's inputs and outputs. Thread-local: it allocates only in the first run on a
+// thread, and the executor copies it before other code can run on this thread.
+std::vector<Memory>& io_memory(size_t count) {
     thread_local std::vector<Memory> memory;
     memory.resize(count);
     return memory;
 }
 
-// None when it ran, the index of the first array whose memory cannot be used as it is, or a Status.
-nb::object run_arrays(PyExecutor& self, const PyFixed& fixed, nb::tuple inputs, nb::tuple outputs,
-                      const Times& times, EventRing* ring, const Stop* stop, Observation* observation) {
+// Return None after a successful run, the index of the first array that cannot be used in place, or a Status.
+nb::object run_arrays(PyExecutor& self, const PyWeightBindings& weights, nb::tuple inputs, nb::tuple outputs,
+                      const Times& times, EventRing* ring, const StopFlag* stop, Observation* observation) {
     const size_t in = inputs.size(), out = outputs.size();
     if (in != static_cast<size_t>(self.core->plan().inputs) ||
         out != static_cast<size_t>(self.core->plan().outputs))
-        throw nb::value_error("run_arrays: another number of arrays than the plan has");
-    std::vector<Memory>& memory = border_memory(in + out);
+        throw nb::value_error("run_arrays: the number of arrays is not the plan's");
+    std::vector<Memory>& memory = io_memory(in + out);
     for (size_t i = 0; i < in + out; ++i) {
         const nb::handle array = i < in ? inputs[i] : outputs[i - in];
-        memory[i] = self.borders[i].fit(array.ptr());
+        memory[i] = self.io_specs[i].memory_if_matching(array.ptr());
         if (memory[i] == nullptr) return nb::int_(i);
     }
-    return finish(run(self, fixed, memory.data(), times, ring, stop, self.apart, {}, observation));
+    return finish(run(self, weights, memory.data(), times, ring, stop, self.copies_io, {}, observation));
 }
 
-// The same with addresses, or with the ids of a Python driver's handles. The caller keeps them alive.
-nb::object run_memory(PyExecutor& self, const PyFixed& fixed, const std::vector<uintptr_t>& inputs,
+// The same with addresses, or with the handles of a Python driver. The caller keeps the memory alive.
+nb::object run_memory(PyExecutor& self, const PyWeightBindings& weights, const std::vector<uintptr_t>& inputs,
                       const std::vector<uintptr_t>& outputs, const Times& times, EventRing* ring,
-                      const Stop* stop, std::optional<uintptr_t> stream) {
+                      const StopFlag* stop, std::optional<uintptr_t> stream) {
     if (inputs.size() != static_cast<size_t>(self.core->plan().inputs) ||
         outputs.size() != static_cast<size_t>(self.core->plan().outputs))
-        throw nb::value_error("run_memory: another number of buffers than the plan has");
+        throw nb::value_error("run_memory: the number of buffers is not the plan's");
     std::vector<Memory> memory;
     for (const auto* const list : {&inputs, &outputs})
         for (const uintptr_t address : *list) memory.push_back(reinterpret_cast<Memory>(address));
-    const Order order = stream ? Order{true, reinterpret_cast<void*>(*stream)} : Order{};
-    return finish(run(self, fixed, memory.data(), times, ring, stop, false, order));
+    const StreamOrder order = stream ? StreamOrder{true, reinterpret_cast<void*>(*stream)} : StreamOrder{};
+    return finish(run(self, weights, memory.data(), times, ring, stop, false, order));
 }
 
 nb::object make_executor(std::shared_ptr<Backend> backend, const Plan& plan,
-                         const std::vector<std::tuple<nb::object, std::vector<Py_ssize_t>>>& borders,
+                         const std::vector<std::tuple<nb::object, std::vector<Py_ssize_t>>>& io_specs,
                          int contexts) {
-    const bool apart = backend->queues();
-    auto made = [&] {
+    const bool copies_io = backend->is_asynchronous();
+    auto result = [&] {
         const nb::gil_scoped_release no_gil;
         return Executor::create(std::move(backend), plan, contexts);
     }();
-    if (!made.status.ok()) return finish(made.status);
-    PyExecutor executor{std::move(made.value), {}, apart};
+    if (!result.status.ok()) return finish(result.status);
+    PyExecutor executor{std::move(result.value), {}, copies_io};
     const size_t inputs = static_cast<size_t>(plan.inputs);
-    for (const auto& [dtype, shape] : borders)
-        executor.borders.push_back(
-            {dtype, shape, c_contiguous | aligned | (executor.borders.size() < inputs ? 0 : writeable)});
-    if (executor.borders.size() != inputs + static_cast<size_t>(plan.outputs))
-        throw nb::value_error("executor: one border for each input and output");
+    for (const auto& [dtype, shape] : io_specs)
+        executor.io_specs.push_back(
+            {dtype, shape, c_contiguous | aligned | (executor.io_specs.size() < inputs ? 0 : writeable)});
+    if (executor.io_specs.size() != inputs + static_cast<size_t>(plan.outputs))
+        throw nb::value_error("make_executor: io_specs needs one entry for each input and output");
     return nb::cast(std::move(executor));
 }
 
 }  // namespace
 
 void bind_runtime(nb::module_& m) {
-    nb::enum_<MapBy>(m, "MapBy", "How object code gets a file to be mapped from.")
+    nb::enum_<MapBy>(m, "MapBy", "The kind of file that object code is mapped from.")
         .value("ANY", MapBy::any)
         .value("MEMFD", MapBy::memfd)
         .value("FILE", MapBy::file);
@@ -174,45 +175,46 @@ void bind_runtime(nb::module_& m) {
         },
         "code"_a, "how"_a = MapBy::any,
         nb::sig("def load_module(code: bytes, how: MapBy = ...) -> Module | Status"),
-        "Map an ELF shared object. Its digest must have been checked: code cannot be judged.");
+        "Map an ELF shared object. The caller must have checked its digest.");
     m.def("missing_requirements", &missing_requirements, "required"_a, NoGil(),
-          "Those of the instruction sets and libraries that this machine lacks.");
+          "Return those of the instruction sets and libraries that this machine lacks.");
 
     nb::class_<Backend>(m, "Backend", "A device driver.")
         .def_prop_ro("name", &Backend::name)
         .def_prop_ro("threads", &Backend::threads);
-    nb::class_<NullBackend::Dispatch>(m, "Dispatch", "A kernel call that the null backend was given.")
+    nb::class_<NullBackend::Dispatch>(m, "Dispatch", "A kernel call that the null backend recorded.")
         .def_ro("kernel", &NullBackend::Dispatch::kernel)
         .def_ro("symbol", &NullBackend::Dispatch::symbol)
         .def_ro("tasks", &NullBackend::Dispatch::tasks)
         .def_ro("args", &NullBackend::Dispatch::args)
         .def_ro("params", &NullBackend::Dispatch::params);
-    nb::class_<NullBackend, Backend>(m, "NullBackend", "Computes nothing and remembers every dispatch.")
+    nb::class_<NullBackend, Backend>(m, "NullBackend",
+                                     "A backend that computes nothing and records every dispatch.")
         .def("dispatches", &NullBackend::dispatches)
         .def("forget", &NullBackend::forget);
-    m.def("cpu_backend", &cpu_backend, "threads"_a, NoGil(), "The host, on that many threads.");
+    m.def("cpu_backend", &cpu_backend, "threads"_a, NoGil(), "Return the CPU backend on that many threads.");
     m.def("null_backend", &null_backend);
-    m.def("python_backend", &python_backend, "driver"_a, "A backend whose driver is a Python object.",
+    m.def("python_backend", &python_backend, "driver"_a, "Return a backend whose driver is a Python object.",
           nb::sig("def python_backend(driver: object) -> Backend"));
 
     nb::class_<Plan>(m, "Plan", "Calls over slots of memory: arena, inputs, outputs, weights and states.")
         .def(
             "__init__",
             [](Plan* self, std::string name, int64_t arena_bytes, int32_t inputs, int32_t outputs,
-               int32_t fixed, int32_t batch, std::shared_ptr<Module> module,
-               std::vector<int64_t> border_bytes) {
+               int32_t weights, int32_t batch, std::shared_ptr<Module> module,
+               std::vector<int64_t> io_bytes) {
                 new (self) Plan();
                 self->name = std::move(name);
                 self->arena_bytes = arena_bytes;
                 self->inputs = inputs;
                 self->outputs = outputs;
-                self->fixed = fixed;
+                self->weights = weights;
                 self->batch = batch;
                 self->module = std::move(module);
-                self->border_bytes = std::move(border_bytes);
+                self->io_bytes = std::move(io_bytes);
             },
-            "name"_a, "arena_bytes"_a, "inputs"_a, "outputs"_a, "fixed"_a, "batch"_a, "module"_a.none(),
-            "border_bytes"_a = std::vector<int64_t>())
+            "name"_a, "arena_bytes"_a, "inputs"_a, "outputs"_a, "weights"_a, "batch"_a, "module"_a.none(),
+            "io_bytes"_a = std::vector<int64_t>())
         .def("add_call", &add_call, "kernel"_a, "symbol"_a, "args"_a, "inputs"_a, "params"_a, "tasks"_a,
              "grain"_a, "scratch_bytes"_a, "library"_a = "", "options"_a = Options{},
              "specs"_a = std::vector<PySpec>{}, "nodes"_a = "",
@@ -222,31 +224,37 @@ void bind_runtime(nb::module_& m) {
                  "options: dict[str, object] = {}, "
                  "specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = [], nodes: str = '') -> None"))
         .def(
-            "compiled_apart",
-            [](Plan& self, std::shared_ptr<Module> module) { self.calls.back().apart = std::move(module); },
-            "module"_a.none(), "The last call's function lies in this module, not in the plan's.")
+            "set_own_module",
+            [](Plan& self, std::shared_ptr<Module> module) {
+                self.calls.back().own_module = std::move(module);
+            },
+            "module"_a.none(), "Set the module of the last call, if it is not the plan's.")
         .def(
-            "add_handover",
+            "add_output_copy",
             [](Plan& self, const PyPlace& from, int32_t output, int64_t bytes) {
-                self.handovers.push_back({{std::get<0>(from), std::get<1>(from)}, output, bytes});
+                self.output_copies.push_back({{std::get<0>(from), std::get<1>(from)}, output, bytes});
             },
             "from_"_a, "output"_a, "bytes"_a);
 
-    nb::class_<PyFixed>(m, "Fixed", "Weights and states, bound for executors.")
+    nb::class_<PyWeightBindings>(m, "WeightBindings", "The addresses of a plan's weights and states.")
         .def(
             "__init__",
-            [](PyFixed* self, const std::vector<uintptr_t>& memory, bool exclusive, nb::object owner) {
+            [](PyWeightBindings* self, const std::vector<uintptr_t>& memory, bool exclusive,
+               nb::object owner) {
                 std::vector<Memory> handles;
                 for (const uintptr_t address : memory) handles.push_back(reinterpret_cast<Memory>(address));
-                new (self) PyFixed{Fixed(std::move(handles), exclusive), std::move(owner)};
+                new (self) PyWeightBindings{WeightBindings(std::move(handles), exclusive), std::move(owner)};
             },
             "memory"_a, "exclusive"_a, "owner"_a,
             nb::sig("def __init__(self, memory: Sequence[int], exclusive: bool, owner: object) -> None"))
         .def(
-            "share_turn", [](PyFixed& self, const PyFixed& other) { self.core.share_turn(other.core); },
+            "share_state_lock",
+            [](PyWeightBindings& self, const PyWeightBindings& other) {
+                self.core.share_state_lock(other.core);
+            },
             "other"_a);
 
-    nb::class_<Counters>(m, "Counters", "What an executor has done since it was made.")
+    nb::class_<Counters>(m, "Counters", "Counts of an executor.")
         .def_ro("runs", &Counters::runs)
         .def_ro("dispatches", &Counters::dispatches)
         .def_ro("prepared", &Counters::prepared)
@@ -255,20 +263,21 @@ void bind_runtime(nb::module_& m) {
         .def_ro("contexts", &Counters::contexts)
         .def_ro("sent", &Counters::sent)
         .def_ro("fetched", &Counters::fetched);
-    nb::class_<Stop>(m, "Stop", "Ends the runs that it is handed to, after the kernel that they are in.")
+    nb::class_<StopFlag>(m, "Stop", "A flag that stops the runs it is passed to after their current kernel.")
         .def(nb::init<>())
-        .def("set", [](Stop& self) { self.set.store(true); })
-        .def("clear", [](Stop& self) { self.set.store(false); });
+        .def("set", [](StopFlag& self) { self.set.store(true); })
+        .def("clear", [](StopFlag& self) { self.set.store(false); });
     nb::class_<PyExecutor>(m, "Executor", "A plan that is ready to run.")
-        .def("run_arrays", &run_arrays, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
+        .def("run_arrays", &run_arrays, "weights"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
              "ring"_a = nb::none(), "stop"_a = nb::none(), "observation"_a = nb::none(),
-             nb::sig("def run_arrays(self, fixed: Fixed, inputs: tuple[object, ...], "
+             nb::sig("def run_arrays(self, weights: WeightBindings, inputs: tuple[object, ...], "
                      "outputs: tuple[object, ...], times: NDArray[numpy.int64] | None = None, ring: "
                      "EventRing | None = None, stop: Stop | None = None, observation: Observation | None = "
                      "None) -> int | Status | None"))
-        .def("run_memory", &run_memory, "fixed"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
+        .def("run_memory", &run_memory, "weights"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
              "ring"_a = nb::none(), "stop"_a = nb::none(), "stream"_a = nb::none(),
-             nb::sig("def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], "
+             nb::sig("def run_memory(self, weights: WeightBindings, inputs: Sequence[int], outputs: "
+                     "Sequence[int], "
                      "times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, "
                      "stop: Stop | None = None, stream: int | None = None) -> Status | None"))
         .def("cancel", [](PyExecutor& self) { self.core->cancel(); })
@@ -276,14 +285,14 @@ void bind_runtime(nb::module_& m) {
             "close", [](PyExecutor& self) { self.core->close(); }, NoGil())
         .def_prop_ro("implementations", [](const PyExecutor& self) { return self.core->implementations(); })
         .def_prop_ro("counters", [](const PyExecutor& self) { return self.core->counters(); });
-    m.def("make_executor", &make_executor, "backend"_a, "plan"_a, "borders"_a, "contexts"_a,
-          nb::sig("def make_executor(backend: Backend, plan: Plan, borders: Sequence[tuple[object, "
+    m.def("make_executor", &make_executor, "backend"_a, "plan"_a, "io_specs"_a, "contexts"_a,
+          nb::sig("def make_executor(backend: Backend, plan: Plan, io_specs: Sequence[tuple[object, "
                   "Sequence[int]]], "
                   "contexts: int) -> Executor | Status"));
     m.def("trust_arrays", &trust_arrays, "type"_a, "probe"_a, "address"_a, "dtype"_a, "first_dim"_a,
           nb::sig("def trust_arrays(type: object, probe: object, address: int, dtype: object, first_dim: "
                   "int) -> bool"),
-          "Whether arrays can be read in place, tried on one of them.");
+          "Check the layout of NumPy arrays on one of them; return True if they can be read in place.");
 }
 
 }  // namespace xpurt::bindings

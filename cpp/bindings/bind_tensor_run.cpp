@@ -1,4 +1,5 @@
-// bindings/bind_tensor_run.cpp: whole programs on tensors of other libraries that lie on their device.
+// bindings/bind_tensor_run.cpp: whole programs on tensors of other libraries that are on the program's
+// device.
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -14,65 +15,65 @@ using namespace nb::literals;
 namespace xpurt::bindings {
 namespace {
 
-// The memory of one run's borders, on the stack but for programs with many.
-class Places {
+// The addresses of one run's inputs and outputs, on the stack unless there are many.
+class MemoryArray {
   public:
-    explicit Places(size_t count) {
-        if (count > few) many_.resize(count);
+    explicit MemoryArray(size_t count) {
+        if (count > inline_count) heap_.resize(count);
     }
-    Memory* data() noexcept { return many_.empty() ? some_.data() : many_.data(); }
+    Memory* data() noexcept { return heap_.empty() ? inline_.data() : heap_.data(); }
 
   private:
-    static constexpr size_t few = 32;
-    std::array<Memory, few> some_;
-    std::vector<Memory> many_;
+    static constexpr size_t inline_count = 32;
+    std::array<Memory, inline_count> inline_;
+    std::vector<Memory> heap_;
 };
 
-// A program's borders, for runs on tensors that lie on its device already.
+// Runs a program on tensors that are already on its device.
 class TensorRun {
   public:
     // name, shape, DLPack's (code, bits), NumPy's dtype
-    using Form = std::tuple<nb::str, std::vector<int64_t>, std::tuple<uint8_t, uint8_t>, nb::object>;
+    using PyForm = std::tuple<nb::str, std::vector<int64_t>, std::tuple<uint8_t, uint8_t>, nb::object>;
 
-    TensorRun(nb::object executor, const std::vector<Form>& inputs, const std::vector<Form>& outputs,
+    TensorRun(nb::object executor, const std::vector<PyForm>& inputs, const std::vector<PyForm>& outputs,
               int32_t device_type, int32_t device_index)
         : executor_(std::move(executor)), device_type_(device_type), device_index_(device_index) {
         for (const auto* const side : {&inputs, &outputs})
             for (const auto& [name, shape, dtype, array_dtype] : *side) {
                 const auto [code, bits] = dtype;
-                borders_.push_back({name, Blank(shape, code, bits, array_dtype)});
+                io_forms_.push_back({name, TensorFactory(shape, code, bits, array_dtype)});
             }
         input_count_ = inputs.size();
     }
 
-    // Whether run() would take them.
-    bool fits(const nb::dict& given) const {
-        Order order;
-        const Library* library = nullptr;
-        return read(given, nullptr, library, order);
+    // True if run() would accept the tensors.
+    bool fits(const nb::dict& tensors) const {
+        StreamOrder order;
+        const TensorLibrary* library = nullptr;
+        return read(tensors, nullptr, library, order);
     }
 
-    // Outputs by name, queued in the order of the tensors' own stream; None where the tensors are not all of
-    // one library, on the device and of the right form; or the Status of a run that failed.
-    nb::object run(nb::handle fixed, const nb::dict& given, const Stop* stop) const {
-        const size_t count = borders_.size();
-        Places places(count);
-        Memory* const memory = places.data();
-        const Library* library = nullptr;
-        Order order;
-        // Whoever else has the dictionary may put other tensors into it meanwhile.
-        const nb::dict kept = nb::steal<nb::dict>(PyDict_Copy(given.ptr()));
-        if (!read(kept, memory, library, order)) return nb::none();
-        nb::dict made;
+    // Return the outputs by name, queued on the tensors' current stream; None if the tensors are not all of
+    // one library, on the device and of the right shape and dtype; or the Status of a failed run.
+    nb::object run(nb::handle weights, const nb::dict& tensors, const StopFlag* stop) const {
+        const size_t count = io_forms_.size();
+        MemoryArray memory_array(count);
+        Memory* const memory = memory_array.data();
+        const TensorLibrary* library = nullptr;
+        StreamOrder order;
+        // Copy: another thread may change the dictionary during the run.
+        const nb::dict inputs = nb::steal<nb::dict>(PyDict_Copy(tensors.ptr()));
+        if (!read(inputs, memory, library, order)) return nb::none();
+        nb::dict outputs;
         for (size_t i = input_count_; i < count; ++i) {
             const nb::object tensor =
-                nb::steal(borders_[i].form.make(*library, device_type_, device_index_, memory[i]));
+                nb::steal(io_forms_[i].form.make(*library, device_type_, device_index_, memory[i]));
             if (!tensor.is_valid()) throw nb::python_error();
-            made[borders_[i].name] = tensor;
+            outputs[io_forms_[i].name] = tensor;
         }
         const PyExecutor& executor = nb::cast<const PyExecutor&>(executor_);
         Executor::Run run;
-        run.fixed = &nb::cast<const PyFixed&>(fixed).core;
+        run.weights = &nb::cast<const PyWeightBindings&>(weights).core;
         run.inputs = memory;
         run.outputs = memory + input_count_;
         run.order = order;
@@ -81,19 +82,20 @@ class TensorRun {
             const nb::gil_scoped_release no_gil;
             return executor.core->run(run);
         }();
-        return status.ok() ? made : nb::cast(status);
+        return status.ok() ? outputs : nb::cast(status);
     }
 
   private:
-    // Checks the inputs and takes their memory, unless it is null.
-    bool read(const nb::dict& given, Memory* memory, const Library*& library, Order& order) const {
-        if (given.size() != input_count_ || input_count_ == 0) return false;
+    // Check the inputs and store their addresses in `memory`, unless it is null.
+    bool read(const nb::dict& tensors, Memory* memory, const TensorLibrary*& library,
+              StreamOrder& order) const {
+        if (tensors.size() != input_count_ || input_count_ == 0) return false;
         for (size_t i = 0; i < input_count_; ++i) {
-            PyObject* const object = PyDict_GetItem(given.ptr(), borders_[i].name.ptr());
-            Tensor tensor;
-            if (object == nullptr || tensor.read(object) != Tensor::Read::done) return false;
-            tensor.writeable = true;  // it is only read
-            if (!borders_[i].form.fits(tensor, device_type_, device_index_)) return false;
+            PyObject* const object = PyDict_GetItem(tensors.ptr(), io_forms_[i].name.ptr());
+            ForeignTensor tensor;
+            if (object == nullptr || tensor.read(object) != ForeignTensor::Read::done) return false;
+            tensor.writeable = true;  // inputs are only read
+            if (!io_forms_[i].form.fits(tensor, device_type_, device_index_)) return false;
             if (library == nullptr) {
                 library = tensor.library;
                 if (memory != nullptr && !tensor.order(order)) throw nb::python_error();
@@ -104,12 +106,12 @@ class TensorRun {
         return true;
     }
 
-    struct Border {
+    struct NamedForm {
         nb::str name;
-        Blank form;
+        TensorFactory form;
     };
     nb::object executor_;
-    std::vector<Border> borders_;  // inputs, then outputs
+    std::vector<NamedForm> io_forms_;  // inputs, then outputs
     size_t input_count_ = 0;
     int32_t device_type_, device_index_;
 };
@@ -117,18 +119,20 @@ class TensorRun {
 }  // namespace
 
 void bind_tensor_run(nb::module_& m) {
-    using Form = TensorRun::Form;
-    nb::class_<TensorRun>(m, "TensorRun", "Runs of a program on tensors that lie on its device.")
+    using PyForm = TensorRun::PyForm;
+    nb::class_<TensorRun>(m, "TensorRun", "A runner of a program on tensors that are on its device.")
         .def(
-            nb::init<nb::object, const std::vector<Form>&, const std::vector<Form>&, int32_t, int32_t>(),
+            nb::init<nb::object, const std::vector<PyForm>&, const std::vector<PyForm>&, int32_t, int32_t>(),
             "executor"_a, "inputs"_a, "outputs"_a, "device_type"_a, "device_index"_a,
             nb::sig("def __init__(self, executor: Executor, inputs: Sequence[tuple[str, Sequence[int], "
                     "tuple[int, int], object]], outputs: Sequence[tuple[str, Sequence[int], tuple[int, int], "
                     "object]], device_type: int, device_index: int) -> None"))
-        .def("fits", &TensorRun::fits, "given"_a, nb::sig("def fits(self, given: dict[str, object]) -> bool"),
-             "Whether run() would take them.")
-        .def("run", &TensorRun::run, "fixed"_a, "given"_a, "stop"_a = nb::none(),
-             nb::sig("def run(self, fixed: Fixed, given: dict[str, object], stop: Stop | None = None) -> "
+        .def("fits", &TensorRun::fits, "tensors"_a,
+             nb::sig("def fits(self, tensors: dict[str, object]) -> bool"),
+             "Return True if run() would accept the tensors.")
+        .def("run", &TensorRun::run, "weights"_a, "tensors"_a, "stop"_a = nb::none(),
+             nb::sig("def run(self, weights: WeightBindings, tensors: dict[str, object], stop: Stop | None = "
+                     "None) -> "
                      "dict[str, object] | Status | None"));
 }
 

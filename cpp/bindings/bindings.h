@@ -1,11 +1,11 @@
-// bindings/bindings.h: the module's parts. Python.h is seen in this folder only.
+// bindings/bindings.h: the parts of the Python module. Only this folder includes Python.h.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 namespace xpurt::bindings {
 
-// Released around whatever can wait or load: the loader, the driver, files, a lock.
+// Releases the GIL around calls that may wait or load: the loader, the driver, files, locks.
 using NoGil = nanobind::call_guard<nanobind::gil_scoped_release>;
 
 void bind_libraries(nanobind::module_& m);

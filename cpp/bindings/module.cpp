@@ -1,10 +1,10 @@
-// bindings/module.cpp: the Python module xpuruntime._core. Importing it loads no vendor and reads no device.
+// bindings/module.cpp: the Python module xpuruntime._core. Importing it loads no vendor library and queries
+// no device.
 #include "bindings.h"
 #include "xpurt/status.h"
 
 NB_MODULE(_core, m) {
-    // An executor over a backend written in Python may live until the interpreter ends; that is no leak to
-    // report.
+    // Executors over Python backends may live until the interpreter ends, which is not a leak.
     nanobind::set_leak_warnings(false);
     m.doc() = "The C++ core of xpuruntime. Private: use xpuruntime.runtime and xpuruntime.profiler.";
     m.attr("__version__") = xpurt::version();

@@ -1,5 +1,5 @@
-// bindings/python_backend.cpp: the trampoline into a Python driver. Device memory is a Python object; Memory
-// is its address.
+// bindings/python_backend.cpp: adapter from Backend to a Python driver. Device memory is a Python object;
+// Memory is its address.
 #include "python_backend.h"
 
 #include <nanobind/stl/string.h>
@@ -13,7 +13,7 @@ namespace {
 
 thread_local std::optional<nb::python_error> pending;
 
-// Runs `call` with the GIL; what Python raises waits for the caller on this thread.
+// Run `call` with the GIL. A Python exception is kept for raise_pending() on this thread.
 template <class Call>
 Status guarded(Call call) {
     const nb::gil_scoped_acquire gil;
@@ -29,16 +29,16 @@ Status guarded(Call call) {
     }
 }
 
-// A reference that may be dropped without the GIL.
-struct Held {
+// A Python reference that may be released without holding the GIL.
+struct GilSafeObject {
     nb::object object;
-    ~Held() {
+    ~GilSafeObject() {
         const nb::gil_scoped_acquire gil;
         object.reset();
     }
 };
-struct PyKernel final : Prepared, Held {};
-struct PyRecording final : Recording, Held {};
+struct PyKernel final : PreparedKernel, GilSafeObject {};
+struct PyRecording final : Recording, GilSafeObject {};
 
 nb::object borrowed(Memory memory) {
     return memory == nullptr ? nb::none() : nb::borrow(static_cast<PyObject*>(memory));
@@ -67,12 +67,12 @@ class PythonBackend final : public Backend {
             driver_.object.attr("copy")(borrowed(to), to_offset, borrowed(from), from_offset, bytes);
         });
     }
-    Result<std::unique_ptr<Prepared>> prepare(const KernelCall& call,
-                                              const std::shared_ptr<const Module>&) override {
+    Result<std::unique_ptr<PreparedKernel>> prepare(const KernelCall& call,
+                                                    const std::shared_ptr<const Module>&) override {
         auto kernel = std::make_unique<PyKernel>();
         Status status = guarded([&] { kernel->object = driver_.object.attr("prepare")(call.position); });
         if (!status.ok()) return status;
-        return std::unique_ptr<Prepared>(std::move(kernel));
+        return std::unique_ptr<PreparedKernel>(std::move(kernel));
     }
     Result<std::unique_ptr<Recording>> record(const std::vector<RecordedCall>& calls) override {
         auto recording = std::make_unique<PyRecording>();
@@ -80,7 +80,7 @@ class PythonBackend final : public Backend {
             nb::list list;
             for (const RecordedCall& item : calls) {
                 nb::list places;
-                for (const Place& place : item.call->args)
+                for (const BufferRef& place : item.call->args)
                     places.append(nb::make_tuple(place.slot, place.offset));
                 list.append(
                     nb::make_tuple(static_cast<const PyKernel&>(*item.kernel).object, nb::tuple(places)));
@@ -90,11 +90,11 @@ class PythonBackend final : public Backend {
         if (!status.ok()) return status;
         return std::unique_ptr<Recording>(std::move(recording));
     }
-    Status submit(const Recording& recording, const Bindings& bindings) override {
-        if (bindings.cancelled_by_now()) return {Code::cancelled, "the run was cancelled", ""};
+    Status submit(const Recording& recording, const Submission& submission) override {
+        if (submission.is_cancelled()) return {Code::cancelled, "the run was cancelled", ""};
         return guarded([&] {
             nb::list memory;
-            for (size_t i = 0; i < bindings.slot_count; ++i) memory.append(borrowed(bindings.slots[i]));
+            for (size_t i = 0; i < submission.slot_count; ++i) memory.append(borrowed(submission.slots[i]));
             driver_.object.attr("submit")(static_cast<const PyRecording&>(recording).object, memory);
         });
     }
@@ -103,7 +103,7 @@ class PythonBackend final : public Backend {
     }
 
   private:
-    Held driver_;
+    GilSafeObject driver_;
 };
 
 }  // namespace

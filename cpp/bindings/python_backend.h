@@ -9,11 +9,11 @@
 namespace xpurt::bindings {
 
 // `driver` has allocate(bytes), copy(to, to_offset, from, from_offset, bytes), prepare(position),
-// record(calls), submit(recorded, memory) and synchronize(). It is entered once per submission, never once
-// per kernel.
+// record(calls), submit(recorded, memory) and synchronize(). It is called once per submission, never once per
+// kernel.
 std::shared_ptr<Backend> python_backend(nanobind::object driver);
 
-// Raises what the driver raised last on this thread, if it did.
+// Raise the last exception of the driver on this thread, if there is one.
 void raise_pending();
 
 }  // namespace xpurt::bindings

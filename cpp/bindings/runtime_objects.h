@@ -1,4 +1,4 @@
-// bindings/runtime_objects.h: what Python holds of the runtime: executors, what they read from run to run,
+// bindings/runtime_objects.h: the runtime objects that Python holds: executors, weight bindings and stop
 // flags.
 #pragma once
 
@@ -13,14 +13,14 @@
 
 namespace xpurt::bindings {
 
-// What an array at a program's border must be for its memory to be used as it is.
-struct Border {
+// The properties that an input or output array must have to be used in place.
+struct ArraySpec {
     nanobind::object dtype;
     std::vector<Py_ssize_t> shape;
     int flags;
 
-    // The array's memory, or null when it does not fit.
-    void* fit(PyObject* object) const noexcept {
+    // The array's memory; null if the array does not match.
+    void* memory_if_matching(PyObject* object) const noexcept {
         if (Py_TYPE(object) != array_type) return nullptr;
         const auto& array = *reinterpret_cast<const ArrayFields*>(object);
         if (array.descr != dtype.ptr() || array.nd != static_cast<int>(shape.size()) ||
@@ -32,21 +32,21 @@ struct Border {
     }
 };
 
-// Fixed with the Python objects that own the memory.
-struct PyFixed {
-    Fixed core;
+// WeightBindings with the Python objects that own the memory.
+struct PyWeightBindings {
+    WeightBindings core;
     nanobind::object owner;
 };
 
-// A flag that ends the runs it was handed to.
-struct Stop {
+// A flag that stops the runs it was passed to.
+struct StopFlag {
     std::atomic<bool> set{false};
 };
 
 struct PyExecutor {
     std::unique_ptr<Executor> core;
-    std::vector<Border> borders;  // inputs, then outputs
-    bool apart = false;           // the device's memory is not the host's
+    std::vector<ArraySpec> io_specs;  // inputs, then outputs
+    bool copies_io = false;           // the device has memory of its own, so arrays are copied
 };
 
 }  // namespace xpurt::bindings

@@ -1,4 +1,4 @@
-// bindings/tensors.cpp: reading and making tensors of other libraries.
+// bindings/tensors.cpp: reading and creating tensors of other libraries.
 #include "tensors.h"
 
 #include <algorithm>
@@ -17,16 +17,16 @@ PyTypeObject* array_type = nullptr;
 
 namespace {
 
-constexpr int32_t host = 1;  // kDLCPU
+constexpr int32_t cpu_device = 1;  // kDLCPU
 
-// NumPy's descriptors of the types that have one object each, and DLPack's words for them.
+// NumPy's dtype objects that are singletons, with DLPack's type codes.
 struct ArrayDtype {
     PyObject* descr;
     uint8_t code, bits;
 };
 std::vector<ArrayDtype>& array_dtypes() {
-    static auto* const known = new std::vector<ArrayDtype>();
-    return *known;
+    static auto* const cache = new std::vector<ArrayDtype>();
+    return *cache;
 }
 PyObject* numpy_empty = nullptr;
 
@@ -36,47 +36,48 @@ const ArrayDtype* find_dtype(const PyObject* descr) noexcept {
     return nullptr;
 }
 
-// The table of a type, or null. A subclass that changes how its tensors are read or computed with hides what
-// lies in memory: its base's table does not speak for it.
-const exchange::Api* api_of(nb::handle type) {
-    if (!nb::hasattr(type, exchange::Api::attribute)) return nullptr;
+// The exchange table of a type, or null. A subclass that overrides `__dlpack__` or `__torch_dispatch__`
+// changes how its memory is to be read, so its base class's table is not used.
+const exchange::DlpackExchangeApi* api_of(nb::handle type) {
+    if (!nb::hasattr(type, exchange::DlpackExchangeApi::attribute)) return nullptr;
     nb::object owner;
     for (const nb::handle base : nb::borrow<nb::tuple>(type.attr("__mro__")))
-        if (nb::hasattr(base, exchange::Api::attribute)) owner = nb::borrow(base);
+        if (nb::hasattr(base, exchange::DlpackExchangeApi::attribute)) owner = nb::borrow(base);
     for (const char* const name : {"__dlpack__", "__torch_dispatch__"}) {
-        const nb::object mine = nb::getattr(type, name, nb::none());
-        if (!mine.equal(nb::getattr(owner, name, nb::none()))) return nullptr;
+        const nb::object method = nb::getattr(type, name, nb::none());
+        if (!method.equal(nb::getattr(owner, name, nb::none()))) return nullptr;
     }
-    const nb::object capsule = type.attr(exchange::Api::attribute);
-    auto* api =
-        static_cast<const exchange::Api*>(PyCapsule_GetPointer(capsule.ptr(), exchange::Api::capsule));
+    const nb::object capsule = type.attr(exchange::DlpackExchangeApi::attribute);
+    auto* api = static_cast<const exchange::DlpackExchangeApi*>(
+        PyCapsule_GetPointer(capsule.ptr(), exchange::DlpackExchangeApi::capsule));
     if (api == nullptr) PyErr_Clear();
-    while (api != nullptr && api->version.major > exchange::Api::major) api = api->older;
-    const bool whole = api != nullptr && api->version.major == exchange::Api::major && api->show != nullptr &&
-                       api->allocate != nullptr && api->import_tensor != nullptr &&
+    while (api != nullptr && api->version.major > exchange::DlpackExchangeApi::major) api = api->older;
+    const bool whole = api != nullptr && api->version.major == exchange::DlpackExchangeApi::major &&
+                       api->show != nullptr && api->allocate != nullptr && api->import_tensor != nullptr &&
                        api->current_stream != nullptr;
     return whole ? api : nullptr;
 }
 
-// Looked up once, since a string for every look costs as much as the look.
-PyObject* word(const char* text) { return PyUnicode_InternFromString(text); }
+// Interned once: creating the string for each lookup would double the cost.
+PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
 
 bool wants_gradient(PyObject* tensor) {
-    static PyObject* const requires_grad = word("requires_grad");
+    static PyObject* const requires_grad = interned("requires_grad");
     static PyObject* enabled = nullptr;  // torch.is_grad_enabled
-    PyObject* const wanted = PyObject_GetAttr(tensor, requires_grad);
-    if (wanted == nullptr) PyErr_Clear();
-    const bool asked = wanted == Py_True;
-    Py_XDECREF(wanted);
-    if (!asked) return false;
+    PyObject* const requires_gradient = PyObject_GetAttr(tensor, requires_grad);
+    if (requires_gradient == nullptr) PyErr_Clear();
+    const bool requested = requires_gradient == Py_True;
+    Py_XDECREF(requires_gradient);
+    if (!requested) return false;
     if (enabled == nullptr)
         enabled = nb::object(nb::module_::import_("torch").attr("is_grad_enabled")).release().ptr();
     return nb::steal(PyObject_CallNoArgs(enabled)).is(nb::handle(Py_True));
 }
 
-// A single element may be a view that is to be negated; of more, such views have gaps and are copied.
+// A view with the negative bit set. Views of more than one element with that bit have gaps and are copied
+// anyway.
 bool negated(PyObject* tensor) {
-    static PyObject* const is_neg = word("is_neg");
+    static PyObject* const is_neg = interned("is_neg");
     const nb::object method = nb::steal(PyObject_GetAttr(tensor, is_neg));
     if (!method.is_valid()) return PyErr_Clear(), false;
     return nb::steal(PyObject_CallNoArgs(method.ptr())).is(nb::handle(Py_True));
@@ -89,73 +90,73 @@ void set_error(void*, const char* kind, const char* message) {
 
 }  // namespace
 
-const Library& library_of(PyTypeObject* type) {
-    static auto* const known = new std::unordered_map<PyTypeObject*, Library>();
-    const auto found = known->find(type);
-    if (found != known->end()) return found->second;
-    Library made;
-    made.arrays = type == array_type;
+const TensorLibrary& library_of(PyTypeObject* type) {
+    static auto* const cache = new std::unordered_map<PyTypeObject*, TensorLibrary>();
+    const auto entry = cache->find(type);
+    if (entry != cache->end()) return entry->second;
+    TensorLibrary result;
+    result.arrays = type == array_type;
     const nb::handle object(reinterpret_cast<PyObject*>(type));
-    if (!made.arrays) {
-        made.api = api_of(object);
-        made.gradients = made.api != nullptr && nb::hasattr(object, "requires_grad");
+    if (!result.arrays) {
+        result.api = api_of(object);
+        result.gradients = result.api != nullptr && nb::hasattr(object, "requires_grad");
     }
-    object.inc_ref();  // its address must stay its own
-    return known->emplace(type, made).first->second;
+    object.inc_ref();  // the type must stay alive, since its address is the key
+    return cache->emplace(type, result).first->second;
 }
 
-Tensor::Read Tensor::read(PyObject* object) {
+ForeignTensor::Read ForeignTensor::read(PyObject* object) {
     library = &library_of(Py_TYPE(object));
     if (library->arrays) {
         const auto& array = *reinterpret_cast<const ArrayFields*>(object);
         const ArrayDtype* const dtype = find_dtype(array.descr);
-        if (dtype == nullptr || array.nd > most_rank || (array.flags & aligned) == 0) return Read::otherwise;
+        if (dtype == nullptr || array.nd > max_rank || (array.flags & aligned) == 0) return Read::unsupported;
         static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "an array's dims are read as they are");
         view = {array.data,  reinterpret_cast<const int64_t*>(array.dims),
                 nullptr,     array.nd,
                 dtype->code, dtype->bits,
-                host,        0};
+                cpu_device,  0};
         writeable = (array.flags & bindings::writeable) != 0;
         if ((array.flags & c_contiguous) != 0) return Read::done;
         const Py_ssize_t size = dtype->bits / 8;
         for (int d = 0; d < array.nd; ++d) {
-            if (array.strides[d] % size != 0) return Read::otherwise;
+            if (array.strides[d] % size != 0) return Read::unsupported;
             strides_[static_cast<size_t>(d)] = array.strides[d] / size;
         }
         view.strides = strides_.data();
         return Read::done;
     }
-    if (library->api == nullptr) return Read::otherwise;
-    exchange::Tensor shown;
-    if (library->api->show(object, &shown) != 0) {
-        PyErr_Clear();  // the slow way says why
-        return Read::otherwise;
+    if (library->api == nullptr) return Read::unsupported;
+    exchange::DlpackTensor exported;
+    if (library->api->show(object, &exported) != 0) {
+        PyErr_Clear();  // the slow path reports the error
+        return Read::unsupported;
     }
-    if (shown.rank > most_rank || shown.dtype.lanes != 1) return Read::otherwise;
-    view = {static_cast<char*>(shown.data) + shown.byte_offset,
-            shown.shape,
-            shown.strides,
-            shown.rank,
-            shown.dtype.code,
-            shown.dtype.bits,
-            shown.device.type,
-            shown.device.index};
+    if (exported.rank > max_rank || exported.dtype.lanes != 1) return Read::unsupported;
+    view = {static_cast<char*>(exported.data) + exported.byte_offset,
+            exported.shape,
+            exported.strides,
+            exported.rank,
+            exported.dtype.code,
+            exported.dtype.bits,
+            exported.device.type,
+            exported.device.index};
     if (library->gradients) {
         if (wants_gradient(object)) return Read::gradient;
-        if (view.count() == 1 && negated(object)) return Read::otherwise;
+        if (view.count() == 1 && negated(object)) return Read::unsupported;
     }
     return Read::done;
 }
 
-bool Tensor::order(Order& order) const {
+bool ForeignTensor::order(StreamOrder& order) const {
     order = {};
-    if (view.device_type == host) return true;
-    order.callers = true;
+    if (view.device_type == cpu_device) return true;
+    order.on_caller_stream = true;
     return library->api == nullptr ||
            library->api->current_stream(view.device_type, view.device_index, &order.stream) == 0;
 }
 
-Blank::Blank(std::vector<int64_t> shape, uint8_t code, uint8_t bits, nb::object array_dtype)
+TensorFactory::TensorFactory(std::vector<int64_t> shape, uint8_t code, uint8_t bits, nb::object array_dtype)
     : shape_(std::move(shape)), code_(code), bits_(bits), bytes_(bits / 8) {
     nb::list dims;
     for (const int64_t d : shape_) {
@@ -165,23 +166,24 @@ Blank::Blank(std::vector<int64_t> shape, uint8_t code, uint8_t bits, nb::object 
     array_arguments_ = nb::make_tuple(nb::tuple(dims), array_dtype);
 }
 
-PyObject* Blank::make(const Library& library, int32_t device_type, int32_t device_index,
-                      Memory& memory) const {
+PyObject* TensorFactory::make(const TensorLibrary& library, int32_t device_type, int32_t device_index,
+                              Memory& memory) const {
     if (library.arrays) {
-        PyObject* const made = PyObject_CallObject(numpy_empty, array_arguments_.ptr());
-        if (made != nullptr) memory = reinterpret_cast<ArrayFields*>(made)->data;
-        return made;
+        PyObject* const result = PyObject_CallObject(numpy_empty, array_arguments_.ptr());
+        if (result != nullptr) memory = reinterpret_cast<ArrayFields*>(result)->data;
+        return result;
     }
-    exchange::Tensor wanted{nullptr,
-                            {device_type, device_index},
-                            static_cast<int32_t>(shape_.size()),
-                            {code_, bits_, 1},
-                            const_cast<int64_t*>(shape_.data()),
-                            nullptr,
-                            0};
-    exchange::ManagedTensor* managed = nullptr;
-    if (library.api->allocate(&wanted, &managed, nullptr, set_error) != 0 || managed == nullptr) {
-        if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, "no tensor could be made");
+    exchange::DlpackTensor requires_gradient{nullptr,
+                                             {device_type, device_index},
+                                             static_cast<int32_t>(shape_.size()),
+                                             {code_, bits_, 1},
+                                             const_cast<int64_t*>(shape_.data()),
+                                             nullptr,
+                                             0};
+    exchange::DlpackManagedTensor* managed = nullptr;
+    if (library.api->allocate(&requires_gradient, &managed, nullptr, set_error) != 0 || managed == nullptr) {
+        if (PyErr_Occurred() == nullptr)
+            PyErr_SetString(PyExc_RuntimeError, "the tensor could not be allocated");
         return nullptr;
     }
     memory = static_cast<char*>(managed->tensor.data) + managed->tensor.byte_offset;
@@ -189,7 +191,8 @@ PyObject* Blank::make(const Library& library, int32_t device_type, int32_t devic
     return library.api->import_tensor(managed, &object) == 0 ? static_cast<PyObject*>(object) : nullptr;
 }
 
-bool Blank::fits(const Tensor& tensor, int32_t device_type, int32_t device_index) const noexcept {
+bool TensorFactory::fits(const ForeignTensor& tensor, int32_t device_type,
+                         int32_t device_index) const noexcept {
     const TensorView& view = tensor.view;
     return view.rank == static_cast<int32_t>(shape_.size()) && view.code == code_ && view.bits == bits_ &&
            view.device_type == device_type && view.device_index == device_index && tensor.writeable &&
@@ -207,17 +210,17 @@ void bind_tensors(nb::module_& m) {
         },
         "dtype"_a, "code"_a, "bits"_a,
         nb::sig("def trust_dtype(dtype: object, code: int, bits: int) -> None"),
-        "NumPy's one object for a type, and DLPack's words for it.");
+        "Register a dtype object of NumPy with DLPack's type codes.");
     m.def(
         "knows_tensors",
-        [](nb::handle type) { return library_of(reinterpret_cast<PyTypeObject*>(type.ptr())).known(); },
+        [](nb::handle type) { return library_of(reinterpret_cast<PyTypeObject*>(type.ptr())).cache(); },
         "type"_a, nb::sig("def knows_tensors(type: object) -> bool"),
-        "Whether tensors of a type are read and made without a call into Python.");
+        "Return True if tensors of a type are read and created without a call into Python.");
     m.def(
         "show_tensor",
         [](nb::object object) -> nb::object {
-            Tensor tensor;
-            if (tensor.read(object.ptr()) != Tensor::Read::done) return nb::none();
+            ForeignTensor tensor;
+            if (tensor.read(object.ptr()) != ForeignTensor::Read::done) return nb::none();
             const TensorView& view = tensor.view;
             nb::list shape, strides;
             int64_t dense = 1;

@@ -1,4 +1,4 @@
-// bindings/tensors.h: tensors of NumPy and of libraries with DLPack's table of C functions, read and made
+// bindings/tensors.h: tensors of NumPy and of libraries with DLPack's C exchange API, read and created
 // without a call into Python.
 #pragma once
 
@@ -7,14 +7,13 @@
 #include <array>
 #include <cstdint>
 
-#include "exchange.h"
+#include "dlpack_exchange.h"
 #include "xpurt/dispatcher.h"
 
 namespace xpurt::bindings {
 
-// The head of a NumPy array (PyArrayObject_fields of its C API, which modules built against any NumPy read in
-// place). Asking an array for its address in Python costs more than a small kernel. trust_arrays() checks it
-// on a real one.
+// The layout of a NumPy array (PyArrayObject_fields of NumPy's C API, a stable ABI). Asking an array for its
+// address through Python costs more than a small kernel. trust_arrays() checks the layout on a real array.
 struct ArrayFields {
     PyObject head;
     char* data;
@@ -27,60 +26,61 @@ struct ArrayFields {
 };
 constexpr int c_contiguous = 0x1, aligned = 0x100, writeable = 0x400;
 
-extern PyTypeObject* array_type;  // null: not trusted, arrays come by address only
+extern PyTypeObject* array_type;  // null: the layout is not verified, and arrays are passed by address only
 
-// How tensors of one Python type are read, and made.
-struct Library {
-    const exchange::Api* api = nullptr;
-    bool arrays = false;     // NumPy's
-    bool gradients = false;  // tensors say whether they need one: results of ours would lose it
+// How tensors of one Python type are read and created.
+struct TensorLibrary {
+    const exchange::DlpackExchangeApi* api = nullptr;
+    bool arrays = false;     // NumPy arrays
+    bool gradients = false;  // tensors may require gradients, which our outputs would lose
 
-    bool known() const noexcept { return arrays || api != nullptr; }
+    bool cache() const noexcept { return arrays || api != nullptr; }
 };
-// Of a type; looked at once. The GIL is held.
-const Library& library_of(PyTypeObject* type);
+// The entry of a type, looked up once per type. The GIL must be held.
+const TensorLibrary& library_of(PyTypeObject* type);
 
-constexpr int most_rank = 16;
+constexpr int max_rank = 16;
 
-// A tensor, as long as its owner keeps it as it is.
-struct Tensor {
+// A view of a Python tensor, valid while its owner does not change it.
+struct ForeignTensor {
     TensorView view{};
-    const Library* library = nullptr;
+    const TensorLibrary* library = nullptr;
     bool writeable = true;
 
-    Tensor() = default;
-    Tensor(const Tensor&) = delete;
-    Tensor& operator=(const Tensor&) = delete;
+    ForeignTensor() = default;
+    ForeignTensor(const ForeignTensor&) = delete;
+    ForeignTensor& operator=(const ForeignTensor&) = delete;
 
     enum class Read {
         done,
-        otherwise,  // not in this way: of an unknown library, type or form
-        gradient,   // it asks for a gradient, which nobody would compute
+        unsupported,  // an unknown library, dtype or layout
+        gradient,     // the tensor requires a gradient, which would not be computed
     };
     Read read(PyObject* object);
-    // Where a run on it goes: on devices with streams, the one that its library works on. False with a Python
-    // error set.
-    bool order(Order& order) const;
+    // The stream for a run on this tensor: its library's current stream on a device with streams. Return
+    // false with a Python error set.
+    bool order(StreamOrder& order) const;
 
   private:
-    std::array<int64_t, most_rank> strides_;  // of an array, which counts bytes
+    std::array<int64_t, max_rank> strides_;  // of a NumPy array, converted from bytes to elements
 };
 
-// Results of one form, in whichever library the caller uses.
-class Blank {
+// Creates outputs of one shape and dtype in the caller's library.
+class TensorFactory {
   public:
-    Blank(std::vector<int64_t> shape, uint8_t code, uint8_t bits, nanobind::object array_dtype);
-    // A new tensor on a device, content arbitrary; null with a Python error set.
-    PyObject* make(const Library& library, int32_t device_type, int32_t device_index, Memory& memory) const;
-    // Whether a caller's tensor can take the result.
-    bool fits(const Tensor& tensor, int32_t device_type, int32_t device_index) const noexcept;
+    TensorFactory(std::vector<int64_t> shape, uint8_t code, uint8_t bits, nanobind::object array_dtype);
+    // A new uninitialized tensor on a device; null with a Python error set.
+    PyObject* make(const TensorLibrary& library, int32_t device_type, int32_t device_index,
+                   Memory& memory) const;
+    // True if a caller's tensor can receive the output.
+    bool fits(const ForeignTensor& tensor, int32_t device_type, int32_t device_index) const noexcept;
     int64_t bytes() const noexcept { return bytes_; }
 
   private:
     std::vector<int64_t> shape_;
     uint8_t code_, bits_;
     int64_t bytes_;
-    nanobind::object array_arguments_;  // of numpy.empty
+    nanobind::object array_arguments_;  // arguments of numpy.empty
 };
 
 }  // namespace xpurt::bindings

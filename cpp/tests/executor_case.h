@@ -1,5 +1,5 @@
-// Plans for tests of the executor: kernels of libraries/kernels.cpp, a chain of two calls, arrays and what it
-// makes of them.
+// Fixtures for the tests of the executor: a plan of two calls over the kernels of libraries/kernels.cpp, its
+// arrays, and the expected result.
 #pragma once
 
 #include <cstring>
@@ -31,21 +31,22 @@ inline uint64_t bits(double value) {
     return word;
 }
 
-inline KernelCall call(std::string symbol, std::vector<Place> args, int64_t tasks) {
-    KernelCall made;
-    made.kernel = "test/" + symbol;
-    made.symbol = std::move(symbol);
-    made.args = std::move(args);
-    made.tasks = tasks;
-    return made;
+inline KernelCall call(std::string symbol, std::vector<BufferRef> args, int64_t tasks) {
+    KernelCall result;
+    result.kernel = "test/" + symbol;
+    result.symbol = std::move(symbol);
+    result.args = std::move(args);
+    result.tasks = tasks;
+    return result;
 }
 
-// Slots: 0 arena, 1 input x, 2 output y, 3 weight w. y = (x + w) * 0.5 + 3, by way of the arena at byte 64.
+// Slots: 0 arena, 1 input x, 2 output y, 3 weight w. Computes y = (x + w) * 0.5 + 3 through the arena at
+// byte 64.
 inline Plan chain(int64_t n, int64_t grain = 1) {
     Plan plan;
     plan.name = "chain";
     plan.arena_bytes = 64 + 4 * n;
-    plan.inputs = plan.outputs = plan.fixed = 1;
+    plan.inputs = plan.outputs = plan.weights = 1;
     plan.module = kernels();
     plan.calls = {call("add", {{1, 0}, {3, 0}, {0, 64}}, n), call("scale", {{0, 64}, {2, 0}}, n)};
     plan.calls[1].params = {bits(0.5), 3};
@@ -53,14 +54,14 @@ inline Plan chain(int64_t n, int64_t grain = 1) {
     return plan;
 }
 
-struct Arrays {
+struct ChainArrays {
     std::vector<float> x, w, y;
-    explicit Arrays(int64_t n)
+    explicit ChainArrays(int64_t n)
         : x(static_cast<size_t>(n)), w(static_cast<size_t>(n)), y(static_cast<size_t>(n)) {
         std::iota(x.begin(), x.end(), 1.0f);
         std::iota(w.begin(), w.end(), -7.0f);
     }
-    bool right() const {
+    bool matches() const {
         for (size_t i = 0; i < y.size(); ++i)
             if (y[i] != (x[i] + w[i]) * 0.5f + 3) return false;
         return true;
@@ -68,14 +69,14 @@ struct Arrays {
 };
 
 inline std::unique_ptr<Executor> make(const std::shared_ptr<Backend>& backend, Plan plan, int contexts = 2) {
-    auto made = Executor::create(backend, std::move(plan), contexts);
-    REQUIRE(made.status.ok());
-    return std::move(made.value);
+    auto result = Executor::create(backend, std::move(plan), contexts);
+    REQUIRE(result.status.ok());
+    return std::move(result.value);
 }
 
-inline Status run(Executor& executor, const Fixed& fixed, std::vector<Memory> in, std::vector<Memory> out,
-                  int64_t* times = nullptr, EventRing* ring = nullptr) {
-    return executor.run({&fixed, in.data(), out.data(), times, ring});
+inline Status run(Executor& executor, const WeightBindings& weights, std::vector<Memory> in,
+                  std::vector<Memory> out, int64_t* times = nullptr, EventRing* ring = nullptr) {
+    return executor.run({&weights, in.data(), out.data(), times, ring});
 }
 
 }  // namespace xpurt

@@ -1,3 +1,3 @@
-// The test framework's own code, compiled once for all test programs.
+// The implementation of the test framework, compiled once for all test programs.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "doctest/doctest.h"

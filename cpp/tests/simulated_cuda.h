@@ -1,4 +1,4 @@
-// Shared by the tests of CUDA's backend: a simulated driver, kernels for it, and a small plan over them.
+// Fixtures for the tests of the CUDA backend: a simulated driver, kernels for it, and a plan of two calls.
 #pragma once
 
 #include <dlfcn.h>
@@ -38,9 +38,9 @@ inline int calls(const char* call) { return control<int (*)(const char*)>("simul
 inline int blocks() { return control<int (*)()>("simulated_blocks")(); }
 
 inline std::shared_ptr<CudaBackend> backend() {
-    auto made = cuda_backend(0, driver());
-    REQUIRE(made.status.ok());
-    return made.value;
+    auto result = cuda_backend(0, driver());
+    REQUIRE(result.status.ok());
+    return result.value;
 }
 
 inline Result<std::shared_ptr<const Module>> load(CudaBackend& on, const char* path) {
@@ -61,24 +61,24 @@ inline uint64_t bits(double value) {
     return word;
 }
 
-inline KernelCall call(std::string symbol, std::vector<Place> args, int64_t n) {
-    KernelCall made;
-    made.kernel = "test/" + symbol;
-    made.symbol = std::move(symbol);
-    made.args = std::move(args);
-    made.tasks = n;
-    made.options["grid"] = std::vector<int64_t>{n, 1, 1};
-    made.options["block"] = std::vector<int64_t>{1, 1, 1};
-    return made;
+inline KernelCall call(std::string symbol, std::vector<BufferRef> args, int64_t n) {
+    KernelCall result;
+    result.kernel = "test/" + symbol;
+    result.symbol = std::move(symbol);
+    result.args = std::move(args);
+    result.tasks = n;
+    result.options["grid"] = std::vector<int64_t>{n, 1, 1};
+    result.options["block"] = std::vector<int64_t>{1, 1, 1};
+    return result;
 }
 
-// Slots: 0 arena, 1 input x, 2 output y, 3 weight w. y = (x + w) * 0.5 + 3, by way of the arena.
+// Slots: 0 arena, 1 input x, 2 output y, 3 weight w. Computes y = (x + w) * 0.5 + 3 through the arena.
 inline Plan chain(CudaBackend& on, int64_t n) {
     Plan plan;
     plan.name = "chain";
     plan.arena_bytes = 256 + 4 * n;
-    plan.inputs = plan.outputs = plan.fixed = 1;
-    plan.border_bytes = {4 * n, 4 * n};
+    plan.inputs = plan.outputs = plan.weights = 1;
+    plan.io_bytes = {4 * n, 4 * n};
     plan.module = kernels(on);
     plan.calls = {call("add", {{1, 0}, {3, 0}, {0, 256}}, n), call("scale", {{0, 256}, {2, 0}}, n)};
     plan.calls[1].params = {bits(0.5), 3};
@@ -86,9 +86,9 @@ inline Plan chain(CudaBackend& on, int64_t n) {
 }
 
 inline std::unique_ptr<Executor> make(const std::shared_ptr<CudaBackend>& on, Plan plan, int contexts = 2) {
-    auto made = Executor::create(on, std::move(plan), contexts);
-    REQUIRE_MESSAGE(made.status.ok(), made.status.message);
-    return std::move(made.value);
+    auto result = Executor::create(on, std::move(plan), contexts);
+    REQUIRE_MESSAGE(result.status.ok(), result.status.message);
+    return std::move(result.value);
 }
 
 inline constexpr int64_t n = 1000;
@@ -108,34 +108,35 @@ struct Arrays {
 // A weight on the device.
 struct Weight {
     std::shared_ptr<CudaBlock> block;
-    Fixed fixed;
+    WeightBindings weights;
     static Weight filled(CudaBackend& on, float value, bool exclusive = false) {
-        auto made = on.block(4 * n, {});
-        REQUIRE(made.status.ok());
+        auto result = on.block(4 * n, {});
+        REQUIRE(result.status.ok());
         const std::vector<float> data(n, value);
-        REQUIRE(on.upload(made.value->address(), data.data(), 4 * n).ok());
-        return {made.value, Fixed({reinterpret_cast<Memory>(made.value->address())}, exclusive)};
+        REQUIRE(on.upload(result.value->address(), data.data(), 4 * n).ok());
+        return {result.value, WeightBindings({reinterpret_cast<Memory>(result.value->address())}, exclusive)};
     }
 };
 
-inline Status run_host(Executor& executor, const Fixed& fixed, Arrays& a, int64_t* times = nullptr,
+inline Status run_host(Executor& executor, const WeightBindings& weights, Arrays& a, int64_t* times = nullptr,
                        EventRing* ring = nullptr) {
     const Memory in = a.x.data(), out = a.y.data();
     Executor::Run run;
-    run.fixed = &fixed, run.inputs = &in, run.outputs = &out, run.times = times, run.ring = ring;
+    run.weights = &weights, run.inputs = &in, run.outputs = &out, run.times = times, run.ring = ring;
     run.host = true;
     return executor.run(run);
 }
 
-inline Status run_device(Executor& executor, const Fixed& fixed, const CudaBlock& in, const CudaBlock& out,
-                         const Order& order = {}) {
+inline Status run_device(Executor& executor, const WeightBindings& weights, const CudaBlock& in,
+                         const CudaBlock& out, const StreamOrder& order = {}) {
     const Memory x = reinterpret_cast<Memory>(in.address()), y = reinterpret_cast<Memory>(out.address());
     Executor::Run run;
-    run.fixed = &fixed, run.inputs = &x, run.outputs = &y, run.order = order;
+    run.weights = &weights, run.inputs = &x, run.outputs = &y, run.order = order;
     return executor.run(run);
 }
 
-// A library that queues a copy: its launch knows no node, so its addresses change by capturing anew.
+// A library that queues a copy. Its graph node is not a kernel node, so a change of address requires a new
+// capture.
 struct CopyKernel final : cuda::StreamKernel {
     const cuda::Device& device;
     explicit CopyKernel(const cuda::Device& on) : device(on) {}

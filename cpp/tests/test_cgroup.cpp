@@ -1,4 +1,4 @@
-// Cgroup limits from trees of files as kernels lay them out.
+// Cgroup limits, read from trees of files in the kernel's layout.
 #include "doctest/doctest.h"
 
 #include <unistd.h>
@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A root folder of its own for each test.
+// A root directory of its own for each test.
 struct Tree {
     std::string root = std::string(SCRATCH) + "/cgroup." + std::to_string(getpid());
 
@@ -30,13 +30,13 @@ const std::string v2_mount = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 r
 
 }  // namespace
 
-TEST_CASE("no cgroups at all: no limits") {
+TEST_CASE("without cgroups there are no limits") {
     Tree tree;
     CHECK(cgroup_limits(tree.root).cpu_cores == 0);
     CHECK(cgroup_limits(tree.root).memory_bytes == 0);
 }
 
-TEST_CASE("version 2: the tightest limit on the way up") {
+TEST_CASE("in version 2 the tightest limit up to the root applies") {
     Tree tree;
     tree.write("/proc/self/cgroup", "0::/system/job\n");
     tree.write("/proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda rw\n" + v2_mount);
@@ -48,7 +48,7 @@ TEST_CASE("version 2: the tightest limit on the way up") {
     CHECK(cgroup_limits(tree.root).memory_bytes == 1073741824);
 }
 
-TEST_CASE("version 2 in a container that sees its own group as the top") {
+TEST_CASE("version 2 works in a container whose own group is the root") {
     Tree tree;
     tree.write("/proc/self/cgroup", "0::/\n");
     tree.write("/proc/self/mountinfo", v2_mount);
@@ -58,7 +58,7 @@ TEST_CASE("version 2 in a container that sees its own group as the top") {
     CHECK(cgroup_limits(tree.root).memory_bytes == 2147483648);
 }
 
-TEST_CASE("version 1: a mount that starts inside the hierarchy") {
+TEST_CASE("version 1 works with a mount inside the hierarchy") {
     Tree tree;
     tree.write("/proc/self/cgroup", "4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc/inner\n");
     tree.write("/proc/self/mountinfo",
@@ -73,7 +73,7 @@ TEST_CASE("version 1: a mount that starts inside the hierarchy") {
     CHECK(cgroup_limits(tree.root).memory_bytes == 536870912);
 }
 
-TEST_CASE("version 1's number for no limit") {
+TEST_CASE("version 1's largest number means no limit") {
     Tree tree;
     tree.write("/proc/self/cgroup", "4:memory:/\n0::/\n");
     tree.write("/proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
@@ -81,7 +81,7 @@ TEST_CASE("version 1's number for no limit") {
     CHECK(cgroup_limits(tree.root).memory_bytes == 0);
 }
 
-TEST_CASE("damaged files mean no limit, not a crash") {
+TEST_CASE("damaged files mean no limit") {
     Tree tree;
     tree.write("/proc/self/cgroup", "::\n0\nx:y\n0::/a\n");
     tree.write("/proc/self/mountinfo", "short - cgroup2\n" + v2_mount + " - \n");

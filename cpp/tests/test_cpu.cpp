@@ -1,4 +1,4 @@
-// CPU facts, held against what the kernel says about the same processor.
+// CPU facts, compared with the kernel's facts about the same processor.
 #include "doctest/doctest.h"
 
 #include <sched.h>
@@ -13,7 +13,7 @@
 
 using namespace xpurt;
 
-TEST_CASE("counts hang together") {
+TEST_CASE("the core counts are consistent") {
     const CpuFacts facts = cpu_facts();
     CHECK(facts.architecture != "");
     CHECK(facts.logical_cores == sysconf(_SC_NPROCESSORS_ONLN));
@@ -25,14 +25,14 @@ TEST_CASE("counts hang together") {
     CHECK(facts.memory_bytes > int64_t{64} << 20);
 }
 
-TEST_CASE("memory is the kernel's MemTotal") {
+TEST_CASE("the memory size is the kernel's MemTotal") {
     const std::string total = field(read_text("/proc/meminfo"), "MemTotal");
     REQUIRE(total != "");
     CHECK(static_cast<double>(cpu_facts().memory_bytes) ==
           doctest::Approx(std::atof(total.c_str()) * 1024).epsilon(0.01));
 }
 
-TEST_CASE("a smaller affinity mask shows") {
+TEST_CASE("a smaller affinity mask reduces the usable cores") {
     cpu_set_t before;
     REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
     int first = 0;
@@ -48,7 +48,7 @@ TEST_CASE("a smaller affinity mask shows") {
     CHECK(facts.logical_cores == sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-TEST_CASE("caches are plausible") {
+TEST_CASE("cache sizes are plausible") {
     for (const Cache& cache : cpu_facts().caches) {
         CAPTURE(cache.level);
         CHECK(cache.level >= 1);
@@ -58,9 +58,9 @@ TEST_CASE("caches are plausible") {
     }
 }
 
-TEST_CASE("without sysfs: CPUID knows the same caches") {
+TEST_CASE("CPUID reports the same caches as sysfs") {
     const std::vector<Cache> fallback = cpuid_caches(), first = caches();
-    if (fallback.empty()) return;  // no CPUID here
+    if (fallback.empty()) return;  // this processor has no CPUID
     REQUIRE(fallback.size() == first.size());
     for (size_t i = 0; i < first.size(); ++i) {
         CHECK(fallback[i].level == first[i].level);
@@ -70,7 +70,7 @@ TEST_CASE("without sysfs: CPUID knows the same caches") {
     }
 }
 
-TEST_CASE("without sysfs: cores are counted by socket and core, not by processor") {
+TEST_CASE("cpuinfo's cores are counted by socket and core") {
     const auto processor = [](int socket, int core) {
         return "processor\t: 0\nphysical id\t: " + std::to_string(socket) +
                "\ncore id\t\t: " + std::to_string(core) + "\n";
@@ -81,7 +81,7 @@ TEST_CASE("without sysfs: cores are counted by socket and core, not by processor
     if (here > 0) CHECK(here == physical_cores());
 }
 
-TEST_CASE("kernel's lists of CPUs") {
+TEST_CASE("the kernel's CPU lists are parsed") {
     CHECK(parse_cpu_list("0-3,8") == std::vector<int>{0, 1, 2, 3, 8});
     CHECK(parse_cpu_list("5\n") == std::vector<int>{5});
     CHECK(parse_cpu_list("").empty());
@@ -89,8 +89,8 @@ TEST_CASE("kernel's lists of CPUs") {
 }
 
 #if defined(__x86_64__)
-TEST_CASE("flags, vendor and model are those of /proc/cpuinfo") {
-    // our name -> the kernel's, where they differ
+TEST_CASE("flags, vendor and model agree with /proc/cpuinfo") {
+    // our name -> the kernel's name, where they differ
     const std::map<std::string, std::string> kernel_names = {
         {"lahf", "lahf_lm"},
         {"sse3", "pni"},
@@ -114,8 +114,7 @@ TEST_CASE("flags, vendor and model are those of /proc/cpuinfo") {
     const std::string cpuinfo = read_text("/proc/cpuinfo");
     const CpuFacts facts = cpu_facts();
     CHECK(facts.vendor == field(cpuinfo, "vendor_id"));
-    // A sandbox that writes its own cpuinfo leaves the model out and knows fewer flags; those it knows must
-    // agree.
+    // A sandbox with its own cpuinfo omits the model and lists fewer flags; those listed must agree.
     const bool sandbox = field(cpuinfo, "model name") == "unknown";
     if (!sandbox) CHECK(facts.model == field(cpuinfo, "model name"));
     const std::vector<std::string> kernel = split(field(cpuinfo, "flags"), ' ');
@@ -130,7 +129,7 @@ TEST_CASE("flags, vendor and model are those of /proc/cpuinfo") {
     }
 }
 
-TEST_CASE("the level is the compiler's") {
+TEST_CASE("the level agrees with the compiler's") {
     __builtin_cpu_init();
     const std::string level = cpu_facts().level;
     const int expected =
@@ -144,7 +143,7 @@ TEST_CASE("the level is the compiler's") {
     CHECK(level == "x86-64-v" + std::to_string(expected));
 }
 
-TEST_CASE("the tests' mask lowers the level and takes the flags above it") {
+TEST_CASE("XPU_TEST_LEVEL lowers the level and hides the flags above it") {
     const CpuFacts whole = cpu_facts();
     if (whole.level == "x86-64-v1") return;
     const auto have = [](const CpuFacts& facts, const char* flag) {

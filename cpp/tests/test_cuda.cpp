@@ -1,5 +1,4 @@
-// CUDA facts: what a driver says becomes a value or a Status. The real driver, where there is one, comes
-// last.
+// CUDA facts from drivers of several versions, and from this machine's driver if it has one.
 #include <algorithm>
 
 #include "doctest/doctest.h"
@@ -8,7 +7,7 @@
 
 using namespace xpurt;
 
-TEST_CASE("an older driver: facts are there, those it cannot give are empty") {
+TEST_CASE("an older driver gives facts, and missing ones are empty") {
     Library library(cuda::library_spec());
     const Result<CudaFacts> result = cuda::facts(library, {std::string(PROBES) + "/libprobe_driver.so", {}});
     REQUIRE(result.status.ok());
@@ -17,7 +16,8 @@ TEST_CASE("an older driver: facts are there, those it cannot give are empty") {
     const CudaDevice& device = result.value.devices[0];
     CHECK(device.name == "Probe GPU");
     CHECK(device.memory_bytes == int64_t{3} << 32);
-    CHECK(device.multiprocessors == 1016);  // the probe answers 1000 + attribute number
+    CHECK(device.multiprocessors == 1016);  // the probe answers 1000 + attribute
+    CHECK(device.shared_memory_per_block == 1097);
     CHECK(device.clock_khz == 1013);
     CHECK(device.memory_clock_khz == 1036);
     CHECK(device.capability_major == 1075);
@@ -25,7 +25,7 @@ TEST_CASE("an older driver: facts are there, those it cannot give are empty") {
     CHECK(device.pci_bus_id == "0000:01:00.0");
     CHECK(device.uuid == "");
     const std::vector<std::string> absent = library.info().absent;
-    CHECK(std::count(absent.begin(), absent.end(), "cuDeviceGetUuid_v2 (came with 11.4)") == 1);
+    CHECK(std::count(absent.begin(), absent.end(), "cuDeviceGetUuid_v2 (since 11.4)") == 1);
     const Status status = cuda::can_run(library);
     CHECK(status.code == Code::symbol_missing);
     CHECK(status.message.find(
@@ -35,7 +35,7 @@ TEST_CASE("an older driver: facts are there, those it cannot give are empty") {
     CHECK(status.advice == "Update the driver to one that serves CUDA 12.0 or later (525 and up).");
 }
 
-TEST_CASE("a driver without devices says so, with advice") {
+TEST_CASE("a driver without devices gives an error with advice") {
     Library library(cuda::library_spec());
     const Result<CudaFacts> result =
         cuda::facts(library, {std::string(PROBES) + "/libprobe_driver_no_device.so", {}});
@@ -44,7 +44,7 @@ TEST_CASE("a driver without devices says so, with advice") {
     CHECK(result.status.advice.find("CUDA_VISIBLE_DEVICES") != std::string::npos);
 }
 
-TEST_CASE("this machine's own driver, or the reason why there is none") {
+TEST_CASE("this machine's driver gives facts, or the reason why there are none") {
     const Result<CudaFacts> result = cuda_facts();
     if (result.status.ok()) {
         CHECK(result.value.driver_api >= 2000);

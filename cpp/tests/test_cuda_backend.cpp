@@ -1,5 +1,5 @@
-// The CUDA backend over a simulated driver: whose queues run when somebody waits, and whose memory is the
-// host's. Order, graphs, copies, failures. The real driver: scripts/test-gpu.
+// The CUDA backend over a simulated driver, whose memory is the host's and whose queues run only when they
+// are waited for: order, graphs, copies, failures. scripts/test-gpu tests the real driver.
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -13,7 +13,7 @@
 using namespace xpurt;
 using namespace simulated;
 
-TEST_CASE("arrays of the host go there and back: plain at first, then as one graph") {
+TEST_CASE("host arrays are copied both ways, by single launches first and then by one graph") {
     const auto on = backend();
     CHECK(on->capability() == 90);
     CHECK(on->device_name() == "Simulated GPU");
@@ -21,7 +21,7 @@ TEST_CASE("arrays of the host go there and back: plain at first, then as one gra
     const Weight w = Weight::filled(*on, 7);
     for (int i = 0; i < 5; ++i) {
         Arrays a(static_cast<float>(i));
-        REQUIRE(run_host(*executor, w.fixed, a).ok());
+        REQUIRE(run_host(*executor, w.weights, a).ok());
         CHECK(a.right());
     }
     const CudaCounters counters = on->counters();
@@ -35,7 +35,7 @@ TEST_CASE("arrays of the host go there and back: plain at first, then as one gra
     CHECK(on->declined().empty());
 }
 
-TEST_CASE("addresses that change are written into the graph") {
+TEST_CASE("changed addresses update the graph") {
     const auto on = backend();
     const auto executor = make(on, chain(*on, n));
     const Weight seven = Weight::filled(*on, 7), nine = Weight::filled(*on, 9);
@@ -48,7 +48,7 @@ TEST_CASE("addresses that change are written into the graph") {
     }
     for (int i = 0; i < 4; ++i) {
         const Weight& w = i == 3 ? nine : seven;
-        REQUIRE(run_device(*executor, w.fixed, *in[size_t(i)], *out[size_t(i)]).ok());
+        REQUIRE(run_device(*executor, w.weights, *in[size_t(i)], *out[size_t(i)]).ok());
     }
     for (int i = 0; i < 4; ++i) {
         Arrays a(static_cast<float>(10 * i));
@@ -59,26 +59,26 @@ TEST_CASE("addresses that change are written into the graph") {
     CHECK(on->counters().updates == 2);
 }
 
-TEST_CASE("a library's kernels stand among generated ones, in graphs too") {
+TEST_CASE("library kernels run among generated ones, also in graphs") {
     const auto on = backend();
     const auto executor = make(on, with_library(*on));
     CHECK(executor->implementations() == std::vector<std::string>{"copy algorithm 3", "", ""});
     const Weight w = Weight::filled(*on, 7);
     for (int i = 0; i < 3; ++i) {
         Arrays a(static_cast<float>(i));
-        REQUIRE(run_host(*executor, w.fixed, a).ok());
+        REQUIRE(run_host(*executor, w.weights, a).ok());
         CHECK(a.right());
     }
     const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
     Arrays a(100);
     REQUIRE(on->upload(x->address(), a.x.data(), 4 * n).ok());
-    REQUIRE(run_device(*executor, w.fixed, *x, *y).ok());
+    REQUIRE(run_device(*executor, w.weights, *x, *y).ok());
     REQUIRE(on->download(a.y.data(), y->address(), 4 * n).ok());
     CHECK(a.right());
     CHECK(on->counters().updates == 1);
-    // What was captured anew was written into the first graph, whose nodes are still the ones to change.
+    // The new capture updated the first graph, whose nodes are still valid.
     const auto z = on->block(4 * n, {}).value;
-    REQUIRE(run_device(*executor, w.fixed, *x, *z).ok());
+    REQUIRE(run_device(*executor, w.weights, *x, *z).ok());
     Arrays b(100);
     REQUIRE(on->download(b.y.data(), z->address(), 4 * n).ok());
     CHECK(b.right());
@@ -89,7 +89,7 @@ TEST_CASE("a library's kernels stand among generated ones, in graphs too") {
     CHECK(Executor::create(on, unknown, 1).status.message == "kernel test/copy needs the library nobody");
 }
 
-TEST_CASE("all calls that libraries decline are told at once, with the first one's reason") {
+TEST_CASE("all calls that libraries refuse are reported together, with the first one's reason") {
     const auto on = backend();
     Plan plan = with_library(*on);
     plan.calls.push_back(plan.calls[0]);
@@ -102,49 +102,49 @@ TEST_CASE("all calls that libraries decline are told at once, with the first one
     REQUIRE(status.refusals.size() == 2);
     CHECK(status.refusals[0].call == 0);
     CHECK(status.refusals[1].call == 3);
-    CHECK(status.refusals[1].why == "kernel test/copy needs the library nobody");
+    CHECK(status.refusals[1].reason == "kernel test/copy needs the library nobody");
     plan.calls.resize(3);
     plan.calls[0].symbol = "copy";
-    plan.calls[1].symbol = "nowhere";  // generated code that is not there is a broken program, and no refusal
+    plan.calls[1].symbol = "nowhere";  // missing generated code is a broken program, not a refusal
     CHECK(Executor::create(on, plan, 1).status.refusals.empty());
 }
 
-TEST_CASE("runs in the caller's order are queued, and nothing waits for them") {
+TEST_CASE("runs on the caller's stream are queued without waiting") {
     const auto on = backend();
     const auto executor = make(on, chain(*on, n), 1);
     const Weight w = Weight::filled(*on, 7);
     auto mine = std::move(on->stream().value), other = std::move(on->stream().value);
-    const Order order{true, mine->handle()}, elsewhere{true, other->handle()};
+    const StreamOrder order{true, mine->handle()}, elsewhere{true, other->handle()};
     Arrays a(5), b(50);
     {
         const auto x = on->block(4 * n, order).value, y = on->block(4 * n, order).value;
         const auto x2 = on->block(4 * n, {}).value, y2 = on->block(4 * n, {}).value;
         REQUIRE(on->upload(x->address(), a.x.data(), 4 * n).ok());
         REQUIRE(on->upload(x2->address(), b.x.data(), 4 * n).ok());
-        for (int i = 0; i < 3; ++i) REQUIRE(run_device(*executor, w.fixed, *x, *y, order).ok());
+        for (int i = 0; i < 3; ++i) REQUIRE(run_device(*executor, w.weights, *x, *y, order).ok());
         CHECK_FALSE(mine->done().value);
-        // The same context on another stream: its arena is still in use by what is queued.
-        REQUIRE(run_device(*executor, w.fixed, *x2, *y2, elsewhere).ok());
+        // The same context on another stream: its arena is still in use by queued work.
+        REQUIRE(run_device(*executor, w.weights, *x2, *y2, elsewhere).ok());
         x2->used_on(other->handle());
         y2->used_on(other->handle());
         CHECK_FALSE(other->done().value);
         REQUIRE(other->synchronize().ok());
-        CHECK(mine->done().value);  // it came first
+        CHECK(mine->done().value);  // it was queued first
         REQUIRE(on->download(a.y.data(), y->address(), 4 * n).ok());
         REQUIRE(on->download(b.y.data(), y2->address(), 4 * n).ok());
-        // Queued again, and its blocks are let go before it has run.
-        REQUIRE(run_device(*executor, w.fixed, *x, *y, order).ok());
+        // Queue again, and release the blocks before the work has run.
+        REQUIRE(run_device(*executor, w.weights, *x, *y, order).ok());
     }
     CHECK(a.right());
     CHECK(b.right());
     executor->close();
 }
 
-TEST_CASE("a run that uses nothing of its context's own costs its launches alone") {
+TEST_CASE("a run without arena or workspace calls nothing but its launches") {
     const auto on = backend();
     Plan plan;
     plan.name = "alone";
-    plan.inputs = plan.outputs = plan.fixed = 1;
+    plan.inputs = plan.outputs = plan.weights = 1;
     plan.module = kernels(*on);
     plan.calls = {call("add", {{1, 0}, {3, 0}, {2, 0}}, n)};
     auto executor = make(on, plan, 1);
@@ -160,63 +160,63 @@ TEST_CASE("a run that uses nothing of its context's own costs its launches alone
     const std::vector<int> before = driven();
     const int launches = calls("cuLaunchKernelEx");
     for (const CudaStream* const stream : {mine.get(), other.get(), mine.get()})
-        REQUIRE(run_device(*executor, w.fixed, *x, *y, {true, stream->handle()}).ok());
+        REQUIRE(run_device(*executor, w.weights, *x, *y, {true, stream->handle()}).ok());
     CHECK(driven() == before);
     CHECK(calls("cuLaunchKernelEx") == launches + 3);
     CHECK_FALSE(mine->done().value);
-    executor.reset();  // the code is unloaded when nothing runs it any more
+    executor.reset();  // unloads the code after it has run
     CHECK(mine->done().value);
     std::vector<float> got(n);
     REQUIRE(on->download(got.data(), y->address(), 4 * n).ok());
     CHECK(got == std::vector<float>(n, 8.f));
 }
 
-TEST_CASE("states: a run waits for what another stream still has queued over them") {
+TEST_CASE("a run over states waits for work on them that another stream has queued") {
     const auto on = backend();
     Plan plan = chain(*on, n);
     plan.calls[1].args[1] = {3, 0};  // into the state
     plan.calls.push_back(call("add", {{1, 0}, {3, 0}, {2, 0}}, n));
     const auto executor = make(on, plan, 2), second = make(on, plan, 2);
     const Weight state = Weight::filled(*on, 0, true);
-    const Fixed& fixed = state.fixed;
+    const WeightBindings& weights = state.weights;
     auto mine = std::move(on->stream().value);
-    const Order order{true, mine->handle()};
+    const StreamOrder order{true, mine->handle()};
     const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
     Arrays a(0);
     std::fill(a.x.begin(), a.x.end(), 4.0f);
     REQUIRE(on->upload(x->address(), a.x.data(), 4 * n).ok());
     float want = 0;
     for (int i = 0; i < 3; ++i) {
-        REQUIRE(run_device(*executor, fixed, *x, *y, order).ok());
+        REQUIRE(run_device(*executor, weights, *x, *y, order).ok());
         want = (4 + want) * 0.5f + 3;
     }
-    REQUIRE(run_host(*second, fixed, a).ok());  // another executor's own stream
+    REQUIRE(run_host(*second, weights, a).ok());  // on the other executor's own stream
     want = (4 + want) * 0.5f + 3;
     CHECK(a.y[0] == 4 + want);
     CHECK(a.y[n - 1] == 4 + want);
 }
 
-TEST_CASE("times and events come from the device's clock") {
+TEST_CASE("times and events are measured on the device") {
     const auto on = backend();
     const auto executor = make(on, chain(*on, n));
     const Weight w = Weight::filled(*on, 7);
     Arrays a(1);
     std::vector<int64_t> times(2, -1);
     EventRing ring(16);
-    REQUIRE(run_host(*executor, w.fixed, a, times.data(), &ring).ok());
+    REQUIRE(run_host(*executor, w.weights, a, times.data(), &ring).ok());
     CHECK(a.right());
     CHECK(times == std::vector<int64_t>{1000, 1000});
     CHECK(ring.pending() == 2);
 }
 
-TEST_CASE("a capture that the driver declines leaves plain launches, and says why once") {
+TEST_CASE("a failed capture falls back to single launches and is reported once") {
     const auto on = backend();
     const auto executor = make(on, chain(*on, n), 2);
     const Weight w = Weight::filled(*on, 7);
     fail("cuStreamEndCapture", 900);
     for (int i = 0; i < 4; ++i) {
         Arrays a(static_cast<float>(i));
-        REQUIRE(run_host(*executor, w.fixed, a).ok());
+        REQUIRE(run_host(*executor, w.weights, a).ok());
         CHECK(a.right());
     }
     fail("cuStreamEndCapture", 0);
@@ -226,34 +226,34 @@ TEST_CASE("a capture that the driver declines leaves plain launches, and says wh
           "cuStreamEndCapture returned CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (simulated)");
 }
 
-TEST_CASE("out of memory names the sizes, and what is loaded goes on working") {
+TEST_CASE("an out-of-memory error states the sizes, and loaded programs keep working") {
     const auto on = backend();
     const auto executor = make(on, chain(*on, n));
     const Weight w = Weight::filled(*on, 7);
     Arrays a(1);
-    REQUIRE(run_host(*executor, w.fixed, a).ok());
+    REQUIRE(run_host(*executor, w.weights, a).ok());
     const auto large = on->block(size_t{2} << 30, {});
     CHECK(large.status.code == Code::no_memory);
     CHECK(large.status.message.find(
-              "no 2147483648 bytes (2048 MiB) on cuda:0: 1023 MiB of 1024 MiB are free") == 0);
-    CHECK(large.status.advice.find("what is loaded goes on working") != std::string::npos);
+              "cannot allocate 2147483648 bytes (2048 MiB) on cuda:0: 1023 MiB of 1024 MiB are free") == 0);
+    CHECK(large.status.advice.find("Loaded programs keep working") != std::string::npos);
     Plan plan = chain(*on, n);
     plan.arena_bytes = int64_t{3} << 30;
     const auto huge = make(on, plan);
-    CHECK(run_host(*huge, w.fixed, a).code == Code::no_memory);
-    CHECK(run_host(*huge, w.fixed, a).code == Code::no_memory);
+    CHECK(run_host(*huge, w.weights, a).code == Code::no_memory);
+    CHECK(run_host(*huge, w.weights, a).code == Code::no_memory);
     a.y.assign(n, 0);
-    REQUIRE(run_host(*executor, w.fixed, a).ok());
+    REQUIRE(run_host(*executor, w.weights, a).ok());
     CHECK(a.right());
 }
 
-TEST_CASE("a kernel that fails on the device is named, and so is what it means") {
+TEST_CASE("a kernel that fails on the device is named with advice") {
     const auto on = backend();
     const auto executor = make(on, chain(*on, n));
     const Weight w = Weight::filled(*on, 7);
     Arrays a(1);
     fail("cuLaunchKernelEx", 700);
-    const Status status = run_host(*executor, w.fixed, a);
+    const Status status = run_host(*executor, w.weights, a);
     fail("cuLaunchKernelEx", 0);
     CHECK(status.message ==
           "kernel test/add (add): cuLaunchKernelEx returned CUDA_ERROR_ILLEGAL_ADDRESS (simulated)");
@@ -261,7 +261,7 @@ TEST_CASE("a kernel that fails on the device is named, and so is what it means")
     CHECK(executor->counters().runs == 0);
 }
 
-TEST_CASE("programs that no device takes are refused before they run") {
+TEST_CASE("programs that exceed the device limits are refused before they run") {
     const auto on = backend();
     const auto refusal = [&](const char* option, Option value) {
         Plan plan = chain(*on, n);
@@ -269,21 +269,21 @@ TEST_CASE("programs that no device takes are refused before they run") {
         return Executor::create(on, plan, 1).status.message;
     };
     CHECK(refusal("block", std::vector<int64_t>{1024, 2, 1}) ==
-          "kernel test/add (add) has a block that no device takes");
+          "kernel test/add (add) has a block that exceeds the device limits");
     CHECK(refusal("grid", std::vector<int64_t>{1, 70000, 1}) ==
-          "kernel test/add (add) has a grid that no device takes");
+          "kernel test/add (add) has a grid that exceeds the device limits");
     CHECK(refusal("shared", int64_t{300 << 10}) ==
           "kernel test/add (add) asks for 307200 bytes of shared memory, the device has 204800");
     CHECK(refusal("cluster", std::vector<int64_t>{0, 1, 1}) ==
-          "kernel test/add (add) has a cluster that no device takes");
+          "kernel test/add (add) has a cluster that exceeds the device limits");
     Plan plan = chain(*on, n);
     plan.calls[0].symbol = "absent";
     CHECK(Executor::create(on, plan, 1).status.message == "the program's CUBIN has no absent");
-    CHECK(on->load("no", 2).status.message == "the program's binary is no CUBIN: its header is cut");
+    CHECK(on->load("no", 2).status.message == "the program's binary is not a CUBIN: the header is truncated");
     CHECK(cuda_backend(3, driver()).status.message == "there is no cuda:3");
 }
 
-TEST_CASE("threads run side by side, each with a context of its own") {
+TEST_CASE("threads run concurrently, each with its own context") {
     const auto on = backend();
     const auto executor = make(on, chain(*on, n), 4);
     const Weight w = Weight::filled(*on, 7);
@@ -293,7 +293,7 @@ TEST_CASE("threads run side by side, each with a context of its own") {
         threads.emplace_back([&, t] {
             for (int i = 0; i < 50; ++i) {
                 Arrays a(static_cast<float>(100 * t + i));
-                if (!run_host(*executor, w.fixed, a).ok() || !a.right()) ++wrong;
+                if (!run_host(*executor, w.weights, a).ok() || !a.right()) ++wrong;
             }
         });
     for (std::thread& thread : threads) thread.join();
@@ -302,14 +302,14 @@ TEST_CASE("threads run side by side, each with a context of its own") {
     CHECK(executor->counters().runs == 400);
 }
 
-TEST_CASE("what is made is given back") {
+TEST_CASE("all resources are released") {
     const auto on = backend();
     const int before = blocks();
     {
         const auto executor = make(on, with_library(*on), 2);
         const Weight w = Weight::filled(*on, 7);
         Arrays a(1);
-        for (int i = 0; i < 3; ++i) REQUIRE(run_host(*executor, w.fixed, a).ok());
+        for (int i = 0; i < 3; ++i) REQUIRE(run_host(*executor, w.weights, a).ok());
         CHECK(blocks() > before);
     }
     CHECK(blocks() == before);
@@ -318,10 +318,10 @@ TEST_CASE("what is made is given back") {
     CHECK(on->memory().live_bytes == 0);
     CHECK(on->pinned().cached_bytes == 0);
     const int created = calls("cuStreamCreate"), destroyed = calls("cuStreamDestroy_v2");
-    CHECK(created - destroyed == 1);  // the device's own
+    CHECK(created - destroyed == 1);  // the device's home stream
 }
 
-TEST_CASE("streams and events order work and tell when it is done") {
+TEST_CASE("streams and events order work and report its completion") {
     const auto on = backend();
     auto first = std::move(on->stream().value), second = std::move(on->stream().value);
     auto event = std::move(on->event(true).value), later = std::move(on->event(true).value);

@@ -1,5 +1,5 @@
-// cuDNN's graphs as they are built here, over a cuDNN that computes graphs on the host: attention and
-// convolution against plain loops; which engine is taken, what equal calls share, what a refusal says.
+// cuDNN graphs, run by a cuDNN that computes on the host: attention and convolution compared with plain
+// loops, the choice of engines, shared plans, and refusals.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,26 +20,26 @@ F* probe(const char* name) {
 }
 int plans() { return probe<int()>("simulated_plans")(); }
 
-uint16_t narrow(float value) {  // to bfloat16, to the nearest
+uint16_t narrow(float value) {  // to bfloat16, rounding to nearest even
     uint32_t word;
     std::memcpy(&word, &value, sizeof word);
     return static_cast<uint16_t>((word + 0x7fff + (word >> 16 & 1)) >> 16);
 }
 float wide(uint16_t value) {
     const uint32_t word = uint32_t{value} << 16;
-    float made;
-    std::memcpy(&made, &word, sizeof made);
-    return made;
+    float result;
+    std::memcpy(&result, &word, sizeof result);
+    return result;
 }
 
-// A tensor of four dims in bfloat16, with any order of them in memory.
-struct Tensor {
+// A bfloat16 tensor of four dims in any memory order.
+struct BfloatTensor {
     Dims shape, strides;
     std::vector<uint16_t> data;
-    Tensor(Dims of, const Dims& order, int seed) : shape(std::move(of)), strides(4) {
+    BfloatTensor(Dims of, const Dims& request, int seed) : shape(std::move(of)), strides(4) {
         int64_t step = 1;
-        for (size_t i = 4; i-- > 0; step *= shape[static_cast<size_t>(order[i])])
-            strides[static_cast<size_t>(order[i])] = step;
+        for (size_t i = 4; i-- > 0; step *= shape[static_cast<size_t>(request[i])])
+            strides[static_cast<size_t>(request[i])] = step;
         for (int64_t i = 0; i < step; ++i)
             data.push_back(narrow(std::sin(static_cast<float>(i * 7 + seed * 131))));
     }
@@ -50,23 +50,23 @@ struct Tensor {
 };
 const Dims heads_outside = {0, 1, 2, 3}, heads_inside = {0, 2, 1, 3}, channels_last = {0, 2, 3, 1};
 
-// A call of cuDNN's over tensors, the last of which is the result.
+// A cuDNN call over tensors, the last of which is the output.
 KernelCall cudnn_call(const char* symbol, const std::vector<const char*>& names,
-                      const std::vector<Tensor*>& tensors) {
-    KernelCall made;
-    made.kernel = std::string("test/") + symbol;
-    made.symbol = symbol;
-    made.library = "cudnn";
-    made.options["in"] = std::string("bfloat16");
+                      const std::vector<BfloatTensor*>& tensors) {
+    KernelCall result;
+    result.kernel = std::string("test/") + symbol;
+    result.symbol = symbol;
+    result.library = "cudnn";
+    result.options["in"] = std::string("bfloat16");
     for (size_t i = 0; i < tensors.size(); ++i) {
-        made.args.push_back({static_cast<int32_t>(i) + 1, 0});
-        made.specs.push_back({"bfloat16", tensors[i]->shape, tensors[i]->strides});
+        result.args.push_back({static_cast<int32_t>(i) + 1, 0});
+        result.specs.push_back({"bfloat16", tensors[i]->shape, tensors[i]->strides});
         if (names[i] == nullptr) continue;
-        made.options[std::string(names[i]) + "_shape"] = tensors[i]->shape;
-        made.options[std::string(names[i]) + "_strides"] = tensors[i]->strides;
+        result.options[std::string(names[i]) + "_shape"] = tensors[i]->shape;
+        result.options[std::string(names[i]) + "_strides"] = tensors[i]->strides;
     }
-    made.inputs = static_cast<int32_t>(tensors.size()) - 1;
-    return made;
+    result.inputs = static_cast<int32_t>(tensors.size()) - 1;
+    return result;
 }
 
 Result<std::unique_ptr<Executor>> executor_of(const std::shared_ptr<CudaBackend>& on,
@@ -77,54 +77,54 @@ Result<std::unique_ptr<Executor>> executor_of(const std::shared_ptr<CudaBackend>
     plan.arena_bytes = 256;
     plan.inputs = calls[0].inputs;
     plan.outputs = 1;
-    plan.border_bytes.assign(static_cast<size_t>(plan.inputs) + 1, 0);
+    plan.io_bytes.assign(static_cast<size_t>(plan.inputs) + 1, 0);
     plan.calls = std::move(calls);
     return Executor::create(on, std::move(plan), 1);
 }
 
-// Runs the call; the result lies in the last tensor. What was chosen.
-std::string run(const KernelCall& call, const std::vector<Tensor*>& tensors) {
+// Run the call; the output is the last tensor. Return the implementation.
+std::string run(const KernelCall& call, const std::vector<BfloatTensor*>& tensors) {
     const auto on = backend();
-    auto made = executor_of(on, {call});
-    REQUIRE_MESSAGE(made.status.ok(), made.status.message);
+    auto result = executor_of(on, {call});
+    REQUIRE_MESSAGE(result.status.ok(), result.status.message);
     std::vector<std::shared_ptr<CudaBlock>> blocks;
     std::vector<Memory> memory;
-    for (const Tensor* tensor : tensors) {
+    for (const BfloatTensor* tensor : tensors) {
         blocks.push_back(on->block(2 * tensor->data.size(), {}).value);
         REQUIRE(on->upload(blocks.back()->address(), tensor->data.data(), 2 * tensor->data.size()).ok());
         memory.push_back(reinterpret_cast<Memory>(blocks.back()->address()));
     }
-    Executor::Run order;
-    const Fixed fixed({}, false);
-    order.fixed = &fixed, order.inputs = memory.data(), order.outputs = &memory.back();
-    const Status status = made.value->run(order);
+    Executor::Run request;
+    const WeightBindings weights({}, false);
+    request.weights = &weights, request.inputs = memory.data(), request.outputs = &memory.back();
+    const Status status = result.value->run(request);
     REQUIRE_MESSAGE(status.ok(), status.message);
-    Tensor& y = *tensors.back();
+    BfloatTensor& y = *tensors.back();
     REQUIRE(on->download(y.data.data(), blocks.back()->address(), 2 * y.data.size()).ok());
-    return made.value->implementations()[0];
+    return result.value->implementations()[0];
 }
 
 struct Attention {
-    Tensor q, k, v, y;
+    BfloatTensor q, k, v, y;
     bool causal = false;
     int64_t offset = 0;
     double scale = 0.4;
 
-    Attention(int64_t queries, int64_t keys, const Dims& order)
-        : q({2, 4, queries, 16}, order, 1),
-          k({2, 2, keys, 16}, order, 2),
-          v({2, 2, keys, 8}, order, 3),
-          y({2, 4, queries, 8}, order, 4) {}
+    Attention(int64_t queries, int64_t keys, const Dims& request)
+        : q({2, 4, queries, 16}, request, 1),
+          k({2, 2, keys, 16}, request, 2),
+          v({2, 2, keys, 8}, request, 3),
+          y({2, 4, queries, 8}, request, 4) {}
 
-    std::vector<Tensor*> tensors() { return {&q, &k, &v, &y}; }
+    std::vector<BfloatTensor*> tensors() { return {&q, &k, &v, &y}; }
     KernelCall call() {
-        KernelCall made = cudnn_call("attention", {"q", "k", "v", "y"}, tensors());
-        made.options["causal"] = causal;
-        made.options["offset"] = offset;
-        made.options["scale"] = scale;
-        return made;
+        KernelCall result = cudnn_call("attention", {"q", "k", "v", "y"}, tensors());
+        result.options["causal"] = causal;
+        result.options["offset"] = offset;
+        result.options["scale"] = scale;
+        return result;
     }
-    double wanted(int64_t b, int64_t h, int64_t i, int64_t e) const {
+    double expected(int64_t b, int64_t h, int64_t i, int64_t e) const {
         double total = 0, sum = 0;
         for (int64_t j = 0; j < k.shape[2] && (!causal || j <= i + offset); ++j) {
             double score = 0;
@@ -140,35 +140,35 @@ struct Attention {
             for (int64_t h = 0; h < 4; ++h)
                 for (int64_t i = 0; i < q.shape[2]; ++i)
                     for (int64_t e = 0; e < 8; ++e)
-                        most = std::max(most, std::abs(wanted(b, h, i, e) - double{y(b, h, i, e)}));
+                        most = std::max(most, std::abs(expected(b, h, i, e) - double{y(b, h, i, e)}));
         return most;
     }
 };
 
 }  // namespace
 
-TEST_CASE("attention: groups of heads, both layouts, masks that begin anywhere") {
+TEST_CASE("attention is correct for grouped heads, both layouts and shifted masks") {
     struct {
         int64_t queries, keys;
         bool causal;
         int64_t offset;
     } const cases[] = {
         {9, 13, false, 0}, {9, 9, true, 0}, {5, 12, true, 7}, {9, 13, true, 2}, {9, 4, true, 0}};
-    for (const Dims& order : {heads_outside, heads_inside})
+    for (const Dims& request : {heads_outside, heads_inside})
         for (const auto& c : cases) {
-            Attention a(c.queries, c.keys, order);
+            Attention a(c.queries, c.keys, request);
             a.causal = c.causal, a.offset = c.offset;
             CHECK(run(a.call(), a.tensors()) ==
                   "cudnnBackendExecute engine 2, configuration 2, workspace 256");
-            CHECK(a.error() < 4e-3);  // a rounding of values below one
+            CHECK(a.error() < 4e-3);  // a rounding error of values below one
         }
 }
 
-TEST_CASE("convolution, residual, bias and a clipped relu in one graph") {
-    Tensor x({2, 3, 6, 5}, channels_last, 1), w({4, 3, 3, 3}, channels_last, 2),
+TEST_CASE("a graph of convolution, residual, bias and clipped relu is correct") {
+    BfloatTensor x({2, 3, 6, 5}, channels_last, 1), w({4, 3, 3, 3}, channels_last, 2),
         bias({1, 1, 1, 4}, heads_outside, 3), residual({2, 4, 3, 5}, channels_last, 4),
         y({2, 4, 3, 5}, channels_last, 5);
-    const std::vector<Tensor*> tensors{&x, &w, &bias, &residual, &y};
+    const std::vector<BfloatTensor*> tensors{&x, &w, &bias, &residual, &y};
     KernelCall call = cudnn_call("conv", {"x", "w", nullptr, "r", "y"}, tensors);
     call.options["bias"] = call.options["residual"] = true;
     call.options["act"] = std::string("relu6");
@@ -193,120 +193,120 @@ TEST_CASE("convolution, residual, bias and a clipped relu in one graph") {
     CHECK(most < 2e-2);
 }
 
-TEST_CASE(
-    "a residual with other strides than the result's is refused: an engine reads it with the result's") {
+TEST_CASE("a residual whose strides differ from the output's is refused") {
     const auto on = backend();
-    Tensor x({2, 3, 4, 5}, channels_last, 1), w({4, 3, 1, 1}, channels_last, 2),
+    BfloatTensor x({2, 3, 4, 5}, channels_last, 1), w({4, 3, 1, 1}, channels_last, 2),
         residual({2, 4, 4, 5}, heads_outside, 4), y({2, 4, 4, 5}, channels_last, 5);
-    const std::vector<Tensor*> tensors{&x, &w, &residual, &y};
+    const std::vector<BfloatTensor*> tensors{&x, &w, &residual, &y};
     KernelCall call = cudnn_call("conv", {"x", "w", "r", "y"}, tensors);
     call.options["residual"] = true;
     call.options["stride"] = call.options["dilation"] = Dims{1, 1};
     call.options["begin"] = call.options["end"] = Dims{0, 0};
     CHECK(executor_of(on, {call}).status.message ==
-          "test/conv: cuDNN refuses the convolution: the residual has other strides than the result");
+          "test/conv: cuDNN refuses the convolution: the strides of the residual and the output differ");
     call.options["r_strides"] = y.strides;
     CHECK(executor_of(on, {call}).status.ok());
 }
 
-TEST_CASE("relu keeps what is no number, and goes on without where the library has no word for that") {
-    Tensor x({1, 2, 1, 4}, channels_last, 1), w({3, 2, 1, 1}, channels_last, 2),
+TEST_CASE("relu propagates NaN if the library supports it") {
+    BfloatTensor x({1, 2, 1, 4}, channels_last, 1), w({3, 2, 1, 1}, channels_last, 2),
         y({1, 3, 1, 4}, channels_last, 3);
     x.data[2 * 1] = narrow(std::numeric_limits<float>::quiet_NaN());
     x.data[2 * 2] = narrow(std::numeric_limits<float>::infinity());
-    const std::vector<Tensor*> tensors{&x, &w, &y};
+    const std::vector<BfloatTensor*> tensors{&x, &w, &y};
     KernelCall call = cudnn_call("conv", {"x", "w", "y"}, tensors);
     call.options["stride"] = call.options["dilation"] = Dims{1, 1};
     call.options["begin"] = call.options["end"] = Dims{0, 0};
-    const auto lost = [&](const char* act) {  // of the three that are none
+    const auto lost = [&](const char* act) {  // the number of the three NaN outputs that are not NaN
         call.options["act"] = std::string(act);
         run(call, tensors);
-        int found = 0;
+        int count = 0;
         for (int64_t o = 0; o < 3; ++o) {
-            found += std::isnan(y(0, o, 0, 1)) ? 0 : 1;
+            count += std::isnan(y(0, o, 0, 1)) ? 0 : 1;
             const float most = std::string(act) == "relu" ? std::numeric_limits<float>::infinity() : 6;
             CHECK(y(0, o, 0, 2) == (w(o, 0, 0, 0) > 0 ? most : 0));
         }
-        return found;
+        return count;
     };
     CHECK(lost("relu") == 0);
     CHECK(lost("relu6") == 0);
-    const auto knows_not = probe<void(int)>("simulated_knows_not");
-    knows_not(2);
+    const auto set_unknown_attribute = probe<void(int)>("simulated_knows_not");
+    set_unknown_attribute(2);
     call.options["workspace_bytes"] = int64_t{1} << 20;  // another call, so another plan
     CHECK(lost("relu") == 3);
-    knows_not(-1);
+    set_unknown_attribute(-1);
 }
 
-TEST_CASE("equal calls share a plan while one of them lives, and the last plans are kept beyond that") {
+TEST_CASE("equal calls share a plan, and recent plans are kept") {
     const auto on = backend();
     Attention a(6, 6, heads_outside);
-    const auto made = [&](double scale) {  // how many plans two equal calls need
+    const auto new_plans = [&](double scale) {  // the number of plans that two equal calls create
         const int before = plans();
         a.scale = scale;
         CHECK(executor_of(on, {a.call(), a.call()}).status.ok());
         return plans() - before;
     };
-    CHECK(made(0.3) == 1);
-    CHECK(made(0.30000001) == 1);  // another number is another call
-    CHECK(made(0.3) == 0);
+    CHECK(new_plans(0.3) == 1);
+    CHECK(new_plans(0.30000001) == 1);  // another value is another call
+    CHECK(new_plans(0.3) == 0);
     a.scale = 0.3;
     const auto lives = executor_of(on, {a.call()});
-    for (int i = 1; i <= 40; ++i) made(i);
-    CHECK(made(0.3) == 0);
-    CHECK(made(0.30000001) == 1);
+    for (int i = 1; i <= 40; ++i) new_plans(i);
+    CHECK(new_plans(0.3) == 0);
+    CHECK(new_plans(0.30000001) == 1);
 }
 
-TEST_CASE("an engine is pinned, and what cannot be had is said") {
+TEST_CASE("an engine can be pinned, and refusals have reasons") {
     const auto on = backend();
     Attention a(6, 6, heads_outside);
     KernelCall call = a.call();
-    const auto said = [&](const KernelCall& of) { return executor_of(on, {of}).status.message; };
+    const auto message_of = [&](const KernelCall& of) { return executor_of(on, {of}).status.message; };
     const std::string contradiction = "kernel test/attention: the call contradicts its buffers: ";
     call.options["engine"] = int64_t{1};
     CHECK(run(call, a.tensors()) == "cudnnBackendExecute engine 1, configuration 3, workspace 0");
     call.options["engine"] = int64_t{7};
-    CHECK(said(call) == "test/attention: cuDNN offers no engine 7 for this attention, but 1, 2, 5, 9");
+    CHECK(message_of(call) ==
+          "test/attention: cuDNN offers no engine 7 for this attention. Available: 1, 2, 5, 9");
     call = a.call();
     call.options["v_shape"] = Dims{2, 2, 5, 8};
-    CHECK(said(call) == contradiction + "q, k, v and y are not those of one attention");
+    CHECK(message_of(call) == contradiction + "the shapes of q, k, v and y do not match");
     call = a.call();
     call.options["q_strides"] = Dims{1, 2};
-    CHECK(said(call) ==
+    CHECK(message_of(call) ==
           contradiction +
-              "q (argument 0) has shape [2, 4, 6, 16] and strides [1, 2], which no library takes");
+              "q (argument 0) has shape [2, 4, 6, 16] and strides [1, 2], which no library supports");
     call = a.call();
     call.args[2].offset = 8;
-    CHECK(said(call) ==
-          "test/attention: cuDNN refuses the attention: an operand starts at no multiple of 16 bytes");
+    CHECK(message_of(call) ==
+          "test/attention: cuDNN refuses the attention: an operand is not aligned to 16 bytes");
     call = a.call();
     call.args.pop_back();
-    CHECK(said(call) ==
+    CHECK(message_of(call) ==
           contradiction +
-              "its options name 4 arguments, the last its result; it has 3, of which 3 are inputs");
+              "its options require 4 arguments, the last one its output; it has 3, of which 3 are inputs");
     call.symbol = "norm";
-    CHECK(said(call) == "test/attention: cuDNN computes no norm here");
+    CHECK(message_of(call) == "test/attention: cuDNN computes no norm here");
     call = a.call();
     call.options["in"] = std::string("int8");
-    CHECK(said(call) == "test/attention: no cuDNN type for int8");
+    CHECK(message_of(call) == "test/attention: no cuDNN type for int8");
 }
 
-TEST_CASE("addresses that a plan was not made for are refused") {
+TEST_CASE("addresses with less alignment than the plan's are refused") {
     const auto on = backend();
     Attention a(6, 6, heads_outside);
-    const auto made = executor_of(on, {a.call()});
+    const auto result = executor_of(on, {a.call()});
     const auto block = on->block(1 << 16, {}).value;
     const auto at = [&](uint64_t offset) { return reinterpret_cast<Memory>(block->address() + offset); };
     const Memory inputs[] = {at(0), at(8192 + 8), at(16384)}, out = at(32768);
-    Executor::Run order;
-    const Fixed fixed({}, false);
-    order.fixed = &fixed, order.inputs = inputs, order.outputs = &out;
-    const Status status = made.value->run(order);
+    Executor::Run request;
+    const WeightBindings weights({}, false);
+    request.weights = &weights, request.inputs = inputs, request.outputs = &out;
+    const Status status = result.value->run(request);
     CHECK(status.message.find("cuDNN's plan needs addresses that are multiples of 16") != std::string::npos);
 }
 
-TEST_CASE("no option leads outside of a buffer, and no option is written as another's text") {
-    Tensor x({2, 3, 6, 5}, channels_last, 1), w({4, 3, 3, 3}, channels_last, 2),
+TEST_CASE("no option leads outside of a buffer, and no two calls share a key") {
+    BfloatTensor x({2, 3, 6, 5}, channels_last, 1), w({4, 3, 3, 3}, channels_last, 2),
         bias({1, 1, 1, 4}, heads_outside, 3), residual({2, 4, 3, 5}, channels_last, 4),
         y({2, 4, 3, 5}, channels_last, 5);
     KernelCall good = cudnn_call("conv", {"x", "w", nullptr, "r", "y"}, {&x, &w, &bias, &residual, &y});
@@ -314,18 +314,18 @@ TEST_CASE("no option leads outside of a buffer, and no option is written as anot
     good.options["stride"] = Dims{2, 1};
     good.options["dilation"] = good.options["begin"] = good.options["end"] = Dims{1, 1};
     const auto on = backend();
-    const auto said = [&](const KernelCall& of) { return executor_of(on, {of}).status.message; };
-    CHECK(said(good).empty());
+    const auto message_of = [&](const KernelCall& of) { return executor_of(on, {of}).status.message; };
+    CHECK(message_of(good).empty());
     const int before = plans();
     const auto refuses = [&](const char* name, const Option& value, const char* why) {
         KernelCall forged = good;
         forged.options[name] = value;
         CAPTURE(name);
-        CHECK(said(forged).find(why) != std::string::npos);
+        CHECK(message_of(forged).find(why) != std::string::npos);
     };
     refuses("x_strides", Dims{1000, 1, 15, 3}, "x (argument 0) reaches over");
-    refuses("x_strides", Dims{-90, 1, 15, 3}, "which no library takes");
-    refuses("x_strides", Dims{int64_t{1} << 62, int64_t{1} << 62, 15, 3}, "which no library takes");
+    refuses("x_strides", Dims{-90, 1, 15, 3}, "which no library supports");
+    refuses("x_strides", Dims{int64_t{1} << 62, int64_t{1} << 62, 15, 3}, "which no library supports");
     refuses("w_strides", Dims{27, 1, 9, 400}, "weight (argument 1) reaches over");
     refuses("r_strides", Dims{60, 1, 20, 5}, "residual (argument 3) reaches over");
     refuses("y_strides", Dims{60, 1, 20, 5}, "y (argument 4) reaches over");
@@ -335,26 +335,26 @@ TEST_CASE("no option leads outside of a buffer, and no option is written as anot
     refuses("begin", Dims{-1, 1}, "is out of range");
     refuses("dilation", Dims{1}, "do not fit x");
     refuses("in", std::string("float32"), "its buffer holds bfloat16");
-    refuses("bias", false, "its options name 4 arguments");
+    refuses("bias", false, "its options require 4 arguments");
     for (const size_t argument : {0U, 1U, 2U, 3U, 4U}) {  // a buffer of one element
         KernelCall forged = good;
         forged.specs[argument] = {"bfloat16", {1}, {1}};
-        CHECK(said(forged).find("reaches over") != std::string::npos);
+        CHECK(message_of(forged).find("reaches over") != std::string::npos);
     }
     KernelCall forged = good;
     forged.specs[2] = {"bfloat16", {-4}, {1}};
-    CHECK(said(forged).find("bias (argument 2) reaches over") != std::string::npos);
+    CHECK(message_of(forged).find("bias (argument 2) reaches over") != std::string::npos);
     forged = good;
     forged.specs.clear();
-    CHECK(said(forged).find("its options name 5 arguments") != std::string::npos);
-    CHECK(plans() == before);  // the library was not asked
+    CHECK(message_of(forged).find("its options require 5 arguments") != std::string::npos);
+    CHECK(plans() == before);  // the library was not called
 
     KernelCall one = good, other = good;
     one.options["a"] = std::string("");
     one.options["b"] = std::string("1");
     other.options["a"] = std::string(";b 1");
     const auto lives = executor_of(on, {one});
-    const int made = plans();
-    CHECK(said(other).empty());
-    CHECK(plans() == made + 1);
+    const int result = plans();
+    CHECK(message_of(other).empty());
+    CHECK(plans() == result + 1);
 }

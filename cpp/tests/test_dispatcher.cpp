@@ -1,4 +1,4 @@
-// The dispatcher: signatures tell calls apart, entries make room for one another, a hit costs little.
+// The dispatcher: signatures, eviction, and the cost of a hit.
 #include "xpurt/dispatcher.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 // z = x + y.
 struct Adder {
     std::unique_ptr<Executor> executor;
-    Fixed fixed{{}, false};
+    WeightBindings weights{{}, false};
 };
 std::shared_ptr<const DispatchEntry> adder(int64_t n) {
     Plan plan;
@@ -29,30 +29,30 @@ std::shared_ptr<const DispatchEntry> adder(int64_t n) {
     call.args = {{1, 0}, {2, 0}, {3, 0}};
     call.tasks = call.grain = n;
     plan.calls = {call};
-    auto made = std::make_shared<Adder>();
+    auto result = std::make_shared<Adder>();
     auto executor = Executor::create(cpu_backend(1), plan, 4);
     REQUIRE(executor.status.ok());
-    made->executor = std::move(executor.value);
+    result->executor = std::move(executor.value);
     auto entry = std::make_shared<DispatchEntry>();
-    entry->executor = made->executor.get();
-    entry->fixed = &made->fixed;
+    entry->executor = result->executor.get();
+    entry->weights = &result->weights;
     entry->inputs = {0, 1};
-    entry->owner = made;
+    entry->owner = result;
     return entry;
 }
 
 TensorView view(void* data, const int64_t* shape, const int64_t* strides, int32_t rank) {
-    TensorView made;
-    made.data = data, made.shape = shape, made.strides = strides, made.rank = rank;
-    made.code = 2, made.bits = 32;
-    return made;
+    TensorView result;
+    result.data = data, result.shape = shape, result.strides = strides, result.rank = rank;
+    result.code = 2, result.bits = 32;
+    return result;
 }
 
 Signature signature(uint64_t op, std::initializer_list<TensorView> tensors) {
-    Signature made;
-    made.add(op);
-    for (const TensorView& tensor : tensors) made.add(tensor);
-    return made;
+    Signature result;
+    result.add(op);
+    for (const TensorView& tensor : tensors) result.add(tensor);
+    return result;
 }
 
 bool same(const Signature& a, const Signature& b) {
@@ -61,13 +61,13 @@ bool same(const Signature& a, const Signature& b) {
 
 }  // namespace
 
-TEST_CASE("a signature tells what matters apart, and nothing else") {
+TEST_CASE("a signature distinguishes exactly what compiled code depends on") {
     const int64_t shape[] = {2, 3}, turned[] = {3, 2}, dense[] = {3, 1}, columns[] = {1, 2};
     const TensorView a = view(nullptr, shape, dense, 2);
     const Signature usual = signature(1, {a});
     float memory = 0;
-    CHECK(
-        same(usual, signature(1, {view(&memory, shape, nullptr, 2)})));  // neither the place nor how it says
+    CHECK(same(usual, signature(1, {view(&memory, shape, nullptr,
+                                         2)})));  // neither the address nor omitted dense strides matter
     CHECK_FALSE(same(usual, signature(2, {a})));
     CHECK_FALSE(same(usual, signature(1, {a, a})));
     CHECK_FALSE(same(usual, signature(1, {view(nullptr, turned, nullptr, 2)})));
@@ -79,7 +79,7 @@ TEST_CASE("a signature tells what matters apart, and nothing else") {
     CHECK_FALSE(same(usual, signature(1, {other})));
     other = a, other.device_index = 1;
     CHECK_FALSE(same(usual, signature(1, {other})));
-    // A stride over one element is never taken.
+    // The stride of a dim of extent 1 is never used.
     const int64_t row[] = {1, 3}, far[] = {77, 1};
     CHECK(same(signature(1, {view(nullptr, row, far, 2)}), signature(1, {view(nullptr, row, nullptr, 2)})));
     Signature absent, present;
@@ -87,34 +87,34 @@ TEST_CASE("a signature tells what matters apart, and nothing else") {
     CHECK_FALSE(same(absent, present));
 }
 
-TEST_CASE("a signature that does not fit is never known") {
+TEST_CASE("a signature that is too long is never cached") {
     Dispatcher table(4);
     Signature longest, too_long;
-    for (size_t i = 0; i < Signature::most_words; ++i) longest.add(i), too_long.add(i);
+    for (size_t i = 0; i < Signature::max_words; ++i) longest.add(i), too_long.add(i);
     too_long.add(0);
     REQUIRE(longest.fits());
     REQUIRE_FALSE(too_long.fits());
     CHECK(table.put(longest, adder(4)) == nullptr);
-    CHECK(table.put(too_long, adder(4)) != nullptr);  // given back
+    CHECK(table.put(too_long, adder(4)) != nullptr);  // returned to the caller
     CHECK(table.find(longest) != nullptr);
     CHECK(table.find(too_long) == nullptr);
 }
 
-TEST_CASE("what was not used for the longest makes room") {
+TEST_CASE("the least recently used entry is evicted") {
     Dispatcher table(3);
     std::vector<Signature> calls;
     for (uint64_t op = 0; op < 5; ++op) calls.push_back(signature(op, {}));
     for (int i = 0; i < 3; ++i) CHECK(table.put(calls[static_cast<size_t>(i)], adder(4)) == nullptr);
     CHECK(table.find(calls[0]) != nullptr);
-    CHECK(table.put(calls[3], adder(4)) != nullptr);  // 1 goes
+    CHECK(table.put(calls[3], adder(4)) != nullptr);  // evicts entry 1
     CHECK(table.find(calls[1]) == nullptr);
     CHECK(table.find(calls[0]) != nullptr);
-    CHECK(table.put(calls[0], adder(4)) != nullptr);  // replaces its own, evicts nobody
-    const DispatchCounters found = table.counters();
-    CHECK(found.hits == 2);
-    CHECK(found.misses == 1);
-    CHECK(found.evictions == 1);
-    CHECK(found.entries == 3);
+    CHECK(table.put(calls[0], adder(4)) != nullptr);  // replaces an entry, evicts none
+    const DispatchCounters counters = table.counters();
+    CHECK(counters.hits == 2);
+    CHECK(counters.misses == 1);
+    CHECK(counters.evictions == 1);
+    CHECK(counters.entries == 3);
     CHECK(table.find(calls[2], false) != nullptr);
     CHECK(table.counters().hits == 2);
     CHECK(table.clear().size() == 3);
@@ -122,16 +122,16 @@ TEST_CASE("what was not used for the longest makes room") {
     CHECK(table.find(calls[0]) == nullptr);
 }
 
-TEST_CASE("many signatures stay right beside many others") {
+TEST_CASE("many signatures map to their own entries") {
     Dispatcher table(64);
     std::mt19937 random(7);
     std::vector<const DispatchEntry*> held(200);
     for (int round = 0; round < 3000; ++round) {
         const uint64_t op = random() % held.size();
         const Signature call = signature(op, {});
-        const auto found = table.find(call);
-        if (found != nullptr) {
-            CHECK(found.get() == held[op]);
+        const auto cached = table.find(call);
+        if (cached != nullptr) {
+            CHECK(cached.get() == held[op]);
             continue;
         }
         auto entry = std::make_shared<DispatchEntry>();
@@ -141,7 +141,7 @@ TEST_CASE("many signatures stay right beside many others") {
     }
 }
 
-TEST_CASE("threads share a table that forgets while they run") {
+TEST_CASE("threads share a table that evicts during their runs") {
     Dispatcher table(2);
     const auto work = [&](unsigned seed) {
         std::mt19937 random(seed);
@@ -151,12 +151,12 @@ TEST_CASE("threads share a table that forgets while they run") {
             const int64_t shape[] = {n};
             const TensorView views[] = {view(x.data(), shape, nullptr, 1), view(y.data(), shape, nullptr, 1)};
             const Signature call = signature(9, {views[0], views[1]});
-            auto found = table.find(call);
-            if (found == nullptr) {
-                found = adder(n);
-                table.put(call, found);
+            auto entry = table.find(call);
+            if (entry == nullptr) {
+                entry = adder(n);
+                table.put(call, entry);
             }
-            CHECK(found->run(views, z.data(), {}).ok());
+            CHECK(entry->run(views, z.data(), {}).ok());
             CHECK(std::count(z.begin(), z.end(), 3.f) == n);
         }
     };
@@ -165,7 +165,7 @@ TEST_CASE("threads share a table that forgets while they run") {
     for (std::thread& thread : threads) thread.join();
 }
 
-TEST_CASE("a hit costs a look-up and a launch") {
+TEST_CASE("a hit costs a lookup and a launch") {
     constexpr int64_t n = 4;
     Dispatcher table(1024);
     for (uint64_t op = 0; op < 500; ++op) table.put(signature(op, {}), std::make_shared<DispatchEntry>());
@@ -185,13 +185,13 @@ TEST_CASE("a hit costs a look-up and a launch") {
     REQUIRE(entry != nullptr);
     for (int round = 0; round < 30; ++round) {
         best = std::min(best, each([&] {
-                            const auto found = table.find(signature(7000, {views[0], views[1]}));
-                            (void)found->run(views, z.data(), {});
+                            const auto entry = table.find(signature(7000, {views[0], views[1]}));
+                            (void)entry->run(views, z.data(), {});
                         }));
         launch = std::min(launch, each([&] { (void)entry->run(views, z.data(), {}); }));
     }
     CHECK(z == std::vector<float>(n, 3.f));
     std::printf("dispatcher hit %.0f ns, of which the run %.0f ns\n", best, launch);
-    // The bound is 1,000 ns; sanitizers and busy machines make everything slower.
+    // The target is 1,000 ns; sanitizers and busy machines are slower.
     CHECK(best < 20'000);
 }

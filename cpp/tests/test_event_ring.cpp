@@ -1,4 +1,4 @@
-// EventRing: order, overflow, names, and many writers against one reader (run under thread sanitizer too).
+// EventRing: order, overflow, names, and many writers with one reader. Also run under the thread sanitizer.
 #include "doctest/doctest.h"
 
 #include <cstddef>
@@ -17,7 +17,7 @@ Event numbered(int64_t step, int64_t payload) {
 
 }  // namespace
 
-TEST_CASE("the layout that Python reads") {
+TEST_CASE("the layout of an event is the one that Python reads") {
     CHECK(offsetof(Event, time_ns) == 0);
     CHECK(offsetof(Event, duration_ns) == 8);
     CHECK(offsetof(Event, step) == 16);
@@ -27,14 +27,14 @@ TEST_CASE("the layout that Python reads") {
     CHECK(offsetof(Event, kind) == 40);
 }
 
-TEST_CASE("capacity is a power of two") {
+TEST_CASE("the capacity is a power of two") {
     CHECK(EventRing(0).capacity() == 2);
     CHECK(EventRing(2).capacity() == 2);
     CHECK(EventRing(3).capacity() == 4);
     CHECK(EventRing(1000).capacity() == 1024);
 }
 
-TEST_CASE("out comes what went in, oldest first") {
+TEST_CASE("events are drained oldest first") {
     EventRing ring(8);
     for (int i = 0; i < 5; ++i) CHECK(ring.record(numbered(i, 100 + i)));
     CHECK(ring.pending() == 5);
@@ -49,7 +49,7 @@ TEST_CASE("out comes what went in, oldest first") {
     CHECK(ring.drain(out, 8) == 0);
 }
 
-TEST_CASE("a full ring drops the newest and counts; drained, it takes events again, lap after lap") {
+TEST_CASE("a full ring drops and counts new events, and accepts events after a drain") {
     EventRing ring(4);
     Event out[4];
     for (int lap = 0; lap < 10; ++lap) {
@@ -75,7 +75,7 @@ TEST_CASE("record_now stamps the clock and the thread") {
     CHECK(out[0].name == 7);
 }
 
-TEST_CASE("names: the same text has the same id, also across threads and growth") {
+TEST_CASE("equal names have equal ids across threads") {
     EventRing ring(2);
     const uint32_t first = ring.intern("first");
     std::vector<std::thread> threads;
@@ -91,7 +91,7 @@ TEST_CASE("names: the same text has the same id, also across threads and growth"
     CHECK(ring.intern("") == 501);
 }
 
-TEST_CASE("many writers, one reader: nothing lost, nothing twice, each thread's order kept") {
+TEST_CASE("with many writers and one reader every event is read once and in its thread's order") {
     constexpr int writers = 4, each = 40000;
     EventRing ring(1024);
     std::atomic<int> running{writers};
@@ -101,7 +101,7 @@ TEST_CASE("many writers, one reader: nothing lost, nothing twice, each thread's 
     for (int w = 0; w < writers; ++w)
         threads.emplace_back([&, w] {
             for (int i = 0; i < each; ++i) {
-                // A payload that depends on both, so that a torn event shows.
+                // The payload depends on both, so that a torn event is detected.
                 if (ring.record({i, i, w, int64_t{i} * 1000003 + w, static_cast<uint32_t>(w), 0,
                                  EventKind::complete, 0}))
                     accepted[w][i] = 1;
@@ -117,7 +117,7 @@ TEST_CASE("many writers, one reader: nothing lost, nothing twice, each thread's 
     std::vector<Event> batch(256);
     uint64_t total = 0, torn = 0, twice = 0, disordered = 0;
     for (bool more = true; more;) {
-        more = running.load() > 0;  // read before the drain: after the last writer ends, one more full drain
+        more = running.load() > 0;  // read before the drain: after the last writer ends, drain once more
         for (size_t count; (count = ring.drain(batch.data(), batch.size())) > 0; total += count)
             for (size_t i = 0; i < count; ++i) {
                 const Event& event = batch[i];
@@ -138,7 +138,7 @@ TEST_CASE("many writers, one reader: nothing lost, nothing twice, each thread's 
     CHECK(total + refused.load() == uint64_t{writers} * each);
 }
 
-TEST_CASE("several readers at once share the events between them") {
+TEST_CASE("concurrent readers share the events") {
     EventRing ring(4096);
     for (int i = 0; i < 4096; ++i) ring.record(numbered(i, 0));
     std::vector<std::vector<Event>> parts(4, std::vector<Event>(4096));

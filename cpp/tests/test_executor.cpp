@@ -1,4 +1,4 @@
-// The executor: plans on the host and on the null device, and that a run allocates nothing.
+// The executor on the CPU and null backends; a run allocates nothing.
 #include "xpurt/executor.h"
 
 #include <malloc.h>
@@ -17,7 +17,7 @@ namespace {
 std::atomic<int64_t> news{0};
 }
 
-// Every C++ allocation of this program is counted.
+// Counts every C++ allocation of this program.
 [[gnu::noinline]] void* operator new(size_t size) {
     news.fetch_add(1, std::memory_order_relaxed);
     if (void* const block = std::malloc(size == 0 ? 1 : size)) return block;
@@ -28,32 +28,32 @@ std::atomic<int64_t> news{0};
 
 using namespace xpurt;
 
-TEST_CASE("a plan computes the same on any number of threads, in any batches") {
+TEST_CASE("a plan gives the same result on any number of threads and in any batches") {
     for (const int threads : {1, 2, 5})
         for (const int batch : {0, 1, 2, 100}) {
             Plan plan = chain(1000);
             plan.batch = batch;
             const auto executor = make(cpu_backend(threads), plan);
-            Arrays a(1000);
-            const Fixed fixed({a.w.data()}, false);
-            REQUIRE(run(*executor, fixed, {a.x.data()}, {a.y.data()}).ok());
-            CHECK(a.right());
+            ChainArrays a(1000);
+            const WeightBindings weights({a.w.data()}, false);
+            REQUIRE(run(*executor, weights, {a.x.data()}, {a.y.data()}).ok());
+            CHECK(a.matches());
         }
 }
 
-TEST_CASE("inputs, outputs and weights change from run to run") {
+TEST_CASE("inputs, outputs and weights may change from run to run") {
     const auto executor = make(cpu_backend(2), chain(100));
-    std::vector<Arrays> all(4, Arrays(100));
-    std::vector<Fixed> fixed;
-    for (Arrays& a : all) {
+    std::vector<ChainArrays> all(4, ChainArrays(100));
+    std::vector<WeightBindings> weights;
+    for (ChainArrays& a : all) {
         a.x[5] = static_cast<float>(&a - all.data());
         a.w[7] = 10 * static_cast<float>(&a - all.data());
-        fixed.emplace_back(std::vector<Memory>{a.w.data()}, false);
+        weights.emplace_back(std::vector<Memory>{a.w.data()}, false);
     }
     for (const size_t i : {0, 1, 1, 3, 2, 0, 0}) {
         std::fill(all[i].y.begin(), all[i].y.end(), -1.0f);
-        REQUIRE(run(*executor, fixed[i], {all[i].x.data()}, {all[i].y.data()}).ok());
-        CHECK(all[i].right());
+        REQUIRE(run(*executor, weights[i], {all[i].x.data()}, {all[i].y.data()}).ok());
+        CHECK(all[i].matches());
     }
     CHECK(executor->counters().runs == 7);
     CHECK(executor->counters().dispatches == 14);
@@ -65,13 +65,13 @@ TEST_CASE("inputs, outputs and weights change from run to run") {
 TEST_CASE("a thousand runs allocate nothing") {
     for (const int threads : {1, 2}) {
         const auto executor = make(cpu_backend(threads), chain(256));
-        Arrays a(256);
-        const Fixed fixed({a.w.data()}, false);
+        ChainArrays a(256);
+        const WeightBindings weights({a.w.data()}, false);
         const std::vector<Memory> in{a.x.data()}, out{a.y.data()};
         std::vector<int64_t> times(2);
         EventRing ring(16);
         const auto once = [&] {
-            return executor->run({&fixed, in.data(), out.data(), times.data(), &ring}).ok();
+            return executor->run({&weights, in.data(), out.data(), times.data(), &ring}).ok();
         };
         REQUIRE(once());
         REQUIRE(once());
@@ -93,15 +93,15 @@ TEST_CASE("a thousand runs allocate nothing") {
     }
 }
 
-TEST_CASE("each thread has aligned memory of its own") {
+TEST_CASE("each thread has its own aligned scratch") {
     Plan plan;
     plan.inputs = plan.outputs = 1;
     plan.module = kernels();
     plan.calls = {call("through_scratch", {{1, 0}, {2, 0}}, 4096)};
     plan.calls[0].scratch_bytes = 4096 * 4 + 4;
     const auto executor = make(cpu_backend(4), plan);
-    Arrays a(4096);
-    const Fixed none({}, false);
+    ChainArrays a(4096);
+    const WeightBindings none({}, false);
     for (int i = 0; i < 50; ++i) {
         std::fill(a.y.begin(), a.y.end(), 0.0f);
         REQUIRE(run(*executor, none, {a.x.data()}, {a.y.data()}).ok());
@@ -109,7 +109,7 @@ TEST_CASE("each thread has aligned memory of its own") {
     }
 }
 
-TEST_CASE("a kernel that cannot compute what it met fails its run, and not the next one") {
+TEST_CASE("a kernel that reports an error fails its run but not the next one") {
     for (const int threads : {1, 3}) {
         Plan plan;
         plan.inputs = plan.outputs = 1;
@@ -117,8 +117,8 @@ TEST_CASE("a kernel that cannot compute what it met fails its run, and not the n
         plan.calls = {call("refuse_negative", {{1, 0}, {2, 0}}, 90)};
         plan.calls[0].scratch_bytes = 4;
         const auto executor = make(cpu_backend(threads), plan);
-        Arrays a(90);
-        const Fixed none({}, false);
+        ChainArrays a(90);
+        const WeightBindings none({}, false);
         for (int i = 0; i < 3; ++i) {
             a.x[0] = a.x[40] = a.x[80] = -5;
             const Status status = run(*executor, none, {a.x.data()}, {a.y.data()});
@@ -132,37 +132,39 @@ TEST_CASE("a kernel that cannot compute what it met fails its run, and not the n
     }
 }
 
-TEST_CASE("no tasks, no calls, and outputs that are handed through") {
+TEST_CASE("calls without tasks, plans without calls and copied outputs work") {
     Plan plan;
     plan.inputs = 1;
     plan.outputs = 2;
-    plan.fixed = 1;
+    plan.weights = 1;
     plan.module = kernels();
     plan.calls = {call("add", {{1, 0}, {1, 0}, {2, 0}}, 0)};
-    plan.handovers = {{{1, 4}, 0, 8}, {{4, 0}, 1, 4}};  // y0 = x[1:3], y1 = w[0:1]
+    plan.output_copies = {{{1, 4}, 0, 8}, {{4, 0}, 1, 4}};  // y0 = x[1:3], y1 = w[0:1]
     const auto executor = make(cpu_backend(2), plan);
-    Arrays a(8);
+    ChainArrays a(8);
     float second = 0;
-    const Fixed fixed({a.w.data()}, false);
-    REQUIRE(run(*executor, fixed, {a.x.data()}, {a.y.data(), &second}).ok());
+    const WeightBindings weights({a.w.data()}, false);
+    REQUIRE(run(*executor, weights, {a.x.data()}, {a.y.data(), &second}).ok());
     CHECK(a.y[0] == 2.0f);
     CHECK(a.y[1] == 3.0f);
     CHECK(a.y[2] == 0.0f);
     CHECK(second == -7.0f);
     CHECK(executor->counters().copies == 2);
-    CHECK(make(cpu_backend(1), Plan{})->run({&*std::make_unique<Fixed>(std::vector<Memory>{}, false)}).ok());
+    CHECK(make(cpu_backend(1), Plan{})
+              ->run({&*std::make_unique<WeightBindings>(std::vector<Memory>{}, false)})
+              .ok());
 }
 
-TEST_CASE("times and events of every call") {
+TEST_CASE("times and events cover every call") {
     Plan plan = chain(64);
     plan.batch = 1;
     const auto executor = make(cpu_backend(1), plan);
-    Arrays a(64);
-    const Fixed fixed({a.w.data()}, false);
+    ChainArrays a(64);
+    const WeightBindings weights({a.w.data()}, false);
     std::vector<int64_t> times{-1, -1, -7};
     EventRing ring(8);
     const int64_t start = now_ns();
-    REQUIRE(run(*executor, fixed, {a.x.data()}, {a.y.data()}, times.data(), &ring).ok());
+    REQUIRE(run(*executor, weights, {a.x.data()}, {a.y.data()}, times.data(), &ring).ok());
     const int64_t end = now_ns();
     CHECK(times[0] >= 0);
     CHECK(times[1] >= 0);
@@ -179,7 +181,7 @@ TEST_CASE("times and events of every call") {
     CHECK(events[1].duration_ns == times[1]);
 }
 
-TEST_CASE("what cannot be prepared is a status") {
+TEST_CASE("a plan that cannot be prepared gives a status") {
     const auto status = [](Plan plan) { return Executor::create(cpu_backend(1), std::move(plan), 1).status; };
     Plan plan = chain(8);
     plan.calls[0].symbol = "absent";
@@ -201,34 +203,34 @@ TEST_CASE("what cannot be prepared is a status") {
     plan.calls[0].grain = 0;
     CHECK(status(plan).code == Code::invalid);
     plan = chain(8);
-    plan.handovers = {{{1, 0}, 1, 4}};
+    plan.output_copies = {{{1, 0}, 1, 4}};
     CHECK(status(plan).code == Code::invalid);
     const auto executor = make(cpu_backend(1), chain(8));
-    const Fixed none({}, false);
+    const WeightBindings none({}, false);
     CHECK(executor->run({&none}).code == Code::invalid);
 }
 
-TEST_CASE("an arena that no memory is left for is a status, and the next run tries again") {
+TEST_CASE("an arena that cannot be allocated gives a status, and the next run retries") {
     Plan plan = chain(8);
     plan.arena_bytes = INT64_MAX / 4;
     const auto executor = make(cpu_backend(1), plan, 1);
-    Arrays a(8);
-    const Fixed fixed({a.w.data()}, false);
+    ChainArrays a(8);
+    const WeightBindings weights({a.w.data()}, false);
     for (int i = 0; i < 2; ++i)
-        CHECK(run(*executor, fixed, {a.x.data()}, {a.y.data()}).code == Code::no_memory);
+        CHECK(run(*executor, weights, {a.x.data()}, {a.y.data()}).code == Code::no_memory);
     CHECK(executor->counters().runs == 0);
 }
 
-TEST_CASE("the null device computes nothing and remembers every dispatch") {
+TEST_CASE("the null backend computes nothing and records every dispatch") {
     const auto backend = null_backend();
     Plan plan = chain(8);
     plan.module.reset();  // it needs no code
     const auto executor = make(backend, plan);
-    Arrays a(8);
-    const Fixed fixed({a.w.data()}, false);
+    ChainArrays a(8);
+    const WeightBindings weights({a.w.data()}, false);
     std::vector<int64_t> times{-1, -1};
-    REQUIRE(run(*executor, fixed, {a.x.data()}, {a.y.data()}, times.data()).ok());
-    REQUIRE(run(*executor, fixed, {a.x.data()}, {a.y.data()}).ok());
+    REQUIRE(run(*executor, weights, {a.x.data()}, {a.y.data()}, times.data()).ok());
+    REQUIRE(run(*executor, weights, {a.x.data()}, {a.y.data()}).ok());
     CHECK(a.y == std::vector<float>(8, 0));
     CHECK(times == std::vector<int64_t>{0, 0});
     const auto seen = backend->dispatches();
@@ -244,22 +246,22 @@ TEST_CASE("the null device computes nothing and remembers every dispatch") {
 
 namespace {
 
-// A library that negates: what its options say is what it does.
+// A library that negates the number of elements in its options.
 class Negating final : public KernelLibrary {
   public:
     std::string version() const override { return "1.0"; }
     Result<std::unique_ptr<LibraryKernel>> prepare(const KernelCall& call, int threads) override {
-        const auto found = call.options.find("count");
-        if (found == call.options.end() || call.specs.size() != 2 || call.specs[0].dtype != "float32")
+        const auto option = call.options.find("count");
+        if (option == call.options.end() || call.specs.size() != 2 || call.specs[0].dtype != "float32")
             return Status{Code::unsupported, "negate wants a count and float32", ""};
-        return std::unique_ptr<LibraryKernel>(new Kernel(std::get<int64_t>(found->second), threads));
+        return std::unique_ptr<LibraryKernel>(new NegateKernel(std::get<int64_t>(option->second), threads));
     }
 
   private:
-    struct Kernel final : LibraryKernel {
+    struct NegateKernel final : LibraryKernel {
         int64_t count;
         int threads;
-        Kernel(int64_t n, int t) : count(n), threads(t) {}
+        NegateKernel(int64_t n, int t) : count(n), threads(t) {}
         Status execute(void* const* args, void*) const override {
             for (int64_t i = 0; i < count; ++i)
                 static_cast<float*>(args[1])[i] = -static_cast<const float*>(args[0])[i];
@@ -271,7 +273,7 @@ class Negating final : public KernelLibrary {
 
 }  // namespace
 
-TEST_CASE("kernels of a library run among generated ones") {
+TEST_CASE("library kernels run among generated ones") {
     register_kernel_library("negating", std::make_unique<Negating>());
     for (const int64_t n : {8, 13}) {
         Plan plan = chain(n);
@@ -282,9 +284,9 @@ TEST_CASE("kernels of a library run among generated ones") {
         plan.calls[2].options["count"] = n;
         plan.calls[2].specs = {{"float32", {n}, {1}}, {"float32", {n}, {1}}};
         const auto executor = make(cpu_backend(2), plan);
-        Arrays a(n);
-        const Fixed fixed({a.w.data()}, false);
-        const Status status = run(*executor, fixed, {a.x.data()}, {a.y.data()});
+        ChainArrays a(n);
+        const WeightBindings weights({a.w.data()}, false);
+        const Status status = run(*executor, weights, {a.x.data()}, {a.y.data()});
         CHECK(status.ok() == (n == 8));
         CHECK(a.y[2] == -((3.0f - 5.0f) * 0.5f + 3));
         CHECK(executor->counters().runs == (n == 8 ? 1 : 0));

@@ -1,5 +1,5 @@
-// Functions of whoever embeds the core as calls of a plan, on the host and on CUDA; code that lies in a
-// module of its own.
+// Functions of the embedding program as calls of a plan, on the host and on CUDA; calls with a module of
+// their own.
 #include "xpurt/host_kernel.h"
 
 #include "simulated_cuda.h"
@@ -9,7 +9,7 @@ using namespace simulated;
 
 namespace {
 
-// What a test's function does: fails with a text, or copies its first argument to its last.
+// A function that fails with a message, or copies its first argument to its last.
 struct Copies final : HostKernel {
     static inline std::string fails;
     static inline std::vector<void*> streams;
@@ -25,42 +25,42 @@ struct Copies final : HostKernel {
     }
 };
 
-std::string asked;  // by which the last function was looked for
+std::string last_lookup;  // the last lookup of a function
 
 void find_copies() {
     set_host_kernels(
         [](const KernelCall& call, const std::string& device) -> Result<std::unique_ptr<HostKernel>> {
-            asked = call.symbol + " on " + device;
+            last_lookup = call.symbol + " on " + device;
             if (call.symbol != "copy")
                 return Status{Code::not_found, "there is no " + call.symbol, "Register it."};
             return std::unique_ptr<HostKernel>(std::make_unique<Copies>());
         });
 }
 
-KernelCall python(std::string symbol, std::vector<Place> args) {
-    KernelCall made;
-    made.kernel = "test/python";
-    made.symbol = std::move(symbol);
-    made.library = "python";
-    made.args = std::move(args);
-    made.inputs = 1;
-    return made;
+KernelCall python(std::string symbol, std::vector<BufferRef> args) {
+    KernelCall result;
+    result.kernel = "test/python";
+    result.symbol = std::move(symbol);
+    result.library = "python";
+    result.args = std::move(args);
+    result.inputs = 1;
+    return result;
 }
 
-// y = x, by way of the arena, twice through the function.
+// y = x through the arena, with two calls of the function.
 Plan copying() {
     Plan plan;
     plan.name = "copying";
     plan.arena_bytes = 256 + 4 * n;
     plan.inputs = plan.outputs = 1;
-    plan.border_bytes = {4 * n, 4 * n};
+    plan.io_bytes = {4 * n, 4 * n};
     plan.calls = {python("copy", {{1, 0}, {0, 256}}), python("copy", {{0, 256}, {2, 0}})};
     return plan;
 }
 
 }  // namespace
 
-TEST_CASE("a plan that calls a function is refused where nobody finds it") {
+TEST_CASE("a plan with a call of an unknown function is refused") {
     set_host_kernels({});
     const auto none = Executor::create(cpu_backend(1), copying(), 1);
     CHECK(none.status.message == "kernel test/python is a function that this process cannot call");
@@ -70,35 +70,35 @@ TEST_CASE("a plan that calls a function is refused where nobody finds it") {
     const auto unknown = Executor::create(cpu_backend(1), plan, 1);
     CHECK(unknown.status.code == Code::not_found);
     CHECK(unknown.status.message == "there is no paste");
-    CHECK(asked == "paste on cpu");
+    CHECK(last_lookup == "paste on cpu");
 }
 
-TEST_CASE("functions run on the host, and one that fails fails its run alone") {
+TEST_CASE("functions run on the host, and a failure affects its run only") {
     find_copies();
-    auto made = Executor::create(cpu_backend(2), copying(), 1);
-    REQUIRE(made.status.ok());
-    CHECK(made.value->implementations() ==
+    auto result = Executor::create(cpu_backend(2), copying(), 1);
+    REQUIRE(result.status.ok());
+    CHECK(result.value->implementations() ==
           std::vector<std::string>{"Python function copy", "Python function copy"});
-    const Fixed nothing({}, false);
+    const WeightBindings nothing({}, false);
     for (const std::string& text : {std::string(), std::string("ValueError: no"), std::string()}) {
         Copies::fails = text;
         Arrays a(5);
         const Memory in = a.x.data(), out = a.y.data();
         Executor::Run run;
-        run.fixed = &nothing, run.inputs = &in, run.outputs = &out;
-        const Status status = made.value->run(run);
+        run.weights = &nothing, run.inputs = &in, run.outputs = &out;
+        const Status status = result.value->run(run);
         CHECK(status.ok() == text.empty());
         CHECK(status.message.find(text) != std::string::npos);
         if (text.empty()) CHECK(a.x == a.y);
     }
 }
 
-TEST_CASE("on CUDA a function queues its work on the run's stream, and its plan is no graph") {
+TEST_CASE("on CUDA a function queues its work on the run's stream, without a graph") {
     find_copies();
     const auto on = backend();
     const auto executor = make(on, copying(), 1);
-    CHECK(asked == "copy on cuda:0");
-    const Fixed nothing({}, false);
+    CHECK(last_lookup == "copy on cuda:0");
+    const WeightBindings nothing({}, false);
     Copies::streams.clear();
     for (int i = 0; i < 4; ++i) {
         Arrays a(static_cast<float>(i));
@@ -119,17 +119,17 @@ TEST_CASE("on CUDA a function queues its work on the run's stream, and its plan 
     REQUIRE(mine->synchronize().ok());
 }
 
-TEST_CASE("a call's code may lie in a module of its own") {
+TEST_CASE("a call may have a module of its own") {
     const auto on = backend();
     Plan plan = chain(*on, n);
-    const auto apart = plan.module;
+    const auto own_module = plan.module;
     plan.module.reset();
-    for (KernelCall& call : plan.calls) call.apart = apart;
+    for (KernelCall& call : plan.calls) call.own_module = own_module;
     const auto executor = make(on, std::move(plan), 1);
     const Weight w = Weight::filled(*on, 7);
     for (int i = 0; i < 3; ++i) {
         Arrays a(static_cast<float>(i));
-        REQUIRE(run_host(*executor, w.fixed, a).ok());
+        REQUIRE(run_host(*executor, w.weights, a).ok());
         CHECK(a.right());
     }
 }

@@ -1,4 +1,4 @@
-// Library: every way in which a vendor's library can be present, old, damaged or absent.
+// Library: present, old, damaged and absent shared libraries.
 #include "doctest/doctest.h"
 
 #include <thread>
@@ -34,7 +34,7 @@ TEST_CASE("nothing is loaded before open") {
     CHECK(library.info().path == "");
 }
 
-TEST_CASE("a library in a folder that was handed in") {
+TEST_CASE("a library is found in a folder of the search") {
     Library library(probe({"libprobe_whole.so"}));
     REQUIRE(library.open({"", {"/nonexistent", folder}}).ok());
     CHECK(call(library, 0) == 42);
@@ -44,36 +44,36 @@ TEST_CASE("a library in a folder that was handed in") {
     CHECK(library.info().absent.empty());
 }
 
-TEST_CASE("names are tried in order") {
+TEST_CASE("file names are tried in order") {
     Library library(probe({"libprobe_absent.so", "libprobe_old.so", "libprobe_whole.so"}));
     REQUIRE(library.open({"", {folder}}).ok());
     CHECK(call(library, 0) == 41);
 }
 
-TEST_CASE("a missing optional symbol is a fact, and a Status when somebody needs it") {
+TEST_CASE("a missing optional symbol is listed, and gives a Status when it is needed") {
     Library library(probe({"libprobe_old.so"}));
     REQUIRE(library.open({"", {folder}}).ok());
     CHECK(library.address(1) == nullptr);
     REQUIRE(library.info().absent.size() == 1);
-    CHECK(library.info().absent[0] == "probe_optional (came with 11.4)");
+    CHECK(library.info().absent[0] == "probe_optional (since 11.4)");
     const Status status = library.absent(1);
     CHECK(status.code == Code::symbol_missing);
-    CHECK(status.message == folder + "/libprobe_old.so has no probe_optional (came with 11.4)");
+    CHECK(status.message == folder + "/libprobe_old.so has no probe_optional (since 11.4)");
     CHECK(status.advice == "Update the Probe library.");
 }
 
-TEST_CASE("a missing required symbol refuses the library") {
+TEST_CASE("a library without a required symbol is refused") {
     Library library(probe({"libprobe_unusable.so"}));
     const Status status = library.open({"", {folder}});
     CHECK(status.code == Code::symbol_missing);
     CHECK(status.message ==
-          "Probe library: " + folder + "/libprobe_unusable.so has no probe_required (came with 2.0)");
+          "Probe library: " + folder + "/libprobe_unusable.so has no probe_required (since 2.0)");
     CHECK(status.advice == "Update it: Build the tests.");
     CHECK_FALSE(library.loaded());
     CHECK(library.address(1) == nullptr);
 }
 
-TEST_CASE("a missing library says what was tried") {
+TEST_CASE("the error of a missing library lists what was tried") {
     Library library(probe({"libprobe_absent.so"}));
     const Status status = library.open({"", {folder}});
     CHECK(status.code == Code::not_found);
@@ -83,19 +83,19 @@ TEST_CASE("a missing library says what was tried") {
     CHECK(library.info().status.code == Code::not_found);
 }
 
-TEST_CASE("a corrupt file is unreadable, with the loader's reason") {
+TEST_CASE("a corrupt file is unreadable, with the loader's message") {
     Library library(probe({"libprobe_corrupt.so"}));
     const Status status = library.open({"", {folder}});
     CHECK(status.code == Code::unreadable);
     CHECK(status.message.find("libprobe_corrupt.so") != std::string::npos);
-    SUBCASE("and a later call with a better search succeeds") {
+    SUBCASE("a later call with a better search succeeds") {
         CHECK(library.open({folder + "/libprobe_whole.so", {}}).ok());
         CHECK(call(library, 0) == 42);
         CHECK(library.info().status.ok());
     }
 }
 
-TEST_CASE("an override is honoured or is an error") {
+TEST_CASE("an override is used or is an error") {
     Library library(probe({"libprobe_whole.so"}));
     const Status status = library.open({folder + "/libprobe_absent.so", {folder}});
     CHECK(status.code == Code::not_found);
@@ -104,12 +104,12 @@ TEST_CASE("an override is honoured or is an error") {
     CHECK(call(library, 0) == 41);
 }
 
-TEST_CASE("an override without a slash is a path too, never a search") {
+TEST_CASE("an override without a slash is a path, not a search") {
     Library library(probe({"libprobe_whole.so"}));
     CHECK(library.open({"libc.so.6", {}}).code == Code::not_found);
 }
 
-TEST_CASE("many threads open at once: one table, all see it") {
+TEST_CASE("threads that open a library at once share one table") {
     for (int round = 0; round < 20; ++round) {
         Library library(probe({"libprobe_whole.so"}));
         std::vector<std::thread> threads;

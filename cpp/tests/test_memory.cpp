@@ -1,4 +1,4 @@
-// The pool of host memory.
+// The caching allocator of host memory.
 #include <cstdint>
 #include <cstring>
 #include <thread>
@@ -29,7 +29,7 @@ TEST_CASE("blocks are aligned, usable and counted") {
     CHECK(pool.statistics().cached_bytes == 0);
 }
 
-TEST_CASE("a block is used again for about the same size, and not for a much smaller one") {
+TEST_CASE("a block is reused for about the same size but not for a much smaller one") {
     MemoryPool pool;
     void* const first = pool.allocate(64 * 100);
     pool.release(first);
@@ -41,7 +41,7 @@ TEST_CASE("a block is used again for about the same size, and not for a much sma
     pool.release(small);
 }
 
-TEST_CASE("what does not fit into the cache goes back to the system; strangers are left alone") {
+TEST_CASE("blocks beyond the cache's limit are freed, and unknown blocks are ignored") {
     MemoryPool pool(1000);
     pool.release(pool.allocate(4096));
     CHECK(pool.statistics().cached_bytes == 0);
@@ -53,7 +53,7 @@ TEST_CASE("what does not fit into the cache goes back to the system; strangers a
     CHECK(pool.statistics().live_bytes == 0);
 }
 
-TEST_CASE("any thread") {
+TEST_CASE("threads can allocate and release concurrently") {
     MemoryPool pool;
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t)

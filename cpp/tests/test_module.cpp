@@ -1,4 +1,4 @@
-// Object code from bytes, and what a machine must have for it.
+// Loading object code, and its requirements.
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -22,7 +22,7 @@ Code load_code(const std::vector<char>& bytes) { return load_module(bytes.data()
 
 }  // namespace
 
-TEST_CASE("from memory and from a file, many at a time, each with its own code") {
+TEST_CASE("objects are loaded from memory and from files, each with its own code") {
     const std::vector<char> bytes = kernels();
     for (const MapBy how : {MapBy::memfd, MapBy::file, MapBy::any}) {
         const auto first = load_module(bytes.data(), bytes.size(), how);
@@ -34,12 +34,12 @@ TEST_CASE("from memory and from a file, many at a time, each with its own code")
         CHECK(first.value->symbol("add") != second.value->symbol("add"));
         CHECK(first.value->symbol("absent") == nullptr);
     }
-    // Closed and opened again: the loader must not take one for the other.
+    // Closed and opened again: the loader must not confuse the objects.
     for (int i = 0; i < 20; ++i)
         REQUIRE(load_module(bytes.data(), bytes.size()).value->symbol("scale") != nullptr);
 }
 
-TEST_CASE("what is no object code for this machine is refused before the loader sees it") {
+TEST_CASE("object code for another machine is refused before the loader is called") {
     std::vector<char> bytes = kernels();
     CHECK(load_code({}) == Code::invalid);
     CHECK(load_code({'t', 'e', 'x', 't'}) == Code::invalid);
@@ -51,7 +51,7 @@ TEST_CASE("what is no object code for this machine is refused before the loader 
     CHECK(other.status.message.find("machine 243") != std::string::npos);
 }
 
-TEST_CASE("object code that is cut is refused at every length") {
+TEST_CASE("truncated object code is refused at every length") {
     const std::vector<char> whole = kernels();
     for (size_t size = 1; size < whole.size(); size += size < 600 ? 1 : whole.size() / 97) {
         const std::vector<char> bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
@@ -62,20 +62,20 @@ TEST_CASE("object code that is cut is refused at every length") {
         }
     }
     std::vector<char> bytes = whole;
-    for (const size_t field : {32U, 40U}) {  // e_phoff, e_shoff: behind the end, by wrapping around
+    for (const size_t field : {32U, 40U}) {  // e_phoff, e_shoff: past the end, by integer overflow
         std::memset(bytes.data() + field, 0xff, 8);
         const auto cut = load_module(bytes.data(), bytes.size());
-        CHECK(cut.status.message.find("headers reach behind its end") != std::string::npos);
+        CHECK(cut.status.message.find("headers extend past its end") != std::string::npos);
         bytes = whole;
     }
 }
 
-TEST_CASE("the loader's refusal is a status with its text") {
+TEST_CASE("the loader's error is a status with its message") {
     std::vector<char> bytes = kernels();
-    bytes[56] = bytes[57] = 0;  // e_phnum: a whole object without segments
+    bytes[56] = bytes[57] = 0;  // e_phnum: a complete object without segments
     const auto cut = load_module(bytes.data(), bytes.size());
     CHECK(cut.status.code == Code::unreadable);
-    CHECK(cut.status.message.find("the loader refused object code") != std::string::npos);
+    CHECK(cut.status.message.find("the loader rejected the object code") != std::string::npos);
     CHECK(cut.status.message.find("and from memory") != std::string::npos);
 }
 
@@ -91,9 +91,9 @@ class Twelve final : public KernelLibrary {
 
 }  // namespace
 
-TEST_CASE("requirements: those that are missing are named") {
+TEST_CASE("missing requirements are named") {
     CHECK(missing_requirements({}).empty());
-    for (const std::string& flag : cpu_facts().flags)  // AMX may be there and not be granted
+    for (const std::string& flag : cpu_facts().flags)  // AMX may be present without permission
         CHECK((flag.rfind("amx-", 0) == 0 || missing_requirements({flag}).empty()));
     CHECK(missing_requirements({"avx9999", "lib:nothing", "lib:nothing>=1"}) ==
           std::vector<std::string>{"avx9999", "lib:nothing", "lib:nothing>=1"});

@@ -1,5 +1,5 @@
-// A library's call against the buffers that it is given: extents, windows, and the products of NVIDIA's
-// libraries, over stand-ins that count what they are asked for.
+// Checks of a library's call against its buffers: extents, convolution windows, and the products of cuBLAS
+// and cuBLASLt, which are replaced by libraries that count calls.
 #include <limits>
 
 #include "runtime/operands.h"
@@ -17,19 +17,19 @@ int products() { return reinterpret_cast<int (*)()>(dlsym(dlopen(path, RTLD_NOW)
 
 // y[5, 3] = a[5, 4] b[4, 3] in float32.
 KernelCall product(const char* library, const char* symbol) {
-    KernelCall made;
-    made.kernel = "test/product";
-    made.library = library;
-    made.symbol = symbol;
-    made.options = {{"m", int64_t{5}},      {"n", int64_t{3}},      {"k", int64_t{4}},
+    KernelCall call;
+    call.kernel = "test/product";
+    call.library = library;
+    call.symbol = symbol;
+    call.options = {{"m", int64_t{5}},      {"n", int64_t{3}},      {"k", int64_t{4}},
                     {"a_line", int64_t{4}}, {"b_line", int64_t{3}}, {"y_line", int64_t{3}}};
-    made.specs = {{"float32", {5, 4}, {4, 1}}, {"float32", {4, 3}, {3, 1}}, {"float32", {5, 3}, {3, 1}}};
-    made.args = {{1, 0}, {2, 0}, {3, 0}};
-    made.inputs = 2;
-    return made;
+    call.specs = {{"float32", {5, 4}, {4, 1}}, {"float32", {4, 3}, {3, 1}}, {"float32", {5, 3}, {3, 1}}};
+    call.args = {{1, 0}, {2, 0}, {3, 0}};
+    call.inputs = 2;
+    return call;
 }
 
-std::string said(const KernelCall& call) {
+std::string message_of(const KernelCall& call) {
     for (Library* library : {&cublas_library(), &cublaslt_library()})
         if (!library->loaded()) REQUIRE(library->open({path, {}}).ok());
     Plan plan;
@@ -37,14 +37,14 @@ std::string said(const KernelCall& call) {
     plan.arena_bytes = 256;
     plan.inputs = call.inputs;
     plan.outputs = 1;
-    plan.border_bytes.assign(static_cast<size_t>(plan.inputs) + 1, 0);
+    plan.io_bytes.assign(static_cast<size_t>(plan.inputs) + 1, 0);
     plan.calls = {call};
     return Executor::create(backend(), std::move(plan), 1).status.message;
 }
 
 }  // namespace
 
-TEST_CASE("an extent is counted without overflow") {
+TEST_CASE("an extent is computed without overflow") {
     CHECK(extent_of({}, {}) == 1);
     CHECK(extent_of({2, 3}, {3, 1}) == 6);
     CHECK(extent_of({2, 3}, {0, 7}) == 15);
@@ -57,7 +57,7 @@ TEST_CASE("an extent is counted without overflow") {
     CHECK(extent_of({2, 2}, {huge / 2, huge / 2}) == -1);
 }
 
-TEST_CASE("a window makes the result's space") {
+TEST_CASE("a convolution's window must give the output's spatial dims") {
     const KernelCall call = product("any", "conv");
     const Window window{{2}, {1}, {1}, {1}};
     const auto good = [&](const Dims& x, const Dims& w, const Dims& y, const Window& by, int64_t groups) {
@@ -76,17 +76,17 @@ TEST_CASE("a window makes the result's space") {
     CHECK_FALSE(good({}, {}, {}, window, 1));
 }
 
-TEST_CASE("cuBLAS and cuBLASLt are asked only for products inside of the call's buffers") {
+TEST_CASE("cuBLAS and cuBLASLt are called only for products inside the call's buffers") {
     for (const bool lt : {false, true}) {
         const KernelCall good = lt ? product("cublasLt", "matmul") : product("cublas", "gemm");
         CAPTURE(good.library);
-        CHECK(said(good) == "");
+        CHECK(message_of(good) == "");
         const int before = products();
         const auto refuses = [&](const char* name, const Option& value, const char* why) {
             KernelCall forged = good;
             forged.options[name] = value;
             CAPTURE(name);
-            const std::string message = said(forged);
+            const std::string message = message_of(forged);
             CAPTURE(message);
             CHECK(message.find(why) != std::string::npos);
         };
@@ -104,39 +104,39 @@ TEST_CASE("cuBLAS and cuBLASLt are asked only for products inside of the call's 
         KernelCall forged = good;
         forged.options["batch"] = int64_t{2};
         forged.options["y_step"] = int64_t{15};
-        CHECK(said(forged).find("y (argument 2) reaches over 30 elements") != std::string::npos);
+        CHECK(message_of(forged).find("y (argument 2) reaches over 30 elements") != std::string::npos);
         forged.options["y_step"] = huge;
-        CHECK(said(forged).find("which no library takes") != std::string::npos);
+        CHECK(message_of(forged).find("which no library supports") != std::string::npos);
         forged = good;
         forged.specs.clear();
-        CHECK(said(forged).find("its options name 3 arguments") != std::string::npos);
+        CHECK(message_of(forged).find("its options require 3 arguments") != std::string::npos);
         forged = good;
         forged.symbol = "softmax";
-        CHECK(said(forged) != "");
+        CHECK(message_of(forged) != "");
         for (const size_t argument : {0U, 1U, 2U}) {
             forged = good;
             forged.specs[argument] = {"float32", {}, {}};
-            CHECK(said(forged).find("reaches over") != std::string::npos);
+            CHECK(message_of(forged).find("reaches over") != std::string::npos);
         }
         CHECK(products() == before);
-        forged = good;  // sums in bytes of scratch
+        forged = good;  // sums in raw bytes of scratch
         forged.specs[2] = {"uint8", {60}, {1}};
-        CHECK(said(forged) == "");
+        CHECK(message_of(forged) == "");
         forged.specs[2] = {"uint8", {59}, {1}};
-        CHECK(said(forged).find("reaches over") != std::string::npos);
+        CHECK(message_of(forged).find("reaches over") != std::string::npos);
     }
     KernelCall call = product("cublasLt", "matmul");
     call.args.push_back({4, 0});
     call.specs.insert(call.specs.begin() + 2, {"float32", {2}, {1}});
     call.inputs = 3;
     call.options["bias"] = true;
-    CHECK(said(call).find("bias (argument 2) reaches over 3 elements") != std::string::npos);
+    CHECK(message_of(call).find("bias (argument 2) reaches over 3 elements") != std::string::npos);
     call.options.erase("bias");
     call.options["residual"] = true;
     call.options["r_line"] = int64_t{3};
-    CHECK(said(call).find("residual (argument 2) reaches over 15 elements") != std::string::npos);
+    CHECK(message_of(call).find("residual (argument 2) reaches over 15 elements") != std::string::npos);
     call.specs[2] = call.specs[3];
-    CHECK(said(call) == "");
+    CHECK(message_of(call) == "");
     call.options["workspace_bytes"] = int64_t{-1};
-    CHECK(said(call).find("its workspace of -1 bytes") != std::string::npos);
+    CHECK(message_of(call).find("its workspace of -1 bytes") != std::string::npos);
 }

@@ -1,4 +1,4 @@
-// The team of threads: every part once, many times; what a busy pool answers; sleep; forks.
+// The thread pool: parts, exclusive use, sleep and fork.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ double cpu_seconds() {
 
 }  // namespace
 
-TEST_CASE("every part runs once, whatever the number of threads and parts") {
+TEST_CASE("every part runs once for any number of threads and parts") {
     for (const int threads : {1, 2, 3, 8}) {
         ThreadPool pool(threads);
         CHECK(pool.threads() == threads);
@@ -46,13 +46,13 @@ TEST_CASE("every part runs once, whatever the number of threads and parts") {
     }
 }
 
-TEST_CASE("what one part writes, the caller and the next run's parts read") {
+TEST_CASE("the caller and the next run see what each part wrote") {
     ThreadPool pool(4);
     std::vector<int64_t> cells(4, 0);
     REQUIRE(pool.try_acquire());
     constexpr int rounds = 5000;
     for (int round = 0; round < rounds; ++round) {
-        // Each part reads its neighbour's cell of the last round: plain memory, ordered by the pool alone.
+        // Each part reads its neighbor's cell of the previous round: plain memory, ordered by the pool only.
         std::vector<int64_t> next(4, 0);
         struct Both {
             std::vector<int64_t>*from, *to;
@@ -70,7 +70,7 @@ TEST_CASE("what one part writes, the caller and the next run's parts read") {
     for (const int64_t cell : cells) CHECK(cell == rounds);
 }
 
-TEST_CASE("a pool in use says so, and is free again after its release") {
+TEST_CASE("a pool in use cannot be acquired until its release") {
     ThreadPool pool(2);
     REQUIRE(pool.try_acquire());
     bool second = true;
@@ -80,7 +80,7 @@ TEST_CASE("a pool in use says so, and is free again after its release") {
     CHECK(run_once(pool, 2));
 }
 
-TEST_CASE("many callers of one pool: each has it or goes without") {
+TEST_CASE("concurrent callers of a pool each acquire it or are refused") {
     const auto pool = ThreadPool::shared(3);
     CHECK(ThreadPool::shared(3).get() == pool.get());
     CHECK(ThreadPool::shared(2).get() != pool.get());
@@ -102,7 +102,7 @@ TEST_CASE("many callers of one pool: each has it or goes without") {
     CHECK(wrong == 0);
 }
 
-TEST_CASE("an idle pool takes no processor time, and wakes up") {
+TEST_CASE("an idle pool uses no processor time, and wakes up") {
     ThreadPool pool(4);
     CHECK(run_once(pool, 4));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -113,7 +113,7 @@ TEST_CASE("an idle pool takes no processor time, and wakes up") {
 }
 
 #if !defined(__SANITIZE_THREAD__)
-TEST_CASE("a forked child gets workers of its own, even when the parent held the pool") {
+TEST_CASE("a forked child gets its own workers even if the parent held the pool") {
     ThreadPool pool(3);
     CHECK(run_once(pool, 3));
     REQUIRE(pool.try_acquire());

@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 _PUBLIC: dict[str, str] = {
     # running
     "InferenceSession": "inference.session",
-    "extract_ir": "frontends.torch",
+    "extract_ir": "frontends.torch.importer",
     "Receipt": "profiler.receipt",
     "profile": "profiler.trace",
     "ops": "inference",
@@ -24,7 +24,7 @@ _PUBLIC: dict[str, str] = {
     "generate": "llm.generate",
     # programs and devices
     "compile": "compiler.pipeline",
-    "load_onnx": "frontends.onnx",
+    "load_onnx": "frontends.onnx.importer",
     "CompiledProgram": "program.program",
     "CpuBackend": "runtime.backends",
     "CudaBackend": "runtime.backends",
@@ -49,8 +49,8 @@ _PUBLIC: dict[str, str] = {
     "KernelCall": "program.program",
     "WeightTransformRecipe": "program.program",
     # user kernels
-    "Launch": "kernels.user",
-    "Tasks": "kernels.user",
+    "Launch": "kernels.user.kernel",
+    "Tasks": "kernels.user.kernel",
     "kernel": "inference.user_kernels",
     "register_kernel": "inference.user_kernels",
     "verify_kernel": "inference.verify_kernel",
@@ -136,16 +136,16 @@ if TYPE_CHECKING:
     from .errors import UnavailableError as UnavailableError
     from .errors import WrongResult as WrongResult
     from .errors import XpuError as XpuError
-    from .frontends.onnx import load_onnx as load_onnx
-    from .frontends.torch import extract_ir as extract_ir
+    from .frontends.onnx.importer import load_onnx as load_onnx
+    from .frontends.torch.importer import extract_ir as extract_ir
     from .inference import ops as ops
     from .inference.partitioned.dag_executor import DAGExecutor as DAGExecutor
     from .inference.session import InferenceSession as InferenceSession
     from .inference.user_kernels import kernel as kernel
     from .inference.user_kernels import register_kernel as register_kernel
     from .inference.verify_kernel import verify_kernel as verify_kernel
-    from .kernels.user import Launch as Launch
-    from .kernels.user import Tasks as Tasks
+    from .kernels.user.kernel import Launch as Launch
+    from .kernels.user.kernel import Tasks as Tasks
     from .llm.generate import Completion as Completion
     from .llm.generate import Generator as Generator
     from .llm.generate import generate as generate

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Status:
-    """Whether something worked, and if not: why, and what to do."""
+    """The outcome of an operation: a code, a message and advice."""
 
     @property
     def code(self) -> str: ...
@@ -24,13 +24,13 @@ class Status:
 
     @property
     def refusals(self) -> list[tuple[int, str, str]]:
-        """Calls of a plan that libraries declined: position, why, what to do."""
+        """Calls that libraries refused: (position, reason, advice)."""
 
     @property
     def ok(self) -> bool: ...
 
 class LibraryInfo:
-    """What is known about a shared library of a vendor."""
+    """Facts about a vendor's shared library."""
 
     @property
     def status(self) -> Status: ...
@@ -45,7 +45,7 @@ class LibraryInfo:
     def absent(self) -> list[str]: ...
 
 class Search:
-    """Where to look for a library."""
+    """Where to look for a shared library."""
 
     def __init__(self, override_path: str = '', folders: Sequence[str] = []) -> None: ...
 
@@ -56,22 +56,24 @@ class Search:
     def folders(self) -> list[str]: ...
 
 def library_names() -> list[str]:
-    """Names of the libraries that the core knows."""
+    """Return the names of the libraries that the core knows."""
 
 def library_title(name: str) -> str:
-    """A reader's name of a library."""
+    """Return the display name of a library."""
 
 def library_variable(name: str) -> str:
-    """The environment variable that overrides the search for a library."""
+    """
+    Return the environment variable that overrides the search for a library.
+    """
 
 def library_info(name: str) -> LibraryInfo:
-    """What is known so far. Loads nothing."""
+    """Return the facts about a library. Loads nothing."""
 
 def open_library(name: str, search: Search) -> Status:
     """Load a library, once. An absent one is a Status, not an exception."""
 
 class Cache:
-    """One cache as core 0 sees it; sizes in bytes."""
+    """A cache of core 0; sizes in bytes."""
 
     @property
     def level(self) -> int: ...
@@ -152,6 +154,9 @@ class CudaDevice:
     def multiprocessors(self) -> int: ...
 
     @property
+    def shared_memory_per_block(self) -> int: ...
+
+    @property
     def memory_bytes(self) -> int: ...
 
     @property
@@ -173,7 +178,7 @@ class CudaFacts:
     def devices(self) -> list[CudaDevice]: ...
 
 def cpu_facts() -> CpuFacts:
-    """Facts about the host processor."""
+    """Return facts about the host processor."""
 
 def cuda_facts(search: Search) -> tuple[Status, CudaFacts]:
     """Load the CUDA driver and describe its devices: (status, facts)."""
@@ -181,7 +186,7 @@ def cuda_facts(search: Search) -> tuple[Status, CudaFacts]:
 EVENT_BYTES: int = 48
 
 def now_ns() -> int:
-    """Monotonic clock in nanoseconds, the one that events are stamped with."""
+    """Return the monotonic clock that stamps the events, in nanoseconds."""
 
 class EventRing:
     """Fixed-size ring of events from many threads."""
@@ -195,13 +200,13 @@ class EventRing:
         """Record a finished span; False when the ring is full."""
 
     def drain(self, out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> int:
-        """Move events into a byte view of a record array; returns how many."""
+        """Move events into a byte view of a record array; return their number."""
 
     def intern(self, name: str) -> int:
-        """The id of a name."""
+        """Return the id of a name."""
 
     def names(self) -> list[str]:
-        """All names; the index is the id."""
+        """Return all names; the index is the id."""
 
     @property
     def capacity(self) -> int: ...
@@ -212,8 +217,8 @@ class EventRing:
     @property
     def dropped(self) -> int: ...
 
-class Seen:
-    """One piece of work by the driver's own record."""
+class DeviceActivity:
+    """A kernel, copy or fill that the driver recorded."""
 
     @property
     def kind(self) -> str: ...
@@ -249,12 +254,12 @@ class Seen:
     def duration_ns(self) -> int: ...
 
 class Observation:
-    """Filled by the run that it is handed to."""
+    """The driver's record of one run."""
 
     def __init__(self) -> None: ...
 
     @property
-    def seen(self) -> list[Seen]: ...
+    def activities(self) -> list[DeviceActivity]: ...
 
     @property
     def graph(self) -> bool: ...
@@ -278,13 +283,13 @@ class Observation:
     def unmatched(self) -> int: ...
 
 def nvtx_open(search: Search) -> Status:
-    """Load NVTX, if it is there, and switch ranges on."""
+    """Load NVTX if it is installed, and enable ranges."""
 
 def nvtx_active() -> bool: ...
 
 def nvtx_each_call(on: bool) -> None:
     """
-    Whether each kernel call has a range of its own; then it is launched by itself, in no graph.
+    Give each kernel call a range of its own; plans then run as single launches.
     """
 
 def nvtx_push(name: str) -> int: ...
@@ -294,7 +299,7 @@ def nvtx_pop() -> int: ...
 def nvtx_mark(name: str) -> None: ...
 
 class MemoryStatistics:
-    """What a pool holds, in bytes, and what it has done."""
+    """Statistics of a memory pool, in bytes."""
 
     @property
     def live_bytes(self) -> int: ...
@@ -312,25 +317,25 @@ class MemoryStatistics:
     def reuses(self) -> int: ...
 
 def host_block(bytes: int) -> NDArray[numpy.uint8]:
-    """A block of the host's pool as a byte array, 64-byte aligned."""
+    """Allocate a block of the host's pool as a byte array, 64-byte aligned."""
 
 def address(bytes: NDArray[numpy.uint8]) -> int:
-    """Where a byte array lies."""
+    """Return the address of a byte array."""
 
 def dlpack_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, bits: int, owner: object) -> object:
-    """Memory as a DLPack capsule; owner keeps it alive."""
+    """Return memory as a DLPack capsule; owner keeps it alive."""
 
 def bfloat_words(tensor: object) -> NDArray[numpy.uint16]:
-    """The words of a bfloat16 tensor of any library, in place."""
+    """Return a uint16 view of a bfloat16 tensor of any library."""
 
 def host_memory() -> MemoryStatistics:
-    """Statistics of the host's pool."""
+    """Return statistics of the host's pool."""
 
 def trim_host_memory() -> int:
-    """Give cached blocks back to the system; returns how many bytes."""
+    """Free cached blocks; return the number of bytes."""
 
 class MapBy(enum.Enum):
-    """How object code gets a file to be mapped from."""
+    """The kind of file that object code is mapped from."""
 
     ANY = 0
 
@@ -347,12 +352,12 @@ class Module:
     def has(self, symbol: str) -> bool: ...
 
 def load_module(code: bytes, how: MapBy = ...) -> Module | Status:
-    """
-    Map an ELF shared object. Its digest must have been checked: code cannot be judged.
-    """
+    """Map an ELF shared object. The caller must have checked its digest."""
 
 def missing_requirements(required: Sequence[str]) -> list[str]:
-    """Those of the instruction sets and libraries that this machine lacks."""
+    """
+    Return those of the instruction sets and libraries that this machine lacks.
+    """
 
 class Backend:
     """A device driver."""
@@ -364,7 +369,7 @@ class Backend:
     def threads(self) -> int: ...
 
 class Dispatch:
-    """A kernel call that the null backend was given."""
+    """A kernel call that the null backend recorded."""
 
     @property
     def kernel(self) -> str: ...
@@ -382,43 +387,43 @@ class Dispatch:
     def params(self) -> list[int]: ...
 
 class NullBackend(Backend):
-    """Computes nothing and remembers every dispatch."""
+    """A backend that computes nothing and records every dispatch."""
 
     def dispatches(self) -> list[Dispatch]: ...
 
     def forget(self) -> None: ...
 
 def cpu_backend(threads: int) -> Backend:
-    """The host, on that many threads."""
+    """Return the CPU backend on that many threads."""
 
 def null_backend() -> NullBackend: ...
 
 def python_backend(driver: object) -> Backend:
-    """A backend whose driver is a Python object."""
+    """Return a backend whose driver is a Python object."""
 
 class Plan:
     """
     Calls over slots of memory: arena, inputs, outputs, weights and states.
     """
 
-    def __init__(self, name: str, arena_bytes: int, inputs: int, outputs: int, fixed: int, batch: int, module: Module | None, border_bytes: Sequence[int] = []) -> None: ...
+    def __init__(self, name: str, arena_bytes: int, inputs: int, outputs: int, weights: int, batch: int, module: Module | None, io_bytes: Sequence[int] = []) -> None: ...
 
     def add_call(self, kernel: str, symbol: str, args: Sequence[tuple[int, int]], inputs: int, params: list[int | float], tasks: int, grain: int, scratch_bytes: int, library: str = '', options: dict[str, object] = {}, specs: Sequence[tuple[str, Sequence[int], Sequence[int]]] = [], nodes: str = '') -> None: ...
 
-    def compiled_apart(self, module: Module | None) -> None:
-        """The last call's function lies in this module, not in the plan's."""
+    def set_own_module(self, module: Module | None) -> None:
+        """Set the module of the last call, if it is not the plan's."""
 
-    def add_handover(self, from_: tuple[int, int], output: int, bytes: int) -> None: ...
+    def add_output_copy(self, from_: tuple[int, int], output: int, bytes: int) -> None: ...
 
-class Fixed:
-    """Weights and states, bound for executors."""
+class WeightBindings:
+    """The addresses of a plan's weights and states."""
 
     def __init__(self, memory: Sequence[int], exclusive: bool, owner: object) -> None: ...
 
-    def share_turn(self, other: Fixed) -> None: ...
+    def share_state_lock(self, other: WeightBindings) -> None: ...
 
 class Counters:
-    """What an executor has done since it was made."""
+    """Counts of an executor."""
 
     @property
     def runs(self) -> int: ...
@@ -445,7 +450,7 @@ class Counters:
     def fetched(self) -> int: ...
 
 class Stop:
-    """Ends the runs that it is handed to, after the kernel that they are in."""
+    """A flag that stops the runs it is passed to after their current kernel."""
 
     def __init__(self) -> None: ...
 
@@ -456,9 +461,9 @@ class Stop:
 class Executor:
     """A plan that is ready to run."""
 
-    def run_arrays(self, fixed: Fixed, inputs: tuple[object, ...], outputs: tuple[object, ...], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, stop: Stop | None = None, observation: Observation | None = None) -> int | Status | None: ...
+    def run_arrays(self, weights: WeightBindings, inputs: tuple[object, ...], outputs: tuple[object, ...], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, stop: Stop | None = None, observation: Observation | None = None) -> int | Status | None: ...
 
-    def run_memory(self, fixed: Fixed, inputs: Sequence[int], outputs: Sequence[int], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, stop: Stop | None = None, stream: int | None = None) -> Status | None: ...
+    def run_memory(self, weights: WeightBindings, inputs: Sequence[int], outputs: Sequence[int], times: NDArray[numpy.int64] | None = None, ring: EventRing | None = None, stop: Stop | None = None, stream: int | None = None) -> Status | None: ...
 
     def cancel(self) -> None: ...
 
@@ -470,13 +475,15 @@ class Executor:
     @property
     def counters(self) -> Counters: ...
 
-def make_executor(backend: Backend, plan: Plan, borders: Sequence[tuple[object, Sequence[int]]], contexts: int) -> Executor | Status: ...
+def make_executor(backend: Backend, plan: Plan, io_specs: Sequence[tuple[object, Sequence[int]]], contexts: int) -> Executor | Status: ...
 
 def trust_arrays(type: object, probe: object, address: int, dtype: object, first_dim: int) -> bool:
-    """Whether arrays can be read in place, tried on one of them."""
+    """
+    Check the layout of NumPy arrays on one of them; return True if they can be read in place.
+    """
 
 class CudaBlock:
-    """Memory of a CUDA device; freed after the work queued with it."""
+    """A block of CUDA device memory, freed after the work that uses it."""
 
     @property
     def address(self) -> int: ...
@@ -485,10 +492,10 @@ class CudaBlock:
     def bytes(self) -> int: ...
 
     def used_on(self, stream: int) -> None:
-        """Work that uses it was queued on a stream that nobody waits for."""
+        """Record that work queued on a stream uses the block."""
 
 class CudaStream:
-    """A queue of work on a CUDA device."""
+    """A CUDA stream."""
 
     @property
     def handle(self) -> int: ...
@@ -498,22 +505,22 @@ class CudaStream:
     def done(self) -> bool | Status: ...
 
 class CudaEvent:
-    """A mark in a stream."""
+    """A CUDA event."""
 
     def record(self, stream: CudaStream) -> Status: ...
 
     def wait(self, stream: CudaStream) -> Status:
-        """The stream goes on when the mark is reached."""
+        """Make a stream wait for the event."""
 
     def synchronize(self) -> Status: ...
 
     def done(self) -> bool | Status: ...
 
     def since(self, start: CudaEvent) -> float | Status:
-        """Milliseconds from another mark to this one."""
+        """Return the milliseconds from another event to this one."""
 
 class CudaCounters:
-    """How runs reached the device."""
+    """Counts of graph launches and single launches."""
 
     @property
     def captures(self) -> int: ...
@@ -540,10 +547,10 @@ class CudaBackend(Backend):
     def device_name(self) -> str: ...
 
     def load(self, cubin: bytes) -> Module | Status:
-        """A CUBIN for this device."""
+        """Load a CUBIN for this device."""
 
     def block(self, bytes: int, stream: int | None = None) -> CudaBlock | Status:
-        """Memory, at once or in the order of a stream."""
+        """Allocate memory, for any stream or for one stream."""
 
     def upload(self, to: int, from_: NDArray[numpy.uint8]) -> Status: ...
 
@@ -555,55 +562,55 @@ class CudaBackend(Backend):
 
     def reported(self) -> Status:
         """
-        What kernels of queued runs that are done could not compute, told once.
+        Return the first error that kernels of completed queued runs reported, once.
         """
 
     def stream(self) -> CudaStream | Status: ...
 
     def wrap(self, handle: int) -> CudaStream:
-        """Somebody else's stream."""
+        """Wrap a stream that another library owns."""
 
     def event(self, timing: bool = True) -> CudaEvent | Status: ...
 
     def memory(self) -> MemoryStatistics:
-        """Statistics of the device's pool."""
+        """Return statistics of the device's pool."""
 
     def pinned(self) -> MemoryStatistics:
-        """Statistics of the page-locked pool."""
+        """Return statistics of the page-locked pool."""
 
     def trim(self) -> int:
-        """Give cached memory back; returns how many bytes."""
+        """Free cached memory; return the number of bytes."""
 
     def counters(self) -> CudaCounters: ...
 
     def declined(self) -> list[str]:
-        """Why plans run kernel by kernel that could have been a graph."""
+        """Return why plans run as single launches although graphs are enabled."""
 
 def cuda_backend(index: int, search: Search) -> CudaBackend | Status:
-    """Opens the device at an index."""
+    """Open the device at an index."""
 
 def cuda_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, bits: int, device: int, owner: object) -> object:
-    """Memory of a CUDA device as a DLPack capsule; owner keeps it alive."""
+    """Return CUDA memory as a DLPack capsule; owner keeps it alive."""
 
 def read_capsule(tensor: object) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, int], int, int, object]:
     """
-    What a DLPack tensor or capsule shows: address, shape, strides, device, code, bits, owner.
+    Return the fields of a DLPack tensor or capsule: address, shape, strides, device, code, bits, owner.
     """
 
 def nvrtc_version() -> tuple[Status, int, int]:
-    """Of the NVRTC that is loaded: (status, major, minor)."""
+    """Return the version of NVRTC: (status, major, minor)."""
 
 def nvrtc_compile(source: str, name: str, arch: str, options: Sequence[str] = []) -> tuple[Status, bytes, str]:
     """
-    The CUBIN of a CUDA C++ text for an architecture (sm_90a): (status, cubin, log). Needs no device.
+    Compile CUDA C++ to a CUBIN for an architecture (sm_90a): (status, cubin, log). Needs no device.
     """
 
 def trust_dtype(dtype: object, code: int, bits: int) -> None:
-    """NumPy's one object for a type, and DLPack's words for it."""
+    """Register a dtype object of NumPy with DLPack's type codes."""
 
 def knows_tensors(type: object) -> bool:
     """
-    Whether tensors of a type are read and made without a call into Python.
+    Return True if tensors of a type are read and created without a call into Python.
     """
 
 def show_tensor(tensor: object) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, int], tuple[int, int]] | None:
@@ -612,7 +619,7 @@ def show_tensor(tensor: object) -> tuple[tuple[int, ...], tuple[int, ...], tuple
     """
 
 class DispatchCounters:
-    """What a table of ops has done since it was made."""
+    """Counts of a table of ops."""
 
     @property
     def hits(self) -> int: ...
@@ -627,25 +634,25 @@ class DispatchCounters:
     def entries(self) -> int: ...
 
 class Ops:
-    """Single ops by what a call looks like: a look-up and a launch."""
+    """A cache of compiled ops: a call is a lookup and a launch."""
 
     def __init__(self, capacity: int) -> None: ...
 
     def run(self, op: int, policy: object, attributes: tuple[object, ...], operands: tuple[object, ...], out: object) -> object:
         """
-        The result; None where it is not known; a number where the caller must act; a Status.
+        Return the output, None if no entry exists, a number if the caller must act, or a Status.
         """
 
-    def put(self, op: int, policy: object, attributes: tuple[object, ...], operands: tuple[object, ...], executor: Executor | None, fixed: Fixed | None, inputs: Sequence[int], shape: Sequence[int], dtype: tuple[int, int], array_dtype: object, copies: int, payload: object) -> None:
-        """What the signature of this call means from now on."""
+    def put(self, op: int, policy: object, attributes: tuple[object, ...], operands: tuple[object, ...], executor: Executor | None, weights: WeightBindings | None, inputs: Sequence[int], shape: Sequence[int], dtype: tuple[int, int], array_dtype: object, copies: int, payload: object) -> None:
+        """Insert an entry for the signature of a call."""
 
     def payload(self, op: int, policy: object, attributes: tuple[object, ...], operands: tuple[object, ...]) -> object:
-        """What was put beside a signature, or None."""
+        """Return the payload of a signature, or None."""
 
     @staticmethod
     def unread(operands: tuple[object, ...]) -> int:
         """
-        Operands, by bit, that must be brought to another form; -1: one asks for a gradient.
+        Return a bit mask of operands to convert first; -1: one requires a gradient.
         """
 
     def know_policy(self, policy: object, number: int) -> None: ...
@@ -656,14 +663,14 @@ class Ops:
     def counters(self) -> DispatchCounters: ...
 
 class TensorRun:
-    """Runs of a program on tensors that lie on its device."""
+    """A runner of a program on tensors that are on its device."""
 
     def __init__(self, executor: Executor, inputs: Sequence[tuple[str, Sequence[int], tuple[int, int], object]], outputs: Sequence[tuple[str, Sequence[int], tuple[int, int], object]], device_type: int, device_index: int) -> None: ...
 
-    def fits(self, given: dict[str, object]) -> bool:
-        """Whether run() would take them."""
+    def fits(self, tensors: dict[str, object]) -> bool:
+        """Return True if run() would accept the tensors."""
 
-    def run(self, fixed: Fixed, given: dict[str, object], stop: Stop | None = None) -> dict[str, object] | Status | None: ...
+    def run(self, weights: WeightBindings, tensors: dict[str, object], stop: Stop | None = None) -> dict[str, object] | Status | None: ...
 
 def set_host_kernels(find: object) -> None:
-    """Who finds the Python functions that plans call."""
+    """Set the lookup of Python functions that plans call."""

@@ -1,4 +1,4 @@
-"""Values in another dtype: floats rounded once, integers wrapped. What the interpreter and weight recipes both mean by a cast."""
+"""Numeric casts, shared by the interpreter and the weight recipes: floats are rounded once, integers wrap."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _NATIVE_FLOATS = (DType.FLOAT16, DType.FLOAT32, DType.FLOAT64)
 
 
 def to(x: Array, dtype: DType) -> Array:
-    """Values in another type: floats rounded half to even, integers wrapped, fractions cut off, complex without its imaginary part.
+    """Cast an array: floats round half to even, integers wrap, fractions are truncated, the imaginary part of a complex number is dropped.
 
-    A float beyond an integer type's range has no defined value in PyTorch or ONNX; here it wraps from int64, whose own
-    overflow gives its minimum (what x86 does). NaN becomes int64's minimum before wrapping.
+    A float beyond an integer type's range has no defined value in PyTorch or ONNX; here it goes
+    through int64, which overflows to its minimum as on x86, and then wraps. NaN becomes int64's minimum before it wraps.
     """
     source = DType.of(x.dtype)
     if source is dtype:
         return x
     if dtype is DType.STRING or source is DType.STRING:
-        raise ValueError(f"text needs a cast: {source.value} to {dtype.value}")
+        raise ValueError(f"strings need the op cast: {source.value} to {dtype.value}")
     if source.is_complex and not dtype.is_complex:
         x, source = x.real, DType.of(x.real.dtype)
     if dtype is DType.BOOL:
@@ -42,7 +42,7 @@ def to(x: Array, dtype: DType) -> Array:
 
 
 def _whole(x: Array, dtype: DType) -> Array:
-    """The integer part of float64 values, in uint64 where only that can hold them, else int64."""
+    """Return the integer part of float64 values, as int64, or as uint64 for a cast to uint64."""
     if dtype is DType.UINT64:
         large = (x >= 2.0**63) & (x < 2.0**64)
         low = np.where(large, x - 2.0**63, x).astype(np.int64).astype(np.uint64)
@@ -52,7 +52,7 @@ def _whole(x: Array, dtype: DType) -> Array:
 
 
 def wrap(x: Array, dtype: DType) -> Array:
-    """Integers (or bool) modulo two to the bits of the type."""
+    """Wrap integers (or bool) modulo 2**bits of the type."""
     if dtype.bits >= 8:
         return x.astype(dtype.numpy)
     span = 1 << dtype.bits
@@ -62,7 +62,7 @@ def wrap(x: Array, dtype: DType) -> Array:
 
 
 def round_to_odd(x: Array) -> Array:
-    """float64 to float32 such that rounding on to a narrower type equals rounding once.
+    """Round float64 to float32 so that a second rounding to a narrower type gives the same value as one direct rounding.
 
     The last bit of an inexact result is set (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
     """

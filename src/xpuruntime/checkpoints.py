@@ -1,7 +1,7 @@
-"""Checkpoints as frameworks save them: one safetensors file or shards with an index, under names that may differ in a prefix.
+"""Checkpoints as frameworks save them: one safetensors file, or shards with an index. Tensor names may differ from the model's by a prefix.
 
 arrays = read_checkpoint("Qwen2.5-0.5B")                      # a folder, model.safetensors or model.safetensors.index.json
-array = Source("weights", "Qwen2.5-0.5B", weights).find(weight)
+array = WeightSource("weights", "Qwen2.5-0.5B", weights).find(weight)
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from .files import read_regular
 from .tensor_files import read_safetensors
 from .types import TensorSpec
 
-__all__ = ["Source", "Wanted", "WeightLike", "match_names", "read_checkpoint"]
+__all__ = ["CheckpointWeight", "WeightLike", "WeightSource", "match_names", "read_checkpoint"]
 
 _INDEX = ".safetensors.index.json"
 _MAX_INDEX = 100 << 20
-_MOST_PARTS = 32  # of a name, that a prefix may take away
+_MOST_PARTS = 32  # leading name parts that prefix matching may strip
 
 
 class WeightLike(Protocol):
-    """A weight of a graph or of a program, as far as finding its array goes. ``data``: its own elements, None or empty where it has none."""
+    """The fields of a graph's or a program's weight that finding its array needs. ``data`` holds its own elements; None or empty without any."""
 
     @property
     def name(self) -> str: ...
@@ -43,22 +43,22 @@ class WeightLike(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """One weight of a model. ``names``: its own name, then those of the same tensor elsewhere: tied weights, and what its checkpoints call it."""
+class CheckpointWeight:
+    """A weight to find in a checkpoint. ``names``: its own name, then names of the same tensor: of tied weights, and in its checkpoints."""
 
     names: tuple[str, ...]
     spec: TensorSpec
 
 
-class Source:
-    """Where a model's arrays come from: a checkpoint's path, arrays by name, or None for the weights' own files and data.
+class WeightSource:
+    """The origin of a model's arrays: the path of a checkpoint, arrays by name, or None for the weights' own files and data.
 
-    aliases: further names of a weight's tensor, by the weight's name; read from files, so anything else is passed over.
-    In a folder, a weight that names a file of its own is looked up there, and the others in the checkpoint that the folder holds.
+    aliases: further names of a weight's tensor, by the weight's name. They come from files, so malformed entries are ignored.
+    With a folder, a weight that names a file is read from that file in it; all others are read from the folder's checkpoint.
     """
 
     def __init__(self, who: str, source: Any, weights: Iterable[WeightLike], aliases: Any = None) -> None:
-        asked = [w for w in weights if not _held(w)]
+        from_checkpoint = [w for w in weights if not _held(w)]
         self.arrays: Mapping[str, Any] = {}
         self.folder: Path | None = None
         self._saved = False
@@ -67,17 +67,17 @@ class Source:
         elif source is not None:
             path = Path(source)
             if path.is_dir():
-                self.folder, asked = path, [w for w in asked if not w.file]
-            if asked or self.folder is None:
+                self.folder, from_checkpoint = path, [w for w in from_checkpoint if not w.file]
+            if from_checkpoint or self.folder is None:
                 self.arrays, self._saved = read_checkpoint(path), True
-        wanted = [Wanted(_names(w, aliases), w.spec) for w in asked]
-        self._keys = match_names(who, wanted, self.arrays) if self.arrays else {}
+        queries = [CheckpointWeight(_names(w, aliases), w.spec) for w in from_checkpoint]
+        self._keys = match_names(who, queries, self.arrays) if self.arrays else {}
 
     def find(self, weight: WeightLike) -> Any:
-        """Return the array or tensor of a weight, of whatever type it has there; None where the source has none."""
+        """Return the array or tensor of a weight, in the type that it has there; None if the source has none."""
         for key in (self._keys.get(weight.name, weight.name), weight.key):
             array = self.arrays.get(key) if key else None
-            # A checkpoint may keep what the model makes by itself, in another type; the model's own is used then.
+            # A checkpoint may store a constant of the model in another type: the model's own array is used then.
             if array is not None and not (self._saved and _held(weight) and not _fits(array, weight.spec)):
                 return array
         return None
@@ -110,13 +110,13 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     missing = [name for name in _shards(path) if name not in arrays]
     if missing:
         raise FormatError(
-            f"checkpoint {path}", "names a tensor that no shard has", got=", ".join(missing[:3])
+            f"checkpoint {path}", "lists a tensor that no shard has", got=", ".join(missing[:3])
         )
     return arrays
 
 
 def _main_file(folder: Path) -> Path:
-    """The index of a folder, or its only safetensors file."""
+    """Return the index of a folder, or its only safetensors file."""
     for pattern in (f"*{_INDEX}", "*.safetensors"):
         files = sorted(folder.glob(pattern))
         preferred = [f for f in files if f.name.startswith("model.")]
@@ -137,54 +137,54 @@ def _main_file(folder: Path) -> Path:
 
 
 def _shards(index: Path) -> dict[str, str]:
-    """Tensor name -> file name."""
+    """Return the file name of each tensor that the index lists."""
     who = f"checkpoint {index}"
     try:
         if index.stat().st_size > _MAX_INDEX:
-            raise FormatError(who, "has an index over 100 MiB", got=f"{index.stat().st_size} bytes")
-        found = json.loads(read_regular(index))["weight_map"]
+            raise FormatError(who, "has an index larger than 100 MiB", got=f"{index.stat().st_size} bytes")
+        files = json.loads(read_regular(index))["weight_map"]
     except OSError as error:
         raise FormatError(who, "cannot be read", got=error.strerror, do="Check the path.") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(who, "has a damaged index", got=str(error)[:200]) from error
-    if not isinstance(found, dict) or not all(isinstance(f, str) for f in found.values()):
-        raise FormatError(who, "has a damaged index", got="a weight_map that is no map of names to files")
-    for file in found.values():
+    if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
+        raise FormatError(who, "has a damaged index", got="a weight_map that does not map names to files")
+    for file in files.values():
         if Path(file).name != file:
             raise FormatError(who, "names a file outside its folder", got=file[:200])
-    return found
+    return files
 
 
-def match_names(who: str, wanted: Iterable[Wanted], arrays: Mapping[str, Any]) -> dict[str, str]:
-    """Return the checkpoint's name of each wanted weight that is there, by the weight's own name.
+def match_names(who: str, weights: Iterable[CheckpointWeight], arrays: Mapping[str, Any]) -> dict[str, str]:
+    """Return the checkpoint's name of each wanted weight that it has, by the weight's own name.
 
-    A weight is found by one of its names. Where some are missing, one prefix may be added to all names or taken from them (``model.`` of a
-    base model in a larger one), if then every weight is there in its shape and dtype. Raises InputError where two prefixes would do.
+    A weight is found by any of its names. If some are missing, one prefix may be added to or removed from all names (``model.`` of a base
+    model in a larger one), provided that every weight is then found with its shape and dtype. Raises InputError if two prefixes would work.
     """
-    wanted = list(wanted)
-    direct = {w.names[0]: next((n for n in w.names if n in arrays), "") for w in wanted}
-    missing = [w for w in wanted if not direct[w.names[0]]]
+    weights = list(weights)
+    direct = {w.names[0]: next((n for n in w.names if n in arrays), "") for w in weights}
+    missing = [w for w in weights if not direct[w.names[0]]]
     if not missing:
         return direct
-    found: tuple[str, dict[str, str]] | None = None
+    match: tuple[str, dict[str, str]] | None = None
     for strip, add in _prefixes(missing[0].names, arrays):
-        keys = _renamed(wanted, arrays, strip, add)
+        keys = _renamed(weights, arrays, strip, add)
         shown = repr(add) if add else f"none for {strip!r}"
-        if keys is None or (found is not None and keys == found[1]):
+        if keys is None or (match is not None and keys == match[1]):
             continue
-        if found is not None:
+        if match is not None:
             raise InputError(
                 who,
-                "fit the checkpoint under several prefixes",
-                got=f"{found[0]} or {shown}",
-                do="Hand in the arrays by name.",
+                "match the checkpoint under several prefixes",
+                got=f"{match[0]} or {shown}",
+                do="Pass the arrays by name.",
             )
-        found = shown, keys
-    return found[1] if found is not None else {name: key for name, key in direct.items() if key}
+        match = shown, keys
+    return match[1] if match is not None else {name: key for name, key in direct.items() if key}
 
 
 def _prefixes(names: Iterable[str], arrays: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(what to take away, what to add) that would bring one of the names to a name of the checkpoint."""
+    """Return each (prefix to remove, prefix to add) that turns one of the names into a name of the checkpoint."""
     for name in names:
         parts = name.split(".", _MOST_PARTS)
         for i in range(len(parts)):
@@ -197,11 +197,11 @@ def _prefixes(names: Iterable[str], arrays: Mapping[str, Any]) -> Iterator[tuple
 
 
 def _renamed(
-    wanted: Iterable[Wanted], arrays: Mapping[str, Any], strip: str, add: str
+    weights: Iterable[CheckpointWeight], arrays: Mapping[str, Any], strip: str, add: str
 ) -> dict[str, str] | None:
-    """Every weight's name in the checkpoint under one prefix; None where one is missing or of another type."""
+    """Return every weight's name in the checkpoint under one prefix; None if one is missing or has another shape or dtype."""
     keys = {}
-    for w in wanted:
+    for w in weights:
         renamed = (add + n.removeprefix(strip) for n in w.names if n.startswith(strip))
         key = next((n for n in renamed if n in arrays and _fits(arrays[n], w.spec)), None)
         if key is None:
@@ -211,6 +211,6 @@ def _renamed(
 
 
 def _fits(array: Any, spec: TensorSpec) -> bool:
-    """Whether an array or a tensor is of a weight's shape and dtype."""
+    """Return True if an array or a tensor has a weight's shape and dtype."""
     name = str(getattr(array, "dtype", "")).removeprefix("torch.")
     return name == spec.dtype.value and tuple(getattr(array, "shape", ())) == spec.shape

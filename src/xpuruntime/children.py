@@ -1,4 +1,4 @@
-"""Child processes and their temporary folders: none imports from the current folder, and none leaves anything behind."""
+"""Child processes and their temporary folders. A child never imports from the current folder, and its files are always removed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pathlib import Path
 
 __all__ = ["environment", "python", "run", "scratch"]
 
-_SETTLED_S = 60.0  # a folder that is younger may not be locked yet by the process that made it
+_SETTLED_S = 60.0  # seconds: a younger folder may not be locked yet by the process that created it
 
 
 def python(*arguments: str) -> list[str]:
-    """Return the command of a fresh interpreter. ``-P``: a file called numpy.py in the current folder is not numpy."""
+    """Return the command line of a new interpreter. ``-P`` keeps a file numpy.py in the current folder from shadowing NumPy."""
     return [sys.executable, "-P", *arguments]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of a child: this process's, its import path without the current folder, and ``more``."""
+    """Return the environment of a child: this process's, without the current folder in the import path, plus ``more``."""
     paths = [p for p in sys.path if Path(p).is_absolute()]
     return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(paths), **more}
 
@@ -34,9 +34,9 @@ def environment(**more: str) -> dict[str, str]:
 def run(
     command: Sequence[str], seconds: float, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end and return its texts and exit code. Raise OSError, subprocess.TimeoutExpired.
+    """Run a command and return its output and exit code. Raise OSError, subprocess.TimeoutExpired.
 
-    It leads a process group, which is killed when this is left by an exception: a compiler's own children end with it.
+    The command leads a process group. An exception here kills the whole group, so a compiler's own children end, too.
     """
     with subprocess.Popen(
         command,
@@ -59,14 +59,16 @@ def run(
 
 @contextlib.contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
-    """A temporary folder, removed at the end, by SIGTERM too. Those of processes that were killed are removed at the beginning."""
+    """Yield a temporary folder that is removed at the end, on SIGTERM too. Folders of killed processes are removed first."""
     _sweep(prefix)
     with _sigterm_unwinds():
         folder = Path(tempfile.mkdtemp(prefix=prefix))
         try:
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX)  # held until this process ends, however it ends
+                fcntl.flock(
+                    handle, fcntl.LOCK_EX
+                )  # the kernel releases it when this process ends, even by SIGKILL
                 yield folder
             finally:
                 os.close(handle)
@@ -75,12 +77,12 @@ def scratch(prefix: str) -> Iterator[Path]:
 
 
 class _Terminated(BaseException):
-    """SIGTERM arrived."""
+    """A SIGTERM that arrived inside the block."""
 
 
 @contextlib.contextmanager
 def _sigterm_unwinds() -> Iterator[None]:
-    """Let SIGTERM leave this block like an exception, then end the process as it would have. A handler of the user's own stays."""
+    """Turn SIGTERM into an exception inside the block, then end the process by it. A handler that the user installed stays."""
     own = threading.current_thread() is threading.main_thread()
     if not own or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -102,7 +104,7 @@ def _sigterm_unwinds() -> Iterator[None]:
 
 
 def _sweep(prefix: str) -> None:
-    """Remove this user's folders of that prefix whose process is gone."""
+    """Remove this user's folders with the prefix whose process has ended."""
     before = time.time() - _SETTLED_S
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with contextlib.suppress(OSError):

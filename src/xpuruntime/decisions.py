@@ -1,7 +1,7 @@
 """Support, Candidate, Decision: every choice that xpuruntime makes, with its reasons, as plain data.
 
-A "no" without a reason is a programming error. The list of reason codes is closed: tools may branch on a code,
-people read the text beside it. ``docs/concepts.md`` shows the table.
+A rejection without a reason is a programming error. The list of reason codes is closed: tools may branch on a code,
+and people read the text next to it. ``docs/concepts/core-concepts.md`` has the table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["REASONS", "Candidate", "Decision", "Reason", "Support"]
 
 
 class Reason(enum.StrEnum):
-    """Why a candidate was chosen or rejected. Closed: a new code is a change of this list and its docs."""
+    """Codes for why a candidate was chosen or rejected. The list is closed: a new code changes this enum and its docs."""
 
     # why not
     NOT_INSTALLED = "not_installed"
@@ -57,45 +57,45 @@ class Reason(enum.StrEnum):
 
 
 REASONS: dict[Reason, str] = {
-    Reason.NOT_INSTALLED: "the package or library is not on this machine",
+    Reason.NOT_INSTALLED: "the package or library is not installed on this machine",
     Reason.VERSION_UNSUPPORTED: "the installed version is outside the supported range",
-    Reason.NOT_IMPLEMENTED: "xpuruntime knows the word but this release does not implement it",
-    Reason.NO_DEVICE: "no such device on this machine",
-    Reason.DEVICE_REFUSED: "the vendor sees or knows the device but refuses to use it; its text is repeated",
-    Reason.DEVICE_MISMATCH: "the candidate does not drive this kind of device",
-    Reason.PRECISION_UNSUPPORTED: "the candidate cannot compute in this precision on this device",
+    Reason.NOT_IMPLEMENTED: "the policy word is valid, but this release does not implement it",
+    Reason.NO_DEVICE: "this machine has no such device",
+    Reason.DEVICE_REFUSED: "the vendor's library knows the device but cannot use it; the text is the vendor's",
+    Reason.DEVICE_MISMATCH: "the candidate does not support this kind of device",
+    Reason.PRECISION_UNSUPPORTED: "the candidate does not support this precision on this device",
     Reason.FORMAT_UNSUPPORTED: "the candidate does not read this model format",
-    Reason.OP_UNSUPPORTED: "the model holds an op that the candidate does not have",
-    Reason.SHAPE_UNSUPPORTED: "the candidate cannot take these shapes (for example dynamic ones)",
-    Reason.DTYPE_UNSUPPORTED: "the candidate cannot take this element type",
-    Reason.OPTION_UNKNOWN: "an option handed to the candidate is not one that it knows",
-    Reason.BUILD_FAILED: "the vendor failed to compile the model; its text is repeated",
-    Reason.INTERNAL_ERROR: "xpuruntime's own code failed; the text names the folder of a reproduction",
-    Reason.RUN_FAILED: "the vendor failed while running; its text is repeated",
-    Reason.TIMED_OUT: "the bounded time ran out",
+    Reason.OP_UNSUPPORTED: "the model has an op that the candidate does not implement",
+    Reason.SHAPE_UNSUPPORTED: "the candidate does not support these shapes (for example dynamic ones)",
+    Reason.DTYPE_UNSUPPORTED: "the candidate does not support this element type",
+    Reason.OPTION_UNKNOWN: "the candidate does not know one of the options given to it",
+    Reason.BUILD_FAILED: "the vendor failed to compile the model; the text is the vendor's",
+    Reason.INTERNAL_ERROR: "xpuruntime's own code failed; the text names a folder with a reproduction",
+    Reason.RUN_FAILED: "the vendor failed while running; the text is the vendor's",
+    Reason.TIMED_OUT: "the time limit was reached",
     Reason.WRONG_RESULT: "its outputs disagree with the reference or with the other candidates",
-    Reason.SLOWER: "measured, right, and slower than the chosen one",
-    Reason.WORKSPACE_EXCEEDED: "needs more workspace than the policy allows",
+    Reason.SLOWER: "its outputs are right, and it was measured slower than the chosen one",
+    Reason.WORKSPACE_EXCEEDED: "it needs more workspace than the policy allows",
     Reason.FORBIDDEN: "a policy rule forbids it",
-    Reason.NOT_REQUESTED: "the user asked for another one by name, or it is taken only where it is asked for",
-    Reason.LOWER_PREFERENCE: "usable, but another one stands before it in the order of preference",
-    Reason.NOT_APPLICABLE: "the rule has no meaning for who owns the region",
+    Reason.NOT_REQUESTED: "the user named another one, or it is only used when it is named",
+    Reason.LOWER_PREFERENCE: "usable, but another one is earlier in the preference order",
+    Reason.NOT_APPLICABLE: "the rule does not apply to the engine that runs the region",
     Reason.REQUESTED: "the user named it",
     Reason.FORCED: "a policy rule with `use` forces it",
-    Reason.PREFERRED: "a policy rule with `prefer` puts it first",
-    Reason.FASTEST: "the fastest measured candidate whose outputs are right",
+    Reason.PREFERRED: "a policy rule with `prefer` lists it first",
+    Reason.FASTEST: "the fastest measured candidate with right outputs",
     Reason.RECORDED: "an earlier measurement in the store chose it",
-    Reason.FALLBACK: "what was asked for cannot be had, and the policy allows this instead",
-    Reason.DEFAULT: "first usable one in the built-in order",
-    Reason.ONLY_ONE: "no other candidate exists",
+    Reason.FALLBACK: "the requested one is unavailable, and the policy allows this fallback",
+    Reason.DEFAULT: "the first usable one in the built-in order",
+    Reason.ONLY_ONE: "it is the only candidate",
     Reason.CHECKED: "its outputs were compared with an independent reference and agree",
-    Reason.NOT_CHECKED: "it is used without a comparison of its outputs with a reference",
+    Reason.NOT_CHECKED: "its outputs were not compared with a reference",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Whether something can be done: yes, or no with a code, a reason and what to do about it."""
+    """The answer to "can this be done?": yes, or no with a code, a reason and advice."""
 
     ok: bool
     code: Reason | None = None
@@ -104,7 +104,7 @@ class Support:
 
     @classmethod
     def yes(cls) -> Support:
-        """It can."""
+        """Return the answer yes."""
         return cls(True)
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class Support:
 
     @classmethod
     def no(cls, code: Reason, reason: str, *, do: str = "") -> Support:
-        """It cannot. Raises ValueError when the reason is empty."""
+        """Return the answer no. Raises ValueError if the reason is empty."""
         return cls(False, Reason(code), reason.strip(), do)
 
     def __bool__(self) -> bool:
@@ -122,7 +122,7 @@ class Support:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One thing that could have been chosen: why it was or was not, and what was measured (plain JSON data)."""
+    """One alternative of a choice: why it was or was not chosen, and what was measured (plain JSON data)."""
 
     name: str
     code: Reason
@@ -132,13 +132,13 @@ class Candidate:
 
     @classmethod
     def rejected(cls, name: str, support: Support, **facts: Any) -> Candidate:
-        """A candidate that answered no. Raises ValueError for a yes."""
+        """Return a rejected candidate. Raises ValueError for a support that says yes."""
         if support.ok or support.code is None:
-            raise ValueError(f"candidate {name!r} is rejected with a support that says yes")
+            raise ValueError(f"candidate {name!r} cannot be rejected with a support that says yes")
         return cls(name, support.code, support.reason, support.do, facts)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; ``from_json`` gives an equal value back."""
+        """Return plain data, which ``from_json`` reads."""
         data: dict[str, Any] = {"name": self.name, "code": self.code.value, "reason": self.reason}
         if self.do:
             data["do"] = self.do
@@ -148,7 +148,7 @@ class Candidate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Candidate:
-        """The inverse of ``to_json``. Raises ValueError for an unknown code and for fields of other types, KeyError."""
+        """Build the value from ``to_json``'s data. Raises ValueError for an unknown code and for fields of other types, KeyError."""
         name, reason, do, facts = data["name"], data["reason"], data.get("do", ""), data.get("facts", {})
         if not (all(type(text) is str for text in (name, reason, do)) and isinstance(facts, Mapping)):
             raise ValueError("a candidate has name, reason and do as text, and facts as an object")
@@ -157,10 +157,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One choice. ``chosen`` is None when nothing could be had; ``rejected`` holds every other candidate.
+    """One choice. ``chosen`` is None if no candidate is usable; ``rejected`` holds every other candidate.
 
-    question: what was asked, one of a few words: ``engine``, ``precision``, ``kernel matmul`` ...
-    subject:  what it was asked for: a model, a region id or a node name.
+    question: what was chosen: ``engine``, ``precision``, ``kernel matmul`` ...
+    subject:  what it was chosen for: a model, a region id or a node name.
     """
 
     question: str
@@ -169,10 +169,10 @@ class Decision:
     rejected: tuple[Candidate, ...] = ()
 
     def explain(self) -> str:
-        """Readable lines: the choice first, then each rejected candidate with code, reason and advice."""
+        """Describe the choice in lines: the chosen candidate, then each rejected one with code, reason and advice."""
         head = f"{self.question} for {self.subject}: "
         if self.chosen is None:
-            lines = [head + "nothing could be had"]
+            lines = [head + "no usable candidate"]
         else:
             lines = [f"{head}{self.chosen.name} ({self.chosen.code.value}: {self.chosen.reason})"]
         for c in self.rejected:
@@ -183,7 +183,7 @@ class Decision:
     __str__ = explain
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; ``from_json`` gives an equal value back."""
+        """Return plain data, which ``from_json`` reads."""
         return {
             "question": self.question,
             "subject": self.subject,
@@ -193,7 +193,7 @@ class Decision:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Decision:
-        """The inverse of ``to_json``. Raises ValueError, KeyError."""
+        """Build the value from ``to_json``'s data. Raises ValueError, KeyError."""
         chosen = data["chosen"]
         if not (type(data["question"]) is str and type(data["subject"]) is str):
             raise ValueError("a decision has question and subject as text")
@@ -206,5 +206,5 @@ class Decision:
 
 
 def first_advice(candidates: Iterable[Candidate]) -> str:
-    """The first piece of advice among candidates, for the ``do`` of an error."""
+    """Return the first piece of advice among candidates, for the ``do`` of an error."""
     return next((c.do for c in candidates if c.do), "")

@@ -17,30 +17,32 @@ __all__ = ["Dim", "DimLike", "dim", "parse_dim", "substitute", "symbols_of"]
 
 
 class _FloorDiv(NamedTuple):
-    """The atom ``num // den`` that no rule could simplify."""
+    """The atom ``num // den`` after simplification."""
 
     num: Dim
     den: Dim
 
 
 _Atom: TypeAlias = "str | _FloorDiv"
-# A product of n sums of two symbols has 2**n terms: a hostile file must not hang its reader.
+# A product of n sums of two symbols has 2**n terms. A malicious file must not hang its reader.
 _MOST_TERMS = 4096
-# Powers of one symbol and divisions of divisions double with each step: 40 nodes of shape arithmetic are terabytes of text.
+# Nested powers and divisions double the text with each step: 40 nodes of shape arithmetic would print terabytes.
 _MOST_LENGTH = 1 << 16
-_Monomial: TypeAlias = "tuple[_Atom, ...]"  # sorted by text; a power is a repetition; () is the constant term
+_Monomial: TypeAlias = (
+    "tuple[_Atom, ...]"  # sorted by text; a power repeats its atom; () is the constant term
+)
 
 
 def _atom_text(atom: _Atom) -> str:
     if isinstance(atom, str):
-        # Keywords do not parse as names, and names beyond ASCII would come back normalised (NFKC).
+        # Quote keywords, which do not parse as names, and non-ASCII names, which ast would normalize (NFKC).
         plain = atom.isascii() and atom.isidentifier() and not keyword.iskeyword(atom)
         return atom if plain else repr(atom)
     return f"({_operand(atom.num)}//{_operand(atom.den)})"
 
 
 def _operand(value: Dim) -> str:
-    """A side of a division: bare where it is one symbol or a number, else in brackets."""
+    """Return the text of a division's operand, in brackets unless it is one symbol or a number."""
     text = str(value)
     ((monomial, coefficient),) = value._terms if len(value._terms) == 1 else ((("", ""), 0),)
     bare = (len(monomial) == 1 and coefficient == 1) or (monomial == () and coefficient > 0)
@@ -48,8 +50,8 @@ def _operand(value: Dim) -> str:
 
 
 class Dim:
-    """A symbolic extent; use ``dim("n")``, ``parse_dim("2*n + 1")`` and arithmetic. Never a plain constant:
-    arithmetic that yields one hands back an ``int``. Assumes symbols are non-negative and divisors non-zero.
+    """A symbolic extent, from ``dim("n")``, ``parse_dim("2*n + 1")`` or arithmetic. Arithmetic with a constant result returns an
+    ``int``. Symbols are assumed to be non-negative and divisors to be non-zero.
     """
 
     __slots__ = ("__dict__", "_terms")
@@ -59,7 +61,7 @@ class Dim:
 
     @cached_property
     def _length(self) -> int:
-        """About the number of characters of the text, without making it."""
+        """Approximate number of characters of the text, which is not built."""
         return sum(_coefficient_length(c) + sum(map(_atom_length, m)) for m, c in self._terms)
 
     @cached_property
@@ -89,14 +91,14 @@ class Dim:
     @property
     def symbols(self) -> frozenset[str]:
         """Every symbol in the expression."""
-        found: set[str] = set()
+        names: set[str] = set()
         for monomial, _ in self._terms:
             for atom in monomial:
-                found |= {atom} if isinstance(atom, str) else symbols_of(atom.num) | symbols_of(atom.den)
-        return frozenset(found)
+                names |= {atom} if isinstance(atom, str) else symbols_of(atom.num) | symbols_of(atom.den)
+        return frozenset(names)
 
     def substitute(self, values: Mapping[str, DimLike]) -> DimLike:
-        """The expression with symbols replaced; an int when all are known. Raises ZeroDivisionError."""
+        """Return the expression with symbols replaced; an int if all are known. Raises ZeroDivisionError."""
         total: DimLike = 0
         for monomial, coefficient in self._terms:
             product: DimLike = coefficient
@@ -117,9 +119,11 @@ class Dim:
     def __mul__(self, other: DimLike) -> DimLike:
         mine, others = len(self._terms), len(list(_terms(other)))
         if mine * others > _MOST_TERMS:
-            raise ValueError(f"a product of dims would have over {_MOST_TERMS} terms")
-        if mine * _length(other) + others * self._length > 16 * _MOST_LENGTH:  # some of it may cancel
-            raise ValueError(f"a product of dims would have over {_MOST_LENGTH} characters")
+            raise ValueError(f"a product of dims would have more than {_MOST_TERMS} terms")
+        if (
+            mine * _length(other) + others * self._length > 16 * _MOST_LENGTH
+        ):  # terms may cancel: test before refusing
+            raise ValueError(f"a product of dims would have more than {_MOST_LENGTH} characters")
         terms: dict[_Monomial, int] = {}
         for left, a in self._terms:
             for right, b in _terms(other):
@@ -162,11 +166,11 @@ def _length(value: DimLike) -> int:
 
 
 def _bounded(value: Dim) -> Dim:
-    """The dim. Raises ValueError for one that only a hostile file has; a symbol alone may have any name."""
+    """Return the dim if its text is not too long, else raise ValueError. A single symbol may have any name."""
     if value._length > _MOST_LENGTH and not (
         len(value._terms) == 1 and len(value._terms[0][0]) == 1 and isinstance(value._terms[0][0][0], str)
     ):
-        raise ValueError(f"a dim would have over {_MOST_LENGTH} characters")
+        raise ValueError(f"a dim would have more than {_MOST_LENGTH} characters")
     return value
 
 
@@ -176,12 +180,12 @@ def _term_key(term: tuple[_Monomial, int]) -> tuple[int, tuple[str, ...]]:
 
 
 def symbols_of(value: DimLike) -> frozenset[str]:
-    """Every symbol in a dim; none in an integer."""
+    """Return every symbol in a dim; none in an integer."""
     return value.symbols if isinstance(value, Dim) else frozenset()
 
 
 def substitute(value: DimLike, values: Mapping[str, DimLike]) -> DimLike:
-    """A dim with symbols replaced; an integer stays. Raises ZeroDivisionError."""
+    """Return a dim with symbols replaced; an integer stays. Raises ZeroDivisionError."""
     return value.substitute(values) if isinstance(value, Dim) else value
 
 
@@ -199,7 +203,7 @@ def _collapse(terms: Mapping[_Monomial, int]) -> DimLike:
 
 
 def _without(monomial: _Monomial, divisor: _Monomial) -> _Monomial | None:
-    """``monomial / divisor`` as a monomial, or None when it does not divide."""
+    """Return ``monomial / divisor`` as a monomial, or None if it does not divide."""
     left = list(monomial)
     for atom in divisor:
         if atom not in left:
@@ -217,7 +221,7 @@ def _floordiv(num: DimLike, den: DimLike) -> DimLike:
         raise ZeroDivisionError(f"{num} // 0")
     den_terms = list(_terms(den))
     if len(den_terms) == 1:
-        # (d*q + r) // d == q + r // d for every integer: what divides exactly leaves the fraction.
+        # (d*q + r) // d == q + r // d for all integers, so exact quotients move out of the division.
         ((den_monomial, den_coefficient),) = den_terms
         whole: dict[_Monomial, int] = {}
         rest: dict[_Monomial, int] = {}
@@ -259,18 +263,18 @@ def _as_dim(value: DimLike) -> Dim:
 
 
 def dim(value: int | str | Dim) -> DimLike:
-    """An int stays an int, a Dim stays itself, a string is a symbol of that name (any text but empty)."""
+    """Return an int or a Dim unchanged, and the symbol of that name for a string (any text but the empty one)."""
     if isinstance(value, Dim):
         return value
     if not isinstance(value, str):
-        return int(operator.index(value))  # NumPy's integers too; TypeError for what is none
+        return int(operator.index(value))  # also NumPy's integers; TypeError for anything else
     if not value:
-        raise ValueError("a symbol needs a name")
+        raise ValueError("a symbol's name must not be empty")
     return _symbol(value)
 
 
 def parse_dim(text: str) -> DimLike:
-    """``"2*n + (h//2)"`` -> Dim. Names or quoted strings are symbols; + - * // and integers. Raises ValueError."""
+    """Parse an expression such as ``"2*n + (h//2)"``: names or quoted strings (symbols), integers, + - * //. Raises ValueError."""
     if len(text) > 10_000:
         raise ValueError("a dim expression has at most 10,000 characters")
     try:
@@ -299,11 +303,11 @@ def _from_ast(node: ast.expr) -> DimLike:
             return _floordiv(_from_ast(left), _from_ast(right))
         case _:
             pass
-    raise ValueError(f"not part of a dim expression: {ast.unparse(node)!r}; use integers, names, + - * //")
+    raise ValueError(f"not allowed in a dim expression: {ast.unparse(node)!r}; use integers, names, + - * //")
 
 
 def _bounded_product(a: DimLike, b: DimLike) -> DimLike:
-    """``a * b`` of text from outside, which may not grow without bound: powers of sums multiply out."""
+    """Return ``a * b``. Raises ValueError for a product that is too large, since parsed text is untrusted and powers of sums expand."""
     sizes = [(len(t), max((len(m) for m, _ in t), default=0)) for t in (tuple(_terms(a)), tuple(_terms(b)))]
     if sizes[0][0] * sizes[1][0] > 1000 or sizes[0][1] + sizes[1][1] > 64:
         raise ValueError("a dim expression has at most 1000 terms of degree 64")

@@ -1,7 +1,7 @@
-"""The environment variables that xpuruntime reads: one table, documented by ``xpu doctor``.
+"""The environment variables that xpuruntime reads, in one table that ``xpu doctor`` prints.
 
-Behaviour belongs to policy files; what stands here is only where things are, how much of the machine
-may be used, and the environment's place in a policy's precedence (argument > file > environment > built-in).
+Behavior belongs in policy files. These variables only say where files are, how much of the machine may be used, and which
+policy defaults apply (precedence: argument > file > environment > built-in).
 """
 
 from __future__ import annotations
@@ -29,18 +29,22 @@ VARIABLES: dict[str, Variable] = {
     v.name: v
     for v in (
         Variable("XPU_CACHE_DIR", "", "folder of the store; empty: the user's cache folder"),
-        Variable("XPU_CACHE_BYTES", "4GiB", "largest total size of the store"),
-        Variable("XPU_CACHE_MODE", "rw", "rw, ro (read, never write) or off"),
-        Variable("XPU_NUM_THREADS", "", "threads per session; empty: every core this process may use"),
-        Variable("XPU_POLICY", "", "policy file that applies where neither argument nor file decides"),
-        Variable("XPU_ENGINE", "", "engine that applies where neither argument nor policy names one"),
-        Variable("XPU_DEVICE", "", "device that applies where neither argument nor policy names one"),
+        Variable("XPU_CACHE_BYTES", "4GiB", "maximum total size of the store"),
+        Variable("XPU_CACHE_MODE", "rw", "mode of the store: rw, ro (read-only) or off"),
+        Variable(
+            "XPU_NUM_THREADS", "", "CPU threads per session; empty: every core that this process may use"
+        ),
+        Variable(
+            "XPU_POLICY", "", "policy file for everything that no argument and no other policy file sets"
+        ),
+        Variable("XPU_ENGINE", "", "default engine, if no argument and no policy names one"),
+        Variable("XPU_DEVICE", "", "default device, if no argument and no policy names one"),
         Variable(
             "XPU_KERNELS",
             "",
-            "modules and .py files that register kernels, separated by commas; imported when a policy names one",
+            "modules and .py files that register kernels, separated by commas; imported when a policy names a kernel that is not built in",
         ),
-        Variable("XPU_AUTO_SECONDS", "20", "time bound of engine='auto' for one model, in seconds"),
+        Variable("XPU_AUTO_SECONDS", "20", "seconds that engine='auto' may spend on measuring one model"),
         Variable("XPU_LIBCUBLAS", "", "path of the cuBLAS library, instead of the usual search"),
         Variable("XPU_LIBCUBLASLT", "", "path of the cuBLASLt library, instead of the usual search"),
         Variable("XPU_LIBCUDNN", "", "path of the cuDNN library, instead of the usual search"),
@@ -52,19 +56,19 @@ VARIABLES: dict[str, Variable] = {
         Variable(
             "XPU_NVTX",
             "",
-            "ranges for NVIDIA's tools: runs, or calls (each kernel too, launched by itself); empty: none",
+            "NVTX ranges for NVIDIA's tools: runs, or calls (also one per kernel, each launched individually); empty: none",
         ),
         Variable(
             "XPU_DEBUG",
             "0",
-            "what xpu logs on stderr: 0 warnings, 1 plans and tracebacks, 2 builds too (in Python: the logger xpuruntime)",
+            "what xpu logs on stderr: 0 warnings, 1 also plans and tracebacks, 2 also builds (in Python: the logger xpuruntime)",
         ),
     )
 }
 
 
 def get(name: str) -> str:
-    """The text of a variable in the table, or its default. Unknown names are a programming error (KeyError)."""
+    """Return the text of a variable, or its default. Raises KeyError for a name that is not in the table."""
     variable = VARIABLES[name]
     return os.environ.get(name, "").strip() or variable.default
 
@@ -79,7 +83,7 @@ def _bad(name: str, kind: str) -> PolicyError:
 
 
 def get_int(name: str) -> int | None:
-    """A variable as a positive integer, or None when it is empty."""
+    """Return a variable as a positive integer, or None when it is empty."""
     text = get(name)
     if not text:
         return None
@@ -102,7 +106,7 @@ _UNITS = {
 
 
 def parse_bytes(text: str) -> int:
-    """``"512 MiB"`` -> 536870912. Raises ValueError for anything that is not a number with a known unit."""
+    """Parse a size such as ``"512 MiB"`` (536870912). Raises ValueError for anything but a number with a known unit."""
     digits = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
     unit = text.strip()[len(digits) :].strip().lower()
     if unit not in _UNITS:
@@ -114,7 +118,7 @@ def parse_bytes(text: str) -> int:
 
 
 def get_bytes(name: str) -> int:
-    """A variable as a number of bytes; takes units (``512MiB``, ``4GiB``, ``1GB``)."""
+    """Return a variable as a number of bytes; takes units (``512MiB``, ``4GiB``, ``1GB``)."""
     try:
         return parse_bytes(get(name))
     except ValueError as error:
@@ -122,7 +126,7 @@ def get_bytes(name: str) -> int:
 
 
 def get_seconds(name: str) -> float:
-    """A variable as a positive number of seconds."""
+    """Return a variable as a positive number of seconds."""
     try:
         seconds = float(get(name))
     except ValueError:
@@ -133,9 +137,9 @@ def get_seconds(name: str) -> float:
 
 
 def get_path(name: str) -> Path | None:
-    """A variable as a path with ``~`` expanded, or None when it is empty."""
+    """Return a variable as a path with ``~`` expanded, or None when it is empty."""
     text = get(name)
     try:
         return Path(text).expanduser() if text else None
-    except RuntimeError as error:  # "~somebody" without such a user
+    except RuntimeError as error:  # "~name" of a user that does not exist
         raise _bad(name, "a path") from error

@@ -24,7 +24,7 @@
     ├── StoreError                the store on disk cannot be read or written
     └── FormatError               a file of xpuruntime (plan, program, store entry) is damaged or newer
 
-Each class has the exit code of the command line (docs/command-line.md lists them).
+Each class has the exit code of the command line (docs/reference/command-line.md lists them).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a vendor says ran: the steps, where, by which kernel, how long, and how that was learned. Plain data."""
+"""A vendor's report of what ran: steps, devices, kernels, times, and where each fact comes from. Plain data."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["Evidence", "EvidenceRow", "SeenKernel"]
 
 @dataclass(frozen=True, slots=True)
 class SeenKernel:
-    """One piece of work that a device's driver recorded: a kernel, or a copy or fill (then without a grid).
+    """One activity that a device's driver recorded: a kernel, or a copy or fill (without a grid).
 
-    name:         the function's, as its author wrote it. grid: blocks; block: threads of each.
-    registers:    of a thread; shared_bytes: of a block; bytes: of a copy or a fill.
-    time_us:      by the device's clock, in that one run; start_us: when it began, after the first of the run.
+    name:         the demangled function name. grid: number of blocks; block: threads per block.
+    registers:    per thread; shared_bytes: per block; bytes: of a copy or a fill.
+    time_us:      duration in that one run, by the device's clock; start_us: start relative to the run's first activity.
     """
 
     name: str
@@ -28,7 +28,7 @@ class SeenKernel:
     start_us: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {k: list(v) if isinstance(v := getattr(self, k), tuple) else v for k in self.__slots__}
 
     def __str__(self) -> str:
@@ -41,14 +41,14 @@ class SeenKernel:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceRow:
-    """One step that a vendor says it ran: which source nodes it computes, where, by which kernel, how long.
+    """One step that a vendor reports: the source nodes it computes, the device, the kernel, the time.
 
-    kernel:    the vendor's own name of the implementation (provider, JIT primitive, tactic).
-    precision: the precision it computed in, as the vendor says; empty where the vendor does not say.
-    time_us:   microseconds per run (median over the profiled runs), None where not measured.
-    seen:      what the device's driver recorded for it, where it keeps a record.
-    activations, weights: element types of the two operands of a convolution or matrix product, as the vendor says; empty for other steps,
-               and where the vendor does not say.
+    kernel:    the vendor's name of the implementation (provider, JIT primitive, tactic).
+    precision: the precision that the vendor reports; empty if it reports none.
+    time_us:   microseconds per run (median over the profiled runs); None if not measured.
+    seen:      the activities that the device's driver recorded for the step, if it records any.
+    activations, weights: element types of the two operands of a convolution or matrix product, as the vendor reports them; empty for
+               other steps, and if the vendor reports none.
     """
 
     nodes: tuple[str, ...]
@@ -67,21 +67,21 @@ class EvidenceRow:
         return bool(self.weights) and all("int" in t for t in (self.activations, self.weights))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; ``seen``, ``activations`` and ``weights`` only where there are any."""
-        made = {k: getattr(self, k) for k in ("nodes", "op", "device", "kernel", "precision", "time_us")}
-        made["nodes"] = list(self.nodes)
-        made |= {k: v for k in ("activations", "weights") if (v := getattr(self, k))}
-        return made | ({"seen": [s.to_json() for s in self.seen]} if self.seen else {})
+        """Return plain data; ``seen``, ``activations`` and ``weights`` are left out when empty."""
+        data = {k: getattr(self, k) for k in ("nodes", "op", "device", "kernel", "precision", "time_us")}
+        data["nodes"] = list(self.nodes)
+        data |= {k: v for k in ("activations", "weights") if (v := getattr(self, k))}
+        return data | ({"seen": [s.to_json() for s in self.seen]} if self.seen else {})
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a vendor says ran, and how it was learned.
+    """A vendor's report of one session's work, and the origin of its facts.
 
-    placement_source: ``session`` when it comes from the very session that runs.
-    time_source:      ``profiled twin`` when a second, profiled session was timed; empty without times.
-    fallbacks:        places where the vendor used something else than what was asked for, one sentence each.
-    options:          options as the vendor reports them back, not as they were asked for.
+    placement_source: ``session`` if the session itself reports the placement.
+    time_source:      ``profiled twin`` if a second, profiled session was timed; empty without times.
+    fallbacks:        deviations of the vendor from the request, one sentence each.
+    options:          options as the vendor reports them, not as they were requested.
     """
 
     engine: str
@@ -94,7 +94,7 @@ class Evidence:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "engine": self.engine,
             "version": self.version,

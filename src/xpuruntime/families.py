@@ -1,8 +1,8 @@
-"""Op families: the words that a policy uses for ops, and the one table that maps them to ONNX and ATen names.
+"""Op families: the groups of ops that policies name, and the table that maps ONNX and ATen names to them.
 
 A family is a set of ops that compete for the same kernels (``matmul``, ``conv``, ``attention``, ...). Every op of ONNX's
-schema registry and every core ATen op stands in exactly one family; names that no row lists belong to ``other``.
-Backward ops belong to the family of their forward op: a policy tells them apart by phase.
+schema registry and every core ATen op is in exactly one family. Names that the table does not list belong to ``other``.
+Backward ops belong to the family of their forward op: a policy distinguishes them by phase.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family: its name, what its ops have in common, and their names.
+    """One family: its name, a description, and the names of its ops.
 
-    onnx: op names; those outside the default domain are written ``domain::Op``, a whole domain ``domain::*``.
-    aten: base names: no overload, no trailing underscore, no ``_backward`` (``aten_base_name`` takes them off).
+    onnx: op names. Ops outside the default domain are written ``domain::Op``, a whole domain ``domain::*``.
+    aten: base names, without overload, trailing underscore and ``_backward`` (``aten_base_name`` removes them).
     """
 
     name: str
@@ -79,7 +79,7 @@ _TABLE = (
     ),
     _family(
         "norm",
-        "normalisations by statistics of the data",
+        "normalizations by statistics of the data",
         onnx="""BatchNormalization InstanceNormalization LayerNormalization GroupNormalization RMSNormalization
             LpNormalization MeanVarianceNormalization LRN SimplifiedLayerNormalization
             com.microsoft::SkipLayerNormalization com.microsoft::SkipSimplifiedLayerNormalization
@@ -108,7 +108,7 @@ _TABLE = (
     ),
     _family(
         "elementwise",
-        "each output element from the input elements at the same place: arithmetic, comparison, logic, casts",
+        "ops on elements at the same index: arithmetic, comparison, logic, casts",
         onnx="""Abs Acos Acosh Add And Asin Asinh Atan Atanh BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor
             Cast CastLike Ceil Clip Cos Cosh Div Equal Erf Exp Floor Greater GreaterOrEqual IsInf IsNaN Less
             LessOrEqual Log Max Mean Min Mod Mul Neg Not Or Pow Reciprocal Round Sign Sin Sinh Sqrt Sub Sum Tan
@@ -137,7 +137,7 @@ _TABLE = (
     ),
     _family(
         "reduce",
-        "many elements to one along axes, and running (cumulative) forms of it",
+        "reductions along axes, and their cumulative forms",
         onnx="""ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
             ReduceSumSquare ArgMax ArgMin CumSum CumProd com.microsoft::ReduceSumInteger com.microsoft::QLinearReduceMean""",
         aten="""sum mean prod amax amin aminmax max min any all argmax argmin var std var_mean std_mean norm
@@ -147,7 +147,7 @@ _TABLE = (
     ),
     _family(
         "pool",
-        "a window slides over space and is reduced",
+        "reductions over a sliding window",
         onnx="""AveragePool MaxPool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool MaxRoiPool MaxUnpool RoiAlign
             com.microsoft::NhwcMaxPool com.microsoft::QLinearAveragePool com.microsoft::QLinearGlobalAveragePool
             com.ms.internal.nhwc::AveragePool com.ms.internal.nhwc::MaxPool com.ms.internal.nhwc::GlobalAveragePool
@@ -159,13 +159,13 @@ _TABLE = (
     ),
     _family(
         "embedding",
-        "rows of a table by index, as a layer of the model (ONNX has only Gather for it: data_movement)",
+        "lookup of table rows by index (ONNX has only Gather for it, which is in data_movement)",
         onnx="com.microsoft::GatherBlockQuantized",
         aten="embedding embedding_dense embedding_bag _embedding_bag _embedding_bag_forward_only embedding_renorm",
     ),
     _family(
         "data_movement",
-        "elements keep their value and change their place: copy, view, slice, gather, scatter, pad, concatenate",
+        "ops that move elements without computing: copy, view, slice, gather, scatter, pad, concatenate",
         onnx="""CenterCropPad Col2Im Compress Concat DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND
             Identity Pad Reshape ReverseSequence Scatter ScatterElements ScatterND Slice SpaceToDepth Split Squeeze
             TensorScatter Tile Transpose Trilu Unsqueeze com.microsoft::ConcatTraining com.microsoft::Trilu
@@ -186,7 +186,7 @@ _TABLE = (
     ),
     _family(
         "search",
-        "finds elements by value: sort, top-k, unique, non-zero, boxes that survive",
+        "selection of elements by value: sort, top-k, unique, non-zero, non-maximum suppression",
         onnx="TopK Unique NonZero NonMaxSuppression com.microsoft::UnfoldTensor com.microsoft::Unique",
         aten="""sort argsort msort topk kthvalue mode _unique _unique2 unique_dim unique_consecutive
             unique_dim_consecutive nonzero nonzero_static nonzero_numpy argwhere searchsorted bucketize isin bincount
@@ -194,7 +194,7 @@ _TABLE = (
     ),
     _family(
         "create",
-        "values made without reading an element: constants, ranges, shapes",
+        "values that depend on no input element: constants, ranges, shapes",
         onnx="Constant ConstantOfShape EyeLike OneHot Range Shape Size",
         aten="""arange range linspace logspace full full_like new_full zeros zeros_like new_zeros ones ones_like new_ones
             empty empty_like empty_strided empty_permuted new_empty new_empty_strided eye fill zero scalar_tensor
@@ -209,7 +209,7 @@ _TABLE = (
     ),
     _family(
         "quantize",
-        "between floating point and integers with a scale",
+        "conversions between floating point and scaled integers",
         onnx="""QuantizeLinear DequantizeLinear DynamicQuantizeLinear com.microsoft::QuantizeLinear
             com.microsoft::DequantizeLinear com.microsoft::DequantizeBFP com.microsoft::QuantizeBFP""",
         aten="""quantize_per_tensor quantize_per_tensor_dynamic quantize_per_channel dequantize
@@ -219,7 +219,7 @@ _TABLE = (
     ),
     _family(
         "resize",
-        "samples an image at other places: interpolation, grids",
+        "resampling of images: interpolation, grids",
         onnx="Resize Upsample GridSample AffineGrid com.microsoft::GridSample com.microsoft::CropAndResize",
         aten="""upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
             _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d
@@ -235,7 +235,7 @@ _TABLE = (
     ),
     _family(
         "random",
-        "draws random numbers",
+        "random numbers",
         onnx="Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
         aten="""rand rand_like randn randn_like randint randint_like randperm random bernoulli multinomial normal
             normal_functional uniform exponential geometric cauchy log_normal poisson binomial native_dropout
@@ -252,7 +252,7 @@ _TABLE = (
     ),
     _family(
         "training",
-        "losses, gradients and optimiser steps",
+        "losses, gradients and optimizer steps",
         onnx="NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss ai.onnx.preview.training::*",
         aten="""nll_loss nll_loss_forward nll_loss2d nll_loss2d_forward nll_loss_nd cross_entropy_loss mse_loss l1_loss
             smooth_l1_loss huber_loss kl_div binary_cross_entropy binary_cross_entropy_with_logits ctc_loss _ctc_loss
@@ -261,7 +261,7 @@ _TABLE = (
     ),
     _family(
         "control",
-        "control flow, sequences, optional values, and values handed to the host",
+        "control flow, sequences, optional values, and values passed to the host",
         onnx="""If Loop Scan SequenceMap SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert
             SequenceLength SplitToSequence ConcatFromSequence Optional OptionalGetElement OptionalHasElement""",
         aten="_local_scalar_dense item _assert_async _assert_scalar _assert_tensor_metadata sym_constrain_range",
@@ -279,15 +279,15 @@ _TABLE = (
 )
 
 FAMILIES: MappingProxyType[str, Family] = MappingProxyType({f.name: f for f in _TABLE})
-"""Every family by name, in the order that ``docs/policies.md`` lists them."""
+"""Every family by name, in the order that ``docs/reference/policies.md`` lists them."""
 
 
 def _index(rows: Iterator[tuple[str, str]]) -> dict[str, str]:
-    """Op name -> family name. An op in two families is a mistake in the table above."""
+    """Return the family name of each op name. Raises ValueError if an op is in two families of the table above."""
     index: dict[str, str] = {}
     for op, family in rows:
         if index.setdefault(op, family) != family:
-            raise ValueError(f"op {op!r} stands in two families: {index[op]!r} and {family!r}")
+            raise ValueError(f"op {op!r} is in two families: {index[op]!r} and {family!r}")
     return index
 
 
@@ -299,9 +299,9 @@ _ATEN_SUFFIX = re.compile(r"(?:_double_backward|_backward_data|_backward|_copy|_
 
 
 def aten_base_name(name: str) -> str:
-    """The name that ``Family.aten`` lists: ``"aten.add_.Tensor"`` -> ``"add"``, ``"gelu_backward"`` -> ``"gelu"``.
+    """Return the name of an ATen op that ``Family.aten`` lists: ``"aten.add_.Tensor"`` -> ``"add"``, ``"gelu_backward"`` -> ``"gelu"``.
 
-    Names that the table lists as they stand (``_to_copy``) keep their ending.
+    Names that the table lists unchanged (``_to_copy``) keep their ending.
     """
     base = _ATEN_PREFIX.sub("", name, count=1).partition(".")[0]
     if base in _BY_ATEN:
@@ -312,12 +312,12 @@ def aten_base_name(name: str) -> str:
 
 
 def family_of_onnx(op: str, domain: str = "") -> str:
-    """The family name of an ONNX op. ``domain`` as the node has it; ``""`` and ``"ai.onnx"`` are the same."""
+    """Return the family name of an ONNX op. ``domain`` is the node's; ``""`` and ``"ai.onnx"`` are the same."""
     if domain in ("", "ai.onnx"):
         return _BY_ONNX.get(op, OTHER)
     return _BY_ONNX.get(f"{domain}::{op}") or _BY_ONNX.get(f"{domain}::*", OTHER)
 
 
 def family_of_aten(name: str) -> str:
-    """The family name of an ATen op: ``"mm"``, ``"aten::mm"``, ``"aten.mm.default"``, in-place and backward forms too."""
+    """Return the family name of an ATen op such as ``"mm"``, ``"aten::mm"`` or ``"aten.mm.default"``, also in-place and backward forms."""
     return _BY_ATEN.get(aten_base_name(name), OTHER)

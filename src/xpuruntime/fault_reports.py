@@ -1,10 +1,10 @@
-"""Reproductions of faults: a folder each, below the store's root, or the temporary folder where that cannot be written.
+"""Reproductions of faults: one folder each, below the store's root, or in the temporary folder if the store is not writable.
 
     reports/<digest>/report.txt     what failed, versions, how to replay it, the traceback
-                     graph.txt      the graph, without weights; ``ir.parse`` and ``xpu compile`` read it
+                     graph.txt      the graph without weights, for ``ir.parse`` and ``xpu compile``
                      policy.json    the policy
 
-The same failure is the same folder. Folders are mode 0700, at most ``MOST`` are kept, and no file is larger than ``MAX_BYTES``.
+A repeated failure reuses its folder. Folders have mode 0700, at most ``MOST`` are kept, and no file exceeds ``MAX_BYTES``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = logger("xpuruntime.faults")
 
 @contextlib.contextmanager
 def reports_into(*folders: Path) -> Iterator[None]:
-    """Write reproductions to the first of these folders that can be written."""
+    """Set the folders for reproductions; the first writable one is used."""
     token = _FOLDERS.set(folders)
     try:
         yield
@@ -51,11 +51,11 @@ def reports_into(*folders: Path) -> Iterator[None]:
 
 
 def report_folders(store: Store | None = None) -> tuple[Path, ...]:
-    """Folders to try, in order: below the root of a store (the default one without), then the temporary folder."""
+    """Return the folders to try in order: below the root of a store (default: the user's), then the temporary folder."""
     if store is None and _FOLDERS.get():
         return _FOLDERS.get()
     temporary = Path(tempfile.gettempdir()) / f"xpuruntime-reports-{os.getuid()}"
-    with contextlib.suppress(Exception):  # a report is no reason to fail
+    with contextlib.suppress(Exception):  # writing a report must never raise
         store = store or Store()
         if store.mode == "rw":
             return store.root / "reports", temporary
@@ -63,27 +63,27 @@ def report_folders(store: Store | None = None) -> tuple[Path, ...]:
 
 
 def write_report(subject: Any, sentence: str, error: BaseException) -> str:
-    """Write a reproduction: its folder and, on a second line, the command that replays it; ``""`` where nothing could be written."""
+    """Write a reproduction. Return its folder and, on a second line, the replay command; ``""`` if nothing could be written."""
     try:
         return _write(subject, sentence, error)
-    except Exception as again:  # the first error is the one to tell
+    except Exception as again:  # the original error matters more than this one
         _log.debug("no reproduction could be written: %s: %s", type(again).__name__, again)
         return ""
 
 
 def _reports() -> Path:
-    """The first folder that this user, and nobody else, can write. Raises OSError where there is none."""
+    """Return the first folder that only this user can write. Raises OSError if there is none."""
     for path in report_folders():
         with contextlib.suppress(OSError):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _is_mine(path):
-                tempfile.TemporaryFile(dir=path).close()  # whether it can be written
+                tempfile.TemporaryFile(dir=path).close()  # raises OSError if the folder is not writable
                 return path
     return Path(tempfile.mkdtemp(prefix="xpuruntime-reports-"))
 
 
 def _is_mine(path: Path) -> bool:
-    """Whether nobody else can write there: a folder, no link, of this user, closed to others."""
+    """Return True for a real folder (no link) that belongs to this user and that others cannot write."""
     facts = path.lstat()
     return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o022
 
@@ -106,14 +106,14 @@ def _write(subject: Any, sentence: str, error: BaseException) -> str:
         new.rename(folder)
     except OSError:
         shutil.rmtree(new, ignore_errors=True)
-        if not folder.is_dir():  # else another process wrote the same meanwhile
+        if not folder.is_dir():  # otherwise another process wrote the same report meanwhile
             raise
     _trim(reports, folder)
     return f"{folder}\n{line}"
 
 
 def _files(subject: Any, error: BaseException) -> tuple[dict[str, str], str]:
-    """Files by name, and the command that replays them, in which FOLDER stands for their folder."""
+    """Return the files by name, and the replay command with the placeholder FOLDER for their folder."""
     files: dict[str, str] = {}
     command = ""
     if subject.graph is not None:
@@ -156,13 +156,13 @@ def _version(package: str) -> str:
 
 
 def _trim(reports: Path, keep: Path) -> None:
-    """Remove the oldest folders until ``MOST`` are left. Nothing else that lies there is touched."""
-    found = []
+    """Remove the oldest reports until ``MOST`` are left. Other files in the folder are not touched."""
+    folders = []
     for path in reports.iterdir():
         if _NAME.fullmatch(path.name) and path != keep:
             with contextlib.suppress(OSError):
                 facts = path.lstat()
                 if stat.S_ISDIR(facts.st_mode):
-                    found.append((facts.st_mtime, path))
-    for _, path in sorted(found, reverse=True)[MOST - 1 :]:
+                    folders.append((facts.st_mtime, path))
+    for _, path in sorted(folders, reverse=True)[MOST - 1 :]:
         shutil.rmtree(path, ignore_errors=True)

@@ -1,12 +1,12 @@
-"""Faults of our own code: an error that says so, and a reproduction on disk.
+"""Failures of xpuruntime's own code: raised as InternalError, with a reproduction on disk.
 
-    with contained("compile", Subject(graph, policy)):     # at an entrance: whatever is no XpuError becomes an InternalError
-        with part("pass fuse_conv"):                       # around code that has a name
+    with contained("compile", FaultSubject(graph, policy)):    # at an entry point: any other exception becomes an InternalError
+        with part("pass fuse_conv"):                           # names the code that runs inside
             ...
-            with foreign():                                # around a function of the user's: its errors are left as they are
+            with foreign():                                    # around a user's function: its exceptions pass unchanged
                 ...
 
-XpuErrors and KeyboardInterrupt pass. A MemoryError becomes an OutOfMemory, and an OSError a BuildError: neither is a fault of the code.
+XpuErrors and KeyboardInterrupt pass unchanged. A MemoryError becomes an OutOfMemory and an OSError a BuildError: neither is a bug.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .printable import logger
 
 __all__ = [
     "Fault",
-    "Subject",
+    "FaultSubject",
     "as_error",
     "as_known",
     "contained",
@@ -44,12 +44,12 @@ _log = logger("xpuruntime.faults")
 
 
 @dataclass(slots=True)
-class Subject:
-    """What is being compiled: the reproduction is made of it. Whoever compiles fills it in as it becomes known.
+class FaultSubject:
+    """The compilation that a reproduction records. The compiler fills in the fields as they become known.
 
-    graph:   its ``str`` is text that reads back. policy: has ``to_dict``. targets: by name.
-    words:   further words of the command that replays it.
-    excuse:  the error to raise instead of blaming ourselves: a graph that breaks a law of the IR.
+    graph:   its ``str`` is text that ``ir.parse`` reads. policy: has ``to_dict``. targets: names.
+    words:   further arguments of the replay command.
+    excuse:  the error to raise instead of an InternalError, when the graph itself is invalid.
     """
 
     graph: Any = None
@@ -62,11 +62,11 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One failure of our own code.
+    """One failure of xpuruntime's own code.
 
-    parts:  what failed, from the outside in. node: the node that it was about, with its source; ``""`` where none is known.
-    place:  file and line of the package. text: the exception in a line.
-    folder: of the reproduction; ``""`` where none could be written.
+    parts:  the code that failed, from the outside in. node: the node being handled, with its source; ``""`` if unknown.
+    place:  file and line in this package. text: the exception in one line.
+    folder: folder of the reproduction; ``""`` if none could be written.
     """
 
     parts: tuple[str, ...]
@@ -84,20 +84,20 @@ class Fault:
         return f"{who} failed{at} with {self.text} ({self.place})"
 
 
-_SUBJECT: ContextVar[Subject | None] = ContextVar("subject", default=None)
+_SUBJECT: ContextVar[FaultSubject | None] = ContextVar("subject", default=None)
 
 
 def is_fault(error: BaseException) -> bool:
-    """Whether an exception is a failure of our own code: no error that we raise on purpose, none of a user's function."""
+    """Return True for an exception that neither xpuruntime raises on purpose nor a user's function raised."""
     if not isinstance(error, Exception) or hasattr(error, _FOREIGN):
         return False
     return not isinstance(error, XpuError) or hasattr(error, _OURS)
 
 
 class part:  # noqa: N801  - used as a function
-    """Names what runs inside, for the report of whatever goes wrong there.
+    """A context manager that names the code inside it for fault reports.
 
-    ours: errors that are raised on purpose elsewhere, and inside can only be our own fault.
+    ours: error classes that are raised on purpose elsewhere, but inside this block can only come from a bug.
     """
 
     __slots__ = ("name", "ours")
@@ -123,7 +123,7 @@ class part:  # noqa: N801  - used as a function
 
 @contextlib.contextmanager
 def foreign() -> Iterator[None]:
-    """Around a call of a user's function: what it raises is the user's, and passes."""
+    """Mark a call of a user's function, so that its exceptions pass unchanged."""
     try:
         yield
     except Exception as error:
@@ -134,11 +134,11 @@ def foreign() -> Iterator[None]:
 
 @contextlib.contextmanager
 def contained(
-    who: str, subject: Subject | None = None, kind: type[XpuError] = InternalError
+    who: str, subject: FaultSubject | None = None, kind: type[XpuError] = InternalError
 ) -> Iterator[None]:
-    """Raise what goes wrong inside as an error of ours, with a reproduction of the subject.
+    """Convert unexpected exceptions into an XpuError, with a reproduction of the subject.
 
-    kind: the class of the error; InternalError unless an entrance promises another one.
+    kind: class of the error; InternalError unless the entry point documents another one.
     """
     token = _SUBJECT.set(subject or _SUBJECT.get())
     try:
@@ -152,22 +152,27 @@ def contained(
 
 
 def _of_the_call(error: Exception) -> bool:
-    """Whether a function that is decorated with ``contained`` could not be called at all: a keyword that it does not have is the caller's."""
+    """Return True if the decorated function was never entered: a wrong keyword is the caller's mistake."""
     frames = _frames(error) if isinstance(error, TypeError) else []
     return bool(frames) and frames[-1][0].f_code.co_filename == contextlib.__file__
 
 
 def as_error(error: Exception, who: str, kind: type[XpuError] = InternalError) -> XpuError:
-    """What a user sees of an exception that is a fault. Writes the reproduction."""
+    """Return the error to raise for a fault, after writing its reproduction."""
     subject = _SUBJECT.get()
     if isinstance(error, MemoryError) and not isinstance(error, XpuError):
-        do = "Free memory, or take a smaller model or batch."
-        return OutOfMemory(who, "this machine has no memory left for it", got=str(error) or None, do=do)
+        do = "Free memory, or use a smaller model or batch."
+        return OutOfMemory(who, "this machine has no memory left", got=str(error) or None, do=do)
     if (plugin := of_plugin(error, who)) is not None:
         return plugin
     if isinstance(error, OSError) and error.errno is not None:
         refused = BuildError if kind is InternalError else kind
-        return refused(who, "the system refuses a file or a process", got=str(error), do="See what it says.")
+        return refused(
+            who,
+            "the operating system refused a file or a process",
+            got=str(error),
+            do="Fix the cause that the system's message names.",
+        )
     if subject is not None and subject.excuse is not None:
         with contextlib.suppress(Exception):
             if (excuse := subject.excuse()) is not None:
@@ -180,7 +185,7 @@ def as_error(error: Exception, who: str, kind: type[XpuError] = InternalError) -
 
 
 def of_plugin(error: Exception, who: str) -> PluginError | None:
-    """The error to raise where the innermost code, of ours and of plug-ins, is a plug-in's. None for any other, and for errors of ours."""
+    """Return the error to raise if the innermost frame of xpuruntime or a plug-in is the plug-in's, else None. XpuErrors give None, too."""
     if isinstance(error, XpuError):
         return None
     for frame, line in reversed(_frames(error)):
@@ -189,13 +194,13 @@ def of_plugin(error: Exception, who: str) -> PluginError | None:
             return None
         if top in owners():
             got = f"{_text_of(error)} ({frame.f_code.co_filename}:{line})"
-            do = 'Report it to its authors. Go on with another engine (engine=, or allow_fallback="cpu").'
+            do = 'Report it to its authors. Use another engine (engine=, or allow_fallback="cpu").'
             return PluginError(who, f"{owners()[top]} failed", got=got, do=do)
     return None
 
 
 def as_known(error: Exception, who: str) -> XpuError:
-    """An XpuError as it is, and a fault as ``as_error`` has it. Raises what a user's function raised."""
+    """Return an XpuError unchanged, and ``as_error`` of a fault. Re-raise an exception of a user's function."""
     if is_fault(error):
         return as_error(error, who)
     if isinstance(error, XpuError):
@@ -204,8 +209,8 @@ def as_known(error: Exception, who: str) -> XpuError:
 
 
 def recorded(error: Exception) -> Fault:
-    """The fault behind an exception. Its reproduction is written once for each place of a subject, and never raises."""
-    subject = _SUBJECT.get() or Subject()
+    """Return the fault of an exception. Write its reproduction once per place and subject; never raise."""
+    subject = _SUBJECT.get() or FaultSubject()
     frames = _frames(error)
     parts: tuple[str, ...] = getattr(error, _PARTS, ())
     fault = Fault(parts, _node_of(frames), _place_of(frames), _text_of(error))
@@ -227,14 +232,14 @@ def _advice(fault: Fault) -> str:
 
 
 def _detour(fault: Fault) -> str:
-    """How to go on meanwhile."""
+    """Return a workaround for the user."""
     inner = fault.parts[-1] if fault.parts else ""
     kind, _, name = inner.partition(" ")
     if kind == "pass":
-        return f'Go on with passes="-{name}" in compile, or with another engine (allow_fallback="cpu").'
+        return f'Meanwhile, compile with passes="-{name}", or use another engine (allow_fallback="cpu").'
     if kind == "kernel":
-        return f"Go on with a rule that forbids {name.partition(' ')[0].partition('/')[2]!r}, or with another engine."
-    return 'Go on with another engine (engine=, or allow_fallback="cpu").'
+        return f"Meanwhile, add a policy rule that forbids {name.partition(' ')[0].partition('/')[2]!r}, or use another engine."
+    return 'Meanwhile, use another engine (engine=, or allow_fallback="cpu").'
 
 
 def _frames(error: BaseException) -> list[tuple[Any, int]]:
@@ -242,12 +247,12 @@ def _frames(error: BaseException) -> list[tuple[Any, int]]:
 
 
 def _place_of(frames: list[tuple[Any, int]]) -> str:
-    """The innermost line of this package."""
+    """Return file and line of the innermost frame in this package."""
     for frame, line in reversed(frames):
         file = frame.f_code.co_filename
         if file.startswith(_PACKAGE):
             return f"{file[len(_PACKAGE) + 1 :]}:{line}"
-    return "in no line of ours" if not frames else f"{frames[-1][0].f_code.co_filename}:{frames[-1][1]}"
+    return "outside this package" if not frames else f"{frames[-1][0].f_code.co_filename}:{frames[-1][1]}"
 
 
 def _text_of(error: BaseException) -> str:
@@ -257,7 +262,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _node_of(frames: list[tuple[Any, int]]) -> str:
-    """The node that the innermost frames were about: a local ``node``, that of a local ``call``, else any local that is a node."""
+    """Return the node that the innermost frames handle: a local ``node``, the node of a local ``call``, else any local that is a node."""
     for frame, _ in reversed(frames):
         values = frame.f_locals
         named = [values.get("node"), getattr(values.get("call"), "node", None), *values.values()]
@@ -269,7 +274,7 @@ def _node_of(frames: list[tuple[Any, int]]) -> str:
 
 
 def _node_text(value: object) -> str:
-    """``%c (conv, "Conv_0", model.py:12)`` for a node of the IR, ``'Conv_0' (Conv)`` for one of an ONNX model, else nothing."""
+    """Describe a node: ``%c (conv, "Conv_0", model.py:12)`` in the IR, ``'Conv_0' (Conv)`` in an ONNX model; ``""`` for anything else."""
     kind = type(value).__module__
     if kind.startswith("onnx") and hasattr(value, "op_type"):
         return f"{value.name!r} ({value.op_type})"  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Files as they may really be: pipes, devices, links, folders of others. One place opens what is read and writes what is saved."""
+"""Safe reading and writing of files whose path may name a pipe, a device, a link or another user's folder."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TEMPORARY = ".tmp-"
 
 
 def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> BinaryIO:
-    """Open a plain file for reading. Raise OSError for anything else, at once: a pipe would block, a device may never end.
+    """Open a regular file for reading. Raise OSError for anything else: a pipe would block, and a device may never end.
 
-    follow: False refuses a link in the last place of the path.
+    follow: False also refuses a path that is a symbolic link.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     handle = os.open(path, flags)
@@ -28,7 +28,7 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Binary
         mode = os.fstat(handle).st_mode
         if not stat.S_ISREG(mode):
             code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-            raise OSError(code, f"is {_KINDS.get(stat.S_IFMT(mode), 'no plain file')}", os.fspath(path))
+            raise OSError(code, f"is {_KINDS.get(stat.S_IFMT(mode), 'not a regular file')}", os.fspath(path))
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)
@@ -45,7 +45,7 @@ _KINDS = {
 
 
 def read_regular(path: str | os.PathLike[str], most: int | None = None) -> bytes:
-    """Return the content of a plain file. Raise OSError for anything else, and for a file of more than ``most`` bytes."""
+    """Return the content of a regular file. Raise OSError for anything else, and for a file of more than ``most`` bytes."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if most is not None and size > most:
@@ -54,9 +54,9 @@ def read_regular(path: str | os.PathLike[str], most: int | None = None) -> bytes
 
 
 def untrusted(facts: os.stat_result) -> str:
-    """Return why a file or folder cannot be believed like one's own code; empty when it can.
+    """Return the reason why a file or folder cannot be trusted like code; empty if it can.
 
-    Its owner must be this user or root, and nobody else may write it.
+    The owner must be this user or root, and nobody else may have write permission.
     """
     if facts.st_uid not in (os.geteuid(), 0):
         return f"belongs to user {facts.st_uid}, and this process runs as user {os.geteuid()}"
@@ -66,10 +66,10 @@ def untrusted(facts: os.stat_result) -> str:
 
 
 def write_atomic(path: str | os.PathLike[str], *parts: bytes | memoryview, private: bool = False) -> None:
-    """Write a whole file or nothing: temporary file in the same folder, sync, rename. Raise StoreError.
+    """Write a file atomically: a temporary file in the same folder, sync, rename. Raise StoreError.
 
-    A link is followed. What exists and is no plain file (a device, a pipe) is opened and written. A new file has the mode
-    that the umask leaves, an existing one keeps its own; ``private``: only this user can read it.
+    Links are followed. An existing device or pipe is opened and written directly. A new file gets its mode from the umask, an
+    existing file keeps its mode; with ``private``, only this user can read it.
     """
     path = Path(path)
     try:
@@ -93,13 +93,13 @@ def _facts(path: Path) -> os.stat_result | None:
 
 
 def _replaceable(existing: os.stat_result, place: Path) -> bool:
-    """Return True for a plain file that has this name. An open file under ``/dev/fd`` may have none."""
-    found = _facts(place)
-    return stat.S_ISREG(existing.st_mode) and found is not None and os.path.samestat(existing, found)
+    """Return True for a regular file with this path. An open file under ``/dev/fd`` may have no path."""
+    target = _facts(place)
+    return stat.S_ISREG(existing.st_mode) and target is not None and os.path.samestat(existing, target)
 
 
 def _write_in_place(path: Path, parts: tuple[bytes | memoryview, ...]) -> None:
-    # Without O_NONBLOCK, opening a pipe that nobody reads blocks for ever.
+    # Without O_NONBLOCK, opening a pipe without a reader blocks forever.
     handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(handle, "wb") as file:
         os.set_blocking(handle, True)
@@ -117,7 +117,7 @@ def _replace(path: Path, parts: tuple[bytes | memoryview, ...], mode: int, *, ex
             for part in parts:
                 file.write(part)
             file.flush()
-            if exact:  # the umask took from the mode above
+            if exact:  # the umask reduced the mode above
                 os.fchmod(handle, mode)
             os.fsync(handle)
         temporary.replace(path)
@@ -128,7 +128,7 @@ def _replace(path: Path, parts: tuple[bytes | memoryview, ...], mode: int, *, ex
 
 
 def store_error(path: Path, what: str, error: OSError) -> StoreError:
-    """Return the error for what the operating system said, with what to do about it."""
+    """Return the StoreError for an OSError, with advice by its errno."""
     advice = {
         errno.ENOSPC: "Free disk space, or point XPU_CACHE_DIR at another disk.",
         errno.EROFS: "Set XPU_CACHE_MODE=ro, or point XPU_CACHE_DIR at a writable folder.",
@@ -141,5 +141,5 @@ def _file_error(path: Path, what: str, error: OSError) -> StoreError:
     advice = {
         errno.ENOSPC: "Free disk space, or write to another disk.",
         errno.ENXIO: "Start the program that reads the pipe first.",
-    }.get(error.errno or 0, "Give a place that you may write.")
+    }.get(error.errno or 0, "Give a path that you can write.")
     return StoreError(f"file {path}", what, got=error.strerror or str(error), do=advice)

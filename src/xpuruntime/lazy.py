@@ -1,8 +1,9 @@
-"""Names that a package exports without importing them: each is loaded when it is first read.
+"""Lazy package exports: a name is imported when it is first read.
 
     __getattr__, __dir__ = lazy_names(__name__, {"InferenceSession": "xpuruntime.inference.session"})
 
-A package may offer a name that is defined above it, for users who look for it there. Our own modules import from where it is defined.
+A package may also export a name that is defined in a higher package, for the user's convenience. Code inside xpuruntime imports from
+the defining module.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package.
 
-    names: public name to the dotted module that defines it; to its own module where the name is that of a module.
+    names: the dotted module that defines each public name. A name of a submodule maps to that submodule.
     """
 
     def load(name: str) -> Any:

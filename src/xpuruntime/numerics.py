@@ -1,4 +1,4 @@
-"""Comparing arrays: one table of tolerances, one comparison, used by sessions, tests and the command line.
+"""Comparison of arrays: one table of tolerances and one measure for sessions, tests and the command line.
 
 The measure is ``max|a - b| / max|b|`` per output: it is scale-free, does not explode near zero, and one wrong weight
 in a real network moves it by orders of magnitude more than rounding does.
@@ -18,8 +18,8 @@ from .types import DType
 
 __all__ = ["TOLERANCE", "Comparison", "compare", "tolerance_for"]
 
-# Largest max|d|/max|ref| between two right computations of one model, by the precision it is computed in.
-# float32: engines measured here differ by up to 1.5e-5 on trained networks of up to 480 nodes (benchmarks/results/agreement.json).
+# Largest max|d|/max|ref| between two correct computations of one model, by precision.
+# float32: engines differ by up to 1.5e-5 on trained networks of up to 480 nodes (benchmarks/results/agreement.json).
 TOLERANCE: dict[DType, float] = {
     DType.FLOAT64: 1e-10,
     DType.FLOAT32: 5e-5,
@@ -32,17 +32,17 @@ TOLERANCE: dict[DType, float] = {
 
 
 def tolerance_for(*precisions: DType) -> float:
-    """The tolerance of the coarsest of the precisions that took part; integers and strings compare exactly."""
+    """Return the tolerance of the coarsest precision; integers and strings compare exactly."""
     return max((TOLERANCE.get(p, 0.0) for p in precisions), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How one output compares with its reference.
+    """The comparison of one output with its reference.
 
     max_abs:   max|a - b| over elements that are finite in both.
-    max_rel:   max_abs / max|b|; the tolerance that would pass. inf where none would (shape, NaN pattern, text, integers).
-    cosine:    cosine of the two flattened outputs; None where either is all zero or not numeric.
+    max_rel:   max_abs / max|b|: the smallest tolerance that would pass. inf if none would (shape, NaN pattern, text, integers).
+    cosine:    cosine of the two flattened outputs; None if either is all zero or not numeric.
     argmax_equal: share of rows (last axis) with the same argmax; None for scalars and empty outputs.
     mismatched: elements that differ at all.
     """
@@ -59,7 +59,7 @@ class Comparison:
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; infinities become the text ``"inf"`` so that the result is valid JSON."""
+        """Return plain data; infinities become the text ``"inf"`` so that the result is valid JSON."""
         data = {k: getattr(self, k) for k in self.__slots__}
         return {k: ("inf" if isinstance(v, float) and math.isinf(v) else v) for k, v in data.items()}
 
@@ -67,8 +67,8 @@ class Comparison:
 def compare(name: str, actual: NDArray[Any], reference: NDArray[Any], tolerance: float) -> Comparison:
     """Compare one output with its reference in float64 (complex128 for complex outputs).
 
-    NaN must stand where NaN stands and infinities must agree in place and sign; both then leave the measure.
-    Integers, booleans and strings are compared exactly, whatever the tolerance.
+    NaNs and infinities must be at the same indices, infinities with the same sign; the measure then skips them.
+    Integers, booleans and strings are compared exactly, for any tolerance.
     """
 
     def verdict(reason: str, max_abs: float, max_rel: float, wrong: int, **more: float | None) -> Comparison:
@@ -93,7 +93,7 @@ def compare(name: str, actual: NDArray[Any], reference: NDArray[Any], tolerance:
         return verdict("", 0.0, 0.0, 0)
     if actual.dtype.kind in "OUST" or reference.dtype.kind in "OUST":
         wrong = int(np.count_nonzero(actual != reference))
-        return verdict(f"{wrong} texts differ" if wrong else "", 0.0, math.inf if wrong else 0.0, wrong)
+        return verdict(f"{wrong} strings differ" if wrong else "", 0.0, math.inf if wrong else 0.0, wrong)
 
     complex_ = "c" in (actual.dtype.kind, reference.dtype.kind)
     wide = np.complex128 if complex_ else np.float64
@@ -101,14 +101,14 @@ def compare(name: str, actual: NDArray[Any], reference: NDArray[Any], tolerance:
     exact = not (DType.of(reference.dtype).is_float or complex_)
     if not np.array_equal(np.isnan(a), np.isnan(b)):
         places = int(np.count_nonzero(np.isnan(a) != np.isnan(b)))
-        return verdict(f"NaN in one of the two at {places} places", math.inf, math.inf, places)
-    infinite = (np.isinf(a) | np.isinf(b)) & ~np.isnan(b)  # complex(inf, nan) is both: it counts as NaN
+        return verdict(f"{places} elements are NaN in only one of the two", math.inf, math.inf, places)
+    infinite = (np.isinf(a) | np.isinf(b)) & ~np.isnan(b)  # complex(inf, nan) counts as NaN
     if not np.array_equal(a[infinite], b[infinite]):
         places = int(np.count_nonzero(a[infinite] != b[infinite]))
-        return verdict(f"infinities differ at {places} places", math.inf, math.inf, places)
+        return verdict(f"{places} infinities differ", math.inf, math.inf, places)
     live = ~(infinite | np.isnan(b))
     x, y = a[live], b[live]
-    with np.errstate(over="ignore"):  # 1e308 - -1e308: infinitely far apart is the right answer
+    with np.errstate(over="ignore"):  # 1e308 - -1e308 may overflow to inf
         difference = np.abs(x - y)
     wrong = (
         int(np.count_nonzero(actual[live] != reference[live])) if exact else int(np.count_nonzero(difference))
@@ -117,7 +117,7 @@ def compare(name: str, actual: NDArray[Any], reference: NDArray[Any], tolerance:
     scale = float(np.abs(y).max(initial=0.0))
     max_rel = 0.0 if max_abs == 0 else (max_abs / scale if scale else math.inf)
     if exact and wrong:
-        max_rel = math.inf  # integers agree or do not: no tolerance would pass
+        max_rel = math.inf  # no tolerance applies to integers
     reason = ""
     if exact and wrong:
         reason = f"{wrong} of {reference.size} integers differ"
@@ -130,7 +130,7 @@ def _cosine(x: NDArray[Any], y: NDArray[Any]) -> float | None:
     scale_x, scale_y = float(np.abs(x).max(initial=0.0)), float(np.abs(y).max(initial=0.0))
     if not (scale_x and scale_y):
         return None
-    u, v = x / scale_x, y / scale_y  # scaled first: squares of large values overflow
+    u, v = x / scale_x, y / scale_y  # scale first, since squares of large values overflow
     share = float(abs(np.vdot(u, v)) / (np.linalg.norm(u) * np.linalg.norm(v)))
     return min(1.0, share) * _sign(u, v)
 
@@ -148,5 +148,5 @@ def _argmax_equal(a: NDArray[Any], b: NDArray[Any]) -> float | None:
 def compare_all(
     names: Sequence[str], actual: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]], tolerance: float
 ) -> tuple[Comparison, ...]:
-    """``compare`` for each output, in the model's order."""
+    """Compare each output with its reference, in the model's order."""
     return tuple(compare(n, a, r, tolerance) for n, a, r in zip(names, actual, reference, strict=True))

@@ -1,8 +1,7 @@
-"""Plugins: dotted strings that are imported when chosen, never before.
+"""Plug-ins: dotted names that are imported only when they are chosen.
 
-Our own engines stand in one static table (``xpuruntime.engines.ENGINES``); third parties come in through the
-entry-point groups ``xpuruntime.engines`` and ``xpuruntime.backends``, each entry naming an ``EnginePlugin``
-(or a ``Backend`` class).
+The built-in engines are listed in one static table (``xpuruntime.engines.ENGINES``). Third parties use the entry-point groups
+``xpuruntime.engines`` and ``xpuruntime.backends``; each entry names an ``EnginePlugin`` (or a ``Backend`` class).
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ __all__ = ["EnginePlugin", "entry_points", "load_dotted", "owners", "package_ver
 
 @dataclass(frozen=True, slots=True)
 class EnginePlugin:
-    """What an engine's ``plugin.py`` says: names and strings only.
+    """The description of an engine in its ``plugin.py``: names and strings only.
 
-    package:  distribution names that can provide the engine, any one of them.
+    package:  distributions that provide the engine; any one of them is enough.
     module:   import name of the vendor's Python package.
-    install:  the line that installs it.
+    install:  the command that installs it.
     versions: (lowest, first unsupported) version of the vendor; both ends are tested.
     formats:  model formats it reads: ``onnx``, ``openvino-ir``.
-    entry:    dotted string of a module that has the functions of ``protocols.Engine``.
-    compiles_in_build: ``build`` is what takes long; False where an artifact is empty and loading compiles.
-    devices:  dotted string of a module with ``devices`` and ``version`` alone, which imports less than ``entry``; "": ``entry`` itself.
-    chooses_kernels: its kernels are ours to choose, so a KernelPolicy enters its requests; a vendor's are the vendor's.
+    entry:    dotted name of a module with the functions of ``protocols.Engine``.
+    compiles_in_build: True if ``build`` does the slow work; False if the artifact is empty and ``load`` compiles.
+    devices:  dotted name of a module with only ``devices`` and ``version``, which imports less than ``entry``; "" for ``entry`` itself.
+    chooses_kernels: True if a KernelPolicy can choose its kernels and so is part of its requests.
     """
 
     name: str
@@ -51,7 +50,7 @@ class EnginePlugin:
     devices: str = ""
 
     def installed(self) -> Support:
-        """Whether the vendor's package is there in a supported version; imports nothing."""
+        """Tell if the vendor's package is installed in a supported version, without importing it."""
         if not _importable(self.module):
             return Support.no(
                 Reason.NOT_INSTALLED,
@@ -63,18 +62,18 @@ class EnginePlugin:
         if version is not None and not version_key(low) <= version_key(version) < version_key(high):
             return Support.no(
                 Reason.VERSION_UNSUPPORTED,
-                f"{self.module} {version} is installed; supported are versions from {low} up to, not including, {high}",
+                f"{self.module} {version} is installed; supported versions are >= {low} and < {high}",
                 do=f"Run: {self.install}",
             )
         return Support.yes()
 
     def version(self) -> str | None:
-        """Version of the vendor's distribution, or None when no distribution records one."""
+        """Return the version of the vendor's distribution, or None if no distribution is installed."""
         return next((v for v in map(package_version, self.package) if v), None)
 
     def load(self) -> Any:
-        """The engine's module (``protocols.Engine``). Imports it, and so may import the vendor. Raises EngineUnavailable where another
-        package's names no module.
+        """Import the engine's module (``protocols.Engine``), which may import the vendor's package. Raises EngineUnavailable if the module
+        of a third party cannot be imported.
         """
         return self._load(self.entry)
 
@@ -88,7 +87,7 @@ class EnginePlugin:
         except (ImportError, AttributeError) as error:
             if dotted.partition(".")[0] == __package__:
                 raise
-            do = "Repair or uninstall the package that brings the entry point."
+            do = "Repair or uninstall the package that declares the entry point."
             who = f"engine {self.name!r}"
             raise EngineUnavailable(
                 who, f"its module {dotted!r} cannot be imported", got=error, do=do
@@ -101,12 +100,12 @@ def _importable(module: str) -> bool:
     except (
         ModuleNotFoundError,
         ValueError,
-    ):  # a parent package is missing, or a module without a spec stands there
+    ):  # a parent package is missing, or the module has no spec
         return False
 
 
 def package_version(distribution: str) -> str | None:
-    """The installed version of a distribution, or None."""
+    """Return the installed version of a distribution, or None."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -114,9 +113,9 @@ def package_version(distribution: str) -> str | None:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """The numeric release part of a version as a comparable tuple: ``"2026.4.0-rc2"`` -> (2026, 4).
+    """Return the numeric release part of a version as a comparable tuple: ``"2026.4.0-rc2"`` -> (2026, 4).
 
-    Zeros at the end say nothing (PEP 440): 1.18 is 1.18.0.
+    Trailing zeros are dropped (PEP 440): 1.18 equals 1.18.0.
     """
     release = re.match(r"\d+(?:\.\d+)*", version)
     parts = [int(p) for p in release[0].split(".")] if release else []
@@ -126,7 +125,7 @@ def version_key(version: str) -> tuple[int, ...]:
 
 
 def load_dotted(path: str) -> Any:
-    """``"package.module:name"`` or ``"package.module"`` -> the object. Raises ImportError or AttributeError."""
+    """Import the object that ``"package.module:name"`` or ``"package.module"`` names. Raises ImportError or AttributeError."""
     module, _, name = path.partition(":")
     loaded = importlib.import_module(module)
     return functools.reduce(getattr, name.split("."), loaded) if name else loaded
@@ -134,7 +133,7 @@ def load_dotted(path: str) -> Any:
 
 @functools.cache
 def entry_points(group: str) -> dict[str, Callable[[], Any]]:
-    """Third-party plugins of a group: name -> function that loads it. Reading the metadata takes about 20 ms once."""
+    """Return the loader function of each third-party plug-in of a group. The first call reads all package metadata (about 20 ms)."""
     return {e.name: e.load for e in importlib.metadata.entry_points(group=group)}
 
 
@@ -143,13 +142,13 @@ _GROUPS = ("xpuruntime.engines", "xpuruntime.backends", "xpuruntime.kernels")
 
 @functools.cache
 def owners() -> dict[str, str]:
-    """Whose a module is: the top name of each plug-in's modules -> ``plug-in 'acme' (package acme-npu 1.2, entry point of xpuruntime.engines)``."""
-    found: dict[str, str] = {}
+    """Return the owner of each plug-in's top-level module: ``plug-in 'acme' (package acme-npu 1.2, entry point of xpuruntime.engines)`` for ``acme``."""
+    by_module: dict[str, str] = {}
     for group in _GROUPS:
         for entry in importlib.metadata.entry_points(group=group):
             package = f"package {entry.dist.name} {entry.dist.version}" if entry.dist else "no package"
             listed = (entry.dist.read_text("top_level.txt") or "").split() if entry.dist else []
             for top in (entry.module.partition(".")[0], *listed):
-                found.setdefault(top, f"plug-in {entry.name!r} ({package}, entry point of {group})")
-    found.pop("xpuruntime", None)
-    return found
+                by_module.setdefault(top, f"plug-in {entry.name!r} ({package}, entry point of {group})")
+    by_module.pop("xpuruntime", None)
+    return by_module

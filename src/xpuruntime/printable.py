@@ -1,7 +1,7 @@
-r"""Names in text that people read: a name from a file must not move a terminal's cursor, nor begin a line of its own.
+r"""Escaping of untrusted text, such as names from files: it must not control a terminal or start a new line.
 
-Control characters (C0, C1, line ends of every kind), marks that turn the direction of writing, and halves of surrogate pairs
-(bytes of a file name that are not UTF-8) are written as Python escapes: ``\x1b``, ``\u202e``, ``\udcff``.
+Control characters (C0, C1, all line separators), bidirectional marks, and lone surrogates (bytes of a file name that are not
+UTF-8) are written as Python escapes: ``\x1b``, ``\u202e``, ``\udcff``.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ def line(value: object) -> str:
 
 
 def text(value: object, indent: str | None = None) -> str:
-    """Return a value's text without control characters but tabs and line feeds. indent: what the second and all further lines begin with."""
+    """Return a value's text without control characters except tabs and line feeds. indent: prefix of all lines but the first."""
     clean = _TEXT.sub(_escape, str(value))
     return clean if indent is None else clean.replace("\n", "\n" + indent)
 
 
 def shortened(value: object, longest: int = 200) -> str:
-    """Return the repr of a value from a file. The middle of a long one is left out."""
+    """Return the repr of a value from a file, with the middle of a long one left out."""
     shown = repr(value)
     half = longest // 2
     return shown if len(shown) <= longest else f"{shown[:half]} ... {shown[-half:]} ({len(shown)} characters)"
 
 
 def as_json(document: str) -> str:
-    """Return a JSON document with the same meaning, its strings without characters that a terminal obeys or that UTF-8 cannot hold."""
+    """Return an equivalent JSON document without characters that control a terminal or that UTF-8 cannot encode."""
     return _TEXT.sub(lambda m: f"\\u{ord(m[0]):04x}", document)
 
 
 def logger(name: str) -> logging.Logger:
-    """Return the logger of that name. Its messages hold no control characters, and their further lines are indented."""
-    found = logging.getLogger(name)
-    found.addFilter(_clean)
-    return found
+    """Return the logger of that name, which escapes control characters and indents further lines of its messages."""
+    log = logging.getLogger(name)
+    log.addFilter(_clean)
+    return log
 
 
 def _clean(record: logging.LogRecord) -> bool:

@@ -1,8 +1,8 @@
-"""What plugs in, as protocols: the seam between xpuruntime and an engine, and between the runtime and a device.
+"""The plug-in protocols: the interface between xpuruntime and an engine, and between the runtime and a device.
 
-An engine is a module with the functions of ``Engine``. ``build`` turns a model into an ``Artifact`` (bytes, which
-the store may keep), ``load`` turns an artifact into an ``Executable``. Between the two stands nothing but the artifact, so a
-second process can skip ``build``. Values here are plain data: no vendor type crosses the seam.
+An engine is a module with the functions of ``Engine``. ``build`` compiles a model to an ``Artifact`` (bytes that the store may
+keep), and ``load`` turns an artifact into an ``Executable``. ``load`` needs only the artifact, so a second process can skip
+``build``. All values are plain data: no vendor type crosses the interface.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ Array: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class NodeRef:
-    """One node of the user's model, as the model file names it; unique within the model.
+    """One node of the user's model, by a name that is unique within the model.
 
-    inputs, outputs: names of the values it reads (those that its subgraphs capture included) and makes.
+    inputs, outputs: names of the values that it reads (including those that its subgraphs capture) and produces.
     """
 
     name: str
@@ -61,10 +61,10 @@ class NodeRef:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Counts of a model's convolutions and matrix products, by the arithmetic that the model describes.
+    """Counts of a model's convolutions and matrix products, by arithmetic.
 
     integer: ops on integers (QLinearConv, MatMulInteger). qdq: float ops between DequantizeLinear and QuantizeLinear, which an engine
-             may compute in integers. floats: all others, also those that only have quantized weights.
+             may compute in integers. floats: all others, including those with only their weights quantized.
     """
 
     integer: int = 0
@@ -74,19 +74,19 @@ class Products:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model as an engine may read it, already checked.
+    """A checked model, ready for an engine to read.
 
     format:    ``onnx``, ``openvino-ir``, ``graph`` (a PyTorch module in the IR: ``graph`` holds it and its weights by name), or ``program`` (``graph`` is the
                CompiledProgram).
-    path:      the file, when it is one (external data lies beside it); else ``data`` holds its bytes.
-    digest:    sha256 over everything that decides the result: the file, its external data, its weights file.
-    precision: the model's own floating-point precision: the float type of most of its weight elements; without float
-               weights the widest float among its inputs, then outputs, else float32.
-    quantized: ``int8`` (``int4``, ``int16``) when some of the model's products have both operands quantized (QDQ, QLinear ops), else None.
+    path:      the model's file, if it has one (external data is next to it); otherwise ``data`` holds its bytes.
+    digest:    sha256 over everything that affects the result: the file, its external data, its weights file.
+    precision: the model's own floating-point precision: the float type of most weight elements; without float
+               weights, the widest float type among its inputs, then its outputs, else float32.
+    quantized: ``int8`` (``int4``, ``int16``) if some products have both operands quantized (QDQ, QLinear ops), else None.
     products:  counts of its convolutions and matrix products.
-    functions: (domain, name) of ops that the model defines itself.
+    functions: (domain, name) of ops that the model defines itself (ONNX model-local functions).
     files:     every file that the digest covers, ``path`` first.
-    plan_only: a compiled program that is explained, not run: none of its native code is loaded.
+    plan_only: True if a compiled program is only explained, so that none of its native code is loaded.
     """
 
     name: str
@@ -109,14 +109,14 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """What is asked of an engine for one region. Every field enters the cache key.
+    """A request to an engine for one region. Every field enters the cache key.
 
-    precision: the precision to compute in; None means the model's own (a vendor default that would change it
-               is pinned off).
+    precision: the precision to compute in; None means the model's own (vendor defaults that would change it are
+               turned off).
     threads:   CPU threads; None lets the engine use every core this process may use.
-    options:   vendor options by the vendor's own names, from a policy; an unknown one is an error.
-    optimization: 0 none, 1 basic, 2 extended, 3 all that keeps results right.
-    kernels:   a KernelPolicy as JSON text, for engines whose kernels can be chosen; empty: no demands.
+    options:   vendor options from a policy, by the vendor's names; an unknown one is an error.
+    optimization: 0 none, 1 basic, 2 extended, 3 all that preserve the results.
+    kernels:   a KernelPolicy as JSON text, for engines whose kernels can be chosen; empty without one.
     """
 
     device: DeviceId
@@ -129,7 +129,7 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFact:
-    """One device as an engine reports it; ``support`` says whether it can be used, with the vendor's reason."""
+    """One device that an engine reports; ``support`` says if it is usable, with the vendor's reason."""
 
     device: DeviceId
     name: str
@@ -139,9 +139,9 @@ class DeviceFact:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What ``build`` made. ``cacheable`` is False where the vendor has nothing worth keeping (then ``blob`` is empty).
+    """The result of ``build``. ``cacheable`` is False, and ``blob`` empty, if the vendor has nothing worth storing.
 
-    blob: from the store it comes as a view of the kept file's pages, which whoever loads it may go on using.
+    blob: an artifact from the store is a view of the memory-mapped file; the loaded executable may keep using it.
     """
 
     engine: str
@@ -151,59 +151,59 @@ class Artifact:
 
 
 class Executable(Protocol):
-    """An artifact loaded on a device. Safe to call from several threads.
+    """An artifact loaded on a device. Thread-safe.
 
-    inputs, outputs: the specs in the model's order, names included.
+    inputs, outputs: named specs in the model's order.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
-        """Outputs in the order of ``outputs``, as arrays that nothing else will write to.
-        ``feeds`` were checked by the caller. Raises RunError with the vendor's own text.
+        """Return the outputs in the order of ``outputs``, as arrays that are never overwritten.
+        The caller has checked ``feeds``. Raises RunError with the vendor's text.
         """
         ...
 
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
-        """What ran. With ``feeds``, times are measured on them too (on a profiled twin where timing would slow the session)."""
+        """Report what ran. With ``feeds``, also measure times on them, on a profiled copy if profiling would slow the session."""
         ...
 
     def close(self) -> None:
-        """Free what the vendor holds; further runs raise RunError."""
+        """Free the vendor's resources; further runs raise RunError."""
         ...
 
 
 class RunContext(Protocol):
-    """A place for one run at a time of an ``Executable``: what ``context()`` of one that can be stopped gives.
+    """The state of one run at a time of an ``Executable``, from ``Stoppable.context()``.
 
-    A bound context (``bind_context``) runs on memory that was given when it was made, and ``run`` gives nothing.
+    A bound context (``Bindable.bind_context``) reads and writes the memory that it was created with; its ``run`` returns nothing.
     """
 
     def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
-        """As ``Executable.run``. ``watched``: somebody waits to end it; an engine may have a quicker way that cannot be ended for others."""
+        """Run as ``Executable.run``. ``watched``: the run must be stoppable; without it, an engine may use a faster path that is not."""
         ...
 
     def stop(self) -> None:
-        """Called by another thread: the run in progress ends with a RunError as soon as the engine can. The context is not used again."""
+        """End the run in progress with a RunError as soon as the engine can. Another thread calls this. The context is not reused."""
         ...
 
 
 @runtime_checkable
 class Stoppable(Protocol):
-    """An Executable whose runs can be ended one by one, which ``run_timeout_s`` and ``cancel`` need."""
+    """An Executable whose runs can be stopped one by one, as ``run_timeout_s`` and ``cancel`` require."""
 
     def context(self) -> RunContext:
-        """A new context. Raises RunError when the executable is closed."""
+        """Return a new context. Raises RunError when the executable is closed."""
         ...
 
 
 @runtime_checkable
 class Bindable(Protocol):
-    """An Executable that runs on the caller's memory, again and again, without making any."""
+    """An Executable that can run repeatedly on the caller's memory, without allocating any."""
 
     def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
-        """A context that reads ``inputs`` and writes ``outputs``: C-contiguous arrays, all of them, checked by the caller."""
+        """Return a context that reads ``inputs`` and writes ``outputs``. The caller passes all of them as C-contiguous arrays and has checked them."""
         ...
 
 
@@ -211,35 +211,35 @@ class Engine(Protocol):
     """The functions of the module that an ``EnginePlugin.entry`` names."""
 
     def version(self) -> str:
-        """The vendor's version, from the loaded library."""
+        """Return the vendor's version, from the loaded library."""
         ...
 
     def devices(self) -> tuple[DeviceFact, ...]:
-        """Every device the vendor knows of here, usable or not. Never raises."""
+        """Return every device that the vendor reports on this machine, usable or not. Never raises."""
         ...
 
     def supports(self, model: ModelSource, request: EngineRequest) -> Support:
-        """Whether ``build`` is worth trying: device, precision, format, dtypes, shapes, options. Builds nothing."""
+        """Check device, precision, format, dtypes, shapes and options, without building anything."""
         ...
 
     def fingerprint(self, request: EngineRequest) -> dict[str, str]:
-        """Whatever else decides the artifact: versions, the device's instruction sets or driver, pinned options."""
+        """Return everything else that affects the artifact: versions, the device's instruction sets or driver, fixed options."""
         ...
 
     def build(self, model: ModelSource, request: EngineRequest) -> Artifact:
-        """Compile. Raises BuildError with the vendor's own text."""
+        """Compile the model. Raises BuildError with the vendor's text."""
         ...
 
     def load(self, artifact: Artifact, model: ModelSource, request: EngineRequest) -> Executable:
-        """Make it runnable. Raises BuildError with the vendor's own text."""
+        """Load the artifact on its device. Raises BuildError with the vendor's text."""
         ...
 
 
 class DeviceBuffer(Protocol):
-    """A value in a device's memory, as the porting guide names its parts.
+    """A tensor in device memory, with the porting guide's names.
 
     alloc_shape: extents in memory, in logical order, padding included; ``size_bytes`` counts them.
-    native_handle: the device's own word for the memory.
+    native_handle: the device's handle of the memory.
     """
 
     spec: TensorSpec
@@ -255,54 +255,54 @@ class DeviceBuffer(Protocol):
     def size_bytes(self) -> int: ...
 
     def to_numpy(self, spec: TensorSpec | None = None) -> Array:
-        """The logical array, a copy, with layout and padding undone."""
+        """Return a copy of the logical array, without layout and padding."""
         ...
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """A device driver, as the porting guide names its methods; a base class for a driver that has all five of its own.
+    """A device driver, with the porting guide's method names. Base class for drivers that implement all five methods.
 
-    ``runtime.PythonBackend`` has them for any device that can allocate, upload, download, prepare and submit.
+    ``runtime.PythonBackend`` implements them for any device that can allocate, upload, download, prepare and submit.
     """
 
     @abstractmethod
     def allocate_buffer(
         self, data: Any, alloc_shape: tuple[int, ...] | None = None, spec: TensorSpec | None = None
     ) -> DeviceBuffer:
-        """An array on the device: laid out as ``spec`` says, or padded to ``alloc_shape``, or dense."""
+        """Copy an array to the device, in the layout of ``spec``, padded to ``alloc_shape``, or dense."""
         ...
 
     @abstractmethod
     def allocate_zeros(
         self, shape: tuple[int, ...], dtype: Any, alloc_shape: tuple[int, ...] | None = None
     ) -> DeviceBuffer:
-        """Zeros on the device."""
+        """Allocate zeros on the device."""
         ...
 
     @abstractmethod
     def execute(self, program: Any, inputs: Mapping[str, Any], weights: Any) -> Mapping[str, DeviceBuffer]:
-        """Run a CompiledProgram once: outputs by name."""
+        """Run a CompiledProgram once and return the outputs by name."""
         ...
 
     @abstractmethod
     def create_executor(self, program: Any) -> Any:
-        """A CompiledProgram ready to run: an object with ``run(inputs, weights)``."""
+        """Load a CompiledProgram and return an object with ``run(inputs, weights)``."""
         ...
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Return when everything submitted is done."""
+        """Wait until all submitted work is done."""
         ...
 
 
 @runtime_checkable
 class DispatchStrategy(Protocol):
-    """How a device's grid covers a kernel's tasks."""
+    """The mapping from a kernel's tasks to a device's grid."""
 
     @abstractmethod
     def compute_dispatch(
         self, call: Any, pipeline: Any
     ) -> tuple[tuple[int, int, int], tuple[int, int, int]] | None:
-        """(groups, threads of a group) for a KernelCall and what the driver prepared of it; None: nothing to dispatch."""
+        """Return (groups, threads per group) for a KernelCall and the pipeline that the driver prepared for it; None to skip the dispatch."""
         ...

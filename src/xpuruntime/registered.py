@@ -1,7 +1,7 @@
-"""What users registered in this process: kernels, by name and kind of target, and Python functions that programs call.
+"""The registry of user kernels in this process, by name and kind of target, and of Python functions that programs call.
 
-They come from ``xpuruntime.register_kernel``, from the modules that ``XPU_KERNELS`` names, and from the entry points of the group
-``xpuruntime.kernels``. The latter two are imported when a policy names a kernel that is not built in: code that nobody asks for is not run.
+Kernels come from ``xpuruntime.register_kernel``, from the modules in ``XPU_KERNELS``, and from the entry points of the group
+``xpuruntime.kernels``. The latter two are imported only when a policy names a kernel that is not built in.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ GROUP = "xpuruntime.kernels"
 class HostFunction:
     """A Python function that programs call.
 
-    name:   its kernel's, ``@`` and the kind of target. ``digest``: sha256 of its code; a program that was compiled with another is refused.
-    arrays: what it is handed: ``numpy`` arrays, or tensors of ``torch``.
+    name:   the kernel's name, ``@``, and the kind of target. ``digest``: sha256 of its code; a program compiled with other code is refused.
+    arrays: the type of its arguments: ``numpy`` arrays or ``torch`` tensors.
     """
 
     name: str
@@ -55,7 +55,7 @@ class HostFunction:
 
 
 class Registered(Protocol):
-    """A user's kernel, as far as this table knows: ``softmax/mine`` for targets of ``kind`` (``cpu``, ``cuda``)."""
+    """The fields of a user's kernel that the registry reads: ``softmax/mine`` for targets of ``kind`` (``cpu``, ``cuda``)."""
 
     @property
     def name(self) -> str: ...
@@ -67,7 +67,7 @@ class Registered(Protocol):
 
 @dataclass(slots=True)
 class _Table:
-    """Replaced maps, never changed ones: readers need no lock."""
+    """The registered kernels. Updates replace the maps and never mutate them, so readers need no lock."""
 
     kernels: Mapping[tuple[str, str], Registered] = field(default_factory=dict)
     functions: Mapping[str, HostFunction] = field(default_factory=dict)
@@ -79,7 +79,7 @@ _TABLE = _Table()
 
 
 def register(kernel: Registered, function: HostFunction | None = None) -> None:
-    """Keep a kernel; one of the same name and kind is replaced, as a notebook's cell that runs again wants it."""
+    """Register a kernel, replacing one of the same name and kind (as when a notebook cell runs again)."""
     with _TABLE.lock:
         _TABLE.kernels = {**_TABLE.kernels, (kernel.name, kernel.kind): kernel}
         if function is not None:
@@ -87,44 +87,44 @@ def register(kernel: Registered, function: HostFunction | None = None) -> None:
 
 
 def unregister(name: str) -> None:
-    """Forget the kernels of a name, for every kind of target. Programs that hold their binaries go on."""
+    """Unregister the kernels of a name for every kind of target. Programs that contain their binaries keep working."""
     with _TABLE.lock:
         _TABLE.kernels = {key: k for key, k in _TABLE.kernels.items() if key[0] != name}
         _TABLE.functions = {key: f for key, f in _TABLE.functions.items() if key.partition("@")[0] != name}
 
 
 def registered_kernels(kind: str = "") -> tuple[Registered, ...]:
-    """Those for a kind of target, in the order in which they came; all of them without one."""
+    """Return the kernels for a kind of target (default: all kinds) in the order of registration."""
     return tuple(k for k in _TABLE.kernels.values() if kind in ("", k.kind))
 
 
 def kernel_words() -> tuple[str, ...]:
-    """How policies name them: ``mine`` for ``softmax/mine``."""
+    """Return the policy words of registered kernels: ``mine`` for ``softmax/mine``."""
     return tuple(dict.fromkeys(name.partition("/")[2] for name, _ in _TABLE.kernels))
 
 
 def host_function(name: str, digest: str, who: str) -> HostFunction:
-    """The function that a program calls. Raises KernelUnavailable when this process has none of that name, or another one."""
+    """Return the function that a program calls. Raises KernelUnavailable if it is not registered in this process, or with other code."""
     load_plugins()
-    found = _TABLE.functions.get(name)
-    if found is None:
+    function = _TABLE.functions.get(name)
+    if function is None:
         raise KernelUnavailable(
             who,
-            f"calls the Python function {name!r}, which nobody registered in this process",
-            do="Register it before (xpuruntime.kernel), name its module in XPU_KERNELS, or compile with a kernel that travels: C++, CUDA C++ or Triton.",
+            f"calls the Python function {name!r}, which is not registered in this process",
+            do="Register it first (xpuruntime.kernel), name its module in XPU_KERNELS, or compile with a C++, CUDA C++ or Triton kernel, which the program contains.",
         )
-    if found.digest != digest:
+    if function.digest != digest:
         raise KernelUnavailable(
             who,
-            f"was compiled with another {name!r} than the one that is registered here",
-            got=f"code {found.digest[:12]}, wanted {digest[:12]}",
+            f"was compiled with a different version of {name!r} than the registered one",
+            got=f"code {function.digest[:12]}, wanted {digest[:12]}",
             do="Compile the model again.",
         )
-    return found
+    return function
 
 
 def load_plugins() -> None:
-    """Import what ``XPU_KERNELS`` and the entry points name, once. Raises PolicyError with the module that cannot be imported."""
+    """Import the modules of ``XPU_KERNELS`` and the entry points, once. Raises PolicyError for a module that cannot be imported."""
     with _TABLE.lock:
         if _TABLE.plugins:
             return
@@ -135,7 +135,7 @@ def load_plugins() -> None:
             for name, load in entry_points(GROUP).items():
                 _run(f"entry point {GROUP}: {name}", load)
         except PolicyError:
-            _TABLE.plugins = False  # a mended file is read by the next who asks
+            _TABLE.plugins = False  # retry after the user fixes the file
             raise
 
 
@@ -145,14 +145,14 @@ def _run(who: str, load: Callable[[], Any]) -> None:
     except Exception as error:
         raise PolicyError(
             who,
-            "registers no kernels: importing it failed",
+            "cannot be imported, so its kernels are not registered",
             got=f"{type(error).__name__}: {error}",
-            do="Mend it, or take its name away.",
+            do="Fix the module, or remove its name.",
         ) from error
 
 
 class _Fresh(SourceFileLoader):
-    """Reads the text itself: kept bytecode is told apart by whole seconds and the text's length, and an edit within them would not be seen."""
+    """A loader that always compiles the source. Cached bytecode is keyed by size and mtime in seconds, so it would miss a quick edit."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -161,14 +161,14 @@ class _Fresh(SourceFileLoader):
 
 
 def _import(name: str) -> Any:
-    """A module by its dotted name, or a file that ends in .py."""
+    """Import a module by its dotted name, or a file that ends in .py."""
     if not name.endswith(".py"):
         return importlib.import_module(name)
     path = Path(name).expanduser().resolve()
     module_name = f"xpuruntime_kernels_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(module_name, path, loader=_Fresh(module_name, str(path)))
     if spec is None or spec.loader is None:
-        raise ImportError(f"no Python file: {path}")
+        raise ImportError(f"no such Python file: {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     spec.loader.exec_module(module)
@@ -176,24 +176,24 @@ def _import(name: str) -> Any:
 
 
 def code_digest(*parts: object) -> str:
-    """sha256 of texts, plain values and functions. A function counts by its text, its defaults, and the plain values that it closes over."""
-    found = hashlib.sha256()
+    """Return the sha256 of strings, plain values and functions. A function is hashed by its source, its defaults and its closure's plain values."""
+    digest = hashlib.sha256()
     for part in parts:
-        found.update(_text(part).encode() + b"\0")
-    return found.hexdigest()
+        digest.update(_text(part).encode() + b"\0")
+    return digest.hexdigest()
 
 
 def _text(part: object) -> str:
-    """The same in every process: no addresses, no order of sets."""
+    """Return a text that is the same in every process: without addresses, with sets in order."""
     function = inspect.unwrap(part) if callable(part) else part
     code = getattr(function, "__code__", None)
     if code is None:
         plain = isinstance(part, str | bytes | int | float | bool | tuple | frozenset | None)
         return _constant(part) if plain else f"{type(part).__module__}.{type(part).__qualname__}"
     try:
-        text = inspect.getsource(code)  # of whole lines, which may hold several lambdas
+        text = inspect.getsource(code)  # whole lines, which may hold several lambdas
         text += f" {[_constant(c) for c in code.co_consts]} {code.co_names}"
-    except (OSError, TypeError):  # typed at a prompt
+    except (OSError, TypeError):  # typed at a prompt: there is no source
         text = _code(code)
     closed = [_cell(c) for c in getattr(function, "__closure__", None) or ()]
     defaults = [_text(d) for d in getattr(function, "__defaults__", None) or ()]
@@ -215,5 +215,5 @@ def _code(code: CodeType) -> str:
 def _cell(cell: Any) -> str:
     try:
         return _text(cell.cell_contents)
-    except ValueError:  # a name that is not bound yet
+    except ValueError:  # an unbound cell
         return ""

@@ -1,13 +1,14 @@
 """The store on disk: content-addressed entries, written atomically, checksummed, size-limited, safe between processes.
 
     <root>/v1/<kind>/<first two digits of key>/<key>      one file per entry
-    <root>/v1/locks/<key>.lock                            held while one process builds what others wait for
+    <root>/v1/locks/<key>.lock                            held by the process that builds the entry
 
 An entry (``entry_file``) is written to a temporary file in its folder, synced, and renamed, so a reader sees a whole entry or
-none. A damaged entry is reported, removed and counts as absent.
+none. A damaged entry is logged and removed, and the entry counts as absent.
 
-Entries hold native code, so the store is trusted like code: folders and files must belong to this user or to root, and nobody else
-may write them. A store that cannot be trusted, read or written costs time, never a session: it is reported once, and left alone.
+Entries hold native code, so the store must be trusted like code: folders and files must belong to this user or to root, and nobody
+else may write them. A store that cannot be trusted, read or written never fails a session: one warning is logged, and the store is
+not used.
 """
 
 from __future__ import annotations
@@ -35,15 +36,20 @@ from .printable import logger
 __all__ = ["Entry", "Store", "digest", "write_atomic"]
 
 _T = TypeVar("_T")
-_ABANDONED = 3600.0  # seconds after which a temporary file belongs to nobody: its writer was killed
-_NO_FILE = (errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)  # a folder, a link, a pipe, a socket
+_ABANDONED = 3600.0  # seconds after which the writer of a temporary file must have been killed
+_NO_FILE = (
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.EINVAL,
+    errno.ENXIO,
+)  # errors of opening a folder, a link, a pipe, a socket
 _KEY = re.compile(r"[0-9a-f]{64}")
 _log = logger("xpuruntime.store")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry as it lies on disk. ``bytes_`` counts the whole file; ``used`` is the time of its last use (seconds)."""
+    """One entry on disk. ``bytes_`` is the size of the whole file; ``used`` is the time of its last use (seconds)."""
 
     kind: str
     key: str
@@ -54,7 +60,7 @@ class Entry:
     ingredients: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "kind": self.kind,
             "key": self.key,
@@ -70,8 +76,8 @@ class Store:
     """A folder of entries.
 
     root:  the folder; default ``XPU_CACHE_DIR`` or ``~/.cache/xpuruntime``.
-    limit: bytes in total; the least recently used entries go first. Default ``XPU_CACHE_BYTES``.
-    mode:  ``rw``, ``ro`` (never writes) or ``off`` (holds nothing). Default ``XPU_CACHE_MODE``.
+    limit: maximum total bytes; the least recently used entries are removed first. Default ``XPU_CACHE_BYTES``.
+    mode:  ``rw``, ``ro`` (read-only) or ``off`` (always empty). Default ``XPU_CACHE_MODE``.
     """
 
     def __init__(
@@ -80,7 +86,7 @@ class Store:
         self.root = _expand(root) if root else env.get_path("XPU_CACHE_DIR") or _user_folder()
         self.limit = env.get_bytes("XPU_CACHE_BYTES") if limit is None else limit
         self.mode = mode or env.get("XPU_CACHE_MODE")
-        self._useless = False  # reported, and from then on left alone
+        self._useless = False  # set after a warning; from then on nothing is written
         if self.mode not in ("rw", "ro", "off"):
             raise PolicyError(
                 "store",
@@ -93,36 +99,36 @@ class Store:
         return f"Store({str(self.root)!r}, limit={self.limit}, mode={self.mode!r})"
 
     def path(self, kind: str, key: str) -> Path:
-        """Where the entry lies or would lie."""
+        """Return the path of the entry's file, which may not exist."""
         return self.root / f"v{VERSION}" / kind / key[:2] / key
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """Return the payload, checked against its checksum; None when absent. A damaged entry is removed, with a warning."""
+        """Return the payload after verifying its checksum; None if absent. A damaged entry is removed with a warning."""
         payload = self._checked(kind, key, lambda file: file.read())
         return None if payload is None else bytes(payload)
 
     def view(self, kind: str, key: str) -> memoryview | None:
-        """As ``get``, without a copy: the payload is the file's own pages, mapped privately (writing changes no file).
+        """Return the payload as ``get``, without a copy: the file's pages are mapped privately, so writing does not change the file.
 
-        It stays good after the entry was trimmed or replaced.
+        It stays valid after the entry is trimmed or replaced.
         """
         return self._checked(kind, key, mapped)
 
     def recall(self, kind: str, key: str, parse: Callable[[bytes], _T]) -> _T | None:
-        """Return what ``parse`` makes of the payload; None when absent. An entry that it cannot parse is removed, with a warning."""
+        """Return ``parse(payload)``; None if absent. An entry that cannot be parsed is removed with a warning."""
         payload = self.get(kind, key)
         if payload is None:
             return None
         try:
             return parse(payload)
-        except Exception as error:  # whole by its checksum, so whoever wrote it was another release, or wrong
+        except Exception as error:  # the checksum is right, so another release or a bug wrote it
             self.forget(kind, key, f"cannot be parsed; got {type(error).__name__}: {error}")
             return None
 
     def forget(self, kind: str, key: str, why: str) -> None:
-        """Remove an entry that cannot be used, with a warning that says why."""
+        """Remove an unusable entry, with a warning that says why."""
         path = self.path(kind, key)
-        _log.warning("store entry %s %s. It is built again.", path, why)
+        _log.warning("store entry %s %s. It is rebuilt.", path, why)
         self._remove(path)
 
     def _remove(self, path: Path) -> None:
@@ -176,11 +182,11 @@ class Store:
         return payload
 
     def _folders(self, path: Path) -> list[Path]:
-        """The root and the folders in it that lead to a file."""
+        """Return the root and all folders from it to a file."""
         return [f for f in reversed(path.parents) if f.is_relative_to(self.root)]
 
     def _trust(self, path: Path) -> None:
-        """Raise StoreError where somebody else could have put the file there, OSError where its folders do not exist."""
+        """Raise StoreError if another user could have written the file, OSError if its folders do not exist."""
         for folder in self._folders(path):
             self._judge(folder)
 
@@ -189,22 +195,22 @@ class Store:
             raise StoreError(
                 f"store {self.root}",
                 f"is not used: {'its folder' if folder == self.root else folder} {why}",
-                do="It holds native code, so nobody else may write it: `chmod -R go-w` it, or set XPU_CACHE_DIR to a folder of "
-                "your own. Users who share a cache need one each, or one that root fills and all others only read.",
+                do="It holds native code, so only you or root may write it: run `chmod -R go-w` on it, or set XPU_CACHE_DIR to a folder of "
+                "your own. To share a store between users, let root fill it and all others only read it.",
             )
 
     def _report(self, error: StoreError) -> None:
-        """Warn, once in a process for each store, that it is of no use; nothing is written to it any more."""
+        """Warn once per process and store that the store is unusable. Nothing is written to it any more."""
         self._useless = True
         with _REPORTING:
             known = self.root in _REPORTED
             _REPORTED.add(self.root)
-        _log.log(logging.DEBUG if known else logging.WARNING, "%s Going on without the store.", error)
+        _log.log(logging.DEBUG if known else logging.WARNING, "%s Continuing without the store.", error)
 
     def put(self, kind: str, ingredients: Mapping[str, Any], payload: bytes) -> str:
-        """Keep a payload under the digest of its ingredients and return the key. Raise StoreError (full disk, no rights).
+        """Store a payload under the digest of its ingredients and return the key. Raise StoreError (disk full, no permission).
 
-        A store that was reported as useless keeps nothing.
+        A store that was reported as unusable stores nothing.
         """
         key = digest(ingredients)
         if self.mode != "rw" or self._useless:
@@ -216,7 +222,7 @@ class Store:
         return key
 
     def _prepare(self, path: Path) -> None:
-        """Make the folders of a file, for this user alone. Raise StoreError."""
+        """Create the folders of a file, private to this user. Raise StoreError."""
         try:
             self.root.parent.mkdir(parents=True, exist_ok=True)
             for folder in self._folders(path):
@@ -227,13 +233,13 @@ class Store:
             raise store_error(path, "cannot write", error) from error
 
     def entries(self) -> list[Entry]:
-        """Every readable entry, most recently used first. Payloads are not read."""
-        found = []
+        """List every readable entry, most recently used first, without reading payloads."""
+        entries = []
         for path in self._files():
             with contextlib.suppress(OSError, FormatError), open_regular(path, follow=False) as file:
                 header = read_header(path, file.read(16), file)
                 facts = os.fstat(file.fileno())
-                found.append(
+                entries.append(
                     Entry(
                         header["kind"],
                         header["key"],
@@ -244,10 +250,10 @@ class Store:
                         header["ingredients"],
                     )
                 )
-        return sorted(found, key=lambda e: -e.used)
+        return sorted(entries, key=lambda e: -e.used)
 
     def verify(self) -> list[FormatError]:
-        """Read every entry wholly; one FormatError for each that is damaged or cannot be trusted. Removes nothing."""
+        """Read every entry fully. Return a FormatError for each one that is damaged or not trusted, and remove nothing."""
         problems = []
         for path in sorted(self._files()):
             try:
@@ -262,7 +268,7 @@ class Store:
                     )
             except FormatError as error:
                 problems.append(error)
-            except FileNotFoundError:  # another process trimmed it meanwhile
+            except FileNotFoundError:  # another process has trimmed it
                 continue
             except OSError as error:
                 if error.errno not in _NO_FILE:
@@ -271,7 +277,7 @@ class Store:
         return problems
 
     def distrust(self) -> str:
-        """Return why the store cannot be trusted; empty when it can, and when it does not exist."""
+        """Return the reason why the store cannot be trusted; empty if it can, or if it does not exist."""
         try:
             self._trust(self.root / f"v{VERSION}" / "entry")
         except FileNotFoundError:
@@ -281,30 +287,30 @@ class Store:
         return ""
 
     def _files(self) -> Iterator[Path]:
-        """Every entry's file, by its name. What a writer has under way is none of them, nor is what is behind a link."""
+        """Return the files that are named like entries. Temporary files and links are left out."""
         for name, path in self._below():
             if _KEY.fullmatch(name) and name[:2] == path.parent.name:
                 yield path
 
     def _below(self) -> Iterator[tuple[str, Path]]:
-        """Everything at the depth of entries, without following a link below the root."""
+        """Return all files at the depth of entries, without following links below the root."""
 
         def folders(folder: Path) -> Iterator[Path]:
-            with contextlib.suppress(OSError), os.scandir(folder) as found:
-                yield from [folder / e.name for e in found if e.is_dir(follow_symlinks=False)]
+            with contextlib.suppress(OSError), os.scandir(folder) as children:
+                yield from [folder / e.name for e in children if e.is_dir(follow_symlinks=False)]
 
         version = self.root / f"v{VERSION}"
         if version.is_symlink():
             return
         for shard in [s for kind in folders(version) for s in folders(kind) if len(s.name) == 2]:
-            with contextlib.suppress(OSError), os.scandir(shard) as found:
-                yield from [(e.name, shard / e.name) for e in found]
+            with contextlib.suppress(OSError), os.scandir(shard) as children:
+                yield from [(e.name, shard / e.name) for e in children]
 
     def trim(self, limit: int | None = None, *, keep: str = "") -> list[Path]:
         """Remove least recently used entries until the total is within the limit, and return what was removed.
 
-        0 removes all, and lock files that nobody holds. What no store wrote stays. A temporary file that is an hour old was left by
-        a killed writer: it is removed in any case.
+        A limit of 0 removes all entries, and lock files that nobody holds. Files that no store wrote stay. Temporary files older than
+        an hour are always removed: their writer was killed.
         """
         limit = self.limit if limit is None else limit
         files = []
@@ -340,17 +346,17 @@ class Store:
             with contextlib.suppress(OSError):
                 handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held: somebody builds
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by a process that builds
                     path.unlink()
                 finally:
                     os.close(handle)
 
     @contextlib.contextmanager
     def lock(self, key: str, seconds: float | None = None) -> Iterator[None]:
-        """Hold the key's lock, so that several processes build one thing once. The kernel frees it if the holder dies.
+        """Hold the key's lock, so that only one of several processes builds the entry. The kernel frees the lock if the holder dies.
 
-        seconds: how long to wait for it; None: as long as it takes. Raise TimeoutError. Where no lock can be made nothing is kept
-        either, so the block runs without one, after a warning.
+        seconds: how long to wait for the lock; None waits forever. Raise TimeoutError. If no lock file can be created, no entry can be
+        stored either: the block runs without a lock, after a warning.
         """
         if self.mode != "rw" or self._useless:
             yield
@@ -377,7 +383,7 @@ _REPORTING = threading.Lock()
 
 
 def _is_entry(path: Path) -> bool:
-    """Return True for a file that begins like an entry."""
+    """Return True for a file that starts with the magic of an entry."""
     try:
         with open_regular(path, follow=False) as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -403,11 +409,11 @@ def _locked(path: Path, end: float | None, seconds: float | None) -> int:
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)  # it was cleared away while this process waited
+        os.close(handle)  # the file was removed while this process waited
 
 
 def _flock(handle: int, end: float | None, seconds: float | None) -> None:
-    """Take the lock; with a limit by asking again and again, for the kernel's own wait has none."""
+    """Take the lock. With a time limit, poll, since flock itself has none."""
     if end is None:
         fcntl.flock(handle, fcntl.LOCK_EX)
         return
@@ -416,7 +422,7 @@ def _flock(handle: int, end: float | None, seconds: float | None) -> None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= end:
-                raise TimeoutError(f"another process holds the lock for longer than {seconds} s") from None
+                raise TimeoutError(f"another process has held the lock for more than {seconds} s") from None
             time.sleep(0.02)
         else:
             return
@@ -425,14 +431,14 @@ def _flock(handle: int, end: float | None, seconds: float | None) -> None:
 def _expand(path: str | os.PathLike[str]) -> Path:
     try:
         return Path(path).expanduser()
-    except RuntimeError as error:  # "~somebody" without such a user
+    except RuntimeError as error:  # "~name" of a user that does not exist
         raise StoreError(
             "store", "no such folder", got=repr(str(path)), do="Give a path without '~'."
         ) from error
 
 
 def _user_folder() -> Path:
-    """The user's cache folder; a process without a home (a container's arbitrary user id) must name one."""
+    """Return the user's cache folder. Raises if the user has no home, as an arbitrary user id in a container."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "xpuruntime"
     except RuntimeError as error:

@@ -1,27 +1,29 @@
-"""Where things run and what code is generated for, as data.
+"""Devices and the hardware parameters of generated code, as data.
 
-``DeviceId`` is what a user writes (``cuda:0``, ``cpu``, ``npu``); ``TargetConfig`` is what the compiler reads.
-Field names of ``TargetConfig`` are those of the backend porting guide.
+A user writes a ``DeviceId`` (``cuda:0``, ``cpu``, ``npu``). The compiler reads a ``TargetConfig``, whose field names are those of the
+backend porting guide. ``GPUS`` has the published figures of GPUs that can be named without being installed.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import DeviceUnavailable
 
-__all__ = ["CPU_NARROW", "CPU_WIDE", "CUDA_GPU", "DEVICE_KINDS", "TARGETS", "DeviceId", "TargetConfig"]
+__all__ = [
+    "CPU_NARROW", "CPU_WIDE", "CUDA_GENERATED", "CUDA_GPU", "DEVICE_KINDS", "GPUS", "TARGETS", "DeviceId", "GpuModel", "TargetConfig",
+]  # fmt: skip
 
 DEVICE_KINDS: dict[str, str] = {
     "cpu": "the host processor",
     "cuda": "an NVIDIA GPU",
-    "gpu": "any GPU that the chosen engine reaches, whoever made it",
+    "gpu": "any GPU that the chosen engine supports, of any vendor",
     "npu": "a neural processing unit, through its vendor's engine",
     "metal": "an Apple GPU",
     "webgpu": "a GPU through WebGPU",
-    "auto": "let the engine's own device choice decide",
+    "auto": "the device that the engine chooses itself",
 }
 
 _DEVICE = re.compile(r"([a-z]+)(?::(\d{1,4}))?")
@@ -36,7 +38,7 @@ class DeviceId:
 
     @classmethod
     def parse(cls, text: str | DeviceId) -> DeviceId:
-        """``"cuda:1"`` -> DeviceId("cuda", 1). Raises DeviceUnavailable for an unknown kind or a bad index."""
+        """Parse a name such as ``"cuda:1"``. Raises DeviceUnavailable for an unknown kind or a bad index."""
         if isinstance(text, DeviceId):
             return text
         match = _DEVICE.fullmatch(str(text).strip().lower())
@@ -48,7 +50,7 @@ class DeviceId:
                 "no such device",
                 got=repr(text),
                 do=(f"Did you mean {near[0]!r}? " if near else "")
-                + f"Name one of {', '.join(DEVICE_KINDS)}, with :INDEX for the second and further ones.",
+                + f"Use one of {', '.join(DEVICE_KINDS)}; add :INDEX for any but the first one.",
             )
         return cls(match[1], int(match[2] or 0))
 
@@ -62,10 +64,15 @@ class DeviceId:
 
 @dataclass(frozen=True, slots=True)
 class TargetConfig:
-    """Hardware parameters of generated code. The first word of ``name`` is the kind of device: ``cuda_gpu``, ``cpu_wide``.
+    """Hardware parameters for code generation. ``name`` begins with the kind of device: ``cuda_gpu``, ``cpu_wide``.
 
-    ``channel_alignment_bytes`` bytes, ``channel_tile`` and ``matmul_tile`` elements, ``max_threadgroup_*``
-    threads, ``max_dispatches_per_batch`` kernel launches per submission.
+    ``channel_alignment_bytes`` is in bytes, ``channel_tile`` and ``matmul_tile`` in elements, ``max_threadgroup_*`` in threads,
+    ``max_dispatches_per_batch`` in kernel launches per submission.
+
+    The last three fields describe one GPU. 0 stands for the default of the compute capability (``codegen.sm``); CPU kernels ignore them.
+    num_sms:          streaming multiprocessors. A program compiled for another count computes the same values.
+    smem_per_block:   maximum shared memory of a block in bytes, by opt-in at launch.
+    max_cluster_size: maximum blocks of a thread block cluster; 1 on a GPU without clusters.
     """
 
     name: str
@@ -77,10 +84,27 @@ class TargetConfig:
     max_threadgroup_3d_xy: int
     max_threadgroup_3d_z: int
     max_dispatches_per_batch: int
+    num_sms: int = 0
+    smem_per_block: int = 0
+    max_cluster_size: int = 0
+
+    @classmethod
+    def named(cls, name: str) -> TargetConfig:
+        """Return the sizes for a GPU of ``GPUS``: ``TargetConfig.named("h100-sxm")``. Raises DeviceUnavailable for an unknown name."""
+        gpu = GPUS.get(name.lower())
+        if gpu is None:
+            near = difflib.get_close_matches(name.lower(), GPUS, n=1)
+            raise DeviceUnavailable(
+                "target",
+                "no GPU of this name is known",
+                got=repr(name),
+                do=(f"Did you mean {near[0]!r}? " if near else "") + f"Name one of {', '.join(GPUS)}.",
+            )
+        return replace(CUDA_GENERATED, name=f"cuda:{name.lower()}", num_sms=gpu.num_sms)
 
     @property
     def kind(self) -> str:
-        """The kind of device (a key of ``DEVICE_KINDS``) that the name begins with; empty where it begins with none."""
+        """The kind of device (a key of ``DEVICE_KINDS``) that the name begins with; empty if it begins with none."""
         word = re.split(r"[^a-z]", self.name.lower(), maxsplit=1)[0]
         return word if word in DEVICE_KINDS else ""
 
@@ -97,9 +121,13 @@ CUDA_GPU = TargetConfig(
     max_dispatches_per_batch=65535,
 )
 
-# CPUs read the same fields so: ``channel_tile`` output channels of a convolution's block, ``matmul_tile`` rows of a matrix
-# product's register tile, ``max_threadgroup_1d`` least elements of an elementwise task, ``_2d`` edge of a transpose's tile,
-# ``_3d_xy`` pixels and ``_3d_z`` rows of a convolution's or pool's task, ``max_dispatches_per_batch`` calls per submission.
+CUDA_GENERATED = replace(CUDA_GPU, name="cuda", channel_alignment_bytes=1, max_threadgroup_1d=256)
+"""The default of the CUDA code generator. Channels are packed, as cuDNN's and cuBLASLt's fast paths expect; blocks have 256 threads."""
+
+# CPU kernels interpret the same fields as follows: ``channel_tile`` is the number of output channels of a convolution's block,
+# ``matmul_tile`` the rows of a matrix product's register tile, ``max_threadgroup_1d`` the minimum elements of an elementwise task,
+# ``_2d`` the edge of a transpose's tile, ``_3d_xy`` the pixels and ``_3d_z`` the rows of a convolution's or pool's task, and
+# ``max_dispatches_per_batch`` the calls per submission.
 CPU_WIDE = TargetConfig(
     name="cpu_wide",
     channel_alignment_bytes=1,
@@ -127,3 +155,27 @@ CPU_NARROW = TargetConfig(
 """CPUs with 16 vector registers of 16 or 32 bytes."""
 
 TARGETS: dict[str, TargetConfig] = {t.name: t for t in (CUDA_GPU, CPU_WIDE, CPU_NARROW)}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuModel:
+    """One GPU product: the compute capability that code is generated for, and its streaming multiprocessors."""
+
+    capability: str
+    num_sms: int
+
+
+# Multiprocessor counts as NVIDIA publishes them in architecture whitepapers and data sheets. Shared memory per block and cluster size
+# follow from the compute capability (CUDA C++ Programming Guide, "Compute Capabilities").
+GPUS: dict[str, GpuModel] = {
+    "a100": GpuModel("sm_80", 108),
+    "a10": GpuModel("sm_86", 72),
+    "l4": GpuModel("sm_89", 58),
+    "l40s": GpuModel("sm_89", 142),
+    "rtx-4090": GpuModel("sm_89", 128),
+    "h100-pcie": GpuModel("sm_90", 114),
+    "h100-sxm": GpuModel("sm_90", 132),
+    "h200": GpuModel("sm_90", 132),
+    "b200": GpuModel("sm_100", 148),
+}
+"""GPUs by the name that ``cuda:NAME`` and ``TargetConfig.named`` take."""

@@ -1,8 +1,8 @@
-"""Tensors in files: safetensors and raw bytes, memory-mapped; and safetensors written whole or not at all.
+"""Tensors in files: memory-mapped reading of safetensors and raw bytes, and atomic writing of safetensors.
 
-The safetensors format (8-byte little-endian header length, JSON header, dense little-endian data) is read here directly, because
-the safetensors package hands NumPy no bfloat16 and no float8, and because a memory map costs nothing until it is read.
-Files are trusted with nothing: a name that leaves its folder, and a size that does not fit, are errors.
+The safetensors format (8-byte little-endian header length, JSON header, dense little-endian data) is parsed here, because
+the safetensors package returns no bfloat16 or float8 to NumPy, and because a memory map costs nothing until it is read.
+Files are untrusted: a path outside the folder and a size that does not match are errors.
 """
 
 from __future__ import annotations
@@ -53,25 +53,25 @@ CODES: dict[DType, str] = {
     DType.FLOAT8_E5M2: "F8_E5M2",
     DType.FLOAT8_E8M0FNU: "F8_E8M0",
 }
-"""What the safetensors format calls the dtypes that it has."""
+"""The safetensors names of the dtypes that the format has."""
 
 _DTYPES = {code: dtype for dtype, code in CODES.items()}
 _MAX_HEADER = 100 << 20
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
-    """Every tensor of a safetensors file by name, memory-mapped and read-only. Raises FormatError."""
+    """Map every tensor of a safetensors file, read-only, by name. Raises FormatError."""
     who, path = f"weights file {os.fspath(path)}", Path(path)
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(_MAX_HEADER, size - 8):
-                raise FormatError(who, "is not a safetensors file, or truncated", got=f"{size} bytes")
+                raise FormatError(who, "is not a safetensors file, or is truncated", got=f"{size} bytes")
             header = json.loads(file.read(length))
         data = np.memmap(path, np.uint8, "r", 8 + length) if size > 8 + length else np.zeros(0, np.uint8)
         if not isinstance(header, dict):
-            raise TypeError("the header is no object")
+            raise TypeError("the header is not an object")
         return {name: _tensor(data, facts) for name, facts in header.items() if name != "__metadata__"}
     except OSError as error:
         raise FormatError(who, "cannot be read", got=error.strerror, do="Check the path.") from error
@@ -85,12 +85,12 @@ def _tensor(data: NDArray[Any], facts: Any) -> NDArray[Any]:
     if not all(type(d) is int and d >= 0 for d in (*shape, begin, end)) or not begin <= end <= data.size:
         raise ValueError(f"tensor outside the file: {facts}")
     if end - begin != spec.size_bytes:
-        raise ValueError(f"tensor of another size than its shape says: {facts}")
+        raise ValueError(f"size of the tensor does not match its shape: {facts}")
     return data[begin:end].view(dtype.numpy).reshape(shape)
 
 
 def write_safetensors(arrays: Mapping[str, NDArray[Any]], path: str | os.PathLike[str]) -> dict[str, str]:
-    """Write arrays as one safetensors file, whole or not at all, and give the sha256 of each array's bytes.
+    """Write arrays as one safetensors file atomically, and return the sha256 of each array's bytes.
 
     Raises StoreError, and FormatError for a dtype that the format lacks (strings, sub-byte types).
     """
@@ -116,7 +116,7 @@ def write_safetensors(arrays: Mapping[str, NDArray[Any]], path: str | os.PathLik
 
 
 def element_digest(array: NDArray[Any], dtype: DType) -> str:
-    """sha256 of an array's elements: row-major, little-endian, sub-byte types packed."""
+    """Return the sha256 of an array's elements: row-major, little-endian, sub-byte types packed."""
     flat = (
         pack_bits(array, dtype) if dtype.bits < 8 else np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     )
@@ -124,7 +124,7 @@ def element_digest(array: NDArray[Any], dtype: DType) -> str:
 
 
 class TensorFiles:
-    """Tensors in files below one folder, each mapped when first asked for and read-only."""
+    """Tensors in files below one folder. Each is mapped read-only when it is first read."""
 
     def __init__(self, folder: str | os.PathLike[str] = ".") -> None:
         self.folder = Path(folder)
@@ -133,7 +133,7 @@ class TensorFiles:
     def read(
         self, name: str, spec: TensorSpec, *, file: str, form: str, key: str = "", offset: int = 0
     ) -> NDArray[Any]:
-        """The array of one weight, of its spec's shape and dtype.
+        """Map the array of one weight and check its shape and dtype.
 
         file: path below the folder; ``form``: ``safetensors`` (``key``: the tensor's name there, the weight's own by default) or
         ``raw`` (row-major, little-endian, from byte ``offset``; sub-byte types packed, low bits first).
@@ -141,15 +141,15 @@ class TensorFiles:
         """
         who = f"weight %{name}"
         if not file:
-            raise ModelError(who, "has no file", do="Hand its array in by name.")
+            raise ModelError(who, "has no file", do="Pass its array by name.")
         path = (self.folder / file).resolve()
         if not path.is_relative_to(self.folder.resolve()):
-            do = "Move it beside the graph."
+            do = "Move the file next to the graph."
             raise ModelError(who, "names a file outside the graph's folder", got=file, do=do)
         if form == "safetensors":
             array = self._tensors(path).get(key or name)
             if array is None:
-                raise ModelError(who, "is not in its file", got=f"{key or name} in {path}")
+                raise ModelError(who, "is missing in its file", got=f"{key or name} in {path}")
         elif form == "raw":
             array = _raw(who, path, spec, offset)
         else:
@@ -157,7 +157,7 @@ class TensorFiles:
         if tuple(array.shape) != spec.shape or DType.of(array.dtype) is not spec.dtype:
             got = f"{DType.of(array.dtype).value}{list(array.shape)} for {spec}"
             do = "The file belongs to another model."
-            raise ModelError(who, "has another type in its file", got=got, do=do)
+            raise ModelError(who, "has another shape or dtype in its file", got=got, do=do)
         return array
 
     def _tensors(self, path: Path) -> dict[str, NDArray[Any]]:
@@ -171,7 +171,7 @@ def _raw(who: str, path: Path, spec: TensorSpec, offset: int) -> NDArray[Any]:
     shape = tuple(int(d) for d in spec.shape if isinstance(d, int))
     try:
         if count is None or offset < 0 or offset + count > path.stat().st_size:
-            raise ModelError(who, "lies outside its file", got=f"{count} bytes at {offset} in {path}")
+            raise ModelError(who, "is outside its file", got=f"{count} bytes at {offset} in {path}")
         if not count:
             return np.zeros(shape, spec.dtype.numpy)
         if spec.dtype.bits >= 8:
@@ -181,13 +181,13 @@ def _raw(who: str, path: Path, spec: TensorSpec, offset: int) -> NDArray[Any]:
         raise ModelError(who, "cannot be read", got=f"{path}: {error.strerror}") from error
 
 
-# ── types of less than a byte: packed in files and buffers, a byte each in NumPy ──
+# ── sub-byte types: packed in files and buffers, one byte each in NumPy ──
 
 _SIGNED = {DType.INT4: ml_dtypes.int4, DType.INT2: ml_dtypes.int2}
 
 
 def unpack_bits(data: NDArray[np.uint8], dtype: DType, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Elements of a sub-byte dtype out of packed bytes, the first in the lowest bits (as ONNX and safetensors pack them)."""
+    """Unpack the elements of a sub-byte dtype, the first in the lowest bits (as ONNX and safetensors pack them)."""
     bits, count = dtype.bits, math.prod(shape)
     per, mask = 8 // bits, (1 << bits) - 1
     codes = np.empty((data.size, per), np.uint8)
@@ -203,7 +203,7 @@ def unpack_bits(data: NDArray[np.uint8], dtype: DType, shape: tuple[int, ...]) -
 
 
 def pack_bits(array: NDArray[Any], dtype: DType) -> NDArray[np.uint8]:
-    """The inverse of ``unpack_bits``: row-major elements, the first in the lowest bits; unused bits of the last byte are zero."""
+    """Pack elements of a sub-byte dtype in row-major order, the first in the lowest bits; unused bits of the last byte are zero."""
     bits = dtype.bits
     per, mask = 8 // bits, (1 << bits) - 1
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & mask

@@ -1,7 +1,4 @@
-"""DType, Dim and TensorSpec: the words that every stage uses for values.
-
-Dims themselves are defined in ``dims``; they are handed on here, since a spec is where they are met.
-"""
+"""DType, TensorSpec and Layout, the types of every tensor. Dims are defined in ``dims`` and exported here, too."""
 
 from __future__ import annotations
 
@@ -71,17 +68,17 @@ class DType(enum.StrEnum):
 
     @property
     def is_integer(self) -> bool:
-        """True for signed and unsigned integers; bool is none."""
+        """True for signed and unsigned integers, not for bool."""
         return "int" in self.value
 
     @property
     def is_signed(self) -> bool:
-        """True where negative values exist."""
+        """True for types with negative values."""
         return not (self.value.startswith("uint") or self in (DType.BOOL, DType.STRING, DType.FLOAT8_E8M0FNU))
 
     @classmethod
     def of(cls, dtype: object) -> DType:
-        """The DType of a NumPy dtype, a NumPy scalar type, or a name. Raises ValueError when there is none."""
+        """Return the DType of a NumPy dtype, a NumPy scalar type, or a name. Raises ValueError if there is none."""
         if isinstance(dtype, DType):
             return dtype
         if dtype is None:
@@ -122,10 +119,10 @@ _ALIASES: dict[str, DType] = {d.value: d for d in DType} | {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a value of static shape lies in memory: the order of its dims, and how far each is padded.
+    """The memory layout of a value with a static shape: the order of its dims, and the padding of each.
 
     order: logical dims from the outermost to the innermost in memory: ``(0, 2, 3, 1)`` is NHWC of an NCHW value.
-    alloc: extent of each logical dim in memory, at least the dim itself (channel padding); what lies beyond means nothing.
+    alloc: allocated extent of each logical dim, at least the dim itself; the content of the padding is undefined.
     """
 
     order: tuple[int, ...]
@@ -134,12 +131,12 @@ class Layout:
     def __post_init__(self) -> None:
         if sorted(self.order) != list(range(len(self.alloc))):
             raise ValueError(
-                f"a layout's order names each dim once, got {self.order} for {len(self.alloc)} dims"
+                f"a layout's order must name each dim once, got {self.order} for {len(self.alloc)} dims"
             )
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Elements from one index of each logical dim to the next."""
+        """Strides of the logical dims, in elements."""
         strides, step = [0] * len(self.order), 1
         for d in reversed(self.order):
             strides[d], step = step, step * self.alloc[d]
@@ -153,9 +150,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape and dtype of one value; ``name`` is the value's name where it has one.
+    """Shape and dtype of one value, and its name if it has one.
 
-    layout: how it lies in memory; None: dense, row-major. The shape is always the logical one.
+    layout: the memory layout; None for dense row-major. The shape is always the logical one.
     """
 
     shape: tuple[DimLike, ...]
@@ -165,12 +162,12 @@ class TensorSpec:
 
     @property
     def alloc_shape(self) -> tuple[DimLike, ...]:
-        """Extents in memory, in logical order: the shape, padded where the layout pads."""
+        """Allocated extents in logical order: the shape plus the layout's padding."""
         return self.shape if self.layout is None else self.layout.alloc
 
     @property
     def physical(self) -> Layout:
-        """The layout, spelled out. Raises ValueError for a symbolic shape without one."""
+        """The layout, or the dense one of a static shape. Raises ValueError for a symbolic shape without a layout."""
         if self.layout is not None:
             return self.layout
         if not self.is_static:
@@ -180,7 +177,7 @@ class TensorSpec:
 
     @property
     def is_dense(self) -> bool:
-        """Row-major without padding, by its layout or since dims of extent 1 do not matter."""
+        """True for row-major order without padding; the position of dims of extent 1 does not matter."""
         if self.layout is None:
             return True
         if self.layout.alloc != self.shape:
@@ -205,14 +202,14 @@ class TensorSpec:
 
     @property
     def size_bytes(self) -> int | None:
-        """Bytes of the value as it lies in memory, packed; None when the shape is symbolic or the dtype is string."""
+        """Bytes of the value in memory, sub-byte types packed; None if the shape is symbolic or the dtype is string."""
         if not self.is_static or self.dtype is DType.STRING:
             return None
         return (math.prod(int(d) for d in self.alloc_shape if isinstance(d, int)) * self.dtype.bits + 7) // 8
 
     @property
     def extent_bytes(self) -> int:
-        """Bytes from the first element to behind the last, as the value lies in memory. Raises ValueError for a symbolic shape."""
+        """Bytes from the first element to the end of the last one in memory. Raises ValueError for a symbolic shape."""
         if any(d == 0 for d in self.shape):
             return 0
         steps = zip(self.shape, self.physical.strides, strict=True)
@@ -220,7 +217,7 @@ class TensorSpec:
         return ((last + 1) * self.dtype.bits + 7) // 8
 
     def substitute(self, values: Mapping[str, DimLike]) -> TensorSpec:
-        """The spec with symbols replaced."""
+        """Return the spec with symbols replaced."""
         return TensorSpec(
             tuple(substitute(d, values) for d in self.shape), self.dtype, self.name, self.layout
         )
@@ -234,7 +231,7 @@ class TensorSpec:
 
     @classmethod
     def parse(cls, text: str, name: str = "") -> TensorSpec:
-        """``"float32[n, 3, 2*h]"`` -> TensorSpec. Raises ValueError."""
+        """Parse a spec such as ``"float32[n, 3, 2*h]"``. Raises ValueError."""
         head, bracket, tail = text.strip().partition("[")
         if not bracket or not tail.endswith("]"):
             raise ValueError(f"not a tensor spec: {text[:80]!r}; write dtype[dim, dim]")
@@ -245,7 +242,7 @@ class TensorSpec:
 
 
 def _split(text: str) -> list[str]:
-    """Split at top-level commas; brackets and quotes protect theirs (symbols may hold any text)."""
+    """Split at commas outside brackets and quotes (a quoted symbol may hold any text)."""
     parts, depth, quote, start = [], 0, "", 0
     escaped = False
     for i, char in enumerate(text):

@@ -1,4 +1,4 @@
-"""Where vendors' packages for Python, containers and this environment keep shared libraries: folders to hand to the core's loader."""
+"""Folders in which vendors' Python packages, containers and the environment keep shared libraries, for the core's loader."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 __all__ = ["vendor_folders"]
 
-# Where containers and WSL mount a driver without telling the loader.
+# Containers and WSL mount the driver here, outside the loader's search path.
 _DRIVER_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib")
-# A toolkit that is installed but not in the loader's list.
+# An installed CUDA toolkit, which may be missing in the loader's search path.
 _TOOLKIT_FOLDERS = ("/usr/local/cuda/lib64", "/usr/local/cuda/extras/CUPTI/lib64")
 
 
 def vendor_folders() -> list[str]:
-    """Folders that may hold a vendor's library, to be tried after the loader's own search.
+    """Return the folders to search after the loader's own search path.
 
-    Those in which NVIDIA's packages for Python keep their libraries (``nvidia/*/lib`` on ``sys.path``), those where containers
-    mount the driver, a CUDA toolkit's, and the environment's own ``lib``, where oneDNN's package puts its library.
+    They are the folders of NVIDIA's Python packages (``nvidia/*/lib`` on ``sys.path``), the mount points of the driver in
+    containers, the CUDA toolkit, and the environment's ``lib``, where oneDNN's package installs its library.
     """
     spec = importlib.util.find_spec("nvidia")  # a namespace package: finding it imports nothing
     places = [] if spec is None else list(spec.submodule_search_locations or ())

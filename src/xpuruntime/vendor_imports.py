@@ -1,4 +1,4 @@
-"""Vendors' packages, imported without what they do unasked: no analytics host is asked for, no identity is written to the user's home."""
+"""Imports of vendors' packages with their telemetry turned off: no analytics host is contacted, no identity is written to the home folder."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["vendor"]
 _ABSENT = object()
 _IMPORTING = threading.Lock()
 
-# Set before the package is imported, and left: its own code reads it when it likes. A user's own value stays.
+# Set before the import and kept, because the package may read it at any time. A value that the user set stays.
 _ENVIRONMENT = {"onnxruntime": {"ORT_DISABLE_TELEMETRY": "1"}}
-# Modules that the import does not find. Their absence is a case that the package provides for.
+# Modules hidden during the import. The packages work without them.
 _WITHOUT = {"openvino": ("openvino_telemetry",)}
 
 
 def vendor(name: str) -> Any:
     """Return a vendor's package, imported on first use. Raise ImportError."""
     if name in sys.modules and sys.modules[name] is not None:
-        return importlib.import_module(name)  # which waits where another thread is importing it
+        return importlib.import_module(name)  # waits if another thread is importing it
     for variable, value in _ENVIRONMENT.get(name, {}).items():
         os.environ.setdefault(variable, value)
     with _IMPORTING:

@@ -32,12 +32,12 @@ class Outcome:
 
 
 @pytest.fixture(autouse=True)
-def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_store(fresh_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("XPU_POLICY", "XPU_ENGINE", "XPU_DEVICE", "XPU_NUM_THREADS", "XPU_DEBUG"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XPU_CACHE_DIR", str(tmp_path / "store"))
+    monkeypatch.setenv("XPU_CACHE_DIR", str(fresh_store))
     monkeypatch.setenv("COLUMNS", "200")
-    return tmp_path / "store"
+    return fresh_store
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from xpuruntime import errors
 from xpuruntime.cli.exit_codes import MEANINGS, ExitCode
 
-DOCS = Path(__file__).parents[2] / "docs" / "command-line.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
 
 
 def test_every_error_class_has_a_code_of_the_table() -> None:

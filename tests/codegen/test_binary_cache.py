@@ -41,6 +41,22 @@ def test_a_text_is_compiled_once(compiler: Toolchain, tmp_path: Path) -> None:
     assert [e.kind for e in store.entries()] == ["object"]
 
 
+def test_stores_of_tests_share_compiled_texts_and_nothing_else(
+    compiler: Toolchain, tmp_path: Path, fresh_store: Path, shared_store: Path
+) -> None:
+    first = compiler.build(TEXT, store=Store(shared_store))
+    fresh = Store(fresh_store)
+    assert compiler.build(TEXT, store=fresh) == first
+    assert starts(tmp_path) == 1
+    assert fresh.entries() == []
+    fresh.put("artifact", {"n": 1}, b"x")
+    assert [e.kind for e in fresh.entries()] == ["artifact"]
+    fresh.trim(0)
+    assert fresh.entries() == []
+    assert compiler.build(TEXT, store=Store(shared_store)) == first
+    assert starts(tmp_path) == 1
+
+
 def test_another_text_flag_version_or_compiler_is_compiled_anew(compiler: Toolchain, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     compiler.build(TEXT, store=store)
@@ -64,7 +80,7 @@ def test_what_is_not_kept_is_compiled_each_time(compiler: Toolchain, tmp_path: P
 def test_a_refused_text_is_refused_again(compiler: Toolchain, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     for _ in range(2):
-        with pytest.raises(BuildError, match="refuses the generated text"):
+        with pytest.raises(BuildError, match="rejects the generated code"):
             compiler.build("int f() { return nothing; }", store=store)
     assert list(store.entries()) == []
 

@@ -80,13 +80,13 @@ def test_an_unknown_part_is_an_error_with_the_known_ones() -> None:
 def test_parts_that_need_each_other_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {"prelude": "", "a": "// needs: b\n", "b": "// needs: a\n"}
     monkeypatch.setattr(cpp, "part_text", texts.__getitem__)
-    with pytest.raises(BuildError, match="in a circle; got a -> b -> a"):
+    with pytest.raises(BuildError, match="cyclic dependency between parts of the prelude; got a -> b -> a"):
         parts_in_order({"a"})
 
 
 def test_a_compiler_s_own_text_is_repeated() -> None:
     with pytest.raises(
-        BuildError, match=r"(?s)\[cpu:x86-64-v2\].* refuses the generated text; got .*no_such_function"
+        BuildError, match=r"(?s)\[cpu:x86-64-v2\].* rejects the generated code; got .*no_such_function"
     ):
         cpu_target("cpu:x86-64-v2").assemble({"f": "int f() { return no_such_function(); }"}, frozenset())
 

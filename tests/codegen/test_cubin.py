@@ -44,12 +44,10 @@ def test_a_launch_that_cannot_work_is_refused() -> None:
     check_launch(data, "few", (1024, 1, 1), "rows.cu")
     with pytest.raises(
         BuildError,
-        match=r"many takes \d+ registers a thread: \d+ for 1024 threads.*__launch_bounds__\(1024\)",
+        match=r"many needs \d+ registers per thread, \d+ for 1024 threads.*__launch_bounds__\(1024\)",
     ):
         check_launch(data, "many", (32, 32, 1), "rows.cu")
-    with pytest.raises(
-        BuildError, match="few is launched with 2048 threads a block, and a block has at most 1024"
-    ):
+    with pytest.raises(BuildError, match="few is launched with 2048 threads per block; the maximum is 1024"):
         check_launch(data, "few", (2048, 1, 1), "rows.cu")
     with pytest.raises(BuildError, match=r"no kernel 'rows'; got kernels"):
         check_launch(data, "rows", (32, 1, 1), "rows.cu")

@@ -56,9 +56,9 @@ def test_a_machine_without_a_device_is_told_to_name_one() -> None:
     status, facts = _core.cuda_facts(_core.Search())
     if status.ok and facts.devices:
         pytest.skip("there is a device here")
-    with pytest.raises(DeviceUnavailable, match=r"shows no CUDA device 90.*Name one of cuda:sm_80"):
+    with pytest.raises(DeviceUnavailable, match=r"has no visible CUDA device 90.*Name one of cuda:sm_80"):
         cuda_target("cuda:90")
-    with pytest.raises(DeviceUnavailable, match=r"shows no CUDA device.*Name one of cuda:sm_80"):
+    with pytest.raises(DeviceUnavailable, match=r"has no visible CUDA device.*Name one of cuda:sm_80"):
         cuda_target("cuda")
 
 
@@ -215,10 +215,10 @@ def test_the_stand_in_is_the_same_text() -> None:
 def test_configurations_size_what_is_launched() -> None:
     from dataclasses import replace
 
-    from xpuruntime.codegen.cuda import CONFIG
+    from xpuruntime.targets import CUDA_GENERATED
 
     def texts(**changed: int) -> str:
-        target = batch_of(CudaTarget(LEVELS["sm_90"], replace(CONFIG, **changed)))
+        target = batch_of(CudaTarget(LEVELS["sm_90"], replace(CUDA_GENERATED, **changed)))
         gathered(target)
         return "\n".join(target.functions.values())
 

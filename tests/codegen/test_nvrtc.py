@@ -60,7 +60,7 @@ def test_an_error_in_a_text_shows_the_line(nvrtc: Nvrtc, tmp_path: Path) -> None
     with pytest.raises(BuildError) as error:
         nvrtc.build(TEXT.replace("expf", "expg"), "sm_90", who="kernel user/halve", store=Store(tmp_path))
     text = str(error.value)
-    assert text.startswith(f"[kernel user/halve] {nvrtc.name} refuses the text for sm_90")
+    assert text.startswith(f"[kernel user/halve] {nvrtc.name} rejects the code for sm_90")
     assert 'kernels.cu(3): error: identifier "expg" is undefined' in text
     assert "y[i] = expg(x[i]) / 2.0f;" in text
 

@@ -22,14 +22,14 @@ from xpuruntime.decisions import Reason, Support
 from xpuruntime.errors import BuildError, InternalError, IrError, OutOfMemory
 from xpuruntime.kernels import catalogue
 from xpuruntime.kernels.kernel import Kernel
-from xpuruntime.passes import PASSES, Pass, layout
+from xpuruntime.passes import PASSES, GraphPass, layout
 from xpuruntime.policies import KernelPolicy, Rule
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XPU_CACHE_DIR", str(tmp_path / "store"))
-    return tmp_path / "store"
+def store(fresh_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XPU_CACHE_DIR", str(fresh_store))
+    return fresh_store
 
 
 def net() -> ir.Graph:
@@ -73,7 +73,7 @@ def check_report(error: InternalError, graph: ir.Graph, part: str) -> None:
     assert error.to_json()["reproduction"] == error.folder
 
 
-def broken_pass(monkeypatch: pytest.MonkeyPatch, step: Pass, error: Any = boom) -> None:
+def broken_pass(monkeypatch: pytest.MonkeyPatch, step: GraphPass, error: Any = boom) -> None:
     if step.physical:
         monkeypatch.setattr(layout, "assign_layouts", error)
         return
@@ -82,7 +82,9 @@ def broken_pass(monkeypatch: pytest.MonkeyPatch, step: Pass, error: Any = boom) 
 
 
 @pytest.mark.parametrize("step", PASSES, ids=lambda p: p.name)
-def test_a_pass_that_fails_is_named_with_node_and_source(step: Pass, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_fails_is_named_with_node_and_source(
+    step: GraphPass, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken_pass(monkeypatch, step)
     graph = net()
     with pytest.raises(InternalError, match=r"'Conv_0', layer1\.conv, model\.py:12") as caught:
@@ -93,7 +95,9 @@ def test_a_pass_that_fails_is_named_with_node_and_source(step: Pass, monkeypatch
 
 
 @pytest.mark.parametrize("step", PASSES, ids=lambda p: p.name)
-def test_a_pass_that_breaks_a_law_of_the_ir_is_our_fault(step: Pass, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_breaks_a_law_of_the_ir_is_our_fault(
+    step: GraphPass, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def illegal(*_: Any, **__: Any) -> Any:
         raise IrError("add %x", "takes two operands")
 
@@ -123,8 +127,8 @@ def alone(monkeypatch: pytest.MonkeyPatch, kernel: Kernel, *others: Kernel) -> N
 
     kind = type(kernel)
     monkeypatch.setattr(kind, "supports", lambda *_: Support.yes())
-    monkeypatch.setattr(kind, "leads", lambda *_: False, raising=False)
-    monkeypatch.setattr(kind, "on_request", False, raising=False)
+    monkeypatch.setattr(kind, "leads", lambda *_: False)
+    monkeypatch.setattr(kind, "on_request", False)
     monkeypatch.setattr(kind, "lower", lower)
     monkeypatch.setattr(catalogue, "kernels_of", lambda op, kind="cpu": (kernel, *others))
 
@@ -140,7 +144,7 @@ def test_a_kernel_that_fails_is_named(kind: str, at: int, monkeypatch: pytest.Mo
     assert isinstance(caught.value.__cause__, AssertionError)
 
 
-class Plain:
+class Plain(Kernel):
     """A kernel that computes relu by the generated code, under another word."""
 
     name, ops = "elementwise/plain", ("relu",)

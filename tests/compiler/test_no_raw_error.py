@@ -24,8 +24,8 @@ relaxed = settings(suppress_health_check=list(HealthCheck), deadline=None, max_e
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XPU_CACHE_DIR", str(tmp_path / "store"))
+def store(fresh_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPU_CACHE_DIR", str(fresh_store))
 
 
 WORDS = sorted({k for names in KERNELS.values() for k in names})

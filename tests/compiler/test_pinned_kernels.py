@@ -11,7 +11,7 @@ import xpuruntime as xrt
 from xpuruntime import ir
 from xpuruntime.codegen import cuda
 from xpuruntime.errors import KernelUnavailable
-from xpuruntime.kernels.cuda import libraries
+from xpuruntime.kernels.cuda.matmul import libraries
 from xpuruntime.program.program import Binary, KernelCall
 
 

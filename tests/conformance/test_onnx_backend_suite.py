@@ -25,6 +25,8 @@ NATIVE_FLOOR = 1590
 """Node cases, of 1,884, that must be compiled to kernels of ours and be right; 1,609 were (onnx 1.23.2)."""
 QUICK = "node,simple,pytorch-converted,pytorch-operator"
 
+pytestmark = pytest.mark.timeout(1000)
+
 
 def coverage(judged: str, *more: str) -> dict:
     command = [
@@ -50,6 +52,7 @@ def right(found: dict) -> dict[str, int]:
     return {row["suite"]: row["cases"] for row in found["counts"] if row["outcome"] == "right"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("judged", FLOORS)
 def test_a_stratified_tenth_holds(judged: str) -> None:
     found = coverage(judged, "--part", "10", "--kinds", QUICK)
@@ -68,6 +71,7 @@ def test_the_whole_suite_holds(judged: str) -> None:
     } == {}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("judged", ["native", "native-plain"])
 def test_a_stratified_twentieth_holds_natively(judged: str) -> None:
     """Kernels of ours, with every pass and with none: nothing wrong, and every refusal with a reason."""

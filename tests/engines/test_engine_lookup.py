@@ -115,7 +115,7 @@ def test_versions_outside_the_table_are_refused(tmp_path: Path, name: str, low: 
         tmp_path,
         f"from xpuruntime.engines import lookup; s = lookup({name!r}).installed(); print(s.code, s.reason, sep='|')",
     )
-    assert said.startswith(f"version_unsupported|{name} {low} is installed; supported are versions from ")
+    assert said.startswith(f"version_unsupported|{name} {low} is installed; supported versions are >= ")
 
 
 PLUGIN = """

@@ -163,7 +163,7 @@ def test_an_op_of_an_unknown_domain(make: Make) -> None:
     node = helper.make_node("Magic", ["x"], ["y"], name="m", domain="vendor.ops")
     no = ask(open_model(make([node], VEC, OUT, opsets=[("", 17), ("vendor.ops", 1)])))
     assert no.code is Reason.OP_UNSUPPORTED
-    assert no.reason == "node 'm' has op 'Magic' of domain 'vendor.ops', which no ONNX Runtime build holds"
+    assert no.reason == "node 'm' has op 'Magic' of domain 'vendor.ops', which no ONNX Runtime build has"
 
 
 def test_an_opset_that_is_too_new(make: Make) -> None:
@@ -178,7 +178,7 @@ def test_an_opset_that_is_too_new(make: Make) -> None:
     assert bool(no) == (not refusal)
     if refusal:
         assert no.code is Reason.FORMAT_UNSUPPORTED
-        assert no.reason.startswith(f"ONNX Runtime {onnxruntime.__version__} refuses the model's opset: ")
+        assert no.reason.startswith(f"ONNX Runtime {onnxruntime.__version__} rejects the model's opset: ")
         assert "official support for domain ai.onnx is till opset" in refusal
         assert "official support for domain ai.onnx is till opset" in no.reason
 

@@ -287,6 +287,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
 
 @pytest.mark.zoo
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_every_engine_says_the_truth(played: tuple[dict, Path]) -> None:
     document, _ = played
     assert document["ok"] is True
@@ -304,6 +305,7 @@ def test_every_engine_says_the_truth(played: tuple[dict, Path]) -> None:
 
 @pytest.mark.zoo
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_it_asks_and_is_told_why(played: tuple[dict, Path]) -> None:
     document, _ = played
     npu = document["unavailable"]
@@ -314,6 +316,7 @@ def test_it_asks_and_is_told_why(played: tuple[dict, Path]) -> None:
 
 @pytest.mark.zoo
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_the_page_shows_every_model_engine_and_reason(played: tuple[dict, Path]) -> None:
     document, out = played
     text = (out / "report.html").read_text(encoding="utf-8")
@@ -336,6 +339,7 @@ def test_the_page_shows_every_model_engine_and_reason(played: tuple[dict, Path])
 
 @pytest.mark.zoo
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_a_model_that_went_bad_ends_in_exit_1(played: tuple[dict, Path], tmp_path: Path) -> None:
     """The built files are there, but one model's weights are not its own any more: the answers give it away."""
     onnx = pytest.importorskip("onnx")

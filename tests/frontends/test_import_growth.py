@@ -17,7 +17,7 @@ from onnx import helper
 import xpuruntime
 from xpuruntime.errors import ModelError
 from xpuruntime.frontends.onnx import load_onnx
-from xpuruntime.frontends.onnx_size import MOST_NODES
+from xpuruntime.frontends.onnx.size import MAX_NODES
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small_protos import model, value
@@ -117,7 +117,7 @@ def test_functions_that_expand_without_end_are_refused_before_anything_expands_t
     doubling = [function(f"f{i}", f"f{i + 1}", f"f{i + 1}") for i in range(30)]
     data = calling(*doubling, function("f30", "Relu", "Relu"))
     assert len(data) < 8192
-    with pytest.raises(ModelError, match=rf"expands to more than {MOST_NODES:,} nodes.*31 local functions"):
+    with pytest.raises(ModelError, match=rf"expands to more than {MAX_NODES:,} nodes.*31 local functions"):
         load_onnx(data)
 
 

@@ -225,10 +225,10 @@ def test_ir_without_its_weights(ir: Path) -> None:
 def test_ir_that_is_none(ir: Path) -> None:
     text = ir.read_text()
     ir.write_text(text[: len(text) // 2])
-    with pytest.raises(ModelError, match=r"is not whole XML; got .* line"):
+    with pytest.raises(ModelError, match=r"is not complete XML; got .* line"):
         open_model(ir)
     ir.write_text("<?xml version='1.0'?><svg></svg>")
-    with pytest.raises(ModelError, match=r"is XML, but no OpenVINO model; got root element <svg>"):
+    with pytest.raises(ModelError, match=r"is XML, but not an OpenVINO model; got root element <svg>"):
         open_model(ir)
     ir.write_text(text.replace('type="ReLU"', 'type="Rely"'))
     with pytest.raises(ModelError, match=r"OpenVINO cannot read it; got .*Rely"):

@@ -18,8 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 from xpuruntime.errors import ModelError
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.frontends.onnx import import_onnx
-from xpuruntime.frontends.onnx_cut import Original
-from xpuruntime.frontends.onnx_tensors import tensor_array
+from xpuruntime.frontends.onnx.extract import OnnxExtractor
+from xpuruntime.frontends.onnx.tensors import tensor_array
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small_protos import RELU, external, model, value
@@ -38,14 +38,14 @@ def wrong_raw() -> onnx.ModelProto:
 
 
 BAD: dict[str, tuple[Callable[[], object], str]] = {
-    "nothing": (lambda: None, r"\[open_model\] not a model; got a NoneType. Hand over a path"),
+    "nothing": (lambda: None, r"\[open_model\] not a model; got a NoneType. Pass a path"),
     "no bytes": (lambda: b"", r"\[model in memory\] is empty; got 0 bytes"),
     "text": (
         lambda: b"hello, world",
         r"is not an ONNX model; got 12 bytes; .* The file is truncated, corrupted",
     ),
     "zeros": (lambda: b"\0" * 64, r"is not an ONNX model"),
-    "another message": (lambda: value("x").SerializeToString(), r"is not (a whole|an) ONNX model"),
+    "another message": (lambda: value("x").SerializeToString(), r"is not (a complete|an) ONNX model"),
     "IR in memory": (lambda: b"<?xml version='1.0'?><net/>", r"is OpenVINO XML without its weights"),
     "no graph": (lambda: onnx.ModelProto(ir_version=8), r"without a graph, an opset_import, outputs"),
     "unknown op": (
@@ -66,13 +66,16 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "value made by nobody": (
         lambda: model([helper.make_node("Add", ["x", "ghost"], ["y"], name="n")]),
-        r"node 'n' reads value 'ghost', which nothing before it makes",
+        r"node 'n' reads value 'ghost', which no earlier node produces",
     ),
     "value made twice": (
         lambda: model([RELU, helper.make_node("Relu", ["x"], ["y"], name="s")]),
-        r"node 's' makes value 'y', which exists",
+        r"node 's' produces value 'y', which already exists",
     ),
-    "output made by nobody": (lambda: model([RELU], outputs=[value("z")]), r"output 'z' is made by no node"),
+    "output made by nobody": (
+        lambda: model([RELU], outputs=[value("z")]),
+        r"output 'z' is not produced by any node",
+    ),
     "sequence": (sequence_model, r"value 'y' must be a tensor of a known element type; got sequence"),
     "short weights": (wrong_raw, r"tensor 'w' needs 16 bytes of data; got 12 bytes"),
 }
@@ -118,12 +121,12 @@ def test_ir_version_of_the_future() -> None:
     ("entries", "size", "text"),
     [
         ({}, 0, r"external data of tensor 'w' is missing; got no file '.*w.bin'"),
-        ({"location": "/etc/passwd"}, 16, "must lie in the model's folder; got '/etc/passwd'. Refused"),
-        ({"location": "../w.bin"}, 16, r"must lie in the model's folder; got '../w.bin'"),
-        ({"location": "a/../../w.bin"}, 16, "must lie in the model's folder"),
-        ({"location": "C:\\w.bin"}, 16, "must lie in the model's folder"),
-        ({"location": "..\\w.bin"}, 16, "must lie in the model's folder"),
-        ({"location": ""}, 16, "must lie in the model's folder"),
+        ({"location": "/etc/passwd"}, 16, "must be in the model's folder; got '/etc/passwd'. Refused"),
+        ({"location": "../w.bin"}, 16, r"must be in the model's folder; got '../w.bin'"),
+        ({"location": "a/../../w.bin"}, 16, "must be in the model's folder"),
+        ({"location": "C:\\w.bin"}, 16, "must be in the model's folder"),
+        ({"location": "..\\w.bin"}, 16, "must be in the model's folder"),
+        ({"location": ""}, 16, "must be in the model's folder"),
         ({}, 12, "external data of tensor 'w' ends at byte 16, beyond its file; got 12 bytes in 'w.bin'"),
         ({"offset": 8, "length": 16}, 16, "ends at byte 24, beyond its file"),
         ({"offset": -1}, 16, "offset and length .* must be non-negative integers; got offset '-1'"),
@@ -134,9 +137,9 @@ def test_ir_version_of_the_future() -> None:
             16,
             r"must be non-negative integers; got offset '99.*9' \(5002 characters\)",
         ),
-        ({"location": "w.bin/"}, 16, "must lie in the model's folder; got 'w.bin/'"),
-        ({"location": "w.bin\\"}, 16, "must lie in the model's folder"),
-        ({"location": "w\0.bin"}, 16, "must lie in the model's folder"),
+        ({"location": "w.bin/"}, 16, "must be in the model's folder; got 'w.bin/'"),
+        ({"location": "w.bin\\"}, 16, "must be in the model's folder"),
+        ({"location": "w\0.bin"}, 16, "must be in the model's folder"),
         ({"location": "."}, 16, "external data of tensor 'w' is missing"),
         (
             {"location": "w" * 5000},
@@ -179,7 +182,7 @@ def test_external_data_is_checked_wherever_a_tensor_can_be(tmp_path: Path) -> No
     training.training_info.add().algorithm.initializer.append(tensor)
     for proto in (function, training):
         (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
-        with pytest.raises(ModelError, match="'t' must lie in the model's folder; got '/etc/passwd'"):
+        with pytest.raises(ModelError, match="'t' must be in the model's folder; got '/etc/passwd'"):
             open_model(tmp_path / "m.onnx")
 
 
@@ -199,7 +202,7 @@ def test_a_file_of_two_names_is_read_or_an_error_of_ours(tmp_path: Path) -> None
     with contextlib.suppress(ModelError):  # depends on the version of onnx; any other error fails
         assert tensor_array(tensor, tmp_path).shape == (4,)
     with contextlib.suppress(ModelError):
-        Original(source, import_onnx(path).graph)
+        OnnxExtractor(source, import_onnx(path).graph)
 
 
 @pytest.mark.parametrize("link", ["file", "folder"])
@@ -222,7 +225,7 @@ def test_a_model_in_memory_has_no_folder(tmp_path: Path) -> None:
     path = external(tmp_path)
     with pytest.raises(
         ModelError,
-        match=r"a model handed over in memory has no folder to find it in; got 'w.bin'. Hand over the path",
+        match=r"which a model in memory cannot refer to; got 'w.bin'. Pass the path",
     ):
         open_model(path.read_bytes())
 

@@ -194,7 +194,7 @@ def test_content_that_decides_shapes_can_be_bound() -> None:
         [helper.make_node("Reshape", ["x", "s"], ["y"])], [("x", F, [6]), ("s", I64, [2])], [("y", F, [2, 3])]
     )
     graph = load_onnx(proto)
-    assert graph.nodes[0].attrs["reason"] == "its shape is computed when it runs"
+    assert graph.nodes[0].attrs["reason"] == "its shape is known only at run time"
     assert graph.metadata["deciding"] == ("s",)
     bound = load_onnx(proto, bind={"s": np.array([2, 3])})
     assert bound.node("y").attrs["size"] == (2, 3)
@@ -230,7 +230,7 @@ def test_quantised_models_keep_their_pairs() -> None:
 def test_two_symbols_meet_only_where_one_cannot_be_one() -> None:
     add = [helper.make_node("Add", ["a", "b"], ["y"])]
     unsure = load_onnx(model(add, [("a", F, ["n"]), ("b", F, ["m"])], [("y", F, ["k"])]))
-    assert unsure.nodes[0].attrs["reason"] == "symbolic dims n and m meet, of which either may be 1"
+    assert unsure.nodes[0].attrs["reason"] == "symbolic dims n and m broadcast, and either may be 1"
     twice = [
         helper.make_node("Concat", ["b", "b"], ["b2"], axis=0),
         helper.make_node("Add", ["a", "b2"], ["y"]),
@@ -252,7 +252,8 @@ def test_a_slice_of_a_symbolic_dim_that_may_be_shorter_is_not_guessed() -> None:
         )
 
     assert (
-        made(512).node("y").attrs["reason"] == "it slices up to 512 of a symbolic dim, which may be shorter"
+        made(512).node("y").attrs["reason"]
+        == "it slices a symbolic dim up to 512, and the dim may be shorter"
     )
     assert ops(made(2**31 - 1)) == ["slice"]
 

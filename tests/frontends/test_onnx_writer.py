@@ -17,7 +17,7 @@ from support.onnx_models import small_classifier  # noqa: E402
 from xpuruntime import ir  # noqa: E402
 from xpuruntime.errors import IrError  # noqa: E402
 from xpuruntime.frontends.onnx import import_onnx, load_onnx  # noqa: E402
-from xpuruntime.frontends.onnx_forms import FORMS, NEEDS  # noqa: E402
+from xpuruntime.frontends.onnx.exporters import EXPORTERS, MIN_OPSETS  # noqa: E402
 from xpuruntime.frontends.onnx_writer import to_onnx, write_onnx  # noqa: E402
 from xpuruntime.ir import interp  # noqa: E402
 
@@ -177,7 +177,7 @@ def test_a_weight_that_is_nowhere_is_an_error() -> None:
     b = ir.GraphBuilder("g")
     b.weight("w", "float32[2]")
     b.output("y", b.relu("w"))
-    with pytest.raises(IrError, match=r"weight 'w'.*was not handed in.*Give weights="):
+    with pytest.raises(IrError, match=r"weight 'w'.*has no data: it was not passed.*Pass weights="):
         to_onnx(b.build())
 
 
@@ -196,10 +196,10 @@ def test_what_onnx_has_no_form_for_is_named() -> None:
     b = ir.GraphBuilder("g")
     b.input("x", "float32[4]")
     b.output("y", b.as_strided("x", size=[2], stride=[2], name="far"))
-    with pytest.raises(IrError, match=r"as_strided %far.* has no ONNX form"):
+    with pytest.raises(IrError, match=r"as_strided %far.* has no ONNX equivalent"):
         to_onnx(b.build())
 
 
 def test_the_tables_name_ops_that_exist() -> None:
-    assert set(FORMS) <= set(ir.OPS)
-    assert set(NEEDS) <= set(FORMS)
+    assert set(EXPORTERS) <= set(ir.OPS)
+    assert set(MIN_OPSETS) <= set(EXPORTERS)

@@ -119,4 +119,4 @@ def test_a_mask_that_takes_one_part_is_a_choice(rank: int) -> None:
 def test_a_mask_that_takes_as_many_parts_as_it_names_is_refused() -> None:
     mask = torch.tensor([True, False, True])
     graph = xrt.extract_ir(OfFunction(written(draw(2, 4))).eval(), (draw(3, 4), mask))
-    assert opaque(graph) == ["index_put: how many values a mask takes is known only when it runs"]
+    assert opaque(graph) == ["index_put: the number of values that a mask takes is known only at run time"]

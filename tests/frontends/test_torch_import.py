@@ -155,7 +155,7 @@ def test_the_graph_and_its_weights_are_saved_beside_each_other(tmp_path: Path) -
     files = ir.open_weights(again, tmp_path)
     got = interp.run(again, feeds_of(again, [x]), weights=files)["output"]
     assert (got == interp.run(graph, feeds_of(graph, [x]), weights=weights)["output"]).all()
-    with pytest.raises(ModelError, match=r"misses weights; got 0.weight, 0.bias, 1.weight, 1.bias"):
+    with pytest.raises(ModelError, match=r"lacks weights; got 0.weight, 0.bias, 1.weight, 1.bias"):
         save_ir(graph, {}, tmp_path / "none.json")
 
 
@@ -186,7 +186,7 @@ def test_what_has_no_row_is_opaque_with_its_reason() -> None:
     graph = import_torch(OfFunction(lambda x: torch.linalg.qr(x).R * 2).eval(), torch.randn(3, 3)).graph
     (node,) = (n for n in graph if n.op == "opaque")
     assert (node.attrs["domain"], node.attrs["op_type"]) == ("aten", "linalg_qr")
-    assert node.attrs["reason"] == "the op has no row in the table of ATen ops"
+    assert node.attrs["reason"] == "the op is not in the table of ATen ops"
     assert dict(node.attrs["attributes"]) == {"A": "%0", "mode": "reduced"}
     assert [v.spec is not None for v in node.outputs] == [True, True]
     assert graph.output_specs[0].shape == (3, 3)
@@ -198,7 +198,9 @@ def test_a_shape_that_depends_on_content_is_opaque_or_counted() -> None:
     assert node.op == "nonzero"
     assert str(node.spec) == f"int64[{node.attrs['count']}, 1]"
     masked = import_torch(OfFunction(lambda x: x[x > 0]).eval(), torch.randn(3)).graph
-    assert opaque(masked) == ["index.Tensor: how many places a mask names is known only when it runs"]
+    assert opaque(masked) == [
+        "index.Tensor: the number of elements that a mask selects is known only at run time"
+    ]
 
     class Sized(nn.Module):
         def forward(self, x: Any) -> Any:

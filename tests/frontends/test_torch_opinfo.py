@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is the judge")
 pytest.importorskip("expecttest", reason="PyTorch's OpInfo needs it")
 
 from xpuruntime.frontends.torch import import_torch  # noqa: E402
-from xpuruntime.frontends.torch_ops import TABLE  # noqa: E402
+from xpuruntime.frontends.torch.ops import TABLE  # noqa: E402
 
 CLAIMED = tuple(dict.fromkeys(bridge.info or name for name, bridge in BRIDGES.items()))
 """OpInfos of ops that the IR has."""
@@ -181,7 +181,7 @@ def test_a_sample_of_each_op_that_the_ir_has(start: int) -> None:
 
 
 def test_a_wrong_row_is_seen_among_others(monkeypatch: Any) -> None:
-    from xpuruntime.frontends import torch_lower
+    from xpuruntime.frontends.torch import lower as torch_lower
 
     names = ("nn.functional.silu", "add", "sin", "nn.functional.mish")
     assert right_together(list(first_samples(names)))
@@ -227,7 +227,7 @@ def test_every_core_op_has_a_row_or_is_decomposed() -> None:
 
 
 def test_a_wrong_row_is_seen(monkeypatch: Any) -> None:
-    from xpuruntime.frontends import torch_lower
+    from xpuruntime.frontends.torch import lower as torch_lower
 
     rows: Any = {**TABLE, "silu": TABLE["mish"], "maximum": lambda n: str(n.b.lt(n.x, n.t("other")))}
     monkeypatch.setattr(torch_lower, "TABLE", rows)

@@ -16,8 +16,8 @@ from xpuruntime.ir import interp
 torch = pytest.importorskip("torch")
 
 from xpuruntime.frontends.torch import import_torch, weights_of  # noqa: E402
-from xpuruntime.frontends.torch_decompose import decomposed, without_checks  # noqa: E402
-from xpuruntime.frontends.torch_export import exported  # noqa: E402
+from xpuruntime.frontends.torch.decompose import decomposed, without_assertions  # noqa: E402
+from xpuruntime.frontends.torch.export import exported  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from torch_oracle import TOLERANCE, OfFunction, gap, opaque, same  # noqa: E402
@@ -92,7 +92,7 @@ def test_an_object_of_a_strange_type_is_refused() -> None:
         def __init__(self, x: Any) -> None:
             self.x = x
 
-    with pytest.raises(ModelError, match=r"an object that PyTorch cannot take apart into tensors; got Found"):
+    with pytest.raises(ModelError, match=r"an object that PyTorch cannot flatten into tensors; got Found"):
         xrt.extract_ir(OfFunction(Strange).eval(), torch.randn(2))
 
 
@@ -135,7 +135,7 @@ def test_a_branch_on_content_names_its_line_and_how_to_call_the_layer() -> None:
         xrt.extract_ir(Decodes().eval(), given)
     text = str(caught.value)
     assert "transformer.py" in text
-    assert "Give tgt_is_causal=True or False beside tgt_mask=" in text
+    assert "Pass tgt_is_causal=True or False with tgt_mask=" in text
     for flag in (True, False):
         assert not opaque(xrt.extract_ir(Decodes(tgt_is_causal=flag).eval(), given))
 
@@ -166,7 +166,7 @@ def test_an_op_that_pytorch_fails_to_take_apart_is_named() -> None:
     finally:
         library._destroy()
     text = str(caught.value)
-    assert "cannot be taken apart to ATen ops; got no such thing: <object object> at xpu_refusals.odd" in text
+    assert "cannot be decomposed to ATen ops; got no such thing: <object object> at xpu_refusals.odd" in text
     assert "torch_oracle.py:" in text
     assert "0x" not in text
 
@@ -184,9 +184,9 @@ def test_parts_of_as_many_rows_as_a_mask_names_are_no_raw_error() -> None:
 
 
 def test_wrong_arguments_say_what_is_wanted() -> None:
-    with pytest.raises(InputError, match=r"needs example inputs; got str. Give one tensor, a tuple"):
+    with pytest.raises(InputError, match=r"needs example inputs; got str. Pass one tensor, a tuple"):
         xrt.extract_ir(nn.ReLU(), "x")
-    with pytest.raises(ModelError, match=r"is not a PyTorch model; got str. Give an nn.Module"):
+    with pytest.raises(ModelError, match=r"is not a PyTorch model; got str. Pass an nn.Module"):
         xrt.extract_ir("model.pt", torch.ones(1))
     with pytest.raises(ModelError, match="is not a PyTorch model; got int"):
         weights_of(3)
@@ -211,7 +211,7 @@ def test_an_op_with_an_effect_is_named() -> None:
     program = decomposed(exported(Inverse().eval(), torch.randn(2, 4, 4), None, "test"), (), "test")
     if "with_effects" not in str(program.graph):
         pytest.skip("this PyTorch exports the op without an effect")
-    with pytest.raises(ModelError, match=r"checks or changes something.*linalg_check_errors.*inv_ex"):
+    with pytest.raises(ModelError, match=r"has an op with side effects.*linalg_check_errors.*inv_ex"):
         import_torch(Inverse().eval(), (torch.randn(2, 4, 4),))
 
 
@@ -227,6 +227,6 @@ def test_an_assertion_about_content_is_not_computed() -> None:
     same(Checked().eval(), *inputs)
     program = exported(Checked().eval(), inputs, None, "test")
     before = [n.name for n in program.graph.nodes]
-    calls = [str(n.target) for n in without_checks(program).graph.nodes if n.op == "call_function"]
+    calls = [str(n.target) for n in without_assertions(program).graph.nodes if n.op == "call_function"]
     assert calls == ["aten.add.Tensor"]
     assert [n.name for n in program.graph.nodes] == before

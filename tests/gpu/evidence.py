@@ -220,7 +220,7 @@ def indices(report: Report, asked: argparse.Namespace) -> Any:
             report.check(False, "a queued run's report reaches the next run")
         except RunError as error:
             said.append(str(error))
-            report.check("a run that was queued failed" in str(error), str(error)[:200])
+            report.check("a queued run failed" in str(error), str(error)[:200])
         (y,) = sess.run({name: good.to(asked.device)}).values()
         with torch.no_grad():
             report.check(torch.equal(y.cpu(), module(good)), "the run after that is right")

@@ -131,7 +131,7 @@ def test_a_store_path_that_is_a_file_is_one_warning_and_the_model_runs(path, x, 
         start(path, x, file)
     (said,) = caplog.messages
     assert "XPU_CACHE_DIR" in said
-    assert "Going on without the store" in said
+    assert "Continuing without the store" in said
 
 
 def test_read_only_mode_reads(path, x, tmp_path, monkeypatch) -> None:

@@ -14,7 +14,8 @@ from xpuruntime import ir, passes
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import InternalError, ModelError
 from xpuruntime.fault_reports import report_folders, reports_into
-from xpuruntime.frontends import onnx_lower, torch_lower
+from xpuruntime.frontends.onnx import lower as onnx_lower
+from xpuruntime.frontends.torch import lower as torch_lower
 from xpuruntime.inference.execution.timeouts import call_within
 from xpuruntime.passes import PASSES
 
@@ -22,9 +23,9 @@ onnx = pytest.importorskip("onnx")
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XPU_CACHE_DIR", str(tmp_path / "store"))
-    return tmp_path / "store"
+def store(fresh_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XPU_CACHE_DIR", str(fresh_store))
+    return fresh_store
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def test_a_reader_that_fails_is_a_model_error(monkeypatch: pytest.MonkeyPatch) -
     def boom(*_: Any) -> Any:
         raise AssertionError("a reader of ours")
 
-    monkeypatch.setattr(onnx_lower.Lowering, "nodes", boom)
+    monkeypatch.setattr(onnx_lower.OnnxLowering, "nodes", boom)
     with pytest.raises(ModelError, match=r"a fault of xpuruntime.*a reader of ours"):
         xrt.load_onnx(model())
 
@@ -170,7 +171,7 @@ def test_a_torch_row_that_fails_leaves_an_opaque_node(monkeypatch: pytest.Monkey
     def boom(*_: Any) -> Any:
         raise KeyError("a row of ours")
 
-    monkeypatch.setattr(torch_lower.Lowering, "_lower", boom)
+    monkeypatch.setattr(torch_lower.AtenLowering, "_lower", boom)
     graph = xrt.extract_ir(torch.nn.ReLU().eval(), torch.zeros(2, 3))
     assert [n.op for n in graph.nodes] == ["opaque"]
     assert "a row of ours" in graph.nodes[0].attrs["reason"]
@@ -182,7 +183,7 @@ def test_a_torch_reader_that_fails_is_a_model_error(monkeypatch: pytest.MonkeyPa
     def boom(*_: Any) -> Any:
         raise KeyError("a reader of ours")
 
-    monkeypatch.setattr(torch_lower.Lowering, "nodes", boom)
+    monkeypatch.setattr(torch_lower.AtenLowering, "nodes", boom)
     with pytest.raises(ModelError, match=r"a fault of xpuruntime.*a reader of ours"):
         xrt.extract_ir(torch.nn.ReLU().eval(), torch.zeros(2, 3))
 

@@ -121,7 +121,7 @@ def test_sets_of_shapes_share_buffers_and_weights() -> None:
 
 
 class Angle(torch.nn.Module):
-    """``atan2``, which has no ONNX form."""
+    """``atan2``, which has no ONNX equivalent."""
 
     def forward(self, x):
         return torch.atan2(x[:, 0], x[:, 1])
@@ -134,6 +134,6 @@ def test_a_model_that_onnx_cannot_say_goes_to_the_engine_that_can():
         rejected = {c.name: c for c in session.plan.decision("engine").rejected}
         assert session.run([x.numpy()])
     assert rejected["onnxruntime on cpu"].code is Reason.FORMAT_UNSUPPORTED
-    assert "has no ONNX form" in rejected["onnxruntime on cpu"].reason
-    with pytest.raises(EngineUnavailable, match="has no ONNX form"):
+    assert "has no ONNX equivalent" in rejected["onnxruntime on cpu"].reason
+    with pytest.raises(EngineUnavailable, match="has no ONNX equivalent"):
         xrt.InferenceSession(Angle().eval(), example_inputs=(x,), engine="onnxruntime", device="cpu")

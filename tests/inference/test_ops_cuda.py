@@ -54,6 +54,7 @@ def nvrtc() -> None:
         pytest.skip(str(error))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.usefixtures("nvrtc")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("sm", ["sm_80", "sm_90", "sm_100"])

@@ -113,7 +113,7 @@ def test_programs_of_one_build_with_other_weights_share_none(tmp_path: Path) -> 
         ({"exec_policy": xrt.ExecutionPolicy(precision="bfloat16")}, "the program was compiled for float32"),
         (
             {"kernel_policy": xrt.KernelPolicy(rules=[xrt.Rule(op="matmul", use="naive")])},
-            "kernels of a compiled program are chosen already, and a rule forces one (op=matmul)",
+            "(op=matmul), but the program was compiled with another one",
         ),
     ],
 )

@@ -102,6 +102,7 @@ def spans_of(recorded):
 # ── wrong kernels ──
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_wrong_kernel_is_caught_and_its_node_is_named(name, fault, files, store, monkeypatch):

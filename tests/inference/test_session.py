@@ -87,7 +87,7 @@ def test_info_and_plan_before_the_first_run(path) -> None:
     assert [n.family for n in plan.nodes[:2]] == ["conv", "activation"]
     assert plan.regions[0].threads == 1
     assert "onnxruntime" in str(plan)
-    assert "asked for: target=cpu (argument), engine=onnxruntime (argument)" in plan.explain()
+    assert "requested: target=cpu (argument), engine=onnxruntime (argument)" in plan.explain()
     assert xrt.Plan.from_json(json.dumps(plan.to_json())) == plan
 
 

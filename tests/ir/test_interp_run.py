@@ -61,21 +61,21 @@ def test_evaluate_one_node() -> None:
     np.testing.assert_array_equal(y, np.maximum(X - 3, 0))
     (s,) = interp.evaluate(graph.node("s"), {}, {"n": 5})
     assert s.tolist() == [5, 40]
-    with pytest.raises(IrError, match=r"\[relu %r\] reads a value that was not handed in; got %h\."):
+    with pytest.raises(IrError, match=r"\[relu %r\] reads a value that was not passed; got %h\."):
         interp.evaluate(graph.node("r"), {})
 
 
 @pytest.mark.parametrize(
     ("feeds", "message"),
     [
-        ({}, "[graph 'mlp'] misses an input; got 'x'. Its inputs are x."),
+        ({}, "[graph 'mlp'] needs an input that was not passed; got 'x'. Its inputs are x."),
         ({"x": X, "z": X}, "[graph 'mlp'] has no such input; got 'z'. Its inputs are x."),
         (
             {"x": X.astype(np.float64)},
-            "[input 'x'] has another type; got float64[2, 4]. Give float32[n, 4].",
+            "[input 'x'] has another type; got float64[2, 4]. Pass float32[n, 4].",
         ),
-        ({"x": X[0]}, "[input 'x'] has another type; got float32[4]. Give float32[n, 4]."),
-        ({"x": X[:, :3]}, "[input 'x'] has another shape; got [2, 3]. Give float32[n, 4]."),
+        ({"x": X[0]}, "[input 'x'] has another type; got float32[4]. Pass float32[n, 4]."),
+        ({"x": X[:, :3]}, "[input 'x'] has another shape; got [2, 3]. Pass float32[n, 4]."),
     ],
 )
 def test_feeds_that_do_not_fit(feeds: dict[str, Any], message: str) -> None:
@@ -85,7 +85,7 @@ def test_feeds_that_do_not_fit(feeds: dict[str, Any], message: str) -> None:
 
 
 def test_weights_that_do_not_fit() -> None:
-    with pytest.raises(IrError, match=r"weight 'w'\] was not handed in"):
+    with pytest.raises(IrError, match=r"weight 'w'\] was not passed"):
         interp.run(mlp(), {"x": X})
     with pytest.raises(IrError, match=r"weight 'w'\] has another shape"):
         interp.run(mlp(), {"x": X}, weights={"w": W[:4]})
@@ -122,7 +122,7 @@ def test_a_dim_that_nothing_tells() -> None:
     b = ir.GraphBuilder()
     b.input("a", TensorSpec((dim("n") * dim("m"),), ir.promote([1.0])))
     b.output("y", b.dims(values=[dim("n")], name="d"))
-    with pytest.raises(IrError, match=r"\[dims %d\] names a dim that no input tells; got n\."):
+    with pytest.raises(IrError, match=r"\[dims %d\] uses a dim that no input determines; got n\."):
         interp.run(b.build(), {"a": np.ones(6, f32)})
 
 
@@ -193,11 +193,11 @@ def test_values_leave_when_their_last_reader_is_done() -> None:
     [
         (
             lambda: interp.apply("gather", X, np.array([[9]]), dim=1),
-            "[gather] has no answer for these values: an index outside a dim of 4; got float32[2, 4], int64[1, 1].",
+            "[gather] is not defined for these values: an index is out of range for a dim of 4; got float32[2, 4], int64[1, 1].",
         ),
         (
             lambda: interp.apply("div", np.array([1]), np.array([0]), rounding_mode="trunc"),
-            "[div] has no answer for these values: an integer is divided by zero; got int64[1], int64[1].",
+            "[div] is not defined for these values: an integer is divided by zero; got int64[1], int64[1].",
         ),
     ],
 )

@@ -63,7 +63,7 @@ def test_opaque_says_who_and_why() -> None:
         interp.run(b.build(), {"x": np.zeros(2, np.float32)})
     assert str(error.value) == (
         "[opaque %y] is opaque: the interpreter does not know it; got ai.onnx::Loop, control flow."
-        " Run the model on an engine that takes it."
+        " Run the model on an engine that supports it."
     )
 
 

@@ -46,7 +46,7 @@ def test_queries() -> None:
     assert g.output_specs[0].name == "y"
     with pytest.raises(IrError, match="has no such value; got 'z'"):
         g.spec("z")
-    with pytest.raises(IrError, match="has no node that makes this value"):
+    with pytest.raises(IrError, match="has no node that produces this value"):
         g.node("x")
 
 
@@ -82,7 +82,7 @@ def test_states() -> None:
     g = b.build()
     assert g.kept == {"new"}
     assert ir.parse(str(g)) == g
-    with pytest.raises(IrError, match="a region with states cannot be cut out; got cache"):
+    with pytest.raises(IrError, match="cannot extract a region with states; got cache"):
         g.subgraph(g.nodes)
     with pytest.raises(IrError, match="has no such state; got 'other'"):
         b.set_state("other", "new")
@@ -93,7 +93,7 @@ def test_opaque_outputs_of_unknown_type() -> None:
     x = b.input("x", "float32[2]")
     (s,) = b.opaque("SequenceConstruct", [x], [("s", None)], reason="sequences are for engines")
     with pytest.raises(
-        IrError, match=r"\[relu\] reads a value of unknown type; got %s\. Make this node opaque too\."
+        IrError, match=r"\[relu\] reads a value of unknown type; got %s\. Make this node opaque, too\."
     ):
         b.relu(s)
     with pytest.raises(IrError, match="needs a reason"):
@@ -116,7 +116,7 @@ def test_outputs_that_may_be_left_off() -> None:
 
 ERRORS = {
     "unknown op": (lambda b, x: b.call("rellu", x), r"\[op 'rellu'\] is not in the op table\. Did you mean relu"),
-    "operands": (lambda b, x: b.relu(), r"\[relu\] takes another number of operands; got 0\. See relu\(x\) -> y"),
+    "operands": (lambda b, x: b.relu(), r"\[relu\] has the wrong number of operands; got 0\. See relu\(x\) -> y"),
     "absent": (lambda b, x: b.matmul(x, None), r"operand 'other' cannot be absent"),
     "number": (lambda b, x: b.matmul(x, 2.0), r"operand 'other' must be a tensor; got 2\.0"),
     "no tensor": (lambda b, x: b.add(1, 2), r"needs a tensor among its operands"),
@@ -130,15 +130,15 @@ ERRORS = {
         lambda b, x: b.add(x, b.input("v", "float32[3]")),
         r"\[add\] shapes do not broadcast; got \[n, 4\] and \[3\]\.",
     ),
-    "symbols": (lambda b, x: b.add(x, b.input("v", "float32[m, 4]")), r"cannot tell how two symbols broadcast"),
-    "reshape": (lambda b, x: b.view(b.full(size=[6], value=0, dtype="int64"), size=[4]), "the number of elements must stay"),
+    "symbols": (lambda b, x: b.add(x, b.input("v", "float32[m, 4]")), r"cannot decide how two symbols broadcast"),
+    "reshape": (lambda b, x: b.view(b.full(size=[6], value=0, dtype="int64"), size=[4]), "the number of elements must not change"),
     "unknown value": (lambda b, x: b.relu("nothing"), r"\[relu\] reads a value that does not exist; got %nothing"),
     "name taken": (lambda b, x: b.relu(x, name="x"), "the name of a value is taken; got 'x'"),
     "bad spec": (lambda b, x: b.input("v", "float32(3)"), "is not a tensor spec"),
     "big constant": (lambda b, x: b.constant(np.zeros(5000)), "at most 4096 elements, got 5000. Make it a weight"),
     "dtype": (lambda b, x: b.matmul(x, b.input("v", "float64[4, 4]")), "operands must have one dtype; got float32, float64"),
-    "bits": (lambda b, x: b.bitwise_and(x, x), "works on integers and bool; got float32"),
-    "text": (lambda b, x: b.add(b.input("t", "string[2]"), 1), "text has no arithmetic; got string"),
+    "bits": (lambda b, x: b.bitwise_and(x, x), "needs integers or bool; got float32"),
+    "text": (lambda b, x: b.add(b.input("t", "string[2]"), 1), "strings have no arithmetic; got string"),
     "window": (
         lambda b, x: b.max_pool(
             b.input("i", "float32[1, 1, 2, 2]"), kernel_size=[3, 3], stride=[1, 1], padding=[0, 0], dilation=[1, 1]
@@ -174,12 +174,12 @@ def test_errors_name_the_source() -> None:
 
 f32 = TensorSpec((2,), DType.FLOAT32)
 LAWS = {
-    "value twice": (lambda g: g.replace(inputs=(*g.inputs, g.inputs[0])), "makes a value twice; got %x"),
+    "value twice": (lambda g: g.replace(inputs=(*g.inputs, g.inputs[0])), "defines a value twice; got %x"),
     "no name": (lambda g: g.replace(inputs=(*g.inputs, ir.Value("", f32))), "has a value without a name"),
-    "order": (lambda g: g.replace(nodes=g.nodes[::-1]), "reads a value that is made later; got %"),
-    "dangling": (lambda g: g.replace(nodes=g.nodes[1:]), r"\[relu %r from Relu_1 \(Relu\)\] reads a value that nothing makes; got %h"),
-    "output": (lambda g: g.replace(outputs=(ir.Output("y", "z"),)), "output 'y' is a value that nothing makes; got %z"),
-    "outputs alike": (lambda g: g.replace(outputs=g.outputs * 2), "has two outputs of one name; got 'y'"),
+    "order": (lambda g: g.replace(nodes=g.nodes[::-1]), "reads a value that is defined later; got %"),
+    "dangling": (lambda g: g.replace(nodes=g.nodes[1:]), r"\[relu %r from Relu_1 \(Relu\)\] reads a value that is not defined; got %h"),
+    "output": (lambda g: g.replace(outputs=(ir.Output("y", "z"),)), "output 'y' is not a defined value; got %z"),
+    "outputs alike": (lambda g: g.replace(outputs=g.outputs * 2), "has two outputs of the same name; got 'y'"),
     "state type": (
         lambda g: g.replace(states=(ir.State(ir.Value("c", f32), None, "s"),)),
         "becomes a value of another type; got %s: float32",
@@ -196,7 +196,7 @@ LAWS = {
     ),
     "type": (
         lambda g: g.replace(nodes=(*g.nodes[:1], ir.Node("relu", ("h",), ir.Attrs(), (ir.Value("r", f32),)), g.nodes[2])),
-        r"output %r has another type than inference gives; got float32\[2\], inferred float32\[n, 8\]",
+        r"output %r does not have the inferred type; got float32\[2\], inferred float32\[n, 8\]",
     ),
     "attributes": (
         lambda g: g.replace(nodes=(*g.nodes, ir.Node("softmax", ("s",), ir.Attrs({"dim": -1, "dtype": None}), (ir.Value("t", g.spec("s")),)))),

@@ -219,12 +219,12 @@ def test_errors_of_the_formats_say_where_and_what(tmp_path) -> None:
     with pytest.raises(FormatError) as error:
         ir.parse('graph "g" {\n  input %x: float32[2]\n  %y: float32[2] = rellu(%x)\n}')
     assert str(error.value) == (
-        "[graph text 3:20] op 'rellu' is not in the op table. Did you mean relu, prelu, elu?; got 'rellu(%x)'. str(graph) shows the form."
+        "[graph text 3:20] op 'rellu' is not in the op table. Did you mean relu, prelu, elu?; got 'rellu(%x)'. Print str(graph) of any graph to see the form."
     )
     path = tmp_path / "g.json"
     path.write_text('{"format": "xpuruntime.ir", "version": 2}')
     with pytest.raises(
-        FormatError, match=r"has format version '2', this release reads 1\. Write it with Graph\.save"
+        FormatError, match=r"has format version '2'; this release reads 1\. Write it with Graph\.save"
     ):
         ir.load(path)
     b = ir.GraphBuilder("g")

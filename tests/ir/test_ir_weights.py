@@ -61,8 +61,8 @@ def test_weights_of_a_graph_are_read_lazily(tmp_path) -> None:
     for name, text in {
         "gone": "cannot be read",
         "outside": "names a file outside the graph's folder; got ../x.bin",
-        "long": "lies outside its file",
-        "other": r"has another type in its file; got float32\[3, 2\] for float64\[3, 2\]",
+        "long": "is outside its file",
+        "other": r"has another shape or dtype in its file; got float32\[3, 2\] for float64\[3, 2\]",
         "handed": "has no file",
     }.items():
         with pytest.raises(ModelError, match=text):

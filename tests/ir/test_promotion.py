@@ -59,5 +59,5 @@ def test_no_common_type() -> None:
         promote_types(DType.FLOAT8_E5M2, DType.FLOAT8_E4M3FN)
     with pytest.raises(Mismatch, match="no common type"):
         promote_types(DType.UINT64, DType.INT8)
-    with pytest.raises(Mismatch, match="text has no arithmetic"):
+    with pytest.raises(Mismatch, match="strings have no arithmetic"):
         promote_types(DType.STRING, DType.INT8)

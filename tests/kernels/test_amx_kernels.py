@@ -20,7 +20,7 @@ from xpuruntime.codegen.cpp import CppTarget, cpu_target
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import XpuError
 from xpuruntime.ir import Graph, GraphBuilder
-from xpuruntime.kernels.conv import Generated
+from xpuruntime.kernels.cpu.conv.generated import GeneratedConv
 from xpuruntime.runtime import Executor
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -58,6 +58,7 @@ def linear(
     return b.build(), feeds, arrays
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("weight", [True, False], ids=["weight", "activation"])
 @pytest.mark.parametrize(
@@ -176,7 +177,7 @@ def conv(
     operands = [x, Weight(w) if known else w, Weight(draw(3, o)), r]
     outs = {0: channels_last(out, pad_to)} if last else {}
     return check_kernel(
-        Generated(), "fused_convolution", operands, target=target, layouts=layouts, out_layouts=outs, act=act, split=split, **attrs
+        GeneratedConv(), "fused_convolution", operands, target=target, layouts=layouts, out_layouts=outs, act=act, split=split, **attrs
     )  # fmt: skip
 
 
@@ -206,6 +207,7 @@ CONVOLUTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(target: CppTarget, name: str) -> None:
@@ -268,6 +270,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention(target: CppTarget, name: str) -> None:

@@ -13,9 +13,11 @@ from support.one_kernel import Weight, channels_last, check_kernel
 
 from xpuruntime.codegen.cpp import cpu_target
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.kernels.conv import Generated
-from xpuruntime.kernels.conv_plain import Deformed, Depthwise, Naive
+from xpuruntime.kernels.cpu.conv.depthwise import CpuDepthwise
+from xpuruntime.kernels.cpu.conv.generated import GeneratedConv
+from xpuruntime.kernels.cpu.tasks import LoopedTasks
 from xpuruntime.kernels.kernel import NodeCall, Operand
+from xpuruntime.kernels.portable.windows.conv import DeformedConv, NaiveConv
 from xpuruntime.types import DType, TensorSpec
 
 LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+bf16")
@@ -67,7 +69,7 @@ def conv(
             layouts[3] = channels_last(r.shape, pad_to)
     outs = {0: channels_last((n, o, *out), pad_to)} if last else {}
     return check_kernel(
-        kernel_row or Generated(), op, operands, layouts=layouts, out_layouts=outs, **attrs, **options
+        kernel_row or GeneratedConv(), op, operands, layouts=layouts, out_layouts=outs, **attrs, **options
     )
 
 
@@ -160,6 +162,7 @@ TRANSPOSED = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", SHAPES)
 def test_generated_computes_shapes_that_fit_nothing(name):
     conv(**SHAPES[name], split=5)
@@ -181,11 +184,13 @@ def test_generated_takes_channels_that_lie_apart(name):
     conv(**SHAPES[name], last=False)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", TRANSPOSED)
 def test_generated_computes_transposed_ones(name):
     conv(**TRANSPOSED[name], transposed=True, last=name != "groups", split=6)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", TRANSPOSED)
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_transposed_ones_end_in_residuals_and_activations(name, dtype):
@@ -211,11 +216,12 @@ def test_phases_compute_nothing_twice():
         padding=[0, 0],
         transposed=True,
     )
-    stages = Generated().lower(call, cpu_target("cpu:x86-64-v4")).stages
+    stages = GeneratedConv().lower(call, cpu_target("cpu:x86-64-v4")).stages
     assert len(stages) == 2  # both phases of a row are one product
     assert sum(s.flops for s in stages) == 2 * 20 * 4 * 6 * 8
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("level", "dtype"), itertools.product(LEVELS, [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 )
@@ -234,6 +240,7 @@ def test_generated_on_every_level_and_dtype(level, dtype):
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "act",
     ["relu", "relu6", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hardswish", "leaky_relu", "none"],
@@ -262,7 +269,7 @@ def test_what_is_no_number_stays_where_it_belongs(bad):
     x = draw(7, 1, 20, 6, 6)
     x[0, 3, 0, 5] = x[0, 19, 4, 0] = bad
     conv(c=20, o=36, size=(6, 6), padding=[1, 1], act="relu", x=x)
-    conv(c=20, o=20, groups=20, size=(6, 6), padding=[1, 1], x=x, kernel_row=Depthwise())
+    conv(c=20, o=20, groups=20, size=(6, 6), padding=[1, 1], x=x, kernel_row=CpuDepthwise())
     conv(c=20, o=36, size=(6, 6), kernel=(2, 2), stride=[2, 2], transposed=True, x=x)
 
 
@@ -290,20 +297,22 @@ DEPTHWISE = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_depthwise(name):
-    shape = DEPTHWISE[name] | {"groups": DEPTHWISE[name]["c"], "kernel_row": Depthwise(), "split": 4}
+    shape = DEPTHWISE[name] | {"groups": DEPTHWISE[name]["c"], "kernel_row": CpuDepthwise(), "split": 4}
     conv(**shape, residual=True, act="relu6", last=name != "stride")
     conv(**shape, dtype=ml_dtypes.bfloat16, pad_to=8)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("level", "dtype"), itertools.product(LEVELS, [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 )
 def test_depthwise_on_every_level_and_dtype(level, dtype):
     conv(
         n=2, c=37, o=37, size=(6, 9), padding=[1, 1], groups=37, residual=True, act="hardswish", dtype=dtype,
-        target=level, kernel_row=Depthwise(),
+        target=level, kernel_row=CpuDepthwise(),
     )  # fmt: skip
 
 
@@ -318,7 +327,7 @@ def test_naive(dtype):
         "o": 9,
         "size": (5, 6),
         "padding": [1, 1],
-        "kernel_row": Naive(),
+        "kernel_row": LoopedTasks(NaiveConv()),
         "dtype": dtype,
         "x": x,
     }
@@ -335,7 +344,7 @@ def test_fields_of_the_target_size_the_code(field):
         conv(**shape, config=replace(target.config, **{field: value}))
     call = conv_call(1, 40, 48, (60, 60))
     texts = {
-        Generated()
+        GeneratedConv()
         .lower(call, type(target)(target.isa, replace(target.config, **{field: v})))
         .stages[0]
         .source
@@ -347,9 +356,9 @@ def test_fields_of_the_target_size_the_code(field):
 def test_kernels_say_why_not():
     if named() is not None:
         pytest.skip("a device's compiler chooses among its own kernels")
-    with pytest.raises(AssertionError, match="channels that do not mix"):
-        conv(c=4, o=4, groups=2, kernel_row=Depthwise())
-    with pytest.raises(AssertionError, match="does not compute in int32"):
+    with pytest.raises(AssertionError, match="only non-transposed depthwise"):
+        conv(c=4, o=4, groups=2, kernel_row=CpuDepthwise())
+    with pytest.raises(AssertionError, match="int32 is not supported"):
         conv(dtype=np.int32)
 
 
@@ -369,4 +378,6 @@ def test_deformed(options, dtype):
     layouts = {0: channels_last(x.shape), 2: channels_last(offset.shape)}
     for bias, scale in ((draw(5, 6, dtype=dtype), mask), (None, None)):
         operands = [x, w, offset, bias, scale]
-        check_kernel(Deformed(), "deform_convolution", operands, layouts=layouts, split=2, **attrs)
+        check_kernel(
+            LoopedTasks(DeformedConv()), "deform_convolution", operands, layouts=layouts, split=2, **attrs
+        )

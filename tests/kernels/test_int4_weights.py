@@ -67,6 +67,7 @@ def rounded(w: np.ndarray[Any, Any], group: int) -> np.ndarray[Any, Any]:
 SHAPES = [(1, 70, 33), (1, 256, 128), (5, 40, 65), (7, 64, 256), (40, 100, 64), (130, 72, 96)]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("group", KERNELS)
 @pytest.mark.parametrize(("rows", "n", "k"), SHAPES)
 def test_a_layer_computes_what_its_codes_and_scales_say(group: int, rows: int, n: int, k: int) -> None:

@@ -17,7 +17,7 @@ from xpuruntime.codegen.isa import LEVELS
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.ir.ops.matmul import ACTIVATIONS
-from xpuruntime.kernels.product import offset_text
+from xpuruntime.kernels.portable.text import offset_text
 
 TARGETS = ("cpu", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:x86-64-v2")
 DTYPES = (

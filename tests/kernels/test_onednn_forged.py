@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from xpuruntime.kernels import onednn
+from xpuruntime.kernels.cpu import onednn
 
 needs_library = pytest.mark.skipif(not onednn.installed(), reason="needs xpuruntime[onednn]")
 
@@ -21,7 +21,7 @@ from xpuruntime.runtime import Device, Executor
 from xpuruntime.types import TensorSpec
 
 def program(symbol, specs, options, weight=True):
-    # The specs of x, weight, then of bias and residual where there are any, then of y. Valid by every rule of docs/program.md.
+    # The specs of x, weight, then of bias and residual where there are any, then of y. Valid by every rule of docs/reference/program-file.md.
     names = ["x", "w", *(n for n in ("bias", "residual") if options.get(n)), "y"]
     kinds = {"x": BufferKind.INPUT, "y": BufferKind.OUTPUT, "w": BufferKind.WEIGHT if weight else BufferKind.INPUT}
     specs = {n: TensorSpec.parse(s, n) for n, s in zip(names, specs, strict=True)}

@@ -15,7 +15,7 @@ from xpuruntime.decisions import Reason
 from xpuruntime.errors import BuildError, KernelUnavailable
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.ir.ops.matmul import ACTIVATIONS
-from xpuruntime.kernels import onednn
+from xpuruntime.kernels.cpu import onednn
 from xpuruntime.policies import KernelPolicy
 from xpuruntime.runtime import Executor
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from support.one_kernel import channels_last, check_kernel
 
-from xpuruntime.kernels.pool import Generated
-from xpuruntime.kernels.pool_places import Places, Regions
+from xpuruntime.kernels.cpu.pool import CpuPool
+from xpuruntime.kernels.cpu.tasks import LoopedTasks
+from xpuruntime.kernels.portable.windows.pool_regions import MaxUnpool, RegionPool
 
 LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+bf16")
 FLOATS = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
@@ -35,7 +36,7 @@ def pool(op, x, *, kernel=(3, 3), stride=None, padding=None, dilation=None, ceil
         "ceil_mode": ceil,
     }
     given = layouts(x, n, last)
-    return check_kernel(Generated(), op, [x], layouts=given, **window, **options)
+    return check_kernel(CpuPool(), op, [x], layouts=given, **window, **options)
 
 
 WINDOWS = {
@@ -79,6 +80,7 @@ def test_places_of_maxima(over):
         pool("max_pool", x, stride=(2, 1), padding=[1, 1], indices_over=over, last=last)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("level", "dtype"), itertools.product(LEVELS, FLOATS))
 def test_every_level_and_dtype(level, dtype):
     x = draw(1, 37, 6, 5, dtype=dtype)
@@ -119,9 +121,9 @@ def test_other_ranks(shape, kernel):
 def test_adaptive(op, size):
     x = draw(2, 67, 7, 6)
     for last in (True, False):
-        check_kernel(Generated(), op, [x], layouts=layouts(x, 2, last), output_size=list(size), split=2)
-    check_kernel(Generated(), op, [draw(3, 8)], output_size=[3])
-    check_kernel(Generated(), op, [draw(1, 3, 8, 5, 6)], output_size=[3, 5, 2])
+        check_kernel(CpuPool(), op, [x], layouts=layouts(x, 2, last), output_size=list(size), split=2)
+    check_kernel(CpuPool(), op, [draw(3, 8)], output_size=[3])
+    check_kernel(CpuPool(), op, [draw(1, 3, 8, 5, 6)], output_size=[3, 5, 2])
 
 
 def test_no_number_stays_in_its_windows():
@@ -136,7 +138,7 @@ def test_nothing_is_written_beyond_the_channels():
     out = {0: channels_last((1, 5, 2, 2), 16)}
     window = {"kernel_size": [3, 3], "stride": [3, 3], "padding": [0, 0], "dilation": [1, 1]}
     check_kernel(
-        Generated(), "avg_pool", [x], layouts={0: channels_last(x.shape, 16)}, out_layouts=out, **window
+        CpuPool(), "avg_pool", [x], layouts={0: channels_last(x.shape, 16)}, out_layouts=out, **window
     )
 
 
@@ -149,7 +151,7 @@ def test_unpool(over, dtype):
     for last in (True, False):
         out = {0: channels_last((2, 3, 5, 6))} if last else {}
         check_kernel(
-            Places(), "max_unpool", [x, at], out_layouts=out, layouts=layouts(x, 2, last), output_size=[5, 6],
+            LoopedTasks(MaxUnpool()), "max_unpool", [x, at], out_layouts=out, layouts=layouts(x, 2, last), output_size=[5, 6],
             indices_over=over,
         )  # fmt: skip
 
@@ -162,7 +164,12 @@ def test_regions(options):
     rois = np.array([[0.5, 1, 6, 7.5], [2, 2, 3, 3], [-3, -2, 12, 11], [4, 4, 4, 4]], np.float32)
     images = np.array([0, 1, 1, 0], np.int64)
     check_kernel(
-        Regions(), "roi_align", [x, rois, images], layouts=layouts(x, 2, True), output_size=[3, 2], **options
+        LoopedTasks(RegionPool()),
+        "roi_align",
+        [x, rois, images],
+        layouts=layouts(x, 2, True),
+        output_size=[3, 2],
+        **options,
     )
     whole = np.concatenate([images[:, None].astype(np.float32), rois], 1)
-    check_kernel(Regions(), "max_roi_pool", [x, whole], output_size=[3, 2], spatial_scale=0.7)
+    check_kernel(LoopedTasks(RegionPool()), "max_roi_pool", [x, whole], output_size=[3, 2], spatial_scale=0.7)

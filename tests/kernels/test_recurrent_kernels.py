@@ -9,7 +9,7 @@ import pytest
 from support.one_kernel import Weight, build_kernel, check_kernel
 
 from xpuruntime.codegen.cpp import cpu_target
-from xpuruntime.kernels.rnn import Recurrent
+from xpuruntime.kernels.cpu.rnn import CpuRecurrent
 
 SIZES = [(3, 6, 19, 5), (1, 4, 16, 33), (19, 3, 5, 16)]  # samples, steps, inputs, units
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
@@ -46,26 +46,26 @@ def layer(
 def test_packed_layers(op: str, direction: str) -> None:
     for at, sizes in enumerate(SIZES):
         operands, attrs = layer(op, sizes, direction, at % 2 == 0, at != 1, np.float32)
-        check_kernel(Recurrent(), op, operands, split=at, **attrs)
+        check_kernel(CpuRecurrent(), op, operands, split=at, **attrs)
 
 
 @pytest.mark.parametrize("target", ["cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4"])
 def test_packed_layers_on_every_level(target: str) -> None:
     for dtype in (np.float32, np.float64):
         operands, attrs = layer("lstm", (9, 3, 6, 13), "bidirectional", False, True, dtype)
-        check_kernel(Recurrent(), "lstm", operands, target=target, split=3, **attrs)
+        check_kernel(CpuRecurrent(), "lstm", operands, target=target, split=3, **attrs)
 
 
 def test_what_is_unusual_takes_one_stage() -> None:
     operands, attrs = layer("lstm", SIZES[0], "forward", True, True, np.float32)
     target = cpu_target()
     count = {
-        len(build_kernel(Recurrent(), "lstm", operands, target, {}, {}, **attrs, **more).lowered.stages)
+        len(build_kernel(CpuRecurrent(), "lstm", operands, target, {}, {}, **attrs, **more).lowered.stages)
         for more in ({"clip": 1.0}, {"input_forget": True})
     }
-    usual = build_kernel(Recurrent(), "lstm", operands, target, {}, {}, **attrs).lowered
+    usual = build_kernel(CpuRecurrent(), "lstm", operands, target, {}, {}, **attrs).lowered
     assert count == {1}
     assert [s.stem for s in usual.stages] == ["lstm_inputs", "lstm_5"]
     computed = [o.array if isinstance(o, Weight) else o for o in operands]
-    assert len(build_kernel(Recurrent(), "lstm", computed, target, {}, {}, **attrs).lowered.stages) == 1
-    check_kernel(Recurrent(), "lstm", operands, **attrs, clip=0.7)
+    assert len(build_kernel(CpuRecurrent(), "lstm", computed, target, {}, {}, **attrs).lowered.stages) == 1
+    check_kernel(CpuRecurrent(), "lstm", operands, **attrs, clip=0.7)

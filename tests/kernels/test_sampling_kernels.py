@@ -7,10 +7,14 @@ import pytest
 from support.kernel_cases import check_cases
 from support.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 
-from xpuruntime.kernels import creation, narrow, quant, resize
+from xpuruntime.kernels.cpu import movement
+from xpuruntime.kernels.cpu.tasks import LoopedTasks
+from xpuruntime.kernels.portable import creation, narrow, quant
+from xpuruntime.kernels.portable.windows import resize
 from xpuruntime.types import DType
 
-KERNELS = (*resize.KERNELS, *creation.KERNELS, *quant.KERNELS, *narrow.KERNELS)
+PORTABLE = (*resize.KERNELS, *creation.KERNELS, *quant.KERNELS, *narrow.KERNELS)
+KERNELS = (*movement.KERNELS, *(LoopedTasks(k) for k in PORTABLE))
 WORDS = "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric tf_half_pixel_for_nn"
 EIGHT = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 
@@ -153,5 +157,6 @@ def test_what_draws_is_refused() -> None:
     c.add("rand", size=[3])
     c.add("dropout", c.array(3), p=0.5)
     assert [reason for _, reason in check_cases(c)] == [
-        f"{op} draws at random; no generated kernel has a generator" for op in ("rand", "dropout")
+        f"{op} draws random numbers; generated kernels have no random number generator"
+        for op in ("rand", "dropout")
     ]

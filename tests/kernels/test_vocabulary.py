@@ -16,7 +16,7 @@ from xpuruntime.engines.openvino import kernel_options as openvino_options
 from xpuruntime.errors import EngineUnavailable, PolicyError
 from xpuruntime.inference.native import engine as native
 from xpuruntime.ir import OPS, GraphBuilder
-from xpuruntime.kernels.catalogue import FILES, kernels
+from xpuruntime.kernels.catalogue import ROOMS, kernels
 from xpuruntime.policies.choose import Offer, choose
 from xpuruntime.policies.rule import NodeFacts
 from xpuruntime.policies.vocabulary import (
@@ -31,14 +31,14 @@ from xpuruntime.policies.vocabulary import (
 )
 from xpuruntime.targets import DEVICE_KINDS, DeviceId
 
-DOC = Path(__file__).parents[2] / "docs" / "policies.md"
+DOC = Path(__file__).parents[2] / "docs" / "reference" / "policies.md"
 ABSENT = [(family, word) for family, words in KERNELS_NOT_IMPLEMENTED.items() for word in words]
 
 
 def in_catalogue() -> dict[tuple[str, str], set[str]]:
     """(family, word) -> the kinds of target that have a kernel of it; ``ported``: targets that bring their own."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for kind in FILES:
+    for kind in ROOMS:
         for kernel in kernels(kind):
             for op in kernel.ops:
                 found[OPS[op].family, kernel.name.partition("/")[2]].add(kind or "ported")
@@ -84,7 +84,9 @@ def test_a_word_without_a_kernel_is_refused_when_it_is_read(family: str, word: s
 def test_a_policy_with_such_a_word_stops_every_compile() -> None:
     b = GraphBuilder("one")
     b.output("y", b.softmax(b.input("x", "float32[2, 4]"), dim=-1))
-    with pytest.raises(PolicyError, match=r"kernel\.softmax: this release has no such kernel of softmax"):
+    with pytest.raises(
+        PolicyError, match=r"kernel\.softmax: this release does not implement this kernel of softmax"
+    ):
         xrt.compile(b.build(), policy=xrt.KernelPolicy(softmax="cudnn"))
 
 
@@ -117,7 +119,7 @@ def test_a_kernel_of_a_user_may_have_the_word() -> None:
 @pytest.mark.parametrize("phase", PHASES_NOT_IMPLEMENTED)
 def test_a_phase_that_nothing_runs_in_is_refused(phase: str) -> None:
     rule = {"op": "matmul", "prefer": "generated", "phase": phase}
-    say = rf"rules\[0\]\.phase: nothing of this release runs in this phase \(not_implemented\); got '{phase}'"
+    say = rf"rules\[0\]\.phase: this release runs nothing in this phase \(not_implemented\); got '{phase}'"
     with pytest.raises(PolicyError, match=say):
         xrt.load_policy({"version": 1, "kernel": {"rules": [rule]}})
     xrt.load_policy({"version": 1, "kernel": {"rules": [rule | {"phase": [phase, "inference"]}]}})
@@ -183,4 +185,4 @@ def test_the_page_lists_every_word_with_what_has_it() -> None:
         vendors = [w for w in words if (family, w) in OPTIONS]
         absent = KERNELS_NOT_IMPLEMENTED.get(family, ())
         wanted.append([f"`{family}`", *map(listed, (has["cpu"], has["cuda"], vendors, absent))])
-    assert table("## Words") == wanted
+    assert table("## Kernel names") == wanted

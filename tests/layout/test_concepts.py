@@ -16,7 +16,7 @@ from xpuruntime.env import VARIABLES
 from xpuruntime.numerics import TOLERANCE
 
 ROOT = Path(__file__).resolve().parents[2]
-CONCEPTS = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+CONCEPTS = (ROOT / "docs" / "concepts" / "core-concepts.md").read_text(encoding="utf-8")
 
 
 def rows(text: str, heading: str) -> list[list[str]]:
@@ -40,18 +40,19 @@ def test_the_tolerances_are_those_of_the_code() -> None:
 
 
 def test_exit_codes_of_errors_are_documented() -> None:
-    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")
     documented = {int(row[0]) for row in rows(page, "Exit codes")}
     assert {getattr(errors, name).exit_code for name in errors.__all__} <= documented
 
 
-def test_every_page_is_in_the_index_and_in_the_readme() -> None:
-    pages = {p.name for p in (ROOT / "docs").glob("*.md")} - {"README.md"}
+def test_the_two_readmes_link_the_same_pages_and_the_index_has_every_section() -> None:
+    def links(name: str) -> set[str]:
+        return set(re.findall(r"\]\((docs/[\w./-]+)\)", (ROOT / name).read_text(encoding="utf-8")))
+
+    assert links("README.md") == links("README.ko.md")
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"\]\(([\w-]+\.md)\)", index)) == pages
-    for readme in ("README.md", "README.ko.md"):
-        text = (ROOT / readme).read_text(encoding="utf-8")
-        assert set(re.findall(r"\]\(docs/([\w-]+\.md)\)", text)) == pages
+    sections = {p.name for p in (ROOT / "docs").iterdir() if p.is_dir() and any(p.rglob("*.md"))}
+    assert sections <= {link.split("/")[0] for link in re.findall(r"\]\(([\w/-]+\.(?:md|ipynb))\)", index)}
 
 
 def test_the_two_readmes_show_the_same_code_and_sections() -> None:

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
     ROOT / "README.ko.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "benchmarks/README.md",
 ]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
@@ -94,25 +94,27 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(page: str, text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(page: str, text: str, folder: Path, store: Path) -> subprocess.CompletedProcess[str]:
     paths = [str(ROOT / "tests"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]  # for `support`
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
-    environment["XPU_CACHE_DIR"] = str(folder / "cache")
+    # A page that trims or clears the store has one of its own.
+    environment["XPU_CACHE_DIR"] = str(folder / "cache" if "xpu cache" in text else store)
     return subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", driver(page, blocks(text))],
         cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=540,
         check=False,
     )
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", [p for p in PAGES if p.is_file()], ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_page_runs(path: Path, folder: Path) -> None:
-    done = run(path.name, path.read_text(encoding="utf-8"), folder)
+def test_a_page_runs(path: Path, folder: Path, shared_store: Path) -> None:
+    done = run(path.name, path.read_text(encoding="utf-8"), folder, shared_store)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
@@ -151,14 +153,24 @@ EXAMPLE = textwrap.dedent("""
 """)
 
 
-def test_the_runner_shares_names_skips_excuses_and_sees_failures(folder: Path) -> None:
-    assert run("page.md", EXAMPLE.format(value=1), folder).returncode == 0
-    wrong = run("page.md", EXAMPLE.format(value=2), folder)
+def test_the_runner_shares_names_skips_excuses_and_sees_failures(folder: Path, shared_store: Path) -> None:
+    assert run("page.md", EXAMPLE.format(value=1), folder, shared_store).returncode == 0
+    wrong = run("page.md", EXAMPLE.format(value=2), folder, shared_store)
     assert wrong.returncode != 0
     assert 'File "page.md", line 13' in wrong.stderr
-    missing = run("page.md", EXAMPLE.format(value=1).replace("test -f model.onnx", "test -f no.onnx"), folder)
+    missing = run(
+        "page.md",
+        EXAMPLE.format(value=1).replace("test -f model.onnx", "test -f no.onnx"),
+        folder,
+        shared_store,
+    )
     assert missing.returncode != 0
-    shown = run("page.md", "```console\n$ echo hello > made\nhello\n$ test -f made\n$ false\n```\n", folder)
+    shown = run(
+        "page.md",
+        "```console\n$ echo hello > made\nhello\n$ test -f made\n$ false\n```\n",
+        folder,
+        shared_store,
+    )
     assert shown.returncode != 0
     assert (folder / "made").exists()
 

@@ -1,4 +1,4 @@
-"""docs/entrances.md says what each field of a policy does at each entrance, as the table that the entrances read."""
+"""docs/reference/policy-support.md says what each field of a policy does at each entrance, as the table that the entrances read."""
 
 from __future__ import annotations
 

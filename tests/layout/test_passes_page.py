@@ -1,4 +1,4 @@
-"""docs/passes.md lists the passes as they are."""
+"""docs/reference/passes.md lists the passes as they are."""
 
 from __future__ import annotations
 

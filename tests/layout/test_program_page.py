@@ -1,4 +1,4 @@
-"""docs/program.md has the recipe table and the header of the code."""
+"""docs/reference/program-file.md has the recipe table and the header of the code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_page_is_current() -> None:
-    text = (ROOT / "docs" / "program.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "program-file.md").read_text(encoding="utf-8")
     made = runpy.run_path(str(ROOT / "scripts" / "program_page.py"))["page"](text)
     assert text == made, "run: python scripts/program_page.py"
     assert "| `quantize_int8` | 1 | `dim` |" in text

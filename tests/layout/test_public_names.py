@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,14 +22,17 @@ def name_of(path: Path) -> str:
     return ".".join(p for p in parts if p != "__init__")
 
 
-@pytest.mark.parametrize("name", xpuruntime.__all__)
-def test_every_public_name_of_the_package_is_there(name: str) -> None:
-    value = getattr(xpuruntime, name)
-    assert name in dir(xpuruntime)
-    if name != "__version__":
-        assert value.__doc__, f"xpuruntime.{name} has no docstring"
+def test_every_public_name_of_the_package_is_there() -> None:
+    assert set(xpuruntime.__all__) <= set(dir(xpuruntime))
+    faults = []
+    for name in set(xpuruntime.__all__) - {"__version__"}:
+        value = getattr(xpuruntime, name)
         module = importlib.import_module(f"xpuruntime.{xpuruntime._PUBLIC[name]}")
-        assert getattr(module, name) is value
+        if not value.__doc__:
+            faults.append(f"xpuruntime.{name} has no docstring")
+        if getattr(module, name) is not value:
+            faults.append(f"xpuruntime.{name} is not {module.__name__}.{name}")
+    assert faults == []
 
 
 def test_every_error_is_public() -> None:
@@ -95,31 +100,55 @@ def public_definitions(tree: ast.Module) -> dict[str, ast.AST]:
     return {k: n for k, n in defined.items() if (not k.startswith("_") if names is None else k in names)}
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_module_says_what_it_is_for_and_documents_what_it_exports(path: Path) -> None:
+def undocumented(path: Path) -> list[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert ast.get_docstring(tree), "no module docstring"
-    for name, node in public_definitions(tree).items():
-        assert ast.get_docstring(node), f"{name} has no docstring"  # type: ignore[arg-type]
+    faults = [] if ast.get_docstring(tree) else ["no module docstring"]
+    definitions = public_definitions(tree).items()
+    return faults + [f"{name} has no docstring" for name, node in definitions if not ast.get_docstring(node)]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_all_names_what_is_there_once(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    if (names := listed(tree)) is None:
-        return
-    assert len(names) == len(set(names))
+def wrongly_listed(path: Path) -> list[str]:
+    names = listed(ast.parse(path.read_text(encoding="utf-8")))
+    if names is None:
+        return []
     module = importlib.import_module(name_of(path))
-    assert [n for n in names if not hasattr(module, n)] == []
+    twice = {f"__all__ has {n} twice" for n in names if names.count(n) > 1}
+    return sorted(twice) + [f"__all__ has {n}, the module does not" for n in names if not hasattr(module, n)]
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_every_module_postpones_annotations(path: Path) -> None:
+def evaluates_annotations(path: Path) -> list[str]:
     text = path.read_text(encoding="utf-8")
     code = [
         n for n in ast.parse(text).body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
     ]
-    assert not code or "from __future__ import annotations" in text
+    postponed = not code or "from __future__ import annotations" in text
+    return [] if postponed else ["no `from __future__ import annotations`"]
+
+
+RULES = [undocumented, wrongly_listed, evaluates_annotations]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_module_keeps_a_rule(rule: Callable[[Path], list[str]]) -> None:
+    assert len(FILES) > 100
+    assert [f"{name_of(path)}: {fault}" for path in FILES for fault in rule(path)] == []
+
+
+BAD = {
+    "undocumented": "def f():\n    pass\n",
+    "wrongly_listed": "__all__ = ['gone', 'gone']\n",
+    "evaluates_annotations": "x: int = 1\n",
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_sees_a_fault(
+    rule: Callable[[Path], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text(BAD[rule.__name__])
+    monkeypatch.setattr(sys.modules[__name__], "name_of", lambda path: "string")
+    assert len(rule(bad)) == (3 if rule is wrongly_listed else 2 if rule is undocumented else 1)
 
 
 def test_profiling_is_in_the_runtime(tmp_path: Path) -> None:

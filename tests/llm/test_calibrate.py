@@ -89,7 +89,7 @@ def test_what_is_no_model_no_token_or_no_group_is_refused() -> None:
     with pytest.raises(ModelError, match=r"language model nowhere\] does not exist"):
         calibrated("nowhere", [prompt(20)])
     with pytest.raises(
-        InputError, match=f"knows tokens from 0 to {found.config.vocab - 1}; got {found.config.vocab}"
+        InputError, match=f"takes tokens from 0 to {found.config.vocab - 1}; got {found.config.vocab}"
     ):
         calibrated(found, [[0, found.config.vocab]])
     with pytest.raises(InputError, match="a group and a length of at least 1; got 0 and 512"):

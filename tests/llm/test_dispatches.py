@@ -95,5 +95,5 @@ def test_written_out_or_not_the_end_is_the_same() -> None:
     graph = decoder_graph(config, length=1, capacity=64)
     counts = [dispatches(run_passes(g, FUSIONS)) for g in (graph, written_out(graph))]
     assert counts[0] == counts[1]
-    rows = dispatch_table(config, capacity=64, fusions=[["recognise_norm"]])
-    assert [r.after for r in rows] == ["written out", "recognise_norm"]
+    rows = dispatch_table(config, capacity=64, fusions=[["recognize_norm"]])
+    assert [r.after for r in rows] == ["written out", "recognize_norm"]

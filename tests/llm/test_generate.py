@@ -218,9 +218,9 @@ def test_a_batch_is_decoded_by_the_same_few_calls_and_copies_nothing() -> None:
 
 def test_pieces_of_several_prompts_are_refused(pair: tuple[Any, Generator]) -> None:
     _, ours = pair
-    with pytest.raises(InputError, match="gives pieces of one prompt only; got 2"):
+    with pytest.raises(InputError, match="supports on_piece for a single prompt only; got 2"):
         ours.generate([[1], [2]], on_piece=print)
-    with pytest.raises(BuildError, match="reads one text or more at a time; got 0"):
+    with pytest.raises(BuildError, match="needs a batch of at least 1; got 0"):
         Generator(reference("llama"), batch=0)
 
 
@@ -229,7 +229,7 @@ def test_pieces_come_one_by_one_and_a_stream_may_be_left(pair: tuple[Any, Genera
     whole = ours.generate(prompt(9), max_new_tokens=12)
     stream = ours.stream(prompt(9), max_new_tokens=12)
     assert [next(stream).token for _ in range(3)] == list(whole.tokens[:3])
-    with pytest.raises(InputError, match="is in the middle of another stream"):
+    with pytest.raises(InputError, match="has another active stream on this thread"):
         ours.generate(prompt(9))
     stream.close()
     assert ours.generate(prompt(9), max_new_tokens=12) == whole
@@ -276,26 +276,26 @@ def test_prompts_that_cannot_be_read_are_refused(pair: tuple[Any, Generator]) ->
         ours.generate([])
     with pytest.raises(InputError, match="has no tokenizer"):
         ours.generate("words")
-    with pytest.raises(InputError, match="has tokens from 0 to 96; got 97"):
+    with pytest.raises(InputError, match="takes tokens from 0 to 96; got 97"):
         ours.generate([97])
-    with pytest.raises(InputError, match="has room for 256 tokens; got 257"):
+    with pytest.raises(InputError, match="has a capacity of 256 tokens; got 257"):
         ours.generate([1] * 257)
-    with pytest.raises(InputError, match="makes one token or more"):
+    with pytest.raises(InputError, match="needs max_new_tokens of at least 1"):
         ours.generate([1], max_new_tokens=0)
 
 
 def test_a_capacity_beyond_the_model_is_refused() -> None:
-    with pytest.raises(BuildError, match="cannot have this capacity; got 512"):
+    with pytest.raises(BuildError, match="has a capacity that is out of range; got 512"):
         Generator(reference("llama"), capacity=512)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "mamba"}, "is of no known family"),
-        ({"hidden_act": "gelu"}, "hidden_act that is not computed here"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "scaled in a way not computed here"),
-        ({"use_sliding_window": True, "sliding_window": 16}, "sliding_window that is not computed here"),
+        ({"model_type": "mamba"}, "has an unsupported model family"),
+        ({"hidden_act": "gelu"}, "unsupported hidden_act"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "have an unsupported scaling"),
+        ({"use_sliding_window": True, "sliding_window": 16}, "unsupported sliding_window"),
     ],
 )
 def test_models_that_would_come_out_wrong_are_refused(change: dict[str, Any], message: str) -> None:
@@ -342,12 +342,12 @@ QWEN2_5_1_5B = {
 
 def test_qwen2_5_1_5b_decodes_in_far_fewer_dispatches_than_the_specification_asks() -> None:
     from xpuruntime.llm.build import FUSIONS
-    from xpuruntime.passes import Context, run_passes
+    from xpuruntime.passes import PassContext, run_passes
 
     config = DecoderConfig.from_json(QWEN2_5_1_5B)
     assert sum(int(np.prod(s)) for s in config.shapes().values()) == 1_543_714_304
     graph = decoder_graph(config, length=1, capacity=2048)
-    there = Context(has_kernel=lambda op: op != "rope_attention")  # as on processors
+    there = PassContext(has_kernel=lambda op: op != "rope_attention")  # as on processors
     fused = dispatches(run_passes(graph, FUSIONS, context=there))
     assert fused == 6 * 28 + 4
     assert fused + 28 == 200 < 1038  # attention over 2,048 keys is two calls: parts, and what joins them

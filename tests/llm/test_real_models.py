@@ -22,7 +22,7 @@ transformers = pytest.importorskip("transformers")
 from xpuruntime.llm import Generator  # noqa: E402
 from xpuruntime.testing.conformance.seeded.decoders import logits_of  # noqa: E402
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
 PROMPTS = [
     "What is the capital of France?",
@@ -130,6 +130,7 @@ with Generator(Checkpoint("full", config, Arrays(), specs), capacity=2048, bucke
 """
 
 
+@pytest.mark.sampled(1, group="qwen2")
 def test_qwen2_5_1_5b_in_full_size_decodes_in_bfloat16_within_8_gib() -> None:
     config = {
         "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
@@ -145,6 +146,7 @@ def test_qwen2_5_1_5b_in_full_size_decodes_in_bfloat16_within_8_gib() -> None:
     assert memory < 8 << 30
 
 
+@pytest.mark.sampled(1, group="qwen2")
 def test_four_layers_of_qwen2_5_1_5b_are_those_of_transformers() -> None:
     """A prompt of 37 tokens and 64 given ones: float32 as PyTorch, bfloat16 as near to the exact result as PyTorch (by 1.25)."""
     config = transformers.Qwen2Config(

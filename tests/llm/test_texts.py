@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from xpuruntime.cli.app import app
 from xpuruntime.errors import InputError, ModelError
 from xpuruntime.llm import Generator, open_checkpoint
-from xpuruntime.llm.text import Text, TextStream, open_text
+from xpuruntime.llm.text import TextCodec, TextStream, open_text
 from xpuruntime.testing.conformance.seeded.decoders import greedy, prompt, reference
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -45,13 +45,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_texts_come_back_and_special_tokens_do_not_show(folder: Path) -> None:
     text = open_text(folder)
-    assert isinstance(text, Text)
+    assert isinstance(text, TextCodec)
     assert text.decode([*text.encode("Grüße, 世界"), 256]) == "Grüße, 世界"
 
 
 def test_a_conversation_is_written_by_the_template(folder: Path) -> None:
     text = open_text(folder)
-    assert isinstance(text, Text)
+    assert isinstance(text, TextCodec)
     tokens = text.chat([{"role": "user", "content": "hi"}])
     assert text.tokenizer.decode(tokens, skip_special_tokens=False) == "<user>hi<end><assistant>"
     assert tokens.count(256) == 1
@@ -60,11 +60,11 @@ def test_a_conversation_is_written_by_the_template(folder: Path) -> None:
 def test_templates_that_fail_or_are_not_there_say_so(tmp_path: Path) -> None:
     save_tokenizer(tmp_path, "{{ raise_exception('roles must alternate') }}")
     text = open_text(tmp_path)
-    assert isinstance(text, Text)
+    assert isinstance(text, TextCodec)
     with pytest.raises(InputError, match="roles must alternate"):
         text.chat([{"role": "user", "content": "hi"}])
     with pytest.raises(InputError, match="has none"):
-        Text(text.tokenizer).chat([])
+        TextCodec(text.tokenizer).chat([])
     save_tokenizer(tmp_path, "{{ ''.__class__.__mro__ }}")
     with pytest.raises(InputError, match="does not fit"):  # templates are not trusted
         open_text(tmp_path).chat([])  # type: ignore[union-attr]
@@ -72,7 +72,7 @@ def test_templates_that_fail_or_are_not_there_say_so(tmp_path: Path) -> None:
 
 def test_a_stream_waits_for_whole_characters_and_adds_up(folder: Path) -> None:
     text = open_text(folder)
-    assert isinstance(text, Text)
+    assert isinstance(text, TextCodec)
     words = "a世b ñ 🙂."
     stream = TextStream(text)
     pieces = [stream.add(t) for t in text.encode(words)]

@@ -39,7 +39,7 @@ def test_values_that_do_not_fit_a_mask_fail_the_run() -> None:
     program = compile_native(b.build(), dict(zip("xms", feeds, strict=True)))
     with (
         Executor(program, device_of(program)) as executor,
-        pytest.raises(RunError, match="needs 3 elements where there are 2"),
+        pytest.raises(RunError, match="needs 3 elements, but there are 2"),
     ):
         executor.run_arrays(feeds)
 

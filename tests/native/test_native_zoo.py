@@ -61,6 +61,7 @@ def test_top_five_are_onnxruntime_s(name: str, at: int) -> None:
     assert model.interpret(ours, sample).right(sample)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("given", ["file", "module"])
 def test_top_five_are_pytorch_s(given: str) -> None:
     torch = pytest.importorskip("torch")

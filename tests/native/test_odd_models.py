@@ -21,8 +21,8 @@ MODELS: dict[str, Callable[[], Made]] = {}
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XPU_CACHE_DIR", str(tmp_path / "store"))
+def store(fresh_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPU_CACHE_DIR", str(fresh_store))
 
 
 def odd(make: Callable[[], Made]) -> Callable[[], Made]:

@@ -147,7 +147,10 @@ def test_measured_costs_choose_the_engine_and_absorb_islands() -> None:
     plan = partition(graph, others=("onnxruntime",), costs=costs)
     assert [r.engine for r in plan.regions] == ["native", "onnxruntime"]
     assert plan.members["r0"] == ("relu", "exp", "tanh")
-    assert "borders counted (2 of 3 steps; 1 more reasons)" in plan.plan.decision_for("r0").explain()
+    assert (
+        "including transfers between regions (2 of 3 steps; 1 more reasons)"
+        in plan.plan.decision_for("r0").explain()
+    )
     assert [
         r.engine for r in partition(graph, others=("onnxruntime",), costs=costs, absorb=False).regions
     ] == [

@@ -74,7 +74,7 @@ def test_a_policy_places_nodes(case) -> None:
 
 def test_a_placement_that_cannot_be_had_is_an_error(case) -> None:
     model, _ = case
-    with pytest.raises(EngineUnavailable, match="place 'vendor' wants native, which cannot be had"):
+    with pytest.raises(EngineUnavailable, match="place 'vendor' requires native, which is not available"):
         xrt.InferenceSession(
             model, policy={"version": 1, "execution": {"place": {"vendor": "native"}}}, **CPU
         )

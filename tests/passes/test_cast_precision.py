@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from xpuruntime.frontends.torch import import_torch  # noqa: E402
 from xpuruntime.inference import InferenceSession  # noqa: E402
 from xpuruntime.passes.cast_precision import run  # noqa: E402
-from xpuruntime.passes.context import Context  # noqa: E402
+from xpuruntime.passes.context import PassContext  # noqa: E402
 from xpuruntime.policies import ExecutionPolicy  # noqa: E402
 from xpuruntime.types import DType  # noqa: E402
 
@@ -60,7 +60,7 @@ def test_only_what_is_computed_of_integers_stays() -> None:
 
     given = torch.arange(12).view(3, 4), torch.randn(4, 5), torch.zeros(2, 2, dtype=torch.uint8)
     graph, _ = import_torch(Scaled().eval(), given)
-    narrow = run(graph, Context(storage=lambda node: DType.FLOAT16))
+    narrow = run(graph, PassContext(storage=lambda node: DType.FLOAT16))
     kinds = {
         n.op: n.outputs[0].spec.dtype for n in narrow if n.outputs[0].spec is not None and n.op != "cast"
     }
@@ -91,7 +91,7 @@ class Choosing(nn.Module):
 
 def test_scores_that_are_chosen_among_stay_back_to_their_product() -> None:
     graph, _ = import_torch(Choosing(8, 2000).eval(), (torch.randn(5, 32),))
-    narrow = run(graph, Context(storage=lambda node: DType.FLOAT16))
+    narrow = run(graph, PassContext(storage=lambda node: DType.FLOAT16))
     products = [n.outputs[0].spec.dtype for n in narrow if n.op == "linear" and n.outputs[0].spec is not None]
     assert products == [DType.FLOAT16, DType.FLOAT32, DType.FLOAT16]  # the layer, the router, the vocabulary
     kinds = {n.op: n.outputs[0].spec.dtype for n in narrow if n.outputs[0].spec is not None}

@@ -7,7 +7,7 @@ import pytest
 from support.graph_equivalence import difference
 
 from xpuruntime import ir
-from xpuruntime.passes import Context
+from xpuruntime.passes import PassContext
 from xpuruntime.passes.decompose import EXPANSIONS, run
 from xpuruntime.types import DType
 
@@ -57,7 +57,7 @@ CASES = [
 @pytest.mark.parametrize(("op", "operands", "attrs"), CASES, ids=[f"{c[0]}_{i}" for i, c in enumerate(CASES)])
 def test_expansion(op: str, operands: list[str], attrs: dict, dtype: str) -> None:
     graph = _graph(op, operands, dtype, **attrs)
-    after = run(graph, Context(has_kernel=lambda name: name not in EXPANSIONS))
+    after = run(graph, PassContext(has_kernel=lambda name: name not in EXPANSIONS))
     ir.verify(after)
     assert not {n.op for n in after} & set(EXPANSIONS)
     assert after.output_specs == graph.output_specs
@@ -77,7 +77,7 @@ def test_rotations_and_caches_apart(places: tuple[int, ...], op: str) -> None:
     for name, value in zip("yab", made, strict=True):
         b.output(name, value)
     graph = b.build()
-    after = run(graph, Context(has_kernel=lambda name: name not in ("rope_append", op)))
+    after = run(graph, PassContext(has_kernel=lambda name: name not in ("rope_append", op)))
     ir.verify(after)
     rng = np.random.default_rng(0)
     feeds = {
@@ -92,7 +92,7 @@ def test_rotations_and_caches_apart(places: tuple[int, ...], op: str) -> None:
 
 def test_batch_norm_of_statistics_that_are_computed() -> None:
     graph = _graph("batch_norm", ["T[2, 3, 4]", "T[3]", "T[3]", "T[3]", "T[3]"], "float32", eps=4.5)
-    after = run(graph, Context(has_kernel=lambda name: name != "batch_norm"))
+    after = run(graph, PassContext(has_kernel=lambda name: name != "batch_norm"))
     feeds = {
         f"x{i}": np.random.default_rng(i).normal(size=s).astype(np.float32)
         for i, s in enumerate([(2, 3, 4)] + [(3,)] * 4)
@@ -103,7 +103,7 @@ def test_batch_norm_of_statistics_that_are_computed() -> None:
 def test_an_op_with_a_kernel_stays() -> None:
     graph = _graph("softmax", ["T[2, 5]"], "float32", dim=1)
     assert run(graph, None) is graph
-    assert run(graph, Context(has_kernel=lambda name: name == "softmax")) is graph
+    assert run(graph, PassContext(has_kernel=lambda name: name == "softmax")) is graph
 
 
 def test_statistics_that_are_read_keep_the_op() -> None:
@@ -113,5 +113,5 @@ def test_statistics_that_are_read_keep_the_op() -> None:
     b.output("y", y)
     b.output("mean", mean)
     graph = b.build()
-    assert run(graph, Context(has_kernel=lambda name: False)) is graph
+    assert run(graph, PassContext(has_kernel=lambda name: False)) is graph
     assert graph.output_specs[0].dtype is DType.FLOAT32

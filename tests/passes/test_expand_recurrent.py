@@ -9,11 +9,11 @@ import pytest
 
 from xpuruntime import ir
 from xpuruntime.ir import interp
-from xpuruntime.passes import Context
+from xpuruntime.passes import PassContext
 from xpuruntime.passes.decompose import run
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
-PLAIN = Context(has_kernel=lambda op: op not in GATES)
+PLAIN = PassContext(has_kernel=lambda op: op not in GATES)
 
 
 def layer(

@@ -7,7 +7,7 @@ import pytest
 from xpuruntime import ir
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.decisions import Reason, Support
-from xpuruntime.passes import Context, find_passes
+from xpuruntime.passes import PassContext, find_passes
 
 GATE = """
 input %x: float32[1, ROWS, 6]
@@ -89,7 +89,7 @@ def graph(text: str) -> ir.Graph:
     return ir.parse(f'graph "test" {{\n{text}\n}}')
 
 
-def made(name: str, text: str, context: Context | None = None) -> tuple[ir.Graph, ir.Graph]:
+def made(name: str, text: str, context: PassContext | None = None) -> tuple[ir.Graph, ir.Graph]:
     """A graph before and after a pass."""
     before = graph(text)
     (step,) = find_passes([name])
@@ -164,12 +164,12 @@ def test_rotations_caches_and_attention(text: str) -> None:
 
 
 @pytest.mark.parametrize("context", [
-    Context(has_kernel=lambda op: op != "rope_attention"),
-    Context(computes=lambda graph, node: Support.no(Reason.SHAPE_UNSUPPORTED, "too many")),
-    Context(may_fuse=lambda graph, nodes: Support.no(Reason.FORCED, "stay")),
-    Context(may_become=lambda op, graph, nodes: Support.no(Reason.FORCED, "stay")),
+    PassContext(has_kernel=lambda op: op != "rope_attention"),
+    PassContext(computes=lambda graph, node: Support.no(Reason.SHAPE_UNSUPPORTED, "too many")),
+    PassContext(may_fuse=lambda graph, nodes: Support.no(Reason.FORCED, "stay")),
+    PassContext(may_become=lambda op, graph, nodes: Support.no(Reason.FORCED, "stay")),
 ])  # fmt: skip
-def test_attention_stays_apart_where_the_context_says_so(context: Context) -> None:
+def test_attention_stays_apart_where_the_context_says_so(context: PassContext) -> None:
     _, between = made("fuse_rope_append", CACHE)
     (step,) = find_passes(["fuse_rope_attention"])
     assert step.run(between, context) is between
@@ -244,8 +244,8 @@ def lines_of(g: ir.Graph) -> list[str]:
     [("fuse_gate", GATE.replace("ROWS", "2")), ("fuse_norm_linear", NORM), ("fuse_rope_append", CACHE)],
 )
 def test_targets_without_the_kernels_and_policies_that_forbid(name: str, text: str) -> None:
-    bare = Context(has_kernel=lambda op: op not in ("norm_linear", "rope_append"))
-    forbids = Context(may_fuse=lambda graph, nodes: Support.no(Reason.FORCED, "a rule"))
+    bare = PassContext(has_kernel=lambda op: op not in ("norm_linear", "rope_append"))
+    forbids = PassContext(may_fuse=lambda graph, nodes: Support.no(Reason.FORCED, "a rule"))
     for context in (bare, forbids):
         before, after = made(name, text, context)
         assert lines_of(after) == lines_of(before)

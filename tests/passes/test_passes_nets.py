@@ -12,7 +12,7 @@ from xpuruntime.errors import IrError
 from xpuruntime.ir import interp
 from xpuruntime.numerics import compare
 from xpuruntime.passes import find_passes, run_passes
-from xpuruntime.passes.known import known_values
+from xpuruntime.passes._lib.known import known_values
 from xpuruntime.passes.trace import dispatches, trace_passes, trace_table
 from xpuruntime.types import DType
 
@@ -111,7 +111,10 @@ def test_words_for_passes() -> None:
             "[pass 'fuse_con'] does not exist. Did you mean 'fuse_conv'? Known ones: fold_constants, ",
         ),
         ("-nothing", "[pass 'nothing'] does not exist. Known ones: fold_constants, "),
-        ("basic,all", "[passes] takes one level; got basic, all. Name the highest; each has those below it."),
+        (
+            "basic,all",
+            "[passes] takes at most one level; got basic, all. Give the highest one; each includes the lower ones.",
+        ),
     ],
 )
 def test_words_that_name_no_pass(which: object, text: str) -> None:

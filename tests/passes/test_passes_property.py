@@ -10,7 +10,7 @@ from support.graphs import LAYERS, graphs
 
 from xpuruntime import ir
 from xpuruntime.decisions import Reason, Support
-from xpuruntime.passes import PASSES, Context, run_passes
+from xpuruntime.passes import PASSES, PassContext, run_passes
 from xpuruntime.types import DType
 
 relaxed = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=20)
@@ -82,7 +82,7 @@ def test_pass_keeps_layers(step) -> None:
 @relaxed
 @given(_ranked())
 def test_what_may_not_be_fused_is_not(graph: ir.Graph) -> None:
-    no = Context(may_fuse=lambda graph, nodes: Support.no(Reason.FORBIDDEN, "a rule names one of them"))
+    no = PassContext(may_fuse=lambda graph, nodes: Support.no(Reason.FORBIDDEN, "a rule names one of them"))
     after = run_passes(graph, context=no, check=True)
     _check(graph, after)
     assert not {n.op for n in after} & {

@@ -66,11 +66,11 @@ def test_use_forces_and_says_who():
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("flashy", "[node mm0] rules[0] of the policy (every op) forces 'flashy', which cannot be had; got drives cuda only. Name a CUDA device."),
+        ("flashy", "[node mm0] rules[0] of the policy (every op) forces 'flashy', which is unavailable; got drives cuda only. Name a CUDA device."),
         (
             "onednn",
-            "[node mm0] rules[0] of the policy (every op) forces 'onednn', which cannot be had; got no kernel of this name computes "
-            "matmul here, though rules[0] of the policy (every op) asks for it. Remove the rule, or write prefer instead of use.",
+            "[node mm0] rules[0] of the policy (every op) forces 'onednn', which is unavailable; got no kernel of this name computes "
+            "matmul here (rules[0] of the policy (every op) names it). Remove the rule, or write prefer instead of use.",
         ),
     ],
 )  # fmt: skip
@@ -114,7 +114,7 @@ def test_nothing_left():
     with pytest.raises(KernelUnavailable) as caught:
         choose(KernelPolicy(rules=[Rule(forbid=["cublas", "cublasLt", "gemv"])]), FACTS, OFFERS)
     text = str(caught.value)
-    assert text.startswith("[node mm0] no kernel for matmul is left; got cublas: rules[0] of the policy (")
+    assert text.startswith("[node mm0] no usable kernel for matmul; got cublas: rules[0] of the policy (")
     assert text.endswith("; flashy: drives cuda only. Name a CUDA device.")
     with pytest.raises(KernelUnavailable, match="got no candidate"):
         choose(KernelPolicy(), FACTS, [])
@@ -125,7 +125,7 @@ def test_a_kernel_that_changes_results_is_taken_only_where_it_is_named():
     d = decide(offers=offers)
     assert d.chosen.name == "exact"
     assert [(c.code, c.reason) for c in d.rejected] == [
-        (Reason.NOT_REQUESTED, "changes results, and no policy asks for it")
+        (Reason.NOT_REQUESTED, "changes results, and no policy names it")
     ]
     assert decide(KernelPolicy(matmul="rough"), offers=offers).chosen.name == "rough"
     assert decide(KernelPolicy(rules=[Rule(use="rough")]), offers=offers).chosen.name == "rough"
@@ -137,7 +137,7 @@ def test_measured_times_decide_when_all_are_measured():
     offers = [Offer("a", Support.yes(), 3.0), Offer("b", Support.yes(), 2.0), Offer("c", NO_DEVICE, 1.0)]
     d = decide(offers=offers)
     assert (d.chosen.name, d.chosen.code) == ("b", Reason.FASTEST)
-    assert {c.name: c.reason for c in d.rejected} == {"a": "3 us against 2 us", "c": "drives cuda only"}
+    assert {c.name: c.reason for c in d.rejected} == {"a": "3 us, slower than 2 us", "c": "drives cuda only"}
     half = [Offer("a", Support.yes(), 3.0), Offer("b", Support.yes())]
     assert decide(offers=half).chosen.code is Reason.DEFAULT
     assert decide(KernelPolicy(matmul="a"), offers=offers).chosen.name == "a"
@@ -225,7 +225,7 @@ def test_laws(policies, offers):
         name, decision = None, error.decision
     assert Decision.from_json(decision.to_json()) == decision
     named = [*([decision.chosen.name] if decision.chosen else []), *(c.name for c in decision.rejected)]
-    assert len(named) == len(set(named)), "no candidate stands twice"
+    assert len(named) == len(set(named)), "no candidate is listed twice"
     assert {o.name for o in offers} <= set(named)
     assert all(c.reason for c in decision.rejected)
     usable = {o.name for o in offers if o.support}
@@ -251,8 +251,8 @@ def test_deterministic_kernels_only():
     assert name == "cublasLt"
     assert codes(d) == {"fast": "forbidden", "mute": "forbidden"}
     assert [c.reason for c in d.rejected] == [
-        "may give other bits on another run; rules[0] of the policy (op=matmul) asks for deterministic kernels",
-        "does not say whether its bits are always the same; rules[0] of the policy (op=matmul) asks for deterministic kernels",
+        "is not deterministic; rules[0] of the policy (op=matmul) demands deterministic kernels",
+        "does not report if it is deterministic; rules[0] of the policy (op=matmul) demands deterministic kernels",
     ]
     lifted = exact.merge(KernelPolicy(rules=[Rule(deterministic=False)]))
     assert choose(lifted, FACTS, offers)[0] == "fast"

@@ -127,11 +127,11 @@ def test_merge_goes_field_by_field_and_option_by_option():
         ),
         (
             {"engine_options": {"openvino": {"X": True}}},
-            "[ExecutionPolicy] engine_options.openvino.X: must be a text or a number; got True. Quote it as the vendor spells it, ",
+            "[ExecutionPolicy] engine_options.openvino.X: must be a string or a number; got True. Quote it as the vendor spells it, ",
         ),
         (
             {"engine_options": {"onnxrt": {}, "onnxruntime": {}}},
-            "[ExecutionPolicy] engine_options.onnxruntime: stands for 'onnxruntime', which is there already.",
+            "[ExecutionPolicy] engine_options.onnxruntime: is another spelling of 'onnxruntime', which is already set.",
         ),
         (
             {"engine_order": {"tpu": "native"}},

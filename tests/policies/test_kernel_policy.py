@@ -80,11 +80,11 @@ def test_frozen_hashable_picklable_and_readable():
         ),
         (
             lambda: KernelPolicy(matmul=[]),
-            "[KernelPolicy] matmul: must be one value or a list of 1 to 64; got [].",
+            "[KernelPolicy] matmul: must be one value or a list of 1 to  values64; got [].",
         ),
         (
             lambda: KernelPolicy(matmul=["a", "a"]),
-            "[KernelPolicy] matmul[1]: stands twice in the list; got 'a'.",
+            "[KernelPolicy] matmul[1]: is listed twice; got 'a'.",
         ),
         (
             lambda: KernelPolicy(rules=[Rule(use="gemv"), {"usee": "gemv"}]),
@@ -98,16 +98,19 @@ def test_frozen_hashable_picklable_and_readable():
         ),
         (
             lambda: KernelPolicy(under=[{"under": [{"matmul": "gemv"}]}]),
-            "[KernelPolicy] under[0].under: a layer has no layers of its own. List all of them one after another.",
+            "[KernelPolicy] under[0].under: a lower layer cannot have layers of its own. List all layers one after another.",
         ),
         (
             lambda: Rule(op="matmul"),
             "[Rule] a rule demands nothing. Add use, prefer, forbid, workspace_bytes or deterministic.",
         ),
-        (lambda: Rule(use="a", prefer="b"), "[Rule] prefer: has no effect beside use. Keep one of the two."),
+        (
+            lambda: Rule(use="a", prefer="b"),
+            "[Rule] prefer: has no effect together with use. Keep one of the two.",
+        ),
         (
             lambda: Rule(use="a", forbid=["b", "a"]),
-            "[Rule] forbid: forbids 'a', which the same rule asks for. Remove one.",
+            "[Rule] forbid: forbids 'a', which the same rule names. Remove one.",
         ),
         (
             lambda: Rule(op="matmull", use="a"),
@@ -125,7 +128,7 @@ def test_frozen_hashable_picklable_and_readable():
         ),
         (
             lambda: Rule(shape="M < 3", use="gemv"),
-            "[Rule] shape: no such dim 'M'; got 'M < 3'. What every op has (name an `op` for more): rank, elements, batch.",
+            "[Rule] shape: no such dim 'M'; got 'M < 3'. What every op has (set `op` for more): rank, elements, batch.",
         ),
         (
             lambda: Rule(op="matmul", shape="M", use="gemv"),

@@ -73,7 +73,7 @@ def test_a_part_of_a_document(write, tmp_path):
     assert KernelPolicy.from_dict(BOTH.to_dict()) == BOTH.kernel
     BOTH.execution.save(tmp_path / "e.yaml")
     with pytest.raises(
-        PolicyError, match=r"e\.yaml:1\] holds no kernel policy\. Add kernel: to the document\.$"
+        PolicyError, match=r"e\.yaml:1\] has no kernel policy\. Add kernel: to the document\.$"
     ):
         KernelPolicy.load(tmp_path / "e.yaml")
     for empty in (KernelPolicy(), ExecutionPolicy(), Policy()):
@@ -94,17 +94,17 @@ YAML_ERRORS = [
     ("version: 1\nkernel:\n  rules:\n    - op: conv\n      use: cudnn\n    - op: matmul\n      prefer: [gemv, cubla]\n", 7, "kernel.rules[1].prefer: no such kernel of matmul; got 'cubla'. Did you mean 'cublas'?"),
     ("version: 1\nkernel:\n  rules:\n    - op: conv\n", 4, "kernel.rules[0]: a rule demands nothing. Add use"),
     ("version: 1\nkernel:\n  matmul:\n", 3, "kernel.matmul: has no value. Write a value, or leave the key out."),
-    ("version: 1\nversion: 1\n", 2, "key 'version' stands twice (first in line 1). Remove one of the two."),
+    ("version: 1\nversion: 1\n", 2, "duplicate key 'version' (first in line 1). Remove one of the two."),
     ("version: 2\n", 1, "version: must be 1; got 2. Update xpuruntime, or save the policy again with this release."),
     ("version: true\n", 1, "version: must be 1; got True. Write version: 1."),
     ("kernel: {}\n", 1, "version: must be 1; got no version. Write version: 1."),
-    ("- 1\n", 1, "a policy is a mapping; got [1]."),
-    ("", None, "a policy is a mapping; got None."),
+    ("- 1\n", 1, "must be a mapping; got [1]."),
+    ("", None, "must be a mapping; got None."),
     ("version: 1\nkernel: [\n", 3, "is not YAML: expected the node content, but found '<stream end>'."),
     ("version: 1\n\tkernel: {}\n", 2, "is not YAML: found character '\\t' that cannot start any token."),
-    ("a: &x 1\nb: *x\n", 1, "uses an anchor or alias. Write the value out where it is meant."),
+    ("a: &x 1\nb: *x\n", 1, "uses an anchor or alias. Write the value itself in each place."),
     ("version: 1\nkernel: !!python/object:os.system {}\n", 2, "uses a tag; got 'tag:yaml.org,2002:python/object:os.system'. Remove the tag."),
-    ("version: 1\n? [a]\n: 1\n", 2, "has a key that is no text."),
+    ("version: 1\n? [a]\n: 1\n", 2, "has a key that is not a string."),
     ("version: 1\n---\nversion: 1\n", 2, "is not YAML: but found another document."),
     ("version: 1\nexecution: {strict: YES}\n", 2, "execution.strict: must be true or false; got 'YES'."),
     ("version: 1\nx: " + "[" * 40 + "]" * 40 + "\n", 2, "is nested more than 32 levels deep."),
@@ -113,7 +113,7 @@ YAML_ERRORS = [
 
 JSON_ERRORS = [
     ('{"version": 1,\n "kernel": {\n  "matmull": "x"}}', 3, "kernel.matmull: unknown key. Did you mean 'matmul'?"),
-    ('{"version": 1,\n "version": 1}', 2, "key 'version' stands twice (first in line 1). Remove one of the two."),
+    ('{"version": 1,\n "version": 1}', 2, "duplicate key 'version' (first in line 1). Remove one of the two."),
     ('{"version": 1,\n "kernel": {"rules": [\n  {"use": "gemv"},\n  {"use": 3}]}}', 4, "kernel.rules[1].use: must be a kernel name, such as cublasLt; got 3."),
     ('{"version": 1,}', 1, "is not JSON: expected a key in double quotes; got '}'."),
     ('{"version": 1', 1, "is not JSON: expected ',' or '}'; got the end of the file."),
@@ -149,19 +149,19 @@ def test_errors_about_the_file_itself(write, tmp_path):
         (write("version: 1", "p.toml"), "has an unknown suffix; got '.toml'. Name it .yaml, .yml or .json."),
         (tmp_path, "has an unknown suffix"),
         (write(b"version: 1\n# \xff\n"), ":2] is not UTF-8 text; got invalid start byte."),
-        (write(" " * (document.MAX_BYTES + 1), "big.yaml"), "is too large; got over 1048576 bytes."),
+        (write(" " * (document.MAX_BYTES + 1), "big.yaml"), "is too large; got more than 1048576 bytes."),
     ]:
         with pytest.raises(PolicyError) as caught:
             load_policy(path)
         assert says in str(caught.value)
-    with pytest.raises(PolicyError, match="cannot be made from this; got 3"):
+    with pytest.raises(PolicyError, match="cannot be loaded from this value; got 3"):
         load_policy(3)
 
 
 def test_errors_in_a_mapping_name_the_key():
     with pytest.raises(PolicyError, match=r"^\[policy\] execution\.strict: must be true or false; got 1\.$"):
         load_policy({"version": 1, "execution": {"strict": 1}})
-    with pytest.raises(PolicyError, match="a key must be a text; got 3"):
+    with pytest.raises(PolicyError, match="a key must be a string; got 3"):
         load_policy({"version": 1, "kernel": {3: "x"}})
 
 

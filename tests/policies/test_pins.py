@@ -46,10 +46,10 @@ def test_a_pinned_kernel_is_one_word_and_a_mapping_in_files(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("{kernel: cublasLt, algoritm: 2}", "kernel.matmul.algoritm: no such pin; got 2. Did you mean 'algorithm'? cublasLt takes algorithm, choice."),
-        ("{kernel: cublas, algorithm: 2}", "kernel.matmul.algorithm: no such pin; got 2. cublas has nothing to pin."),
-        ("{kernel: cublasLt, algorithm: -1}", "kernel.matmul.algorithm: must be a whole number from 0 to 2147483647; got -1."),
-        ("{kernel: cublasLt, algorithm: yes it is}", "must be a whole number"),
+        ("{kernel: cublasLt, algoritm: 2}", "kernel.matmul.algoritm: no such pin; got 2. Did you mean 'algorithm'? Pins of cublasLt: algorithm, choice."),
+        ("{kernel: cublas, algorithm: 2}", "kernel.matmul.algorithm: no such pin; got 2. cublas has no pins."),
+        ("{kernel: cublasLt, algorithm: -1}", "kernel.matmul.algorithm: must be an integer from 0 to 2147483647; got -1."),
+        ("{kernel: cublasLt, algorithm: yes it is}", "must be an integer"),
         ("{algorithm: 2}", "kernel.matmul: a mapping must name its kernel"),
         ("cublasLt[algorithm=]", "kernel.matmul: must be a kernel with pins, such as cublasLt[algorithm=21]"),
         ("cublaslt[algorithm=2]", "kernel.matmul.algorithm: no such pin"),
@@ -76,7 +76,7 @@ def test_a_pinned_kernel_is_a_candidate_of_its_own() -> None:
     chosen, decision = choose(KernelPolicy(), FACTS, OFFERS)
     assert chosen == "cublasLt"
     why = next(c for c in decision.rejected if c.name == PINNED)
-    assert (why.code, why.reason) == (Reason.NOT_REQUESTED, "pins an algorithm, and no policy asks for it")
+    assert (why.code, why.reason) == (Reason.NOT_REQUESTED, "pins an algorithm, and no policy names it")
     assert choose(KernelPolicy(matmul=PINNED), FACTS, OFFERS)[0] == PINNED
     assert choose(KernelPolicy(rules=[Rule(use=PINNED)]), FACTS, OFFERS)[0] == PINNED
 

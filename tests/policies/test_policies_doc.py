@@ -1,4 +1,4 @@
-"""docs/policies.md runs as it stands, and says what the code says."""
+"""docs/reference/policies.md runs as it stands, and says what the code says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from xpuruntime.policies.vocabulary import DIMS, PHASES
 
-DOC = Path(__file__).parents[2] / "docs" / "policies.md"
+DOC = Path(__file__).parents[2] / "docs" / "reference" / "policies.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", DOC.read_text(), re.M | re.S)
 
 

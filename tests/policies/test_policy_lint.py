@@ -43,19 +43,19 @@ def rules(*items):
         ),
         (
             rules({"op": "matmul", "shape": "M < 8 and M > 8", "use": "gemv"}),
-            ("never", ("rules", 0, "shape"), "no shape fulfils 'M < 8 and M > 8'"),
+            ("never", ("rules", 0, "shape"), "no shape satisfies 'M < 8 and M > 8'"),
         ),
         (
             rules({"op": "matmul", "use": "gemv"}, {"op": "matmul", "shape": "M < 8", "prefer": "cublas"}),
-            ("shadowed", ("rules", 1), "can never have an effect: rules[0] forces 'gemv' wherever it matches"),
+            ("shadowed", ("rules", 1), "never has an effect: rules[0] forces 'gemv' wherever it matches"),
         ),
         (
             rules({"op": "matmul", "shape": "M < 4", "prefer": "cublas"}, {"op": "matmul", "shape": "M < 8", "use": "gemv"}),
-            ("shadowed", ("rules", 0), "can never have an effect: rules[1] forces 'gemv' wherever it matches"),
+            ("shadowed", ("rules", 0), "never has an effect: rules[1] forces 'gemv' wherever it matches"),
         ),
         (
             rules({"op": ["matmul", "conv"], "forbid": "naive"}, {"op": "conv", "dtype": "fp16", "forbid": "naive"}),
-            ("shadowed", ("rules", 1), "can never have an effect: rules[0] demands the same wherever it matches"),
+            ("shadowed", ("rules", 1), "never has an effect: rules[0] demands the same wherever it matches"),
         ),
         (
             rules({"op": "rope", "forbid": list(KERNELS["rope"])}),
@@ -63,11 +63,11 @@ def rules(*items):
         ),
         (
             KernelPolicy(matmul=["gemv", "cublas"], rules=[Rule(op="matmul", forbid="gemv")]),
-            ("forbidden_preference", ("matmul",), "'gemv' is preferred, and a rule forbids it"),
+            ("forbidden_preference", ("matmul",), "'gemv' is preferred, but a rule forbids it"),
         ),
         (
             rules({"op": "conv", "phase": "decode", "prefer": ["cudnn", "naive"]}, {"forbid": "cudnn"}),
-            ("forbidden_preference", ("rules", 0, "prefer"), "'cudnn' is preferred, and a rule forbids it"),
+            ("forbidden_preference", ("rules", 0, "prefer"), "'cudnn' is preferred, but a rule forbids it"),
         ),
         (
             Policy(execution=ExecutionPolicy(engine="openvino", engine_options={"qnn": {}, "openvino": {}})),

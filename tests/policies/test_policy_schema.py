@@ -65,14 +65,14 @@ def test_every_shipped_example_is_valid(name):
 
 
 def test_there_are_examples():
-    assert any(name.startswith("docs/policies.md") for name in EXAMPLES)
+    assert any(name.startswith("docs/reference/policies.md") for name in EXAMPLES)
     assert "src/xpuruntime/policies/builtin/default.yaml" in EXAMPLES
 
 
 # What the reader refuses and a schema cannot say (or, for names, does not know).
 BEYOND_THE_SCHEMA = re.compile(
     r"comparison|not a condition|is not an integer, a dim|at most 300 char|too many parts|no such dim|not a regular expression"
-    r"|which the same rule asks for|stands twice in the list|is there already|no such engine|no such kernel|one line of text|bytes, such as"
+    r"|which the same rule asks for|is listed twice|is there already|no such engine|no such kernel|one line of text|bytes, such as"
 )
 
 _odd = (

@@ -8,8 +8,8 @@ from xpuruntime.errors import PolicyError
 from xpuruntime.policies import (
     ExecutionPolicy,
     KernelPolicy,
-    Layer,
     Policy,
+    PolicyLayer,
     Rule,
     builtin_policy,
     effective_policy,
@@ -78,7 +78,7 @@ def test_the_process_s_environment_is_the_default(monkeypatch):
         (
             {"XPU_ENGINE": "openvno"},
             "[environment XPU_ENGINE] execution.engine: no such engine; got 'openvno'. Did you mean 'openvino'? Known: native, onnxruntime, "
-            "tensorrt, openvino, qnn. Or unset it (engine that applies where neither argument nor policy names one).",
+            "tensorrt, openvino, qnn. Or unset it (default engine, if no argument and no policy names one).",
         ),
         ({"XPU_DEVICE": "tpu"}, "[environment XPU_DEVICE] target: no such device; got 'tpu'. "),
         (
@@ -122,7 +122,7 @@ def test_given_policies_in_order_and_options_merge():
 
 def test_resolve_is_the_fold_of_merge():
     layers = [Policy(execution=ExecutionPolicy(engine=e)) for e in ("native", "qnn")]
-    got = resolve([Layer("high", layers[0]), Layer("low", layers[1])])
+    got = resolve([PolicyLayer("high", layers[0]), PolicyLayer("low", layers[1])])
     assert got.policy == layers[1].merge(layers[0])
     assert got.origins == {"execution.engine": "high"}
     assert resolve([]).policy == Policy()

@@ -91,7 +91,7 @@ def test_every_truncation_is_refused() -> None:
             CompiledProgram.from_bytes(BYTES[:end])
         assert caught.value.do
     with pytest.raises(
-        FormatError, match=rf"is longer than it says; got {len(BYTES) + 1} of {len(BYTES)} bytes"
+        FormatError, match=rf"is longer than its header says; got {len(BYTES) + 1} of {len(BYTES)} bytes"
     ):
         CompiledProgram.from_bytes(BYTES + b"\0")
 
@@ -156,7 +156,7 @@ def test_embedding(tmp_path: Path) -> None:
     ):
         program.save(tmp_path / "m", {"a": a[:2]})
     with pytest.raises(
-        InputError, match=r"\[weight 'b'\] is not in the program. Hand its array in by that name"
+        InputError, match=r"\[weight 'b'\] is not in the program. Pass its array by that name"
     ):
         refs[1].array()
 
@@ -187,7 +187,7 @@ def test_foreign_and_unreadable_files(tmp_path: Path) -> None:
 def test_versions() -> None:
     assert CompiledProgram.from_bytes(remade(BYTES, nothing)) == SMALL
     with pytest.raises(
-        FormatError, match=r"has the newer format version 2.0, this release reads 1.1. Update xpuruntime"
+        FormatError, match=r"has the newer format version 2.0; this release reads 1.1. Update xpuruntime"
     ):
         CompiledProgram.from_bytes(remade(BYTES, nothing, (2, 0)))
     with pytest.raises(FormatError, match=r"has the older format version 0\.9"):
@@ -222,20 +222,20 @@ def at(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 DROP = object()
 CALL = "program.entries.0.plans.0.calls.0"
 MANIFESTS = [
-    ("format", "other", "is not a manifest of xpuruntime.program"),
+    ("format", "other", "does not have the format xpuruntime.program"),
     ("segments", 3, "segments: must be a list"),
     ("segments.0", {}, r"segments\[0\]: must have offset, bytes and sha256"),
     ("segments.0.sha256", "0" * 64, "does not match its checksum"),
     ("segments.0.sha256", "x" * 64, r"segments\[0\]: has no sha256"),
-    ("segments.0.offset", 0, r"segments\[0\]: lies at 0"),
-    ("segments.0.bytes", 1 << 60, r"segments\[0\]: lies at \d+ with 1152921504606846976 bytes"),
+    ("segments.0.offset", 0, r"segments\[0\]: is at 0"),
+    ("segments.0.bytes", 1 << 60, r"segments\[0\]: is at \d+ with 1152921504606846976 bytes"),
     ("segments.0.bytes", 3, "expected at|end at|checksum"),
     ("program", [], r"must be an object, got \[\]"),
     ("program.entries", DROP, "has no field 'entries'"),
     ("program.entries", [], "entries: must be a list of 1 to"),
     ("program.surprise", 1, "has an unknown field 'surprise'"),
     ("program.name", 7, "name: must be text of 0 to 65536 characters, got 7"),
-    ("program.name", "\ud800", "name: is no valid text"),
+    ("program.name", "\ud800", "name: is not valid Unicode text"),
     ("program.name", "x" * 70000, "name: must be text"),
     (f"{CALL}.tasks", 0, r"entries\[0\].plans\[0\].calls\[0\].tasks: must be an integer from 1 to"),
     (f"{CALL}.tasks", True, "tasks: must be an integer"),
@@ -245,12 +245,12 @@ MANIFESTS = [
     (f"{CALL}.params", [{"name": "n", "type": "f64", "value": "1"}], r"params\[0\].value: must be a number"),
     ("program.entries.0.plans.0.buffers.0.kind", "other", "kind: must be one of input, output"),
     ("program.entries.0.plans.0.buffers.0.spec.dtype", "string", "dtype: no such dtype: 'string'"),
-    ("program.entries.0.plans.0.buffers.0.spec.shape", [-1], "shape: must be a list of up to 64 integers"),
-    ("program.entries.0.plans.0.buffers.0.spec.shape", [1 << 40, 1 << 40], "is larger than any machine"),
-    ("program.entries.0.plans.0.buffers.0.spec.order", [0], "has only one of order and alloc"),
+    ("program.entries.0.plans.0.buffers.0.spec.shape", [-1], "shape: must be a list of at most 64 non-negative integers"),
+    ("program.entries.0.plans.0.buffers.0.spec.shape", [1 << 40, 1 << 40], "is too large"),
+    ("program.entries.0.plans.0.buffers.0.spec.order", [0], "must have both order and alloc, or neither"),
     ("program.entries.0.plans.0.buffers.0.spec.extra", [0], "has an unknown field 'extra'"),
     ("program.binaries.0.data", 99, r"binaries\[0\].data: no such segment: 99"),
-    ("program.binaries.0.source", DROP, "segments, and"),
+    ("program.binaries.0.source", DROP, "segments, but only"),
     ("program.binaries.0.symbols", [], "calls '[fg]', which its binary does not have"),
 ]  # fmt: skip
 
@@ -283,7 +283,7 @@ def test_a_manifest_that_is_no_json(text: bytes) -> None:
 
 def test_what_the_compiler_made_wrong_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(
-        FormatError, match=r"\[program 'made'\] is no valid program: it has no entry point. Report it"
+        FormatError, match=r"\[program 'made'\] is not a valid program: it has no entry point. Report it"
     ):
         replace(SMALL, entries=()).save(tmp_path / "m")
     with pytest.raises(FormatError, match=r"cannot be written: facts.x: must be plain data, got array"):

@@ -98,13 +98,13 @@ SYMBOLIC = TensorSpec.parse("float32[n]")
 PADDED = replace(F4, layout=Layout((0,), (17,)))
 BROKEN = [
     (replace(GOOD, entries=()), "it has no entry point"),
-    (replace(GOOD, entries=(ENTRY, ENTRY)), "entry point 'main' stands twice"),
-    (replace(GOOD, weights=(WEIGHT, WEIGHT)), "weight 'w' stands twice"),
-    (replace(GOOD, recipes=(RECIPE, RECIPE)), "buffer 'r' stands twice"),
-    (replace(GOOD, states=(StateRef("r", F4),)), "buffer 'r' stands twice"),
+    (replace(GOOD, entries=(ENTRY, ENTRY)), "duplicate entry point 'main'"),
+    (replace(GOOD, weights=(WEIGHT, WEIGHT)), "duplicate weight 'w'"),
+    (replace(GOOD, recipes=(RECIPE, RECIPE)), "duplicate buffer 'r'"),
+    (replace(GOOD, states=(StateRef("r", F4),)), "duplicate buffer 'r'"),
     (weight(spec=SYMBOLIC), "weight 'w': has no dense, static spec"),
     (weight(spec=PADDED), "weight 'w': has no dense, static spec"),
-    (weight(data=b"abc"), "weight 'w': has 3 bytes where float32[16] takes 64"),
+    (weight(data=b"abc"), "weight 'w': has 3 bytes, but float32[16] needs 64"),
     (weight(file="../w"), "weight 'w': names a file outside the program's folder: '../w'"),
     (weight(file="a/../../w"), "names a file outside"),
     (weight(file="/etc/passwd"), "names a file outside"),
@@ -114,19 +114,19 @@ BROKEN = [
     (weight(format=""), "has the format '' for the file 'w.safetensors'"),
     (weight(format="pickle"), "has the format 'pickle'"),
     (weight(digest="abc"), "has no sha256: 'abc'"),
-    (weight(offset=-1), "lies at -1"),
-    (replace(GOOD, recipes=(replace(RECIPE, source="v"),)), "recipe 'r': step 0 (neg): reads 'v', which is no weight"),
-    (replace(GOOD, recipes=(replace(RECIPE, steps=(RecipeStep("what", ()),)),)), "recipe 'r': step 0 (what): is no step"),
+    (weight(offset=-1), "has the invalid offset -1"),
+    (replace(GOOD, recipes=(replace(RECIPE, source="v"),)), "recipe 'r': step 0 (neg): reads 'v', which is not a weight"),
+    (replace(GOOD, recipes=(replace(RECIPE, steps=(RecipeStep("what", ()),)),)), "recipe 'r': step 0 (what): is not a step"),
     (replace(GOOD, recipes=(replace(RECIPE, spec=F8),)), "recipe 'r': the steps make float32[16], the buffer is float32[32]"),
-    (replace(GOOD, states=(StateRef("s", F8, "r"),)), "state 's': starts from 'r', which no recipe makes as float32[32]"),
-    (replace(GOOD, states=(StateRef("s", F4, "q"),)), "state 's': starts from 'q'"),
+    (replace(GOOD, states=(StateRef("s", F8, "r"),)), "state 's': is initialized from 'r', but no recipe creates it as float32[32]"),
+    (replace(GOOD, states=(StateRef("s", F4, "q"),)), "state 's': is initialized from 'q'"),
     (replace(GOOD, states=(StateRef("s", SYMBOLIC),)), "state 's': has no size"),
     (replace(GOOD, binaries=(replace(BINARY, data=b""),)), "binary 0 (cpu:x86-64-v4): is empty"),
-    (replace(GOOD, binaries=(replace(BINARY, data=b"MZ"),)), "is no ELF object, though its format is elf-x86-64"),
-    (replace(GOOD, binaries=(replace(BINARY, symbols=("f", "f")),)), "symbol 'f' stands twice"),
+    (replace(GOOD, binaries=(replace(BINARY, data=b"MZ"),)), "is not an ELF object, but its format is elf-x86-64"),
+    (replace(GOOD, binaries=(replace(BINARY, symbols=("f", "f")),)), "duplicate symbol 'f'"),
     (replace(GOOD, binaries=(replace(BINARY, symbols=("g",)),)), "call 0 (k/a): calls 'f', which its binary does not have"),
     (replace(GOOD, binaries=()), "names binary 0 of 0"),
-    (entry(inputs=(X, X), input_buffers=("x", "x")), "input 'x' stands twice"),
+    (entry(inputs=(X, X), input_buffers=("x", "x")), "duplicate input 'x'"),
     (entry(input_buffers=()), "has 1 inputs and 0 input buffers"),
     (entry(inputs=(F4,)), "input '' is not named, static and dense"),
     (entry(outputs=(replace(Y, layout=PADDED.layout),)), "output 'y' is not named, static and dense"),
@@ -138,21 +138,21 @@ BROKEN = [
     (plan(binary=-1), "call 0 (k/a): calls 'f', which its binary does not have"),
     (plan(batch=0), "has a batch of 0 calls"),
     (plan(batch=2**31), "has a batch of 2147483648 calls"),
-    (plan(calls=(replace(CALLS[0], outputs=("q", "q2")),), buffers=(*BUFFERS, *(replace(buffer(n, "scratch"), root="nowhere") for n in ("q", "q2")))), "buffer 'q' lies in 'nowhere'"),
+    (plan(calls=(replace(CALLS[0], outputs=("q", "q2")),), buffers=(*BUFFERS, *(replace(buffer(n, "scratch"), root="nowhere") for n in ("q", "q2")))), "buffer 'q' is in 'nowhere'"),
     (plan(arena_bytes=-1), "an arena of -1 bytes"),
-    (plan(arena_bytes=128), "buffer 'b' lies at 128 with 64 bytes in an arena of 128"),
-    (plan(buffers=(*BUFFERS, BUFFERS[0])), "buffer 'x' stands twice"),
-    (buf("b", root="nowhere"), "buffer 'b' lies in 'nowhere', which is no buffer with memory of its own"),
-    (buf("b", root="a.half"), "buffer 'b' lies in 'a.half', which is no buffer with memory of its own"),
-    (buf("b", size_bytes=65), "buffer 'b' has 65 bytes where float32[16] takes 64"),
-    (buf("b", spec=F8), "buffer 'b' has 64 bytes where float32[32] takes 128"),
-    (buf("b", offset=130), "buffer 'b' lies at 130"),
-    (buf("b", offset=-64), "buffer 'b' lies at -64"),
-    (buf("a.half", offset=66), "buffer 'a.half' lies at 66, which is no multiple of its dtype"),
-    (buf("a.half", offset=68), "buffer 'a.half' lies at 68 and reaches over 64 bytes, outside 'a' (0 + 128)"),
-    (buf("a.half", kind=BufferKind.OUTPUT), "buffer 'a.half' is output and lies in 'a', which is scratch"),
-    (buf("s.next", offset=4), "buffer 's.next' lies at 4 and reaches over 64 bytes, outside 's' (0 + 64)"),
-    (buf("x", offset=64), "buffer 'x' lies at 64"),
+    (plan(arena_bytes=128), "buffer 'b' at 128 with 64 bytes is outside the arena of 128 bytes"),
+    (plan(buffers=(*BUFFERS, BUFFERS[0])), "duplicate buffer 'x'"),
+    (buf("b", root="nowhere"), "buffer 'b' is in 'nowhere', which is not a buffer with its own memory"),
+    (buf("b", root="a.half"), "buffer 'b' is in 'a.half', which is not a buffer with its own memory"),
+    (buf("b", size_bytes=65), "buffer 'b' has 65 bytes, but float32[16] needs 64"),
+    (buf("b", spec=F8), "buffer 'b' has 64 bytes, but float32[32] needs 128"),
+    (buf("b", offset=130), "buffer 'b' at 130 with"),
+    (buf("b", offset=-64), "buffer 'b' at -64 with"),
+    (buf("a.half", offset=66), "buffer 'a.half' is at 66, which is not a multiple of its dtype's size"),
+    (buf("a.half", offset=68), "buffer 'a.half' at 68 with an extent of 64 bytes is outside 'a' (0 + 128)"),
+    (buf("a.half", kind=BufferKind.OUTPUT), "buffer 'a.half' is output, but it is in 'a', which is scratch"),
+    (buf("s.next", offset=4), "buffer 's.next' at 4 with an extent of 64 bytes is outside 's' (0 + 64)"),
+    (buf("x", offset=64), "buffer 'x' has its own memory, so its offset must be 0, not 64"),
     (buf("b", first=4, last=3), "buffer 'b' lives from call 4 to 3 of 5"),
     (buf("b", last=99), "buffer 'b' lives from call 1 to 99 of 5"),
     (buf("b", last=2), "buffer 'b' lives from call 1 to 2, but calls 1 to 3 touch it"),
@@ -162,7 +162,7 @@ BROKEN = [
     (plan(buffers=(*BUFFERS, buffer("q", "weight"))), "buffer 'q' is weight, but the program has none of that name"),
     (plan(buffers=(*BUFFERS, buffer("q", "state"))), "buffer 'q' is state, but the program has none"),
     (plan(buffers=(*BUFFERS, buffer("q", "input"))), "buffer 'q' is input, but the entry point has none"),
-    (call(0, inputs=("x", "z")), "call 0 (k/a): takes 'z', which is no buffer"),
+    (call(0, inputs=("x", "z")), "call 0 (k/a): uses 'z', which is not a buffer"),
     (call(0, tasks=0), "call 0 (k/a): has 0 tasks"),
     (call(0, grain=0), "in grains of 0"),
     (call(0, scratch_bytes=-1), "with -1 bytes of scratch"),
@@ -172,16 +172,16 @@ BROKEN = [
     (call(2, params=(KernelParam("n", "i64", True),)), "has a parameter 'n'"),
     (call(0, outputs=("x",)), "call 0 (k/a): writes 'x', which is input"),
     (call(0, outputs=("r",)), "call 0 (k/a): writes 'r', which is weight"),
-    (call(0, outputs=("a", "a.half")), "call 0 (k/a): writes two results over each other in 'a'"),
-    (call(1, inputs=("c",)), "call 1 (k/b) reads 'c' before anything writes it"),
-    (call(4, outputs=()), "nothing writes the output buffer 'y'"),
+    (call(0, outputs=("a", "a.half")), "call 0 (k/a): writes two overlapping results in 'a'"),
+    (call(1, inputs=("c",)), "call 1 (k/b) reads 'c' before any call writes it"),
+    (call(4, outputs=()), "no call writes the output buffer 'y'"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("program", "says"), BROKEN, ids=[s[:60] for _, s in BROKEN])
 def test_a_broken_rule_is_found(program: CompiledProgram, says: str) -> None:
     assert any(says in p for p in problems(program)), list(problems(program))
-    with pytest.raises(FormatError, match=r"\[who\] is no valid program: "):
+    with pytest.raises(FormatError, match=r"\[who\] is not a valid program: "):
         validate(program, "who", "do")
 
 
@@ -206,8 +206,8 @@ def test_results_between_one_another_share_nothing(at: int, shape: tuple[int, in
     )
     calls = (replace(CALLS[0], outputs=("a", "w.l", "w.r")), *CALLS[1:])
     found = list(problems(plan(calls=calls, buffers=(*BUFFERS, *more), arena_bytes=320)))
-    assert [p for p in found if "over each other" in p] == (
-        [] if apart else ["entry point 'main', plan 0 (cpu:x86-64-v4): call 0 (k/a): writes two results over each other in 'w'"]
+    assert [p for p in found if "overlapping results" in p] == (
+        [] if apart else ["entry point 'main', plan 0 (cpu:x86-64-v4): call 0 (k/a): writes two overlapping results in 'w'"]
     )  # fmt: skip
 
 

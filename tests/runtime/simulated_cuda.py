@@ -106,7 +106,9 @@ def memory() -> None:
     made.run_arrays([x_of(1)])
     for _ in range(2):
         large = executor(arena=1 << 40)
-        with pytest.raises(OutOfMemory, match=r"no 1099511627776 bytes \(1048576 MiB\) on cuda:0"):
+        with pytest.raises(
+            OutOfMemory, match=r"cannot allocate 1099511627776 bytes \(1048576 MiB\) on cuda:0"
+        ):
             large.run_arrays([x_of(1)])
     assert right(x_of(3), made.run_arrays([x_of(3)])[0])
     held = made.backend.memory()
@@ -156,10 +158,10 @@ def reports() -> None:
         assert (made.run_arrays([inside])[0] == 3).all()
         with pytest.raises(RunError, match=said) as failed:
             made.run_arrays([outside])
-        assert "the values of the inputs that name places" in str(failed.value)
+        assert "the values of the inputs that are indices" in str(failed.value)
     x = DeviceBuffer.from_numpy(outside, "cuda:0")
     queued = made.run({"input": x}, stream=0)["output"]  # nobody waits
-    with pytest.raises(RunError, match=f"a run that was queued failed: {said}"):
+    with pytest.raises(RunError, match=f"a queued run failed: {said}"):
         queued.to_numpy()
     assert (made.run_arrays([inside])[0] == 3).all()
     made.run({"input": x}, stream=0)
@@ -269,8 +271,8 @@ def tensors() -> None:
     table.know_policy(policy, 1)
     where = (7, policy, (2.5, None, (1, 2)), (x, None))
     assert table.run(*where, None) is None
-    core, fixed, dtype = made.core, made.bind({"w": W}), np.dtype(np.float32)
-    table.put(*where, core, fixed, [0], [N], (2, 32), dtype, 0, "why")
+    core, bindings, dtype = made.core, made.bind({"w": W}), np.dtype(np.float32)
+    table.put(*where, core, bindings, [0], [N], (2, 32), dtype, 0, "why")
     got = table.run(*where, None)
     assert type(got) is Tensor
     assert right(x_of(1), got.numpy())

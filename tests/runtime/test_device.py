@@ -149,7 +149,7 @@ def test_a_library_without_the_functions() -> None:
     )
     out = python(code, XPU_LIBCUDA=libc)
     assert out.startswith("symbol_missing NVIDIA CUDA driver: ")
-    assert "has no cuInit (came with 2.0), cuDriverGetVersion (came with 2.2)" in out
+    assert "has no cuInit (since 2.0), cuDriverGetVersion (since 2.2)" in out
     assert "('cuda', False, 'symbol_missing')" in out
 
 

@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
 def test_names_counts_and_outputs_are_checked() -> None:
     executor = Executor(chain(), threads=1)
     executor.bind({"w": W})
-    with pytest.raises(InputError, match=r"takes no input of that name; got 'x'\. Its inputs are: input\."):
+    with pytest.raises(InputError, match=r"has no input of that name; got 'x'\. Its inputs are: input\."):
         executor.run({"x": X})
     with pytest.raises(InputError, match="lacks an input; got 'input'"):
         executor.run({})
@@ -110,7 +110,7 @@ def test_names_counts_and_outputs_are_checked() -> None:
         InputError, match=r"out array 'output' must be float32\[64\], dense; got float32\[65\]"
     ):
         executor.run_arrays([X], out=[np.zeros(65, np.float32)])
-    with pytest.raises(InputError, match="times must be 2 int64 in a row"):
+    with pytest.raises(InputError, match="times must be a contiguous array of 2 int64"):
         executor.run_arrays([X], times=np.zeros(1, np.int64))
 
 

@@ -38,7 +38,7 @@ def test_the_first_alternative_that_this_machine_runs() -> None:
         "alternative for chain:main: cpu:level2 (default: the first alternative that this machine runs)",
         "  not cpu:level0 (device_refused): this machine lacks avx9999",
         "  not cpu:level1 (device_refused): this machine lacks lib:nothing>=3",
-        "  not cpu:level3 (lower_preference): this machine runs an earlier one",
+        "  not cpu:level3 (lower_preference): an earlier alternative runs on this machine",
     ]
 
 
@@ -49,14 +49,14 @@ def test_no_alternative_is_an_error_with_every_reason() -> None:
     program = chain()
     entry = program.entries[0]
     foreign = dataclasses.replace(entry.plans[0], target="cuda:sm_90")
-    with pytest.raises(UnavailableError, match="cuda:sm_90: it is for cuda, the device is cpu"):
+    with pytest.raises(UnavailableError, match="cuda:sm_90: compiled for cuda; the device is cpu"):
         Executor(dataclasses.replace(program, entries=(dataclasses.replace(entry, plans=(foreign,)),)))
 
 
 def test_code_that_cannot_be_loaded() -> None:
     program = chain()
     bad = dataclasses.replace(program.binaries[0], data=b"no ELF at all")
-    with pytest.raises(BuildError, match="object code is no 64-bit ELF shared object"):
+    with pytest.raises(BuildError, match="object code is not a 64-bit ELF shared object"):
         Executor(dataclasses.replace(program, binaries=(bad,)))
     entry = program.entries[0]
     plan = dataclasses.replace(entry.plans[0], calls=(call("absent", "x", "y", 1),))

@@ -102,7 +102,7 @@ def test_recipes_run_once_and_executors_share() -> None:
 
 def test_weights_of_another_program_are_refused() -> None:
     weights = load_weights({"w": W}, chain())
-    with pytest.raises(InputError, match="takes weights of its own program"):
+    with pytest.raises(InputError, match="needs weights of its own program"):
         Executor(chain(), threads=1).run({"input": W}, weights=weights)
     same = dataclasses.replace(chain(), digest="d")
     weights = load_weights({"w": W}, same)

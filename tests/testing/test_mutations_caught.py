@@ -71,6 +71,7 @@ def caught(name: str, run, model, feeds, mutants) -> set[str]:
     return kinds
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_onnx_on_onnxruntime(name: str, onnx_file, run) -> None:
     model = onnx.load(onnx_file(name))
@@ -80,6 +81,7 @@ def test_onnx_on_onnxruntime(name: str, onnx_file, run) -> None:
     assert found | set(mutate.not_applicable(model)) == set(mutate.KINDS)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_ir_in_the_interpreter(name: str, onnx_file, run) -> None:
     model = tuple(import_onnx(onnx_file(name)))
@@ -89,6 +91,7 @@ def test_the_ir_in_the_interpreter(name: str, onnx_file, run) -> None:
 
 
 # Each mutant is compiled; two networks that hold every kind between them go with every run.
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name",
     [n if n in ("resnet18", "bert") else pytest.param(n, marks=pytest.mark.conformance) for n in NAMES],
@@ -99,6 +102,7 @@ def test_onnx_on_the_native_engine(name: str, onnx_file, run) -> None:
     assert caught(name, run["native"], model, feeds, mutate.mutants(model, per_kind=1)) == KINDS[name]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["mobilenet_v2", "bert"])
 def test_onnx_on_openvino(name: str, onnx_file, run) -> None:
     model = onnx.load(onnx_file(name))
@@ -106,6 +110,7 @@ def test_onnx_on_openvino(name: str, onnx_file, run) -> None:
     assert caught(name, run["openvino"], model, feeds, mutate.mutants(model, per_kind=1)) == KINDS[name]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["densenet121", "qwen2"])
 def test_pytorch_modules(name: str, run) -> None:
     module, _ = models.build(name)

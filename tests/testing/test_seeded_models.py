@@ -22,6 +22,7 @@ def scores(name: str, module, count: int, seed: int) -> np.ndarray:
     return (out if out.ndim == 2 else out[torch.arange(count), feeds[1].sum(1) - 1]).numpy()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hundred_inputs_reach_twenty_classes(name: str) -> None:
     module, _ = models.build(name)
@@ -66,6 +67,7 @@ def test_no_weight_is_neutral(name: str) -> None:
         assert array.std() > 0.01, key
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_rounding_is_not_amplified(name: str) -> None:
     """float32 beside float64: an order below the tolerance between engines, or no comparison of engines could use the model."""

@@ -9,12 +9,12 @@ onnx = pytest.importorskip("onnx")
 
 
 @pytest.fixture(autouse=True)
-def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_store(fresh_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every test has a store of its own and none of the environment's wishes."""
     for name in ("XPU_POLICY", "XPU_ENGINE", "XPU_DEVICE", "XPU_NUM_THREADS", "XPU_DEBUG"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XPU_CACHE_DIR", str(tmp_path / "store"))
-    return tmp_path / "store"
+    monkeypatch.setenv("XPU_CACHE_DIR", str(fresh_store))
+    return fresh_store
 
 
 def network(seed: int = 0, *, scale: float = 1.0) -> onnx.ModelProto:

@@ -1,5 +1,5 @@
-// xpurt/backend.h: a device driver as the executor needs it: a few verbs. A new device implements these and
-// gets contexts, states, counters, timing and cancelling from the one Executor.
+// xpurt/backend.h: the interface between the executor and a device driver. A backend for a new device
+// implements it and gets contexts, states, counters, timing and cancellation from the Executor.
 #pragma once
 
 #include <atomic>
@@ -16,15 +16,15 @@
 
 namespace xpurt {
 
-// A handle of device memory: an address on the CPU, whatever the backend likes elsewhere.
+// A handle of device memory: an address on the CPU, any value on other devices.
 using Memory = void*;
 
-// Made by Backend::prepare: a kernel with everything looked up and compiled. Made by record: calls in the
-// form in which the device takes them. Both are constant once made and may be used by several threads.
-class Prepared {
+// A kernel that Backend::prepare has looked up or compiled, and a list of calls that Backend::record has put
+// into the form that the device takes. Both are immutable and may be used by several threads.
+class PreparedKernel {
   public:
-    virtual ~Prepared() = default;
-    // What runs, in the words of the library that brought it; "" for generated code.
+    virtual ~PreparedKernel() = default;
+    // The implementation that the kernel's library reports; "" for generated code.
     virtual std::string implementation() const { return ""; }
 };
 class Recording {
@@ -32,97 +32,98 @@ class Recording {
     virtual ~Recording() = default;
 };
 
-// What a backend keeps for one context of an executor: a stream, captured work, memory for copies. One run
-// at a time; destroyed before the context's memory goes, when all that was submitted with it is done.
+// The state that a backend keeps for one context of an executor: a stream, captured graphs, staging memory.
+// It serves one run at a time. It is destroyed when all submitted work is done and before the context's
+// memory is released.
 class RunState {
   public:
     virtual ~RunState() = default;
 };
 
-// In whose order a run's work goes: the context's own, at whose end the run waits; or the caller's stream,
-// where it is queued and nobody waits.
-struct Order {
-    bool callers = false;
+// The stream that orders the work of a run. By default it is the context's own stream, and the run waits for
+// its end. On the caller's stream, the run is queued and does not wait.
+struct StreamOrder {
+    bool on_caller_stream = false;
     void* stream = nullptr;
 };
 
 struct RecordedCall {
-    const Prepared* kernel = nullptr;
-    const KernelCall* call = nullptr;  // lives as long as the recording
-    size_t first_arg = 0;              // index of its first argument in Bindings::args
+    const PreparedKernel* kernel = nullptr;
+    const KernelCall* call = nullptr;  // outlives the recording
+    size_t first_arg = 0;              // index of its first argument in Submission::args
 };
 
-// What one submission works on. All arrays belong to the executor's context and outlive the submission.
-struct Bindings {
-    const Memory* slots = nullptr;  // by slot
+// The arguments of one submission. All arrays belong to the executor's context and outlive the submission.
+struct Submission {
+    const Memory* slots = nullptr;  // indexed by slot
     size_t slot_count = 0;
     void* const* args =
-        nullptr;  // address of every argument of every call; meaningless where memory has no addresses
-    void* scratch = nullptr;  // scratch_stride bytes for each thread
+        nullptr;  // address of every argument of every call; unused where Memory is not an address
+    void* scratch = nullptr;  // scratch_stride bytes per thread
     size_t scratch_stride = 0;
-    const std::atomic<uint64_t>* cancelled = nullptr;  // changes when runs in flight shall stop
+    const std::atomic<uint64_t>* cancelled = nullptr;  // changes when the runs in flight must stop
     uint64_t cancel_seen = 0;
-    const std::atomic<bool>* stop = nullptr;  // when not null: set to end this run alone
+    const std::atomic<bool>* stop = nullptr;  // if not null: set by the caller to stop this run only
 
-    bool cancelled_by_now() const noexcept {
+    bool is_cancelled() const noexcept {
         return cancelled->load(std::memory_order_relaxed) != cancel_seen ||
                (stop != nullptr && stop->load(std::memory_order_relaxed));
     }
-    int64_t* times = nullptr;  // when not null: nanoseconds of each call of the recording
+    int64_t* times = nullptr;  // if not null: receives the nanoseconds of each call of the recording
     EventRing* ring = nullptr;
-    const uint32_t* names = nullptr;     // by call, for ring
-    Observation* observation = nullptr;  // when not null: what the device's driver says that it did
-    int64_t first_call = 0;              // position of the recording's first call in the plan
-    RunState* state = nullptr;           // what open() made for this context
+    const uint32_t* names = nullptr;     // indexed by call, for `ring`
+    Observation* observation = nullptr;  // if not null: receives what the device driver recorded
+    int64_t first_call = 0;              // position in the plan of the recording's first call
+    RunState* state = nullptr;           // created by open() for this context
 };
 
 class Backend {
   public:
     virtual ~Backend() = default;
     virtual const char* name() const noexcept = 0;
-    virtual int threads() const noexcept { return 1; }  // each gets Bindings::scratch_stride bytes
+    virtual int threads() const noexcept { return 1; }  // each gets Submission::scratch_stride bytes
 
     virtual Result<Memory> allocate(size_t bytes) = 0;
     virtual void release(Memory memory) noexcept = 0;
-    // Within the device, in the order of the state's run.
+    // Copy within the device, ordered with the work of `state`.
     virtual Status copy(Memory to, size_t to_offset, Memory from, size_t from_offset, size_t bytes,
                         RunState* state) = 0;
 
-    // Devices whose work is queued and whose memory is not the host's do more than compute on the spot:
-    // `queues()` says so, and then the executor opens a state for each context, begins and ends every run
-    // with it, and brings arrays of the host there and back.
-    virtual bool queues() const noexcept { return false; }
-    // Whether Memory is an address, so that two of them tell whether they overlap.
+    // True for a device that queues its work and whose memory the host cannot address. The executor then
+    // opens a state for each context, brackets every run with begin() and end(), and copies host arrays to
+    // and from the device.
+    virtual bool is_asynchronous() const noexcept { return false; }
+    // True if Memory is an address, so that overlapping buffers can be detected.
     virtual bool has_addresses() const noexcept { return true; }
-    // Whether a submission fills Bindings::observation.
-    virtual bool observes() const noexcept { return false; }
+    // True if a submission fills Submission::observation.
+    virtual bool supports_observation() const noexcept { return false; }
     virtual Result<std::unique_ptr<RunState>> open() { return std::unique_ptr<RunState>(); }
-    // Before anything of a run: its work comes after whatever the context still has in flight.
-    virtual Status begin(RunState&, const Order&) { return {}; }
-    // After everything of a run that goes in the caller's order: the context knows when it may be used again.
+    // Start a run: its work is ordered after everything that the context still has in flight.
+    virtual Status begin(RunState&, const StreamOrder&) { return {}; }
+    // Finish a run on the caller's stream: record when the context may be used again.
     virtual Status end(RunState&) { return {}; }
-    // From the host, which may use `from` again at once; and back, where `to` is filled by
-    // synchronize(state).
+    // Copy from the host; `from` may be reused on return. And back: synchronize(state) fills `to`.
     virtual Status send(Memory, size_t, const void*, size_t, RunState&) { return no_transfers(); }
     virtual Status fetch(void*, Memory, size_t, size_t, RunState&) { return no_transfers(); }
 
-    // Everything slow happens here, once. `module` may be null where no code is loaded.
-    virtual Result<std::unique_ptr<Prepared>> prepare(const KernelCall& call,
-                                                      const std::shared_ptr<const Module>& module) = 0;
+    // Do all slow work of a call once: look up, compile, choose an algorithm. `module` may be null where no
+    // code is loaded.
+    virtual Result<std::unique_ptr<PreparedKernel>> prepare(const KernelCall& call,
+                                                            const std::shared_ptr<const Module>& module) = 0;
     virtual Result<std::unique_ptr<Recording>> record(const std::vector<RecordedCall>& calls) = 0;
-    virtual Status submit(const Recording& recording, const Bindings& bindings) = 0;
+    virtual Status submit(const Recording& recording, const Submission& submission) = 0;
 
-    // Returns when everything submitted with `state` is done; with null, everything submitted.
+    // Return when everything submitted with `state` is done; with null, everything submitted to the device.
     virtual Status synchronize(RunState* state) = 0;
 
   private:
     static Status no_transfers() { return {Code::unsupported, "this backend computes in host memory", ""}; }
 };
 
-// Generated code and libraries' kernels on `threads` threads of the host.
+// The backend that runs generated code and library kernels on `threads` threads of the host.
 std::shared_ptr<Backend> cpu_backend(int threads);
 
-// Computes nothing and remembers every dispatch, so that a test can count them.
+// A backend that computes nothing and records every dispatch, for tests that count dispatches.
 class NullBackend : public Backend {
   public:
     struct Dispatch {

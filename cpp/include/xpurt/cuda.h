@@ -1,4 +1,4 @@
-// xpurt/cuda.h: programs on an NVIDIA GPU, and what callers may hold of one: blocks of memory, streams,
+// xpurt/cuda.h: the CUDA backend, and the objects that callers hold of a device: memory blocks, streams and
 // events.
 #pragma once
 
@@ -18,8 +18,8 @@ namespace cuda {
 class Device;
 }
 
-// Memory of a device. Freed when the last holder lets go, after the work that was queued with it: whoever
-// queues work on a stream that nobody waits for says so with used_on.
+// A block of device memory. It is freed when the last owner releases it, after the work that uses it. A
+// caller that queues such work on a stream and does not wait must name the stream with used_on.
 class CudaBlock {
   public:
     CudaBlock(std::shared_ptr<cuda::Device> device, uint64_t address, size_t bytes)
@@ -40,7 +40,7 @@ class CudaBlock {
     std::vector<void*> streams_;
 };
 
-// A queue of work. What is in one runs in order; two run side by side.
+// A CUDA stream. Work on one stream runs in order; work on two streams may overlap.
 class CudaStream {
   public:
     CudaStream(std::shared_ptr<cuda::Device> device, void* handle, bool owned)
@@ -51,7 +51,7 @@ class CudaStream {
 
     void* handle() const noexcept { return handle_; }
     Status synchronize() const;
-    Result<bool> done() const;  // whether nothing is left in it
+    Result<bool> done() const;  // true if no work is pending
 
   private:
     friend class CudaEvent;
@@ -60,7 +60,7 @@ class CudaStream {
     const bool owned_;
 };
 
-// A mark in a stream: others wait for it, and two measure the time between them.
+// A CUDA event: streams wait for it, and two events measure the time between them.
 class CudaEvent {
   public:
     static Result<std::unique_ptr<CudaEvent>> make(std::shared_ptr<cuda::Device> device, bool timing);
@@ -69,10 +69,11 @@ class CudaEvent {
     CudaEvent& operator=(const CudaEvent&) = delete;
 
     Status record(const CudaStream& stream) const;
-    Status wait(const CudaStream& stream) const;  // the stream goes on when the mark is reached
+    Status wait(const CudaStream& stream) const;  // later work on the stream waits for the event
     Status synchronize() const;
     Result<bool> done() const;
-    Result<float> since(const CudaEvent& start) const;  // milliseconds; both must be timing and reached
+    Result<float> since(const CudaEvent& start)
+        const;  // milliseconds; both events must have been created with `timing` and be complete
 
   private:
     CudaEvent(std::shared_ptr<cuda::Device> device, void* handle)
@@ -81,47 +82,48 @@ class CudaEvent {
     void* const handle_;
 };
 
-// How runs reached the device since the backend was made.
+// Counts of the ways in which submissions reached the device, since the backend was created.
 struct CudaCounters {
-    int64_t captures = 0;  // plans made into a graph
-    int64_t updates = 0;   // graphs that got other addresses
+    int64_t captures = 0;  // plans captured into a graph
+    int64_t updates = 0;   // graphs whose kernel arguments were updated
     int64_t replays = 0;   // submissions as one graph
-    int64_t plain = 0;     // submissions kernel by kernel
+    int64_t plain = 0;     // submissions as single launches
 };
 
 class CudaBackend : public Backend {
   public:
     virtual int index() const noexcept = 0;
-    virtual int capability() const noexcept = 0;  // 10 * major + minor: 90
+    virtual int capability() const noexcept = 0;  // 10 * major + minor, for example 90
     virtual const std::string& device_name() const noexcept = 0;
 
-    // A CUBIN for this device. The bytes are copied.
+    // Load a CUBIN for this device. The bytes are copied.
     virtual Result<std::shared_ptr<const Module>> load(const void* bytes, size_t size) = 0;
 
-    // Memory in the order of `order`: the caller's stream, or at once.
-    virtual Result<std::shared_ptr<CudaBlock>> block(size_t bytes, const Order& order) = 0;
-    // Copies that wait: to the device, back, and zeros.
+    // Allocate memory that may be used on the stream of `order`; by default on any stream.
+    virtual Result<std::shared_ptr<CudaBlock>> block(size_t bytes, const StreamOrder& order) = 0;
+    // Synchronous copies to and from the device, and fill with zeros.
     virtual Status upload(uint64_t to, const void* from, size_t bytes) = 0;
     virtual Status download(void* to, uint64_t from, size_t bytes) = 0;
     virtual Status clear(uint64_t memory, size_t bytes) = 0;
 
     virtual Result<std::unique_ptr<CudaStream>> stream() = 0;
-    virtual std::unique_ptr<CudaStream> wrap(void* handle) = 0;  // somebody else's stream
+    virtual std::unique_ptr<CudaStream> wrap(void* handle) = 0;  // a stream that another library owns
     virtual Result<std::unique_ptr<CudaEvent>> event(bool timing) = 0;
 
-    // What kernels of runs that nobody waited for, and that are done by now, could not compute: the first
-    // such report, told once. synchronize(nullptr) tells it too.
+    // Return the first error that kernels reported in completed runs that were queued on a caller's stream.
+    // Each report is returned once, here or by synchronize(nullptr).
     virtual Status reported() = 0;
 
     virtual MemoryStatistics memory() = 0;
     virtual MemoryStatistics pinned() = 0;
-    virtual int64_t trim() = 0;  // of both; returns how many bytes
+    virtual int64_t trim() = 0;  // trims both pools; returns the number of bytes freed
     virtual CudaCounters counters() const = 0;
-    // Why plans run kernel by kernel that could have been a graph, each reason once.
+    // Why plans run as single launches although graphs are enabled; each reason once.
     virtual std::vector<std::string> declined() const = 0;
 };
 
-// The device at `index`. Opens the driver and the device's primary context at first use.
+// The backend of the device at `index`. The first call opens the driver and retains the device's primary
+// context.
 Result<std::shared_ptr<CudaBackend>> cuda_backend(int index, Library& library = cuda_library());
 
 }  // namespace xpurt

@@ -1,5 +1,5 @@
-// xpurt/host_kernel.h: kernels that whoever embeds this core brings: functions of the host that compute a
-// call. A plan names them as calls of the library "python".
+// xpurt/host_kernel.h: kernels that are functions of the embedding program. A plan names them as calls of the
+// library "python".
 #pragma once
 
 #include <functional>
@@ -14,16 +14,17 @@ namespace xpurt {
 class HostKernel {
   public:
     virtual ~HostKernel() = default;
-    // Computes the call. `args`: addresses of its buffers on `device`, inputs, then outputs; `stream`: in
-    // whose order work on a GPU is queued, null on the host. Any thread.
+    // Compute the call. `args` holds the addresses of its inputs, then of its outputs. `stream` is the CUDA
+    // stream to queue work on, null on the host. Called from any thread.
     virtual Status run(void* const* args, void* stream) const = 0;
 };
 
-// Finds the function of a call for a device ("cpu", "cuda:0"), once for each executor.
+// A lookup of the function for a call on a device ("cpu", "cuda:0"). Called once per call when an executor is
+// created.
 using FindHostKernel =
     std::function<Result<std::unique_ptr<HostKernel>>(const KernelCall&, const std::string& device)>;
 
-// Sets who finds functions; for start-up. Without one, calls of "python" are refused with a reason.
+// Set the lookup; to be called at start-up. Without one, plans with calls of "python" are refused.
 void set_host_kernels(FindHostKernel find);
 Result<std::unique_ptr<HostKernel>> find_host_kernel(const KernelCall& call, const std::string& device);
 

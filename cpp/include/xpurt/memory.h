@@ -1,4 +1,4 @@
-// xpurt/memory.h: host memory for arenas, weights and buffers: aligned, counted, and used again.
+// xpurt/memory.h: a caching allocator for host memory: arenas, weights and buffers.
 #pragma once
 
 #include <cstddef>
@@ -8,30 +8,31 @@
 
 namespace xpurt {
 
-constexpr size_t alignment = 64;  // of every block: a cache line, and the widest vector
+constexpr size_t alignment = 64;  // of every block: a cache line, which is also the widest vector
 
-// n rounded up to whole cache lines.
+// `bytes` rounded up to whole cache lines.
 constexpr size_t whole_lines(size_t bytes) noexcept {
     return (bytes + alignment - 1) / alignment * alignment;
 }
 
 struct MemoryStatistics {
     int64_t live_bytes = 0;    // in use now
-    int64_t peak_bytes = 0;    // most that was ever in use
-    int64_t cached_bytes = 0;  // free, kept for the next caller
-    int64_t allocations = 0;   // blocks asked of the system since the pool was made
-    int64_t reuses = 0;        // blocks that came from the cache instead
+    int64_t peak_bytes = 0;    // highest value of live_bytes
+    int64_t cached_bytes = 0;  // free blocks kept for reuse
+    int64_t allocations = 0;   // blocks allocated from the system since the pool was created
+    int64_t reuses = 0;        // blocks taken from the cache instead
 };
 
-// Where a pool's blocks come from and go to. `take` gives null when there is no memory.
+// The allocator below a pool. `take` returns null when memory is exhausted.
 struct MemorySource {
     void* (*take)(void* context, size_t bytes);
     void (*give_back)(void* context, void* block);
     void* context = nullptr;
 };
-extern const MemorySource host_source;  // the C library's
+extern const MemorySource host_source;  // aligned_alloc and free
 
-// Blocks that are given back are kept, up to `keep_bytes`, for callers of about the same size. Any thread.
+// A cache of freed blocks, up to `keep_bytes`, which are reused for requests of about the same size.
+// Thread-safe.
 class MemoryPool {
   public:
     explicit MemoryPool(size_t keep_bytes = size_t{64} << 20, MemorySource source = host_source)
@@ -40,15 +41,16 @@ class MemoryPool {
     MemoryPool(const MemoryPool&) = delete;
     MemoryPool& operator=(const MemoryPool&) = delete;
 
-    // A block of at least `bytes` bytes, 64-byte aligned, content arbitrary; null when there is no memory.
+    // Allocate a 64-byte aligned block of at least `bytes` bytes, uninitialized; null when memory is
+    // exhausted.
     void* allocate(size_t bytes) noexcept;
     void release(void* block) noexcept;
 
-    // Gives every cached block back to the system; returns how many bytes.
+    // Return every cached block to the system. Returns the number of bytes.
     int64_t trim() noexcept;
     MemoryStatistics statistics() const;
 
-    // The process's pool for the host. Never destroyed: blocks may outlive every static object.
+    // The process's pool for host memory. Never destroyed: blocks may outlive every static object.
     static MemoryPool& host();
 
   private:

@@ -1,5 +1,4 @@
-// xpurt/nvrtc.h: CUDA C++ texts to machine code, by NVIDIA's runtime compiler. Needs neither driver nor
-// device.
+// xpurt/nvrtc.h: compilation of CUDA C++ by NVRTC. Needs neither a driver nor a device.
 #pragma once
 
 #include <string>
@@ -13,16 +12,16 @@ struct NvrtcVersion {
     int major = 0, minor = 0;
 };
 
-// Of the library that is loaded or that the loader's own search finds.
+// The version of the loaded NVRTC, which the loader's own search may find.
 Result<NvrtcVersion> nvrtc_version();
 
 struct Compiled {
     std::string cubin{};
-    std::string log{};  // the compiler's words: warnings of a text that compiles, errors of one that does not
+    std::string log{};  // the compiler's log: warnings of a successful compilation, errors of a failed one
 };
 
-// The CUBIN of a text for one architecture ("sm_90a"). A text that does not compile is Code::invalid, with
-// the log in the message. `name` stands for the text in messages. Any thread.
+// Compile a source to a CUBIN for one architecture ("sm_90a"). A source that does not compile gives
+// Code::invalid, with the log in the message. `name` identifies the source in messages. Thread-safe.
 Result<Compiled> nvrtc_compile(const std::string& source, const std::string& name, const std::string& arch,
                                const std::vector<std::string>& options);
 

@@ -1,4 +1,4 @@
-// xpurt/thread_pool.h: the fixed team of threads under every CPU kernel.
+// xpurt/thread_pool.h: the thread pool of the CPU backend.
 #pragma once
 
 #include <atomic>
@@ -6,10 +6,10 @@
 
 namespace xpurt {
 
-// `threads` threads, the caller's own included. Workers start with the first run and sleep when nothing came
-// for a while; no thread is busy when idle. A run is handed out and awaited through one cache line each way.
+// A pool of `threads` threads, including the caller's. Workers start with the first run and sleep when they
+// have been idle for a while. Fork and join each take one cache line.
 //
-// After fork() the child has no workers; the pool starts new ones there by itself.
+// After fork() the child has no workers; the pool starts new ones there.
 class ThreadPool {
   public:
     using Part = void (*)(void* context, int part);
@@ -21,26 +21,27 @@ class ThreadPool {
 
     int threads() const noexcept { return threads_; }
 
-    // Exclusive use of the workers for a series of runs; false while another thread has it. Never waits.
+    // Acquire exclusive use of the workers for a series of runs. Return false while another thread has it;
+    // never waits.
     bool try_acquire();
     void release() noexcept;
 
-    // part(context, 0 .. parts-1), each on a thread of its own, 0 on the caller's. Returns when all have
-    // returned. Between try_acquire and release only; parts <= threads().
+    // Call part(context, 0 .. parts-1), each on its own thread, part 0 on the caller's; return when all have
+    // returned. Only between try_acquire and release; parts <= threads().
     void run(int parts, Part part, void* context);
 
-    // The pool of that many threads that every executor of the process shares.
+    // The process-wide pool of that many threads.
     static std::shared_ptr<ThreadPool> shared(int threads);
 
   private:
     struct Team;
     const int threads_;
     std::unique_ptr<Team> team_;
-    std::atomic<unsigned> owner_{0};  // 0: free; else 1 + the fork generation of who took it
+    std::atomic<unsigned> owner_{0};  // 0 = free; else 1 + the fork generation of the owner
 };
 
-// How many forks lie between this process and the one that loaded the core. What a thread of the parent held
-// is free again in the child.
+// The number of forks between the process that loaded the core and this one. Locks that a thread of the
+// parent held are free in the child.
 unsigned fork_generation() noexcept;
 
 }  // namespace xpurt

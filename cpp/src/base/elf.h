@@ -1,4 +1,4 @@
-// base/elf.h: whether object code is as long as it says, which loaders believe.
+// base/elf.h: bounds checks of ELF objects, which loaders do not make.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace xpurt {
 
-// Why the bytes are no whole 64-bit ELF object: a header, a table, a segment or a section reaches behind
-// their end. Empty for a whole one.
+// Return why the bytes are not a complete 64-bit ELF object: the header, a table, a segment or a section
+// extends past their end. Empty for a complete object.
 std::string elf_damage(const void* bytes, size_t size);
 
 }  // namespace xpurt

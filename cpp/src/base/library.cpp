@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/log.h"
+
 namespace xpurt {
 namespace {
 
@@ -17,14 +19,14 @@ std::string version_text(int since) {
     return std::to_string(since / 1000) + "." + std::to_string(since % 1000 / 10);
 }
 
-// "cuFoo (came with 11.4)"
+// "cuFoo (since 11.4)"
 std::string symbol_text(const Symbol& symbol) {
     std::string text = symbol.name;
-    if (symbol.since > 0) text += " (came with " + version_text(symbol.since) + ")";
+    if (symbol.since > 0) text += " (since " + version_text(symbol.since) + ")";
     return text;
 }
 
-// The loader's name for a handle is what was asked for; the file is where the links end.
+// The path of the mapped file. The loader's own name for a handle may be a link.
 std::string mapped_path(void* handle) {
     link_map* map = nullptr;
     if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return "";
@@ -46,22 +48,22 @@ std::string joined(const std::vector<std::string>& parts, const char* separator)
 }  // namespace
 
 Library::Library(LibrarySpec spec) : spec_(std::move(spec)) {
-    info_.status = {Code::not_loaded, std::string(spec_.title) + " has not been asked for yet", ""};
+    info_.status = {Code::not_loaded, std::string(spec_.title) + " has not been loaded yet", ""};
 }
 
 Status Library::load(const std::string& candidate, bool is_path) {
-    // A missing path must not fall through to the loader's search, which a bare name would start.
+    // Check first: a missing file must not start the loader's search for its name.
     if (is_path && access(candidate.c_str(), F_OK) != 0)
         return {Code::not_found, candidate + ": " + std::strerror(errno), ""};
     void* handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) {
         const char* text = dlerror();
-        const std::string why = text != nullptr ? text : candidate + ": the loader gave no reason";
-        // A library that is there but needs another one that is not also ends in ENOENT's words; then the
-        // words begin with the other one's name.
-        const bool absent = !is_path && why.find(std::strerror(ENOENT)) != std::string::npos &&
-                            why.compare(0, candidate.size(), candidate) == 0;
-        return {absent ? Code::not_found : Code::unreadable, why, ""};
+        const std::string error = text != nullptr ? text : candidate + ": the loader gave no reason";
+        // If a dependency is missing, the loader reports ENOENT as well, but the message then starts with the
+        // dependency's name.
+        const bool absent = !is_path && error.find(std::strerror(ENOENT)) != std::string::npos &&
+                            error.compare(0, candidate.size(), candidate) == 0;
+        return {absent ? Code::not_found : Code::unreadable, error, ""};
     }
     std::vector<void*> addresses;
     std::vector<std::string> lacking, absent;
@@ -72,7 +74,7 @@ Status Library::load(const std::string& candidate, bool is_path) {
     }
     const std::string path = mapped_path(handle);
     if (!lacking.empty()) {
-        dlclose(handle);
+        if (dlclose(handle) != 0) log_failure({Code::call_failed, std::string("dlclose: ") + dlerror(), ""});
         return {Code::symbol_missing, path + " has no " + joined(lacking, ", "), ""};
     }
     addresses_ = std::move(addresses);
@@ -91,7 +93,7 @@ Status Library::open(const Search& search) {
     };
     std::vector<Candidate> candidates;
     if (!search.override_path.empty()) {
-        // What a user names explicitly is honoured or is an error: no other file is tried.
+        // A path that the user names is used or is an error: no other file is tried.
         candidates.push_back({search.override_path, true});
     } else {
         for (const char* file : spec_.files) candidates.push_back({file, false});
@@ -99,7 +101,7 @@ Status Library::open(const Search& search) {
             for (const char* file : spec_.files) candidates.push_back({folder + "/" + file, true});
     }
 
-    // The most telling failure decides the code: too old, then unreadable, then not there at all.
+    // The most informative failure determines the code: missing symbol, then unreadable, then not found.
     Code worst = Code::not_found;
     std::vector<std::string> reasons, names;
     for (const Candidate& candidate : candidates) {

@@ -7,7 +7,7 @@
 
 namespace xpurt {
 
-// The whole file, or "" when it cannot be read. /proc and /sys say "absent" by not having the file.
+// The whole file; "" if it cannot be read. In /proc and /sys a missing file means "absent".
 std::string read_text(const std::string& path);
 
 // The file without surrounding white space.
@@ -17,10 +17,10 @@ std::string_view trim(std::string_view text);
 std::vector<std::string> split(std::string_view text, char separator);
 bool starts_with(std::string_view text, std::string_view prefix);
 
-// "0-3,8" -> {0, 1, 2, 3, 8}, the kernel's way to write a set of CPUs. Anything else -> {}.
+// Parse the kernel's notation for a set of CPUs: "0-3,8" -> {0, 1, 2, 3, 8}. Anything else gives {}.
 std::vector<int> parse_cpu_list(std::string_view text);
 
-// The value behind "key : value" in /proc/cpuinfo's style, first match, or "".
+// The value of the first line "key : value", as in /proc/cpuinfo; "" if there is none.
 std::string field(std::string_view text, std::string_view key);
 
 }  // namespace xpurt

@@ -36,26 +36,26 @@ uint32_t thread_id() noexcept {
 
 EventRing::EventRing(size_t capacity)
     : mask_(power_of_two(capacity) - 1), slots_(std::make_unique<Slot[]>(mask_ + 1)) {
-    for (uint64_t i = 0; i <= mask_; ++i) slots_[i].turn.store(i, std::memory_order_relaxed);
+    for (uint64_t i = 0; i <= mask_; ++i) slots_[i].sequence.store(i, std::memory_order_relaxed);
 }
 
 bool EventRing::record(const Event& event) noexcept {
     uint64_t position = head_.load(std::memory_order_relaxed);
     for (;;) {
         Slot& slot = slots_[position & mask_];
-        const uint64_t turn = slot.turn.load(std::memory_order_acquire);
-        const int64_t lead = static_cast<int64_t>(turn - position);
-        if (lead < 0) {  // the reader has not freed this slot since the last lap: full
+        const uint64_t sequence = slot.sequence.load(std::memory_order_acquire);
+        const int64_t lead = static_cast<int64_t>(sequence - position);
+        if (lead < 0) {  // full: the reader has not freed this slot since the previous lap
             dropped_.fetch_add(1, std::memory_order_relaxed);
             return false;
         }
-        if (lead > 0) {  // another writer was here first
+        if (lead > 0) {  // another writer claimed this position
             position = head_.load(std::memory_order_relaxed);
             continue;
         }
         if (head_.compare_exchange_weak(position, position + 1, std::memory_order_relaxed)) {
             slot.event = event;
-            slot.turn.store(position + 1, std::memory_order_release);
+            slot.sequence.store(position + 1, std::memory_order_release);
             return true;
         }
     }
@@ -71,9 +71,9 @@ size_t EventRing::drain(Event* out, size_t room) {
     size_t count = 0;
     for (; count < room; ++count, ++position) {
         Slot& slot = slots_[position & mask_];
-        if (slot.turn.load(std::memory_order_acquire) != position + 1) break;
+        if (slot.sequence.load(std::memory_order_acquire) != position + 1) break;
         out[count] = slot.event;
-        slot.turn.store(position + mask_ + 1, std::memory_order_release);
+        slot.sequence.store(position + mask_ + 1, std::memory_order_release);
     }
     tail_.store(position, std::memory_order_release);
     return count;
@@ -87,8 +87,8 @@ size_t EventRing::pending() const noexcept {
 
 uint32_t EventRing::intern(std::string_view name) {
     const std::lock_guard<std::mutex> lock(names_mutex_);
-    const auto found = ids_.find(name);
-    if (found != ids_.end()) return found->second;
+    const auto entry = ids_.find(name);
+    if (entry != ids_.end()) return entry->second;
     names_.emplace_back(name);
     const uint32_t id = static_cast<uint32_t>(names_.size() - 1);
     ids_.emplace(names_.back(), id);

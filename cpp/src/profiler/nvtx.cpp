@@ -1,4 +1,4 @@
-// profiler/nvtx.cpp: NVIDIA Tools Extension, when its library is there.
+// profiler/nvtx.cpp: NVIDIA Tools Extension, if its library is installed.
 #include "xpurt/profiler.h"
 
 namespace xpurt {
@@ -8,7 +8,7 @@ enum Function { push_a, pop, mark_a };
 
 constexpr int no_listener = -2;  // NVTX_NO_PUSH_POP_TRACKING
 
-// Set by nvtx_open alone, to the table of a library that stays loaded.
+// Set by nvtx_open only; the library is never unloaded.
 std::atomic<const Library*> active{nullptr};
 std::atomic<bool> each_call{false};
 
@@ -20,8 +20,8 @@ F* function(const Library* library, Function which) noexcept {
 }  // namespace
 
 Library& nvtx_library() {
-    // The first two names are the same C functions: version 3's package (CUDA 12.9 and 13), and the toolkit's
-    // library before that.
+    // The first two names are NVTX 3 (CUDA 12.9 and 13), the third the older toolkits' library. The C
+    // functions are the same.
     static Library& library = *new Library({
         "nvtx",
         "NVIDIA Tools Extension (NVTX)",

@@ -1,4 +1,4 @@
-// runtime/executor.cpp: contexts, bindings and the run itself.
+// runtime/executor.cpp: contexts, argument binding and runs.
 #include "xpurt/executor.h"
 
 #include <algorithm>
@@ -17,28 +17,28 @@ Status invalid(std::string message) {
 }
 
 char* advance(Memory memory, int64_t offset) noexcept {
-    // Through an integer: a backend's memory need not be an address, and then nobody follows the result.
+    // Go through uintptr_t: a handle may not be an address, and then it is never dereferenced.
     return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(memory) + static_cast<uintptr_t>(offset));
 }
 
 }  // namespace
 
-Fixed::Fixed(std::vector<Memory> memory, bool exclusive) : memory_(std::move(memory)) {
+WeightBindings::WeightBindings(std::vector<Memory> memory, bool exclusive) : memory_(std::move(memory)) {
     static std::atomic<uint64_t> ids{0};
     id_ = ++ids;
-    if (exclusive) turn_ = std::make_shared<Turn>();
+    if (exclusive) state_lock_ = std::make_shared<StateLock>();
 }
 
-// One run's memory. Everything is sized when it is made.
+// The memory of one run at a time. All sizes are fixed on creation.
 struct Executor::Context {
     Backend& backend;
     Memory arena = nullptr;
-    Memory borders = nullptr;  // inputs and outputs of runs over the host's arrays, where those are elsewhere
+    Memory borders = nullptr;  // inputs and outputs on the device, for runs over host arrays
     void* scratch = nullptr;
     std::unique_ptr<RunState> state;
     std::vector<Memory> slots;
     std::vector<void*> args;
-    uint64_t fixed_id = 0;  // whose addresses stand in slots and args; 0: nobody's yet
+    uint64_t weights_id = 0;  // whose addresses slots and args hold; 0 = none yet
 
     explicit Context(Backend& owner) : backend(owner) {}
     ~Context() {
@@ -52,7 +52,7 @@ struct Executor::Context {
 Executor::Executor(std::shared_ptr<Backend> backend, Plan plan, int contexts)
     : backend_(std::move(backend)),
       plan_(std::move(plan)),
-      slots_(std::make_unique<Slot[]>(static_cast<size_t>(std::max(contexts, 1)))),
+      slots_(std::make_unique<ContextSlot[]>(static_cast<size_t>(std::max(contexts, 1)))),
       slot_count_(std::max(contexts, 1)) {}
 
 Executor::~Executor() { close(); }
@@ -60,40 +60,40 @@ Executor::~Executor() { close(); }
 Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<Backend> backend, Plan plan,
                                                    int contexts) {
     std::unique_ptr<Executor> executor(new Executor(std::move(backend), std::move(plan), contexts));
-    if (Status status = executor->prepare(); !status.ok()) return status;
+    XPURT_TRY(executor->prepare());
     return executor;
 }
 
 Status Executor::prepare() {
-    const auto fits = [&](const Place& place) {
+    const auto fits = [&](const BufferRef& place) {
         return place.slot >= 0 && place.slot < plan_.slots() && place.offset >= 0;
     };
     for (const KernelCall& call : plan_.calls) {
         first_arg_.push_back(arg_count_);
         if (call.tasks < 0 || call.grain < 1 || call.scratch_bytes < 0 || call.inputs < 0 ||
             static_cast<size_t>(call.inputs) > call.args.size())
-            return invalid("call of " + call.kernel + " has counts that make no sense");
-        for (const Place& place : call.args) {
+            return invalid("call of " + call.kernel + " has invalid counts");
+        for (const BufferRef& place : call.args) {
             if (!fits(place)) return invalid("call of " + call.kernel + " names memory outside the plan");
-            if (place.slot > 0 && place.slot < plan_.first_fixed()) patches_.push_back({arg_count_, place});
+            if (place.slot > 0 && place.slot < plan_.first_weight()) patches_.push_back({arg_count_, place});
             ++arg_count_;
         }
         if (call.scratch_bytes > 0)
             scratch_stride_ = std::max(
                 scratch_stride_, sizeof(KernelStatus) + whole_lines(static_cast<size_t>(call.scratch_bytes)));
     }
-    for (const Plan::Handover& handover : plan_.handovers)
-        if (!fits(handover.from) || handover.output < 0 || handover.output >= plan_.outputs ||
-            handover.bytes < 0)
-            return invalid("a handover names memory outside the plan");
+    for (const Plan::OutputCopy& output_copy : plan_.output_copies)
+        if (!fits(output_copy.from) || output_copy.output < 0 || output_copy.output >= plan_.outputs ||
+            output_copy.bytes < 0)
+            return invalid("an output copy names memory outside the plan");
 
-    for (const int64_t bytes : plan_.border_bytes) {
-        border_offsets_.push_back(border_total_);
-        border_total_ += (static_cast<size_t>(bytes) + 255) / 256 * 256;
+    for (const int64_t bytes : plan_.io_bytes) {
+        io_offsets_.push_back(io_staging_bytes_);
+        io_staging_bytes_ += (static_cast<size_t>(bytes) + 255) / 256 * 256;
     }
     Status refused;
     for (const KernelCall& call : plan_.calls) {
-        auto prepared = backend_->prepare(call, call.apart ? call.apart : plan_.module);
+        auto prepared = backend_->prepare(call, call.own_module ? call.own_module : plan_.module);
         if (!prepared.status.ok()) {
             if (call.library.empty()) return prepared.status;
             if (refused.ok()) refused = prepared.status;
@@ -108,63 +108,61 @@ Status Executor::prepare() {
         std::vector<RecordedCall> calls;
         for (size_t i = first; i < std::min(first + batch, total); ++i)
             calls.push_back({prepared_[i].get(), &plan_.calls[i], first_arg_[i]});
-        auto recording = backend_->record(calls);
-        if (!recording.status.ok()) return recording.status;
-        recordings_.push_back(std::move(recording.value));
+        XPURT_ASSIGN_OR_RETURN(auto recording, backend_->record(calls));
+        recordings_.push_back(std::move(recording));
     }
     return {};
 }
 
-bool Executor::take(Slot& slot) noexcept {
-    const unsigned mine = fork_generation() + 1;
-    unsigned held = slot.owner.load(std::memory_order_relaxed);
-    return held != mine && slot.owner.compare_exchange_strong(held, mine);
+bool Executor::try_lock(ContextSlot& slot) noexcept {
+    const unsigned owner_id = fork_generation() + 1;
+    unsigned owner = slot.owner.load(std::memory_order_relaxed);
+    return owner != owner_id && slot.owner.compare_exchange_strong(owner, owner_id);
 }
 
-Executor::Slot* Executor::try_acquire() noexcept {
+Executor::ContextSlot* Executor::try_acquire() noexcept {
     for (int i = 0; i < slot_count_; ++i)
-        if (take(slots_[i])) return &slots_[i];
+        if (try_lock(slots_[i])) return &slots_[i];
     return nullptr;
 }
 
-Executor::Slot& Executor::acquire() {
-    if (Slot* slot = try_acquire()) return *slot;
+Executor::ContextSlot& Executor::acquire() {
+    if (ContextSlot* slot = try_acquire()) return *slot;
     std::unique_lock<std::mutex> lock(waiting_mutex_);
     waiting_.fetch_add(1);
-    Slot* slot = nullptr;
+    ContextSlot* slot = nullptr;
     freed_.wait(lock, [&] { return (slot = try_acquire()) != nullptr; });
     waiting_.fetch_sub(1);
     return *slot;
 }
 
-void Executor::release(Slot& slot) noexcept {
+void Executor::release(ContextSlot& slot) noexcept {
     slot.owner.store(0);
     if (waiting_.load() == 0) return;
     { const std::lock_guard<std::mutex> lock(waiting_mutex_); }
     freed_.notify_all();
 }
 
-Status Executor::make(Slot& slot) {
+Status Executor::make_context(ContextSlot& slot) {
     auto context = std::make_unique<Context>(*backend_);
     if (plan_.arena_bytes > 0) {
-        auto arena = backend_->allocate(static_cast<size_t>(plan_.arena_bytes));
-        if (!arena.status.ok()) return arena.status;
-        context->arena = arena.value;
+        XPURT_ASSIGN_OR_RETURN(auto arena, backend_->allocate(static_cast<size_t>(plan_.arena_bytes)));
+        context->arena = arena;
         allocations_.fetch_add(1, std::memory_order_relaxed);
     }
     if (scratch_stride_ > 0) {
         const size_t bytes = scratch_stride_ * static_cast<size_t>(backend_->threads());
         context->scratch = MemoryPool::host().allocate(bytes);
         if (context->scratch == nullptr)
-            return {Code::no_memory, "no " + std::to_string(bytes) + " bytes of scratch memory", ""};
+            return {Code::no_memory, "cannot allocate " + std::to_string(bytes) + " bytes of scratch memory",
+                    ""};
         for (size_t at = 0; at < bytes; at += scratch_stride_)
             new (static_cast<char*>(context->scratch) + at) KernelStatus{};
         allocations_.fetch_add(1, std::memory_order_relaxed);
     }
-    if (backend_->queues()) {
-        auto state = backend_->open();
-        if (!state.status.ok()) return state.status;
-        context->state = std::move(state.value);
+    if (backend_->is_asynchronous()) {
+        XPURT_ASSIGN_OR_RETURN(auto state, backend_->open());
+        context->state = std::move(state);
     }
     context->slots.resize(static_cast<size_t>(plan_.slots()));
     context->slots[0] = context->arena;
@@ -175,62 +173,60 @@ Status Executor::make(Slot& slot) {
 }
 
 Status Executor::run(const Run& run) {
-    struct Held {
+    struct SlotGuard {
         Executor& executor;
-        Slot& slot;
-        ~Held() { executor.release(slot); }
+        ContextSlot& slot;
+        ~SlotGuard() { executor.release(slot); }
     };
-    if (run.fixed->memory().size() != static_cast<size_t>(plan_.fixed))
-        return invalid("the plan reads " + std::to_string(plan_.fixed) + " weights and states, " +
-                       std::to_string(run.fixed->memory().size()) + " are bound");
-    if (Status status = check_overlap(run); !status.ok()) return status;
+    if (run.weights->memory().size() != static_cast<size_t>(plan_.weights))
+        return invalid("the plan reads " + std::to_string(plan_.weights) + " weights and states, " +
+                       std::to_string(run.weights->memory().size()) + " are bound");
+    XPURT_TRY(check_overlap(run));
     std::unique_lock<std::mutex> lock;
-    if (Fixed::Turn* const turn = run.fixed->turn(); turn != nullptr) {
-        lock = std::unique_lock<std::mutex>(turn->mutex);
-        const bool follows = run.order.callers && run.order.stream == turn->stream;
-        if (turn->in_flight && !follows)
-            if (Status status = backend_->synchronize(nullptr); !status.ok()) return status;
-        turn->in_flight = run.order.callers;
-        turn->stream = run.order.stream;
+    if (WeightBindings::StateLock* const state_lock = run.weights->state_lock(); state_lock != nullptr) {
+        lock = std::unique_lock<std::mutex>(state_lock->mutex);
+        const bool follows = run.order.on_caller_stream && run.order.stream == state_lock->stream;
+        if (state_lock->in_flight && !follows) XPURT_TRY(backend_->synchronize(nullptr));
+        state_lock->in_flight = run.order.on_caller_stream;
+        state_lock->stream = run.order.stream;
     }
-    const Held held{*this, acquire()};
+    const SlotGuard guard{*this, acquire()};
     if (closed_.load())
         return {Code::cancelled, "the executor of " + plan_.name + " is closed", "Make a new one."};
-    if (!held.slot.context)
-        if (Status status = make(held.slot); !status.ok()) return status;
-    return run_in(*held.slot.context, run);
+    if (!guard.slot.context) XPURT_TRY(make_context(guard.slot));
+    return run_in(*guard.slot.context, run);
 }
 
-// Kernels read inputs while they write outputs, so an output has memory of its own.
+// Kernels read inputs while they write outputs, so an output must not share memory with either.
 Status Executor::check_overlap(const Run& run) const {
     struct Range {
         uintptr_t begin, end;
-        size_t border;
+        size_t io_index;
     };
     const size_t inputs = static_cast<size_t>(plan_.inputs),
                  total = inputs + static_cast<size_t>(plan_.outputs);
-    if (plan_.border_bytes.size() != total || !(run.host || backend_->has_addresses())) return {};
+    if (plan_.io_bytes.size() != total || !(run.host || backend_->has_addresses())) return {};
     thread_local std::vector<Range> ranges;
     ranges.clear();
     for (size_t i = 0; i < total; ++i) {
         const auto begin = reinterpret_cast<uintptr_t>(i < inputs ? run.inputs[i] : run.outputs[i - inputs]);
-        if (plan_.border_bytes[i] > 0)
-            ranges.push_back({begin, begin + static_cast<uintptr_t>(plan_.border_bytes[i]), i});
+        if (plan_.io_bytes[i] > 0)
+            ranges.push_back({begin, begin + static_cast<uintptr_t>(plan_.io_bytes[i]), i});
     }
     std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
     const auto name = [&](size_t i) {
         return i < inputs ? "input " + std::to_string(i) : "output " + std::to_string(i - inputs);
     };
-    const Range *input = nullptr, *output = nullptr;  // that reach furthest so far
+    const Range *input = nullptr, *output = nullptr;  // the ranges that extend furthest so far
     for (const Range& range : ranges) {
-        const bool is_output = range.border >= inputs;
+        const bool is_output = range.io_index >= inputs;
         const Range* other = output != nullptr && output->end > range.begin              ? output
                              : is_output && input != nullptr && input->end > range.begin ? input
                                                                                          : nullptr;
         if (other != nullptr)
             return {Code::overlapping,
-                    name(is_output ? range.border : other->border) + " shares memory with " +
-                        name(is_output ? other->border : range.border),
+                    name(is_output ? range.io_index : other->io_index) + " shares memory with " +
+                        name(is_output ? other->io_index : range.io_index),
                     "Give every output memory of its own."};
         const Range*& furthest = is_output ? output : input;
         if (furthest == nullptr || range.end > furthest->end) furthest = &range;
@@ -247,21 +243,20 @@ Status Executor::run_in(Context& context, const Run& run) {
         RunState& state = *context.state;
         if (status = backend_->begin(state, run.order); !status.ok()) return status;
         status = submit(context, run);
-        // Even after a failure: what was queued before it still uses the context.
-        Status ended = run.order.callers ? backend_->end(state) : backend_->synchronize(&state);
+        // Also after a failure: work that was queued before it still uses the context.
+        Status ended = run.order.on_caller_stream ? backend_->end(state) : backend_->synchronize(&state);
         if (status.ok()) status = std::move(ended);
     }
     if (status.ok()) runs_.fetch_add(1, std::memory_order_relaxed);
     return status;
 }
 
-Status Executor::make_borders(Context& context) {
-    if (border_offsets_.size() != static_cast<size_t>(plan_.inputs + plan_.outputs))
-        return invalid("the plan does not say how large its inputs and outputs are");
-    if (border_total_ == 0) return {};
-    auto block = backend_->allocate(border_total_);
-    if (!block.status.ok()) return block.status;
-    context.borders = block.value;
+Status Executor::make_io_staging(Context& context) {
+    if (io_offsets_.size() != static_cast<size_t>(plan_.inputs + plan_.outputs))
+        return invalid("the plan does not state the sizes of its inputs and outputs");
+    if (io_staging_bytes_ == 0) return {};
+    XPURT_ASSIGN_OR_RETURN(auto block, backend_->allocate(io_staging_bytes_));
+    context.borders = block;
     allocations_.fetch_add(1, std::memory_order_relaxed);
     return {};
 }
@@ -270,86 +265,78 @@ Status Executor::submit(Context& context, const Run& run) {
     Memory* const borders = context.slots.data() + plan_.first_input();
     const size_t inputs = static_cast<size_t>(plan_.inputs), outputs = static_cast<size_t>(plan_.outputs);
     if (run.host) {
-        if (context.borders == nullptr)
-            if (Status status = make_borders(context); !status.ok()) return status;
+        if (context.borders == nullptr) XPURT_TRY(make_io_staging(context));
         for (size_t i = 0; i < inputs + outputs; ++i)
-            borders[i] = advance(context.borders, static_cast<int64_t>(border_offsets_[i]));
+            borders[i] = advance(context.borders, static_cast<int64_t>(io_offsets_[i]));
         for (size_t i = 0; i < inputs; ++i) {
-            const size_t bytes = static_cast<size_t>(plan_.border_bytes[i]);
-            if (Status status =
-                    backend_->send(context.borders, border_offsets_[i], run.inputs[i], bytes, *context.state);
-                !status.ok())
-                return status;
-            sent_.fetch_add(plan_.border_bytes[i], std::memory_order_relaxed);
+            const size_t bytes = static_cast<size_t>(plan_.io_bytes[i]);
+            XPURT_TRY(backend_->send(context.borders, io_offsets_[i], run.inputs[i], bytes, *context.state));
+            sent_.fetch_add(plan_.io_bytes[i], std::memory_order_relaxed);
         }
     } else {
         std::copy_n(run.inputs, inputs, borders);
         std::copy_n(run.outputs, outputs, borders + inputs);
     }
-    if (context.fixed_id != run.fixed->id()) {
-        std::copy(run.fixed->memory().begin(), run.fixed->memory().end(),
-                  context.slots.begin() + plan_.first_fixed());
+    if (context.weights_id != run.weights->id()) {
+        std::copy(run.weights->memory().begin(), run.weights->memory().end(),
+                  context.slots.begin() + plan_.first_weight());
         size_t arg = 0;
         for (const KernelCall& call : plan_.calls)
-            for (const Place& place : call.args)
+            for (const BufferRef& place : call.args)
                 context.args[arg++] = advance(context.slots[static_cast<size_t>(place.slot)], place.offset);
-        context.fixed_id = run.fixed->id();
+        context.weights_id = run.weights->id();
     } else {
-        for (const Patch& patch : patches_)
+        for (const ArgumentPatch& patch : patches_)
             context.args[patch.arg] =
                 advance(context.slots[static_cast<size_t>(patch.place.slot)], patch.place.offset);
     }
 
-    Bindings bindings;
-    bindings.slots = context.slots.data();
-    bindings.slot_count = context.slots.size();
-    bindings.args = context.args.data();
-    bindings.scratch = context.scratch == nullptr ? nullptr : advance(context.scratch, sizeof(KernelStatus));
-    bindings.scratch_stride = scratch_stride_;
-    bindings.cancelled = &cancelled_;
-    bindings.cancel_seen = cancelled_.load(std::memory_order_relaxed);
-    bindings.stop = run.stop;
-    bindings.times = run.times;
-    bindings.ring = run.ring;
-    bindings.observation = run.observation;
-    bindings.state = context.state.get();
-    if (run.ring != nullptr) bindings.names = names_for(*run.ring);
+    Submission submission;
+    submission.slots = context.slots.data();
+    submission.slot_count = context.slots.size();
+    submission.args = context.args.data();
+    submission.scratch =
+        context.scratch == nullptr ? nullptr : advance(context.scratch, sizeof(KernelStatus));
+    submission.scratch_stride = scratch_stride_;
+    submission.cancelled = &cancelled_;
+    submission.cancel_seen = cancelled_.load(std::memory_order_relaxed);
+    submission.stop = run.stop;
+    submission.times = run.times;
+    submission.ring = run.ring;
+    submission.observation = run.observation;
+    submission.state = context.state.get();
+    if (run.ring != nullptr) submission.names = names_for(*run.ring);
 
-    if (run.observation != nullptr && !backend_->observes())
-        run.observation->absent = std::string(backend_->name()) + " has no driver that keeps a record";
+    if (run.observation != nullptr && !backend_->supports_observation())
+        run.observation->absent = std::string(backend_->name()) + " does not record activities";
     const int64_t batch = plan_.batch > 0 ? plan_.batch : static_cast<int64_t>(plan_.calls.size());
     for (const auto& recording : recordings_) {
-        if (Status status = backend_->submit(*recording, bindings); !status.ok()) return status;
-        bindings.first_call += batch;
-        if (bindings.times != nullptr) bindings.times += batch;
+        XPURT_TRY(backend_->submit(*recording, submission));
+        submission.first_call += batch;
+        if (submission.times != nullptr) submission.times += batch;
     }
-    for (const Plan::Handover& handover : plan_.handovers) {
-        const Memory to = context.slots[static_cast<size_t>(plan_.first_output() + handover.output)];
-        const Memory from = context.slots[static_cast<size_t>(handover.from.slot)];
-        if (Status status = backend_->copy(to, 0, from, static_cast<size_t>(handover.from.offset),
-                                           static_cast<size_t>(handover.bytes), context.state.get());
-            !status.ok())
-            return status;
+    for (const Plan::OutputCopy& output_copy : plan_.output_copies) {
+        const Memory to = context.slots[static_cast<size_t>(plan_.first_output() + output_copy.output)];
+        const Memory from = context.slots[static_cast<size_t>(output_copy.from.slot)];
+        XPURT_TRY(backend_->copy(to, 0, from, static_cast<size_t>(output_copy.from.offset),
+                                 static_cast<size_t>(output_copy.bytes), context.state.get()));
         copies_.fetch_add(1, std::memory_order_relaxed);
     }
     if (run.host)
         for (size_t i = 0; i < outputs; ++i) {
-            const size_t bytes = static_cast<size_t>(plan_.border_bytes[inputs + i]);
-            if (Status status = backend_->fetch(run.outputs[i], context.borders, border_offsets_[inputs + i],
-                                                bytes, *context.state);
-                !status.ok())
-                return status;
-            fetched_.fetch_add(plan_.border_bytes[inputs + i], std::memory_order_relaxed);
+            const size_t bytes = static_cast<size_t>(plan_.io_bytes[inputs + i]);
+            XPURT_TRY(backend_->fetch(run.outputs[i], context.borders, io_offsets_[inputs + i], bytes,
+                                      *context.state));
+            fetched_.fetch_add(plan_.io_bytes[inputs + i], std::memory_order_relaxed);
         }
-    if (context.state == nullptr)
-        if (Status status = backend_->synchronize(nullptr); !status.ok()) return status;
+    if (context.state == nullptr) XPURT_TRY(backend_->synchronize(nullptr));
     return {};
 }
 
 std::vector<std::string> Executor::implementations() const {
-    std::vector<std::string> found;
-    for (const auto& prepared : prepared_) found.push_back(prepared->implementation());
-    return found;
+    std::vector<std::string> names;
+    for (const auto& prepared : prepared_) names.push_back(prepared->implementation());
+    return names;
 }
 
 const uint32_t* Executor::names_for(EventRing& ring) {
@@ -366,13 +353,13 @@ void Executor::close() {
     const std::lock_guard<std::mutex> lock(closing_);
     closed_.store(true);
     cancel();
-    const auto forget = [&](Slot& slot) {
+    const auto forget = [&](ContextSlot& slot) {
         if (slot.context) contexts_.fetch_sub(1, std::memory_order_relaxed);
         slot.context.reset();
     };
     int busy = 0;
-    for (int i = 0; i < slot_count_; ++i)  // each is kept until all are here
-        take(slots_[i]) ? forget(slots_[i]) : void(++busy);
+    for (int i = 0; i < slot_count_; ++i)  // keep each context until all are acquired
+        try_lock(slots_[i]) ? forget(slots_[i]) : void(++busy);
     for (; busy > 0; --busy) forget(acquire());
     for (int i = 0; i < slot_count_; ++i) release(slots_[i]);
 }

@@ -1,4 +1,4 @@
-// runtime/host_kernels.cpp: the library "python" on the host.
+// runtime/host_kernels.cpp: the library "python" on the CPU.
 #include "xpurt/host_kernel.h"
 
 #include <mutex>
@@ -7,20 +7,20 @@
 namespace xpurt {
 namespace {
 
-struct Finder {
+struct FinderSlot {
     std::mutex mutex;
     FindHostKernel find;
 };
 
-Finder& finder() {
+FinderSlot& finder() {
     static auto* const instance =
-        new Finder;  // never freed: prepared kernels may outlive every static object
+        new FinderSlot;  // never freed: prepared kernels may outlive every static object
     return *instance;
 }
 
-class Call final : public LibraryKernel {
+class PythonFunctionKernel final : public LibraryKernel {
   public:
-    Call(std::unique_ptr<HostKernel> kernel, std::string name)
+    PythonFunctionKernel(std::unique_ptr<HostKernel> kernel, std::string name)
         : kernel_(std::move(kernel)), name_(std::move(name)) {}
     Status execute(void* const* args, void*) const override { return kernel_->run(args, nullptr); }
     std::string implementation() const override { return "Python function " + name_; }
@@ -30,13 +30,13 @@ class Call final : public LibraryKernel {
     const std::string name_;
 };
 
-class HostLibrary final : public KernelLibrary {
+class PythonKernelLibrary final : public KernelLibrary {
   public:
     std::string version() const override { return "1"; }
     Result<std::unique_ptr<LibraryKernel>> prepare(const KernelCall& call, int) override {
-        auto found = find_host_kernel(call, "cpu");
-        if (!found.status.ok()) return found.status;
-        return std::unique_ptr<LibraryKernel>(std::make_unique<Call>(std::move(found.value), call.symbol));
+        XPURT_ASSIGN_OR_RETURN(auto kernel, find_host_kernel(call, "cpu"));
+        return std::unique_ptr<LibraryKernel>(
+            std::make_unique<PythonFunctionKernel>(std::move(kernel), call.symbol));
     }
 };
 
@@ -60,6 +60,6 @@ Result<std::unique_ptr<HostKernel>> find_host_kernel(const KernelCall& call, con
     return find(call, device);
 }
 
-std::unique_ptr<KernelLibrary> make_host_library() { return std::make_unique<HostLibrary>(); }
+std::unique_ptr<KernelLibrary> make_host_library() { return std::make_unique<PythonKernelLibrary>(); }
 
 }  // namespace xpurt

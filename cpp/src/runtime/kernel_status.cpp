@@ -1,4 +1,4 @@
-// runtime/kernel_status.cpp: what kernels met that they cannot compute, in words.
+// runtime/kernel_status.cpp: messages for the errors that kernels report.
 #include "xpurt/kernel.h"
 
 namespace xpurt {
@@ -7,15 +7,15 @@ std::string text_of(const KernelCall& call) {
     return "kernel " + call.kernel + (call.nodes.empty() ? "" : " (" + call.nodes + ")");
 }
 
-Status status_of(const KernelStatus& found, const std::string& who) {
-    const std::string value = std::to_string(found.value), limit = std::to_string(found.limit);
-    const std::string what = found.kind == KernelStatus::index_outside
+Status status_of(const KernelStatus& status, const std::string& who) {
+    const std::string value = std::to_string(status.value), limit = std::to_string(status.limit);
+    const std::string what = status.kind == KernelStatus::index_out_of_range
                                  ? "index " + value + " is outside a dim of " + limit
-                             : found.kind == KernelStatus::divided_by_zero
+                             : status.kind == KernelStatus::division_by_zero
                                  ? "an integer is divided by zero"
-                                 : "needs " + value + " elements where there are " + limit;
+                                 : "needs " + value + " elements, but there are " + limit;
     return {Code::call_failed, who + ": " + what,
-            "Look at the values of the inputs that name places or sizes."};
+            "Check the values of the inputs that are indices or sizes."};
 }
 
 }  // namespace xpurt

@@ -1,4 +1,4 @@
-// runtime/libraries.cpp: libraries that bring kernels, by name.
+// runtime/libraries.cpp: the registry of kernel libraries.
 #include <map>
 #include <mutex>
 
@@ -9,17 +9,17 @@
 namespace xpurt {
 namespace {
 
-struct Registry {
+struct KernelLibraryRegistry {
     std::mutex mutex;
     std::map<std::string, std::unique_ptr<KernelLibrary>> libraries;
 };
 
-Registry& registry() {
+KernelLibraryRegistry& registry() {
     static auto* const instance = [] {  // never freed: prepared kernels may outlive every static object
-        auto* const made = new Registry;
-        made->libraries.emplace("onednn", make_onednn());
-        made->libraries.emplace("python", make_host_library());
-        return made;
+        auto* const libraries = new KernelLibraryRegistry;
+        libraries->libraries.emplace("onednn", make_onednn());
+        libraries->libraries.emplace("python", make_host_library());
+        return libraries;
     }();
     return *instance;
 }
@@ -28,8 +28,8 @@ Registry& registry() {
 
 KernelLibrary* find_kernel_library(const std::string& name) {
     const std::lock_guard<std::mutex> lock(registry().mutex);
-    const auto found = registry().libraries.find(name);
-    return found == registry().libraries.end() ? nullptr : found->second.get();
+    const auto entry = registry().libraries.find(name);
+    return entry == registry().libraries.end() ? nullptr : entry->second.get();
 }
 
 void register_kernel_library(const std::string& name, std::unique_ptr<KernelLibrary> library) {

@@ -1,4 +1,4 @@
-// runtime/memory.cpp: the pool of host memory.
+// runtime/memory.cpp: the caching allocator.
 #include "xpurt/memory.h"
 
 #include <algorithm>
@@ -13,16 +13,16 @@ MemoryPool::~MemoryPool() { trim(); }
 
 void* MemoryPool::allocate(size_t bytes) noexcept {
     if (bytes > SIZE_MAX / 2) return nullptr;
-    const size_t wanted = whole_lines(std::max<size_t>(bytes, 1));
+    const size_t needed = whole_lines(std::max<size_t>(bytes, 1));
     const std::lock_guard<std::mutex> lock(mutex_);
-    size_t size = wanted;
+    size_t size = needed;
     void* block = nullptr;
-    // A cached block that wastes at most an eighth.
-    if (const auto found = free_.lower_bound(wanted);
-        found != free_.end() && found->first - wanted <= wanted / 8) {
-        size = found->first;
-        block = found->second;
-        free_.erase(found);
+    // Reuse a cached block that wastes at most an eighth of the request.
+    if (const auto entry = free_.lower_bound(needed);
+        entry != free_.end() && entry->first - needed <= needed / 8) {
+        size = entry->first;
+        block = entry->second;
+        free_.erase(entry);
         statistics_.cached_bytes -= static_cast<int64_t>(size);
         ++statistics_.reuses;
     } else {
@@ -39,10 +39,10 @@ void* MemoryPool::allocate(size_t bytes) noexcept {
 void MemoryPool::release(void* block) noexcept {
     if (block == nullptr) return;
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = live_.find(block);
-    if (found == live_.end()) return;  // not ours
-    const size_t size = found->second;
-    live_.erase(found);
+    const auto entry = live_.find(block);
+    if (entry == live_.end()) return;  // not allocated by this pool
+    const size_t size = entry->second;
+    live_.erase(entry);
     statistics_.live_bytes -= static_cast<int64_t>(size);
     if (static_cast<size_t>(statistics_.cached_bytes) + size > keep_bytes_) {
         source_.give_back(source_.context, block);

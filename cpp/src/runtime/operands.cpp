@@ -1,4 +1,4 @@
-// runtime/operands.cpp: checks of a library's call against the buffers that it is given.
+// runtime/operands.cpp: checks of a library call against its buffers.
 #include "runtime/operands.h"
 
 #include <algorithm>
@@ -7,10 +7,10 @@
 namespace xpurt {
 namespace {
 
-constexpr int64_t most_elements = int64_t{1} << 62;
-constexpr int64_t most_step = std::numeric_limits<int32_t>::max();  // libraries count these in 32 bits
+constexpr int64_t max_elements = int64_t{1} << 62;
+constexpr int64_t max_int32 = std::numeric_limits<int32_t>::max();  // libraries store these values in 32 bits
 
-// Bits of an element; 0 for what no library computes with.
+// Bits of an element; 0 if no library computes with the dtype.
 int64_t bits_of(const std::string& dtype) {
     if (dtype == "float64" || dtype == "int64") return 64;
     if (dtype == "float32" || dtype == "int32") return 32;
@@ -26,20 +26,20 @@ std::string text_of(const Dims& dims) {
 
 Status check_operand(const KernelCall& call, const Operand& operand) {
     const ArgumentSpec& spec = call.specs[operand.argument];
-    const std::string who =
+    const std::string name =
         std::string(operand.name) + " (argument " + std::to_string(operand.argument) + ")";
     const int64_t bits = bits_of(operand.dtype), spec_bits = bits_of(spec.dtype);
     if (bits == 0 || spec_bits == 0 || (operand.dtype != spec.dtype && spec.dtype != "uint8"))
         return inconsistent(call,
-                            who + " is computed in " + operand.dtype + ", its buffer holds " + spec.dtype);
+                            name + " is computed in " + operand.dtype + ", its buffer holds " + spec.dtype);
     const int64_t reach = extent_of(operand.shape, operand.strides),
                   room = extent_of(spec.shape, spec.strides);
     if (reach < 0)
-        return inconsistent(call, who + " has shape " + text_of(operand.shape) + " and strides " +
-                                      text_of(operand.strides) + ", which no library takes");
-    // Bytes, rounded down to whole elements. Neither side overflows: both counts are at most 2^62.
+        return inconsistent(call, name + " has shape " + text_of(operand.shape) + " and strides " +
+                                      text_of(operand.strides) + ", which no library supports");
+    // For raw bytes, compare whole elements. Neither side overflows: both counts are at most 2^62.
     if (room < 0 || reach > (bits == spec_bits ? room : room / (bits / 8)))
-        return inconsistent(call, who + " reaches over " + std::to_string(reach) + " elements of " +
+        return inconsistent(call, name + " reaches over " + std::to_string(reach) + " elements of " +
                                       operand.dtype + ", its buffer is " + spec.dtype + text_of(spec.shape));
     return {};
 }
@@ -52,30 +52,29 @@ int64_t extent_of(const Dims& shape, const Dims& strides) {
     for (size_t i = 0; i < shape.size(); ++i) {
         int64_t step = 0;
         if (shape[i] < 1 || strides[i] < 0 || __builtin_mul_overflow(shape[i] - 1, strides[i], &step) ||
-            __builtin_add_overflow(last, step, &last) || last >= most_elements)
+            __builtin_add_overflow(last, step, &last) || last >= max_elements)
             return -1;
     }
     return last + 1;
 }
 
-Status inconsistent(const KernelCall& call, const std::string& why) {
-    return {Code::invalid, text_of(call) + ": the call contradicts its buffers: " + why,
+Status inconsistent(const KernelCall& call, const std::string& reason) {
+    return {Code::invalid, text_of(call) + ": the call contradicts its buffers: " + reason,
             "Compile the model again; if it persists, report the program."};
 }
 
 Status check_arguments(const KernelCall& call, size_t count) {
     if (call.args.size() != count || call.specs.size() != count ||
         call.inputs != static_cast<int64_t>(count) - 1)
-        return inconsistent(call, "its options name " + std::to_string(count) +
-                                      " arguments, the last its result; it has " +
+        return inconsistent(call, "its options require " + std::to_string(count) +
+                                      " arguments, the last one its output; it has " +
                                       std::to_string(call.args.size()) + ", of which " +
                                       std::to_string(call.inputs) + " are inputs");
     return {};
 }
 
 Status check_operands(const KernelCall& call, std::initializer_list<Operand> operands) {
-    for (const Operand& operand : operands)
-        if (Status status = check_operand(call, operand); !status.ok()) return status;
+    for (const Operand& operand : operands) XPURT_TRY(check_operand(call, operand));
     return {};
 }
 
@@ -89,7 +88,7 @@ Status check_convolution(const KernelCall& call, const Dims& x, const Dims& w, c
     const std::string shapes = "x " + text_of(x) + " and weight " + text_of(w) + " in " +
                                std::to_string(groups) + " groups do not make y " + text_of(y);
     for (const Dims* dims : {&x, &w, &y})
-        if (std::any_of(dims->begin(), dims->end(), [](int64_t d) { return d < 1 || d > most_step; }))
+        if (std::any_of(dims->begin(), dims->end(), [](int64_t d) { return d < 1 || d > max_int32; }))
             return inconsistent(call, shapes);
     if (groups < 1 || w[0] % groups != 0 || x[1] % groups != 0 || x[1] / groups != w[1] || x[0] != y[0] ||
         w[0] != y[1])
@@ -97,8 +96,8 @@ Status check_convolution(const KernelCall& call, const Dims& x, const Dims& w, c
     for (size_t i = 0; i < space; ++i) {
         const int64_t stride = window.stride[i], dilation = window.dilation[i], begin = window.begin[i],
                       end = window.end[i];
-        if (stride < 1 || stride > most_step || dilation < 1 || dilation > most_step || begin < 0 ||
-            begin > most_step || end < 0 || end > most_step)
+        if (stride < 1 || stride > max_int32 || dilation < 1 || dilation > max_int32 || begin < 0 ||
+            begin > max_int32 || end < 0 || end > max_int32)
             return inconsistent(call, "stride " + text_of(window.stride) + ", dilation " +
                                           text_of(window.dilation) + " or padding " + text_of(window.begin) +
                                           ", " + text_of(window.end) + " is out of range");

@@ -1,4 +1,4 @@
-// runtime/thread_pool.cpp: fork and join through two atomic words; spin briefly, then sleep.
+// runtime/thread_pool.cpp: fork and join through two atomic words; workers spin briefly, then sleep.
 #include "xpurt/thread_pool.h"
 
 #include <pthread.h>
@@ -8,22 +8,25 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/log.h"
 #include "xpurt/device.h"
 #include "xpurt/profiler.h"
 
 namespace xpurt {
 namespace {
 
-// Waking a sleeping thread takes about 50 us, so that long a worker keeps looking for the next kernel.
+// Waking a sleeping thread takes about 50 us, so a worker spins that long for the next kernel.
 constexpr int64_t spin_ns = 60'000;
 constexpr int64_t polite_ns = 4'000;
-constexpr int pauses_per_look = 32;  // at the clock
+constexpr int pauses_per_look = 32;  // between two reads of the clock
 
 void pause() noexcept {
 #if defined(__x86_64__)
@@ -33,9 +36,8 @@ void pause() noexcept {
 #endif
 }
 
-// Spins until ready() or until `budget` nanoseconds are over; true when ready. After the first microseconds
-// it lets others run between looks: on a busy machine the thread that is waited for may be queued behind this
-// very one.
+// Spin until ready() or until `budget` nanoseconds are over; return true if ready. After the first
+// microseconds, yield between attempts: on a busy machine the awaited thread may be queued behind this one.
 template <class Ready>
 bool spin(int64_t budget, Ready ready) {
     if (ready()) return true;
@@ -53,18 +55,27 @@ bool spin(int64_t budget, Ready ready) {
 
 std::atomic<unsigned> forks{0};
 
-// Signals belong to the program's own threads.
+// Blocks all signals while threads are created, so that signals go to the program's own threads.
 class SignalsBlocked {
   public:
     SignalsBlocked() {
         sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before_);
+        blocked_ = sigfillset(&all) == 0 && check(pthread_sigmask(SIG_SETMASK, &all, &before_));
     }
-    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    ~SignalsBlocked() {
+        if (blocked_) check(pthread_sigmask(SIG_SETMASK, &before_, nullptr));
+    }
+    SignalsBlocked(const SignalsBlocked&) = delete;
+    SignalsBlocked& operator=(const SignalsBlocked&) = delete;
 
   private:
+    static bool check(int error) noexcept {
+        if (error != 0)
+            log_failure({Code::call_failed, std::string("pthread_sigmask: ") + std::strerror(error), ""});
+        return error == 0;
+    }
     sigset_t before_;
+    bool blocked_ = false;
 };
 
 constexpr int parts_bits = 16;
@@ -72,15 +83,20 @@ constexpr int parts_bits = 16;
 }  // namespace
 
 unsigned fork_generation() noexcept {
-    static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
-    (void)registered;
+    static const bool registered = [] {
+        const int error = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
+        if (error != 0)
+            log_failure({Code::call_failed, std::string("pthread_atfork: ") + std::strerror(error), ""});
+        return error == 0;
+    }();
+    static_cast<void>(registered);
     return forks.load(std::memory_order_relaxed);
 }
 
 struct ThreadPool::Team {
-    // What to do next: a count of runs, and in the low bits how many parts the present one has. Workers
-    // beyond the parts leave `part` and `context` alone, which the caller may be rewriting for the next run
-    // by then.
+    // The current work: `word` holds a count of runs and, in its low bits, the number of parts. A worker
+    // without a part does not read `part` and `context`, which the caller may already be changing for the
+    // next run.
     struct alignas(64) {
         std::atomic<uint64_t> word{0};
         Part part = nullptr;
@@ -101,13 +117,13 @@ struct ThreadPool::Team {
     int64_t budget = 0;
 
     explicit Team(int threads) {
-        // With more threads than cores a spinning thread keeps a working one from its core.
+        // With more threads than cores, a spinning thread would take the core of a working one.
         budget = threads <= cpu_facts().usable_cores ? spin_ns : 0;
         const SignalsBlocked blocked;
         try {
             for (int i = 1; i < threads; ++i) workers.emplace_back([this, i] { work(i); });
         } catch (const std::system_error&) {
-            // The system grants no more threads: those that there are do the work (see run).
+            // The system grants no more threads: the existing ones do the work (see run).
         }
     }
 
@@ -122,14 +138,14 @@ struct ThreadPool::Team {
 
     void work(int index) {
         uint64_t seen = 0;
-        const auto news = [&] {
+        const auto has_work = [&] {
             return order.word.load(std::memory_order_acquire) != seen || rest.stop.load();
         };
         for (;;) {
-            if (!spin(budget, news)) {
+            if (!spin(budget, has_work)) {
                 std::unique_lock<std::mutex> lock(mutex);
-                rest.sleeping.fetch_add(
-                    1);  // before the look at the word: run() writes and looks the other way round
+                rest.sleeping.fetch_add(1);  // before `word` is read: run() writes `word` before it reads
+                                             // `sleeping`, so no wake-up is lost
                 wake.wait(lock, [&] { return order.word.load() != seen || rest.stop.load(); });
                 rest.sleeping.fetch_sub(1);
             }
@@ -172,15 +188,16 @@ ThreadPool::ThreadPool(int threads) : threads_(std::clamp(threads, 1, (1 << part
 }
 
 ThreadPool::~ThreadPool() {
-    // In a forked child the workers do not exist and cannot be joined: leave what they left.
+    // In a forked child the workers do not exist and cannot be joined, so the team is leaked.
     if (team_ && team_->generation != fork_generation()) (void)team_.release();
 }
 
 bool ThreadPool::try_acquire() {
-    const unsigned mine = fork_generation() + 1;
-    unsigned held = owner_.load(std::memory_order_relaxed);
-    if (held == mine || !owner_.compare_exchange_strong(held, mine, std::memory_order_acquire)) return false;
-    if (team_ && team_->generation + 1 != mine) (void)team_.release();
+    const unsigned owner_id = fork_generation() + 1;
+    unsigned owner = owner_.load(std::memory_order_relaxed);
+    if (owner == owner_id || !owner_.compare_exchange_strong(owner, owner_id, std::memory_order_acquire))
+        return false;
+    if (team_ && team_->generation + 1 != owner_id) (void)team_.release();
     if (!team_ && threads_ > 1) team_ = std::make_unique<Team>(threads_);
     return true;
 }

@@ -1,5 +1,5 @@
-// The CUDA driver's ABI as of 11.0: one device, no cuDeviceGetUuid_v2 (11.4), no cuGetErrorName. Stands in
-// for drivers too old to be had; the run on a GPU machine covers the real one.
+// The CUDA driver's ABI as of 11.0: one device, no cuDeviceGetUuid_v2 (11.4), no cuGetErrorName. Represents
+// drivers that are too old to be available.
 #include <cstddef>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// A CUDA driver that finds no device, as in a container that was started without its GPUs.
+// A CUDA driver that finds no device, as in a container that was started without GPUs.
 #include <cstddef>
 
 extern "C" {

@@ -1,4 +1,4 @@
-// Kernels for the simulated driver as programs had them before reports lay in the host's memory.
+// Kernels for the simulated driver that report errors in the format of older programs.
 #include <cstddef>
 #include <cstdint>
 

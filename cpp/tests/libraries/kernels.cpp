@@ -1,4 +1,4 @@
-// Kernels for the executor's tests, with the ABI of generated code.
+// Kernels for the tests of the executor, with the ABI of generated code.
 #include <cstdint>
 
 extern "C" {
@@ -18,7 +18,7 @@ void scale(void* const* args, const void* params, int64_t begin, int64_t end, vo
     for (int64_t i = begin; i < end; ++i) y[i] = x[i] * factor + offset;
 }
 
-// Goes through the thread's own memory, which must be aligned and nobody else's.
+// Copies through the thread's scratch, which must be aligned and private.
 void through_scratch(void* const* args, const void*, int64_t begin, int64_t end, void* own) {
     const auto* const x = static_cast<const float*>(args[0]);
     auto* const y = static_cast<float*>(args[1]);
@@ -28,15 +28,14 @@ void through_scratch(void* const* args, const void*, int64_t begin, int64_t end,
     for (int64_t i = begin; i < end; ++i) y[i] = aligned ? t[i - begin] : -1;
 }
 
-// Copies x where it is not negative; says of a negative one what it is, in front of its scratch
-// (xpurt::KernelStatus).
+// Copies x where it is not negative; reports a negative value before its scratch (xpurt::KernelStatus).
 void refuse_negative(void* const* args, const void*, int64_t begin, int64_t end, void* own) {
     const auto* const x = static_cast<const float*>(args[0]);
     auto* const y = static_cast<float*>(args[1]);
     auto* const status = static_cast<int64_t*>(own);
     for (int64_t i = begin; i < end; ++i) {
         if (x[i] < 0) {
-            status[-1] = 1;  // index outside
+            status[-1] = 1;  // index_out_of_range
             status[-2] = static_cast<int64_t>(x[i]);
             status[-3] = 7;
         }
@@ -44,7 +43,7 @@ void refuse_negative(void* const* args, const void*, int64_t begin, int64_t end,
     }
 }
 
-// Each task takes about a millisecond or more.
+// Each task takes at least about a millisecond.
 void slow(void* const* args, const void*, int64_t begin, int64_t end, void*) {
     auto* const y = static_cast<volatile float*>(args[0]);
     for (int64_t i = begin; i < end; ++i)

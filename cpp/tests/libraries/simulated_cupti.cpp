@@ -1,5 +1,5 @@
-// A CUPTI over the simulated driver: the activity API as the core uses it, its records laid out as those of
-// the version that it is told to be. It finds the driver among what the process has loaded.
+// A CUPTI over the simulated driver: the part of the activity API that the core uses, with the record layouts
+// of a selected version. It finds the driver among the libraries of the process.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -31,7 +31,7 @@ std::map<int, bool> enabled;
 uint8_t* buffer = nullptr;
 size_t room = 0, used = 0, dropped = 0;
 uint64_t clock_ns = 1000;
-std::set<std::string> names;  // a record's outlives the launch that it tells of
+std::set<std::string> names;  // must outlive the records that point to them
 thread_local std::vector<uint64_t> ids;
 uint64_t (*number_of)(void*) = nullptr;
 
@@ -39,7 +39,7 @@ uint64_t (*number_of)(void*) = nullptr;
     const std::lock_guard<std::recursive_mutex> lock(mutex); \
     if (const auto failing = failures.find(__func__); failing != failures.end()) return failing->second
 
-// Bytes of a record, by its kind and the version.
+// The size of a record by its kind and the version.
 size_t size_of(int kind) {
     if (kind == 39) return 24;
     if (kind != 10) return 88 + (kind == 1 && version >= 28 ? 8 : 0);
@@ -69,7 +69,7 @@ void record(int kind, Fill fill) {
         return;
     }
     uint8_t* const at = buffer + used;
-    std::memset(at, 0xee, size);  // fields that nobody fills are anything
+    std::memset(at, 0xee, size);  // unset fields are arbitrary
     const auto put = [at](size_t offset, auto value) { std::memcpy(at + offset, &value, sizeof value); };
     put(0, int32_t{kind});
     fill(put);
@@ -86,7 +86,7 @@ void called(uint32_t correlation) {
         });
 }
 
-void ran(const simulated::Work& work) {
+void ran(const simulated::WatchedWork& work) {
     const std::lock_guard<std::recursive_mutex> lock(mutex);
     const uint64_t start = clock_ns, end = clock_ns += 1000;
     if (work.kind == simulated::kernel)
@@ -139,7 +139,7 @@ int find_driver(dl_phdr_info* info, size_t, void*) {
 
 extern "C" {
 
-// What tests turn.
+// Controls for tests.
 void simulated_cupti(uint32_t as, int clones) {
     version = as;
     tells_clones = clones != 0;
@@ -151,7 +151,7 @@ void simulated_cupti_fail(const char* call, int result) {
         failures[call] = result;
 }
 
-int cuptiGetVersion(uint32_t* found) { return *found = version, 0; }
+int cuptiGetVersion(uint32_t* version_out) { return *version_out = version, 0; }
 int cuptiGetResultString(int result, const char** name) {
     return *name = result == 35   ? "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"
                    : result == 39 ? "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"

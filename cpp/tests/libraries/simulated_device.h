@@ -1,5 +1,5 @@
-// The device behind simulated_driver.cpp: memory of the host, queues of works, graphs, and who watches.
-// Nothing that is queued runs before somebody waits for it. For that one file.
+// The device of simulated_driver.cpp: host memory, queues of work, graphs, and a watcher. Queued work runs
+// only when it is waited for. Included by that file only.
 #pragma once
 
 #include <atomic>
@@ -19,71 +19,73 @@
 namespace {
 
 using Work = std::function<void()>;
-struct Event;
-struct Stream;
-struct Mark {  // where an event was recorded: the stream is through when `count` works of it are done
-    Stream* stream = nullptr;
+struct SimulatedEvent;
+struct SimulatedStream;
+struct StreamPosition {  // the position of a recorded event: reached when `count` items of the stream are
+                         // done
+    SimulatedStream* stream = nullptr;
     uint64_t count = 0;
 };
-struct Item {
+struct QueueItem {
     Work work;
-    Mark wait{};
+    StreamPosition wait{};
 };
 std::atomic<uint64_t> node_numbers{0};
 std::atomic<uint32_t> launches{0};
-simulated::Watcher* watcher = nullptr;  // who is told what is called and what runs
+simulated::Watcher* watcher = nullptr;  // notified of calls and of completed work
 
-struct Node {
+struct SimulatedNode {
     void (*function)(void**, const unsigned*) = nullptr;
     unsigned grid[3] = {1, 1, 1}, block[3] = {1, 1, 1}, shared = 0;
     std::string name;
-    simulated::Kind kind = simulated::kernel;
+    simulated::WorkKind kind = simulated::kernel;
     size_t bytes = 0;
-    uint64_t number = 0;       // of a graph's node
+    uint64_t number = 0;       // of a graph node
     uint32_t correlation = 0;  // of the call that launched it
     std::vector<uint64_t> params;
-    Work other;  // instead of a kernel
+    Work other;  // used instead of a kernel
 };
-struct Graph {
-    std::vector<Node*> nodes;
-    ~Graph() {
-        for (Node* node : nodes) delete node;
+struct SimulatedGraph {
+    std::vector<SimulatedNode*> nodes;
+    ~SimulatedGraph() {
+        for (SimulatedNode* node : nodes) delete node;
     }
 };
-struct Exec {
-    std::map<Node*, Node> nodes;  // by the graph's own
-    std::vector<Node*> order;
+struct SimulatedGraphExec {
+    std::map<SimulatedNode*, SimulatedNode> nodes;  // by the captured node
+    std::vector<SimulatedNode*> order;
 };
-struct Stream {
-    std::deque<Item> queue;
+struct SimulatedStream {
+    std::deque<QueueItem> queue;
     uint64_t put = 0, done = 0;
-    Graph* capturing = nullptr;
-    Node* last = nullptr;
+    SimulatedGraph* capturing = nullptr;
+    SimulatedNode* last = nullptr;
 };
-struct Event {
-    Mark mark;
+struct SimulatedEvent {
+    StreamPosition mark;
 };
-struct Kernel {
+struct SimulatedKernel {
     void (*function)(void**, const unsigned*);
     int params;
     std::string name;
 };
-struct Library {
+struct SimulatedLibrary {
     void* handle;
-    std::map<std::string, Kernel*> kernels;
+    std::map<std::string, SimulatedKernel*> kernels;
 };
 
 std::recursive_mutex mutex;
-std::set<Stream*> streams;
-auto& gone = *new std::vector<Stream*>;  // reachable until the end, so no leak
+std::set<SimulatedStream*> streams;
+auto& destroyed_streams =
+    *new std::vector<SimulatedStream*>;  // reachable until the process ends, so not a leak
 std::map<uint64_t, size_t> blocks;
-struct Failure {
+struct InjectedFailure {
     int result;
-    long after;  // calls that still succeed
+    long after;  // calls that succeed before the failure
 };
-std::map<std::string, Failure> failures;
+std::map<std::string, InjectedFailure> failures;
 std::map<std::string, int> calls;
-Stream legacy;
+SimulatedStream legacy;
 size_t limit = size_t{1} << 30, used = 0, high = 0, reserved = 0;
 thread_local std::vector<void*> contexts;
 char the_context;
@@ -95,11 +97,13 @@ char the_context;
         failing != failures.end() && failing->second.after-- <= 0) \
     return failing->second.result
 
-Stream& at(void* stream) { return stream == nullptr ? legacy : *static_cast<Stream*>(stream); }
+SimulatedStream& at(void* stream) {
+    return stream == nullptr ? legacy : *static_cast<SimulatedStream*>(stream);
+}
 
-void drain(Stream& stream, uint64_t until) {
+void drain(SimulatedStream& stream, uint64_t until) {
     while (stream.done < until && !stream.queue.empty()) {
-        Item item = std::move(stream.queue.front());
+        QueueItem item = std::move(stream.queue.front());
         stream.queue.pop_front();
         if (item.wait.stream != nullptr) drain(*item.wait.stream, item.wait.count);
         if (item.work) item.work();
@@ -109,10 +113,10 @@ void drain(Stream& stream, uint64_t until) {
 
 void drain_all() {
     drain(legacy, legacy.put);
-    for (Stream* stream : streams) drain(*stream, stream->put);
+    for (SimulatedStream* stream : streams) drain(*stream, stream->put);
 }
 
-void run(const Node& node) {
+void run(const SimulatedNode& node) {
     if (watcher != nullptr && node.kind != simulated::nothing)
         watcher->ran({node.kind, node.name.c_str(), node.grid, node.block, node.shared, node.bytes,
                       node.correlation, node.number});
@@ -129,10 +133,10 @@ uint32_t called() {
     return correlation;
 }
 
-void put(Stream& stream, Node node) {
+void put(SimulatedStream& stream, SimulatedNode node) {
     if (stream.capturing != nullptr) {
         node.number = ++node_numbers;
-        stream.last = new Node(std::move(node));
+        stream.last = new SimulatedNode(std::move(node));
         stream.capturing->nodes.push_back(stream.last);
         return;
     }
@@ -141,27 +145,28 @@ void put(Stream& stream, Node node) {
     ++stream.put;
 }
 
-void put_other(Stream& stream, Work work, simulated::Kind kind = simulated::nothing, size_t bytes = 0) {
-    Node node;
+void put_other(SimulatedStream& stream, Work work, simulated::WorkKind kind = simulated::nothing,
+               size_t bytes = 0) {
+    SimulatedNode node;
     node.other = std::move(work);
     node.kind = kind;
     node.bytes = bytes;
     put(stream, std::move(node));
 }
 
-// What a graph is launched as: nodes of its own, each made from one that was captured.
-void clone(Exec& to, const std::vector<Node*>& from) {
+// Instantiate a graph: each of its nodes is cloned from a captured one.
+void clone(SimulatedGraphExec& to, const std::vector<SimulatedNode*>& from) {
     to.nodes.clear();
     to.order = from;
-    for (Node* node : from) {
-        Node& made = to.nodes.emplace(node, *node).first->second;
-        made.number = ++node_numbers;
-        if (watcher != nullptr) watcher->cloned(&made, node);
+    for (SimulatedNode* node : from) {
+        SimulatedNode& result = to.nodes.emplace(node, *node).first->second;
+        result.number = ++node_numbers;
+        if (watcher != nullptr) watcher->cloned(&result, node);
     }
 }
 
 template <class Params>
-void fill(Node& node, const Kernel& kernel, const Params& from, void** params) {
+void fill(SimulatedNode& node, const SimulatedKernel& kernel, const Params& from, void** params) {
     node.function = kernel.function;
     node.name = kernel.name;
     node.block[0] = from.blockDimX, node.block[1] = from.blockDimY, node.block[2] = from.blockDimZ;

@@ -1,10 +1,9 @@
-// A CUDA driver without a device: its memory is the host's, its kernels are functions of an ELF object, and
-// nothing that is queued runs before somebody waits for it. So what is not ordered, or not waited for, shows
-// as wrong results; what is freed too early shows under the address sanitizer. One thread at a time is
-// inside.
+// A CUDA driver that needs no device. Its memory is the host's, its kernels are functions of an ELF object,
+// and queued work runs only when it is waited for. So missing synchronization gives wrong results, and memory
+// that is freed too early is found by the address sanitizer. A mutex serializes its calls.
 //
-// A kernel `k` of the object is `void k(void** params, const unsigned* grid)`; `k_params` says how many it
-// has.
+// A kernel `k` of the object is `void k(void** params, const unsigned* grid)`; `k_params` is the number of
+// its parameters.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -40,8 +39,8 @@ struct NodeParams {
 
 extern "C" {
 
-// What tests turn: calls of a function fail so from the one after the next `after` ones on (0: no more), and
-// how much memory there is.
+// Controls for tests: let all calls of a function fail after the next `after` ones (result 0: stop failing),
+// and set the size of memory.
 void simulated_fail_after(const char* call, int result, long after) {
     const std::lock_guard<std::recursive_mutex> lock(mutex);
     if (result == 0)
@@ -49,11 +48,11 @@ void simulated_fail_after(const char* call, int result, long after) {
     else
         failures[call] = {result, after};
 }
-// Whether it has not failed yet.
+// True if the failure has not occurred yet.
 bool simulated_left(const char* call) {
     const std::lock_guard<std::recursive_mutex> lock(mutex);
-    const auto found = failures.find(call);
-    return found != failures.end() && found->second.after >= 0;
+    const auto entry = failures.find(call);
+    return entry != failures.end() && entry->second.after >= 0;
 }
 void simulated_fail(const char* call, int result) { simulated_fail_after(call, result, 0); }
 void simulated_memory(size_t bytes) { limit = bytes; }
@@ -62,7 +61,7 @@ int simulated_calls(const char* call) {
     return calls[call];
 }
 void simulated_watch(simulated::Watcher* who) { watcher = who; }
-uint64_t simulated_number(void* node) { return static_cast<Node*>(node)->number; }
+uint64_t simulated_number(void* node) { return static_cast<SimulatedNode*>(node)->number; }
 int simulated_blocks() { return static_cast<int>(blocks.size()); }
 
 int cuInit(unsigned) { return 0; }
@@ -75,8 +74,8 @@ int cuDeviceGetName(char* name, int room, int) {
 int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = limit, 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
     const std::map<int, int> known{{13, 1000}, {16, 2}, {36, 1000}, {75, 9}, {76, 0}, {97, 200 << 10}};
-    const auto found = known.find(attribute);
-    return *value = found == known.end() ? 0 : found->second, 0;
+    const auto entry = known.find(attribute);
+    return *value = entry == known.end() ? 0 : entry->second, 0;
 }
 int cuDeviceGetPCIBusId(char* id, int room, int) { return std::strncpy(id, "0000:01:00.0", size_t(room)), 0; }
 int cuDeviceGetUuid_v2(unsigned char* uuid, int) { return std::memset(uuid, 7, 16), 0; }
@@ -84,8 +83,8 @@ int cuGetErrorName(int result, const char** name) {
     static const std::map<int, const char*> names{{2, "CUDA_ERROR_OUT_OF_MEMORY"},
                                                   {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
                                                   {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
-    const auto found = names.find(result);
-    return *name = found == names.end() ? "CUDA_ERROR_UNKNOWN" : found->second, 0;
+    const auto entry = names.find(result);
+    return *name = entry == names.end() ? "CUDA_ERROR_UNKNOWN" : entry->second, 0;
 }
 int cuGetErrorString(int, const char** text) { return *text = "simulated", 0; }
 
@@ -114,7 +113,7 @@ int cuMemAllocFromPoolAsync(uint64_t* address, size_t bytes, void*, void*) {
     ENTER;
     if (used + bytes > limit) return 2;
     void* const block = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    std::memset(block, 0xff, (bytes + 255) / 256 * 256);  // nobody may rely on zeros
+    std::memset(block, 0xff, (bytes + 255) / 256 * 256);  // so that no code relies on zeros
     *address = reinterpret_cast<uint64_t>(block);
     blocks[*address] = bytes;
     used += bytes;
@@ -167,15 +166,16 @@ int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void* stream
 
 int cuStreamCreate(void** stream, unsigned) {
     ENTER;
-    auto* const made = new Stream;
-    streams.insert(made);
-    return *stream = made, 0;
+    auto* const result = new SimulatedStream;
+    streams.insert(result);
+    return *stream = result, 0;
 }
 int cuStreamDestroy_v2(void* stream) {
     ENTER;
     drain(at(stream), at(stream).put);
-    streams.erase(static_cast<Stream*>(stream));
-    gone.push_back(static_cast<Stream*>(stream));  // waits and marks may still name it
+    streams.erase(static_cast<SimulatedStream*>(stream));
+    destroyed_streams.push_back(
+        static_cast<SimulatedStream*>(stream));  // waits and events may still refer to it
     return 0;
 }
 int cuStreamSynchronize(void* stream) {
@@ -188,7 +188,7 @@ int cuStreamQuery(void* stream) {
 }
 int cuStreamWaitEvent(void* stream, void* event, unsigned) {
     ENTER;
-    const Mark mark = static_cast<Event*>(event)->mark;
+    const StreamPosition mark = static_cast<SimulatedEvent*>(event)->mark;
     if (mark.stream == nullptr || mark.stream->done >= mark.count) return 0;
     at(stream).queue.push_back({nullptr, mark});
     ++at(stream).put;
@@ -196,7 +196,7 @@ int cuStreamWaitEvent(void* stream, void* event, unsigned) {
 }
 int cuStreamBeginCapture_v2(void* stream, int) {
     ENTER;
-    return at(stream).capturing = new Graph, at(stream).last = nullptr, 0;
+    return at(stream).capturing = new SimulatedGraph, at(stream).last = nullptr, 0;
 }
 int cuStreamEndCapture(void* stream, void** graph) {
     *graph = at(stream).capturing;
@@ -217,35 +217,35 @@ int cuStreamGetCaptureInfo_v2(void* stream, int* status, uint64_t*, void** graph
 
 int cuEventCreate(void** event, unsigned) {
     ENTER;
-    return *event = new Event, 0;
+    return *event = new SimulatedEvent, 0;
 }
-int cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), 0; }
+int cuEventDestroy_v2(void* event) { return delete static_cast<SimulatedEvent*>(event), 0; }
 int cuEventRecord(void* event, void* stream) {
     ENTER;
-    static_cast<Event*>(event)->mark = {&at(stream), at(stream).put};
+    static_cast<SimulatedEvent*>(event)->mark = {&at(stream), at(stream).put};
     return 0;
 }
 int cuEventQuery(void* event) {
     ENTER;
-    const Mark& mark = static_cast<Event*>(event)->mark;
+    const StreamPosition& mark = static_cast<SimulatedEvent*>(event)->mark;
     return mark.stream == nullptr || mark.stream->done >= mark.count ? 0 : 600;
 }
 int cuEventSynchronize(void* event) {
     ENTER;
-    const Mark& mark = static_cast<Event*>(event)->mark;
+    const StreamPosition& mark = static_cast<SimulatedEvent*>(event)->mark;
     if (mark.stream != nullptr) drain(*mark.stream, mark.count);
     return 0;
 }
 int cuEventElapsedTime(float* milliseconds, void* start, void* end) {
-    *milliseconds =
-        static_cast<float>(static_cast<Event*>(end)->mark.count - static_cast<Event*>(start)->mark.count) /
-        1000;  // a microsecond a work
+    *milliseconds = static_cast<float>(static_cast<SimulatedEvent*>(end)->mark.count -
+                                       static_cast<SimulatedEvent*>(start)->mark.count) /
+                    1000;  // one microsecond per item
     return 0;
 }
 
 int cuLibraryLoadData(void** library, const void* data, int*, void**, unsigned, int*, void**, unsigned) {
     ENTER;
-    // The object's size, from its table of sections, which stands last.
+    // The size of the object, from its section table, which is at its end.
     const auto* const bytes = static_cast<const unsigned char*>(data);
     uint64_t table = 0;
     uint16_t entry = 0, count = 0;
@@ -257,76 +257,77 @@ int cuLibraryLoadData(void** library, const void* data, int*, void**, unsigned, 
     if (write(file, data, size) != static_cast<ssize_t>(size)) return 200;
     void* const handle = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) return 200;
-    return *library = new Library{handle, {}}, 0;
+    return *library = new SimulatedLibrary{handle, {}}, 0;
 }
 int cuLibraryUnload(void* library) {
-    auto* const made = static_cast<Library*>(library);
-    for (auto& [name, kernel] : made->kernels) delete kernel;
-    return delete made, 0;  // the object stays mapped: its file's name may come again
+    auto* const result = static_cast<SimulatedLibrary*>(library);
+    for (auto& [name, kernel] : result->kernels) delete kernel;
+    return delete result, 0;  // the object stays mapped, since the name of its file may be reused
 }
 int cuLibraryGetKernel(void** kernel, void* library, const char* name) {
     ENTER;
-    auto* const from = static_cast<Library*>(library);
+    auto* const from = static_cast<SimulatedLibrary*>(library);
     auto* const function = reinterpret_cast<void (*)(void**, const unsigned*)>(dlsym(from->handle, name));
     const auto* const params =
         static_cast<const int*>(dlsym(from->handle, (std::string(name) + "_params").c_str()));
     if (function == nullptr || params == nullptr) return 500;
-    Kernel*& made = from->kernels[name];
-    if (made == nullptr) made = new Kernel{function, *params, name};
-    return *kernel = made, 0;
+    SimulatedKernel*& result = from->kernels[name];
+    if (result == nullptr) result = new SimulatedKernel{function, *params, name};
+    return *kernel = result, 0;
 }
 int cuLibraryGetGlobal(uint64_t* address, size_t* bytes, void* library, const char* name) {
     ENTER;
-    void* const found = dlsym(static_cast<Library*>(library)->handle, name);
+    void* const entry = dlsym(static_cast<SimulatedLibrary*>(library)->handle, name);
     const auto* const size = static_cast<const size_t*>(
-        dlsym(static_cast<Library*>(library)->handle, (std::string(name) + "_bytes").c_str()));
-    if (found == nullptr || size == nullptr) return 500;
-    return *address = reinterpret_cast<uint64_t>(found), *bytes = *size, 0;
+        dlsym(static_cast<SimulatedLibrary*>(library)->handle, (std::string(name) + "_bytes").c_str()));
+    if (entry == nullptr || size == nullptr) return 500;
+    return *address = reinterpret_cast<uint64_t>(entry), *bytes = *size, 0;
 }
 int cuKernelGetAttribute(int* value, int, void*, int) { return *value = 0, 0; }
 int cuKernelSetAttribute(int, int, void*, int) { return 0; }
 int cuLaunchKernelEx(const LaunchConfig* config, void* kernel, void** params, void**) {
     ENTER;
-    Node node;
-    fill(node, *static_cast<Kernel*>(kernel), *config, params);
+    SimulatedNode node;
+    fill(node, *static_cast<SimulatedKernel*>(kernel), *config, params);
     return put(at(config->stream), std::move(node)), 0;
 }
 
 int cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {
     ENTER;
-    auto* const made = new Exec;
-    clone(*made, static_cast<Graph*>(graph)->nodes);
-    return *exec = made, 0;
+    auto* const result = new SimulatedGraphExec;
+    clone(*result, static_cast<SimulatedGraph*>(graph)->nodes);
+    return *exec = result, 0;
 }
 int cuGraphLaunch(void* exec, void* stream) {
     ENTER;
-    const Exec& from = *static_cast<Exec*>(exec);
+    const SimulatedGraphExec& from = *static_cast<SimulatedGraphExec*>(exec);
     const uint32_t correlation = called();
-    for (Node* node : from.order) {
-        Node launched = from.nodes.at(node);
+    for (SimulatedNode* node : from.order) {
+        SimulatedNode launched = from.nodes.at(node);
         launched.correlation = correlation;
         put(at(stream), std::move(launched));
     }
     return 0;
 }
 int cuGraphGetNodes(void* graph, void** nodes, size_t* count) {
-    const auto& all = static_cast<Graph*>(graph)->nodes;
+    const auto& all = static_cast<SimulatedGraph*>(graph)->nodes;
     for (size_t i = 0; nodes != nullptr && i < all.size(); ++i) nodes[i] = all[i];
     return *count = all.size(), 0;
 }
 int cuGraphNodeGetType(void* node, int* type) {
-    const simulated::Kind kind = static_cast<Node*>(node)->kind;
+    const simulated::WorkKind kind = static_cast<SimulatedNode*>(node)->kind;
     return *type = kind == simulated::kernel ? 0 : kind == simulated::fill ? 2 : 1, 0;
 }
-int cuGraphDestroy(void* graph) { return delete static_cast<Graph*>(graph), 0; }
-int cuGraphExecDestroy(void* exec) { return delete static_cast<Exec*>(exec), 0; }
+int cuGraphDestroy(void* graph) { return delete static_cast<SimulatedGraph*>(graph), 0; }
+int cuGraphExecDestroy(void* exec) { return delete static_cast<SimulatedGraphExec*>(exec), 0; }
 int cuGraphExecUpdate_v2(void* exec, void* graph, void*) {
     ENTER;
-    auto& to = *static_cast<Exec*>(exec);
-    const auto& from = static_cast<Graph*>(graph)->nodes;
+    auto& to = *static_cast<SimulatedGraphExec*>(exec);
+    const auto& from = static_cast<SimulatedGraph*>(graph)->nodes;
     if (from.size() != to.order.size()) return 910;
-    for (size_t i = 0; i < from.size(); ++i) {  // its nodes stay those of the graph that it was made from
-        Node& node = to.nodes.at(to.order[i]);
+    for (size_t i = 0; i < from.size();
+         ++i) {  // the nodes keep the ids of the graph that they were instantiated from
+        SimulatedNode& node = to.nodes.at(to.order[i]);
         const uint64_t number = node.number;
         node = *from[i];
         node.number = number;
@@ -335,11 +336,11 @@ int cuGraphExecUpdate_v2(void* exec, void* graph, void*) {
 }
 int cuGraphExecKernelNodeSetParams_v2(void* exec, void* node, const NodeParams* params) {
     ENTER;
-    auto& nodes = static_cast<Exec*>(exec)->nodes;
-    const auto at = nodes.find(static_cast<Node*>(node));
+    auto& nodes = static_cast<SimulatedGraphExec*>(exec)->nodes;
+    const auto at = nodes.find(static_cast<SimulatedNode*>(node));
     if (at == nodes.end()) return 1;
-    Node& found = at->second;
-    fill(found, *static_cast<Kernel*>(params->kern), *params, params->params);
+    SimulatedNode& entry = at->second;
+    fill(entry, *static_cast<SimulatedKernel*>(params->kern), *params, params->params);
     return 0;
 }
 }

@@ -1,5 +1,5 @@
-// Kernels for the simulated driver: y[i] = a[i] + b[i], and y[i] = x[i] * factor + shift. Each over grid[0]
-// elements. `pick` is y[i] = x[at[i]] of `size` elements, and reports as a GPU's kernels do.
+// Kernels for the simulated driver, each over grid[0] elements: y[i] = a[i] + b[i], and y[i] = x[i] * factor
+// + shift. `pick` is y[i] = x[at[i]] of `size` elements, and reports errors like generated CUDA kernels.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

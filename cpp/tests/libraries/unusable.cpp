@@ -1,2 +1,2 @@
-// A version from before the required function.
+// A version older than the required function.
 extern "C" int probe_optional() { return 6; }

@@ -1,4 +1,4 @@
-"""The table of exit codes. docs/command-line.md repeats it, and a test compares both."""
+"""The table of exit codes. docs/reference/command-line.md repeats it, and a test compares both."""
 
 from __future__ import annotations
 

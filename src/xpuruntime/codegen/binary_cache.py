@@ -1,4 +1,4 @@
-"""Compiled texts in the store: compiling the same text again costs one read.
+"""Compiled texts in the store: a text that was compiled before costs one read.
 
 A key holds all that decides the binary: the text, the flags, and the identity of the compiler. A text that reads other files is never kept,
 since they may change while the text stays the same.
@@ -42,9 +42,9 @@ def cached_binary(
     """
     store = Store() if store is None else store
     ingredients = {"source": hashlib.sha256(source.encode()).hexdigest(), **facts}
-    kept = store.get(kind, digest(ingredients))
-    if kept is not None:
-        return kept
+    cached = store.get(kind, digest(ingredients))
+    if cached is not None:
+        return cached
     binary = build()
     with contextlib.suppress(StoreError):
         store.put(kind, ingredients, binary)

@@ -1,4 +1,4 @@
-"""A node, or the graph inside a ``fused`` node, as operations over an iteration space.
+"""LoopBody: a node, or the graph inside a ``fused`` node, as operations over an iteration space.
 
 Views inside a body move no element: reading a value at an index of the space means reading what it was made of at another index.
 So a value is asked for with ``dims``: which dim of the space each of its own dims runs along (None: it stands still at 0).
@@ -24,11 +24,11 @@ from .plans import (
     POSITION,
     Dims,
     Input,
+    LoopPlan,
     Operand,
     Operation,
-    Plan,
     Source,
-    Unfit,
+    UnsupportedLoop,
     body_of,
     shape_of,
     space_of,
@@ -38,13 +38,13 @@ from .plans import (
 __all__ = [
     "CONSTANT",
     "POSITION",
-    "Body",
     "Dims",
     "Input",
+    "LoopBody",
+    "LoopPlan",
     "Operand",
     "Operation",
-    "Plan",
-    "Unfit",
+    "UnsupportedLoop",
     "body_of",
     "plan",
     "shape_of",
@@ -52,9 +52,9 @@ __all__ = [
 ]
 
 
-def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Plan:
-    """The node over a space. Operands that are constants of one element become numbers. Raises Unfit."""
-    body = Body(space, operands)
+def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> LoopPlan:
+    """Return the node as a plan over a space. Constant operands of one element become numbers. Raises UnsupportedLoop."""
+    body = LoopBody(space, operands)
     graph = body_of(node)
     if graph is None:
         names = [f"%{i}" if isinstance(o, TensorSpec | Const) else o for i, o in enumerate(operands)]
@@ -66,10 +66,10 @@ def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Pla
     else:
         body.graph = graph
         body.bound.update({v.name: i for i, v in enumerate(graph.inputs)})
-        for made in graph.nodes:
-            if is_row(made.op):
-                own = graph.spec(str(made.inputs[0]))
-                body.reduces(row_axes(made.op, made.attrs, own.rank), own)
+        for inner in graph.nodes:
+            if is_row(inner.op):
+                own = graph.spec(str(inner.inputs[0]))
+                body.reduces(row_axes(inner.op, inner.attrs, own.rank), own)
         outputs = []
         for output in graph.outputs:
             shape = shape_of(graph.spec(output.value))
@@ -78,8 +78,8 @@ def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Pla
 
 
 @dataclass
-class Body:
-    """Builds a plan. ``reduced``: the space's dims that every reduction in it runs over, known from the first one on."""
+class LoopBody:
+    """Builder of a plan. ``reduced``: the dims of the space that every reduction in it covers, set by the first one."""
 
     space: tuple[int, ...]
     operands: Sequence[Operand]
@@ -91,9 +91,9 @@ class Body:
     values: dict[tuple[str, Dims], str] = field(default_factory=dict)
     reduced: frozenset[int] | None = None
 
-    def done(self, outputs: Sequence[str]) -> Plan:
-        """The plan of what was asked for."""
-        return Plan(
+    def done(self, outputs: Sequence[str]) -> LoopPlan:
+        """Return the finished plan."""
+        return LoopPlan(
             tuple(self.inputs.values()), tuple(self.operations.values()), tuple(outputs), self.space,
             self.reduced or frozenset(),
         )  # fmt: skip
@@ -101,10 +101,12 @@ class Body:
     # ── where values lie ──
 
     def aligned(self, shape: tuple[int, ...]) -> Dims:
-        """Broadcasting: trailing dims of a shape along the trailing dims of the space."""
+        """Align the trailing dims of a shape with the trailing dims of the space, as broadcasting does."""
         first = len(self.space) - len(shape)
         if first < 0:
-            raise Unfit(f"a value of shape {list(shape)} is larger than the loops over {list(self.space)}")
+            raise UnsupportedLoop(
+                f"a value of shape {list(shape)} is larger than the iteration space {list(self.space)}"
+            )
         return tuple(self._along(first + i, extent) for i, extent in enumerate(shape))
 
     def _along(self, dim: int, extent: int) -> int | None:
@@ -112,19 +114,21 @@ class Body:
             return dim
         if extent == 1:
             return None
-        raise Unfit(f"extent {extent} does not run along {self.space[dim]}")
+        raise UnsupportedLoop(
+            f"extent {extent} does not match extent {self.space[dim]} of the iteration space"
+        )
 
     def dims_of(self, shape: tuple[int, ...], node: Node | None = None) -> Dims:
-        """Where a result of the whole body lies: what a reduction leaves over lies along the dims that it kept."""
+        """Return the dims of the space along which a result lies. The result of a reduction lies along the dims that it kept."""
         if node is not None and is_row(node.op) and "keepdim" in node.attrs and not node.attrs["keepdim"]:
             own = self._spec(str(node.inputs[0]) if self.graph is not None else "%0")
             axes = row_axes(node.op, node.attrs, own.rank)
             return tuple(d for i, d in enumerate(self.aligned(shape_of(own))) if i not in axes)
         if len(shape) == len(self.space) or not self.reduced:
             return self.aligned(shape)
-        kept = [d for d in range(len(self.space)) if d not in self.reduced]
-        if [self.space[d] for d in kept] == list(shape):
-            return tuple(kept)
+        remaining = [d for d in range(len(self.space)) if d not in self.reduced]
+        if [self.space[d] for d in remaining] == list(shape):
+            return tuple(remaining)
         return self.aligned(shape)
 
     def _spec(self, name: str) -> TensorSpec:
@@ -137,7 +141,7 @@ class Body:
     # ── values ──
 
     def value(self, name: str, dims: Dims) -> str:
-        """The name under which a value at these dims is known in the text."""
+        """Return the name of a value at these dims in the text."""
         if name in self.bound:
             return self.input(self.bound[name], dims)
         key = (name, dims)
@@ -150,7 +154,7 @@ class Body:
         return self.values[key]
 
     def input(self, position: int, dims: Dims) -> str:
-        """An operand at these dims."""
+        """Return the name of an operand at these dims."""
         operand = self.operands[position]
         if isinstance(operand, Const):
             return self._constant(operand, operand.dtype, len(operand.shape))
@@ -162,11 +166,11 @@ class Body:
         return self.read(position, spec.dtype, tuple(strides), spec.rank)
 
     def read(self, position: int, dtype: DType, strides: tuple[int, ...], rank: int = 1) -> str:
-        """An operand by its strides along the space."""
+        """Return the name of an operand by its strides along the space."""
         key = (position, strides)
         if dtype not in COMPUTED:
-            raise Unfit(
-                f"{dtype.value}: generated CPU code computes with bool, whole integers and floats of 16 to 64 bits",
+            raise UnsupportedLoop(
+                f"{dtype.value}: generated code supports bool, integers of 8 to 64 bits and floats of 16 to 64 bits",
                 Reason.DTYPE_UNSUPPORTED,
             )
         if key not in self.inputs:
@@ -176,7 +180,7 @@ class Body:
         return self.inputs[key].name
 
     def position(self) -> str:
-        """The number of an element within its row."""
+        """Return the name of an element's index within its row."""
         strides, step = [0] * len(self.space), 1
         for d in sorted(self.reduced or (), reverse=True):
             strides[d], step = step, step * self.space[d]
@@ -184,14 +188,14 @@ class Body:
         return self.inputs.setdefault((POSITION, ()), Input("place", POSITION, dtype, tuple(strides), 1)).name
 
     def node(self, node: Node, operands: Sequence[Source], at: int, dims: Dims) -> str:
-        """Result ``at`` of a node."""
+        """Return the name of result ``at`` of a node."""
         op, spec, attrs = node.op, tensor_of(node.outputs[at].spec), node.attrs
         if op in ("clone", "expand", "squeeze", "unsqueeze", "view"):
             return self._view(op, str(operands[0]), spec, dims)
         if op in ("constant", "full"):
             value = attrs["value"]
             if not isinstance(value, Const | bool | int | float):
-                raise Unfit(f"{op} without a number")
+                raise UnsupportedLoop(f"{op} has no numeric value")
             return self._constant(value, spec.dtype, spec.rank)
         if is_row(op):
             return self._row(node, operands, at, dims)
@@ -199,19 +203,19 @@ class Body:
         return self._emit(op, sources, attrs, spec.dtype, spec.rank)
 
     def emit(self, op: str, *sources: Source, dtype: DType, **attrs: AttrValue) -> str:
-        """An operation of a formula: operands of one dtype, or numbers."""
+        """Add an operation of a formula: operands of one dtype, or numbers."""
         return self._emit(op, sources, Attrs(attrs), dtype, 1)
 
     def _emit(self, op: str, sources: tuple[Source, ...], attrs: Attrs, dtype: DType, rank: int) -> str:
         if op not in POINTWISE:
-            raise Unfit(f"{op} is not pointwise", Reason.OP_UNSUPPORTED)
+            raise UnsupportedLoop(f"{op} is not pointwise", Reason.OP_UNSUPPORTED)
         wrong = why_not(op, [self.dtype(s) for s in sources if isinstance(s, str)], dtype, attrs)
         if wrong:
-            raise Unfit(wrong, Reason.DTYPE_UNSUPPORTED)
+            raise UnsupportedLoop(wrong, Reason.DTYPE_UNSUPPORTED)
         return self._add((op, repr(sources), attrs, dtype, rank), op, sources, attrs, dtype, rank)
 
     def reduce(self, kind: str, source: str, dtype: DType) -> str:
-        """A reduction over the space's reduced dims, in ``dtype``."""
+        """Add a reduction over the space's reduced dims, in ``dtype``."""
         return self._add((kind, source, dtype), kind, (source,), Attrs(), dtype, 1, reduces=True)
 
     def _add(
@@ -224,23 +228,23 @@ class Body:
         return self.operations[key].name
 
     def dtype(self, name: str) -> DType:
-        """The dtype of a name in the text."""
+        """Return the dtype of a name."""
         entries: list[Input | Operation] = [*self.inputs.values(), *self.operations.values()]
         return next(e.dtype for e in entries if e.name == name)
 
     def _source(self, operand: Source, dims: Dims, spec: TensorSpec) -> Source:
-        """An operand of a pointwise op, broadcast to the op's result."""
+        """Return an operand of a pointwise op, broadcast to the op's result."""
         if not isinstance(operand, str):
             return operand
         return self.value(operand, _broadcast(shape_of(self._spec(operand)), shape_of(spec), dims))
 
     def _constant(self, value: Const | bool | int | float, dtype: DType, rank: int) -> str:
-        """A value that is the same everywhere."""
+        """Return a value that is the same at every point of the space."""
         if isinstance(value, Const):
             every = value.numpy().reshape(-1)
             bits = every.view(np.uint8).reshape(every.size, -1)
             if not every.size or (bits != bits[0]).any():
-                raise Unfit(f"a constant of {value.size} elements inside a loop")
+                raise UnsupportedLoop(f"a constant of {value.size} elements inside a loop")
             value = every[0].item()
         assert isinstance(value, bool | int | float)
         return self._add((CONSTANT, repr(value), dtype, rank), CONSTANT, (value,), Attrs(), dtype, rank)
@@ -248,20 +252,20 @@ class Body:
     # ── rows ──
 
     def _row(self, node: Node, operands: Sequence[Source], at: int, dims: Dims) -> str:
-        """A result of a softmax, norm or reduction; its formula is written once."""
+        """Return a result of a softmax, norm or reduction. Its formula is added once."""
         own = self._spec(str(operands[0]))
         axes = row_axes(node.op, node.attrs, own.rank)
         there = self.aligned(shape_of(own))
         self.reduces(axes, own)
-        kept = tuple(d for i, d in enumerate(there) if i not in axes)
+        remaining = tuple(d for i, d in enumerate(there) if i not in axes)
         canonical = {
             len(there): tuple(None if i in axes else d for i, d in enumerate(there)),
-            len(kept): kept,
+            len(remaining): remaining,
         }
         full = shape_of(tensor_of(node.outputs[at].spec)) == shape_of(own)
         wanted = there if full else canonical.get(len(dims), ())
         if any(w != d for w, d in zip(wanted, dims, strict=True) if w is not None and self.space[w] != 1):
-            raise Unfit(f"{node.op} beside values that lie along other dims")
+            raise UnsupportedLoop(f"{node.op} combined with values along other dims")
         key = node.name or node.op
         if key not in self.rows:
             x = self.value(str(operands[0]), there)
@@ -275,19 +279,21 @@ class Body:
         return self.rows[key][at]
 
     def reduces(self, axes: tuple[int, ...], own: TensorSpec) -> None:
-        """Note which dims of the space a reduction over these axes of a value runs over. Raises Unfit where another one differs."""
+        """Record the dims of the space that a reduction over these axes covers. Raises UnsupportedLoop if another reduction covers other
+        dims.
+        """
         first = len(self.space) - own.rank
         shape = shape_of(own)
         if any(shape[a] != self.space[first + a] for a in axes):
-            raise Unfit("a reduction of a value that is smaller than the loops")
+            raise UnsupportedLoop("a reduction of a value that is smaller than the iteration space")
         reduced = frozenset(first + a for a in axes if shape[a] != 1)
         if self.reduced is not None and self.reduced != reduced:
-            raise Unfit("reductions over different dims in one loop nest")
+            raise UnsupportedLoop("reductions over different dims in one loop nest")
         self.reduced = reduced
 
     @property
     def count(self) -> int:
-        """Elements that one reduction reads."""
+        """Return the number of elements that one reduction reads."""
         return math.prod(self.space[d] for d in self.reduced or ())
 
     # ── views ──
@@ -298,16 +304,16 @@ class Body:
             return self.value(source, dims)
         if op == "expand":
             return self.value(source, _broadcast(own, result, dims))
-        kept = [(extent, d) for extent, d in zip(result, dims, strict=True) if extent != 1]
-        if [e for e, _ in kept] == [e for e in own if e != 1]:  # only dims of 1 come or go
-            along = iter(d for _, d in kept)
+        nontrivial = [(extent, d) for extent, d in zip(result, dims, strict=True) if extent != 1]
+        if [e for e, _ in nontrivial] == [e for e in own if e != 1]:  # only dims of 1 come or go
+            along = iter(d for _, d in nontrivial)
             return self.value(source, tuple(None if e == 1 else next(along) for e in own))
         if source in self.bound and self._spec(source).is_dense:
             return self._dense(source, result, dims)
-        raise Unfit(f"a view of {list(own)} as {list(result)} between ops that one loop computes")
+        raise UnsupportedLoop(f"a view of {list(own)} as {list(result)} inside a fused loop")
 
     def _dense(self, source: str, result: tuple[int, ...], dims: Dims) -> str:
-        """A dense operand under another shape."""
+        """Return a dense operand under another shape."""
         strides, step = [0] * len(self.space), 1
         for d, extent in zip(reversed(dims), reversed(result), strict=True):
             if d is not None:
@@ -318,7 +324,7 @@ class Body:
 
 
 def _broadcast(own: tuple[int, ...], result: tuple[int, ...], dims: Dims) -> Dims:
-    """Dims of an operand whose shape broadcasts to a result that lies along ``dims``."""
+    """Return the dims of an operand whose shape broadcasts to a result along ``dims``."""
     first = len(result) - len(own)
     return tuple(
         None if extent == 1 and result[first + i] != 1 else dims[first + i] for i, extent in enumerate(own)

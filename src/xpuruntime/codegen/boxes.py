@@ -1,4 +1,4 @@
-"""Boxes of elements within values, and moves between them: what moving ops are before they are text (``moves``)."""
+"""Boxes of elements within values, and moves between them: data movement ops before code generation (``moves``)."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _BITS_TYPES = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 
 
 def element_bytes(dtype: DType) -> int:
-    """Bytes of the unit that moves: complex128 goes as two halves; 0 for text and for types below a byte."""
+    """Return the bytes of the unit that moves: complex128 moves as two halves; 0 for text and for types below a byte."""
     return 0 if dtype.bits < 8 else min(dtype.bits // 8, 8)
 
 
 def bits_type(dtype: DType) -> str:
-    """The C type that carries the bits of an element."""
+    """Return the C type that carries the bits of an element."""
     return _BITS_TYPES[element_bytes(dtype)]
 
 
 def int_type(dtype: DType) -> str:
-    """The C type of an integer dtype (bool is uint8_t)."""
+    """Return the C type of an integer dtype (bool is uint8_t)."""
     return "uint8_t" if dtype is DType.BOOL else f"{dtype.value}_t"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A box within argument ``arg``: element i lies at ``offset + sum(i[d] * strides[d])``, in elements."""
+    """A box within argument ``arg``: element i is at ``offset + sum(i[d] * strides[d])``, in elements."""
 
     arg: str
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class Place:
 
     @classmethod
     def of(cls, arg: str, spec: TensorSpec) -> Place:
-        """The whole of a value as it lies in memory."""
+        """Return the box of a whole value."""
         shape = tuple(int(d) for d in spec.shape if isinstance(d, int))
         strides = spec.physical.strides
         if spec.dtype is DType.COMPLEX128:  # two halves
@@ -48,12 +48,12 @@ class Place:
 
     @classmethod
     def dense(cls, arg: str, shape: Sequence[int], offset: int = 0) -> Place:
-        """Row-major elements."""
+        """Return a row-major box."""
         strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
         return cls(arg, tuple(shape), tuple(strides), offset)
 
     def cut(self, dim: int, start: int, length: int, step: int = 1) -> Place:
-        """``length`` places of a dim from ``start`` on, ``step`` apart (0 or negative too)."""
+        """Return ``length`` places of a dim from ``start`` on, ``step`` apart (``step`` may be 0 or negative)."""
         return replace(
             self,
             shape=_put(self.shape, dim, length),
@@ -62,7 +62,7 @@ class Place:
         )
 
     def at(self, dim: int, index: int) -> Place:
-        """One place of a dim, which goes."""
+        """Return the box at one index of a dim, without that dim."""
         cut = self.cut(dim, index, 1)
         return replace(
             cut,
@@ -71,7 +71,7 @@ class Place:
         )
 
     def permuted(self, dims: Sequence[int]) -> Place:
-        """Dims in another order; dims beyond those named stay behind them."""
+        """Return the box with its dims in another order. Unnamed trailing dims keep their place."""
         order = (*dims, *range(len(dims), len(self.shape)))
         return replace(
             self,
@@ -80,7 +80,7 @@ class Place:
         )
 
     def inserted(self, dim: int, length: int = 1, stride: int = 0) -> Place:
-        """A new dim; with stride 0 its places are one."""
+        """Return the box with a new dim; stride 0 repeats the elements."""
         return replace(
             self,
             shape=(*self.shape[:dim], length, *self.shape[dim:]),
@@ -88,7 +88,7 @@ class Place:
         )
 
     def split(self, dim: int, inner: int) -> Place:
-        """A dim as two, the second of length ``inner``."""
+        """Return the box with a dim split in two, the second of length ``inner``."""
         outer = self.shape[dim] // inner
         return replace(
             self,
@@ -102,7 +102,7 @@ class Place:
         )
 
     def expanded(self, shape: Sequence[int]) -> Place:
-        """Dims of 1 repeated, new ones in front."""
+        """Return the box broadcast to a shape."""
         box = self
         for _ in range(len(shape) - len(self.shape)):
             box = box.inserted(0)
@@ -115,8 +115,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """An index tensor that names places: for box index i the value v at ``offset + sum(i[d] * strides[d])`` of ``arg`` moves the
-    source (or, with ``writes``, the target) on by ``v * step`` elements. v counts within ``size``; a negative one from its end.
+    """An index tensor. For box index i, the value v at ``offset + sum(i[d] * strides[d])`` of ``arg`` moves the source (with ``writes``,
+    the target) by ``v * step`` elements. v is relative to ``size``; a negative v counts from the end.
     """
 
     arg: str
@@ -130,7 +130,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One box: ``source`` (None: the constant ``fill``, a C expression) to ``target``.
+    """One box, copied from ``source`` (None: the constant ``fill``, a C expression) to ``target``.
 
     combine: a C expression of ``have`` and ``give`` that is written instead of ``give``; ``about`` stands as comment above it.
     """
@@ -144,7 +144,7 @@ class Move:
 
     @property
     def empty(self) -> bool:
-        """Nothing moves."""
+        """Return True if the box has no elements."""
         return 0 in self.target.shape
 
 

@@ -1,4 +1,4 @@
-"""CppTarget: CPUs, by generated C++. Parts of the prelude are files of ``templates/``; a function says which parts it uses.
+"""CppTarget: CPUs, by generated C++. Parts of the prelude are files of ``templates/``; each function names the parts that it uses.
 
 A part names the parts that it builds on in its first line: ``// needs: exp log``. ``prelude`` is always there.
 """
@@ -23,7 +23,7 @@ __all__ = ["CppTarget", "cpu_target", "ordered_parts", "part_text", "parts_in_or
 
 
 class CppTarget(CodegenTarget):
-    """One instruction-set level of CPUs. ``config`` may be another one than the level's own: its figures size the code."""
+    """One instruction-set level of CPUs. ``config`` overrides the level's own sizes."""
 
     isa: IsaLevel
     kind = "cpu"
@@ -35,27 +35,27 @@ class CppTarget(CodegenTarget):
         self.config = isa.config if config is None else config
 
     def elementwise_kernel(self, kernel_name: str) -> tuple[str, str]:
-        """The function of the prelude and the part that defines it: ``("exp", "exp.h")``."""
+        """Return the function of the prelude and the part that defines it: ``("exp", "exp.h")``."""
         from .expr import FUNCTIONS  # a table over the IR's ops, read only when a porter asks
 
         function, part = FUNCTIONS.get(kernel_name, (kernel_name, "prelude"))
         return function, f"{part}.h"
 
     def matmul_kernel(self, is_vec: bool, transpose_b: bool) -> tuple[str, str]:
-        """The register tile of every product: one row is a tile of one row, and a transposed right side is packed anyway."""
+        """Return the register tile of every product. One row is a tile of one row; a transposed right side is packed like any other."""
         return "gemm_block", "gemm.h"
 
     def fused_kernel(self, kernel_type: str) -> tuple[str, str]:
-        """The function at the heart of a kernel of several ops, and its part; rows are written by ``kernels/rows.py`` around it."""
+        """Return the core function of a kernel of several ops, and its part. ``kernels/cpu/rows/loops.py`` generates the rows around it."""
         function, part = _FUSED.get(kernel_type, (kernel_type, kernel_type))
         return function, f"{part}.h"
 
     def shader_source(self, filename: str) -> str:
-        """A part's text. Raises BuildError for a file that does not exist."""
+        """Return a part's text. Raises BuildError for a file that does not exist."""
         return part_text(filename.removesuffix(".h"))
 
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
-        """One shared library; its source is the parts that are used, then the functions. Raises BuildError."""
+        """Compile one shared library of the used parts and the functions. Raises BuildError."""
         return self._built(self.source(functions, parts), tuple(functions), ())
 
     def assemble_apart(
@@ -80,7 +80,7 @@ class CppTarget(CodegenTarget):
         )
 
     def source(self, functions: Mapping[str, str], parts: Iterable[str] = ()) -> str:
-        """The whole translation unit. ``KERNEL`` in a function's text stands for its symbol."""
+        """Return the translation unit. ``KERNEL`` in a function's text is replaced by its symbol."""
         head = f"// {self.name}\n#define VECTOR_BYTES {self.isa.vector_bytes}\n"
         texts = [part_text(part) for part in parts_in_order(parts)]
         texts += [text.replace("KERNEL", symbol) for symbol, text in functions.items()]
@@ -97,7 +97,7 @@ _FUSED = {
 
 
 def cpu_target(text: str = "cpu") -> CppTarget:
-    """``"cpu:x86-64-v3"`` -> that level; ``"cpu"`` -> the best that this machine has. Raises DeviceUnavailable."""
+    """Return the target of a level: ``"cpu:x86-64-v3"``; ``"cpu"`` is the best level of this machine. Raises DeviceUnavailable."""
     kind, _, name = text.partition(":")
     if kind != "cpu" or name not in ("", *LEVELS):
         near = difflib.get_close_matches(name, LEVELS, n=1)
@@ -109,7 +109,7 @@ def cpu_target(text: str = "cpu") -> CppTarget:
     if level is None:
         raise DeviceUnavailable(
             "target",
-            "this machine is below every level",
+            "this CPU is below every supported level",
             got=platform.machine(),
             do=f"Name one of {_known()}.",
         )
@@ -122,7 +122,7 @@ def _known() -> str:
 
 @functools.cache
 def part_text(part: str) -> str:
-    """The text of a part. Raises BuildError for one that does not exist."""
+    """Return the text of a part. Raises BuildError for one that does not exist."""
     folder = resources.files(__package__) / "templates"
     file = folder / f"{part}.h"
     if not file.is_file():
@@ -134,18 +134,18 @@ def part_text(part: str) -> str:
 
 
 def parts_in_order(parts: Iterable[str]) -> tuple[str, ...]:
-    """The parts and all that they need, each after what it needs; ``prelude`` first."""
+    """Return the parts and their dependencies in order; ``prelude`` comes first."""
     return ordered_parts(parts, part_text)
 
 
 def ordered_parts(parts: Iterable[str], text_of: Callable[[str], str]) -> tuple[str, ...]:
-    """As ``parts_in_order`` where ``text_of`` gives the texts. Raises BuildError for parts that need each other in a circle."""
+    """Return the parts in order, with texts from ``text_of``. Raises BuildError for a cyclic dependency."""
     ordered: dict[str, None] = {}
 
     def add(part: str, path: tuple[str, ...]) -> None:
         if part in path:
             raise BuildError(
-                "codegen", "parts of the prelude need each other in a circle", got=" -> ".join((*path, part))
+                "codegen", "cyclic dependency between parts of the prelude", got=" -> ".join((*path, part))
             )
         if part not in ordered:
             for needed in _needs(text_of(part)):

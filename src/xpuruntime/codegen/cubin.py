@@ -1,4 +1,4 @@
-"""What a CUBIN says of a kernel: its registers; whether a launch of it can work.
+"""Facts of a CUBIN: the registers of each kernel, and whether a launch is possible.
 
 A CUBIN is an ELF file (System V ABI). Its section ``.nv.info`` is a list of attributes: a byte for the form, one for the kind, two for a
 value or for the length of what follows; kind 0x2f is (index of a symbol, registers of a thread). Checked in tests against the registers that
@@ -26,7 +26,7 @@ _WITH_LENGTH = 4  # the form of an attribute whose value is a length
 
 
 def kernels_in(cubin: bytes) -> Mapping[str, int]:
-    """The kernels of a CUBIN: name to registers of a thread. Raises ValueError for anything else."""
+    """Return the kernels of a CUBIN: name to registers per thread. Raises ValueError for anything else."""
     if cubin[:6] != b"\x7fELF\x02\x01" or len(cubin) < 64:
         raise ValueError("no ELF file of 64 bits")
     try:
@@ -36,14 +36,14 @@ def kernels_in(cubin: bytes) -> Mapping[str, int]:
         sections = {_text(cubin, heads[names][4] + h[0]): h for h in heads}
         symbols = sections[".symtab"]
         texts = heads[symbols[6]][4]
-        found = {n.removeprefix(".text."): 0 for n in sections if n.startswith(".text.")}
+        kernels = {n.removeprefix(".text."): 0 for n in sections if n.startswith(".text.")}
         for index, registers in _register_counts(_data(cubin, sections[".nv.info"])):
             (name,) = struct.unpack_from("<I", cubin, symbols[4] + index * symbols[9])
-            if (kernel := _text(cubin, texts + name)) in found:
-                found[kernel] = registers
+            if (kernel := _text(cubin, texts + name)) in kernels:
+                kernels[kernel] = registers
     except (struct.error, ValueError, IndexError, KeyError) as error:
         raise ValueError(f"a damaged CUBIN: {error}") from error
-    return found
+    return kernels
 
 
 def _data(cubin: bytes, head: Sequence[int]) -> bytes:
@@ -66,7 +66,7 @@ def _register_counts(info: bytes) -> Iterator[tuple[int, int]]:
 
 
 def check_launch(cubin: bytes, symbol: str, block: Sequence[int], who: str) -> None:
-    """Whether a kernel can be launched with these threads. Raises BuildError: not there, or too many registers or threads."""
+    """Check that a kernel can be launched with these threads. Raises BuildError: no such kernel, or too many registers or threads."""
     known = kernels_in(cubin)
     registers = known.get(symbol)
     if registers is None:
@@ -80,7 +80,7 @@ def check_launch(cubin: bytes, symbol: str, block: Sequence[int], who: str) -> N
     if threads > _THREADS:
         raise BuildError(
             who,
-            f"{symbol} is launched with {threads} threads a block, and a block has at most {_THREADS}",
+            f"{symbol} is launched with {threads} threads per block; the maximum is {_THREADS}",
             do="Return a Launch with a smaller block.",
         )
     a_warp = -(-registers * _WARP // _GRANULE) * _GRANULE
@@ -88,6 +88,6 @@ def check_launch(cubin: bytes, symbol: str, block: Sequence[int], who: str) -> N
     if needed > _REGISTERS:
         raise BuildError(
             who,
-            f"{symbol} takes {registers} registers a thread: {needed} for {threads} threads, and a multiprocessor has {_REGISTERS}",
+            f"{symbol} needs {registers} registers per thread, {needed} for {threads} threads; a multiprocessor has {_REGISTERS}",
             do=f"Launch smaller blocks, or write __launch_bounds__({threads}) so that the compiler keeps to fewer.",
         )

@@ -1,6 +1,4 @@
-"""How each pointwise op is written over the prelude (``expr`` has the table of them). Each prepares its operands as the reference interpreter
-does (``ir/interp/rule.py``).
-"""
+"""Writers of pointwise ops over the prelude; ``expr`` has the table."""
 
 from __future__ import annotations
 
@@ -9,7 +7,16 @@ from collections.abc import Callable, Mapping
 
 from ..ir.ops._types import float_of
 from ..types import DType
-from .expr_terms import STORAGE, Site, Term, compute_type, converted, element_type, literal, promoted_type
+from .expr_terms import (
+    STORAGE,
+    ExprTerm,
+    PointwiseCall,
+    compute_type,
+    converted,
+    element_type,
+    literal,
+    promoted_type,
+)
 
 __all__ = [
     "Write",
@@ -43,18 +50,18 @@ __all__ = [
 ]
 
 
-Write = Callable[[Site], str]
+Write = Callable[[PointwiseCall], str]
 
 
 def real(function: str) -> Write:
-    """A function of a real number; whole ones become float32."""
-    return lambda s: f"{function}({s.real()})"
+    """Write a function of a real number; integers become float32."""
+    return lambda s: f"{s.function(function)}({s.real()})"
 
 
 def own(function: str) -> Write:
-    """Within the operand's own type; bool is whole and positive already."""
+    """Write a function in the operand's own type. Of a bool it is the identity."""
 
-    def write(s: Site) -> str:
+    def write(s: PointwiseCall) -> str:
         x = s.term(0)
         return x.text if x.dtype is DType.BOOL else f"{function}({x.text})"
 
@@ -62,9 +69,9 @@ def own(function: str) -> Write:
 
 
 def sign(symbol: str, logical: str = "") -> Write:
-    """``+`` and the like in the promoted type; of bool what ``logical`` says."""
+    """Write an operator in the promoted type; for bool, ``logical``."""
 
-    def write(s: Site) -> str:
+    def write(s: PointwiseCall) -> str:
         dtype = s.promoted
         a, b = s.together(dtype, exact=True)
         return f"{a} {logical if dtype is DType.BOOL else symbol} {b}"
@@ -73,9 +80,9 @@ def sign(symbol: str, logical: str = "") -> Write:
 
 
 def common(function: str, logical: str = "") -> Write:
-    """A function of two in the promoted type; of bool what ``logical`` says."""
+    """Write a function of two operands in the promoted type; for bool, ``logical``."""
 
-    def write(s: Site) -> str:
+    def write(s: PointwiseCall) -> str:
         dtype = s.promoted
         a, b = s.together(dtype)
         return f"{a} {logical} {b}" if dtype is DType.BOOL and logical else f"{function}({a}, {b})"
@@ -84,9 +91,9 @@ def common(function: str, logical: str = "") -> Write:
 
 
 def compare(symbol: str) -> Write:
-    """Bool as 0 and 1, since true is -1 in a mask."""
+    """Write a comparison. Bool operands are compared as 0 and 1, since true is -1 in a mask."""
 
-    def write(s: Site) -> str:
+    def write(s: PointwiseCall) -> str:
         dtype = s.promoted
         a, b = s.together(DType.UINT8 if dtype is DType.BOOL else dtype)
         return f"truth({a} {symbol} {b})"
@@ -95,26 +102,26 @@ def compare(symbol: str) -> Write:
 
 
 def logical(symbol: str) -> Write:
-    """Of truth values."""
+    """Write an operator on truth values."""
 
-    def write(s: Site) -> str:
+    def write(s: PointwiseCall) -> str:
         return f" {symbol} ".join(converted(t, DType.BOOL) for t in s.terms if t is not None)
 
     return write
 
 
 def quotient(write: str) -> Write:
-    """A text of two real numbers ``a`` and ``b``."""
+    """Write a text of two real numbers ``a`` and ``b``."""
 
-    def text(s: Site) -> str:
+    def text(s: PointwiseCall) -> str:
         a, b = s.together(float_of(s.promoted), exact=True)
         return write.format(a=a, b=b)
 
     return text
 
 
-def div(s: Site) -> str:
-    """True, truncated or floored division."""
+def div(s: PointwiseCall) -> str:
+    """Write true, truncated or floored division."""
     mode = s.attrs["rounding_mode"]
     if mode is None:
         return quotient("{a} / {b}")(s)
@@ -128,8 +135,8 @@ def div(s: Site) -> str:
 _POWERS: Mapping[float, str] = {1: "{x}", 2: "{x} * {x}", 3: "{x} * {x} * {x}", -1: "reciprocal({x})"}
 
 
-def power(s: Site) -> str:
-    """A power; small whole exponents as products."""
+def power(s: PointwiseCall) -> str:
+    """Write a power; small integer exponents as products."""
     dtype, n = s.promoted, s.term(1).number
     a, b = s.together(dtype, exact=True)
     if not dtype.is_float:
@@ -139,15 +146,15 @@ def power(s: Site) -> str:
     return f"pow({a}, {b})"
 
 
-def where(s: Site) -> str:
-    """One of two by a bool."""
+def where(s: PointwiseCall) -> str:
+    """Write a selection by a bool."""
     dtype = promoted_type(s.terms[1:])
     a, b = (converted(t, dtype) for t in s.terms[1:] if t is not None)
     return f"select({converted(s.term(0), DType.BOOL)}, {a}, {b})"
 
 
-def clamp(s: Site) -> str:
-    """Between two limits, either of which may be absent."""
+def clamp(s: PointwiseCall) -> str:
+    """Write a clamp to two limits, either of which may be absent."""
     dtype = s.promoted
     x, low, high = (None if t is None else converted(t, dtype) for t in (*s.terms, None, None)[:3])
     above = x if low is None else f"{x} | {low}" if dtype is DType.BOOL else f"maximum({x}, {low})"
@@ -160,14 +167,14 @@ def clamp(s: Site) -> str:
     )
 
 
-def cast(s: Site) -> str:
-    """To a narrow float it rounds, there and then."""
+def cast(s: PointwiseCall) -> str:
+    """Write a cast. A cast to a narrow float rounds at once."""
     x, to = s.term(0), s.dtype
     return x.text if x.dtype is to else converted(x, to)
 
 
-def bitcast(s: Site) -> str:
-    """The same bits in a type of the same size."""
+def bitcast(s: PointwiseCall) -> str:
+    """Write a reinterpretation of the bits in a type of the same size."""
     x, narrow = s.term(0), (DType.FLOAT16, DType.BFLOAT16)
     if DType.BOOL in (x.dtype, s.dtype):
         return converted(x, s.dtype)
@@ -177,37 +184,37 @@ def bitcast(s: Site) -> str:
     return f"bitcast<{compute_type(s.dtype)}>({text})"
 
 
-def isnan(s: Site) -> str:
-    """Whether it is no number."""
+def isnan(s: PointwiseCall) -> str:
+    """Write a test for NaN."""
     x = s.term(0)
     return f"truth({x.text} != {x.text})"
 
 
-def isinf(s: Site) -> str:
-    """Whether it is infinite; whole numbers never are."""
+def isinf(s: PointwiseCall) -> str:
+    """Write a test for infinity; integers are never infinite."""
     x = s.term(0)
     if not x.dtype.is_float:
         return f"truth({x.text} != {x.text})"
     tests = [
-        f"({x.text} == {converted(Term('', x.dtype, 0, sign * math.inf), x.dtype)})"
-        for sign, asked in ((1, s.attrs["positive"]), (-1, s.attrs["negative"]))
-        if asked
+        f"({x.text} == {converted(ExprTerm('', x.dtype, 0, sign * math.inf), x.dtype)})"
+        for sign, wanted in ((1, s.attrs["positive"]), (-1, s.attrs["negative"]))
+        if wanted
     ]
     return f"truth({' | '.join(tests) or f'{x.text} != {x.text}'})" if tests else "splat<boolean<N>>(0)"
 
 
-def logical_not(s: Site) -> str:
-    """Whether it is zero."""
+def logical_not(s: PointwiseCall) -> str:
+    """Write a test for zero."""
     return f"negated({converted(s.term(0), DType.BOOL)})"
 
 
-def bitwise_not(s: Site) -> str:
-    """Every bit turned; of bool the other one."""
+def bitwise_not(s: PointwiseCall) -> str:
+    """Write the bitwise complement; for bool, the negation."""
     return logical_not(s) if s.term(0).dtype is DType.BOOL else f"~{s.term(0).text}"
 
 
-def rounded(s: Site) -> str:
-    """To the nearest whole number, or to decimals, halves to even."""
+def rounded(s: PointwiseCall) -> str:
+    """Write rounding to an integer, or to decimals, with ties to even."""
     x, decimals = s.term(0), s.attrs["decimals"]
     if not x.dtype.is_float or not decimals:
         return own("rint")(s)
@@ -215,14 +222,14 @@ def rounded(s: Site) -> str:
     return f"round_to({x.text}, ({kind})1e{abs(decimals)}, {'true' if decimals > 0 else 'false'})"
 
 
-def number_of(s: Site, value: float) -> str:
-    """A number in the type of the op's real operand."""
+def number_of(s: PointwiseCall, value: float) -> str:
+    """Return a number in the type of the op's real operand."""
     dtype = float_of(s.term(0).dtype)
-    return converted(Term("", dtype, 0, value), dtype, DType.FLOAT32 if dtype.bits < 32 else dtype)
+    return converted(ExprTerm("", dtype, 0, value), dtype, DType.FLOAT32 if dtype.bits < 32 else dtype)
 
 
-def elu(s: Site) -> str:
-    """ELU, CELU and SELU: linear above zero, exponential below."""
+def elu(s: PointwiseCall) -> str:
+    """Write ELU, CELU and SELU: linear above zero, exponential below."""
     x = s.real()
 
     def n(value: float) -> str:
@@ -235,47 +242,47 @@ def elu(s: Site) -> str:
     return f"select({x} > {n(0)}, {_sure(s, above)}, {_sure(s, below)})"
 
 
-def _sure(s: Site, text: str) -> str:
-    """A text whose C++ type is that of the operand: scalars of narrow types would widen."""
+def _sure(s: PointwiseCall, text: str) -> str:
+    """Cast a text to the operand's C++ type, since scalars of narrow types are promoted."""
     return f"({compute_type(float_of(s.term(0).dtype))})({text})"
 
 
-def leaky(s: Site) -> str:
-    """A slope below zero."""
+def leaky(s: PointwiseCall) -> str:
+    """Write a leaky ReLU."""
     x, slope = s.real(), number_of(s, s.attrs["negative_slope"])
     return f"select({x} > {number_of(s, 0)}, {x}, {_sure(s, f'{x} * {slope}')})"
 
 
-def hardsigmoid(s: Site) -> str:
-    """A line, clipped to 0 and 1."""
+def hardsigmoid(s: PointwiseCall) -> str:
+    """Write a linear function, clipped to 0 and 1."""
     inner = f"{s.real()} * {number_of(s, s.attrs['alpha'])} + {number_of(s, s.attrs['beta'])}"
     return f"clip({_sure(s, inner)}, {number_of(s, 0)}, {number_of(s, 1)})"
 
 
-def hardswish(s: Site) -> str:
-    """X times a line that is clipped to 0 and 1."""
+def hardswish(s: PointwiseCall) -> str:
+    """Write x times a linear function that is clipped to 0 and 1."""
     x = s.real()
     return f"{x} * clip({_sure(s, f'{x} + {number_of(s, 3)}')}, {number_of(s, 0)}, {number_of(s, 6)}) / {number_of(s, 6)}"
 
 
-def softplus(s: Site) -> str:
-    """log(1 + exp(beta x)) / beta; the line itself from a threshold on."""
+def softplus(s: PointwiseCall) -> str:
+    """Write log(1 + exp(beta x)) / beta; linear above a threshold."""
     kind, threshold = element_type(float_of(s.term(0).dtype)), s.attrs["threshold"]
     limit = math.inf if threshold is None else threshold
     return f"softplus({s.real()}, ({kind}){s.attrs['beta']!r}, ({kind}){literal(limit, DType.FLOAT64)})"
 
 
-def prelu(s: Site) -> str:
-    """A slope below zero that is an operand."""
+def prelu(s: PointwiseCall) -> str:
+    """Write a leaky ReLU whose slope is an operand."""
     x, slope = s.term(0).text, converted(s.term(1), s.term(0).dtype)
     return f"select({x} > splat<decltype(+{x})>(0), {x}, ({compute_type(s.dtype)})({x} * {slope}))"
 
 
-def silu_mul(s: Site) -> str:
-    """Silu of the first times the second."""
-    return f"silu({s.real(0)}) * {s.real(1)}"
+def silu_mul(s: PointwiseCall) -> str:
+    """Write SiLU of the first operand times the second."""
+    return f"{s.function('silu')}({s.real(0)}) * {s.real(1)}"
 
 
-def gelu(s: Site) -> str:
-    """By the error function, or by its approximation with tanh."""
+def gelu(s: PointwiseCall) -> str:
+    """Write GELU by the error function, or by its tanh approximation."""
     return real("gelu_tanh" if s.attrs["approximate"] == "tanh" else "gelu")(s)

@@ -1,4 +1,4 @@
-"""Softmax, norms and reductions as formulas: pointwise operations and the six plain reductions over one set of dims.
+"""Softmax, norms and reductions as formulas: pointwise operations and six plain reductions over one set of dims.
 
     softmax      exp(x - max) / sum(exp(x - max))
     layer_norm   d = x - mean; d * rsqrt(mean(d * d) + eps) * weight + bias
@@ -17,24 +17,24 @@ from ..ir.attributes import Attrs
 from ..types import DType
 
 if TYPE_CHECKING:
-    from .body import Body
+    from .body import LoopBody
 
 __all__ = ["FORMULAS", "PLAIN", "is_row", "moments", "normalized", "row_axes", "widest"]
 
 Names: TypeAlias = "tuple[str, ...]"
-Formula: TypeAlias = "Callable[[Body, str, Sequence[str | None], Attrs, DType], Names]"
+Formula: TypeAlias = "Callable[[LoopBody, str, Sequence[str | None], Attrs, DType], Names]"
 
 PLAIN = ("sum", "prod", "amax", "amin", "any", "all", "top")
 """Reductions that loops compute; every other one is a formula over them. ``top`` is amax where a NaN need not be seen."""
 
 
 def is_row(op: str) -> bool:
-    """Whether an op reduces over dims and has a formula."""
+    """Return True if an op reduces over dims and has a formula."""
     return op in FORMULAS
 
 
 def row_axes(op: str, attrs: Attrs, rank: int) -> tuple[int, ...]:
-    """The dims that an op of this table reduces over."""
+    """Return the dims that an op of this table reduces over."""
     if op in ("layer_norm", "rms_norm"):
         shape = attrs["normalized_shape"]
         assert isinstance(shape, tuple)
@@ -45,23 +45,23 @@ def row_axes(op: str, attrs: Attrs, rank: int) -> tuple[int, ...]:
 
 
 def widest(dtype: DType) -> DType:
-    """What values of a dtype are computed in."""
+    """Return the dtype in which values of a dtype are computed."""
     return DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
 
 
-def _cast(b: Body, x: str, dtype: DType) -> str:
+def _cast(b: LoopBody, x: str, dtype: DType) -> str:
     return x if b.dtype(x) is dtype else b.emit("cast", x, dtype=dtype)
 
 
-def _real(b: Body, x: str, dtype: object = None) -> str:
-    """As float32 or float64; first as ``dtype``, which may round."""
+def _real(b: LoopBody, x: str, dtype: object = None) -> str:
+    """Convert to float32 or float64; first to ``dtype``, which may round."""
     if isinstance(dtype, DType):
         x = _cast(b, x, dtype)
     own = b.dtype(x)
     return x if own.is_float and own is not DType.FLOAT64 else _cast(b, x, widest(own))
 
 
-def _two(b: Body, op: str, x: str, y: str | float, dtype: DType) -> str:
+def _two(b: LoopBody, op: str, x: str, y: str | float, dtype: DType) -> str:
     attrs = {"rounding_mode": None} if op == "div" else {}
     return b.emit(op, x, y, dtype=dtype, **attrs)
 
@@ -70,9 +70,9 @@ def _two(b: Body, op: str, x: str, y: str | float, dtype: DType) -> str:
 
 
 def _total(kind: str) -> Formula:
-    """``sum``, ``prod``: in ``dtype`` if it is given, integers and bool else in int64."""
+    """Return the formula of ``sum`` or ``prod``, in ``dtype`` if given, otherwise integers and bool in int64."""
 
-    def formula(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+    def formula(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
         x = _cast(b, x, dtype)
         wide = widest(dtype) if dtype.is_float else dtype
         return (b.reduce(kind, x, wide),)
@@ -81,7 +81,7 @@ def _total(kind: str) -> Formula:
 
 
 def _extreme(kind: str) -> Formula:
-    def formula(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+    def formula(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
         if dtype is DType.BOOL:
             return (b.reduce("any" if kind == "amax" else "all", x, dtype),)
         return (b.reduce(kind, x, dtype),)
@@ -90,17 +90,17 @@ def _extreme(kind: str) -> Formula:
 
 
 def _truth(kind: str) -> Formula:
-    def formula(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+    def formula(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
         return (b.reduce(kind, _cast(b, x, DType.BOOL), DType.BOOL),)
 
     return formula
 
 
-def _mean_of(b: Body, x: str, dtype: DType) -> str:
+def _mean_of(b: LoopBody, x: str, dtype: DType) -> str:
     return _two(b, "div", b.reduce("sum", x, dtype), float(b.count), dtype)
 
 
-def _mean(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+def _mean(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     if isinstance(attrs["dtype"], DType):
         x = _cast(b, x, attrs["dtype"])
     if not b.dtype(x).is_float:  # whole numbers beyond float32's
@@ -108,13 +108,13 @@ def _mean(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DTyp
     return (_mean_of(b, _real(b, x), widest(dtype)),)
 
 
-def _centred(b: Body, x: str, wide: DType) -> tuple[str, str]:
-    """The mean, and x less the mean."""
+def _centred(b: LoopBody, x: str, wide: DType) -> tuple[str, str]:
+    """Return the mean, and x minus the mean."""
     mean = _mean_of(b, x, wide)
     return mean, _two(b, "sub", x, mean, wide)
 
 
-def _var(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+def _var(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     wide, correction = widest(dtype), attrs["correction"]
     assert isinstance(correction, int | float)
     _, d = _centred(b, _real(b, x), wide)
@@ -122,7 +122,7 @@ def _var(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType
     return (_two(b, "div", squares, float(max(b.count - correction, 0.0)), wide),)
 
 
-def _logsumexp(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+def _logsumexp(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     wide = widest(dtype)
     x = _real(b, x)
     top = b.reduce("top", x, wide)
@@ -132,7 +132,7 @@ def _logsumexp(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype:
     return (_two(b, "add", b.emit("log", b.reduce("sum", raised, wide), dtype=wide), finite, wide),)
 
 
-def _vector_norm(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+def _vector_norm(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     wide, order = widest(dtype), attrs["ord"]
     assert isinstance(order, int | float)
     x = _real(b, x)
@@ -155,19 +155,19 @@ def _vector_norm(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtyp
 # ── softmax ──
 
 
-def _shifted(b: Body, x: str, attrs: Attrs, wide: DType) -> str:
+def _shifted(b: LoopBody, x: str, attrs: Attrs, wide: DType) -> str:
     x = _real(b, x, attrs["dtype"])
     return _two(b, "sub", x, b.reduce("top", x, wide), wide)
 
 
-def _softmax(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+def _softmax(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     wide = widest(dtype)
     raised = b.emit("exp", _shifted(b, x, attrs, wide), dtype=wide)
     share = b.emit("reciprocal", b.reduce("sum", raised, wide), dtype=wide)
     return (_two(b, "mul", raised, share, wide),)
 
 
-def _log_softmax(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+def _log_softmax(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     wide = widest(dtype)
     shifted = _shifted(b, x, attrs, wide)
     total = b.reduce("sum", b.emit("exp", shifted, dtype=wide), wide)
@@ -177,33 +177,33 @@ def _log_softmax(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtyp
 # ── norms ──
 
 
-def _affine(b: Body, y: str, weight: str | None, bias: str | None, wide: DType) -> str:
+def _affine(b: LoopBody, y: str, weight: str | None, bias: str | None, wide: DType) -> str:
     y = y if weight is None else _two(b, "mul", y, _real(b, weight), wide)
     return y if bias is None else _two(b, "add", y, _real(b, bias), wide)
 
 
-def moments(b: Body, x: str, wide: DType) -> tuple[str, str, str]:
-    """The mean over the reduced dims, x less the mean, and the variance (over the count)."""
+def moments(b: LoopBody, x: str, wide: DType) -> tuple[str, str, str]:
+    """Return the mean over the reduced dims, x minus the mean, and the variance (over the count)."""
     mean, d = _centred(b, _real(b, x), wide)
     return mean, d, _mean_of(b, _two(b, "mul", d, d, wide), wide)
 
 
 def normalized(
-    b: Body, x: str, weight: str | None, bias: str | None, eps: object, wide: DType
+    b: LoopBody, x: str, weight: str | None, bias: str | None, eps: object, wide: DType
 ) -> tuple[str, str, str]:
-    """Zero mean and unit variance over the reduced dims, scaled and shifted; the mean; 1 / std."""
+    """Return x normalized over the reduced dims, scaled and shifted; the mean; 1 / std."""
     assert isinstance(eps, int | float)
     mean, d, variance = moments(b, x, wide)
     rstd = b.emit("rsqrt", _two(b, "add", variance, float(eps), wide), dtype=wide)
     return _affine(b, _two(b, "mul", d, rstd, wide), weight, bias, wide), mean, rstd
 
 
-def _layer_norm(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+def _layer_norm(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     weight, bias = (*rest, None, None)[:2]
     return normalized(b, x, weight, bias, attrs["eps"], widest(dtype))
 
 
-def _rms_norm(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+def _rms_norm(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     wide, eps = widest(dtype), attrs["eps"]
     assert isinstance(eps, int | float)
     x = _real(b, x)
@@ -215,8 +215,8 @@ def _rms_norm(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: 
 # ── places ──
 
 
-def _found(b: Body, x: str, kind: str, last: bool) -> tuple[str, str]:
-    """The extreme value, and the first (or last) place where it stands; NaN counts as extreme."""
+def _found(b: LoopBody, x: str, kind: str, last: bool) -> tuple[str, str]:
+    """Return the extreme value and its first (or last) index; NaN counts as extreme."""
     if b.dtype(x) is DType.BOOL:
         x = _cast(b, x, DType.UINT8)
     top = b.reduce(kind, x, b.dtype(x))
@@ -230,20 +230,20 @@ def _found(b: Body, x: str, kind: str, last: bool) -> tuple[str, str]:
 
 
 def _place(kind: str) -> Formula:
-    def formula(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+    def formula(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
         return (_found(b, x, kind, attrs["last"] is True)[1],)
 
     return formula
 
 
 def _with_place(kind: str) -> Formula:
-    def formula(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+    def formula(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
         return _found(b, x, kind, False)
 
     return formula
 
 
-def _hardmax(b: Body, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
+def _hardmax(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     here = b.emit("eq", b.position(), _found(b, x, "amax", False)[1], dtype=DType.BOOL)
     return (b.emit("cast", here, dtype=dtype),)
 

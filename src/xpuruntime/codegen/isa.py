@@ -1,4 +1,4 @@
-"""Instruction-set levels of CPUs: how wide vectors are, what a machine must have, and what a C++ compiler is told.
+"""Instruction-set levels of CPUs: vector width, required CPU features and compiler options.
 
 The x86-64 levels are those of the System V psABI ("micro-architecture levels"); feature names are those of ``xpu doctor``.
 """
@@ -15,7 +15,7 @@ __all__ = ["LEVELS", "IsaLevel", "best_level", "own_level"]
 
 @dataclass(frozen=True, slots=True)
 class IsaLevel:
-    """One level.
+    """One instruction-set level.
 
     vector_bytes: bytes of one vector register; ``features``: what CPUID (or the auxiliary vector) must say;
     march_flags: the compiler's options; ``binary_format``: of what comes out; ``config``: sizes that suit it.
@@ -30,7 +30,7 @@ class IsaLevel:
     config: TargetConfig
 
     def lanes(self, item_bytes: int = 4) -> int:
-        """Elements of one vector."""
+        """Return the elements of one vector."""
         return self.vector_bytes // item_bytes
 
 
@@ -70,7 +70,7 @@ LEVELS: dict[str, IsaLevel] = {
 
 
 def best_level(architecture: str, features: Collection[str]) -> IsaLevel | None:
-    """The first level whose every feature is there; None for a machine below all of them."""
+    """Return the first level whose features are all present; None if there is none."""
     have = frozenset(features)
     for level in LEVELS.values():
         if level.architecture == architecture and level.features <= have:

@@ -1,4 +1,4 @@
-"""Moves: boxes of elements that change their place, and the loops that carry them.
+"""Moves: loops that copy boxes of elements.
 
 A ``Place`` says where the elements of a box lie in one argument of a kernel: a stride per dim, as NumPy's views have them. A
 ``Move`` carries one box from a place (or a constant) to another; ``Lookup`` adds a place that an index tensor names. Permuting,
@@ -18,7 +18,7 @@ __all__ = ["Lookup", "Move", "Place", "bits_type", "carried", "element_bytes", "
 
 @dataclass(frozen=True, slots=True)
 class _Dim:
-    """A loop: its length, and how far each track goes per step: target, source, then every lookup."""
+    """A loop: its length, and the step of each track: target, source, then every lookup."""
 
     length: int
     steps: tuple[int, ...]
@@ -26,7 +26,7 @@ class _Dim:
 
 @dataclass(frozen=True, slots=True)
 class _Nest:
-    """The loops of a move and how they are cut into tasks: ``chunks[d]`` places of loop d belong to one task."""
+    """The loops of a move and their split into tasks: ``chunks[d]`` iterations of loop d per task."""
 
     dims: tuple[_Dim, ...]
     chunks: tuple[int, ...]
@@ -42,7 +42,7 @@ class _Nest:
 
 
 def _nest(move: Move, least: int, tile: int) -> _Nest:
-    """Loops in the order of the target's memory, joined where they can be, cut so that a task moves ``least`` elements or more."""
+    """Return loops in the order of the target's memory, merged if possible, and split so that a task moves at least ``least`` elements."""
     writes = any(x.writes for x in move.lookups)
     source = move.source.strides if move.source else (0,) * len(move.target.shape)
     tracks = [move.target.strides, source, *(x.strides for x in move.lookups)]
@@ -78,24 +78,25 @@ def _nest(move: Move, least: int, tile: int) -> _Nest:
 
 
 def _joined(dims: list[_Dim]) -> list[_Dim]:
-    """Neighbours that every track crosses evenly become one."""
-    kept: list[_Dim] = []
+    """Merge neighbouring loops that every track traverses evenly."""
+    merged: list[_Dim] = []
     for d in dims:
-        if kept and all(a == b * d.length for a, b in zip(kept[-1].steps, d.steps, strict=True)):
-            kept[-1] = _Dim(kept[-1].length * d.length, d.steps)
+        if merged and all(a == b * d.length for a, b in zip(merged[-1].steps, d.steps, strict=True)):
+            merged[-1] = _Dim(merged[-1].length * d.length, d.steps)
         else:
-            kept.append(d)
-    return kept
+            merged.append(d)
+    return merged
 
 
 def carried(moves: Sequence[Move]) -> int:
-    """Elements that moves write."""
+    """Return the number of elements that moves write."""
     return sum(math.prod(m.target.shape) for m in moves)
 
 
 def emit(moves: Sequence[Move], args: Sequence[str], ctype: str, least: int, tile: int) -> tuple[str, int]:
-    """The body of a kernel that makes all moves, and its tasks. ``args`` are the kernel's arguments in order; ``ctype`` is the type
-    of the elements; ``least`` elements make a task; ``tile`` is the edge of a transposing tile. Moves may not depend on each other.
+    """Return the body of a kernel that performs all moves, and its number of tasks. ``args`` are the kernel's arguments in order; ``ctype``
+    is the element type; ``least`` is the minimum of elements per task; ``tile`` is the edge of a transposing tile. Moves must be
+    independent.
     """
     lines, tasks = _arguments(moves, args, ctype), 0
     lines.append("for (int64_t task = begin; task < end; ++task) {")
@@ -132,7 +133,7 @@ def _arguments(moves: Sequence[Move], args: Sequence[str], ctype: str) -> list[s
 
 
 def _sum(start: str | int, terms: Sequence[tuple[str, int]]) -> str:
-    """``a + i0 * 12 + i1``, without what is zero."""
+    """Return ``a + i0 * 12 + i1``, without zero terms."""
     words = [str(start)] if start not in (0, "0") else []
     for name, step in terms:
         if step and name != "0":
@@ -172,7 +173,7 @@ def _nested(
     move: Move, nest: _Nest, ctype: str, low: list[str], high: list[str], depth: int,
     names: list[str], tile: int, known: set[int],
 ) -> list[str]:  # fmt: skip
-    """The loops from ``depth`` inwards; ``names[d]`` is the index of loop d."""
+    """Return the loops from ``depth`` inwards; ``names[d]`` is the index of loop d."""
     lines = []
     for k, lookup in enumerate(move.lookups):  # as far out as it can stand
         if k in known or any(d.steps[2 + k] for d in nest.dims[depth:]):
@@ -232,7 +233,7 @@ def _one(move: Move, nest: _Nest, names: Sequence[str]) -> str:
 
 
 def _run(move: Move, nest: _Nest, ctype: str, low: str, high: str, names: Sequence[str]) -> str:
-    """The innermost loop where its elements lie side by side, or are all one; empty where they do not."""
+    """Return the innermost loop if its elements are contiguous or all equal; otherwise an empty string."""
     depth = len(nest.dims) - 1
     dim = nest.dims[depth]
     if any(dim.steps[2 + k] for k in range(len(move.lookups))):

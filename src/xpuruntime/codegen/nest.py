@@ -1,4 +1,4 @@
-"""Loop nests over strided values: dims in the order of memory, merged where every value allows it, cut into tasks.
+"""Loop nests over strided values: dims in memory order, merged if every value allows it, and split into tasks.
 
 A nest knows nothing of what is computed. ``rows`` counts over all dims but the last; the last is the inner loop of vectors.
 """
@@ -9,34 +9,36 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Nest", "Tasks", "cut", "indented", "nest", "offset_text", "task_loops"]
+__all__ = ["Nest", "TaskSplit", "cut", "indented", "nest", "offset_text", "task_loops"]
 
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """Extents from the outermost to the innermost, and per value how many elements one step of each dim moves on."""
+    """Extents from outermost to innermost, and per value the stride of each dim in elements."""
 
     extents: tuple[int, ...]
     strides: Mapping[str, tuple[int, ...]]
 
     @property
     def rows(self) -> int:
-        """Iterations of all dims but the last."""
+        """Return the iterations of all dims but the last."""
         return math.prod(self.extents[:-1])
 
     @property
     def inner(self) -> int:
-        """Iterations of the last dim."""
+        """Return the iterations of the last dim."""
         return self.extents[-1]
 
     @property
     def elements(self) -> int:
-        """Iterations of all dims."""
+        """Return the iterations of all dims."""
         return math.prod(self.extents)
 
 
 def nest(extents: Sequence[int], strides: Mapping[str, Sequence[int]], order: Sequence[int]) -> Nest:
-    """Dims in ``order``, those of extent 1 left out, neighbours that are one run of every value merged. At least one dim stays."""
+    """Return dims in ``order``, without those of extent 1, and with neighbours merged that are contiguous in every value. At least one dim
+    remains.
+    """
     dims = [d for d in order if extents[d] != 1]
     merged: list[tuple[int, list[int]]] = []  # extent, stride of each value
     names = list(strides)
@@ -52,30 +54,30 @@ def nest(extents: Sequence[int], strides: Mapping[str, Sequence[int]], order: Se
 
 
 @dataclass(frozen=True, slots=True)
-class Tasks:
-    """How a nest is cut: ``rows`` rows a task, or (with ``chunk`` below the inner extent) ``chunk`` elements of one row."""
+class TaskSplit:
+    """The split of a nest into tasks: ``rows`` rows per task, or (if ``chunk`` is below the inner extent) ``chunk`` elements of one row."""
 
     count: int
     rows: int
     chunk: int
 
 
-def cut(space: Nest, least: int, lanes: int) -> Tasks:
-    """Tasks of about ``least`` elements; never fewer than a vector, and at least one task."""
+def cut(space: Nest, least: int, lanes: int) -> TaskSplit:
+    """Split a nest into tasks of about ``least`` elements; at least one vector per task and at least one task."""
     least = max(least, lanes)
     if not space.elements:
-        return Tasks(1, 1, space.inner)
+        return TaskSplit(1, 1, space.inner)
     if space.inner >= 2 * least:
         pieces = space.inner // least
         chunk = math.ceil(math.ceil(space.inner / pieces) / lanes) * lanes
-        return Tasks(space.rows * math.ceil(space.inner / chunk), 1, chunk)
+        return TaskSplit(space.rows * math.ceil(space.inner / chunk), 1, chunk)
     pieces = max(1, space.elements // least)
     rows = math.ceil(space.rows / pieces)
-    return Tasks(math.ceil(space.rows / rows), rows, space.inner)
+    return TaskSplit(math.ceil(space.rows / rows), rows, space.inner)
 
 
 def offset_text(extents: Sequence[int], strides: Sequence[int], index: str = "row") -> str:
-    """``row`` of the outer dims to a value's offset: ``row / 56 * 3136 + row % 56 * 64``; dims that run on are one term."""
+    """Return the offset of ``row`` in a value: ``row / 56 * 3136 + row % 56 * 64``; contiguous dims are one term."""
     terms: list[tuple[int, int, int]] = []  # extent, stride, how many rows one step is
     below = total = math.prod(extents)
     if not total:
@@ -98,12 +100,12 @@ def offset_text(extents: Sequence[int], strides: Sequence[int], index: str = "ro
 
 
 def indented(lines: Sequence[str], by: int = 1) -> list[str]:
-    """Lines two spaces (times ``by``) further in."""
+    """Return lines indented by two spaces times ``by``."""
     return [f"{'  ' * by}{line}" if line else line for line in lines]
 
 
-def task_loops(space: Nest, tasks: Tasks, body: Sequence[str], what: str = "") -> list[str]:
-    """The loop over tasks around a body that reads ``row``, and ``first`` and ``last`` where a task is a piece of a row."""
+def task_loops(space: Nest, tasks: TaskSplit, body: Sequence[str], what: str = "") -> list[str]:
+    """Return the loop over tasks around a body that reads ``row``, and ``first`` and ``last`` if a task is a part of a row."""
     inner, rows = space.inner, space.rows
     what = what or f"rows of {inner}"
     if tasks.chunk < inner:

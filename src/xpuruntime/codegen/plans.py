@@ -1,4 +1,4 @@
-"""A node as a plan: inputs with their places in one space, and the operations on them in order. ``body`` makes it, kernels write it."""
+"""LoopPlan: a node as inputs with their strides in one space, and the operations on them in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..decisions import Reason
 from ..ir.attributes import Attrs, Const
 from ..ir.graph import Graph, Node
 from ..types import DType, TensorSpec
-from .expr_terms import Term
+from .expr_terms import ExprTerm
 from .formulas import is_row
 
 __all__ = [
@@ -19,11 +19,11 @@ __all__ = [
     "POSITION",
     "Dims",
     "Input",
+    "LoopPlan",
     "Operand",
     "Operation",
-    "Plan",
     "Source",
-    "Unfit",
+    "UnsupportedLoop",
     "body_of",
     "shape_of",
     "space_of",
@@ -40,11 +40,11 @@ CONSTANT = "constant"
 
 
 POSITION = -1
-"""As ``Input.operand``: the number of an element within its row, in row-major order of the reduced dims."""
+"""Value of ``Input.operand`` for the index of an element within its row, in row-major order of the reduced dims."""
 
 
-class Unfit(Exception):
-    """A body that no loop nest computes; text and code say why. It never leaves ``supports``."""
+class UnsupportedLoop(Exception):
+    """A body that no loop nest computes; text and code give the reason. ``supports`` catches it."""
 
     def __init__(self, why: str, code: Reason = Reason.SHAPE_UNSUPPORTED) -> None:
         super().__init__(why)
@@ -53,7 +53,7 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An operand read with a stride along each dim of the space (0: it stands still). POSITION: no operand but the offset itself."""
+    """An operand read with a stride along each dim of the space (0 broadcasts). POSITION: no operand, but the offset itself."""
 
     name: str
     operand: int
@@ -64,7 +64,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One op of the body: operands by name (of inputs and operations), or numbers."""
+    """One op of the body. Its operands are names of inputs and operations, or numbers."""
 
     name: str
     op: str
@@ -77,8 +77,8 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is read, what is computed in which order, and the names of the results."""
+class LoopPlan:
+    """Inputs, operations in order of execution, and the names of the results."""
 
     inputs: tuple[Input, ...]
     operations: tuple[Operation, ...]
@@ -87,34 +87,34 @@ class Plan:
     reduced: frozenset[int] = frozenset()
 
     def spec(self, name: str) -> tuple[DType, int]:
-        """Dtype and rank of a name that the plan has."""
+        """Return dtype and rank of a name of the plan."""
         entries: list[Input | Operation] = [*self.inputs, *self.operations]
-        found = next(e for e in entries if e.name == name)
-        return found.dtype, found.rank
+        entry = next(e for e in entries if e.name == name)
+        return entry.dtype, entry.rank
 
-    def term(self, source: Source) -> Term | None:
-        """An operand as a term; the text of a value is its name."""
+    def term(self, source: Source) -> ExprTerm | None:
+        """Return an operand as a term; the text of a value is its name."""
         if source is None:
             return None
         if isinstance(source, str):
             dtype, rank = self.spec(source)
-            return Term(source, dtype, rank)
-        return Term("", DType.FLOAT32, 0, source)
+            return ExprTerm(source, dtype, rank)
+        return ExprTerm("", DType.FLOAT32, 0, source)
 
 
 def shape_of(spec: TensorSpec) -> tuple[int, ...]:
-    """A static shape."""
+    """Return a static shape."""
     return tuple(int(d) for d in spec.shape if isinstance(d, int))
 
 
 def body_of(node: Node) -> Graph | None:
-    """The graph inside a fused node; None for any other node."""
+    """Return the graph inside a fused node; None for any other node."""
     body = node.attrs["body"] if node.op == "fused" else None
     return body if isinstance(body, Graph) else None
 
 
 def space_of(node: Node, operands: Sequence[Operand]) -> tuple[int, ...]:
-    """The space of a node: its first result's shape, or what the largest reduction in it reads."""
+    """Return the space of a node: its first result's shape, or the input shape of its largest reduction."""
     graph = body_of(node)
     if graph is None:
         first = operands[0]
@@ -125,7 +125,7 @@ def space_of(node: Node, operands: Sequence[Operand]) -> tuple[int, ...]:
 
 
 def tensor_of(operand: object) -> TensorSpec:
-    """An operand that is a tensor. Raises Unfit for any other."""
+    """Return an operand that is a tensor. Raises UnsupportedLoop for any other."""
     if not isinstance(operand, TensorSpec):
-        raise Unfit("an operand that is no tensor")
+        raise UnsupportedLoop("an operand is not a tensor")
     return operand

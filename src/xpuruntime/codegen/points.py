@@ -1,4 +1,4 @@
-"""Texts that kernels of single elements or lines share: C types and numbers, an index out of a task, an element's address."""
+"""Text fragments of kernels on single elements or rows: C types and numbers, index arithmetic, element addresses."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ __all__ = [
     "argument",
     "for_tasks",
     "number",
+    "offset",
     "outer_dims",
     "storage",
     "table",
@@ -31,19 +32,19 @@ STORAGE: dict[DType, str] = {
 
 
 def storage(dtype: DType) -> str:
-    """The prelude's storage type. Raises KeyError for a dtype that is only moved."""
+    """Return the prelude's storage type. Raises KeyError for a dtype that kernels only move."""
     return STORAGE[dtype]
 
 
 def argument(name: str, position: int, spec: TensorSpec, *, written: bool = False) -> str:
-    """The line that gives a kernel's argument its type."""
+    """Return the line that gives a kernel's argument its type."""
     const = "" if written else "const "
     kind = storage(spec.dtype)
     return f"{const}{kind} *const {name} = ({const}{kind} *)args[{position}];"
 
 
 def number(value: float | int | bool) -> str:
-    """A number as a C literal: integers exact, floats as doubles."""
+    """Return a number as a C literal: integers exact, floats as doubles."""
     if isinstance(value, bool | int):
         if value == -(2**63):
             return "(-(int64_t)9223372036854775807 - 1)"
@@ -56,13 +57,13 @@ def number(value: float | int | bool) -> str:
 
 
 def table(kind: str, name: str, values: Sequence[float | int]) -> str:
-    """A constant table."""
+    """Return a constant table."""
     body = ", ".join(number(v) for v in values) or "0"
     return f"static const {kind} {name}[] = {{{body}}};"
 
 
 def unravel(shape: Sequence[int], what: str = "task", prefix: str = "i") -> list[str]:
-    """Lines that split a row-major number into indices ``i0``, ``i1`` ..."""
+    """Return lines that split a row-major number into indices ``i0``, ``i1`` ..."""
     lines: list[str] = []
     below = 1
     for d in reversed(range(len(shape))):
@@ -73,19 +74,28 @@ def unravel(shape: Sequence[int], what: str = "task", prefix: str = "i") -> list
 
 
 def address(place: Place, names: Sequence[str]) -> str:
-    """Where an element lies: ``in0 + 3 + i0 * 4``."""
-    words = [place.arg] + ([str(place.offset)] if place.offset else [])
-    words += [
-        n if s == 1 else f"{n} * {s}" for n, s in zip(names, place.strides, strict=True) if s and n != "0"
+    """Return the address of an element: ``in0 + 3 + i0 * 4``."""
+    return " + ".join([place.arg, *_steps(place, names)])
+
+
+def offset(place: Place, names: Sequence[str]) -> str:
+    """Return the offset of an element in its argument: ``3 + i0 * 4``."""
+    return " + ".join(_steps(place, names)) or "0"
+
+
+def _steps(place: Place, names: Sequence[str]) -> list[str]:
+    steps = zip(names, place.strides, strict=True)
+    return [
+        *([str(place.offset)] if place.offset else []),
+        *(name if stride == 1 else f"{name} * {stride}" for name, stride in steps if stride and name != "0"),
     ]
-    return " + ".join(words)
 
 
 def outer_dims(shape: Sequence[int], dim: int) -> tuple[int, ...]:
-    """The shape without a dim."""
+    """Return the shape without a dim."""
     return (*shape[:dim], *shape[dim + 1 :])
 
 
 def for_tasks(lines: Sequence[str]) -> str:
-    """A loop over the kernel's tasks."""
+    """Return a loop over the kernel's tasks."""
     return "\n".join(["for (int64_t task = begin; task < end; ++task) {", *(f"  {x}" for x in lines), "}"])

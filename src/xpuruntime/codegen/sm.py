@@ -1,4 +1,4 @@
-"""NVIDIA GPUs by compute capability: what a kernel may use, and how NVRTC is told.
+"""NVIDIA GPUs by compute capability: the features and limits of each, and its NVRTC option.
 
 Figures: CUDA C++ Programming Guide, "Compute Capabilities" (table of technical specifications per compute capability).
 """
@@ -15,43 +15,48 @@ __all__ = ["LEVELS", "SmLevel", "sm_level"]
 class SmLevel:
     """One compute capability.
 
-    name:          ``sm_90``, as targets and binaries say it; ``number``: 90.
-    architecture:  NVRTC's option: ``sm_90a`` has the instructions that only that family has.
-    shared_bytes:  most shared memory of one block, asked for at launch; ``threads``: resident threads of a multiprocessor.
-    wgmma, tma:    Hopper's asynchronous products and copies.
+    name:             ``sm_90``, as targets and binaries name it; ``number``: 90.
+    architecture:     NVRTC's option. ``sm_90a`` enables the instructions that only that architecture has.
+    num_sms:          multiprocessors that code for a GPU of this capability assumes if no GPU is named: those of one data-center GPU.
+    smem_per_block:   maximum shared memory of a block in bytes, by opt-in at launch.
+    max_cluster_size: maximum blocks of a cluster that every GPU of this capability supports; 1 without clusters.
+    threads:          maximum resident threads per multiprocessor.
+    wgmma, tma:       Hopper's asynchronous matrix products and bulk copies.
     """
 
     name: str
     number: int
     architecture: str
-    shared_bytes: int
+    num_sms: int
+    smem_per_block: int
+    max_cluster_size: int = 1
     threads: int = 2048
     wgmma: bool = False
     tma: bool = False
 
     @property
     def bf16(self) -> bool:
-        """Whether tensor cores take bfloat16."""
+        """True if tensor cores take bfloat16."""
         return self.number >= 80
 
 
-# From the least to the most that a device must be. A binary runs on devices of its major number with its minor number or more;
-# one compiled for an "a" architecture on exactly that.
+# In ascending order. A binary runs on devices of its major number with its minor number or a higher one; a binary for an "a" architecture
+# runs on exactly that capability. Default counts: A100, A10, L40S, H100 SXM and H200, B200, RTX 5090.
 LEVELS: dict[str, SmLevel] = {
     level.name: level
     for level in (
-        SmLevel("sm_80", 80, "sm_80", 163 * 1024),
-        SmLevel("sm_86", 86, "sm_86", 99 * 1024, threads=1536),
-        SmLevel("sm_89", 89, "sm_89", 99 * 1024, threads=1536),
-        SmLevel("sm_90", 90, "sm_90a", 227 * 1024, wgmma=True, tma=True),
-        SmLevel("sm_100", 100, "sm_100", 227 * 1024, tma=True),
-        SmLevel("sm_120", 120, "sm_120", 99 * 1024, threads=1536, tma=True),
+        SmLevel("sm_80", 80, "sm_80", 108, 163 * 1024),
+        SmLevel("sm_86", 86, "sm_86", 72, 99 * 1024, threads=1536),
+        SmLevel("sm_89", 89, "sm_89", 142, 99 * 1024, threads=1536),
+        SmLevel("sm_90", 90, "sm_90a", 132, 227 * 1024, 8, wgmma=True, tma=True),
+        SmLevel("sm_100", 100, "sm_100", 148, 227 * 1024, 8, tma=True),
+        SmLevel("sm_120", 120, "sm_120", 170, 99 * 1024, 8, threads=1536, tma=True),
     )
 }
 
 
 def sm_level(capability: Sequence[int]) -> SmLevel | None:
-    """The most that a device of compute capability (major, minor) runs; None for one below or beside all of them."""
+    """Return the highest level that a device of compute capability (major, minor) runs; None if it runs none of them."""
     major, minor = capability
     fitting = [v for v in LEVELS.values() if v.number // 10 == major and v.number % 10 <= minor]
     return fitting[-1] if fitting else None

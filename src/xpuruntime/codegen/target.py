@@ -1,7 +1,7 @@
-"""CodegenTarget: what code is generated for. The compiler asks it; a porter writes one (see docs/porting.md).
+"""CodegenTarget: a target of code generation. The compiler calls it; a porter implements one (see docs/how-to/porting-to-a-new-device.md).
 
 The four methods of the porting guide name kernels and their files; ``assemble`` turns the functions that a plan calls into one
-binary. Everything that sizes code stands in ``config`` (TargetConfig), so that a target is data before it is code.
+binary. All sizes of generated code are in ``config`` (TargetConfig).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..program.program import Binary
 from ..targets import TargetConfig
 
 if TYPE_CHECKING:
-    from .own_libraries import OwnLibraries
+    from .local_libraries import LocalLibraries
 
 __all__ = ["PORTABLE", "CodegenTarget"]
 
@@ -32,12 +32,12 @@ PORTABLE = TargetConfig(
     max_threadgroup_3d_z=4,
     max_dispatches_per_batch=1000,
 )
-"""Sizes for a target that says nothing of itself: no padding, and groups that every device has."""
+"""Sizes for a target without its own: no padding, and thread groups that every device supports."""
 
 
 class CodegenTarget(ABC):
-    """One target. ``name`` is what plans and binaries carry: ``cpu:x86-64-v4``, ``npu-sim:edge``; a backend of the kind before the
-    colon runs them.
+    """One target. ``name`` is recorded in plans and binaries: ``cpu:x86-64-v4``, ``npu-sim:edge``. A backend of the kind before the colon
+    runs them.
 
     kind:        which of our own kernels are written for it (``cpu``, ``cuda``); empty for a target that brings its own.
     takes_fused: whether there are kernels for what passes make of a model: fused nodes, values that lie in other orders. Without, the
@@ -57,27 +57,27 @@ class CodegenTarget(ABC):
     any_layout: frozenset[str] = frozenset()
     few_rows: int = 8
     place_alignment: int = 1
-    libraries: OwnLibraries | None = None
+    libraries: LocalLibraries | None = None
     here: bool = False
 
     @abstractmethod
     def elementwise_kernel(self, kernel_name: str) -> tuple[str, str]:
-        """The entry point and the file of an elementwise kernel (``relu``, ``add`` ...)."""
+        """Return the entry point and the file of an elementwise kernel (``relu``, ``add`` ...)."""
 
     @abstractmethod
     def matmul_kernel(self, is_vec: bool, transpose_b: bool) -> tuple[str, str]:
-        """The entry point and the file of a matrix product; ``is_vec``: the left side is one row."""
+        """Return the entry point and the file of a matrix product; ``is_vec``: the left side is one row."""
 
     @abstractmethod
     def fused_kernel(self, kernel_type: str) -> tuple[str, str]:
-        """The entry point and the file of a kernel of several ops (``softmax``, ``rmsnorm``, ``conv`` ...)."""
+        """Return the entry point and the file of a kernel of several ops (``softmax``, ``rmsnorm``, ``conv`` ...)."""
 
     @abstractmethod
     def shader_source(self, filename: str) -> str:
-        """The text of a kernel file."""
+        """Return the text of a kernel file."""
 
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
-        """One binary of functions (symbol to text) over the named parts of the prelude. Without a toolchain: the texts, as JSON.
+        """Return one binary of functions (symbol to text) over the named parts of the prelude. Without a toolchain: the texts, as JSON.
 
         Raises BuildError with the toolchain's text.
         """
@@ -89,10 +89,10 @@ class CodegenTarget(ABC):
     def assemble_apart(
         self, symbol: str, text: str, parts: Sequence[str] = (), flags: Sequence[str] = ()
     ) -> Binary:
-        """One binary of a whole text that defines ``symbol``, behind the named parts of the prelude; ``flags`` are its compiler's.
+        """Return one binary of a text that defines ``symbol``, after the named parts of the prelude; ``flags`` are passed to the compiler.
 
         Raises BuildError: with the compiler's text, or since the target takes no such texts.
         """
         raise BuildError(
-            self.name, "takes no kernels from texts of users", do="Write a row of the catalogue."
+            self.name, "does not support kernels from user source", do="Add the kernel to the catalogue."
         )

@@ -1,4 +1,4 @@
-"""Toolchains: a C++ text to a shared library, by a compiler that this machine has.
+"""Toolchains: compile a C++ text to a shared library with a compiler of this machine.
 
 Looked for in this order: ``$CXX``, ``g++``, ``clang++``, and ``zig c++`` of the ``ziglang`` package; for another processor than this machine's
 ``$CXX``, ``aarch64-linux-gnu-g++``, ``clang++ --target=...`` and ``zig c++ -target ...``, each of which must prove that it makes code for it.
@@ -56,12 +56,12 @@ _TRIVIAL = "int nothing;"
 
 
 class TextRefused(BuildError):
-    """A compiler that works refuses a text."""
+    """A working compiler rejects a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A C++ compiler: the command that starts it, and what it says of its version."""
+    """A C++ compiler: its command and its version."""
 
     command: tuple[str, ...]
     version: str
@@ -89,7 +89,7 @@ class Toolchain:
         except OSError as error:
             raise BuildError(
                 who,
-                "the generated text cannot be written",
+                "cannot write the generated code",
                 got=f"{tempfile.gettempdir()}: {error.strerror or error}",
                 do="Make room there, or point TMPDIR at another folder.",
             ) from error
@@ -113,7 +113,7 @@ class Toolchain:
             works = done.returncode > 0 and source != _TRIVIAL and self._works(flags, who)
             raise (TextRefused if works else BuildError)(
                 who,
-                f"{self.version} refuses the generated text"
+                f"{self.version} rejects the generated code"
                 if done.returncode > 0
                 else f"{self.version} was ended by signal {-done.returncode}",
                 got=_head(done.stderr),
@@ -135,7 +135,7 @@ class Toolchain:
         return [list(self.command), self.version, facts.st_size, facts.st_mtime_ns, read]
 
     def _works(self, flags: tuple[str, ...], who: str) -> bool:
-        """Whether the compiler makes anything of a text without content, under the same flags."""
+        """Return True if the compiler compiles an empty text under the same flags."""
         try:
             self._build(_TRIVIAL, flags, who)
         except BuildError:
@@ -144,7 +144,7 @@ class Toolchain:
 
 
 def cxx_toolchain(architecture: str = "") -> Toolchain:
-    """The first compiler that makes code for an architecture (``x86_64``, ``aarch64``); this machine's by default.
+    """Return the first compiler that generates code for an architecture (``x86_64``, ``aarch64``); by default this machine's.
 
     Raises BuildError when there is none, with all that were tried.
     """
@@ -186,13 +186,13 @@ def _from_environment() -> tuple[str, ...]:
 
 
 def _cross(architecture: str) -> str:
-    """The name that GCC's compilers for other machines go by."""
+    """Return the name of GCC's cross compiler."""
     return f"{architecture}-linux-gnu-g++"
 
 
 def _candidates(architecture: str) -> list[tuple[str, ...]]:
     named = _from_environment()
-    found = [named] if named else []
+    candidates = [named] if named else []
     zig: tuple[str, ...] = (*python("-m", "ziglang"), "c++")
     if architecture == platform.machine():
         known: list[tuple[str, ...]] = [("g++",), ("clang++",)]
@@ -200,10 +200,10 @@ def _candidates(architecture: str) -> list[tuple[str, ...]]:
         system = f"{architecture}-linux-gnu"
         known = [(_cross(architecture),), ("clang++", f"--target={system}", "-fuse-ld=lld")]
         zig = (*zig, "-target", system)
-    found += [command for command in known if shutil.which(command[0])]
+    candidates += [command for command in known if shutil.which(command[0])]
     if importlib.util.find_spec("ziglang") is not None:
-        found.append(zig)
-    return found
+        candidates.append(zig)
+    return candidates
 
 
 _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of an ELF file, from the System V ABI's list
@@ -211,17 +211,17 @@ _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of an ELF file, from the
 
 @functools.cache
 def _makes_code_for(command: tuple[str, ...]) -> str:
-    """The architecture of what a compiler builds, ``""`` for one that builds nothing: a driver starts even where its linker is not there."""
+    """Return the architecture of a compiler's output; ``""`` if it builds nothing, for example without a linker."""
     try:
-        made = Toolchain(command, "").build(_TRIVIAL)
+        library = Toolchain(command, "").build(_TRIVIAL)
     except BuildError:
         return ""
-    machine = int.from_bytes(made[18:20], "little")
-    return _MACHINES.get(machine, f"ELF machine {machine}") if made[:4] == b"\x7fELF" else "another format"
+    machine = int.from_bytes(library[18:20], "little")
+    return _MACHINES.get(machine, f"ELF machine {machine}") if library[:4] == b"\x7fELF" else "another format"
 
 
 def _version(command: tuple[str, ...]) -> str:
-    """The first line of ``--version``; empty when the command does not work."""
+    """Return the first line of ``--version``; empty if the command does not work."""
     try:
         done = run([*command, "--version"], 60)
     except (OSError, subprocess.TimeoutExpired):
@@ -231,6 +231,6 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def _head(text: str, lines: int = 20) -> str:
-    """The first lines of a compiler's text: what follows mostly repeats it."""
-    kept = text.strip().splitlines()
-    return "\n".join(kept[:lines] + (["..."] if len(kept) > lines else []))
+    """Return the first lines of a compiler's output; later lines mostly repeat them."""
+    head = text.strip().splitlines()
+    return "\n".join(head[:lines] + (["..."] if len(head) > lines else []))

@@ -1,4 +1,4 @@
-"""NVRTC: CUDA C++ texts to CUBINs, without a device or a driver."""
+"""NVRTC: compiles CUDA C++ texts to CUBINs, without a device or a driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NVRTC_FLAGS: tuple[str, ...] = (
     "--no-source-include",
     "-lineinfo",
 )
-"""What every text is compiled with: precise division and square roots, denormals kept, a product and a sum may become one FMA."""
+"""Options of every compilation: precise division and square roots, denormals kept, a product and a sum may become one FMA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Nvrtc:
 
     @property
     def name(self) -> str:
-        """For reports: ``NVRTC 13.0``."""
+        """Return the name for reports: ``NVRTC 13.0``."""
         return f"NVRTC {self.version[0]}.{self.version[1]}"
 
     def build(
@@ -65,15 +65,15 @@ class Nvrtc:
             works, _, _ = _core.nvrtc_compile("", name, arch, flags)
             raise (TextRefused if works.ok else BuildError)(
                 who,
-                f"{self.name} refuses the text for {arch}",
+                f"{self.name} rejects the code for {arch}",
                 got=_said(status.message),
-                do=status.advice or "Mend the kernel's text.",
+                do=status.advice or "Fix the kernel's source.",
             )
         return cubin
 
 
 def nvrtc_toolchain() -> Nvrtc:
-    """NVRTC as this machine has it. Raises BuildError when it has none, with what was tried."""
+    """Return this machine's NVRTC. Raises BuildError with the locations that were tried if there is none."""
     override = env.get_path("XPU_LIBNVRTC")
     return _toolchain("" if override is None else str(override))
 
@@ -90,6 +90,6 @@ def _toolchain(override: str) -> Nvrtc:
 
 
 def _said(message: str, lines: int = 20) -> str:
-    """The head of the compiler's words; they quote the text's lines. What follows mostly repeats it."""
-    kept = message.strip().splitlines()
-    return "\n".join(kept[:lines] + (["..."] if len(kept) > lines else []))
+    """Return the first lines of the compiler's output, which quote the text; later lines mostly repeat them."""
+    head = message.strip().splitlines()
+    return "\n".join(head[:lines] + (["..."] if len(head) > lines else []))

@@ -1,4 +1,4 @@
-"""calls: a kernel's stages as calls over named buffers, and what a lowered graph is as a whole."""
+"""Calls: a kernel's stages over named buffers, and the lowered form of a graph."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..ir import Graph, Node
 from ..ir.family import source_names
 from ..kernels.kernel import Lowered, Stage
 from ..program.program import StateRef
-from .memory import Memory, Use
+from .memory import Memory, MemoryUse
 from .weights import KnownValues
 
-__all__ = ["Call", "Lowering", "calls_of"]
+__all__ = ["LoweredGraph", "StageCall", "calls_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A stage of a kernel with the names of its buffers; ``inputs`` before ``outputs``, as the function takes them.
+class StageCall:
+    """A stage of a kernel with the names of its buffers: ``inputs`` before ``outputs``, in the order of the function's parameters.
 
     because: who chose the kernel, for errors.
     """
@@ -34,21 +34,21 @@ class Call:
     because: str = ""
 
     @property
-    def use(self) -> Use:
-        """What it does to memory."""
-        return Use(self.inputs, self.outputs, self.in_place)
+    def use(self) -> MemoryUse:
+        """Return the call's memory accesses."""
+        return MemoryUse(self.inputs, self.outputs, self.in_place)
 
 
 @dataclass(slots=True)
-class Lowering:
-    """What becomes of one graph on one target.
+class LoweredGraph:
+    """The lowered form of one graph on one target.
 
     inputs, outputs: names of the border's buffers, the same on every target. ``renamed``: values that are outputs under these names.
     declined: kernels and nodes of which this machine's libraries said no.
     """
 
     graph: Graph
-    calls: list[Call]
+    calls: list[StageCall]
     memory: Memory
     known: KnownValues
     decisions: list[Decision]
@@ -61,14 +61,14 @@ class Lowering:
 
 def calls_of(
     kernel: str, node: Node, lowered: Lowered, names: Mapping[str, str], because: str = ""
-) -> list[Call]:
-    """The stages of a lowered node in order. ``names``: the buffer of each argument (``in0``, ``out0``, ``temp0`` ...).
+) -> list[StageCall]:
+    """Return the stages of a lowered node in order. ``names``: the buffer of each argument (``in0``, ``out0``, ``temp0`` ...).
 
     Raises BuildError for a stage that takes a result before an operand.
     """
     in_place = {f"out{o}": f"in{i}" for o, i in lowered.in_place.items()}
     written: set[str] = set()
-    made = []
+    calls = []
     for stage in lowered.stages:
         # A temp is a result of the stage that names it first and an operand of those that follow; counters are always left changed.
         results = [
@@ -84,8 +84,8 @@ def calls_of(
                 got=stage.args,
             )
         written.update(results)
-        made.append(
-            Call(
+        calls.append(
+            StageCall(
                 kernel,
                 stage,
                 tuple(names[a] for a in operands),
@@ -96,7 +96,7 @@ def calls_of(
                 because,
             )
         )
-    return made
+    return calls
 
 
 def _ops(node: Node) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
-"""chooser: which kernel computes a node, by policy; what each offer needs and, where it was measured, how long it takes.
+"""Chooser: selects the kernel of each node by policy, with the workspace and the measured time of each candidate.
 
-Every usable kernel of a node is lowered before one is chosen: its workspace stands in its code only, and writing a kernel's text takes
-a tenth of a millisecond (all of ResNet-50's candidates 5 ms, of BERT's 35 ms, beside one to three seconds of a compile).
+Every usable kernel of a node is lowered before one is chosen, since only its code tells the workspace. That costs little
+(docs/development/runtime-notes.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -18,12 +18,12 @@ from ..ir import Graph, Node
 from ..ir.family import source_names
 from ..kernels.catalogue import answer, failed
 from ..kernels.kernel import Kernel, Lowered, NodeCall
-from ..kernels.user import UserKernel
+from ..kernels.user.kernel import UserKernel
 from ..policies import KernelPolicy, Offer, choose
 from ..policies.pins import parted
 from ..printable import logger
-from .asked import declined
 from .demands import facts_of
+from .library_support import declined
 from .times import KernelTimes
 
 __all__ = ["Chooser", "Chosen", "OffersOf", "workspace_of"]
@@ -34,11 +34,10 @@ OffersOf: TypeAlias = Callable[[NodeCall, CodegenTarget], Sequence[tuple[Kernel,
 _log = logger("xpuruntime.compiler")
 
 Rows: TypeAlias = dict[str, tuple[Kernel, Support]]
-Pin: TypeAlias = Callable[[str, Mapping[str, int]], Kernel]
 
 
 class Chosen(NamedTuple):
-    """A kernel, the node as its code, and who chose it in words."""
+    """A kernel, the code that it generated for a node, and the reason for the choice."""
 
     kernel: Kernel
     lowered: Lowered
@@ -46,12 +45,12 @@ class Chosen(NamedTuple):
 
 
 def workspace_of(lowered: Lowered) -> int:
-    """Bytes that a node's code takes beside operands and results: all its temps, and the largest scratch of one thread."""
+    """Return the bytes that a node's code uses besides operands and results: its temps and the largest scratch of one thread."""
     return sum(lowered.temps) + max((s.scratch_bytes for s in lowered.stages), default=0)
 
 
 class Chooser:
-    """Chooses for the nodes of one graph on one target, and keeps the decisions."""
+    """Selects kernels for the nodes of one graph on one target, and records the decisions."""
 
     def __init__(
         self,
@@ -70,12 +69,12 @@ class Chooser:
         self.declined: list[str] = []
 
     def usable(self, call: NodeCall) -> str:
-        """The first kernel that computes a call, ``""`` for none."""
+        """Return the name of the first kernel that computes a call, ``""`` if there is none."""
         return next((k.name for k, s in self.offers(call, self.target) if s), "")
 
     def choose(self, node: Node, call: NodeCall) -> Chosen:
-        """The kernel for a node. Raises KernelUnavailable (with the decision); InternalError where a forced kernel, or the only one, fails to
-        write its code, and BuildError where that is a user's.
+        """Return the kernel for a node. Raises KernelUnavailable (with the decision); InternalError if a forced kernel, or the only one,
+        fails to generate code; BuildError if that kernel is a user's.
 
         A kernel whose own code fails is passed over, and so is one whose library says that it does not compute the node
         (``CodegenTarget.libraries``); the decision says why.
@@ -108,8 +107,8 @@ class Chooser:
                     if rows[name][1].reason in str(no.got):
                         raise as_error(error, f"compile for {self.target.name}") from error
                 raise
-            kernel, made = rows[chosen][0], code[chosen]
-            why = declined(self.target, kernel.name, call, made) if isinstance(made, Lowered) else ""
+            kernel, lowered = rows[chosen][0], code[chosen]
+            why = declined(self.target, kernel.name, call, lowered) if isinstance(lowered, Lowered) else ""
             if not why:
                 break
             rows[chosen] = kernel, Support.no(Reason.FORBIDDEN, f"the library declines: {why}")
@@ -123,28 +122,27 @@ class Chooser:
                 rows[name][1].reason,
                 kernel.name,
             )
-        if not isinstance(made, Lowered):
+        if not isinstance(lowered, Lowered):
             raise BuildError(
                 f"kernel {kernel.name} for {node.op} %{node.name}",
-                "failed while it wrote its code",
-                got=f"{type(made).__name__}: {made}",
-                do="Mend the kernel, or forbid it in a policy to go on.",
-            ) from made
+                "failed during code generation",
+                got=f"{type(lowered).__name__}: {lowered}",
+                do="Fix the kernel, or forbid it in a policy.",
+            ) from lowered
         assert decision.chosen is not None  # else there was no name to choose
-        return Chosen(kernel, made, decision.chosen.reason)
+        return Chosen(kernel, lowered, decision.chosen.reason)
 
     def _with_pins(self, rows: Rows, call: NodeCall) -> Rows:
-        """Beside the rows of a call, those with pins that the policy names: candidates of their own, which nothing else takes."""
+        """Add the pinned variants that the policy names to the candidates of a call. No other policy selects them."""
         more: Rows = {}
         for name, (plain, values) in self._pinned.items():
-            pin: Pin | None = getattr(rows[plain][0], "pinned", None) if plain in rows else None
-            if pin is not None:
-                made = pin(name, values)
-                more[name] = made, answer(made, call, self.target)
+            pinned = rows[plain][0].pinned(name, values) if plain in rows else None
+            if pinned is not None:
+                more[name] = pinned, answer(pinned, call, self.target)
         return rows | more
 
     def decided(self) -> list[Decision]:
-        """One decision for all nodes that got the same answer for the same reasons."""
+        """Return the decisions, one for all nodes with the same answer and reasons."""
         return [_one_for_all(group) for group in self._decisions.values()]
 
 
@@ -156,7 +154,7 @@ def _kernels_named(layer: KernelPolicy) -> Iterator[str]:
 
 
 def _code(kernel: Kernel, call: NodeCall, target: CodegenTarget) -> Lowered | Exception:
-    """The node as the kernel's code, or what went wrong: an error only where nothing else is left or it is forced."""
+    """Return the kernel's code for the node, or its exception, which matters only if the kernel is forced or the last candidate."""
     try:
         with part(f"kernel {kernel.name}"):
             return kernel.lower(call, target)
@@ -180,8 +178,8 @@ def _offer(
         time_us=time_us,
         workspace_bytes=0 if lowered is None else workspace_of(lowered),
         deterministic=None if lowered is None else lowered.deterministic,
-        on_request=getattr(kernel, "on_request", False),
-        asks=getattr(kernel, "asks", "changes results"),
+        on_request=kernel.on_request,
+        asks=kernel.asks,
     )
 
 
@@ -197,11 +195,11 @@ def _one_for_all(group: Sequence[Decision]) -> Decision:
 
 
 def _at_all(same: Sequence[Candidate]) -> Candidate:
-    """One candidate for several nodes: the largest workspace, and whether it is deterministic at each."""
+    """Merge the candidates of several nodes: the largest workspace, and determinism if it is the same for all."""
     first, facts = same[0], [c.facts for c in same]
     most = max((f.get("workspace_bytes", 0) for f in facts), default=0)
     says = {f.get("deterministic") for f in facts}
-    made: dict[str, object] = {"workspace_bytes": most} if most else {}
+    merged: dict[str, object] = {"workspace_bytes": most} if most else {}
     return replace(
-        first, facts=made | ({"deterministic": says.pop()} if says <= {True} or says <= {False} else {})
+        first, facts=merged | ({"deterministic": says.pop()} if says <= {True} or says <= {False} else {})
     )

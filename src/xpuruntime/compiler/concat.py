@@ -1,8 +1,8 @@
-"""concat: operands of a concatenation are written where the result lies, so that nothing is left to copy.
+"""Concatenation without copies: kernels write operands directly into the result's memory.
 
 An operand then has the result's strides and an offset in its memory. A chain of concatenations (each layer of a DenseNet block appends its
-channels) becomes one buffer in which every link is a longer prefix. Only values that kernels make and read with any strides take
-part: ``works`` is asked for every kernel around with the operand lying so.
+channels) becomes one buffer in which every link is a longer prefix. An operand is placed only if its producer and its readers support
+these strides, which ``works`` tells.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Placement", "place_concats"]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A value lies within another one, ``offset`` bytes from its start."""
+    """A value stored within another one, ``offset`` bytes from its start."""
 
     within: str
     offset: int
@@ -32,13 +32,13 @@ def place_concats(
     known: Container[str] = (),
     alignment: int = 1,
 ) -> dict[str, Placement]:
-    """Placements by value; ``layouts`` is completed with their strides.
+    """Return placements by value, and complete ``layouts`` with their strides.
 
     works: the name of the kernel that computes a node with values lying as these layouts say, empty when none does.
     known: values that no kernel writes, since recipes make them.
     alignment: bytes at whose multiples an operand must begin to lie in the result.
     """
-    placed: dict[str, Placement] = {}
+    placements: dict[str, Placement] = {}
     for node in reversed(graph.nodes):
         if (
             node.outputs[0].name in known
@@ -48,17 +48,17 @@ def place_concats(
         ):
             continue
         whole = node.outputs[0].name
-        base = placed.get(whole, Placement(whole, 0))
-        lying = replace(node.spec, layout=layouts.get(whole)).physical
+        base = placements.get(whole, Placement(whole, 0))
+        whole_layout = replace(node.spec, layout=layouts.get(whole)).physical
         dim, start = node.attrs["dim"], 0
         for operand in node.inputs:
             if not isinstance(operand, str):
                 continue
             spec = graph.spec(operand)
-            offset = base.offset + start * lying.strides[dim] * spec.dtype.bits // 8
+            offset = base.offset + start * whole_layout.strides[dim] * spec.dtype.bits // 8
             aligned = offset % alignment == 0 and operand not in known
-            if aligned and _may_move(graph, node, operand, layouts, lying):
-                layout = Layout(lying.order, lying.alloc)
+            if aligned and _may_move(graph, node, operand, layouts, whole_layout):
+                layout = Layout(whole_layout.order, whole_layout.alloc)
                 changed = {**layouts, operand: layout}
                 around = [
                     n
@@ -67,13 +67,15 @@ def place_concats(
                 ]
                 if all(works(n, layouts) == works(n, changed) != "" for n in around if n.op != "cat"):
                     layouts[operand] = layout
-                    placed[operand] = Placement(base.within, offset)
+                    placements[operand] = Placement(base.within, offset)
             start += int(spec.shape[dim])
-    return placed
+    return placements
 
 
-def _may_move(graph: Graph, node: Node, operand: str, layouts: Mapping[str, Layout], lying: Layout) -> bool:
-    """Whether the operand is a kernel's own result that nobody else has said where to put."""
+def _may_move(
+    graph: Graph, node: Node, operand: str, layouts: Mapping[str, Layout], whole_layout: Layout
+) -> bool:
+    """Return True if a kernel produces the operand and nothing else fixes its memory."""
     producer, spec = graph.producer(operand), graph.spec(operand)
     if producer is None or operand in graph.kept or node.inputs.count(operand) != 1 or spec.dtype.bits < 8:
         return False
@@ -83,11 +85,11 @@ def _may_move(graph: Graph, node: Node, operand: str, layouts: Mapping[str, Layo
         return False
     if any(OPS[n.op].view for n in (producer, *graph.users(operand))):
         return False
-    return replace(spec, layout=layouts.get(operand)).physical.order == lying.order and _is_own(
+    return replace(spec, layout=layouts.get(operand)).physical.order == whole_layout.order and _is_own(
         spec, layouts.get(operand)
     )
 
 
 def _is_own(spec: TensorSpec, layout: Layout | None) -> bool:
-    """Not placed before: it has no strides but its own."""
+    """Return True if the value has its own strides, that is, if it was not placed before."""
     return layout is None or layout.alloc == spec.shape

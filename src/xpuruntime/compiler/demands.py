@@ -1,8 +1,7 @@
-"""demands: what a policy means for the passes, as the plain predicates that passes take.
+"""Demands: a policy as the predicates that passes take.
 
-A rule with ``use`` names a kernel for source nodes. A fusion that would compute such a node within a node of another family would
-take the choice away, so it is blocked, and a decision says so. What a node becomes within its family must be computed by the kernel that is
-forced or preferred for it, too.
+A rule with ``use`` forces a kernel for source nodes. A fusion of such a node into a node of another family would bypass that kernel, so
+it is blocked and a decision records it. A rewrite within the family is allowed only if the forced or preferred kernel also computes the result.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from ..ir.named_dims import named_dims
 from ..kernels import has_kernel, offers
 from ..kernels.catalogue import kernels_of
 from ..kernels.kernel import NodeCall, Operand
-from ..kernels.user import user_kernels
-from ..passes.context import Context
+from ..kernels.user.kernel import user_kernels
+from ..passes.context import PassContext
 from ..policies import KernelPolicy, NodeFacts, Policy
 from ..registered import registered_kernels
 from ..types import DType
@@ -34,7 +33,7 @@ _ANCHORS = ("conv", "matmul", "attention", "softmax", "norm", "reduce", "pool", 
 
 
 def facts_of(graph: Graph | None, node: Node, *, phase: str, device: str) -> NodeFacts:
-    """What rules may ask of a node."""
+    """Return the facts of a node that rules can test."""
     spec = node.outputs[0].spec if node.outputs else None
     return NodeFacts(
         node=node.name,
@@ -48,7 +47,7 @@ def facts_of(graph: Graph | None, node: Node, *, phase: str, device: str) -> Nod
 
 
 class Demands:
-    """A policy's demands on the passes of one graph; collects what it refused."""
+    """A policy's demands on the passes of one graph. It records the fusions that it blocked."""
 
     def __init__(
         self,
@@ -65,14 +64,14 @@ class Demands:
         self._forced = [r for layer in self.kernel.layers for r in layer.rules if r.use]
         self._of_users = bool(registered_kernels()) and bool(self.kernel.layers)
 
-    def context(self) -> Context:
-        """What the passes may do."""
-        return Context(
+    def context(self) -> PassContext:
+        """Return the predicates for the passes."""
+        return PassContext(
             may_fuse=self._may_fuse,
             may_become=self._may_become,
             has_kernel=self._has_kernel,
             computes=self._computes,
-            few_rows=min((t.few_rows for t in self.targets), default=Context().few_rows),
+            few_rows=min((t.few_rows for t in self.targets), default=PassContext().few_rows),
             storage=self._storage,
             peek=lambda weight: weight.array() if weight.data else self.weights.get(weight.name),
         )
@@ -93,7 +92,7 @@ class Demands:
         return Support.yes()
 
     def _storage(self, node: Node) -> DType | None:
-        """Floats of the model's own precision are kept in the demanded one."""
+        """Return the demanded precision for float32 values."""
         spec = node.outputs[0].spec if node.outputs else None
         if self.precision is None or spec is None or spec.dtype is not DType.FLOAT32:
             return None
@@ -134,13 +133,13 @@ class Demands:
         return Support.yes()
 
     def _kernels(self, op: str) -> frozenset[str]:
-        """Kernels of an op that every target has, without their family."""
+        """Return the kernels of an op that every target has, without their family."""
         return frozenset[str].intersection(
             *(frozenset(k.name.partition("/")[2] for k in kernels_of(op, t.kind)) for t in self.targets)
         )
 
     def _names(self, facts: NodeFacts) -> Iterator[str]:
-        """Kernels that the policy names for a node, in its order."""
+        """Yield the kernels that the policy names for a node, in its order."""
         for layer in self.kernel.layers:
             for rule in layer.rules:
                 if rule.matches(facts):
@@ -150,7 +149,7 @@ class Demands:
                     yield from words
 
     def _users_word(self, node: Node, facts: NodeFacts) -> str:
-        """The user's kernel that the policy names for a node, empty for none. A fused node would take the op away from it."""
+        """Return the user's kernel that the policy names for a node, empty if there is none. Fusing the node would bypass that kernel."""
         if not self._of_users:
             return ""
         there = {k.name.partition("/")[2] for t in self.targets for k in user_kernels(node.op, t.kind)}

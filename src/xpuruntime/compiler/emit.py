@@ -1,4 +1,4 @@
-"""emit: calls, memory and recipes as one program. Equal functions become one; their names say what they do."""
+"""Emission: calls, memory and recipes become one program. Equal functions are emitted once, under descriptive names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..faults import part
 from ..kernels.kernel import Built, Unit
 from ..program.kinds import MAX_SIZE
 from ..program.program import Binary, ExecutionPlan, KernelCall
-from .calls import Call, Lowering
+from .calls import LoweredGraph, StageCall
 
 __all__ = ["Code", "plan_of", "symbols_of"]
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"\bKERNEL\b")
 
 
 class Code:
-    """The functions of one target, each once, and the binaries that hold them; several entry points add to it.
+    """The functions of one target, each once, and the binaries that hold them. Several entry points share it.
 
     first: index of the first of these binaries in the program.
     """
@@ -36,7 +36,7 @@ class Code:
         self._apart: dict[str, tuple[int, Built]] = {}
 
     def add(self, stem: str, source: str, parts: frozenset[str]) -> str:
-        """The symbol of a function text that is called KERNEL, in the binary that such functions have in common."""
+        """Add a function text named KERNEL to the common binary. Return its symbol."""
         digest = hashlib.sha256(source.encode()).hexdigest()[:10]
         symbol = re.sub(r"\W", "_", f"{stem}_{digest}")
         self._functions.setdefault(symbol, _NAME.sub(symbol, source))
@@ -46,7 +46,7 @@ class Code:
         return symbol
 
     def add_apart(self, unit: Unit) -> tuple[int, Built]:
-        """A unit's binary, compiled now, by its index. Raises BuildError."""
+        """Compile a unit's binary. Return its index. Raises BuildError."""
         if unit.digest not in self._apart:
             built = unit.build(self.target)
             self._apart[unit.digest] = self._take(built.binary), built
@@ -58,25 +58,25 @@ class Code:
 
     @property
     def common(self) -> int:
-        """Index of the binary of all functions that are not compiled apart; -1 while there is none."""
+        """Return the index of the common binary; -1 if there is none."""
         return self._common
 
     def binaries(self) -> list[Binary]:
-        """Everything assembled, in the order of the indices. Raises BuildError."""
+        """Return all binaries, assembled, in the order of their indices. Raises BuildError."""
         return [
             self.target.assemble(self._functions, frozenset(self._parts)) if b is None else b
             for b in self._binaries
         ]
 
 
-def plan_of(lowering: Lowering, code: Code) -> ExecutionPlan:
-    """The execution plan of one entry point on one target; its functions go into ``code``. Raises BuildError."""
+def plan_of(lowering: LoweredGraph, code: Code) -> ExecutionPlan:
+    """Return the execution plan of one entry point on one target, and add its functions to ``code``. Raises BuildError."""
     with part("memory planning"):
         buffers, arena = lowering.memory.done([c.use for c in lowering.calls])
     if arena > MAX_SIZE:
         raise BuildError(
             f"compile {lowering.graph.name}",
-            "the model's values need more memory than any program may name",
+            "the model's buffers exceed the size limit of a program",
             got=f"{arena:,} bytes; at most {MAX_SIZE:,}",
             do="Take a smaller model or batch.",
         )
@@ -99,18 +99,18 @@ def plan_of(lowering: Lowering, code: Code) -> ExecutionPlan:
     )
 
 
-def _emitted(call: Call, code: Code, named: Callable[[str], str]) -> KernelCall:
-    """``_call``; what goes wrong in it is the kernel's."""
+def _emitted(call: StageCall, code: Code, named: Callable[[str], str]) -> KernelCall:
+    """Emit a call; report failures as failures of its kernel."""
     with part(emitted_part(call.kernel, call.nodes)):
         return _call(call, code, named)
 
 
 def emitted_part(kernel: str, nodes: Sequence[str]) -> str:
-    """A kernel's name in reports, with the nodes of the model that its code is for."""
+    """Return a kernel's name for reports, with the model nodes that it computes."""
     return f"kernel {kernel} for {', '.join(nodes[:3]) or 'no node of the model'}"
 
 
-def _call(call: Call, code: Code, named: Callable[[str], str]) -> KernelCall:
+def _call(call: StageCall, code: Code, named: Callable[[str], str]) -> KernelCall:
     stage = call.stage
     index, built = -1, None
     if stage.unit is not None:
@@ -137,8 +137,8 @@ def _call(call: Call, code: Code, named: Callable[[str], str]) -> KernelCall:
     )
 
 
-def _apart(call: Call, unit: Unit, code: Code) -> tuple[int, Built]:
-    """The binary of a unit. A failure says for which node it was compiled, and who chose it."""
+def _apart(call: StageCall, unit: Unit, code: Code) -> tuple[int, Built]:
+    """Return the binary of a unit. A failure names the node and the reason for the kernel's choice."""
     try:
         return code.add_apart(unit)
     except BuildError as error:
@@ -152,5 +152,5 @@ def _apart(call: Call, unit: Unit, code: Code) -> tuple[int, Built]:
 
 
 def symbols_of(plans: Sequence[ExecutionPlan]) -> tuple[str, ...]:
-    """Every generated function that plans call, in order, each once."""
+    """Return every generated function that plans call, in order, each once."""
     return tuple(dict.fromkeys(c.symbol for p in plans for c in p.calls if not c.library))

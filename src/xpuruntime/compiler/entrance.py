@@ -1,4 +1,4 @@
-"""What a policy means for ``compile`` before any graph is lowered: targets, sizes and the precision, each had or an error."""
+"""Policy demands that ``compile`` resolves before lowering: targets, sizes and precision. An unmet demand raises."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def targets_of(
     resolved: Resolved,
     notes: list[str],
 ) -> list[CodegenTarget]:
-    """The targets: the argument's, else the policy's, else the processor; where one cannot be had, the first of ``allow_fallback``, with a note.
+    """Return the targets: the argument's, else the policy's, else the CPU. If one is unavailable, return the first available target of
+    ``allow_fallback`` and add a note.
 
     Raises BuildError, DeviceUnavailable.
     """
@@ -47,22 +48,22 @@ def targets_of(
     except (BuildError, DeviceUnavailable) as error:
         for device in execution.allow_fallback or ():
             try:
-                made = resolve_target(_word(device))
+                fallback = resolve_target(_word(device))
             except (BuildError, DeviceUnavailable):
                 continue
-            notes.append(f"{error.what}; code is generated for {made.name} instead")
-            return [made]
+            notes.append(f"{error.what}; code is generated for {fallback.name} instead")
+            return [fallback]
         raise
 
 
 def _word(device: str) -> str:
-    """A device as ``resolve_target`` takes it."""
-    found = DeviceId.parse(device)
-    return "cpu" if found.kind in ("auto", "cpu") else str(found)
+    """Return a device in the form that ``resolve_target`` takes."""
+    parsed = DeviceId.parse(device)
+    return "cpu" if parsed.kind in ("auto", "cpu") else str(parsed)
 
 
 def fixed_symbols(graphs: Iterable[Graph], resolved: Resolved) -> dict[str, int]:
-    """Sizes of symbols from ``fixed_shapes``; every key must be known to one of the graphs. Raises PolicyError."""
+    """Return sizes of symbols from ``fixed_shapes``. Raises PolicyError for a key that no graph knows."""
     fixed = resolved.policy.execution.fixed_shapes or {}
     specs = [s for g in graphs for s in g.input_specs]
     return fixed_sizes(specs, fixed, "compile") if fixed else {}
@@ -71,7 +72,7 @@ def fixed_symbols(graphs: Iterable[Graph], resolved: Resolved) -> dict[str, int]
 def settled_precision(
     entrance: str, graphs: Iterable[Graph], policy: Policy, notes: list[str]
 ) -> tuple[Policy, bool]:
-    """The policy with a precision that the passes have to make (``model`` for none), and whether they have to.
+    """Return the policy with the precision that the passes must produce (``model`` if none), and whether they must.
 
     Raises PrecisionUnavailable for what the graphs cannot be computed in; int8 becomes the model's own where ``allow_fallback`` says so.
     """
@@ -117,7 +118,7 @@ def settled_precision(
 
 
 def check_static(entrance: str, graphs: Iterable[Graph], resolved: Resolved) -> None:
-    """Raises PolicyError for open dims under ``static_shape: true``."""
+    """Raise PolicyError for open dims under ``static_shape: true``."""
     left = sorted({s for g in graphs for s in g.symbols})
     if left and resolved.policy.execution.static_shape:
         raise PolicyError(
@@ -129,5 +130,5 @@ def check_static(entrance: str, graphs: Iterable[Graph], resolved: Resolved) -> 
 
 
 def phases_of(phase: str | Mapping[str, str], entries: Iterable[str]) -> dict[str, str]:
-    """The phase of each entry point."""
+    """Return the phase of each entry point."""
     return {e: phase if isinstance(phase, str) else phase.get(e, "inference") for e in entries}

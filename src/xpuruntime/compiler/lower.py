@@ -1,4 +1,4 @@
-"""lower: a graph as calls. Known values become recipes, views become addresses, every other node gets a kernel by policy.
+"""Lowering: a graph becomes calls. Known values become recipes, views become addresses, every other node gets a kernel by policy.
 
 ``Lowering.calls`` stand in the graph's order; memory is declared on the way and placed by ``memory``.
 """
@@ -18,12 +18,12 @@ from ..passes.layout import Layouts
 from ..policies import KernelPolicy
 from ..program.program import BufferKind, StateRef
 from ..types import DType, TensorSpec
-from .calls import Call, Lowering, calls_of
+from .calls import LoweredGraph, StageCall, calls_of
 from .chooser import Chooser, OffersOf
 from .concat import Placement, place_concats
 from .memory import Memory
+from .pdl import order_early_reads
 from .times import KernelTimes
-from .turns import in_turn
 from .views import free_views, view_of
 from .weights import KnownValues
 
@@ -41,8 +41,8 @@ def lower(
     *,
     phase: str = "inference",
     times: KernelTimes | None = None,
-) -> Lowering:
-    """Kernels for every node of a static graph. ``times``: what was measured of kernels.
+) -> LoweredGraph:
+    """Lower every node of a static graph to kernels. ``times``: measured kernel times.
 
     Raises KernelUnavailable (with the decision) where no kernel computes a node or the one that a policy forces cannot be had.
     """
@@ -55,14 +55,14 @@ class _Lowerer:
         self.graph, self.chooser = graph, chooser
         self.layouts = dict(layouts)
         self.known, self.memory = KnownValues(graph), Memory()
-        self.calls: list[Call] = []
+        self.calls: list[StageCall] = []
         self.fresh = self.counters = 0
         self.placements: dict[str, Placement] = {}
-        self.made: dict[str, TensorSpec] = {}  # copies that the graph does not have
+        self.copies: dict[str, TensorSpec] = {}  # copies that the graph does not have
         # A value that leaves the graph is written where the caller wants it, if a kernel makes it.
         self.leaving = {o.value for o in graph.outputs}
 
-    def run(self) -> Lowering:
+    def run(self) -> LoweredGraph:
         for value in self.graph.inputs:
             self.memory.declare(value.name, BufferKind.INPUT, self.graph.spec(value.name))
         for state in self.graph.states:
@@ -83,9 +83,9 @@ class _Lowerer:
             self.memory.reuse([c.use for c in self.calls])
         self.calls = [c for c in self.calls if not (c.stage.copies and self._in_place(c))]
         self._states()
-        self.calls = in_turn(self.calls, self.memory)
+        self.calls = order_early_reads(self.calls, self.memory)
         inputs = tuple(v.name for v in self.graph.inputs)
-        return Lowering(
+        return LoweredGraph(
             self.graph,
             self.calls,
             self.memory,
@@ -99,28 +99,28 @@ class _Lowerer:
         )
 
     def _starts(self, state: State) -> StateRef:
-        """The state as a program knows it: what it starts from is made by a recipe."""
+        """Return the program's record of a state; a recipe makes its initial value."""
         return StateRef(state.name, state.spec, "" if state.init is None else self.known.recipe(state.init))
 
     # ── nodes ──
 
     def spec(self, value: str) -> TensorSpec:
-        """A value's spec with its layout."""
-        spec = self.made[value] if value in self.made else self.graph.spec(value)
+        """Return a value's spec with its layout."""
+        spec = self.copies[value] if value in self.copies else self.graph.spec(value)
         layout = self.layouts.get(value)
         return spec if layout is None else replace(spec, layout=layout)
 
     def _view(self, node: Node) -> bool:
-        """Whether the node only says where its values lie."""
-        found = view_of(node, self.spec)
-        if found is None or node.inputs[0] not in self.memory:
+        """Alias the node's results to its operand if it is a view. Return False if it is not."""
+        views = view_of(node, self.spec)
+        if views is None or node.inputs[0] not in self.memory:
             return False
-        for value, view in zip(node.outputs, found, strict=True):
+        for value, view in zip(node.outputs, views, strict=True):
             self.memory.alias(value.name, self.spec(value.name), str(node.inputs[0]), view.offset)
         return True
 
     def _place(self) -> None:
-        """Let views lie in their operands, and operands of concatenations where the results lie."""
+        """Alias views to their operands, and operands of concatenations to the results."""
 
         def works(node: Node, layouts: Layouts) -> str:
             if node.outputs[0].name in self.known:
@@ -160,9 +160,9 @@ class _Lowerer:
         return True
 
     def _call(self, node: Node, layouts: Layouts | None = None) -> NodeCall:
-        """The node as kernels see it, with values lying as ``layouts`` says."""
-        kept = self.layouts
-        self.layouts = kept if layouts is None else dict(layouts)
+        """Return the node as kernels see it, with values in the given layouts."""
+        saved = self.layouts
+        self.layouts = saved if layouts is None else dict(layouts)
         try:
             return NodeCall(
                 node,
@@ -170,7 +170,7 @@ class _Lowerer:
                 tuple(self.spec(v.name) for v in node.outputs),
             )
         finally:
-            self.layouts = kept
+            self.layouts = saved
 
     def _kernel(self, node: Node) -> None:
         call = self._call(node)
@@ -189,7 +189,7 @@ class _Lowerer:
         return item
 
     def _kind(self, value: str) -> BufferKind:
-        """A border is dense: a value that lies otherwise cannot be the caller's memory."""
+        """Return the buffer kind of a value. Only a dense output can be the caller's memory."""
         if value in self.leaving and self.spec(value).is_dense:
             return BufferKind.OUTPUT
         return BufferKind.SCRATCH
@@ -219,7 +219,7 @@ class _Lowerer:
         self.calls += calls_of(kernel, node, lowered, names, because)
 
     def _count(self) -> None:
-        """The call that every run of a program with counters begins with."""
+        """Prepend the call that zeroes the counters."""
         if not self.counters:
             return
         spec = TensorSpec((-(-self.counters // 4),), DType.INT32)
@@ -231,7 +231,7 @@ class _Lowerer:
         self._emit(node, kernel.name, lowered, because)
         self.calls = [*self.calls[first:], *self.calls[:first]]
 
-    def _in_place(self, call: Call) -> bool:
+    def _in_place(self, call: StageCall) -> bool:
         return self.memory.place(call.inputs[0]) == self.memory.place(call.outputs[0])
 
     def _temp(self, size: int) -> str:
@@ -250,10 +250,10 @@ class _Lowerer:
     def _copy(
         self, value: str, to: str, kind: BufferKind | None, spec: TensorSpec, sources: tuple[str, ...] = ()
     ) -> None:
-        """A copy of a value into another buffer: by whichever kernel computes ``clone``. ``sources``: nodes that it is done for."""
+        """Copy a value into another buffer, by any kernel that computes ``clone``. ``sources``: nodes that the copy serves."""
         node = Node("clone", (value,), Attrs(), (Value(to, spec),), tuple(Source(name=n) for n in sources))
         kernel, lowered, because = self.chooser.choose(node, NodeCall(node, (self._operand(value),), (spec,)))
-        self.made[to] = spec
+        self.copies[to] = spec
         if kind is not None:
             self.memory.declare(to, kind, spec)
         self._emit(node, kernel.name, lowered, because)
@@ -285,7 +285,7 @@ class _Lowerer:
         self._copy(value, name, None, state.spec)
 
     def _outputs(self) -> tuple[tuple[str, ...], dict[str, str]]:
-        """The buffer of each output: the value's own where a kernel wrote it there, else a copy."""
+        """Return the buffer of each output: the value's own if a kernel can write it there, else a copy."""
         renamed: dict[str, str] = {}
         names: dict[str, None] = {}
         for output in self.graph.outputs:

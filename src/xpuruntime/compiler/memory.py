@@ -1,4 +1,4 @@
-"""memory: a place for every value. Views share memory, results take the place of operands that die, scratch is one arena.
+"""Memory planning: views share memory, results reuse operands that are no longer read, and scratch is one arena.
 
 Places in the arena are given by size, largest first, each as low as it fits among those that live at the same time (the greedy-by-size
 strategy of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from ..program.program import BufferAllocation, BufferKind
 from ..types import TensorSpec
 
-__all__ = ["ALIGNMENT", "Memory", "Use", "place"]
+__all__ = ["ALIGNMENT", "Memory", "MemoryUse", "place"]
 
 ALIGNMENT = 64
 """Bytes to which places in memory are rounded: a cache line and the widest vector."""
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """What one call does to memory: buffers that it reads and writes, and which result may overwrite which operand."""
+class MemoryUse:
+    """Memory accesses of one call: buffers read and written, and the results that may overwrite an operand."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -37,7 +37,7 @@ class _Value:
 
 
 class Memory:
-    """Values as they are declared; ``done`` gives every allocation and the size of the arena."""
+    """Values in order of declaration. ``done`` returns every allocation and the size of the arena."""
 
     def __init__(self) -> None:
         self._values: dict[str, _Value] = {}
@@ -47,32 +47,34 @@ class Memory:
         return name in self._values
 
     def declare(self, name: str, kind: BufferKind, spec: TensorSpec, size: int | None = None) -> None:
-        """A value with memory of its own; ``size`` where the spec does not say it."""
+        """Declare a value with memory of its own; ``size`` if the spec does not determine it."""
         self._values[name] = _Value(kind, spec, (spec.size_bytes or 0) if size is None else size, name)
 
     def alias(self, name: str, spec: TensorSpec, of: str, offset: int = 0) -> None:
-        """A value that lies within another one, ``offset`` bytes from its start."""
+        """Declare a value within another one, ``offset`` bytes from its start."""
         base = self._values[of]
         self._values[name] = _Value(base.kind, spec, spec.size_bytes or 0, base.root, base.offset + offset)
 
     def update(self, state: str, value: str) -> None:
-        """``value`` is the state's next content: it may be written where the state lies."""
+        """Mark ``value`` as the state's next content, which may be written to the state's memory."""
         self._updates[value] = state
 
     def root(self, name: str) -> str:
-        """The value whose memory it is."""
+        """Return the value that owns the memory."""
         return self._values[name].root
 
     def place(self, name: str) -> tuple[str, int]:
-        """Where a value starts: the value whose memory it is, and the bytes from there."""
+        """Place buffers, given (bytes, first, last) by name. Return offset by name, and the peak. Buffers with overlapping lifetimes never
+        overlap in memory.
+        """
         return self._values[name].root, self._values[name].offset
 
     def kind(self, name: str) -> BufferKind:
-        """What its memory is to a run."""
+        """Return the kind of the value's buffer."""
         return self._values[name].kind
 
-    def done(self, uses: Sequence[Use]) -> tuple[tuple[BufferAllocation, ...], int]:
-        """Allocations in order of declaration, and the bytes of the arena. ``reuse`` comes before."""
+    def done(self, uses: Sequence[MemoryUse]) -> tuple[tuple[BufferAllocation, ...], int]:
+        """Return allocations in order of declaration, and the arena's size in bytes. Call ``reuse`` first."""
         lives = self._lives(uses)
         scratch = {
             name: (v.size, *lives[name])
@@ -80,14 +82,14 @@ class Memory:
             if v.kind is BufferKind.SCRATCH and v.root == name and name in lives
         }
         offsets, peak = place(scratch)
-        made = []
+        allocations = []
         for name, v in self._values.items():
             first, last = lives.get(v.root, (-1, -1))
             offset = v.offset + offsets.get(v.root, 0)
-            made.append(BufferAllocation(name, v.kind, v.spec, v.size, v.root, offset, first, last))
-        return tuple(made), peak
+            allocations.append(BufferAllocation(name, v.kind, v.spec, v.size, v.root, offset, first, last))
+        return tuple(allocations), peak
 
-    def _lives(self, uses: Sequence[Use]) -> dict[str, tuple[int, int]]:
+    def _lives(self, uses: Sequence[MemoryUse]) -> dict[str, tuple[int, int]]:
         lives: dict[str, tuple[int, int]] = {}
         for at, use in enumerate(uses):
             for name in (*use.reads, *use.writes):
@@ -95,8 +97,8 @@ class Memory:
                 lives[root] = (lives[root][0] if root in lives else at, at)
         return lives
 
-    def reuse(self, uses: Sequence[Use]) -> None:
-        """Let results take the memory of operands that nothing reads afterwards."""
+    def reuse(self, uses: Sequence[MemoryUse]) -> None:
+        """Let results overwrite operands that nothing reads afterwards."""
         last = {root: span[1] for root, span in self._lives(uses).items()}
         for value in self._updates:
             if value in self._values:  # read after every call, to be copied into its state
@@ -129,16 +131,16 @@ def _same_place(a: TensorSpec, b: TensorSpec) -> bool:
 
 def place(lives: Mapping[str, tuple[int, int, int]]) -> tuple[dict[str, int], int]:
     """(bytes, first, last) by name -> offset by name, and the peak. Two that live at the same time never overlap."""
-    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
+    occupied: list[tuple[int, int, int, int]] = []  # offset, end, first, last
     offsets: dict[str, int] = {}
     peak = 0
     for name, (size, first, last) in sorted(
         lives.items(), key=lambda item: (-item[1][0], item[1][1], item[0])
     ):
         rounded = -(-size // ALIGNMENT) * ALIGNMENT
-        at = _lowest(((o, e) for o, e, begin, end in placed if begin <= last and first <= end), rounded)
+        at = _lowest(((o, e) for o, e, begin, end in occupied if begin <= last and first <= end), rounded)
         offsets[name] = at
-        placed.append((at, at + rounded, first, last))
+        occupied.append((at, at + rounded, first, last))
         peak = max(peak, at + rounded)
     return offsets, peak
 

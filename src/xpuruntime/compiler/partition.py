@@ -1,4 +1,4 @@
-"""partition: a model becomes regions, each for one engine, and the transfers between them.
+"""Partitioning: a model becomes regions, one engine each, and the transfers between them.
 
     plan = partition(graph, is_op_supported)                    # native where it can, other engines elsewhere
     plan = partition(graph, place={"conv": "native", "head*": "onnxruntime"})
@@ -30,7 +30,7 @@ from ..types import DType
 from .entrance import check_static, fixed_symbols
 from .partition_cost import Costs
 from .partition_measured import cheapest_way, crossing_bytes
-from .partition_offers import Supports, Wanted
+from .partition_offers import PartitionRequest, Supports
 from .partition_plan import Atom, PartitionPlan, PlanWriter, TransferOp, split_engine
 from .partition_regions import cluster, hulls
 from .partition_support import is_op_supported
@@ -56,11 +56,11 @@ def partition(
     target: Any = None,
     absorb: bool = True,
 ) -> PartitionPlan:
-    """Cut a model into regions.
+    """Partition a model into regions.
 
     model:   a graph, its JSON form, or the path of a saved one.
     demands: a function that says what ``engine`` takes (by default ``is_op_supported`` for ``target``), or a policy over ``with_policy`` and the
-             environment, which a DAGExecutor of this plan keeps to (``docs/entrances.md``). Its ``place`` is below the argument, and nodes that a
+             environment, which a DAGExecutor of this plan keeps to (``docs/reference/policy-support.md``). Its ``place`` is below the argument, and nodes that a
              kernel rule forces (``use``) are placed on the native engine, whose kernels can be chosen.
     engine:  takes what it can; as ``engine`` or ``engine on device``. By default the policy's engine and device, else native on the cpu.
     others:  engines for the rest, in order, by default the policy's ``engine_order``, else onnxruntime and openvino; they are also what a region falls to when its engine fails. ``interpreter`` (NumPy, slow,
@@ -96,20 +96,22 @@ def partition(
     if fields := execution.set_fields():
         request["policy"] = {k: Policy(execution=execution).to_dict()["execution"][k] for k in fields}
     rest = tuple(o for o in others if o not in (engine, split_engine(engine)[0]))
-    wanted = Wanted(engine, rest, dict(place or {}), kernels, supports, target)
+    wanted = PartitionRequest(engine, rest, dict(place or {}), kernels, supports, target)
     rates = costs if isinstance(costs, Costs) else Costs(measured=costs or {})
-    found = replace(_Partitioner(graph, wanted, rates, request).run(absorb), demands=resolved)
-    return _without_alternatives(found, split_engine(engine)[0]) if alone else found
+    plan = replace(_Partitioner(graph, wanted, rates, request).run(absorb), demands=resolved)
+    return _without_alternatives(plan, split_engine(engine)[0]) if alone else plan
 
 
-def _without_alternatives(found: PartitionPlan, engine: str) -> PartitionPlan:
-    """The plan with nothing behind the regions of an engine."""
-    regions = tuple(replace(r, alternatives=()) if r.engine == engine else r for r in found.regions)
-    return replace(found, plan=replace(found.plan, regions=regions))
+def _without_alternatives(plan: PartitionPlan, engine: str) -> PartitionPlan:
+    """Remove the alternatives from the regions of an engine."""
+    regions = tuple(replace(r, alternatives=()) if r.engine == engine else r for r in plan.regions)
+    return replace(plan, plan=replace(plan.plan, regions=regions))
 
 
 def _device(engine: str, resolved: Resolved) -> DeviceId:
-    """The policy's device for the engine; the cpu where ``allow_fallback`` names it and it cannot be had. Raises DeviceUnavailable."""
+    """Return the policy's device for the engine. If it is unavailable and ``allow_fallback`` names the CPU, return the CPU. Raises
+    DeviceUnavailable.
+    """
     execution = resolved.policy.execution
     device = DeviceId.parse(execution.target or "cpu")
     if device.kind in ("auto", "cpu"):
@@ -130,7 +132,7 @@ def _device(engine: str, resolved: Resolved) -> DeviceId:
 
 
 def _check_precision(graph: Graph, resolved: Resolved) -> None:
-    """Raises PrecisionUnavailable for another precision than the graph's own."""
+    """Raise PrecisionUnavailable for a precision other than the graph's own."""
     named = resolved.policy.execution.precision
     if named in (None, "model"):
         return
@@ -145,7 +147,7 @@ def _check_precision(graph: Graph, resolved: Resolved) -> None:
 
 
 def _own(supports: Supports) -> Supports:
-    """The user's function; its errors stay his."""
+    """Wrap the user's function, so that its errors are reported as the user's."""
 
     @functools.wraps(supports)
     def asked(*args: Any) -> Any:
@@ -156,7 +158,9 @@ def _own(supports: Supports) -> Supports:
 
 
 class _Partitioner:
-    def __init__(self, graph: Graph, wanted: Wanted, costs: Costs, request: Mapping[str, Any]) -> None:
+    def __init__(
+        self, graph: Graph, wanted: PartitionRequest, costs: Costs, request: Mapping[str, Any]
+    ) -> None:
         self.graph, self.wanted, self.costs, self.request = graph, wanted, costs, request
         self.nodes = [n for n in graph.nodes if n.op != "constant"]
         self.place = {v.name: i for i, n in enumerate(self.nodes) for v in n.outputs}
@@ -189,7 +193,7 @@ class _Partitioner:
         self.atoms = [self._atom(group) for group in groups]
 
     def _together(self, reads: Sequence[set[int]]) -> list[object]:
-        """A label for nodes that may not be parted: they are one ONNX node, or hand on a value whose type nobody knows."""
+        """Return labels of nodes that must stay together: nodes of one ONNX node, and nodes that exchange a value of unknown type."""
         whole = bool(self.graph.metadata.get("opset"))
         labels: list[object] = [
             (n.sources[0].name if whole and n.sources and n.sources[0].name else i)
@@ -209,12 +213,14 @@ class _Partitioner:
     def _atom(self, group: list[int]) -> Atom:
         graph = self.graph
         nodes = [self.nodes[i] for i in group]
-        asked = [self.wanted.offers(graph, n) for n in nodes]
-        offers = {e: next((o[e] for o in asked if e in o and not o[e]), Support.yes()) for e in _union(asked)}
+        answers = [self.wanted.offers(graph, n) for n in nodes]
+        offers = {
+            e: next((o[e] for o in answers if e in o and not o[e]), Support.yes()) for e in _union(answers)
+        }
         for engine in offers:  # torch is offered only where it is needed
-            if any(engine not in o for o in asked):
+            if any(engine not in o for o in answers):
                 offers[engine] = Support.no(
-                    Reason.OP_UNSUPPORTED, "it takes only a part of what stays together"
+                    Reason.OP_UNSUPPORTED, "it supports only some of the nodes that must stay together"
                 )
         forced = [f for n in nodes if (f := self.wanted.forced(graph, n)) is not None]
         if forced:
@@ -230,27 +236,31 @@ class _Partitioner:
                     f"the rule for {rule.label()} uses kernel {rule.use!r} of the native engine",
                 )
             if clash is not None:
-                said = Support.no(Reason.FORBIDDEN, f"{clash[1]} wants {clash[0]} for a part of it")
+                said = Support.no(Reason.FORBIDDEN, f"{clash[1]} requires {clash[0]} for a part of it")
             if not said:
-                raise self._nobody(nodes, {engine: said}, f"{why} wants {engine}, which cannot be had")
+                raise self._nobody(nodes, {engine: said}, f"{why} requires {engine}, which is not available")
             return Atom(group, {engine: said}, engine, Reason.FORCED, why, forced=True)
         able = [e for e, s in offers.items() if s]
         if not able:
-            raise self._nobody(nodes, offers, "no engine takes it")
+            raise self._nobody(nodes, offers, "no engine supports it")
         times = {e: [self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in able}
         if len(able) > 1 and all(None not in t for t in times.values()):
             totals = {e: sum(t for t in ts if t is not None) for e, ts in times.items()}
             best = min(totals, key=lambda e: totals[e])
-            return Atom(
-                group, offers, best, Reason.FASTEST, "least measured time of every engine that takes it"
-            )
+            return Atom(group, offers, best, Reason.FASTEST, "lowest measured time")
         first = next(iter(offers))
         if able[0] == first:
-            return Atom(group, offers, first, Reason.DEFAULT, f"{first} takes it and comes first")
+            return Atom(
+                group,
+                offers,
+                first,
+                Reason.DEFAULT,
+                f"{first} supports it and is first in the preference order",
+            )
         return Atom(group, offers, able[0], Reason.FALLBACK, f"{first}: {offers[first].reason}")
 
     def _measured_way(self) -> None:
-        """Where engines were measured, the cheapest way through the model; what nobody measured keeps its engine."""
+        """Choose the cheapest engine sequence for measured nodes. Unmeasured nodes keep their engine."""
         times = [self._times(a) for a in self.atoms]
         if all(len(t) < 2 for t in times):
             return
@@ -260,19 +270,19 @@ class _Partitioner:
             if len(seconds) < 2:
                 continue
             alone = min(seconds, key=lambda e: seconds[e])
-            why = "least measured time of every engine that takes it, borders counted"
+            why = "lowest measured time, including transfers between regions"
             if engine != alone:
-                why = f"{alone} would save {(seconds[engine] - seconds[alone]) * 1e6:.3g} us here, its borders cost more"
+                why = f"{alone} would save {(seconds[engine] - seconds[alone]) * 1e6:.3g} us here, less than its transfers cost"
             atom.engine, atom.code, atom.why, atom.moved = engine, Reason.FASTEST, why, True
 
     def _times(self, atom: Atom) -> dict[str, float]:
-        """Seconds by engine where all that take it were measured; else its own engine alone."""
+        """Return seconds by engine if all candidates were measured; otherwise only the atom's own engine."""
         able = [atom.engine] if atom.forced else [e for e, s in atom.offers.items() if s]
         nodes = [self.nodes[i] for i in atom.nodes]
-        found = {e: [self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in able}
-        if any(None in t for t in found.values()):
+        measured = {e: [self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in able}
+        if any(None in t for t in measured.values()):
             return {atom.engine: 0.0}
-        return {e: sum(t for t in times if t is not None) for e, times in found.items()}
+        return {e: sum(t for t in times if t is not None) for e, times in measured.items()}
 
     def _nobody(self, nodes: Sequence[Node], offers: Mapping[str, Support], what: str) -> EngineUnavailable:
         name = source_names(nodes[0])[0]
@@ -291,7 +301,7 @@ class _Partitioner:
         return cluster(self.before, [a.engine for a in self.atoms])
 
     def _cheaper(self, groups: Sequence[Sequence[int]]) -> tuple[Sequence[int], str, str] | None:
-        """A region that costs less on a neighbour's engine: what its borders cost there is more than its own engine can save."""
+        """Return a region that is cheaper on a neighbour's engine: its borders cost more than its own engine can save."""
         owner = {a: g for g, group in enumerate(groups) for a in group}
         cost = [sum(self._predicted(a) for a in group) for group in groups]
         for g in sorted(range(len(groups)), key=lambda g: cost[g]):
@@ -311,7 +321,7 @@ class _Partitioner:
                     }
                     spent += sum(self.costs.copy_s(self.graph.values[v].spec) for v in values)
                 if spent > saved:
-                    why = f"{here} would save {saved * 1e6:.3g} us here at most, its borders cost {spent * 1e6:.3g} us"
+                    why = f"{here} would save {saved * 1e6:.3g} us here at most; its transfers cost {spent * 1e6:.3g} us"
                     return groups[g], there, why
         return None
 
@@ -319,7 +329,7 @@ class _Partitioner:
         return sum(self.costs.predicted_s(self.graph, self.nodes[i]) for i in self.atoms[atom].nodes)
 
     def _saves(self, group: Sequence[int], here: str, there: str, predicted: float) -> float:
-        """Seconds that the region's own engine saves: measured on both, else at most all the work there is."""
+        """Return the seconds that the region's own engine saves: measured on both, otherwise at most the whole work."""
         nodes = [self.nodes[i] for a in group for i in self.atoms[a].nodes]
         ours, theirs = ([self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in (here, there))
         total = sum(t for t in theirs if t is not None) if None not in theirs else predicted
@@ -328,20 +338,20 @@ class _Partitioner:
         return total - sum(t for t in ours if t is not None)
 
     def _borders(self, group: Sequence[int], owner: Mapping[int, int]) -> dict[int, set[str]]:
-        """Neighbouring regions with the values that cross to or from them."""
+        """Return neighbouring regions with the values that cross to or from them."""
         mine = owner[group[0]]
-        found: dict[int, set[str]] = defaultdict(set)
+        crossing: dict[int, set[str]] = defaultdict(set)
         for a in group:
             for i in self.atoms[a].nodes:
                 node = self.nodes[i]
                 for value in node.values:
                     if value in self.place and (other := owner[self.of[self.place[value]]]) != mine:
-                        found[other].add(value)
+                        crossing[other].add(value)
                 for value in (v.name for v in node.outputs):
                     for user in self.graph.users(value):
                         if (other := owner[self.of[self.place[user.name]]]) != mine:
-                            found[other].add(value)
-        return found
+                            crossing[other].add(value)
+        return crossing
 
 
 def _union(offers: Iterable[Mapping[str, Support]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a node costs on an engine, and what a border costs: measured where somebody measured, else predicted from arithmetic and memory."""
+"""Costs of nodes and of region borders: measured times if there are any, otherwise predictions from arithmetic and memory traffic."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ class Costs:
     region_s:  seconds that entering a region takes, by engine, beside its work; ``other_s`` for engines that are not listed.
     flops_per_s, bytes_per_s: of the processor, for predictions. copy_bytes_per_s: between two devices.
 
-    Defaults are least times on the development machine (two cores, AVX-512): how much a run of a chain of tiny nodes grew with each
-    region that it was cut into, by engine; a 512x512 float32 product and a copy of 64 MiB by NumPy. They need only be right to a factor of some.
+    Defaults were measured on a machine with two cores (docs/development/runtime-notes.md). An order of magnitude is enough.
     """
 
     measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -39,29 +38,29 @@ class Costs:
     copy_bytes_per_s: float = 31e9
 
     def measured_s(self, node: Node, engine: str) -> float | None:
-        """Seconds that somebody measured; None without."""
+        """Return the measured seconds of a node; None if it was not measured."""
         times = self.measured.get(engine, {})
         return next((times[n] for n in (node.name, *source_names(node)) if n in times), None)
 
     def predicted_s(self, graph: Graph, node: Node) -> float:
-        """Seconds by the slower of arithmetic and memory traffic: what no engine of this processor should exceed by much."""
+        """Return predicted seconds: the slower of arithmetic and memory traffic."""
         return max(flops_of(graph, node) / self.flops_per_s, traffic_of(graph, node) / self.bytes_per_s)
 
     def enter_s(self, engine: str) -> float:
-        """Seconds for one more region of that engine."""
+        """Return the seconds for one more region of that engine."""
         return self.region_s.get(engine, self.other_s)
 
     def size_of(self, spec: TensorSpec | None) -> int:
-        """Bytes of a value; open dims count as 64."""
+        """Return the bytes of a value; open dims count as 64."""
         return _bytes(spec)
 
     def copy_s(self, spec: TensorSpec | None) -> float:
-        """Seconds to bring a value to another device."""
+        """Return the seconds to copy a value to another device."""
         return _bytes(spec) / self.copy_bytes_per_s
 
 
 def flops_of(graph: Graph, node: Node) -> int:
-    """Floating-point operations of a node; one per element of the result where the op is not a sum of products."""
+    """Return the floating-point operations of a node; one per result element if the op is not a sum of products."""
     dims = {k: _size(v) for k, v in named_dims(graph, node).items()}
     out = sum(_elements(v.spec) for v in node.outputs)
     match family_of(node):
@@ -77,7 +76,7 @@ def flops_of(graph: Graph, node: Node) -> int:
 
 
 def traffic_of(graph: Graph, node: Node) -> int:
-    """Bytes that a node reads and writes once."""
+    """Return the bytes that a node reads and writes, each buffer once."""
     reads = sum(_bytes(_spec(graph, v)) for v in dict.fromkeys(node.values))
     return reads + sum(_bytes(v.spec) for v in node.outputs)
 
@@ -89,8 +88,8 @@ def _spec(graph: Graph, value: object) -> TensorSpec | None:
 def _size(d: DimLike) -> int:
     if isinstance(d, int):
         return d
-    found = d.substitute(dict.fromkeys(d.symbols, _UNKNOWN))
-    return found if isinstance(found, int) else _UNKNOWN
+    size = d.substitute(dict.fromkeys(d.symbols, _UNKNOWN))
+    return size if isinstance(size, int) else _UNKNOWN
 
 
 def _elements(spec: TensorSpec | None) -> int:

@@ -1,4 +1,4 @@
-"""Engines by measured times: the cheapest way along the model's order, where every change of engine costs what its border costs.
+"""Engine selection by measured times: the cheapest path in execution order, with the cost of each change of engine.
 
 A way gives each part of the model (an atom) one of the engines that take it. Atoms stand in an order in which they can run, so a stretch of one
 engine is convex. What a way costs is the sum of its atoms' times and, at each change, of entering a region and of handing over every value that
@@ -18,20 +18,21 @@ __all__ = ["cheapest_way", "crossing_bytes"]
 
 
 def crossing_bytes(graph: Graph, atoms: Sequence[Sequence[str]], costs: Costs) -> list[int]:
-    """By place between two atoms (place ``i`` is in front of atom ``i``): bytes of the values that are made before it and read behind it.
+    """Return, for each place between two atoms (place ``i`` precedes atom ``i``), the bytes of values that are produced before it and read
+    after it.
 
     atoms: names of their nodes, in an order in which they can run.
     """
     home = {v.name: a for a, names in enumerate(atoms) for n in names for v in graph.node(n).outputs}
     last = {
-        v: max((home_of(graph, home, u.name) for u in graph.users(v)), default=made)
-        for v, made in home.items()
+        v: max((home_of(graph, home, u.name) for u in graph.users(v)), default=producer)
+        for v, producer in home.items()
     }
     change = [0] * (len(atoms) + 1)
-    for value, made in home.items():
-        if last[value] > made:
+    for value, producer in home.items():
+        if last[value] > producer:
             size = costs.size_of(graph.values[value].spec)
-            change[made + 1] += size
+            change[producer + 1] += size
             change[last[value] + 1] -= size
     for place in range(1, len(change)):
         change[place] += change[place - 1]
@@ -39,12 +40,12 @@ def crossing_bytes(graph: Graph, atoms: Sequence[Sequence[str]], costs: Costs) -
 
 
 def home_of(graph: Graph, home: Mapping[str, int], node: str) -> int:
-    """The atom of a node."""
+    """Return the atom of a node."""
     return home[graph.node(node).outputs[0].name]
 
 
 def cheapest_way(seconds: Sequence[Mapping[str, float]], crossing: Sequence[int], costs: Costs) -> list[str]:
-    """An engine for each atom.
+    """Return an engine for each atom.
 
     seconds: by atom, its time on every engine that takes it (at least one). crossing: as ``crossing_bytes`` gives it.
     Engines that come first win where ways cost the same.
@@ -64,15 +65,15 @@ def cheapest_way(seconds: Sequence[Mapping[str, float]], crossing: Sequence[int]
     if not total:
         return []
     engine = min(total, key=lambda e: total[e])
-    found = [engine]
+    engines = [engine]
     for way in reversed(came[1:]):
         engine = way[engine]
-        found.append(engine)
-    return found[::-1]
+        engines.append(engine)
+    return engines[::-1]
 
 
 def _border(here: str, there: str, size: int, costs: Costs) -> float:
-    """Seconds for a change of engine at a place that so many bytes cross."""
+    """Return the seconds for a change of engine where that many bytes cross."""
     if here == there:
         return 0.0
     (_, device), (engine, other) = split_engine(here), split_engine(there)

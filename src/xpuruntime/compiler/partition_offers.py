@@ -1,4 +1,4 @@
-"""Who may take a node: the engine that was named for it, or every engine's answer, as far as it can be told without the engine."""
+"""Candidates for a node: the engine that it is placed on, or every engine with its answer, without loading an engine."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ..policies.choose import vendor_keeps_to
 from .demands import facts_of
 from .partition_support import call_of, demand_kernels, is_op_supported
 
-__all__ = ["Supports", "Wanted"]
+__all__ = ["PartitionRequest", "Supports"]
 
 Supports: TypeAlias = Callable[[NodeCall], "Support | bool"]
-"""Whether an engine takes a node; ``is_op_supported`` is one."""
+"""A function that tells if an engine supports a node, such as ``is_op_supported``."""
 
 _ATEN = frozenset({"aten", "torch"})
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Who may take what. ``supports`` speaks for ``engine`` where the user gave it."""
+class PartitionRequest:
+    """Engines, placements and rules of one ``partition`` call. ``supports`` answers for ``engine`` if the user passed it."""
 
     engine: str
     others: tuple[str, ...]
@@ -36,7 +36,7 @@ class Wanted:
     target: Any
 
     def forced(self, graph: Graph, node: Node) -> tuple[str, str] | None:
-        """The engine that somebody placed the node on, and who."""
+        """Return the engine that the node is placed on, and by whom; None if it is not placed."""
         own = next((n for n in (node.name, *source_names(node)) if n in self.place), None)
         if own is not None:
             return self.place[own], f"place {own!r}"
@@ -48,7 +48,7 @@ class Wanted:
         return None if rule is None else ("native", f"the rule for {rule.label()} uses kernel {rule.use!r}")
 
     def forcing(self, graph: Graph, node: Node) -> Rule | None:
-        """The rule that forces a kernel for the node."""
+        """Return the rule that forces a kernel for the node."""
         if not any(rule.use for layer in self.kernels.layers for rule in layer.rules):
             return None
         facts = facts_of(graph, node, phase="inference", device="cpu")
@@ -56,37 +56,37 @@ class Wanted:
         return next((rule for rule in rules if rule.use and rule.matches(facts)), None)
 
     def check_kernels(self, graph: Graph, node: Node) -> None:
-        """Raises KernelUnavailable where the kernel that a rule forces cannot be had."""
+        """Raise KernelUnavailable if the kernel that a rule forces is not available."""
         call = call_of(graph, node)
         if self.forcing(graph, node) is not None and not isinstance(call, Support):
             demand_kernels(call, self.kernels, self.target)
 
     def offers(self, graph: Graph, node: Node) -> dict[str, Support]:
-        """Every engine with its answer, in order of preference."""
+        """Return every engine with its answer, in order of preference."""
         engines = [self.engine, *self.others]
         if node.op == "opaque" and node.attrs["domain"] in _ATEN and "torch" not in engines:
             engines.append("torch")
         return {e: self.answer(graph, node, e) for e in engines}
 
     def _keeps_to(self, graph: Graph, node: Node, engine: str) -> Support:
-        """Whether an engine whose kernels nobody can choose keeps to the rules."""
+        """Return whether an engine without selectable kernels satisfies the rules."""
         if not any(layer.rules for layer in self.kernels.layers):
             return Support.yes()
         return vendor_keeps_to(self.kernels, facts_of(graph, node, phase="inference", device="cpu"), engine)
 
     def answer(self, graph: Graph, node: Node, engine: str) -> Support:
-        """Whether an engine takes the node, as far as this can be told without the engine."""
+        """Return whether an engine takes the node, as far as can be known without loading it."""
         name = engine.partition(" on ")[0]
         if name != "native" and not (held := self._keeps_to(graph, node, name)):
             return held
-        asked = self.supports if engine == self.engine else None
-        if asked is None and name == "native":
-            asked = lambda call: is_op_supported(call, self.target)  # noqa: E731
-        if asked is not None:
+        supports = self.supports if engine == self.engine else None
+        if supports is None and name == "native":
+            supports = lambda call: is_op_supported(call, self.target)  # noqa: E731
+        if supports is not None:
             call = call_of(graph, node)
             if isinstance(call, Support):
                 return call
-            said = asked(call)
+            said = supports(call)
             if isinstance(said, Support):
                 return said
             no = Support.no(Reason.OP_UNSUPPORTED, f"the support function says no to {node.op}")

@@ -1,4 +1,4 @@
-"""PartitionPlan: a graph and the table of its regions; how one is written from atoms that were put together."""
+"""PartitionPlan: a graph and the table of its regions; PlanWriter builds it from groups of atoms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TransferOp = Transfer
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """A graph and the plan of its regions. ``plan`` holds no graph and can be saved; this is what a DAGExecutor compiles.
+    """A graph and the plan of its regions. ``plan`` contains no graph and can be saved; a DAGExecutor compiles the pair.
 
     members: names of the nodes of each region, in order. Nodes that hold a constant belong to every region that reads them.
     demands: the policy that it was made by; a DAGExecutor runs the regions by it.
@@ -37,16 +37,16 @@ class PartitionPlan:
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """In an order in which they can run."""
+        """Return the regions in an order in which they can run."""
         return self.plan.regions
 
     @property
     def transfers(self) -> tuple[Transfer, ...]:
-        """Every value that crosses a border, once for each region that reads it."""
+        """Return every value that crosses a border, once for each region that reads it."""
         return self.plan.transfers
 
     def subgraph(self, region: str) -> Graph:
-        """A region as a graph of its own; outputs are named as the values are. Raises KeyError."""
+        """Return a region as a graph of its own; outputs have the values' names. Raises KeyError."""
         border, graph = self.plan.region(region), self.graph
         nodes = [graph.node(n) for n in self.members[region]]
         constants = {
@@ -67,11 +67,11 @@ class PartitionPlan:
         )
 
     def explain(self, *, nodes: bool = False) -> str:
-        """Readable text: regions, every decision, transfers, and on request every node."""
+        """Return readable text: regions, decisions, transfers, and optionally every node."""
         return self.plan.explain(nodes=nodes)
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain data."""
+        """Return the plan as plain data."""
         return self.plan.to_json()
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class PartitionPlan:
 
 @dataclass(slots=True)
 class Atom:
-    """Nodes that stay together, who may take them all, who does, and why.
+    """Nodes that stay together, the engines that can run all of them, the chosen engine, and the reason.
 
     nodes: places among the graph's nodes without constants. forced: somebody placed it. moved: it went to a neighbour's engine.
     """
@@ -95,13 +95,13 @@ class Atom:
 
 
 class PlanWriter:
-    """Writes the plan of one graph."""
+    """Builds the plan of one graph."""
 
     def __init__(self, graph: Graph, nodes: Sequence[Node], request: Mapping[str, Any]) -> None:
         self.graph, self.nodes, self.request = graph, nodes, request
 
     def plan(self, groups: Sequence[Sequence[Atom]]) -> PartitionPlan:
-        """The plan of groups of atoms, in an order in which they can run."""
+        """Return the plan of groups of atoms, in an order in which they can run."""
         graph = self.graph
         names = [f"r{i}" for i in range(len(groups))]
         members = {
@@ -140,11 +140,11 @@ class PlanWriter:
         readers: Mapping[str, list[str]],
     ) -> Region:
         graph = self.graph
-        given = {v.name for v in graph.inputs} | {s.name for s in graph.states}
+        external = {v.name for v in graph.inputs} | {s.name for s in graph.states}
         inputs = [
             v
             for v in dict.fromkeys(v for n in nodes for v in n.values)
-            if v in given or home.get(v, name) != name
+            if v in external or home.get(v, name) != name
         ]
         outputs = [
             v.name
@@ -170,7 +170,7 @@ class PlanWriter:
         )
 
     def _decision(self, region: str, atoms: Sequence[Atom]) -> Decision:
-        """Why this engine, by how many nodes; and why not the others, by the first node that says so."""
+        """Return the reason for this engine, by number of nodes, and for each other engine the first reason against it."""
         reasons = Counter((a.code, a.why) for a in atoms)
         (code, why), count = reasons.most_common(1)[0]
         rest = f"; {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
@@ -187,7 +187,7 @@ class PlanWriter:
                 rejected.append(Candidate.rejected(name, no))
             else:
                 rejected.append(
-                    Candidate(name, Reason.LOWER_PREFERENCE, f"takes all of it too; {engine} was chosen")
+                    Candidate(name, Reason.LOWER_PREFERENCE, f"supports all of it; {engine} was chosen")
                 )
         return Decision("engine", region, chosen, tuple(rejected))
 
@@ -195,20 +195,20 @@ class PlanWriter:
         self, regions: Sequence[Region], home: Mapping[str, str], readers: Mapping[str, list[str]]
     ) -> tuple[Transfer, ...]:
         device = {r.id: r.device for r in regions}
-        made = []
+        transfers = []
         for region in regions:
             for value in region.inputs:
                 source = home.get(value, "caller")
-                made.append(
+                transfers.append(
                     self._transfer(value, source, region.id, device.get(source, "cpu"), region.device)
                 )
-        made += [
+        transfers += [
             self._transfer(v, home[v], "caller", device[home[v]], "cpu")
             for v in sorted(self.graph.kept)
             if v in home
         ]
-        # Between the caller's memory and the host nothing happens that is worth a line.
-        return tuple(t for t in made if "caller" not in (t.source, t.destination) or not t.shared)
+        # Transfers between the caller's memory and the host copy nothing, so they are not listed.
+        return tuple(t for t in transfers if "caller" not in (t.source, t.destination) or not t.shared)
 
     def _transfer(self, value: str, source: str, destination: str, here: str, there: str) -> Transfer:
         spec = self.graph.values[value].spec
@@ -217,7 +217,7 @@ class PlanWriter:
 
 
 def split_engine(engine: str) -> tuple[str, str]:
-    """``native on npu`` in its two words; the device is cpu without one."""
+    """Split ``native on npu`` into engine and device; the device defaults to cpu."""
     name, _, device = engine.partition(" on ")
     return name, device or "cpu"
 

@@ -1,4 +1,4 @@
-"""cluster: items with labels become connected groups of one label, so that the groups have an order to run in.
+"""Clustering: labelled items become connected, convex groups of one label, so that the groups have an order of execution.
 
 A group may grow only while no path leaves it and comes back (it is convex), so groups never wait for one another in a ring.
 """
@@ -12,12 +12,12 @@ __all__ = ["cluster", "hulls"]
 
 
 def cluster(before: Sequence[Collection[int]], labels: Sequence[object]) -> list[list[int]]:
-    """Groups of items, in an order in which they can run; the items of a group in theirs.
+    """Return groups of items in an order in which they can run; items within a group keep their order.
 
     before: for each item the items that it reads, all of them smaller. labels: only neighbours of equal label are joined.
     Greedy, in the items' order: an item joins every group that it reads from and may join.
     """
-    groups = _Groups()
+    groups = _RegionGroups()
     for item, reads in enumerate(before):
         own = groups.add(item, {groups.of[r] for r in reads}, labels[item])
         for other in sorted(groups.before[own]):
@@ -26,8 +26,8 @@ def cluster(before: Sequence[Collection[int]], labels: Sequence[object]) -> list
     return groups.ordered()
 
 
-class _Groups:
-    """Groups with the groups that they read from and are read by."""
+class _RegionGroups:
+    """Groups with their predecessors and successors."""
 
     def __init__(self) -> None:
         self.of: dict[int, int] = {}
@@ -37,7 +37,7 @@ class _Groups:
         self.after: dict[int, set[int]] = {}
 
     def add(self, item: int, before: set[int], label: object) -> int:
-        """A group of one item that nothing reads yet."""
+        """Add a group of one item without readers."""
         self.of[item] = item
         self.items[item], self.label[item] = [item], label
         self.before[item], self.after[item] = set(before), set()
@@ -46,7 +46,7 @@ class _Groups:
         return item
 
     def apart(self, first: int, second: int) -> bool:
-        """Whether a third group stands between the two: joined, they would wait for it and it for them."""
+        """Return True if a third group is between the two; joined, they would form a cycle with it."""
         return self._between(first, second) or self._between(second, first)
 
     def _between(self, source: int, sink: int) -> bool:
@@ -61,20 +61,20 @@ class _Groups:
             todo += new
         return False
 
-    def join(self, kept: int, gone: int) -> None:
-        """Put the second group's items into the first."""
-        self.of.update(dict.fromkeys(self.items[gone], kept))
-        self.items[kept] += self.items.pop(gone)
+    def join(self, target: int, gone: int) -> None:
+        """Move the second group's items into the first."""
+        self.of.update(dict.fromkeys(self.items[gone], target))
+        self.items[target] += self.items.pop(gone)
         for here, there in ((self.before, self.after), (self.after, self.before)):
             for group in here.pop(gone):
                 there[group].discard(gone)
-                if group != kept:
-                    there[group].add(kept)
-                    here[kept].add(group)
+                if group != target:
+                    there[group].add(target)
+                    here[target].add(group)
         del self.label[gone]
 
     def ordered(self) -> list[list[int]]:
-        """Groups so that each stands behind those that it reads; among those that are ready, the one with the smallest item."""
+        """Return the groups in topological order; among ready groups the one with the smallest item comes first."""
         waits = {g: len(b) for g, b in self.before.items()}
         ready = [(min(self.items[g]), g) for g, n in waits.items() if not n]
         heapq.heapify(ready)
@@ -90,7 +90,7 @@ class _Groups:
 
 
 def hulls(before: Sequence[Collection[int]], together: Iterable[Collection[int]]) -> list[list[int]]:
-    """The smallest disjoint sets that hold each of ``together`` whole and that no path leaves and enters again."""
+    """Return the smallest disjoint convex sets that contain each of ``together``."""
     behind = [0] * len(before)  # items that an item waits for, itself included, as bits
     for item, reads in enumerate(before):
         behind[item] = 1 << item
@@ -100,16 +100,16 @@ def hulls(before: Sequence[Collection[int]], together: Iterable[Collection[int]]
     for item in reversed(range(len(before))):
         for read in before[item]:
             ahead[read] |= ahead[item]
-    found: list[int] = []
+    masks: list[int] = []
     for group in together:
         whole = _hull(sum(1 << i for i in set(group)), behind, ahead)
-        while touching := [f for f in found if f & whole]:
-            found = [f for f in found if not f & whole]
+        while touching := [f for f in masks if f & whole]:
+            masks = [f for f in masks if not f & whole]
             for other in touching:
                 whole |= other
             whole = _hull(whole, behind, ahead)
-        found.append(whole)
-    return [_bits(f) for f in found]
+        masks.append(whole)
+    return [_bits(f) for f in masks]
 
 
 def _hull(group: int, behind: Sequence[int], ahead: Sequence[int]) -> int:

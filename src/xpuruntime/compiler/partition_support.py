@@ -1,4 +1,4 @@
-"""is_op_supported: whether the native compiler computes an op, a node, or a node with its types; with the reason where it does not."""
+"""is_op_supported: whether the native compiler supports an op or a node with its types, with the reason if not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SAMPLE = 16  # what an open dim is while a kernel is asked
 
 
 def is_op_supported(op: Any, target: Any = "cpu") -> Support:
-    """Whether native code can be had for an op on a target.
+    """Return whether the native compiler supports an op on a target.
 
     op:     the IR's name of an op, or its ATen or ONNX name (``softmax``, ``aten.relu.default``, ``Conv``): whether some kernel has it.
             A NodeCall (what ``partition`` asks about): whether this very node, with its types and attributes, can be lowered; open
@@ -46,7 +46,7 @@ def is_op_supported(op: Any, target: Any = "cpu") -> Support:
 
 
 def call_of(graph: Graph, node: Node) -> NodeCall | Support:
-    """The node with the types of what it reads and makes, as kernels see it; no where a type is not known."""
+    """Return the node with the types of its operands and results, as kernels see it; an unsupported answer if a type is unknown."""
     values = [*node.values, *(v.name for v in node.outputs)]
     unknown = next((v for v in values if graph.values[v].spec is None), None)
     if unknown is not None:
@@ -59,12 +59,12 @@ def call_of(graph: Graph, node: Node) -> NodeCall | Support:
 
 
 def _name(name: str, target: CodegenTarget) -> Support:
-    found = _ir_name(name)
-    if found is None:
+    op = _ir_name(name)
+    if op is None:
         return Support.no(Reason.OP_UNSUPPORTED, f"{name} has no form in the IR")
-    if has_kernel(found, target) or found in EXPANSIONS or found in ("constant", "fused"):
+    if has_kernel(op, target) or op in EXPANSIONS or op in ("constant", "fused"):
         return Support.yes()
-    return Support.no(Reason.OP_UNSUPPORTED, f"no kernel for {target.name} lists {found}")
+    return Support.no(Reason.OP_UNSUPPORTED, f"no kernel for {target.name} lists {op}")
 
 
 def _ir_name(name: str) -> str | None:
@@ -87,7 +87,7 @@ _MOST = 4096
 
 
 def _remembered(call: NodeCall, target: CodegenTarget) -> Support:
-    """Layers repeat: what was said of a node holds for every other one with these types and attributes."""
+    """Cache answers by op, types and attributes, since layers repeat."""
     operands = tuple(
         (o.spec, o.is_weight, o.const) if isinstance(o, Operand) else repr(o) for o in call.inputs
     )
@@ -103,7 +103,7 @@ def _remembered(call: NodeCall, target: CodegenTarget) -> Support:
 
 
 def demand_kernels(call: NodeCall, policy: KernelPolicy, target: Any) -> None:
-    """Raises KernelUnavailable where a rule forces a kernel that cannot be had for the node: before anything is compiled or run."""
+    """Raise KernelUnavailable if a rule forces a kernel that is not available for the node, before compilation."""
     try:
         _lowered(_alone(call), resolve_target(target), Policy(kernel=policy))
     except KernelUnavailable:
@@ -113,13 +113,13 @@ def demand_kernels(call: NodeCall, policy: KernelPolicy, target: Any) -> None:
 
 
 def _call(call: NodeCall, target: CodegenTarget) -> Support:
-    """A graph of this one node goes through the passes and is lowered; nothing is assembled."""
+    """Run the passes and lowering on a graph of this one node; assemble nothing."""
     if call.op == "opaque":
         return _opaque(call.node)
     try:
         graph = _alone(call)
         if graph.symbols:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "the content of a tensor decides its shape")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "its shape depends on the content of a tensor")
         _lowered(graph, target, Policy())
     except XpuError as error:
         return Support.no(Reason.OP_UNSUPPORTED, _why(error))
@@ -133,7 +133,7 @@ def _call(call: NodeCall, target: CodegenTarget) -> Support:
 
 
 def _lowered(graph: Graph, target: CodegenTarget, policy: Policy) -> None:
-    """What ``compile`` does up to assembling."""
+    """Run the steps of ``compile`` up to assembly."""
     context = Demands(policy, [target], "inference").context()
     graph = run_passes(graph, 3 if target.takes_fused else 1, context=context)
     layouts: Layouts = {}
@@ -150,17 +150,17 @@ def _why(error: XpuError) -> str:
 
 
 def _alone(call: NodeCall) -> Graph:
-    """The graph of one node, symbols replaced by a sample size."""
+    """Return a graph of one node, with symbols replaced by a sample size."""
     from ..ir import Weight
 
     symbols = frozenset().union(*(t.spec.symbols for t in call.tensors), *(s.symbols for s in call.outputs))
     sizes = dict.fromkeys(symbols, _SAMPLE)
     constants = {t.name: t for t in call.tensors if t.const is not None}
     values = {t.name: Value(t.name, t.spec.substitute(sizes)) for t in call.tensors}
-    made = tuple(
+    outputs = tuple(
         Value(v.name, None if v.spec is None else v.spec.substitute(sizes)) for v in call.node.outputs
     )
-    node = Node(call.op, call.node.inputs, substitute(call.attrs, sizes), made, call.node.sources)
+    node = Node(call.op, call.node.inputs, substitute(call.attrs, sizes), outputs, call.node.sources)
     known = tuple(
         Node("constant", (), _constant_attrs(t.const), (values[t.name],)) for t in constants.values()
     )
@@ -168,7 +168,7 @@ def _alone(call: NodeCall) -> Graph:
     return Graph(
         "one",
         tuple(v for n, v in values.items() if n not in weights and n not in constants),
-        tuple(Output(v.name, v.name) for v in made),
+        tuple(Output(v.name, v.name) for v in outputs),
         (*known, node),
         tuple(Weight(values[n]) for n in sorted(weights)),
     )

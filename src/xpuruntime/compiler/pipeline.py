@@ -21,11 +21,11 @@ from ..codegen.target import CodegenTarget
 from ..codegen.toolchains import TextRefused
 from ..decisions import Decision, Reason
 from ..errors import BuildError, FormatError, IrError, PolicyError, StrictError, XpuError
-from ..faults import Subject, contained, foreign, part
+from ..faults import FaultSubject, contained, foreign, part
 from ..ir import Graph, specialize, verify
 from ..ir.bounds import bounds_of, outside, span
 from ..kernels import offers
-from ..kernels.user import named_digests
+from ..kernels.user.kernel import named_digests
 from ..passes import find_passes, laid_out, run_passes
 from ..policies import Policy, Resolved
 from ..policies.entrances import demanded, refuse
@@ -36,7 +36,7 @@ from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
 from ..program.told import fitted
 from ..program.validate import validate
 from ..targets import TargetConfig
-from .calls import Lowering
+from .calls import LoweredGraph
 from .demands import Demands
 from .emit import Code, emitted_part, plan_of
 from .entrance import fixed_symbols, phases_of, settled_precision, targets_of
@@ -72,14 +72,14 @@ def compile(  # noqa: A001  - the specification's name
     watch: Callable[[str, Graph], None] | None = None,
     times: KernelTimes | Mapping[str, Any] | str | PathLike[str] | None = None,
 ) -> CompiledProgram:
-    """The program of a model.
+    """Compile a model to a program.
 
     model:   a graph, or several by entry-point name: they share weights and states by name.
     target:  ``cpu`` (the best instruction set of this machine), ``cuda``, ``cuda:1`` (its GPUs), ``cpu:x86-64-v3``, ``cuda:sm_90`` ..., a
              TargetConfig (sizes for the processor or the GPU, as its name says), or a CodegenTarget; several are alternatives: the first that a machine can run is taken there. The libraries under
              ``cpu`` and ``cuda`` are asked whether they compute what is chosen for them; where one declines, another kernel is taken.
              By default the policy's device, else ``cpu``.
-    policy:  as in InferenceSession, over ``with_policy`` and the environment; what it names is had, or an error (``docs/entrances.md``).
+    policy:  as in InferenceSession, over ``with_policy`` and the environment; what it names is had, or an error (``docs/reference/policy-support.md``).
              A ``Resolved`` policy is taken as it is.
     shapes:  what symbolic dims stand for: one set, or several, each an entry point of its own.
     passes:  a level from 0 to 3 or its name, names of passes, or names with a minus: ``"-fuse_conv"`` is the usual level without it. The usual
@@ -94,7 +94,7 @@ def compile(  # noqa: A001  - the specification's name
     Raises BuildError, KernelUnavailable (with its decision), PolicyError, IrError for a symbol without a value; InternalError, with the folder
     of a reproduction, where our own code fails.
     """
-    subject = Subject()
+    subject = FaultSubject()
     with contained("compile", subject):
         return _compile(model, target, policy, shapes, passes, phase, weights, watch, times, subject)
 
@@ -109,9 +109,9 @@ def _compile(
     weights: Mapping[str, Any] | None,
     watch: Callable[[str, Graph], None] | None,
     times: KernelTimes | Mapping[str, Any] | str | PathLike[str] | None,
-    subject: Subject,
+    subject: FaultSubject,
 ) -> CompiledProgram:
-    """``compile``; ``subject`` learns what a reproduction needs."""
+    """Implement ``compile``. ``subject`` records what a reproduction needs."""
     begun = time.perf_counter()
     for word in phase.values() if isinstance(phase, Mapping) else (phase,):
         _check_phase(word)
@@ -133,7 +133,7 @@ def _compile(
     )
     told = len(notes)
     demands, casts = settled_precision("compile", entries.values(), resolved.policy, notes)
-    kept = _kept(resolved, usual if passes is None else None, fell=len(notes) > told)
+    recorded = _kept(resolved, usual if passes is None else None, fell=len(notes) > told)
     if casts and "cast_precision" not in rewrites:
         if passes is not None:
             raise refuse(
@@ -150,13 +150,13 @@ def _compile(
     if notes:
         _log.warning("compile: %s", "; ".join(notes))
     phases = phases_of(phase, entries)
-    asked = {p: Demands(demands, targets, p, weights or {}) for p in dict.fromkeys(phases.values())}
+    by_phase = {p: Demands(demands, targets, p, weights or {}) for p in dict.fromkeys(phases.values())}
     graphs: dict[str, Graph] = {}
     for name, entry in entries.items():
         _take(subject, entry)
-        context = asked[phases[name]].context()
+        context = by_phase[phases[name]].context()
         graphs[name] = run_passes(entry, rewrites, context=context, watch=_watched(watch))
-    lowered: list[Lowering] = []
+    lowered: list[LoweredGraph] = []
     binaries: list[Binary] = []
     plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}
     borders: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -179,7 +179,7 @@ def _compile(
     if declined and demands.execution.strict:
         raise StrictError(
             "compile",
-            "strict=True, and a library declines a kernel that was chosen",
+            "strict=True, and a library does not support a chosen kernel",
             got="; ".join(dict.fromkeys(declined)),
             do="Choose another kernel, or drop strict.",
         )
@@ -195,12 +195,12 @@ def _compile(
         binaries=tuple(binaries),
         decisions=_once(
             [
-                *(d for a in asked.values() for d in a.decisions),
+                *(d for a in by_phase.values() for d in a.decisions),
                 *(d for low in lowered for d in low.decisions),
             ]
         ),
         digest=_digest(graphs, demands, targets, phase, measured, declined),
-        facts={"xpuruntime": __version__, "demands": kept} | _aliases(graphs.values()),
+        facts={"xpuruntime": __version__, "demands": recorded} | _aliases(graphs.values()) | _gpus(targets),
     )
     program = fitted(program)
     if all(b.data for b in binaries):  # a target may leave assembling to its caller
@@ -210,15 +210,17 @@ def _compile(
 
 
 def _kept(resolved: Resolved, level: int | None, *, fell: bool) -> dict[str, Any]:
-    """The demands that the program keeps to, as an executor of it reads them. level: that of the passes; fell: another precision is computed."""
+    """Return the demands that the program satisfies, as an executor reads them. level: that of the passes; fell: another precision is
+    computed.
+    """
     precision = None if fell else resolved.policy.execution.precision
     rules = [dump(r) for layer in resolved.policy.kernel.layers for r in layer.rules]
-    kept = {"optimization_level": level, "precision": precision, "rules": rules}
-    return {name: value for name, value in kept.items() if value is not None and value != []}
+    recorded = {"optimization_level": level, "precision": precision, "rules": rules}
+    return {name: value for name, value in recorded.items() if value is not None and value != []}
 
 
 def _assembled(code: Code, plans: Sequence[ExecutionPlan]) -> list[Binary]:
-    """The binaries. Where a compiler refuses the text, its words name a function, and that the kernel."""
+    """Return the binaries. If a compiler rejects the text, report the kernel whose function it names."""
     try:
         return code.binaries()
     except TextRefused as error:
@@ -229,8 +231,8 @@ def _assembled(code: Code, plans: Sequence[ExecutionPlan]) -> list[Binary]:
         raise
 
 
-def _take(subject: Subject, graph: Graph) -> None:
-    """From here on faults are about this graph. It may break a law itself, where it was made by hand: then that is the error."""
+def _take(subject: FaultSubject, graph: Graph) -> None:
+    """Attribute later faults to this graph. A hand-made graph may be invalid itself; then its verification error is raised."""
 
     def excuse() -> XpuError | None:
         try:
@@ -243,7 +245,7 @@ def _take(subject: Subject, graph: Graph) -> None:
 
 
 def _watched(watch: Callable[[str, Graph], None] | None) -> Callable[[str, Graph], None] | None:
-    """The user's function; its errors stay his."""
+    """Wrap the user's function, so that its errors are reported as the user's."""
     if watch is None:
         return None
 
@@ -255,7 +257,7 @@ def _watched(watch: Callable[[str, Graph], None] | None) -> Callable[[str, Graph
 
 
 def _aliases(graphs: Iterable[Graph]) -> dict[str, Any]:
-    """Names beside its own by which a checkpoint may hold a weight; nothing where there are none."""
+    """Return other names under which a checkpoint may hold a weight; empty if there are none."""
     names: dict[str, list[str]] = {}
     for graph in graphs:
         listed = graph.metadata.get("aliases")
@@ -265,8 +267,15 @@ def _aliases(graphs: Iterable[Graph]) -> dict[str, Any]:
     return {"aliases": names} if names else {}
 
 
+def _gpus(targets: Iterable[CodegenTarget]) -> dict[str, Any]:
+    """Return the sizes of the GPUs that code was generated for, by target; nothing without such targets."""
+    names = ("num_sms", "smem_per_block", "max_cluster_size")
+    sizes = {t.name: {n: getattr(t.config, n) for n in names} for t in targets if t.config.num_sms}
+    return {"gpus": sizes} if sizes else {}
+
+
 def _check_phase(phase: str) -> None:
-    """Raises PolicyError for a phase that no rule could name, and for one that nothing of this release runs in."""
+    """Raise PolicyError for an unknown phase, and for one that this release does not implement."""
     if isinstance(phase, str) and phase in PHASES:
         return
     later = isinstance(phase, str) and phase in PHASES_NOT_IMPLEMENTED
@@ -278,16 +287,16 @@ def _entries(
     model: Model | Mapping[str, Graph],
     shapes: Mapping[str, int] | Sequence[Mapping[str, int]],
     resolved: Resolved,
-    subject: Subject,
+    subject: FaultSubject,
 ) -> tuple[dict[str, Graph], dict[str, dict[str, int]]]:
-    """Static graphs by entry-point name, and what their symbols stand for."""
+    """Return static graphs by entry-point name, and the sizes of their symbols."""
     if isinstance(model, Mapping) and model and all(isinstance(g, Graph) for g in model.values()):
         graphs = {str(name): g for name, g in model.items() if isinstance(g, Graph)}
     else:
         graphs = {"main": _graph(model)}
     fixed = fixed_symbols(graphs.values(), resolved)
     buckets = [{**fixed, **b} for b in _buckets(shapes)]
-    made: dict[str, Graph] = {}
+    static_graphs: dict[str, Graph] = {}
     sizes: dict[str, dict[str, int]] = {}
     for name, graph in graphs.items():
         for bucket in buckets:
@@ -300,17 +309,17 @@ def _entries(
             live = {k: v for k, v in bucket.items() if k in graph.symbols}
             _check_static(static)
             entry = "_".join([name, *(f"{k}{v}" for k, v in live.items() if len(buckets) > 1)])
-            made[entry], sizes[entry] = static, live
-    return made, sizes
+            static_graphs[entry], sizes[entry] = static, live
+    return static_graphs, sizes
 
 
 def _buckets(shapes: Any) -> list[Mapping[str, int]]:
-    """The sets of sizes. Raises IrError for what is none."""
-    found = [shapes] if isinstance(shapes, Mapping) else shapes
-    if isinstance(found, Sequence) and not isinstance(found, str | bytes):
-        wrong = [b for b in found if not isinstance(b, Mapping) or not all(map(_is_size, b.items()))]
+    """Return the sets of sizes. Raises IrError for anything else."""
+    listed = [shapes] if isinstance(shapes, Mapping) else shapes
+    if isinstance(listed, Sequence) and not isinstance(listed, str | bytes):
+        wrong = [b for b in listed if not isinstance(b, Mapping) or not all(map(_is_size, b.items()))]
         if not wrong:
-            return list(found) or [{}]
+            return list(listed) or [{}]
         shapes = wrong[0]
     raise IrError(
         "compile", "shapes are sizes by symbol, or several such sets", got=repr(shapes), do="Give {'n': 3}."
@@ -385,7 +394,7 @@ def _digest(
     times: KernelTimes,
     declined: Sequence[str],
 ) -> str:
-    """sha256 of what the program was built from: optimised graphs, policy, targets, measured times, what libraries declined, this release."""
+    """Return sha256 of all inputs of the program: optimized graphs, policy, targets, measured times, declined calls, this release."""
     parts = [
         __version__,
         phase if isinstance(phase, str) else dict(phase),
@@ -400,5 +409,5 @@ def _digest(
 
 
 def _deciding(policy: Policy) -> Policy:
-    """The policy without what decides nothing about a program: how a session that runs it is checked."""
+    """Return the policy without fields that do not affect the program: those on self-checks of a session."""
     return Policy(kernel=policy.kernel, execution=replace(policy.execution, self_check=None))

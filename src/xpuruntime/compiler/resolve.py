@@ -1,10 +1,10 @@
-"""resolve: what a user may write for a target, as a CodegenTarget."""
+"""resolve_target: the CodegenTarget for what a user writes."""
 
 from __future__ import annotations
 
 from ..codegen.cpp import CppTarget, cpu_target
 from ..codegen.cuda import cuda_target, sized_target
-from ..codegen.own_libraries import own_libraries
+from ..codegen.local_libraries import local_libraries
 from ..codegen.target import CodegenTarget
 from ..errors import BuildError
 from ..targets import TargetConfig
@@ -13,9 +13,11 @@ __all__ = ["resolve_target"]
 
 
 def resolve_target(target: str | TargetConfig | CodegenTarget) -> CodegenTarget:
-    """``cpu``, ``cpu:x86-64-v3``, ``cuda``, ``cuda:1``, ``cuda:sm_90``, a TargetConfig (sizes for the kind of device that it names), or a target as it is.
+    """Return the code generator that a target names. Raises BuildError, DeviceUnavailable.
 
-    What names no level stands for this machine's own device, whose libraries are then asked. Raises BuildError, DeviceUnavailable.
+    target: ``cpu``, ``cpu:x86-64-v3``, ``cuda``, ``cuda:1``, ``cuda:sm_90``, ``cuda:h200``, a TargetConfig (sizes for the device that it
+            names), or a CodegenTarget, which is returned as it is.
+    A target without a level is this machine's own device, and the compiler then asks this machine's libraries what they support.
     """
     if isinstance(target, CodegenTarget):
         return target
@@ -36,7 +38,7 @@ def resolve_target(target: str | TargetConfig | CodegenTarget) -> CodegenTarget:
 
 
 def _sized(config: TargetConfig) -> CodegenTarget:
-    """Return this machine's processor or GPU with other sizes. Raises BuildError for a kind of device that no code is generated for."""
+    """Return a processor or GPU with these sizes. Raises BuildError for a kind of device that no code is generated for."""
     if config.kind == "cpu":
         return CppTarget(cpu_target("cpu").isa, config)
     if config.kind == "cuda":
@@ -44,14 +46,14 @@ def _sized(config: TargetConfig) -> CodegenTarget:
     what = f"there is none for {config.kind}" if config.kind else "its name begins with no kind of device"
     raise BuildError(
         "compile",
-        f"a TargetConfig sizes the code of a code generator, and {what}",
+        f"cannot generate code for this TargetConfig: {what}",
         got=f"TargetConfig {config.name!r}",
-        do="Begin its name with cpu or cuda, or hand in a CodegenTarget for the device (docs/porting.md).",
+        do="Begin its name with cpu or cuda, or hand in a CodegenTarget for the device (docs/how-to/porting-to-a-new-device.md).",
     )
 
 
 def _own(target: CodegenTarget, kind: str, index: int = 0) -> CodegenTarget:
-    """A target, made just now, that asks this machine's libraries."""
-    target.libraries = own_libraries(kind, index)
+    """Attach this machine's libraries to a target."""
+    target.libraries = local_libraries(kind, index)
     target.here = True
     return target

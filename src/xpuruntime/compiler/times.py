@@ -1,4 +1,4 @@
-"""times: how long kernels took on calls like these, as a file that a compile may read.
+"""Kernel times: measured times of kernels by call, as a file that ``compile`` can read.
 
 A file holds what was measured on one target (instruction set) with one number of threads::
 
@@ -33,7 +33,7 @@ _NONE: Mapping[str, float] = MappingProxyType({})
 
 
 def call_key(call: NodeCall) -> str:
-    """The first 16 hexadecimal digits of sha256 of all that decides a call's code: op, attributes, types, layouts, what is a weight."""
+    """Return the first 16 hexadecimal digits of sha256 of all that determines a call's code: op, attributes, types, layouts, weights."""
 
     def said(spec: TensorSpec) -> str:
         layout = "" if spec.is_dense or spec.layout is None else f"{spec.layout.order}{spec.layout.alloc}"
@@ -51,7 +51,7 @@ def call_key(call: NodeCall) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KernelTimes:
-    """Microseconds per call: ``calls[call_key(call)][kernel]``. Empty: nothing was measured.
+    """Microseconds per call: ``calls[call_key(call)][kernel]``. Empty if nothing was measured.
 
     target, threads: what they were measured with; on another target they say nothing.
     """
@@ -61,18 +61,18 @@ class KernelTimes:
     calls: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def of(self, call: NodeCall, target: str) -> Mapping[str, float]:
-        """Times of a call by kernel (``gemv``), empty where there are none."""
+        """Return the times of a call by kernel (``gemv``), empty if it was not measured."""
         return self.calls.get(call_key(call), _NONE) if self.calls and target == self.target else _NONE
 
     @property
     def digest(self) -> str:
-        """sha256 of what it says; ``""`` when that is nothing."""
+        """Return sha256 of the content; ``""`` if there is none."""
         if not self.calls:
             return ""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """As a file holds it."""
+        """Return the content of a file."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -83,7 +83,7 @@ class KernelTimes:
 
     @classmethod
     def load(cls, source: KernelTimes | Mapping[str, Any] | str | os.PathLike[str] | None) -> KernelTimes:
-        """From a file's path or its content. Raises FormatError."""
+        """Load from a file's path or its content. Raises FormatError."""
         if source is None:
             return cls()
         if isinstance(source, cls):
@@ -108,9 +108,9 @@ class KernelTimes:
         calls = data.get("calls")
         if not isinstance(data.get("target"), str) or not isinstance(calls, Mapping):
             raise FormatError(who, "names no target or no calls", do="Measure again with this release.")
-        made = {str(key): _times(who, str(key), row) for key, row in calls.items()}
+        times = {str(key): _times(who, str(key), row) for key, row in calls.items()}
         threads = data.get("threads", 0)
-        return cls(data["target"], threads if type(threads) is int else 0, made)
+        return cls(data["target"], threads if type(threads) is int else 0, times)
 
 
 def _times(who: str, key: str, row: Any) -> dict[str, float]:

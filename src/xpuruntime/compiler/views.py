@@ -1,4 +1,4 @@
-"""views: nodes that compute nothing since their results already lie in their operand's memory, by offset and strides.
+"""Views: nodes without computation whose results are already in their operand's memory, by offset and strides.
 
 ``free_views`` goes further: it lets results of permutes and slices lie as they come, and lets kernels write what a permute would make of it,
 wherever the kernels around take that.
@@ -23,13 +23,13 @@ Works = Callable[[Node, Mapping[str, Layout]], str]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A result that starts ``offset`` bytes into the operand and lies there as its spec says."""
+    """A result that starts ``offset`` bytes into the operand, with the strides of its spec."""
 
     offset: int
 
 
 def view_of(node: Node, spec_of: Callable[[str], TensorSpec]) -> tuple[View, ...] | None:
-    """Where each result lies within the first operand; None when the node must move or compute something."""
+    """Return the place of each result within the first operand; None if the node must move or compute data."""
     if not OPS[node.op].view or not isinstance(node.inputs[0], str):
         return None
     x = spec_of(node.inputs[0])
@@ -49,7 +49,7 @@ def view_of(node: Node, spec_of: Callable[[str], TensorSpec]) -> tuple[View, ...
 
 
 def _parts(node: Node, x: TensorSpec) -> list[tuple[Sequence[int], int]] | None:
-    """Strides and first element of each result of a strided view, in the operand's memory."""
+    """Return strides and first element of each result of a strided view, in the operand's memory."""
     strides, shape, at = _strides(x), _sizes(x), node.attrs
     match node.op:
         case "permute":
@@ -78,7 +78,7 @@ def _parts(node: Node, x: TensorSpec) -> list[tuple[Sequence[int], int]] | None:
 
 
 def free_views(graph: Graph, layouts: dict[str, Layout], works: Works) -> None:
-    """Complete ``layouts`` so that permutes, slices and splits become views where the kernels that read them, or views of them, allow it."""
+    """Complete ``layouts`` so that permutes, slices and splits become views if their readers support the strides."""
     for node in graph.nodes:
         if node.op not in _MOVES or not isinstance(node.inputs[0], str):
             continue
@@ -90,35 +90,35 @@ def free_views(graph: Graph, layouts: dict[str, Layout], works: Works) -> None:
         here = replace(graph.spec(x), layout=layouts.get(x)).physical
         wanted = _lying(node, here, _sizes(graph.spec(x)))
         for value in node.outputs:
-            found = None if wanted is None else _followed(graph, value.name, wanted, layouts, works)
-            layouts.update(found or {})
+            followed = None if wanted is None else _followed(graph, value.name, wanted, layouts, works)
+            layouts.update(followed or {})
 
 
 def _followed(
     graph: Graph, value: str, wanted: Layout, layouts: Mapping[str, Layout], works: Works
 ) -> dict[str, Layout] | None:
-    """How a value and the views of it lie when it lies as is wanted; None where a kernel that reads one of them does not take that."""
+    """Return the layouts of a value and of its views if the value has the wanted layout; None if a reader does not support it."""
     users = graph.users(value)
     if value in graph.kept or value in layouts or not users:
         return None
-    found = {value: wanted}
+    result = {value: wanted}
     for user in users:
-        now = {**layouts, **found}
+        now = {**layouts, **result}
         if OPS[user.op].view:
-            lying = _lying(user, wanted, _sizes(graph.spec(value))) if user.inputs[0] == value else None
-            for made in user.outputs:
-                more = None if lying is None else _followed(graph, made.name, lying, now, works)
+            layout = _lying(user, wanted, _sizes(graph.spec(value))) if user.inputs[0] == value else None
+            for output in user.outputs:
+                more = None if layout is None else _followed(graph, output.name, layout, now, works)
                 if more is None:
                     return None
                 now |= more
-                found |= more
+                result |= more
         elif not works(user, layouts) == works(user, now) != "":
             return None
-    return found
+    return result
 
 
 def _lying(node: Node, here: Layout, sizes: tuple[int, ...]) -> Layout | None:
-    """How the results of a view lie when nothing moves; None for one over which no layout can be laid."""
+    """Return the layout of a view's results without a copy; None if no layout describes it."""
     match node.op:
         case "permute":
             place = {d: i for i, d in enumerate(node.attrs["dims"])}
@@ -137,7 +137,7 @@ def _lying(node: Node, here: Layout, sizes: tuple[int, ...]) -> Layout | None:
 
 
 def _without(here: Layout, dim: int) -> Layout | None:
-    """The layout of one index of a dim: the dim within it is padded by as much. None for the innermost."""
+    """Return the layout of one index of a dim. The padding moves to the dim within it. None for the innermost."""
     at = here.order.index(dim)
     if at + 1 == len(here.order):
         return None
@@ -148,21 +148,21 @@ def _without(here: Layout, dim: int) -> Layout | None:
 
 
 def _regrouped(here: Layout, sizes: tuple[int, ...], out: tuple[int, ...]) -> Layout | None:
-    """The layout of the same elements in other dims: each run of dims that others replace lies together, padded at its outermost alone."""
+    """Return the layout of the same elements under another shape; None if a run of replaced dims is not contiguous."""
     alloc, before = [1] * len(out), [list[int]() for _ in sizes]
     i = o = 0
     while i < len(sizes) and o < len(out):
-        first, made, have, want = i, [o], sizes[i], out[o]
+        first, dims, have, want = i, [o], sizes[i], out[o]
         i, o = i + 1, o + 1
         while have != want:
             if have < want and i < len(sizes):
                 have, i = have * sizes[i], i + 1
             elif have > want and o < len(out):
-                want, made, o = want * out[o], [*made, o], o + 1
+                want, dims, o = want * out[o], [*dims, o], o + 1
             else:
                 return None
         place = here.order.index(first)
-        inner = math.prod(out[d] for d in made[1:])
+        inner = math.prod(out[d] for d in dims[1:])
         whole = here.alloc[first] * math.prod(sizes[first + 1 : i])
         dense = all(here.alloc[d] == sizes[d] for d in range(first + 1, i))
         if (
@@ -172,17 +172,17 @@ def _regrouped(here: Layout, sizes: tuple[int, ...], out: tuple[int, ...]) -> La
             or whole % inner
         ):
             return None
-        for d in made[1:]:
+        for d in dims[1:]:
             alloc[d] = out[d]
-        alloc[made[0]] = whole // inner
-        before[first] = made
+        alloc[dims[0]] = whole // inner
+        before[first] = dims
     if any(s != 1 or here.alloc[d] != 1 for d, s in enumerate(sizes[i:], i)) or any(d != 1 for d in out[o:]):
         return None
     return Layout((*range(o, len(out)), *(d for place in here.order for d in before[place])), tuple(alloc))
 
 
 def _written_permuted(graph: Graph, node: Node, layouts: dict[str, Layout], works: Works) -> None:
-    """Let the kernel before a permute write its result in the order that the permute makes."""
+    """Let the kernel before a permute write its result in the permuted order."""
     x = str(node.inputs[0])
     producer = graph.producer(x)
     if producer is None or OPS[producer.op].view or graph.only_user(x) is not node or x in layouts:
@@ -194,9 +194,7 @@ def _written_permuted(graph: Graph, node: Node, layouts: dict[str, Layout], work
 
 
 def _runs(shape: Sequence[object], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """(extent, stride) of the longest runs of dims that lie one after the other, in logical order: equal for two shapes that
-    number the same elements of memory alike.
-    """
+    """Return (extent, stride) of the longest contiguous runs of dims, in logical order. Two shapes with equal runs number memory alike."""
     if any(d == 0 for d in shape):
         return []
     runs: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Constant subgraphs become recipes: what is known before the run is computed once, when weights are loaded.
+"""Constant subgraphs as recipes: values known before the run are computed once, when weights are loaded.
 
 A node whose tensors are all known (weights, constants, results of such nodes) and whose op is in the table below is a recipe step.
 Any other node stays a kernel and reads known values as buffers.
@@ -35,7 +35,7 @@ def _shape(node: Node, spec: TensorSpec) -> tuple[str, Mapping[str, Any]]:
 
 
 def _slice(node: Node, x: TensorSpec) -> Mapping[str, Any]:
-    """Attributes of a slice of ``x``; a start may count from the end, or lie beyond it."""
+    """Return attributes of a slice of ``x``; a start may count from the end or exceed the extent."""
     dim = node.attrs["dim"]
     start = slice(node.attrs["start"], None).indices(int(x.shape[dim]))[0]
     return {"dim": dim, "begin": start, "end": start + int(node.spec.shape[dim])}
@@ -88,8 +88,8 @@ _LARGEST = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """One step over values by name, and over numbers. Values that are read twice are made once, so steps are kept apart until a recipe is asked for."""
+class _RecipeNode:
+    """One step over values by name and over numbers. Steps are separate until a recipe is requested, so that shared values are made once."""
 
     op: str
     operands: tuple[str | RecipeStep, ...]
@@ -97,7 +97,7 @@ class _Made:
 
 
 class KnownValues:
-    """What is known before the run, as steps over the model's weights; hands out one recipe per distinct buffer."""
+    """Values known before the run, as steps over the model's weights. It returns one recipe per distinct buffer."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -108,29 +108,29 @@ class KnownValues:
             for w in graph.weights
         }
         self._weights = dict(self.refs)
-        self._made: dict[str, _Made | str] = {}  # value -> how it is made, or the weight that it is
+        self._origins: dict[str, _RecipeNode | str] = {}  # value -> how it is made, or the weight that it is
         self._specs: dict[str, TensorSpec] = {w.name: w.spec for w in graph.weights}
         self._consts: dict[str, Const] = {}
         self._recipes: dict[str, WeightTransformRecipe] = {}
         self._largest: dict[str, int] = {}  # value -> bytes of the largest result on the way to it
         self._reads: dict[str, frozenset[str]] = {}  # value -> weights that it is made of
         for weight in graph.weights:
-            self._made[weight.name] = weight.name
+            self._origins[weight.name] = weight.name
             self._largest[weight.name], self._reads[weight.name] = 0, frozenset([weight.name])
 
     def __contains__(self, value: object) -> bool:
-        return value in self._made
+        return value in self._origins
 
     def spec(self, value: str) -> TensorSpec:
-        """The dense spec of a known value."""
+        """Return the dense spec of a known value."""
         return self._specs[value]
 
     def const(self, value: str) -> Const | None:
-        """Its content, where it stands in the graph."""
+        """Return the value's content if the graph contains it."""
         return self._consts.get(value)
 
     def take(self, node: Node) -> bool:
-        """Make the node's results known, if they are. False: it is a kernel's work."""
+        """Record the node's results as known if possible. Return False if a kernel must compute them."""
         if node.op == "constant":
             const: Const = node.attrs["value"]
             if const.dtype is DType.STRING:
@@ -164,11 +164,11 @@ class KnownValues:
             elif operand is not None:
                 number: dict[str, Any] = {"value": operand, "dtype": node.spec.dtype.value, "shape": []}
                 operands.append(RecipeStep("constant", (), number))
-        self._known(node, _Made(op, tuple(operands), attrs))
+        self._known(node, _RecipeNode(op, tuple(operands), attrs))
         return True
 
     def recipe(self, value: str, packed: Packed | None = None) -> str:
-        """The name of the buffer that holds a known value, or its packed form."""
+        """Return the name of the buffer that holds a known value, or its packed form."""
         steps, source = self._linear(value)
         spec = self._specs[value]
         if packed is not None and packed.steps:
@@ -192,63 +192,63 @@ class KnownValues:
 
     @property
     def recipes(self) -> tuple[WeightTransformRecipe, ...]:
-        """Every recipe that was handed out."""
+        """Return every recipe that was requested."""
         return tuple(self._recipes.values())
 
     @property
     def weights(self) -> tuple[WeightRef, ...]:
-        """The weights that recipes read."""
+        """Return the weights that recipes read."""
         read = {r.source for r in self.recipes}
         read |= {str(resolve(n, "")) for r in self.recipes for s in r.steps for n in s.inputs}
         return tuple(w for w in self._weights.values() if w.name in read)
 
     def _in_proportion(self, node: Node) -> bool:
-        """Whether no result on the way to the node's is out of all proportion to what is read and made: a sum over a long range is a kernel's work."""
-        made = node.spec.size_bytes or 0
+        """Return False if an intermediate result is much larger than the inputs and the result. A kernel then computes the node."""
+        result_bytes = node.spec.size_bytes or 0
         reads = frozenset[str]().union(*(self._reads[v] for v in node.values))
-        largest = max(made, *(self._largest[v] for v in node.values)) if node.values else made
+        largest = max(result_bytes, *(self._largest[v] for v in node.values)) if node.values else result_bytes
         read = sum(self._weights[w].spec.size_bytes or 0 for w in reads)
         # Recipes run when weights are loaded, whatever the memory: a few bytes must not become gigabytes there.
-        if largest > min(largest_step(read, made), largest_step(read, _FREE)):
+        if largest > min(largest_step(read, result_bytes), largest_step(read, _FREE)):
             return False
         self._largest[node.outputs[0].name], self._reads[node.outputs[0].name] = largest, reads
         return True
 
-    def _known(self, node: Node, made: _Made | str) -> None:
+    def _known(self, node: Node, origin: _RecipeNode | str) -> None:
         name = node.outputs[0].name
-        if isinstance(made, str):
-            self._largest[name], self._reads[name] = 0, frozenset([made])
-        self._made[name] = made
+        if isinstance(origin, str):
+            self._largest[name], self._reads[name] = 0, frozenset([origin])
+        self._origins[name] = origin
         self._specs[name] = node.spec
 
     def _linear(self, value: str) -> tuple[_Steps, str]:
-        """The steps that make a value, each once, operands first; or no step and the weight that it is."""
-        made = self._made[value]
-        if isinstance(made, str):
-            return (), made
+        """Return the steps that make a value, each once, operands first; or no step and the weight that it is."""
+        origin = self._origins[value]
+        if isinstance(origin, str):
+            return (), origin
         steps: list[RecipeStep] = []
         place: dict[str, str] = {}  # value -> what later steps call it
-        stack: list[tuple[str, _Made, list[str]]] = [(value, made, [])]
+        stack: list[tuple[str, _RecipeNode, list[str]]] = [(value, origin, [])]
         while stack:
-            name, made, inputs = stack[-1]
-            if len(inputs) == len(made.operands):
-                place[name] = _add(steps, RecipeStep(made.op, tuple(inputs), made.attrs))
+            name, origin, inputs = stack[-1]
+            if len(inputs) == len(origin.operands):
+                place[name] = _add(steps, RecipeStep(origin.op, tuple(inputs), origin.attrs))
                 stack.pop()
                 continue
-            operand = made.operands[len(inputs)]
+            operand = origin.operands[len(inputs)]
             if isinstance(operand, RecipeStep):
                 inputs.append(_add(steps, operand))
             elif operand in place:
                 inputs.append(place[operand])
-            elif isinstance(known := self._made[operand], str):
+            elif isinstance(known := self._origins[operand], str):
                 inputs.append(weight_input(known))
             else:
                 stack.append((operand, known, []))
         return tuple(steps), ""
 
     def _one_type(self, node: Node) -> bool:
-        """One real type of 2 to 8 bytes throughout, or one integer type where the op is a sum or the like, which wraps: NumPy then computes
-        what the IR means. A cast may change the type, a lookup has indices of another.
+        """Return True if NumPy computes the node as the IR defines it: one float type of 2 to 8 bytes throughout, or one integer type for
+        ops that wrap.
         """
         specs = [self._specs[v] for v in node.values]
         if node.op == "arange":
@@ -267,7 +267,7 @@ class KnownValues:
         )
 
     def _looks_up(self, node: Node, specs: Sequence[TensorSpec]) -> bool:
-        """Whether a lookup or a choice makes little, of values of the result's type."""
+        """Return True if a lookup or a choice makes a small result from values of the result's type."""
         if (node.spec.size_bytes or 0) > _LARGEST:
             return False
         if node.op == "where":

@@ -1,4 +1,4 @@
-"""The engines: what executes a whole region. Names and strings only; importing this imports no vendor.
+"""Engines: vendor runtimes and the native one, each of which executes whole regions. Importing this package imports no vendor.
 
 ``lookup("onnxrt")`` -> the ``EnginePlugin`` of a name or alias. Our own stand in ``ENGINES``; other packages add theirs
 by the entry-point group ``xpuruntime.engines``. ``KNOWN_WORDS`` are words of the vocabulary that this release does not do.
@@ -36,12 +36,12 @@ KNOWN_WORDS: dict[str, Support] = {
 
 
 def engine_names() -> tuple[str, ...]:
-    """Every engine that can be looked up: ours in their order, then third parties' by name."""
+    """Return the names of all engines: built-in ones in their order, then third-party ones by name."""
     return (*ENGINES, *sorted(set(entry_points("xpuruntime.engines")) - set(ENGINES)))
 
 
 def lookup(name: str) -> EnginePlugin:
-    """The plugin of an engine's name or alias, in any case.
+    """Return the plugin of an engine by name or alias, in any case.
 
     Raises EngineUnavailable: a word that this release does not do (with what to use instead), an unknown name (with the
     nearest known one), or a third-party plugin that cannot be imported.

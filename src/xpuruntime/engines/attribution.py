@@ -1,7 +1,7 @@
-"""From what a vendor ran back to the nodes of the user's model, by data flow.
+"""Attribution by data flow: from executed steps back to the nodes of the user's model.
 
-Vendors fuse, fold, rename and insert. Names survive only in part, but the values on the borders mostly keep theirs: what
-lies between the values that an executed step reads and those that it makes is what the step computes.
+Vendors fuse, fold, rename and insert nodes. Few node names survive, but values between steps mostly keep their names. A step computes
+the nodes between the values that it reads and those that it writes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _TYPICAL: ContextVar[Callable[[Sequence[float]], float]] = ContextVar("typical",
 
 
 def typical(times: Sequence[float]) -> float:
-    """What stands for several times of one step: their median, for people; the least of them within ``least_times``."""
+    """Return one value for several times of a step: the median, or the minimum within ``least_times``."""
     return _TYPICAL.get()(times)
 
 
 @contextlib.contextmanager
 def least_times() -> Iterator[None]:
-    """Evidence that is collected within gives least times: a busy machine only ever adds, so these compare steps and engines best."""
+    """Make evidence collected within the block report minimum times. Other load only adds time, so minima compare steps and engines best."""
     token = _TYPICAL.set(min)
     try:
         yield
@@ -39,7 +39,7 @@ _RANDOM = frozenset(
 
 
 class SourceGraph:
-    """The nodes of a model with their edges: who makes a value, who reads it."""
+    """The nodes of a model with their edges: the producer and the readers of each value."""
 
     def __init__(self, model: ModelSource) -> None:
         self.nodes: Mapping[str, NodeRef] = {n.name: n for n in model.nodes}
@@ -58,35 +58,35 @@ class SourceGraph:
                 self.constant.add(node.name)
 
     def known(self, value: str) -> bool:
-        """Whether the model has a value of that name."""
+        """Return True if the model has a value of that name."""
         return value in self.maker or value in self.readers
 
     def between(self, outputs: Iterable[str], available: Collection[str]) -> tuple[str, ...]:
-        """Names of the nodes that compute ``outputs`` from ``available`` values, in the model's order.
+        """Return the names of the nodes that compute ``outputs`` from ``available`` values, in the model's order.
 
         Constant subgraphs on the way are left out: vendors compute them once, when loading.
         """
-        found: set[str] = set()
+        names: set[str] = set()
         todo = [self.maker[v] for v in outputs if v in self.maker]
         while todo:
             node = todo.pop()
-            if node.name not in found:
-                found.add(node.name)
+            if node.name not in names:
+                names.add(node.name)
                 makers = [self.maker[v] for v in node.inputs if v not in available and v in self.maker]
                 todo += [m for m in makers if m.name not in self.constant or node.name in self.constant]
-        return self.ordered(found)
+        return self.ordered(names)
 
     def ordered(self, names: Collection[str]) -> tuple[str, ...]:
-        """The names in the model's order."""
+        """Return the names in the model's order."""
         return tuple(n for n in self.nodes if n in names)
 
     def only_reader(self, value: str) -> NodeRef | None:
-        """The one node that reads a value that nothing else sees, else None."""
+        """Return the single reader of a value that is no output, else None."""
         readers = self.readers.get(value, [])
         return readers[0] if len(readers) == 1 and value not in self._outputs else None
 
     def absorb(self, rows: Sequence[set[str]], may: Callable[[NodeRef, int], bool] = lambda *_: True) -> None:
-        """Give nodes that stand in no row to the row that alone reads them (they were fused into it), in place.
+        """Assign unassigned nodes to the row that alone reads them, since they were fused into it. Changes ``rows``.
 
         ``may(node, row)`` can veto. Constant subgraphs stay out: vendors compute them once, when loading.
         """
@@ -103,7 +103,7 @@ class SourceGraph:
 
 
 def inherit(rows: Sequence[set[str]], readers: Sequence[Collection[int]], may: Callable[[int], bool]) -> None:
-    """A step that stands for no node, and that one row alone reads, is a part of that row's work (a decomposed op), in place.
+    """Assign the nodes of its only reader to a row without nodes, since it is a part of a decomposed op. Changes ``rows``.
 
     readers: for each row, in execution order, the rows that read what it makes. ``may(row)`` can veto.
     """

@@ -1,1 +1,1 @@
-"""From a model as its author saved it to what xpuruntime works on. Vendors' packages are imported inside functions only."""
+"""Readers of ONNX, PyTorch and OpenVINO models. Vendor packages are imported inside functions only."""

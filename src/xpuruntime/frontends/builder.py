@@ -1,16 +1,16 @@
-"""The builder of an imported graph: names as its author would find them."""
+"""The graph builder of the importers."""
 
 from __future__ import annotations
 
 from ..ir import GraphBuilder
 
-__all__ = ["Builder"]
+__all__ = ["ImportBuilder"]
 
 
-class Builder(GraphBuilder):
-    """Names of inner values follow the node they come from, and never take a name that the imported model uses.
+class ImportBuilder(GraphBuilder):
+    """A graph builder that names inner values after the imported node, and never takes a name of the imported model.
 
-    reserved: those names. stem: the node that is lowered now; empty between nodes.
+    reserved: names of the imported model. stem: name of the node that is being lowered; empty between nodes.
     """
 
     def __init__(self, name: str, reserved: set[str]) -> None:
@@ -18,7 +18,7 @@ class Builder(GraphBuilder):
         self.reserved, self.stem = reserved, ""
 
     def fresh(self, stem: str) -> str:
-        """A name that neither the graph nor the imported model has."""
+        """Return a name that neither the graph nor the imported model has."""
         base = f"{self.stem}.{stem}" if self.stem else stem
         while True:
             number = self._counters.get(base, 0)

@@ -1,4 +1,4 @@
-"""A model whose symbolic dims are given sizes: what ``static_shape=True`` with ``fixed_shapes`` asks for."""
+"""Fixing of symbolic dims, for ``static_shape=True`` with ``fixed_shapes``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["fix_shapes"]
 
 
 def fix_shapes(model: ModelSource, fixed: Mapping[str, int | Sequence[int]]) -> ModelSource:
-    """The same model with fixed dims. Keys are symbols (``batch: 1``) or input names (``x: [1, 3, 224, 224]``).
+    """Return the model with fixed dims. Keys are symbols (``batch: 1``) or input names (``x: [1, 3, 224, 224]``).
 
     Raises PolicyError for an unknown key or a shape that contradicts the model, ModelError for a format other than ONNX.
     """
@@ -34,14 +34,14 @@ def fix_shapes(model: ModelSource, fixed: Mapping[str, int | Sequence[int]]) -> 
             f"model {model.name}",
             "symbolic dims can be fixed in ONNX models only",
             got=model.format,
-            do="Reshape the model with its own tools, or hand in the ONNX file.",
+            do="Reshape the model with its own tools, or pass the ONNX file.",
         )
     import onnx
 
     from .model_file import open_model
 
     proto = onnx.load(str(model.path)) if model.path else onnx.load_from_string(model.data or b"")
-    # Symbols that the file left empty are named by open_model; they are found by position, not by text.
+    # open_model names the dims that the file leaves unnamed, so those are found by position.
     inputs = {s.name: s for s in model.inputs}
     for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         _fix_value(value, inputs.get(value.name), sizes)

@@ -1,10 +1,10 @@
-"""Open a model: whatever the user hands over becomes a checked ``ModelSource``.
+"""Opening of model files: each supported form becomes a checked ``ModelSource``.
 
-    path to .onnx · bytes · ModelProto ──► onnx_file.read_onnx ──┐
+    path to .onnx · bytes · ModelProto ──► onnx.file.read_onnx ──┐
     path to OpenVINO IR (.xml + .bin) ───► openvino_file.read_ir ├──► ModelSource
 
-Opening reads the graph and checks it; it never loads external weights into memory (they are streamed through
-sha256 for the digest). What cannot be a model ends here, in a ModelError, and not in a vendor's parser.
+Opening reads and checks the graph. External weights are not loaded: they are streamed through sha256 for the digest.
+A file that is not a model raises ModelError here, before a vendor's parser sees it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..protocols import ModelSource
 
 __all__ = ["open_model", "open_with"]
 
-_TAKES = "Hand over a path to an .onnx file or to an OpenVINO .xml file, the bytes of an ONNX file, or an onnx.ModelProto."
+_TAKES = "Pass a path to an .onnx file or to an OpenVINO .xml file, the bytes of an ONNX file, or an onnx.ModelProto."
 _PROGRAM = b"XPUPROG\n"  # program.file.MAGIC, which models may not import
 _OTHER_FORMATS = {
     ".pt": "torch",
@@ -42,23 +42,23 @@ def open_model(model: object, *, name: str = "") -> ModelSource:
     """Read and check a model.
 
     model: a path (str or os.PathLike) to ``.onnx`` or OpenVINO ``.xml``; bytes of an ONNX file; an ``onnx.ModelProto``.
-    name:  what to call it in messages and reports; by default the file's name, else the graph's.
+    name:  name in messages and reports; by default the file's name, else the graph's.
 
-    Shapes: an extent that the file names becomes a Dim symbol of that name, one that it leaves open a fresh symbol
-    ``<value>_<axis>``, and a value of unknown rank has the one-symbol shape ``("...",)``.
+    Shapes: a named dim of the file becomes a Dim of that name, an unnamed one a fresh symbol
+    ``<value>_<axis>``. A value of unknown rank has the one-symbol shape ``("...",)``.
     Raises ModelError: no such file, not a model, truncated, corrupted, external data missing or outside the model's folder,
     an op that its opset does not have, an opset newer than the onnx package, or the onnx / openvino package is missing.
     """
     if isinstance(model, ModelSource):
         return model
-    from .onnx_file import read_onnx
+    from .onnx.file import read_onnx
 
-    made: ModelSource = open_with(model, name, read_onnx)
-    return made
+    source: ModelSource = open_with(model, name, read_onnx)
+    return source
 
 
 def open_with(model: object, name: str, read: Callable[[bytes, str, str, Path | None], Any]) -> Any:
-    """What ``read`` makes of an ONNX model's bytes, speaker, name and path; an OpenVINO file becomes a ModelSource."""
+    """Return ``read(bytes, speaker, name, path)`` of an ONNX model; an OpenVINO file becomes a ModelSource."""
     if isinstance(model, str | os.PathLike):
         return _open_path(Path(os.fspath(model)), name, read)
     if isinstance(model, bytes | bytearray | memoryview):
@@ -74,7 +74,7 @@ def _open_path(path: Path, name: str, read: Callable[[bytes, str, str, Path | No
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL character in the path
         raise ModelError(who, "no such file", got=repr(str(path)), do="Check the path.") from None
-    except OSError as error:  # a name that is too long, a folder that may not be entered, a ring of links
+    except OSError as error:  # a name that is too long, a folder without permission, a loop of links
         raise ModelError(
             who, "cannot be opened", got=error.strerror or error, do="Check the path."
         ) from error
@@ -125,7 +125,7 @@ def _looks_like_xml(head: bytes) -> bool:
 
 
 def _a_program(who: str, got: str) -> ModelError:
-    """Return the error for a compiled program that is called a model: programs run native code, models do not."""
+    """Return the error for a compiled program that is passed as a model: programs run native code, models do not."""
     return ModelError(
         who,
         "is a compiled program, which runs native code, and its name does not end in .npubin",
@@ -145,7 +145,7 @@ def _open_bytes(data: bytes, name: str, read: Callable[[bytes, str, str, Path | 
             who,
             "is OpenVINO XML without its weights",
             got="bytes",
-            do="Hand over the path of the .xml file; its .bin lies beside it.",
+            do="Pass the path of the .xml file; its .bin must be next to it.",
         )
     return read(data, who, name, None)
 
@@ -155,13 +155,11 @@ def _open_proto(model: Any, name: str, read: Callable[[bytes, str, str, Path | N
     who = f"model {graph_name!r}" if graph_name else "model in memory"
     try:
         data: bytes = model.SerializeToString(deterministic=True)
-    except (
-        Exception
-    ) as error:  # protobuf's own classes differ between its implementations: over 2 GiB, or a bad field
+    except Exception as error:  # protobuf implementations raise different classes: over 2 GiB, or a bad field
         raise ModelError(
             who,
             "the ModelProto cannot be written as bytes",
             got=str(error),
-            do="Save it with external data and hand over the path.",
+            do="Save it with external data and pass the path.",
         ) from error
     return read(data, who, graph_name, None)

@@ -1,4 +1,4 @@
-"""Read an OpenVINO IR (``.xml`` + ``.bin``) into a ``ModelSource``, checking that its weights are whole."""
+"""Import of OpenVINO IR (``.xml`` + ``.bin``) as a ``ModelSource``, with a check that the weights are complete."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..files import open_regular
 from ..protocols import ModelSource, NodeRef, Products
 from ..types import DimLike, DType, TensorSpec, dim
 from ..vendor_imports import vendor
-from .onnx_file import sha256_files
+from .onnx.file import sha256_files
 
 __all__ = ["read_ir"]
 
-_AGAIN = "The file is truncated, corrupted, or no OpenVINO model: fetch or convert it again."
+_REFETCH = "The file is truncated, corrupted, or not an OpenVINO model: fetch or convert it again."
 
 # openvino.Type names -> DType.
 _TYPES: dict[str, DType] = {
@@ -36,11 +36,11 @@ _NOT_NODES = frozenset({"Parameter", "Result", "Constant"})
 
 
 def read_ir(path: Path, who: str, name: str) -> ModelSource:
-    """The checked source of an IR. Raises ModelError (see ``open_model``)."""
+    """Return the checked source of an IR. Raise ModelError (see ``open_model``)."""
     weights = path.with_suffix(".bin")
-    head = _plain(path, who)
+    head = _read_regular(path, who)
     if weights.exists():
-        _plain(weights, who, 0)
+        _read_regular(weights, who, 0)
     _check_weights(head, weights, who)
     try:
         openvino = vendor("openvino")
@@ -55,7 +55,7 @@ def read_ir(path: Path, who: str, name: str) -> ModelSource:
         model = openvino.Core().read_model(str(path))
     except RuntimeError as error:
         raise ModelError(
-            who, "OpenVINO cannot read it", got=" ".join(str(error).split())[:500], do=_AGAIN
+            who, "OpenVINO cannot read it", got=" ".join(str(error).split())[:500], do=_REFETCH
         ) from error
     operations = list(model.get_ordered_ops())
     products = _products(operations)
@@ -77,8 +77,8 @@ def read_ir(path: Path, who: str, name: str) -> ModelSource:
     )
 
 
-def _plain(path: Path, who: str, most: int = -1) -> bytes:
-    """Return at most so many bytes of a plain file, all of it by default. Raise ModelError: a pipe would block OpenVINO for ever."""
+def _read_regular(path: Path, who: str, most: int = -1) -> bytes:
+    """Return at most ``most`` bytes of a regular file, by default all. Raise ModelError: a pipe would block OpenVINO forever."""
     try:
         with open_regular(path) as file:
             return file.read(most)
@@ -93,9 +93,11 @@ def _check_weights(head: bytes, weights: Path, who: str) -> None:
     try:
         root = ET.fromstring(head)
     except ET.ParseError as error:
-        raise ModelError(who, "is not whole XML", got=str(error), do=_AGAIN) from error
+        raise ModelError(who, "is not complete XML", got=str(error), do=_REFETCH) from error
     if root.tag != "net" or root.find("layers") is None:
-        raise ModelError(who, "is XML, but no OpenVINO model", got=f"root element <{root.tag}>", do=_AGAIN)
+        raise ModelError(
+            who, "is XML, but not an OpenVINO model", got=f"root element <{root.tag}>", do=_REFETCH
+        )
     end = 0
     for data in root.iter("data"):
         offset, size = data.get("offset", ""), data.get("size", "")
@@ -106,7 +108,7 @@ def _check_weights(head: bytes, weights: Path, who: str) -> None:
             who,
             "its weights file is missing",
             got=f"no file {str(weights)!r}",
-            do="Put the .bin file beside the .xml file.",
+            do="Put the .bin file next to the .xml file.",
         )
     if end and weights.stat().st_size < end:
         raise ModelError(
@@ -118,7 +120,7 @@ def _check_weights(head: bytes, weights: Path, who: str) -> None:
 
 
 def _spec(port: Any, who: str, taken: set[str]) -> TensorSpec:
-    # A value's first name; the order of a set of names is not stable, so the first in the alphabet.
+    # Names form an unordered set, so take the first in the alphabet.
     name = min(port.get_names(), default="") or port.get_node().get_friendly_name()
     dtype = _TYPES.get(port.get_element_type().get_type_name())
     if dtype is None:
@@ -144,7 +146,7 @@ def _dim(extent: Any, fresh: str, taken: set[str]) -> DimLike:
 
 
 def _nodes(operations: list[Any]) -> tuple[NodeRef, ...]:
-    """The operations that compute something. Values are named ``node:port``."""
+    """Return the operations that compute something. Values are named ``node:port``."""
     return tuple(
         NodeRef(
             op.get_friendly_name(),
@@ -159,7 +161,7 @@ def _nodes(operations: list[Any]) -> tuple[NodeRef, ...]:
 
 
 def _value(port: Any) -> str:
-    """Graph inputs keep their own name, so that data flow starts at them; every other value is ``node:port``."""
+    """Return the name of a value: graph inputs keep their own, every other value is ``node:port``."""
     node = port.get_node()
     if node.get_type_name() == "Parameter":
         return min(port.get_names(), default="") or str(node.get_friendly_name())
@@ -167,7 +169,7 @@ def _value(port: Any) -> str:
 
 
 def _precision(operations: list[Any], inputs: tuple[TensorSpec, ...]) -> DType:
-    """The float type of most weight elements, as for ONNX (``onnx_file``)."""
+    """Return the float type of most weight elements, as for ONNX (``onnx.file``)."""
     held: Counter[DType] = Counter()
     for op in operations:
         if op.get_type_name() == "Constant":
@@ -187,14 +189,14 @@ _MOVERS = frozenset({"Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def _products(operations: list[Any]) -> Products:
-    """Products between fake-quantize ops count as quantized; those of which only the weights are compressed as floats."""
+    """Count products: between fake-quantize ops as quantized, with compressed weights alone as floats."""
     products = [op for op in operations if op.get_type_name() in _PRODUCTS]
     quantized = sum(_fake_quantized(op) for op in products)
     return Products(qdq=quantized, floats=len(products) - quantized)
 
 
 def _fake_quantized(product: Any) -> bool:
-    """Whether what a product reads first is fake-quantized, through ops that only move values."""
+    """Return whether a product's first operand is fake-quantized, looking through data movement."""
     op = product.input_value(0).get_node()
     while op.get_type_name() in _MOVERS:
         op = op.input_value(0).get_node()

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 from ..errors import KernelUnavailable
 from ..files import read_regular
-from ..kernels.user import Body, OfCall, UserKernel, checked
-from ..kernels.user_host import HostBody
-from ..kernels.user_text import TextBody
-from ..kernels.user_triton import TritonBody, is_triton
+from ..kernels.user.host import HostBody
+from ..kernels.user.kernel import Body, OfCall, UserKernel, checked
+from ..kernels.user.text import TextBody
+from ..kernels.user.triton import TritonBody, is_triton
 from ..registered import HostFunction, code_digest, register, unregister
 from ..types import DType
 from .verify_kernel import verify_kernel
@@ -56,7 +56,7 @@ def register_kernel(
 ) -> UserKernel:
     """Register a kernel in this process; policies name it by the word after the slash.
 
-    name:      ``family/word``, or the word alone. ``op``: the IR ops that it computes (docs/ops.md), one or several of one family.
+    name:      ``family/word``, or the word alone. ``op``: the IR ops that it computes (docs/reference/ops.md), one or several of one family.
     target:    ``cpu`` or ``cuda``: a name may be registered for both.
     source:    C++ source (CPU) or CUDA C++ source, or its path; ``entry``: its function, by default the only one that returns void.
                Operands come first, then results, then ``params``; on a CPU then the first task and the end of the task range.

@@ -12,7 +12,7 @@ from ..compiler import compile as compile_graph
 from ..decisions import Candidate, Decision, Reason
 from ..errors import KernelUnavailable
 from ..ir import Graph, GraphBuilder, interp
-from ..kernels.user import UserKernel
+from ..kernels.user.kernel import UserKernel
 from ..numerics import Comparison, compare, tolerance_for
 from ..policies import KernelPolicy, Rule
 from ..registered import load_plugins, registered_kernels

@@ -4,7 +4,7 @@
     b = ir.GraphBuilder("mlp"); x = b.input("x", "float32[n, 4]") ...
     graph = b.build();  print(graph);  ir.parse(str(graph)) == graph;  graph.save("mlp.json")
 
-``OPS`` is the op table, ``verify`` the law, ``find`` the matcher, ``graph.rewrite`` the way to change a graph.
+``OPS`` is the op table, ``verify`` the verifier, ``find`` the pattern matcher; ``graph.rewrite`` applies edits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .match import Found, Match, Miss, find, match
 from .ops import OPS, aten_index, onnx_index
 from .ops._types import promote, promote_types
 from .rewrite import Editor, sources_of
-from .schema import Op
+from .schema import OpEntry
 from .serial import from_json, load, save
 from .symbols import bind, specialize
 from .text import parse
@@ -41,7 +41,7 @@ __all__ = [
     "Match",
     "Miss",
     "Node",
-    "Op",
+    "OpEntry",
     "Output",
     "Source",
     "State",

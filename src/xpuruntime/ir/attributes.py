@@ -1,7 +1,7 @@
-"""Attribute values: what a node may carry besides its operands, in one canonical, immutable form.
+"""Attribute values of nodes, in one canonical, immutable form.
 
 An attribute is None, bool, int, float, str, DType, Dim, Const (a small tensor), Body (a graph), or a tuple or a map of those. Every value has
-exactly one spelling, so nodes compare by value: NaN equals NaN, 1 differs from 1.0 and from True.
+exactly one representation, so nodes compare by value: NaN equals NaN, and 1 differs from 1.0 and from True.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ..types import Dim, DType, TensorSpec
 __all__ = ["MAX_CONST_ELEMENTS", "NAN", "AttrValue", "Attrs", "Body", "Const", "canonical", "coerce"]
 
 MAX_CONST_ELEMENTS = 4096
-"""Constants up to this many elements may stand in the graph; larger ones are weights."""
+"""Maximum number of elements of a constant in the graph; larger ones are weights."""
 MAX_DEPTH = 32
-NAN = math.nan  # the one NaN that attributes hold, so that containers of it compare equal by identity
+NAN = math.nan  # attributes hold this one NaN object, so that containers compare equal by identity
 
 AttrValue: TypeAlias = (
     "bool | int | float | str | DType | Dim | Const | Body | tuple[AttrValue, ...] | Attrs | None"
@@ -28,13 +28,13 @@ AttrValue: TypeAlias = (
 
 
 class Body:
-    """A graph as an attribute (the body of ``fused``). ``Graph`` is the one kind; this name keeps attributes below graphs."""
+    """A graph as an attribute (the body of ``fused``). Base class of ``Graph``, so that this module does not import it."""
 
     __slots__ = ()
 
 
 class Attrs(Mapping[str, Any]):
-    """An immutable map from names to attribute values; equal when every value has the same type and value."""
+    """An immutable map from names to attribute values. Maps are equal if all values have the same type and value."""
 
     __slots__ = ("_key", "_values")
 
@@ -52,7 +52,7 @@ class Attrs(Mapping[str, Any]):
         return len(self._values)
 
     def key(self) -> str:
-        """A text that is equal exactly when the values are."""
+        """Return a text that is equal if and only if the values are."""
         if self._key is None:
             self._key = repr(sorted(self._values.items()))
         return self._key
@@ -67,17 +67,17 @@ class Attrs(Mapping[str, Any]):
         return f"Attrs({dict(sorted(self._values.items()))!r})"
 
     def replace(self, **values: Any) -> Attrs:
-        """A copy with some values changed; they are made canonical."""
+        """Return a copy with some values changed and canonicalized."""
         return Attrs({**self._values, **{k: canonical(v) for k, v in values.items()}})
 
 
 class Const:
-    """A small dense tensor as a value: dtype, static shape, and its elements as bytes (strings as a tuple of texts)."""
+    """A small dense tensor: dtype, static shape, and its elements as bytes (strings as a tuple of str)."""
 
     __slots__ = ("_data", "dtype", "shape")
 
     def __init__(self, array: NDArray[Any] | Any, dtype: DType | None = None) -> None:
-        """Takes anything ``np.asarray`` takes. Raises ValueError for over 4096 elements or no tensor dtype."""
+        """Create a constant from anything that ``np.asarray`` takes. Raises ValueError for over 4096 elements or no tensor dtype."""
         values = np.asarray(array) if dtype is None else np.asarray(array, dtype=dtype.numpy)
         self.dtype = DType.of(values.dtype) if dtype is None else dtype
         if values.size > MAX_CONST_ELEMENTS:
@@ -91,7 +91,7 @@ class Const:
                 for v in values.ravel().tolist()
             ]
             if not all(isinstance(t, str) for t in texts):
-                raise ValueError("a constant of strings holds something else than text")
+                raise ValueError("a constant of strings has elements that are not strings")
             self._data: bytes | tuple[str, ...] = tuple(texts)
         else:
             self._data = np.ascontiguousarray(values).tobytes()
@@ -107,13 +107,13 @@ class Const:
         return math.prod(self.shape)
 
     def numpy(self) -> NDArray[Any]:
-        """A fresh array of ``shape`` and ``dtype.numpy``."""
+        """Return a fresh array of ``shape`` and ``dtype.numpy``."""
         if isinstance(self._data, tuple):
             return np.array(self._data, dtype=object).reshape(self.shape)
         return np.frombuffer(self._data, dtype=self.dtype.numpy).reshape(self.shape).copy()
 
     def item(self) -> Any:
-        """The element of a constant that has one, as a Python value. Raises ValueError otherwise."""
+        """Return the only element as a Python value. Raises ValueError if there are several or none."""
         if self.size != 1:
             raise ValueError(f"{self.spec} has {self.size} elements, not one")
         return (
@@ -136,9 +136,9 @@ class Const:
 
 
 def canonical(value: Any, depth: int = 0) -> AttrValue:
-    """The one spelling of a value. Raises ValueError for a value that an attribute cannot hold."""
+    """Return the canonical form of a value. Raises ValueError for a value that an attribute cannot hold."""
     if depth > MAX_DEPTH:
-        raise ValueError(f"attributes nest at most {MAX_DEPTH} deep")
+        raise ValueError(f"attributes are nested at most {MAX_DEPTH} levels deep")
     match value:
         case None | bool() | DType() | Dim() | Const() | Body() | Attrs():
             return value
@@ -156,7 +156,7 @@ def canonical(value: Any, depth: int = 0) -> AttrValue:
             return Const(value)
         case Mapping():
             if not all(isinstance(k, str) for k in value):
-                raise ValueError("a map's keys are text")
+                raise ValueError("a map's keys must be strings")
             return Attrs({k: canonical(v, depth + 1) for k, v in value.items()})
         case _:
             raise ValueError(f"an attribute cannot hold a {type(value).__name__}")
@@ -164,14 +164,14 @@ def canonical(value: Any, depth: int = 0) -> AttrValue:
 
 def _int(value: int) -> int:
     if not -(2**63) <= value < 2**64:
-        raise ValueError(f"an integer of {value.bit_length()} bits; attributes hold 64")
+        raise ValueError(f"an integer of {value.bit_length()} bits; attributes have 64")
     return value
 
 
 def coerce(kind: str, value: Any) -> AttrValue:
-    """A value as the kind of an op's schema wants it: ``int`` ``ints`` ``float`` ``dim`` ``dtype`` ``a|b`` ..., ``?`` allows None.
+    """Convert a value to the kind of an op's schema: ``int`` ``ints`` ``float`` ``dim`` ``dtype`` ``a|b`` ..., ``?`` allows None.
 
-    Integers pass as floats and as dims, one axis as a list of axes; nothing else is converted. Raises ValueError.
+    Integers convert to floats and dims, and one axis to a list of axes; nothing else is converted. Raises ValueError.
     """
     if kind.endswith("?"):
         return None if value is None else coerce(kind[:-1], value)
@@ -217,7 +217,7 @@ def _single(kind: str, value: AttrValue) -> AttrValue:
             return value
         case "dim" if is_int or isinstance(value, Dim):
             return value
-        case "dtype" if isinstance(value, str):  # a DType is a str; so is its name
+        case "dtype" if isinstance(value, str):  # DType is a subclass of str, and its name is a str, too
             return DType.of(value)
         case "scalar" if isinstance(value, bool | int | float):
             return value

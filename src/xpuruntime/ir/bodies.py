@@ -1,4 +1,4 @@
-"""Bodies of ``fused`` nodes: take nodes of a graph into one, and put a body's nodes back.
+"""Bodies of ``fused`` nodes: moving nodes of a graph into a body, and inlining bodies.
 
 body = body_of(graph, nodes)        # operands and a body for one fused node
 plain = inline_fused(graph)         # the graph without fused nodes
@@ -14,14 +14,14 @@ __all__ = ["body_of", "inline_fused"]
 
 
 def body_of(graph: Graph, nodes: Iterable[Node], name: str = "") -> tuple[tuple[str, ...], Graph]:
-    """Operands, in the order in which they are first read, and the nodes as a body; outputs are the values that are read outside.
+    """Return the operands in order of first use, and the nodes as a body. Its outputs are the values that are read outside.
 
     Nodes keep names and sources. ``name``: by default the members' ops, ``mul_add_relu``.
     """
     chosen = {n.name for n in nodes}
     inside = tuple(graph.nodes[i] for i in sorted(graph.position[name] for name in chosen))
-    made = {v.name for n in inside for v in n.outputs}
-    operands = tuple(dict.fromkeys(v for n in inside for v in n.values if v not in made))
+    produced = {v.name for n in inside for v in n.outputs}
+    operands = tuple(dict.fromkeys(v for n in inside for v in n.values if v not in produced))
     leaving = [
         v.name
         for n in inside
@@ -38,13 +38,13 @@ def body_of(graph: Graph, nodes: Iterable[Node], name: str = "") -> tuple[tuple[
 
 
 def inline_fused(graph: Graph) -> Graph:
-    """The graph with each fused node replaced by the nodes of its body; itself when it has none. Results keep their names;
-    values inside take fresh ones where theirs are taken. A member without sources gets the fused node's.
+    """Replace each fused node by the nodes of its body. Results keep their names; inner values are renamed if their names are taken.
+    Nodes without sources get the fused node's sources.
     """
     if not any(n.op == "fused" for n in graph.nodes):
         return graph
     taken = set(graph.values)
-    same: dict[str, Input] = {}  # results that are an operand, or another result, of their own node
+    same: dict[str, Input] = {}  # results that are an operand or another result of the same node
     nodes: list[Node] = []
 
     def now(item: Input) -> Input:

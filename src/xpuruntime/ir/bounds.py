@@ -1,6 +1,6 @@
-"""Bounds of symbols: the sizes that a model was exported for (``torch.export.Dim("n", min=2, max=64)``), held at every run.
+"""Bounds of symbols: the sizes that a model was exported for (``torch.export.Dim("n", min=2, max=64)``), checked at every run.
 
-A graph keeps them in ``metadata["ranges"]``: [smallest, largest] by symbol, None where there is no bound.
+A graph stores them in ``metadata["ranges"]``: [minimum, maximum] by symbol, None for no bound.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ Bounds = Mapping[str, tuple[int | None, int | None]]
 
 
 def bounds_of(graph: Graph) -> Bounds:
-    """The bounds that a graph states; a pair without any bound is left out."""
+    """Return the bounds of a graph's symbols, without those that have no bound."""
     stated = graph.metadata.get("ranges")
-    found: dict[str, tuple[int | None, int | None]] = {}
+    bounds: dict[str, tuple[int | None, int | None]] = {}
     for name, pair in stated.items() if isinstance(stated, Mapping) else ():
         if isinstance(pair, list | tuple) and len(pair) == 2:
             low, high = (v if type(v) is int else None for v in pair)
             if (low is not None and low > 0) or high is not None:
-                found[str(name)] = low, high
-    return found
+                bounds[str(name)] = low, high
+    return bounds
 
 
 def outside(bounds: Bounds, sizes: Mapping[str, int]) -> str:
-    """The first symbol whose size is out of its bounds, ``""`` when all are within."""
+    """Return the first symbol whose size is out of bounds; ``""`` if all are within."""
     for name, (low, high) in bounds.items():
         size = sizes.get(name)
         if size is not None and ((low is not None and size < low) or (high is not None and size > high)):
@@ -39,7 +39,7 @@ def outside(bounds: Bounds, sizes: Mapping[str, int]) -> str:
 
 
 def span(pair: tuple[int | None, int | None]) -> str:
-    """``from 2 to 64``, ``at least 2``, ``at most 64``."""
+    """Return bounds as text: ``from 2 to 64``, ``at least 2``, ``at most 64``."""
     low, high = pair
     if low is not None and high is not None:
         return f"from {low} to {high}" if low != high else str(low)
@@ -49,9 +49,9 @@ def span(pair: tuple[int | None, int | None]) -> str:
 def check_bounds(
     who: str, specs: Sequence[TensorSpec], bounds: Bounds, shapes: Mapping[str, Sequence[int]]
 ) -> None:
-    """Hold arrays of these shapes to the bounds. specs: named, with symbols.
+    """Check the shapes of arrays against the bounds. specs: named, with symbols.
 
-    Raises InputError naming the input and its axis; and as ``bind`` where shapes contradict each other.
+    Raises InputError with the input and its axis, and as ``bind`` if shapes contradict each other.
     """
     sizes = bind(specs, shapes)
     name = outside(bounds, sizes)

@@ -1,4 +1,4 @@
-"""GraphBuilder: write a graph op by op; types are inferred, errors name the op and what does not fit.
+"""GraphBuilder: builds a graph op by op, with type inference and errors that name the op and the mismatch.
 
     b = GraphBuilder("mlp")
     x = b.input("x", "float32[n, 4]")
@@ -6,8 +6,8 @@
     b.output("y", b.relu(b.linear(x, w)))
     graph = b.build()
 
-Values are their names (str). Operands are names, numbers (where the op takes immediates), arrays (they become ``constant``
-nodes) or None. Every op of the table is a method.
+Values are represented by their names. Operands are names, numbers (if the op takes immediates), arrays (which become
+``constant`` nodes) or None. Every op of the table is a method.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from .attributes import Attrs, Const, canonical
 from .graph import Graph, Input, Node, Output, Source, State, Value, Weight
 from .infer import check_operands, find_op, infer_normal, normalize, output_count, speaker
 from .ops import OPS
-from .schema import Op, Operand
+from .schema import OpEntry, Operand
 
 __all__ = ["GraphBuilder", "make_node"]
 
 
-def operand_specs(row: Op, inputs: Sequence[Input], values: Mapping[str, Value], who: str) -> list[Operand]:
-    """What inference sees of a node's inputs. Raises IrError for an unknown value or one of unknown type."""
+def operand_specs(
+    row: OpEntry, inputs: Sequence[Input], values: Mapping[str, Value], who: str
+) -> list[Operand]:
+    """Return the operands of a node as inference sees them. Raises IrError for an unknown value or one of unknown type."""
     specs: list[Operand] = []
     for item in inputs:
         if not isinstance(item, str):
@@ -39,11 +41,14 @@ def operand_specs(row: Op, inputs: Sequence[Input], values: Mapping[str, Value],
         value = values.get(item)
         if value is None:
             raise IrError(
-                who, "reads a value that does not exist", got=f"%{item}", do="Make the value before its user."
+                who,
+                "reads a value that does not exist",
+                got=f"%{item}",
+                do="Create the value before its user.",
             )
         if value.spec is None:
             raise IrError(
-                who, "reads a value of unknown type", got=f"%{item}", do="Make this node opaque too."
+                who, "reads a value of unknown type", got=f"%{item}", do="Make this node opaque, too."
             )
         specs.append(value.spec)
     return specs
@@ -59,7 +64,7 @@ def make_node(
     outputs: int | None = None,
     sources: Sequence[Source] = (),
 ) -> Node:
-    """A node with inferred types. ``names`` gives as many output names as it is asked for. Raises IrError."""
+    """Create a node with inferred types. ``names(n)`` returns n output names. Raises IrError."""
     row = find_op(op)
     who = speaker(row, "", sources)
     operands = operand_specs(row, inputs, values, who)
@@ -71,12 +76,12 @@ def make_node(
         raise IrError(
             who, f"has {row.min_outputs} to {len(specs)} outputs", got=count, do=f"See {row.signature}."
         )
-    made = tuple(Value(n, s) for n, s in zip(names(count), specs[:count], strict=True))
-    return Node(op, tuple(inputs), full, made, tuple(sources))
+    results = tuple(Value(n, s) for n, s in zip(names(count), specs[:count], strict=True))
+    return Node(op, tuple(inputs), full, results, tuple(sources))
 
 
 class GraphBuilder:
-    """Collects a graph. ``name`` is the graph's; see the module for use."""
+    """A builder of the graph ``name``; see the module for an example."""
 
     def __init__(self, name: str = "graph") -> None:
         self.name = name
@@ -93,60 +98,60 @@ class GraphBuilder:
     # ── values from outside ──
 
     def input(self, name: str, spec: TensorSpec | str | None) -> str:
-        """A new input; ``spec`` may be text (``float32[n, 3]``), or None for a value that only opaque ops read."""
+        """Add an input. ``spec`` may be text (``float32[n, 3]``), or None for a value that only opaque ops read."""
         self.inputs.append(self._declare(name, spec))
         return name
 
     def weight(self, name: str, spec: TensorSpec | str, **where: Any) -> str:
-        """A constant that lies elsewhere; keywords as ``Weight``: file, format, key, offset, digest, data."""
+        """Add a weight. Keywords as of ``Weight``: file, format, key, offset, digest, data."""
         self.weights.append(Weight(self._declare(name, spec), **where))
         return name
 
     def state(self, name: str, spec: TensorSpec | str, init: str | None = None) -> str:
-        """A buffer that lives from run to run; ``set_state`` says what it becomes."""
+        """Add a state, a buffer that persists between runs; ``set_state`` sets its next content."""
         self.states.append(State(self._declare(name, spec), init))
         return name
 
     def set_state(self, name: str, value: str) -> None:
-        """At the end of a run the state becomes ``value``. Raises IrError for an unknown state."""
+        """Set the content of a state at the end of a run. Raises IrError for an unknown state."""
         for i, state in enumerate(self.states):
             if state.name == name:
                 self.states[i] = State(state.value, state.init, value)
                 return
         raise IrError(
-            f"builder {self.name!r}", "has no such state", got=repr(name), do="Make it with state()."
+            f"builder {self.name!r}", "has no such state", got=repr(name), do="Create it with state()."
         )
 
     def output(self, name: str, value: str | None = None) -> None:
-        """The value leaves the graph under this name (by default its own)."""
+        """Add an output with this name (default: the value's name)."""
         self.outputs.append(Output(name, name if value is None else value))
 
     def constant(self, array: Any, *, name: str = "") -> str:
-        """A small tensor (up to 4096 elements) in the graph. Raises IrError when it is larger."""
+        """Add a constant of at most 4096 elements. Raises IrError for a larger one."""
         try:
             value = array if isinstance(array, Const) else Const(array)
         except ValueError as error:
             raise IrError("constant", str(error), do="Make it a weight.") from error
-        made: str = self.call("constant", value=value, name=name)
-        return made
+        output: str = self.call("constant", value=value, name=name)
+        return output
 
     # ── nodes ──
 
     def call(
         self, op: str, *inputs: Any, name: str | Sequence[str] = "", outputs: int | None = None, **attrs: Any
     ) -> Any:
-        """Append a node and give its output's name (a tuple of names when it has several).
+        """Append a node. Return its output's name, or a tuple of names if it has several.
 
-        name: of the output, or one per output. outputs: how many to make, for ops whose last ones may be left off.
+        name: of the output, or one per output. outputs: their number, for ops with optional outputs.
         Raises IrError.
         """
-        given = [name] if isinstance(name, str) else list(name)
+        output_names = [name] if isinstance(name, str) else list(name)
         operands = tuple(self._operand(i) for i in inputs)
 
         def names(count: int) -> list[str]:
-            if len(given) > 1 and len(given) != count:
-                raise IrError(op, f"has {count} outputs", got=f"{len(given)} names")
-            return [n or self.fresh(op) for n in given + [""] * (count - len(given))]
+            if len(output_names) > 1 and len(output_names) != count:
+                raise IrError(op, f"has {count} outputs", got=f"{len(output_names)} names")
+            return [n or self.fresh(op) for n in output_names + [""] * (count - len(output_names))]
 
         node = make_node(op, operands, attrs, names, self.values, outputs=outputs, sources=self._sources)
         return self.append(node)
@@ -161,7 +166,7 @@ class GraphBuilder:
         domain: str = "",
         attributes: Mapping[str, Any] | None = None,
     ) -> tuple[str, ...]:
-        """An op that the table does not have. ``outputs`` declares names and specs (None: unknown); ``reason`` says why."""
+        """Append an op that the table does not have. ``outputs`` declares names and specs (None: unknown); ``reason`` says why it is opaque."""
         if not reason.strip():
             raise IrError(f"opaque {op_type}", "needs a reason")
         attrs = Attrs(
@@ -172,15 +177,15 @@ class GraphBuilder:
                 "attributes": canonical(dict(attributes or {})),
             }
         )
-        made = tuple(Value(n or self.fresh(op_type.lower() or "opaque"), _spec(s)) for n, s in outputs)
+        results = tuple(Value(n or self.fresh(op_type.lower() or "opaque"), _spec(s)) for n, s in outputs)
         for item in inputs:
             if item is not None and item not in self.values:
                 raise IrError(f"opaque {op_type}", "reads a value that does not exist", got=f"%{item}")
-        self.append(Node("opaque", tuple(inputs), attrs, made, self._sources))
-        return tuple(v.name for v in made)
+        self.append(Node("opaque", tuple(inputs), attrs, results, self._sources))
+        return tuple(v.name for v in results)
 
     def append(self, node: Node) -> Any:
-        """Append a finished node; gives its output's name, or a tuple of them."""
+        """Append an existing node. Return its output's name, or a tuple of them."""
         for value in node.outputs:
             self._declare(value.name, value.spec)
         self.nodes.append(node)
@@ -188,7 +193,7 @@ class GraphBuilder:
 
     @contextlib.contextmanager
     def source(self, *sources: Source) -> Iterator[None]:
-        """Nodes made inside carry these sources."""
+        """Set the sources of all nodes that are created inside the block."""
         before, self._sources = self._sources, sources
         try:
             yield
@@ -196,14 +201,14 @@ class GraphBuilder:
             self._sources = before
 
     def spec(self, value: str) -> TensorSpec:
-        """The spec of a value made so far. Raises IrError when there is none."""
-        found = self.values.get(value)
-        if found is None or found.spec is None:
+        """Return the spec of an existing value. Raises IrError for an unknown value or type."""
+        entry = self.values.get(value)
+        if entry is None or entry.spec is None:
             raise IrError(f"builder {self.name!r}", "has no such value of known type", got=f"%{value}")
-        return found.spec
+        return entry.spec
 
     def fresh(self, stem: str) -> str:
-        """A name that nothing has yet."""
+        """Return an unused name."""
         while True:
             number = self._counters.get(stem, 0)
             self._counters[stem] = number + 1
@@ -212,7 +217,7 @@ class GraphBuilder:
                 return name
 
     def build(self, *, verify: bool = True) -> Graph:
-        """The graph; verified unless told otherwise. Raises IrError."""
+        """Return the graph, verified by default. Raises IrError."""
         graph = Graph(
             self.name,
             tuple(self.inputs),
@@ -230,7 +235,7 @@ class GraphBuilder:
 
     def __getattr__(self, op: str) -> Callable[..., Any]:
         if op not in OPS:
-            raise AttributeError(f"GraphBuilder has no method {op!r}, and the op table no such op")
+            raise AttributeError(f"GraphBuilder has no method {op!r}, and the op table has no such op")
         return lambda *inputs, **keywords: self.call(op, *inputs, **keywords)
 
     def _declare(self, name: str, spec: TensorSpec | str | None) -> Value:

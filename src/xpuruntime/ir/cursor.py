@@ -1,4 +1,4 @@
-"""The words of the text form: a cursor that reads names, types, numbers, texts, dims, tensors, lists and maps."""
+"""The lexer of the text form: a cursor that reads names, types, numbers, strings, dims, tensors, lists and maps."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _HEX = re.compile(r'x"([0-9a-f]*)"')
 
 
 def parse_spec(text: str, cache: dict[str, TensorSpec]) -> TensorSpec:
-    """``TensorSpec.parse`` with a memory. Raises ValueError, also for a negative dim."""
+    """Parse a spec as ``TensorSpec.parse``, with a cache. Raises ValueError, also for a negative dim."""
     spec = cache.get(text)
     if spec is None:
         spec = TensorSpec.parse(text)
         if spec.rank > 64 or any(isinstance(d, int) and not 0 <= d < 2**63 for d in spec.shape):
-            raise ValueError("a shape has at most 64 dims, from 0 to 2**63 - 1")
+            raise ValueError("a shape has at most 64 dims, each from 0 to 2**63 - 1")
         cache[text] = spec
     return spec
 
 
 class Cursor:
-    """A place in the text; methods read one thing each and move on, or raise a FormatError with line and column."""
+    """A position in the text. Each method reads one token and advances, or raises a FormatError with line and column."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -53,7 +53,10 @@ class Cursor:
         end = self.text.find("\n", at)
         got = self.text[at : min(end if end >= 0 else len(self.text), at + 40)]
         return FormatError(
-            f"graph text {line}:{column}", what, got=repr(got), do="str(graph) shows the form."
+            f"graph text {line}:{column}",
+            what,
+            got=repr(got),
+            do="Print str(graph) of any graph to see the form.",
         )
 
     def space(self) -> None:
@@ -117,11 +120,11 @@ class Cursor:
             raise self.fail(f"not a type ({error})", at=start) from error
 
     def value(self, depth: int = 0) -> Any:
-        """An attribute value."""
+        """Return an attribute value."""
         self.space()
         start = self.at
         if depth > MAX_DEPTH:
-            raise self.fail(f"nested over {MAX_DEPTH} deep")
+            raise self.fail(f"nested more than {MAX_DEPTH} levels deep")
         lead = self.text[start : start + 1]
         if lead == '"':
             return self.string()
@@ -150,17 +153,17 @@ class Cursor:
             raise self.fail("expected a value", at=start) from None
 
     def body(self, start: int) -> Any:
-        """A graph as an attribute, of which the word ``graph`` was read: whoever reads statements reads it."""
+        """Parse a graph in an attribute, after the word ``graph``; the parser of statements overrides this."""
         raise self.fail("expected a value", at=start)
 
     def number(self, digits: str, start: int) -> int | float:
         if digits.lstrip("-").isdigit():
             value = int(digits)
             if not -(2**63) <= value < 2**64:
-                raise self.fail("an integer has 64 bits", at=start)
+                raise self.fail("an integer must fit in 64 bits", at=start)
             return value
         if math.isinf(float(digits)):
-            raise self.fail("a number is within float64, or inf", at=start)
+            raise self.fail("a number must be in float64's range, or inf", at=start)
         return float(digits)
 
     def sequence(self, opening: str, closing: str, depth: int) -> tuple[Any, ...]:
@@ -183,7 +186,7 @@ class Cursor:
             start = self.at
             key = self.word()
             if key in items:
-                raise self.fail("a name stands twice", at=start)
+                raise self.fail("duplicate name", at=start)
             self.expect(":")
             items[key] = self.value(depth + 1)
             if self.accept("}"):
@@ -199,12 +202,12 @@ class Cursor:
             raise self.fail(f"not a dim ({error})", at=start) from error
         raise self.fail("expected a dim like <2*n>", at=start)
 
-    def const(self, found: re.Match[str]) -> Const:
+    def const(self, match: re.Match[str]) -> Const:
         start = self.at
         spec = self.spec()
         if not spec.is_static or (count := _size(spec)) > MAX_CONST_ELEMENTS:
             raise self.fail(
-                f"a tensor in the text is static and has at most {MAX_CONST_ELEMENTS} elements", at=start
+                f"a tensor in the text must be static, with at most {MAX_CONST_ELEMENTS} elements", at=start
             )
         shape = tuple(int(d) for d in spec.shape if isinstance(d, int))
         try:
@@ -239,7 +242,7 @@ def _array(items: tuple[Any, ...], dtype: DType) -> Any:
     if dtype is DType.STRING:
         return np.array(items, dtype=object)
     if dtype.is_integer and any(isinstance(i, float) for i in items):
-        raise ValueError("integers have no fraction")
+        raise ValueError("integers cannot have a fraction")
     if dtype.is_integer and items:
         low, high = (
             (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
@@ -247,6 +250,6 @@ def _array(items: tuple[Any, ...], dtype: DType) -> Any:
             else (0, 2**dtype.bits - 1)
         )
         if min(items) < low or max(items) > high:
-            raise ValueError(f"{dtype.value} goes from {low} to {high}")
+            raise ValueError(f"{dtype.value} ranges from {low} to {high}")
     wide = np.array(items, dtype=np.float64 if dtype.is_float else dtype.numpy if dtype.is_integer else None)
     return wide.astype(dtype.numpy)

@@ -1,4 +1,4 @@
-"""What a policy asks of a node: its op family, and the names under which the user's model knows it."""
+"""Facts about a node for policies: its op family, and its names in the user's model."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .infer import find_op
 __all__ = ["family_of", "is_view", "source_names"]
 
 
-# a fused node is of the first of these that its body has, else elementwise
+# the family of a fused node is the first of these in its body, else elementwise
 _SPEAKS = ("softmax", "norm", "reduce")
 
 
 def family_of(node: Node) -> str:
-    """The policy's word for the node's op; an opaque node is asked by its own vocabulary. Raises IrError for an unknown op."""
+    """Return the op family of a node; for an opaque node, by its ONNX or ATen name. Raises IrError for an unknown op."""
     if node.op == "fused":
         members = {family_of(n) for n in node.attrs["body"].nodes}
         return next((family for family in _SPEAKS if family in members), find_op(node.op).family)
@@ -25,12 +25,12 @@ def family_of(node: Node) -> str:
 
 
 def source_names(node: Node) -> tuple[str, ...]:
-    """Names of the model's nodes that it computes, for rules that match node names; its own where there is no source."""
+    """Return the names of the model's nodes that a node computes, for policy rules; without sources, its own name."""
     return tuple(dict.fromkeys(s.name or s.module for s in node.sources if s.name or s.module)) or (
         node.name,
     )
 
 
 def is_view(node: Node) -> bool:
-    """Whether the result may share the first operand's memory (``Op.view`` says how)."""
+    """Return True if the result may share the first operand's memory (see ``OpEntry.view``)."""
     return bool(find_op(node.op).view)

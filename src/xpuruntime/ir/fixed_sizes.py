@@ -1,4 +1,4 @@
-"""Sizes of symbolic dims as a policy's ``fixed_shapes`` says them: by symbol, or as the shape of an input."""
+"""Sizes of symbolic dims from a policy's ``fixed_shapes``: by symbol, or as the shape of an input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["fixed_sizes"]
 def fixed_sizes(
     specs: Sequence[TensorSpec], fixed: Mapping[str, int | Sequence[int]], who: str
 ) -> dict[str, int]:
-    """Sizes by symbol. ``fixed``: ``{"batch": 1}`` or ``{"x": [1, 3, 224, 224]}``. Raises PolicyError."""
+    """Return sizes by symbol. ``fixed``: ``{"batch": 1}`` or ``{"x": [1, 3, 224, 224]}``. Raises PolicyError."""
     inputs = {s.name: s for s in specs}
     symbols = {s for spec in specs for s in spec.symbols}
     sizes: dict[str, int] = {}

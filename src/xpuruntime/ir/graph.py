@@ -1,6 +1,6 @@
-"""Graph: a model as immutable data. Values have names and specs; nodes are in topological order, each value is made once.
+"""Graph: a model as immutable data in SSA form. Values have names and specs, and nodes are in topological order.
 
-Nothing here knows an op: rules of ops live in the op table (``ops``), laws of graphs in ``verify``.
+This module knows no op: the op table (``ops``) has the rules of ops, and ``verify`` the rules of graphs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["Graph", "Input", "Node", "Output", "Source", "State", "Value", "Weig
 
 @dataclass(frozen=True)
 class Graph(Body):
-    """A model. Equal when everything in it is equal; ``str`` gives text that ``ir.parse`` reads back.
+    """A model. Graphs compare by value; ``str`` returns text that ``ir.parse`` reads.
 
-    metadata: plain facts about the model (producer, opset ...), attribute values; nothing that changes results.
+    metadata: facts about the model (producer, opset ...) as attribute values; nothing that affects results.
     """
 
     name: str
@@ -44,16 +44,16 @@ class Graph(Body):
     @cached_property
     def values(self) -> Mapping[str, Value]:
         """Every value by name: inputs, weights, states, results of nodes."""
-        found = {v.name: v for v in self.inputs}
-        found.update((w.name, w.value) for w in self.weights)
-        found.update((s.name, s.value) for s in self.states)
+        by_name = {v.name: v for v in self.inputs}
+        by_name.update((w.name, w.value) for w in self.weights)
+        by_name.update((s.name, s.value) for s in self.states)
         for node in self.nodes:
             for v in node.outputs:
-                found[v.name] = v
-        return MappingProxyType(found)
+                by_name[v.name] = v
+        return MappingProxyType(by_name)
 
     def spec(self, name: str) -> TensorSpec:
-        """A value's spec. Raises IrError for an unknown name, and for a value whose type is not known."""
+        """Return a value's spec. Raises IrError for an unknown name or an unknown type."""
         value = self.values.get(name)
         if value is None:
             raise IrError(f"graph {self.name!r}", "has no such value", got=repr(name), do="See graph.values.")
@@ -76,7 +76,7 @@ class Graph(Body):
 
     @cached_property
     def symbols(self) -> frozenset[str]:
-        """Every symbol in any spec, or in an attribute of a node (``dims`` makes a tensor of sizes: its spec has none)."""
+        """Every symbol in a spec or in an attribute of a node (as of ``dims``, whose spec has no symbols)."""
         specs = (v.spec.symbols for v in self.values.values() if v.spec is not None)
         return frozenset().union(*specs, *(_symbols(v) for n in self.nodes for v in n.attrs.values()))
 
@@ -100,34 +100,34 @@ class Graph(Body):
         return MappingProxyType({node.name: i for i, node in enumerate(self.nodes)})
 
     def producer(self, value: str) -> Node | None:
-        """The node that makes a value; None for inputs, weights and states."""
+        """Return the node that produces a value; None for inputs, weights and states."""
         return self._producers.get(value)
 
     def node(self, name: str) -> Node:
-        """The node that makes the value of this name. Raises IrError when none does."""
-        found = self._producers.get(name)
-        if found is None:
-            raise IrError(f"graph {self.name!r}", "has no node that makes this value", got=repr(name))
-        return found
+        """Return the node that produces the value. Raises IrError if there is none."""
+        producer = self._producers.get(name)
+        if producer is None:
+            raise IrError(f"graph {self.name!r}", "has no node that produces this value", got=repr(name))
+        return producer
 
     def users(self, value: str) -> tuple[Node, ...]:
-        """The nodes that read a value, in order, each once."""
+        """Return the nodes that read a value, in order, each once."""
         return self._users.get(value, ())
 
     @cached_property
     def kept(self) -> frozenset[str]:
-        """Values that leave the graph: outputs and next contents of states."""
+        """Values that leave the graph: outputs and the next contents of states."""
         return frozenset(
             [*(o.value for o in self.outputs), *(s.next for s in self.states if s.next is not None)]
         )
 
     def only_user(self, value: str) -> Node | None:
-        """The one node that reads a value that does not leave the graph; None otherwise."""
+        """Return the only node that reads a value, or None if there are several or the value leaves the graph."""
         users = self._users.get(value, ())
         return users[0] if len(users) == 1 and value not in self.kept else None
 
     def literal(self, operand: Input) -> Const | None:
-        """A value that is known here: an immediate number or a ``constant`` node's tensor; None otherwise."""
+        """Return the content of a compile-time constant: an immediate number or a ``constant`` node's tensor; None for other values."""
         if operand is None:
             return None
         if not isinstance(operand, str):
@@ -139,7 +139,7 @@ class Graph(Body):
         return None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}  # caches are made anew
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # cached properties are not pickled
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
@@ -150,17 +150,17 @@ class Graph(Body):
     # ── whole graph ──
 
     def subgraph(self, nodes: Iterable[Node], name: str = "") -> Graph:
-        """Some of the nodes as a graph of their own: values from outside become inputs (weights stay weights), values
-        that are read outside or leave this graph become outputs. Raises IrError when the nodes read a state.
+        """Extract nodes as a separate graph. Values from outside become inputs (weights stay weights); values that are read outside
+        or leave this graph become outputs. Raises IrError if the nodes read a state.
         """
         chosen = {n.name for n in nodes}
         inside = tuple(n for n in self.nodes if n.name in chosen)
-        made = {v.name for n in inside for v in n.outputs}
-        read = dict.fromkeys(v for n in inside for v in n.values if v not in made)
+        produced = {v.name for n in inside for v in n.outputs}
+        read = dict.fromkeys(v for n in inside for v in n.values if v not in produced)
         stateful = [s.name for s in self.states if s.name in read]
         if stateful:
             raise IrError(
-                f"graph {self.name!r}", "a region with states cannot be cut out", got=", ".join(stateful)
+                f"graph {self.name!r}", "cannot extract a region with states", got=", ".join(stateful)
             )
         leaving = [
             v.name
@@ -179,7 +179,7 @@ class Graph(Body):
         )
 
     def rewrite(self, rule: Callable[[Editor, Node], None]) -> Graph:
-        """The graph after ``rule`` saw every node in order with an Editor; dead nodes and unread weights are dropped."""
+        """Apply ``rule`` with an Editor to every node in order. Dead nodes and unused weights are removed."""
         from .rewrite import Editor
 
         editor = Editor(self)
@@ -189,7 +189,7 @@ class Graph(Body):
         return editor.done()
 
     def replace(self, **changes: Any) -> Graph:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return replace(self, **changes)
 
     @cached_property
@@ -200,27 +200,27 @@ class Graph(Body):
         return hashlib.sha256(to_bytes(self)).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; ``Graph.from_json`` gives an equal graph back."""
+        """Return plain data, which ``Graph.from_json`` reads."""
         from .serial import to_json
 
         return to_json(self)
 
     @staticmethod
     def from_json(data: Any) -> Graph:
-        """The inverse of ``to_json``. Raises FormatError."""
+        """Build a graph from ``to_json``'s data. Raises FormatError."""
         from .serial import from_json
 
         return from_json(data)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the graph as JSON, whole or not at all. Raises StoreError."""
+        """Write the graph as JSON, atomically. Raises StoreError."""
         from .serial import save
 
         save(self, path)
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Graph:
-        """Read what ``save`` wrote. Raises FormatError."""
+        """Read a file that ``save`` wrote. Raises FormatError."""
         from .serial import load
 
         return load(path)
@@ -232,7 +232,7 @@ class Graph(Body):
 
 
 def _symbols(value: object) -> frozenset[str]:
-    """Symbols in an attribute."""
+    """Return the symbols in an attribute."""
     if isinstance(value, Dim | Graph):
         return value.symbols
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""Inference: an op, what its operands are, and its attributes, to the specs of its results."""
+"""Type inference: the specs of an op's results from its operands and attributes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..types import TensorSpec
 from .attributes import Attrs, coerce
 from .graph import Source
 from .ops import OPS
-from .schema import Attr, Call, Mismatch, Op, Operand
+from .schema import Attr, Mismatch, OpCall, OpEntry, Operand
 
 __all__ = ["check_operands", "find_op", "infer", "infer_normal", "normalize", "output_count", "speaker"]
 
 
-def find_op(name: str) -> Op:
-    """The row of an op. Raises IrError with the nearest names."""
+def find_op(name: str) -> OpEntry:
+    """Return the table entry of an op. Raises IrError with the nearest names."""
     row = OPS.get(name)
     if row is None:
         near = difflib.get_close_matches(name, OPS, 3)
@@ -26,21 +26,21 @@ def find_op(name: str) -> Op:
     return row
 
 
-def speaker(row: Op, name: str, sources: Sequence[Source]) -> str:
-    """Who speaks in an error about a node: op, value, source."""
+def speaker(row: OpEntry, name: str, sources: Sequence[Source]) -> str:
+    """Return the subject of an error about a node: op, value, source."""
     place = f" from {sources[0]}" if sources else ""
     return f"{row.name} %{name}{place}" if name else f"{row.name}{place}"
 
 
 def normalize(
-    row: Op,
+    row: OpEntry,
     operands: Sequence[Operand],
     attrs: Mapping[str, Any],
     *,
     name: str = "",
     sources: Sequence[Source] = (),
 ) -> Attrs:
-    """Attributes in canonical form: every one present, of its kind, axes counted from 0, a ``dim`` of None spelled out.
+    """Return the attributes in canonical form: all are present and of their kind, axes count from 0, and a ``dim`` of None is resolved.
 
     Raises IrError for an unknown or missing attribute or a value of another kind.
     """
@@ -67,8 +67,8 @@ def normalize(
     return Attrs(values)
 
 
-def _place(row: Op, values: dict[str, Any], first: TensorSpec, operands: Sequence[Operand]) -> None:
-    """Wrap axes to the rank of the first tensor, and resolve what only the operands can tell."""
+def _place(row: OpEntry, values: dict[str, Any], first: TensorSpec, operands: Sequence[Operand]) -> None:
+    """Wrap axes to the rank of the first tensor, and resolve attributes that depend on the operands."""
     if row.place is not None and operands:
         row.place(values, operands)
     for attr in row.attrs.values():
@@ -83,7 +83,7 @@ def _place(row: Op, values: dict[str, Any], first: TensorSpec, operands: Sequenc
 
 
 def _axis(attr: Attr, value: int, rank: int) -> int:
-    limit = max(rank, 1)  # a scalar is addressed as if it had one dim
+    limit = max(rank, 1)  # a scalar counts as having one dim
     if not -limit <= value < limit:
         raise Mismatch(f"attribute {attr.name!r} is outside the rank", f"{value} for rank {rank}")
     return value + limit if value < 0 else value
@@ -96,11 +96,11 @@ def _axes(attr: Attr, value: Sequence[int], rank: int) -> tuple[int, ...]:
     return axes
 
 
-def check_operands(row: Op, operands: Sequence[Operand], who: str) -> None:
-    """Count, presence and kind of operands. Raises IrError."""
+def check_operands(row: OpEntry, operands: Sequence[Operand], who: str) -> None:
+    """Check count, presence and kind of operands. Raises IrError."""
     most = None if row.inputs and row.inputs[-1].rest else len(row.inputs)
     if len(operands) < row.min_inputs or (most is not None and len(operands) > most):
-        raise IrError(who, "takes another number of operands", got=len(operands), do=f"See {row.signature}.")
+        raise IrError(who, "has the wrong number of operands", got=len(operands), do=f"See {row.signature}.")
     for i, operand in enumerate(operands):
         param = row.param(i)
         assert param is not None
@@ -109,24 +109,31 @@ def check_operands(row: Op, operands: Sequence[Operand], who: str) -> None:
                 raise IrError(who, f"operand {param.name!r} cannot be absent", do=f"See {row.signature}.")
         elif not isinstance(operand, TensorSpec) and not param.number:
             raise IrError(
-                who, f"operand {param.name!r} must be a tensor", got=operand, do="Make it a constant node."
+                who,
+                f"operand {param.name!r} must be a tensor",
+                got=operand,
+                do="Use a constant node instead.",
             )
     if row.pointwise and not any(isinstance(o, TensorSpec) for o in operands):
-        raise IrError(who, "needs a tensor among its operands", do="Compute with numbers before the graph.")
+        raise IrError(
+            who,
+            "needs a tensor among its operands",
+            do="Compute expressions of numbers before building the graph.",
+        )
 
 
 def infer(
-    row: Op | str,
+    row: OpEntry | str,
     operands: Sequence[Operand],
     attrs: Mapping[str, Any],
     *,
     name: str = "",
     sources: Sequence[Source] = (),
 ) -> tuple[TensorSpec, ...]:
-    """Specs of all results of an op.
+    """Infer the specs of all results of an op.
 
-    operands: a TensorSpec, an immediate number, or None per operand. attrs: normalised or not.
-    name, sources: whose node it is, for messages. Raises IrError naming node, source, what does not fit, and what to do.
+    operands: a TensorSpec, an immediate number, or None per operand. attrs: normalized or not.
+    name, sources: of the node, for messages. Raises IrError with the node, its source, the mismatch, and advice.
     """
     row = find_op(row) if isinstance(row, str) else row
     who = speaker(row, name, sources)
@@ -134,10 +141,10 @@ def infer(
     return infer_normal(row, operands, normalize(row, operands, attrs, name=name, sources=sources), who)
 
 
-def infer_normal(row: Op, operands: Sequence[Operand], attrs: Attrs, who: str) -> tuple[TensorSpec, ...]:
-    """``infer`` for checked operands and normalised attributes."""
+def infer_normal(row: OpEntry, operands: Sequence[Operand], attrs: Attrs, who: str) -> tuple[TensorSpec, ...]:
+    """Infer as ``infer``, for checked operands and normalized attributes."""
     try:
-        result = row.infer(Call(row, operands, attrs))
+        result = row.infer(OpCall(row, operands, attrs))
     except Mismatch as error:
         raise IrError(who, error.what, got=error.got, do=error.do or f"See {row.signature}.") from error
     except (ArithmeticError, IndexError, TypeError, KeyError) as error:
@@ -155,6 +162,6 @@ def _shown(operands: Sequence[Operand]) -> str:
     return ", ".join(str(o) for o in operands)
 
 
-def output_count(row: Op, specs: Sequence[object]) -> int:
-    """How many outputs a node of the op has when the caller does not say: the ones that cannot be left off."""
+def output_count(row: OpEntry, specs: Sequence[object]) -> int:
+    """Return the default number of outputs: those that are not optional."""
     return len(specs) if row.outputs and row.outputs[-1].rest else row.min_outputs

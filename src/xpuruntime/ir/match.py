@@ -1,13 +1,13 @@
-"""Pattern matching over a graph: what a fusion looks for, written as a value expression.
+"""Pattern matching over a graph, with patterns written as expressions of values.
 
     x, w, b = Any("x"), Any("w", kind="weight"), Any("b")
     pattern = Op("add", Op("matmul", x, w), b)
     found = find(graph, pattern)
     found.matches[0]["x"]            # the value's name
-    print(found.explain())           # and the nearest misses: where a match broke off, and why
+    print(found.explain())           # also the nearest misses: where a match failed, and why
 
 Commutative ops match in both orders. Inner nodes must have no other user unless ``shared=True``, because a fusion would
-compute them twice. A constraint is a function of the Match; it answers True, or a Support, or a text that says why not.
+compute them twice. A constraint is a function of the Match. It returns a bool, a Support, or a text with the reason against.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["Any", "Found", "Match", "Miss", "Number", "Op", "Pattern", "find", "
 
 @dataclass(frozen=True, slots=True)
 class Any:
-    """Any value (or immediate number), captured under a name; the same name must meet the same value again.
+    """A pattern for any value or immediate number, captured under a name. The same name must match the same value everywhere.
 
-    kind: ``weight``, ``input``, ``node`` (made by one), ``number`` (known here) or empty for all. optional: may be absent.
+    kind: ``weight``, ``input``, ``node`` (a node's result), ``number`` (a constant) or empty for all. optional: may be absent.
     """
 
     name: str = ""
@@ -40,9 +40,9 @@ class Any:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number known in the graph: an immediate, or a constant all of whose elements are it.
+    """A pattern for a constant number: an immediate, or a constant whose elements are all equal.
 
-    value: what it must be within ``rtol`` (None: any number), name: captures the operand.
+    value: the expected number, within ``rtol`` (None: any number). name: captures the operand.
     """
 
     value: float | None = None
@@ -52,10 +52,10 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """A node of the op (or of one of several: ``"silu|gelu"``) with operands that match.
+    """A pattern for a node of an op (or of several: ``"silu|gelu"``) with matching operands.
 
-    Fewer operands than the node has: the rest may be anything. attrs: values or predicates by name.
-    name: captures the node. shared: other nodes may read its result too. output: which of its outputs.
+    Operands beyond those of the pattern match anything. attrs: values or predicates by name.
+    name: captures the node. shared: other nodes may also read its result. output: index of the output.
     """
 
     op: str
@@ -85,7 +85,7 @@ Pattern: TypeAlias = Any | Number | Op
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One place where a pattern fits: ``m["x"]`` is a captured operand, ``m.node("name")`` a captured node."""
+    """One match of a pattern: ``m["x"]`` is a captured operand, ``m.node("name")`` a captured node."""
 
     graph: Graph
     root: Node
@@ -97,13 +97,13 @@ class Match:
         return self.captures[name]
 
     def node(self, name: str) -> Node:
-        """The node captured under a name."""
+        """Return the node captured under a name."""
         return self.named[name]
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A place where a pattern almost fits: how many nodes did, where it broke off, and why."""
+    """A near match: the number of matched nodes, the point of failure, and the reason."""
 
     root: Node
     depth: int
@@ -111,12 +111,12 @@ class Miss:
     reason: str
 
     def __str__(self) -> str:
-        return f"%{self.root.name}: {self.depth} nodes fit, then at {self.at}: {self.reason}"
+        return f"%{self.root.name}: {self.depth} nodes match, then at {self.at}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Every match, in order, no node in two of them; and the misses that came furthest."""
+    """All matches in order, with no node in two of them, and the misses that matched the most nodes."""
 
     matches: tuple[Match, ...]
     misses: tuple[Miss, ...]
@@ -128,19 +128,19 @@ class Found:
         return len(self.matches)
 
     def explain(self) -> str:
-        """Readable lines: the matches, then the misses, nearest first."""
+        """Describe the matches, then the misses, nearest first."""
         lines = [f"match %{m.root.name}: {', '.join('%' + n.name for n in m.nodes)}" for m in self.matches]
-        return "\n".join([*lines, *(f"miss {m}" for m in self.misses)]) or "nothing like it"
+        return "\n".join([*lines, *(f"miss {m}" for m in self.misses)]) or "no match"
 
 
 Constraint: TypeAlias = Callable[[Match], "bool | str | Support"]
-_MAX_STEPS = 20_000  # bounds the search over commutative orders at one root
+_MAX_STEPS = 20_000  # bound of the search over commutative orders at one root
 
 
 def find(
     graph: Graph, pattern: Op, where: Constraint | Sequence[Constraint] = (), *, misses: int = 5
 ) -> Found:  # fmt: skip
-    """Every place where the pattern fits, later (larger) roots first claim their nodes; and the nearest misses."""
+    """Find all matches of a pattern, and the nearest misses. Later (larger) roots claim their nodes first."""
     matches: list[Match] = []
     near: list[Miss] = []
     taken: set[str] = set()
@@ -155,7 +155,7 @@ def find(
             matches.append(result)
         else:
             near.append(
-                Miss(root, len(result.nodes), f"%{root.name}", "a node belongs to another match already")
+                Miss(root, len(result.nodes), f"%{root.name}", "a node already belongs to another match")
             )
     near.sort(key=lambda m: -m.depth)
     return Found(tuple(reversed(matches)), tuple(near[:misses]))
@@ -164,33 +164,33 @@ def find(
 def match(
     graph: Graph, pattern: Op, root: Node, where: Constraint | Sequence[Constraint] = ()
 ) -> Match | Miss:
-    """Whether the pattern fits with its root at this node."""
+    """Match the pattern with its root at this node."""
     search = _Search(graph, root)
     constraints = (where,) if callable(where) else tuple(where)
-    for state in search.node(pattern, root, _Bound({}, {}, ()), is_root=True):
+    for state in search.node(pattern, root, _Bindings({}, {}, ()), is_root=True):
         members = {n.name: n for n in state.nodes}.values()
         nodes = tuple(sorted(members, key=lambda n: graph.position[n.name]))
-        found = Match(graph, root, state.captures, state.named, nodes)
+        result = Match(graph, root, state.captures, state.named, nodes)
         for constraint in constraints:
-            answer = constraint(found)
-            if isinstance(answer, str) or not answer:  # a text is a reason against, never a yes
+            answer = constraint(result)
+            if isinstance(answer, str) or not answer:  # a text is a reason against
                 reason = answer.reason if isinstance(answer, Support) else answer
-                search.miss(len(nodes), f"%{root.name}", reason or "a constraint does not hold")
+                search.miss(len(nodes), f"%{root.name}", reason or "a constraint is not satisfied")
                 break
         else:
-            return found
+            return result
     return search.nearest or Miss(root, 0, f"%{root.name}", f"is {root.op}, wanted {pattern.op}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
+class _Bindings:
     captures: dict[str, Input]
     named: dict[str, Node]
     nodes: tuple[Node, ...]
 
 
 class _Search:
-    """Backtracking over operand orders; remembers the furthest point where it failed."""
+    """A backtracking search over operand orders, which records the furthest point of failure."""
 
     def __init__(self, graph: Graph, root: Node) -> None:
         self.graph, self.root, self.steps = graph, root, 0
@@ -200,11 +200,13 @@ class _Search:
         if self.nearest is None or depth > self.nearest.depth:
             self.nearest = Miss(self.root, depth, at, reason)
 
-    def node(self, pattern: Op, node: Node, bound: _Bound, *, is_root: bool = False) -> Iterator[_Bound]:
+    def node(
+        self, pattern: Op, node: Node, bound: _Bindings, *, is_root: bool = False
+    ) -> Iterator[_Bindings]:
         self.steps += 1
         at, depth = f"%{node.name}", len(bound.nodes)
         if self.steps > _MAX_STEPS:
-            return self.miss(depth, at, "the search is too wide")
+            return self.miss(depth, at, "the search exceeds its limit")
         if node.op not in pattern.op.split("|"):
             return self.miss(depth, at, f"is {node.op}, wanted {pattern.op}")
         for name, want in pattern.attrs.items():
@@ -227,7 +229,7 @@ class _Search:
         else:
             padded = node.inputs
         named = {**bound.named, pattern.name: node} if pattern.name else bound.named
-        here = _Bound(bound.captures, named, (*bound.nodes, node))
+        here = _Bindings(bound.captures, named, (*bound.nodes, node))
         orders: list[tuple[Input, ...]] = [padded]
         row = OPS.get(node.op)
         if row is not None and row.commutative and len(padded) >= 2 and padded[0] != padded[1]:
@@ -236,21 +238,21 @@ class _Search:
             yield from self.operands(pattern.operands, order, here)
 
     def operands(
-        self, patterns: Sequence[Pattern], operands: Sequence[Input], bound: _Bound
-    ) -> Iterator[_Bound]:
+        self, patterns: Sequence[Pattern], operands: Sequence[Input], bound: _Bindings
+    ) -> Iterator[_Bindings]:
         if not patterns:
             yield bound
             return
         for state in self.operand(patterns[0], operands[0], bound):
             yield from self.operands(patterns[1:], operands[1:], state)
 
-    def operand(self, pattern: Pattern, operand: Input, bound: _Bound) -> Iterator[_Bound]:
+    def operand(self, pattern: Pattern, operand: Input, bound: _Bindings) -> Iterator[_Bindings]:
         depth, at = len(bound.nodes), f"%{operand}" if isinstance(operand, str) else repr(operand)
         match pattern:
             case Op():
                 producer = self.graph.producer(operand) if isinstance(operand, str) else None
                 if producer is None:
-                    return self.miss(depth, at, f"no node makes it, wanted {pattern.op}")
+                    return self.miss(depth, at, f"no node produces it, wanted {pattern.op}")
                 if producer.outputs[pattern.output % len(producer.outputs)].name != operand:
                     return self.miss(
                         depth, at, f"is another output of {producer.op}, wanted number {pattern.output}"
@@ -274,7 +276,7 @@ class _Search:
         if not pattern.name:
             yield bound
         elif pattern.name not in bound.captures:
-            yield _Bound({**bound.captures, pattern.name: operand}, bound.named, bound.nodes)
+            yield _Bindings({**bound.captures, pattern.name: operand}, bound.named, bound.nodes)
         elif Attrs({"": bound.captures[pattern.name]}) == Attrs({"": operand}):
             yield bound
         else:

@@ -1,4 +1,4 @@
-"""Named dims of a node: what a policy's shape conditions ask for (``M <= 16``, ``heads == 32``)."""
+"""Named dims of a node, for the shape conditions of policies (``M <= 16``, ``heads == 32``)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Dims = dict[str, DimLike]
 
 
 def named_dims(graph: Graph, node: Node) -> Dims:
-    """Dims by the policies' vocabulary; symbolic where the shape is. Empty where types are not known (beside opaque nodes)."""
-    # What comes out of an opaque node may have no known type.
+    """Return the dims of the policies' vocabulary; symbolic if the shape is. Empty if types are unknown (next to opaque nodes)."""
+    # An opaque node's results may have no known type.
     operands = [graph.values[v].spec for v in node.inputs if isinstance(v, str)]
     result = node.outputs[0].spec
     if not operands or operands[0] is None or result is None:
@@ -47,7 +47,7 @@ def _matmul(node: Node, operands: list[TensorSpec], result: TensorSpec) -> Dims:
 
 
 def _linear(node: Node, operands: list[TensorSpec], result: TensorSpec) -> Dims:
-    """Every leading dim of a linear layer is rows of one product."""
+    """Return the dims of a linear layer, whose leading dims are all rows of one product."""
     return {"M": _product(result.shape[:-1]), "N": result.shape[-1], "K": operands[0].shape[-1], "batch": 1}
 
 

@@ -1,4 +1,4 @@
-"""Reads the text form (``text``). Every input gives a graph, a FormatError with line and column, or an IrError; never a hang."""
+"""Parser of the text form (``text``). Any input gives a graph, a FormatError with line and column, or an IrError, in bounded time."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["MAX_NESTED", "MAX_TEXT", "parse"]
 
 MAX_TEXT = 256 << 20
 MAX_NESTED = 4
-"""How deep graphs may stand in attributes of one another; a body holds no body, so one is enough."""
+"""Maximum nesting of graphs in attributes. A body cannot contain a body, so one level is enough."""
 
 
 def parse(text: str, *, verify: bool = True) -> Graph:
-    """See ``text.parse``."""
+    """Parse a graph; see ``text.parse``."""
     if not isinstance(text, str):
-        raise FormatError("graph text", "is not text", got=type(text).__name__)
+        raise FormatError("graph text", "is not a string", got=type(text).__name__)
     if len(text) > MAX_TEXT:
         raise FormatError("graph text", f"is over {MAX_TEXT >> 20} MiB", got=f"{len(text)} characters")
-    graph = _Reader(text).graph()
+    graph = _TextReader(text).graph()
     if verify:
         from .verify import verify as check
 
@@ -34,8 +34,8 @@ def parse(text: str, *, verify: bool = True) -> Graph:
     return graph
 
 
-class _Reader(Cursor):
-    """The statements of a graph; methods read one thing each and move on."""
+class _TextReader(Cursor):
+    """The parser of a graph's statements. Each method reads one construct and advances the cursor."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -85,9 +85,9 @@ class _Reader(Cursor):
         )
 
     def body(self, start: int) -> Graph:
-        """A graph as an attribute; its values have names of their own. The cursor stands after the word ``graph``."""
+        """Parse a graph in an attribute, which has its own value names. The cursor is after the word ``graph``."""
         if self.nested >= MAX_NESTED:
-            raise self.fail(f"graphs nest over {MAX_NESTED} deep", at=start)
+            raise self.fail(f"graphs are nested more than {MAX_NESTED} levels deep", at=start)
         outer, self.values = self.values, {}
         self.nested, self.at = self.nested + 1, start
         graph = self.statements()
@@ -104,21 +104,21 @@ class _Reader(Cursor):
         return value
 
     def facts(self, known: Mapping[str, type]) -> dict[str, Any]:
-        """``key=value`` pairs to the end of the line."""
-        found: dict[str, Any] = {}
+        """Parse ``key=value`` pairs to the end of the line."""
+        pairs: dict[str, Any] = {}
         while True:
             self.take(INLINE)
             start, match = self.at, self.take(WORD)
             if not match:
-                return found
+                return pairs
             key = match[0]
-            if key not in known or key in found:
+            if key not in known or key in pairs:
                 raise self.fail(f"expected one of {', '.join(known)}, each once", at=start)
             self.expect("=")
             value = self.name() if known[key] is Value else self.value()
             if known[key] is not Value and type(value) is not known[key]:
                 raise self.fail(f"{key} is a {known[key].__name__}", at=start)
-            found[key] = value
+            pairs[key] = value
 
     def weight(self) -> Weight:
         value = self.declare(self.typed())
@@ -157,7 +157,7 @@ class _Reader(Cursor):
         return value.spec if value else None
 
     def arguments(self) -> tuple[list[Input], dict[str, Any]]:
-        """Operands, then attributes, in brackets."""
+        """Parse operands, then attributes, in brackets."""
         self.expect("(")
         inputs: list[Input] = []
         attrs: dict[str, Any] = {}
@@ -170,7 +170,7 @@ class _Reader(Cursor):
                 item: Any = self.name()
             elif (key := self.attr_key()) is not None:
                 if key in attrs:
-                    raise self.fail("an attribute stands twice", at=start)
+                    raise self.fail("duplicate attribute", at=start)
                 attrs[key] = self.value()
                 item = self
             else:
@@ -179,14 +179,14 @@ class _Reader(Cursor):
                     raise self.fail("an operand is a value, a number or none", at=start)
             if item is not self:
                 if attrs:
-                    raise self.fail("operands stand before attributes", at=start)
+                    raise self.fail("operands must come before attributes", at=start)
                 inputs.append(NAN if item != item else item)
             if self.accept(")"):
                 return inputs, attrs
             self.expect(",")
 
     def attr_key(self) -> str | None:
-        """The name before an equals sign, if that is what comes."""
+        """Parse a name that is followed by an equals sign, if there is one."""
         start = self.at
         if (match := self.take(WORD) or self.take(STRING)) is not None:
             self.take(INLINE)
@@ -197,23 +197,23 @@ class _Reader(Cursor):
         return None
 
     def sources(self) -> tuple[Source, ...]:
-        """The comment at the end of a node's line."""
+        """Parse the sources in the comment at the end of a node's line."""
         self.take(INLINE)
         if not self.text.startswith("#", self.at):
             return ()
         self.at += 1
-        found: list[Source] = []
+        result: list[Source] = []
         while True:
             self.take(INLINE)
             if self.text.startswith("?", self.at):
                 self.at += 1
-                found.append(Source())
+                result.append(Source())
             else:
                 facts = self.facts({"name": str, "op": str, "module": str, "file": str, "line": int})
                 if not facts:
-                    raise self.fail("expected where the node comes from")
-                found.append(Source(**facts))
+                    raise self.fail("expected the node's source")
+                result.append(Source(**facts))
             self.take(INLINE)
             if not self.text.startswith("|", self.at):
-                return tuple(found)
+                return tuple(result)
             self.at += 1

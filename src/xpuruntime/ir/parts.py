@@ -1,4 +1,4 @@
-"""What a graph is made of: values, nodes and where they come from, weights, states, outputs."""
+"""The parts of a graph: values, nodes and their sources, weights, states, outputs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .attributes import Attrs
 __all__ = ["Input", "Node", "Output", "Source", "State", "Value", "Weight", "known_spec"]
 
 Input: TypeAlias = "str | bool | int | float | None"
-"""An operand of a node: a value's name, an immediate number, or None where an optional operand is absent."""
+"""An operand of a node: a value's name, an immediate number, or None for an absent optional operand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A name and what it stands for. ``spec`` None: unknown (a result of an opaque op that is no plain tensor, or of unknown rank)."""
+    """A value's name and spec. ``spec`` is None if unknown (a result of an opaque op that is not a tensor, or of unknown rank)."""
 
     name: str
     spec: TensorSpec | None
@@ -31,7 +31,7 @@ class Value:
     def __post_init__(self) -> None:
         if self.spec is not None and (
             self.spec.name or self.spec.layout
-        ):  # one place for the name; no place for a layout
+        ):  # the spec has neither the name nor a layout
             object.__setattr__(self, "spec", TensorSpec(self.spec.shape, self.spec.dtype))
 
     def __str__(self) -> str:
@@ -40,10 +40,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a node comes from in the user's model; every field may be empty.
+    """The origin of a node in the user's model. Any field may be empty.
 
     name:   the node's name in the model (ONNX node name, FX node name).
-    op:     the op as the model calls it: ``Conv``, ``com.microsoft::FusedConv``, ``aten.addmm.default``.
+    op:     the model's name of the op: ``Conv``, ``com.microsoft::FusedConv``, ``aten.addmm.default``.
     module: path of the PyTorch module: ``layers.0.attn.q_proj``.
     file, line: the line of Python code.
     """
@@ -64,7 +64,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One op applied. ``name`` is its first output's. ``sources``: the model's nodes that it computes; a fused one has several."""
+    """One application of an op, named like its first output. ``sources``: the model's nodes that it computes; a fused node has several."""
 
     op: str
     inputs: tuple[Input, ...]
@@ -84,11 +84,11 @@ class Node:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """Names of the values it reads, in order, repetitions included."""
+        """Names of the values that it reads, in order, with repetitions."""
         return tuple(i for i in self.inputs if isinstance(i, str))
 
     def _key(self) -> tuple[object, ...]:
-        # repr keeps 1, 1.0, True and the signs of zero apart, and NaN equal to itself
+        # repr distinguishes 1, 1.0, True and signed zeros, and NaN equals itself
         return (self.op, repr(self.inputs), self.attrs, self.outputs, self.sources)
 
     def __eq__(self, other: object) -> bool:
@@ -105,12 +105,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A constant of the model that lies elsewhere: what it is, and where to load it from.
+    """A constant of the model that is stored outside the graph: its value and its location.
 
-    file:   path of the file, relative to the graph's own; empty: whoever runs the graph hands the array in by name.
+    file:   path of the file, relative to the graph's; empty if the caller passes the array by name.
     format: ``safetensors`` (``key`` names the tensor) or ``raw`` (little-endian, dense, at ``offset``).
-    digest: sha256 of the elements' bytes (row-major, little-endian) where known.
-    data:   the elements themselves (row-major, little-endian, sub-byte types packed) as base64, for what no checkpoint holds.
+    digest: sha256 of the elements' bytes (row-major, little-endian), if known.
+    data:   the elements (row-major, little-endian, sub-byte types packed) as base64, if no checkpoint has them.
     """
 
     value: Value
@@ -133,20 +133,20 @@ class Weight:
 
     @staticmethod
     def encoded(array: NDArray[Any]) -> str:
-        """Return an array as ``data`` holds it."""
+        """Encode an array for ``data``."""
         dtype = DType.of(array.dtype)
         flat = pack_bits(array, dtype) if dtype.bits < 8 else np.ascontiguousarray(array)
         return base64.b64encode(flat.tobytes()).decode()
 
     def content(self) -> bytes:
-        """Return the bytes of ``data``. Raises IrError where they are no base64 or of another size than the spec's."""
+        """Decode the bytes of ``data``. Raises IrError if it is not base64, or if the size does not match the spec."""
         try:
             data = base64.b64decode(self.data, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise IrError(f"weight %{self.name}", "holds data that is no base64", got=str(error)) from error
+            raise IrError(f"weight %{self.name}", "has data that is not base64", got=str(error)) from error
         if len(data) != self.spec.size_bytes:
             got = f"{len(data)} bytes for {self.spec}"
-            raise IrError(f"weight %{self.name}", "holds data of another size", got=got)
+            raise IrError(f"weight %{self.name}", "has data of the wrong size", got=got)
         return data
 
     def array(self) -> NDArray[Any]:
@@ -160,10 +160,10 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A buffer that lives from run to run. Reading ``name`` gives its content at the start of the run.
+    """A buffer that persists between runs. Reading ``name`` gives its content at the start of the run.
 
-    init: name of the weight it starts from; None starts from zeros.
-    next: value that becomes its content at the end of the run (it may alias the state); None: the run does not change it.
+    init: name of the weight that initializes it; None for zeros.
+    next: value that becomes its content at the end of the run (it may alias the state); None if the run does not change it.
     """
 
     value: Value
@@ -183,18 +183,18 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One result: the name that the user sees and the value it is."""
+    """One output: the user's name of it, and the value."""
 
     name: str
     value: str
 
 
 def known_spec(value: Value) -> TensorSpec:
-    """Its spec. Raises IrError where an opaque op leaves it open."""
+    """Return the value's spec. Raises IrError if it is unknown, as after an opaque op."""
     if value.spec is None:
         raise IrError(
             f"value %{value.name}",
-            "has no known tensor type (it comes from an opaque op)",
-            do="Let an engine that knows the op take its users too.",
+            "has no known tensor type, because an opaque op produces it",
+            do="Use an engine that knows the op for its users, too.",
         )
     return value.spec

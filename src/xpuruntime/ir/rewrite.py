@@ -4,7 +4,7 @@
         if node.op == "mul" and node.inputs[1] == 1.0:
             editor.forward(node.name, node.inputs[0])
 
-A node that replaces others carries their sources, so a policy that names a node of the user's model still finds it.
+A node that replaces others keeps their sources, so that a policy can still name a node of the user's model.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["Editor", "ordered", "sources_of"]
 
 
 def sources_of(nodes: Iterable[Node]) -> tuple[Source, ...]:
-    """All their sources in order, each once."""
+    """Return the sources of all nodes in order, each once."""
     return tuple(dict.fromkeys(s for n in nodes for s in n.sources))
 
 
 class Editor:
-    """Edits of one graph. ``graph`` stays as it was; ``done`` gives the new one."""
+    """Edits of one graph. ``graph`` does not change; ``done`` returns the new graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -40,39 +40,39 @@ class Editor:
         self._fresh: dict[str, int] = {}
         self.changed = False
 
-    # ── looking ──
+    # ── queries ──
 
     def alive(self, node: Node) -> bool:
-        """The node was neither removed nor absorbed by another."""
+        """Return True if the node was neither removed nor absorbed by another."""
         return node.name not in self._removed
 
     def resolve(self, item: Input) -> Input:
-        """The value that stands for this one now."""
+        """Return the value that currently replaces this one."""
         if not isinstance(item, str) or item not in self._forward:
             return item
         end = item
         while end in self._forward:
             end = self._forward[end]
-        while item != end:  # shorten the chain, so that long ones stay fast
+        while item != end:  # path compression keeps long chains fast
             self._forward[item], item = end, self._forward[item]
         return end
 
     def current(self, node: Node) -> Node:
-        """The node as it is now: replaced or not, with its inputs resolved."""
+        """Return the current form of the node, with its inputs resolved."""
         node = self._instead.get(node.name, node)
         inputs = tuple(self.resolve(i) for i in node.inputs)
         return (
             node if inputs == node.inputs else Node(node.op, inputs, node.attrs, node.outputs, node.sources)
         )
 
-    # ── changing ──
+    # ── edits ──
 
     def insert(
         self, before: Node, op: str, *inputs: Any, name: str = "", outputs: int | None = None,
         sources: Sequence[Source] | None = None, **attrs: Any,
     ) -> Any:  # fmt: skip
-        """A new node just before another one; gives its output's name, or a tuple of names. Sources default to the other's."""
-        made = make_node(
+        """Insert a node before another one. Return its output's name, or a tuple of names. Sources default to the other node's."""
+        node = make_node(
             op,
             tuple(self._operand(before, i) for i in inputs),
             attrs,
@@ -81,17 +81,17 @@ class Editor:
             outputs=outputs,
             sources=before.sources if sources is None else sources,
         )
-        self._before.setdefault(before.name, []).append(made)
-        self.values.update((v.name, v) for v in made.outputs)
+        self._before.setdefault(before.name, []).append(node)
+        self.values.update((v.name, v) for v in node.outputs)
         self.changed = True
-        return made.outputs[0].name if len(made.outputs) == 1 else tuple(v.name for v in made.outputs)
+        return node.outputs[0].name if len(node.outputs) == 1 else tuple(v.name for v in node.outputs)
 
     def replace(self, node: Node, op: str, *inputs: Any, absorbs: Iterable[Node] = (), **attrs: Any) -> Node:
-        """Another op in the node's place, under the same output names. Nodes in ``absorbs`` are computed by it now:
-        they go, and it carries their sources before the node's own. Raises IrError when the result has another type.
+        """Replace the node by another op with the same output names. The new node also computes the nodes in ``absorbs``: they are
+        removed, and their sources come before the node's own. Raises IrError if the result has another type.
         """
         absorbed = [n for n in absorbs if n.name != node.name]
-        made = make_node(
+        new_node = make_node(
             op,
             tuple(self._operand(node, i) for i in inputs),
             attrs,
@@ -100,23 +100,25 @@ class Editor:
             outputs=len(node.outputs),
             sources=sources_of([*absorbed, node]),
         )
-        for old, new in zip(node.outputs, made.outputs, strict=True):
+        for old, new in zip(node.outputs, new_node.outputs, strict=True):
             if old.spec is not None and (new.spec is None or not agrees(old, new.spec)):
-                raise IrError(f"rewrite of %{old.name}", f"{op} gives another type", got=f"{new} for {old}")
-        self._instead[node.name] = made
-        self.values.update((v.name, v) for v in made.outputs)
+                raise IrError(
+                    f"rewrite of %{old.name}", f"{op} has a result of another type", got=f"{new} for {old}"
+                )
+        self._instead[node.name] = new_node
+        self.values.update((v.name, v) for v in new_node.outputs)
         for member in absorbed:
             self.remove(member)
         self.changed = True
-        return made
+        return new_node
 
     def set_sources(self, node: Node, sources: Sequence[Source]) -> None:
-        """The node carries these sources from now on."""
+        """Set the sources of a node."""
         self._instead[node.name] = Node(node.op, node.inputs, node.attrs, node.outputs, tuple(sources))
         self.changed = True
 
     def forward(self, value: str, to: str) -> None:
-        """Whoever reads ``value`` reads ``to`` from now on."""
+        """Replace all uses of ``value`` by ``to``."""
         target = self.resolve(to)
         if target == self.resolve(value):
             return
@@ -124,16 +126,18 @@ class Editor:
         self.changed = True
 
     def remove(self, node: Node) -> None:
-        """The node goes; nothing that stays may read it (verify says so)."""
+        """Remove a node. No remaining node may read it, which ``verify`` checks."""
         self._removed.add(node.name)
         self._instead.pop(node.name, None)
         self.changed = True
 
     def weight(self, weight: Weight) -> str:
-        """A new weight; gives its name."""
+        """Add a weight and return its name."""
         if weight.name in self.values:
             raise IrError(
-                f"rewrite of {self.graph.name!r}", "the name of a weight is taken", got=repr(weight.name)
+                f"rewrite of {self.graph.name!r}",
+                "a value with the name of the new weight already exists",
+                got=repr(weight.name),
             )
         self._weights.append(weight)
         self.values[weight.name] = weight.value
@@ -141,13 +145,13 @@ class Editor:
         return weight.name
 
     def fresh(self, stem: str) -> str:
-        """A name that nothing has yet."""
+        """Return an unused name."""
         while True:
             number = self._fresh.get(stem, 0)
             self._fresh[stem] = number + 1
             name = f"{stem}_{number}" if number else stem
             if name not in self.values:
-                # reserved at once: a node asks for all its names before it is made
+                # reserve it now: a node needs all its names before it exists
                 self.values[name] = Value(name, None)
                 return name
 
@@ -160,7 +164,7 @@ class Editor:
     # ── result ──
 
     def done(self, *, keep_dead: bool = False) -> Graph:
-        """The new graph in topological order; the old one itself when nothing changed and nothing is dead."""
+        """Return the new graph in topological order, or the old graph if nothing changed and no node is dead."""
         nodes: list[Node] = []
         for node in self.graph.nodes:
             nodes += (self.current(n) for n in self._before.get(node.name, ()))
@@ -192,7 +196,7 @@ class Editor:
 
 
 def ordered(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes so that each stands after what it reads; the given order where it already holds. Raises IrError on a cycle."""
+    """Sort nodes topologically, keeping the given order where possible. Raises IrError for a cycle."""
     makers = {v.name: node for node in nodes for v in node.outputs}
     placed: set[str] = set()
     result: list[Node] = []
@@ -210,7 +214,7 @@ def ordered(nodes: Sequence[Node]) -> list[Node]:
             if node.name in pending:
                 raise IrError(
                     f"node {node.op} %{node.name}",
-                    "reads, over others, its own result",
+                    "depends on its own result through other nodes",
                     do="Undo the rewrite.",
                 )
             pending.add(node.name)

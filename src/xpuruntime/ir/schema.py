@@ -1,12 +1,12 @@
-"""The form of the op table: one row says everything the IR knows of an op.
+"""The schema of the op table: one entry holds everything that the IR knows about an op.
 
-A row is written as a signature plus facts::
+An entry is written as a signature plus properties::
 
     op("convolution(x, weight, bias?; stride: ints, groups: int = 1) -> y", "conv", infer=_convolution, onnx="Conv ConvTranspose")
 
-Before the semicolon stand operands: ``x`` is a tensor, ``x#`` a tensor or an immediate number, ``x?`` may be absent, ``x*`` is
-the rest of the operands (``x?*``: each may be absent). After it stand attributes with kind and default. After the arrow stand
-outputs: ``y`` is always there, ``y?`` may be left off from the end, ``y*`` is as many as inference gives.
+Operands come before the semicolon: ``x`` is a tensor, ``x#`` a tensor or an immediate number, ``x?`` is optional, ``x*`` is the
+rest of the operands (``x?*``: each is optional). Attributes with kind and default follow it. Outputs come after the arrow: ``y`` is
+always present, ``y?`` is optional, ``y*`` is as many as inference returns.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, TypeAlias
 from ..types import TensorSpec
 from .attributes import AttrValue, coerce
 
-__all__ = ["Attr", "Call", "Infer", "Mismatch", "Op", "Operand", "Param", "Place", "Scalar", "op"]
+__all__ = ["Attr", "Infer", "Mismatch", "OpCall", "OpEntry", "Operand", "Param", "Place", "Scalar", "op"]
 
 Scalar: TypeAlias = bool | int | float
 Operand: TypeAlias = TensorSpec | Scalar | None
-"""What inference sees of an operand: a tensor's spec, an immediate number, or None for an absent one."""
+"""An operand as inference sees it: a tensor's spec, an immediate number, or None for an absent one."""
 Place: TypeAlias = "Callable[[dict[str, Any], Sequence[Operand]], None]"
-Infer: TypeAlias = "Callable[[Call], TensorSpec | Sequence[TensorSpec]]"
+Infer: TypeAlias = "Callable[[OpCall], TensorSpec | Sequence[TensorSpec]]"
 
 
 class Mismatch(ValueError):
-    """A rule of inference does not hold; ``infer`` turns it into an IrError that names the node."""
+    """A violated rule of inference, which ``infer`` converts to an IrError that names the node."""
 
     def __init__(self, what: str, got: object = None, do: str = "") -> None:
         super().__init__(what)
@@ -39,7 +39,7 @@ class Mismatch(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One operand: ``number`` allows an immediate, ``optional`` an absent one, ``rest`` takes all that remain."""
+    """One operand. ``number`` allows an immediate, ``optional`` an absent operand; ``rest`` takes all remaining ones."""
 
     name: str
     number: bool = False
@@ -58,19 +58,19 @@ class Attr:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Op:
-    """One row of the op table.
+class OpEntry:
+    """One entry of the op table.
 
-    family:         the policy's word for it (xpuruntime.families).
-    infer:          operands and attributes to output specs; raises Mismatch.
-    aten, onnx:     names of the ops it corresponds to, for frontends, coverage tests and documentation.
-    commutative:    the first two operands may change places.
-    pointwise:      each output element depends on the input elements at the same (broadcast) place only.
-    view:           ``reshape``: the result has the first operand's elements in the same order; ``strided``: it reads the first
-                    operand at a regular step, so a device may share its memory; empty: it is new data.
-    random:         two equal nodes may give different values.
-    place:          rewrites attributes in place into their one spelling where only the operands tell it (a view's -1).
-    data_dependent: why the output shape is known only when it runs; empty for every other op. Engines take such ops.
+    family:         the op family for policies (xpuruntime.families).
+    infer:          returns output specs from operands and attributes; raises Mismatch.
+    aten, onnx:     names of the corresponding ops, for frontends, coverage tests and documentation.
+    commutative:    the first two operands may be swapped.
+    pointwise:      each output element depends only on the input elements at the same (broadcast) index.
+    view:           ``reshape``: the result has the first operand's elements in the same order; ``strided``: the result reads the
+                    first operand with regular strides, so a device may share its memory; empty: the result is new data.
+    random:         two equal nodes may produce different values.
+    place:          canonicalizes attributes in place that depend on the operands (a view's -1).
+    data_dependent: why the output shape is only known at run time; empty for other ops. Only engines run such ops.
     """
 
     name: str
@@ -92,30 +92,30 @@ class Op:
 
     @property
     def min_inputs(self) -> int:
-        """How many operands must be written (absent ones in between as None)."""
+        """Minimum number of operands (absent ones in between are None)."""
         return max((i + 1 for i, p in enumerate(self.inputs) if not (p.optional or p.rest)), default=0)
 
     @property
     def min_outputs(self) -> int:
-        """Outputs that cannot be left off."""
+        """Number of outputs that are not optional."""
         return sum(not p.optional for p in self.outputs)
 
     def param(self, position: int) -> Param | None:
-        """The operand's row at a position; None beyond the last."""
+        """Return the parameter at a position; None after the last one."""
         if position < len(self.inputs):
             return self.inputs[position]
         return self.inputs[-1] if self.inputs and self.inputs[-1].rest else None
 
     def __repr__(self) -> str:
-        return f"Op({self.signature})"
+        return f"OpEntry({self.signature})"
 
 
-class Call:
-    """One use of an op, as its inference function sees it: operands by position, attributes by name."""
+class OpCall:
+    """The argument of inference functions: an op's operands by position, and its attributes by name."""
 
     __slots__ = ("attrs", "op", "operands")
 
-    def __init__(self, row: Op, operands: Sequence[Operand], attrs: Mapping[str, Any]) -> None:
+    def __init__(self, row: OpEntry, operands: Sequence[Operand], attrs: Mapping[str, Any]) -> None:
         self.op, self.attrs = row, attrs
         missing = len(row.inputs) - len(operands)
         self.operands = (*operands, *(None,) * missing) if missing > 0 else tuple(operands)
@@ -124,22 +124,22 @@ class Call:
         return self.attrs[name]
 
     def tensor(self, position: int = 0) -> TensorSpec:
-        """The spec of a tensor operand."""
+        """Return the spec of a tensor operand."""
         value = self.operands[position]
         if isinstance(value, TensorSpec):
             return value
         raise Mismatch(f"operand {position} must be a tensor", value)
 
     def optional(self, position: int) -> TensorSpec | None:
-        """The spec of a tensor operand, None when it is absent."""
+        """Return the spec of a tensor operand; None if it is absent."""
         return None if self.operands[position] is None else self.tensor(position)
 
     def rest(self, position: int) -> list[TensorSpec | None]:
-        """Specs of the operands from a position on."""
+        """Return the specs of the operands from a position on."""
         return [self.optional(i) for i in range(position, len(self.operands)) if i < len(self.operands)]
 
     def tensors(self) -> list[TensorSpec]:
-        """Every operand that is a tensor."""
+        """Return every operand that is a tensor."""
         return [v for v in self.operands if isinstance(v, TensorSpec)]
 
 
@@ -161,15 +161,15 @@ def op(
     place: Place | None = None,
     data_dependent: str = "",
     meaning: str = "",
-) -> Op:
-    """A row of the table from its signature. Raises ValueError for a signature that is not in the form above."""
-    found = _SIGNATURE.fullmatch(signature.strip())
-    if not found:
+) -> OpEntry:
+    """Create a table entry from its signature. Raises ValueError for a signature that does not have the form above."""
+    match = _SIGNATURE.fullmatch(signature.strip())
+    if not match:
         raise ValueError(f"not a signature: {signature!r}")
-    name, arguments, results = found.groups()
+    name, arguments, results = match.groups()
     operands, _, attributes = arguments.partition(";")
     attrs = [_attr(text) for text in _split(attributes)]
-    return Op(
+    return OpEntry(
         name,
         family,
         tuple(_param(text) for text in _split(operands)),

@@ -1,4 +1,4 @@
-"""Graphs as JSON: ``save``, ``load``. Versioned; an unknown version or field is an error, so nothing is silently dropped.
+"""Graphs as versioned JSON: ``save``, ``load``. An unknown version or field is an error, so that nothing is silently dropped.
 
 Attribute values that JSON lacks are objects with one key: ``{"dtype": "float32"}``, ``{"dim": "2*n"}``, ``{"float": "nan"}``,
 ``{"const": [spec, hex or list of texts]}``, ``{"map": {...}}``, ``{"graph": {...}}``.
@@ -34,11 +34,11 @@ _SOURCE = ("name", "op", "module", "file", "line")
 _WEIGHT = ("file", "format", "key", "offset", "digest", "data")
 
 
-# ── out ──
+# ── writing ──
 
 
 def to_json(graph: Graph) -> dict[str, Any]:
-    """The graph as plain data."""
+    """Return the graph as plain data."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -56,13 +56,13 @@ def to_json(graph: Graph) -> dict[str, Any]:
 
 
 def to_bytes(graph: Graph) -> bytes:
-    """Canonical JSON: the same bytes for equal graphs."""
+    """Return canonical JSON: equal graphs have equal bytes."""
     data = to_json(graph)
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write JSON, one node per line; whole or not at all. Raises StoreError."""
+    """Write JSON atomically, one node per line. Raises StoreError."""
     data = to_json(graph)
     parts = []
     for key, value in data.items():
@@ -111,16 +111,16 @@ def _attr_out(value: Any) -> Any:
             return value
 
 
-# ── in ──
+# ── reading ──
 
 
 def load(path: str | os.PathLike[str], *, verify: bool = True) -> Graph:
-    """Read what ``save`` wrote, or the text form; verified unless told otherwise. Raises FormatError (damaged, newer, not a graph) or IrError."""
+    """Read a file of ``save`` or of the text form, and verify the graph by default. Raises FormatError (damaged, newer, not a graph) or IrError."""
     who = f"graph file {os.fspath(path)}"
     try:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size > MAX_BYTES:
-                raise FormatError(who, "is over 1 GiB", do="Weights belong beside the graph, not in it.")
+                raise FormatError(who, "is larger than 1 GiB", do="Store weights in separate files.")
             text = file.read()
     except OSError as error:
         raise FormatError(who, "cannot be read", got=error.strerror, do="Check the path.") from error
@@ -136,13 +136,13 @@ def load(path: str | os.PathLike[str], *, verify: bool = True) -> Graph:
 
 
 def from_json(data: Any, *, verify: bool = True, who: str = "graph JSON") -> Graph:
-    """The inverse of ``to_json``. Raises FormatError, and IrError when the graph breaks a law."""
+    """Build a graph from ``to_json``'s data. Raises FormatError, or IrError for an invalid graph."""
     try:
-        graph = _Reader().graph(data)
+        graph = _JsonReader().graph(data)
     except _Bad as error:
         raise FormatError(who, str(error), do="Write it with Graph.save of this release.") from error
     except IrError as error:
-        raise FormatError(who, f"holds a broken graph: {error}") from error
+        raise FormatError(who, f"has an invalid graph: {error}") from error
     if verify:
         from .verify import verify as check
 
@@ -151,7 +151,7 @@ def from_json(data: Any, *, verify: bool = True, who: str = "graph JSON") -> Gra
 
 
 class _Bad(Exception):
-    """Something is not as the format says."""
+    """A value that violates the format."""
 
 
 def _is(value: Any, kind: type, what: str) -> Any:
@@ -172,7 +172,7 @@ def _fields(data: Any, what: str, required: Sequence[str], optional: Sequence[st
     return fields
 
 
-class _Reader:
+class _JsonReader:
     def __init__(self) -> None:
         self.specs: dict[str, TensorSpec] = {}
         self.nested = 0
@@ -181,7 +181,7 @@ class _Reader:
         if type(data) is not dict or data.get("format") != FORMAT:
             raise _Bad(f"is not a graph (format {FORMAT!r} is missing)")
         if data.get("version") != VERSION or type(data["version"]) is not int:
-            raise _Bad(f"has format version {str(data.get('version'))[:20]!r}, this release reads {VERSION}")
+            raise _Bad(f"has format version {str(data.get('version'))[:20]!r}; this release reads {VERSION}")
         lists = ("inputs", "weights", "states", "nodes", "outputs")
         _fields(data, "the graph", ("format", "version", "name", *lists, "metadata"))
         for key in lists:
@@ -246,12 +246,12 @@ class _Reader:
 
     def attr(self, data: Any, depth: int = 0) -> Any:
         if depth > MAX_DEPTH:
-            raise _Bad(f"attributes nest over {MAX_DEPTH} deep")
+            raise _Bad(f"attributes are nested more than {MAX_DEPTH} levels deep")
         if type(data) is list:
             return tuple(self.attr(v, depth + 1) for v in data)
         if type(data) is dict:
             if len(data) != 1:
-                raise _Bad("an attribute object has one key")
+                raise _Bad("an attribute object must have one key")
             ((kind, value),) = data.items()
             return self.special(kind, value, depth)
         try:
@@ -282,7 +282,7 @@ class _Reader:
 
     def body(self, value: Any) -> Graph:
         if self.nested >= MAX_NESTED:
-            raise _Bad(f"graphs nest over {MAX_NESTED} deep")
+            raise _Bad(f"graphs are nested more than {MAX_NESTED} levels deep")
         self.nested += 1
         graph = self.graph(value)
         self.nested -= 1
@@ -294,14 +294,14 @@ class _Reader:
         count = 1
         for d in spec.shape:
             if not isinstance(d, int):
-                raise ValueError("a constant has a static shape")
+                raise ValueError("a constant must have a static shape")
             count *= d
         if count > MAX_CONST_ELEMENTS:
             raise ValueError(f"a constant has at most {MAX_CONST_ELEMENTS} elements")
         if spec.dtype is DType.STRING:
-            texts = _is(data, list, "a constant of texts")
+            texts = _is(data, list, "a constant of strings")
             if len(texts) != count or not all(type(t) is str for t in texts):
-                raise ValueError(f"needs {count} texts")
+                raise ValueError(f"needs {count} strings")
             return Const(
                 np.array(texts, dtype=object).reshape([int(d) for d in spec.shape if isinstance(d, int)]),
                 DType.STRING,

@@ -1,7 +1,7 @@
-"""Symbols of a graph: found from the shapes of real inputs, and replaced by what they are.
+"""Symbols of a graph: bound to the shapes of arrays, and substituted.
 
 bind(graph.input_specs, {"x": (3, 224)})     -> {"n": 3}
-specialize(graph, {"n": 3})                  -> the graph with 3 wherever n was
+specialize(graph, {"n": 3})                  -> the graph with n replaced by 3
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _SYMBOLIC = ("dim", "dims", "number", "graph")  # kinds of attributes that may h
 
 
 def bind(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """The value of every symbol that the shapes decide.
+    """Return the value of every symbol that the shapes determine.
 
-    specs: named, as ``graph.input_specs``. shapes: of the arrays, by name. A dim that is a symbol, or ``a*n + b``, decides it;
-    every other dim must then agree. Raises InputError naming input, dim, what was expected and what was met.
+    specs: named, as ``graph.input_specs``. shapes: of the arrays, by name. A dim that is a symbol ``n`` or ``a*n + b`` determines it,
+    and all other dims must agree. Raises InputError with the input, the dim, and the expected and the actual size.
     """
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     origin: dict[str, str] = {}
     rest: list[tuple[TensorSpec, int, DimLike, int]] = []
     for spec in specs:
@@ -34,30 +34,32 @@ def bind(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> di
         if shape is None or len(shape) != spec.rank:
             got = "nothing" if shape is None else f"shape {list(shape)}"
             raise InputError(
-                f"input {spec.name!r}", f"must be {spec}", got=got, do="Give an array of that rank."
+                f"input {spec.name!r}", f"must be {spec}", got=got, do="Pass an array of that rank."
             )
         rest += [(spec, i, d, int(size)) for i, (d, size) in enumerate(zip(spec.shape, shape, strict=True))]
-    rest.sort(key=lambda item: len(str(item[2])) if isinstance(item[2], Dim) else 0)  # plain symbols first
+    rest.sort(
+        key=lambda item: len(str(item[2])) if isinstance(item[2], Dim) else 0
+    )  # plain symbols first, so that expressions can be checked
     for spec, i, d, size in rest:
-        value = _substituted(d, found)
+        value = _substituted(d, sizes)
         if isinstance(value, Dim):
             solved = _solve(value, size)
             if solved is None:
                 continue
-            found |= solved
+            sizes |= solved
             origin |= dict.fromkeys(solved, f"{spec.name!r} dim {i}")
-            value = _substituted(value, found)
+            value = _substituted(value, sizes)
         if isinstance(value, int) and value != size:
-            known = ", ".join(f"{s}={found[s]} from {origin[s]}" for s in sorted(_symbols(d)) if s in origin)
-            wanted = f"{d} = {value} ({known})" if known else str(value)
+            known = ", ".join(f"{s}={sizes[s]} from {origin[s]}" for s in sorted(_symbols(d)) if s in origin)
+            expected = f"{d} = {value} ({known})" if known else str(value)
             raise InputError(
-                f"input {spec.name!r}", f"dim {i} must be {wanted}", got=size, do=f"The input is {spec}."
+                f"input {spec.name!r}", f"dim {i} must be {expected}", got=size, do=f"The input is {spec}."
             )
-    return found
+    return sizes
 
 
 def _solve(d: Dim, size: int) -> dict[str, int] | None:
-    """The one symbol of a dim that is linear in it, if the size gives it a natural number."""
+    """Solve a dim that is linear in one symbol. Return the symbol and its value if that is a natural number."""
     if len(d.symbols) != 1:
         return None
     (name,) = d.symbols
@@ -83,7 +85,7 @@ def _substituted(d: DimLike, values: Mapping[str, DimLike]) -> DimLike:
 
 
 def substitute(value: Any, values: Mapping[str, DimLike]) -> Any:
-    """An attribute value, a spec or a dim with symbols replaced."""
+    """Return an attribute value, a spec or a dim with symbols replaced."""
     match value:
         case Dim():
             return value.substitute(values)
@@ -100,9 +102,9 @@ def substitute(value: Any, values: Mapping[str, DimLike]) -> Any:
 
 
 def specialize(graph: Graph, values: Mapping[str, DimLike]) -> Graph:
-    """The graph with symbols replaced in every spec and attribute. A kernel size or the like that becomes known stays valid.
+    """Replace symbols in every spec and attribute of a graph.
 
-    Raises IrError for a symbol whose value makes a dim negative.
+    Raises IrError if a value makes a dim negative.
     """
     live = {k: v for k, v in values.items() if k in graph.symbols}
     if not live:

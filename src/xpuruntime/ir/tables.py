@@ -1,4 +1,4 @@
-"""Tables that stand in several files, one per family, as one."""
+"""Merging of tables that are split over several files, one per family."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TypeVar
 
 __all__ = ["joined"]
 
-Row = TypeVar("Row")
+Entry = TypeVar("Entry")
 
 
-def joined(what: str, tables: Iterable[Mapping[str, Row]]) -> Mapping[str, Row]:
-    """All rows of the tables by name, read-only. ``what`` says what has the names. Raises ValueError where two rows have one."""
-    found: dict[str, Row] = {}
+def joined(what: str, tables: Iterable[Mapping[str, Entry]]) -> Mapping[str, Entry]:
+    """Merge tables to one read-only table. ``what`` describes an entry in messages. Raises ValueError for a duplicate name."""
+    merged: dict[str, Entry] = {}
     for table in tables:
         for name, row in table.items():
-            if found.setdefault(name, row) is not row:
-                raise ValueError(f"{what} {name!r} stands twice in the table")
-    return MappingProxyType(found)
+            if merged.setdefault(name, row) is not row:
+                raise ValueError(f"duplicate {what} {name!r} in the table")
+    return MappingProxyType(merged)

@@ -1,4 +1,4 @@
-"""The text form: what ``str(graph)`` prints and ``parse`` reads back to an equal graph.
+"""The text form of graphs: ``str(graph)`` prints it, and ``parse`` reads it back to an equal graph.
 
     graph "mlp" {
       input %x: float32[n, 4]
@@ -15,8 +15,8 @@
       metadata opset=17
     }
 
-Only attributes that differ from their default are printed; a dim expression in an attribute stands in ``<2*n + 1>``, a small
-tensor as ``int64[2]{1, 2}`` (``int64[2]x"..."`` in hex where decimal digits would lose bits). Several sources are joined by `` | ``.
+Only attributes that differ from their default are printed. A dim expression in an attribute is written ``<2*n + 1>``, a small
+tensor ``int64[2]{1, 2}`` (``int64[2]x"..."`` in hex where decimal digits would lose bits). Several sources are joined by `` | ``.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _UNSAFE = re.compile(r'["\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
 
 
 def quoted(text: str) -> str:
-    """Text in double quotes on one line, JSON's escapes."""
+    """Quote a text on one line with JSON's escapes."""
     return '"' + _UNSAFE.sub(lambda m: _ESCAPES.get(m[0]) or f"\\u{ord(m[0]):04x}", text) + '"'
 
 
 def graph_text(graph: Graph) -> str:
-    """The whole graph as text, one value or node per line."""
+    """Return the whole graph as text, one value or node per line."""
     lines = [f"graph {quoted(graph.name)} {{"]
     lines += [f"  input {value_text(v)}" for v in graph.inputs]
     lines += [f"  weight {_weight_text(w)}" for w in graph.weights]
@@ -55,7 +55,7 @@ def graph_text(graph: Graph) -> str:
 
 
 def node_text(node: Node) -> str:
-    """One node as one line."""
+    """Return one node as one line."""
     row = OPS.get(node.op)
     arguments = [_input_text(i) for i in node.inputs]
     for name, value in node.attrs.items():
@@ -68,12 +68,12 @@ def node_text(node: Node) -> str:
 
 
 def name_text(name: str) -> str:
-    """``%x``, or ``%"any text"``."""
+    """Return a value's name as ``%x``, or ``%"any text"``."""
     return f"%{name}" if PLAIN_NAME.fullmatch(name) else f"%{quoted(name)}"
 
 
 def value_text(value: Value) -> str:
-    """``%x: float32[n]``."""
+    """Return a value as ``%x: float32[n]``."""
     return f"{name_text(value.name)}: {'?' if value.spec is None else value.spec}"
 
 
@@ -109,7 +109,7 @@ def _input_text(item: Input) -> str:
 
 
 def attr_text(value: Any) -> str:
-    """An attribute value as text."""
+    """Return an attribute value as text."""
     match value:
         case None:
             return "none"
@@ -128,7 +128,7 @@ def attr_text(value: Any) -> str:
         case Graph():
             return (
                 graph_text(value).rstrip("\n").replace("\n", "\n  ")
-            )  # texts are quoted: no other line ends
+            )  # strings are quoted, so these are the only line ends
         case Attrs():
             return f"{{{', '.join(f'{_key(k)}: {attr_text(v)}' for k, v in value.items())}}}"
         case float() if not math.isfinite(value):
@@ -156,9 +156,9 @@ def _finite(array: Any) -> bool:
 
 
 def parse(text: str, *, verify: bool = True) -> Graph:
-    """The graph that the text says; verified unless told otherwise.
+    """Parse a graph, and verify it by default.
 
-    Raises FormatError for text that is no graph (with line and column), IrError for a graph that breaks a law.
+    Raises FormatError with line and column for a syntax error, IrError for an invalid graph.
     """
     from .parse import parse as read
 

@@ -1,7 +1,7 @@
-"""The law of the IR. One rule per level here; the rule of each op is its row's inference: types must be what it says.
+"""The verifier of the IR: structural rules, and types as the op table's inference returns them.
 
-verify(graph)            raises IrError for the first broken rule
-problems(graph)          every broken rule, as a list of IrErrors
+verify(graph)            raises IrError for the first violation
+problems(graph)          every violation, as a list of IrErrors
 """
 
 from __future__ import annotations
@@ -20,79 +20,77 @@ __all__ = ["LAWS", "agrees", "problems", "verify"]
 
 
 def verify(graph: Graph) -> Graph:
-    """The graph itself when every rule holds. Raises IrError for the first that does not."""
+    """Return the graph if it is valid. Raises IrError for the first violation."""
     for problem in _all(graph):
         raise problem
     return graph
 
 
 def problems(graph: Graph) -> list[IrError]:
-    """Every broken rule. Rules about nodes are reported node by node."""
+    """Return every violation, those of nodes node by node."""
     return list(_all(graph))
 
 
 def _all(graph: Graph) -> Iterator[IrError]:
     for law in LAWS:
-        found = list(law(graph))
-        yield from found
-        if found and law is _names:  # nothing else is meaningful while names clash
+        findings = list(law(graph))
+        yield from findings
+        if findings and law is _names:  # other checks are meaningless with duplicate names
             return
 
 
 def _names(graph: Graph) -> Iterator[IrError]:
-    """Every value is made once and has a name; every node has outputs."""
-    made = [v.name for v in graph.inputs]
-    made += [w.name for w in graph.weights]
-    made += [s.name for s in graph.states]
+    """Check that values have unique names, and that every node has outputs."""
+    names = [v.name for v in graph.inputs]
+    names += [w.name for w in graph.weights]
+    names += [s.name for s in graph.states]
     for node in graph.nodes:
         if not node.outputs:
             yield IrError(f"graph {graph.name!r}", "has a node without outputs", got=node.op)
-        made += [v.name for v in node.outputs]
-    for name, count in Counter(made).items():
+        names += [v.name for v in node.outputs]
+    for name, count in Counter(names).items():
         if count > 1 or not name:
-            what = "makes a value twice" if name else "has a value without a name"
-            yield IrError(
-                f"graph {graph.name!r}", what, got=f"%{name}", do="Give each value a name of its own."
-            )
+            what = "defines a value twice" if name else "has a value without a name"
+            yield IrError(f"graph {graph.name!r}", what, got=f"%{name}", do="Give each value a unique name.")
 
 
 def _order(graph: Graph) -> Iterator[IrError]:
-    """A value is made before it is read."""
+    """Check that values are defined before they are read."""
     ready = {v.name for v in graph.inputs} | graph.weight_names | {s.name for s in graph.states}
     for node in graph.nodes:
         for name in node.values:
             if name not in ready:
                 what = (
-                    "reads a value that is made later"
+                    "reads a value that is defined later"
                     if name in graph.values
-                    else "reads a value that nothing makes"
+                    else "reads a value that is not defined"
                 )
                 yield IrError(
                     _node(node),
                     what,
                     got=f"%{name}",
-                    do="Order nodes so that each stands after what it reads.",
+                    do="Sort the nodes topologically.",
                 )
         ready.update(v.name for v in node.outputs)
 
 
 def _outputs(graph: Graph) -> Iterator[IrError]:
-    """Outputs exist, under names of their own."""
+    """Check that outputs exist and have unique names."""
     who = f"graph {graph.name!r}"
     for output in graph.outputs:
         if output.value not in graph.values:
-            yield IrError(
-                who, f"output {output.name!r} is a value that nothing makes", got=f"%{output.value}"
-            )
+            yield IrError(who, f"output {output.name!r} is not a defined value", got=f"%{output.value}")
     for name, count in Counter(o.name for o in graph.outputs).items():
         if count > 1 or not name:
             yield IrError(
-                who, "has two outputs of one name" if name else "has an output without a name", got=repr(name)
+                who,
+                "has two outputs of the same name" if name else "has an output without a name",
+                got=repr(name),
             )
 
 
 def _states(graph: Graph) -> Iterator[IrError]:
-    """A state starts from a weight and becomes a value of its own type."""
+    """Check that a state's initial weight and next value exist and have its type."""
     for state in graph.states:
         who = f"state %{state.name}"
         if state.value.spec is None:
@@ -113,7 +111,7 @@ def _states(graph: Graph) -> Iterator[IrError]:
 
 
 def _specs(graph: Graph) -> Iterator[IrError]:
-    """No dim is a negative integer; weights are static."""
+    """Check that no dim is negative, and that weights are static."""
     for value in graph.values.values():
         if value.spec is not None and any(isinstance(d, int) and d < 0 for d in value.spec.shape):
             yield IrError(f"value %{value.name}", "has a negative dim", got=value.spec)
@@ -128,7 +126,7 @@ def _specs(graph: Graph) -> Iterator[IrError]:
 
 
 def _ops(graph: Graph) -> Iterator[IrError]:
-    """Each node is used as its row in the op table says, and its outputs have the types that inference gives."""
+    """Check each node against its entry in the op table, and its outputs against inference."""
     for node in graph.nodes:
         try:
             _check_node(node, graph)
@@ -137,7 +135,7 @@ def _ops(graph: Graph) -> Iterator[IrError]:
 
 
 LAWS: tuple[Callable[[Graph], Iterator[IrError]], ...] = (_names, _order, _outputs, _states, _specs, _ops)
-"""Every law, in the order in which they are checked."""
+"""All rules, in the order of checking."""
 
 
 def _node(node: Node) -> str:
@@ -157,7 +155,7 @@ def _check_node(node: Node, graph: Graph) -> None:
         return
     known = all(i in graph.values for i in node.values)
     if not known:
-        return  # _order has said so
+        return  # reported by _order
     operands = operand_specs(row, node.inputs, graph.values, who)
     check_operands(row, operands, who)
     full = normalize(row, operands, node.attrs, name=node.name, sources=node.sources)
@@ -168,7 +166,7 @@ def _check_node(node: Node, graph: Graph) -> None:
             who,
             f"attribute {name!r} is not in canonical form",
             got=f"{node.attrs.get(name)!r}, wanted {full.get(name)!r}",
-            do="Make nodes through GraphBuilder or Editor.",
+            do="Create nodes with GraphBuilder or Editor.",
         )
     specs = infer_normal(row, operands, full, who)
     if not row.min_outputs <= len(node.outputs) <= len(specs) or (
@@ -179,14 +177,14 @@ def _check_node(node: Node, graph: Graph) -> None:
         if not agrees(value, spec):
             raise IrError(
                 who,
-                f"output %{value.name} has another type than inference gives",
+                f"output %{value.name} does not have the inferred type",
                 got=f"{value.spec}, inferred {spec}",
-                do="Make nodes through GraphBuilder or Editor.",
+                do="Create nodes with GraphBuilder or Editor.",
             )
 
 
 def agrees(value: Value, inferred: TensorSpec) -> bool:
-    """Same dtype and rank; each dim equal, or an integer where the other side has a symbol (a frontend knew more)."""
+    """Return True for the same dtype and rank, and dims that are equal or an integer against a symbol (which a frontend resolved)."""
     spec = value.spec
     if spec is None or spec.dtype is not inferred.dtype or spec.rank != inferred.rank:
         return False

@@ -1,4 +1,4 @@
-"""Weights beside a graph: read lazily from safetensors or raw files, written once as safetensors."""
+"""Weight files of a graph: read lazily from safetensors or raw files, written as safetensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["WeightFiles", "open_weights", "save_weights"]
 
 
 def save_weights(arrays: Mapping[str, NDArray[Any]], path: str | os.PathLike[str]) -> dict[str, Weight]:
-    """Write arrays as one safetensors file, whole or not at all, and give the Weight of each, with digest.
+    """Write arrays as one safetensors file atomically, and return the Weight of each, with its digest.
 
     Raises StoreError, and FormatError for a dtype that the format lacks (strings, sub-byte types).
     """
@@ -28,9 +28,9 @@ def save_weights(arrays: Mapping[str, NDArray[Any]], path: str | os.PathLike[str
 
 
 class WeightFiles(Mapping[str, NDArray[Any]]):
-    """The weights of a graph by value name, each loaded when first asked for (memory-mapped, read-only).
+    """The weights of a graph by value name, each memory-mapped read-only on first access.
 
-    Raises ModelError for a weight whose file is missing, unsafe, too short, or of another dtype or shape.
+    Raises ModelError for a weight whose file is missing, unsafe, too short, or has another dtype or shape.
     """
 
     def __init__(self, graph: Graph, folder: str | os.PathLike[str] = ".") -> None:
@@ -52,5 +52,5 @@ class WeightFiles(Mapping[str, NDArray[Any]]):
 
 
 def open_weights(graph: Graph, folder: str | os.PathLike[str] = ".") -> WeightFiles:
-    """The graph's weights as a lazy mapping; ``folder`` is where the graph's file lies."""
+    """Return the graph's weights as a lazy mapping; ``folder`` is the folder of the graph's file."""
     return WeightFiles(graph, folder)

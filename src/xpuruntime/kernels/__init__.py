@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..lazy import lazy_names
 from .catalogue import has_kernel, offers
-from .user import Launch, Tasks
+from .user.kernel import Launch, Tasks
 
 if TYPE_CHECKING:
     from ..inference.user_kernels import register_kernel

@@ -16,7 +16,7 @@ CUDA ABI of a stage::
 
 one pointer per argument in order, then ``params`` by value; ``options`` say how it is launched: ``grid`` and ``block`` (three sizes each),
 ``shared`` bytes, and where a kernel wants them ``cluster`` (three sizes), ``pdl``, and ``early``: arguments that it reads before its turn
-(``compiler/turns.py``). ``tasks`` is the number of blocks, and there is no scratch: a stage that needs memory of its own declares temps.
+(``compiler/pdl.py``). ``tasks`` is the number of blocks, and there is no scratch: a stage that needs memory of its own declares temps.
 
 Code that cannot stand among the others (a user's text, what another compiler made) is a ``Unit`` of its stage: it is compiled apart, and its
 function has the same ABI.
@@ -24,6 +24,7 @@ function has the same ABI.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -186,24 +187,34 @@ class Lowered:
     deterministic: bool = True
 
 
-class Kernel(Protocol):
-    """A row of the catalogue: ``name`` is ``family/kernel`` (``matmul/generated``), ``ops`` the IR ops that it computes.
+class Kernel(ABC):
+    """An implementation of ops on one kind of target. Every entry of the catalogue derives from it.
 
-    A row may also say ``on_request = True``: only a policy that names it takes it, and ``asks`` says why (it changes results, it is a user's).
-    One of a library may have ``pinned(word, values)``: the row that takes a certain algorithm (``policies.pins``).
-    One that is the fastest at some calls only may have ``leads(call, target)``: whether it is preferred over the rows before it.
+    name:       ``family/kernel`` (``matmul/generated``).
+    ops:        the IR ops that it computes.
+    on_request: only a policy that names the kernel takes it; ``asks`` says why (it changes results, it is a user's).
     """
 
     name: str
     ops: tuple[str, ...]
+    on_request: bool = False
+    asks: str = "changes results"
 
+    @abstractmethod
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Whether it computes this node on this target; a no has a code and a reason."""
-        ...
+        """Return whether the kernel computes this node on this target. A no has a code and a reason."""
 
+    @abstractmethod
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """The code. Only called after a yes."""
-        ...
+        """Return the node as code. The caller has asked ``supports`` before."""
+
+    def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
+        """Return whether this kernel is preferred over those before it in the catalogue, because it is the fastest at this call."""
+        return False
+
+    def pinned(self, name: str, values: Mapping[str, int]) -> Kernel | None:
+        """Return the kernel with a library's algorithm fixed by the values of a policy (``policies.pins``), or None if it has none."""
+        return None
 
 
 def operand_ref(kind: str, position: int) -> str:

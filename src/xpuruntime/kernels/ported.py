@@ -14,7 +14,7 @@ from ..decisions import Reason, Support
 from ..ir import OPS
 from ..program.program import KernelParam
 from ..types import DType, TensorSpec
-from .kernel import Lowered, NodeCall, Operand, Stage, operand_ref
+from .kernel import Kernel, Lowered, NodeCall, Operand, Stage, operand_ref
 
 __all__ = ["KERNELS", "Ported"]
 
@@ -22,14 +22,14 @@ _PRODUCTS = {"mm": False, "matmul": False, "bmm": False, "linear": True}
 """Matrix products, and whether their right side comes transposed."""
 
 
-class Ported:
+class Ported(Kernel):
     """One of the guide's methods as a row of the catalogue; any target that is not ours may be asked."""
 
     def __init__(self, method: str, ops: tuple[str, ...]) -> None:
         self.name, self.ops = f"{method}/ported", ops
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Yes where the target names a kernel and every value is dense."""
+        """Return yes where the target names a kernel and every value is dense."""
         specs = [*(o.spec for o in call.tensors), *call.outputs]
         for spec in specs:
             if not spec.is_static or not spec.is_dense:
@@ -43,7 +43,7 @@ class Ported:
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage: the target's file, called for every element of the results."""
+        """Return one stage: the target's file, called for every element of the results."""
         entry, file = self._kernel(call, target)
         tensors = [i for i, o in enumerate(call.inputs) if isinstance(o, Operand)]
         places = {i: n for n, i in enumerate(tensors)}
@@ -94,7 +94,7 @@ def _shape(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as JSON has it."""
+    """Return an attribute as JSON has it."""
     if isinstance(value, DType):
         return value.value
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What goes into a generation and what comes out of it."""
+"""Inputs and outputs of a generation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One token as it comes: ``text`` is what it completes (perhaps nothing yet); ``finish`` says why it is the last, or is empty."""
+    """One generated token. ``text`` is the text that it completes (possibly empty); ``finish`` says why it is the last, or is empty."""
 
     token: int
     text: str
@@ -22,7 +22,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What came out. ``finish``: ``stop`` (a stop token, which is not part of it), ``length`` or ``capacity``. Times in seconds."""
+    """A generated text. ``finish``: ``stop`` (a stop token, which is not part of it), ``length`` or ``capacity``. Times are in seconds."""
 
     tokens: tuple[int, ...]
     text: str
@@ -33,5 +33,5 @@ class Completion:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of decoding: the first token comes from the prefill and does not count."""
+        """Return the decoding rate. The first token comes from the prefill and does not count."""
         return (len(self.tokens) - 1) / self.decode_s if self.decode_s > 0 and len(self.tokens) > 1 else 0.0

@@ -33,15 +33,15 @@ FUSIONS: tuple[str, ...] = tuple(p.name for p in PASSES)
 
 
 def prefill_name(length: int) -> str:
-    """The entry point that reads so many tokens."""
+    """Return the entry point that reads so many tokens."""
     return f"prefill_{length}"
 
 
 def check_capacity(config: DecoderConfig, capacity: int, who: str) -> None:
-    """Raises BuildError for a cache of no tokens, or of more than the model knows positions."""
+    """Raise BuildError for an empty cache, or for more positions than the model supports."""
     if not 1 <= capacity <= config.max_positions:
-        do = f"This model knows positions up to {config.max_positions}."
-        raise BuildError(who, "cannot have this capacity", got=capacity, do=do)
+        do = f"This model supports up to {config.max_positions} positions."
+        raise BuildError(who, "has a capacity that is out of range", got=capacity, do=do)
 
 
 def decoder_graphs(
@@ -55,11 +55,11 @@ def decoder_graphs(
     files: Mapping[str, str] | None = None,
     name: str = "decoder",
 ) -> dict[str, Graph]:
-    """One graph per entry point. Raises BuildError for a capacity, a batch or buckets that make no sense."""
+    """Return one graph per entry point. Raises BuildError for an invalid capacity, batch or list of buckets."""
     who = f"language model {name}"
     check_capacity(config, capacity, who)
     if batch < 1:
-        raise BuildError(who, "reads one text or more at a time", got=batch)
+        raise BuildError(who, "needs a batch of at least 1", got=batch)
     lengths = sorted({min(b, capacity) for b in buckets})
     if not lengths or lengths[0] < 1:
         raise BuildError(who, "needs prefill lengths of 1 or more", got=list(buckets))
@@ -87,6 +87,6 @@ def build_program(
     passes: Sequence[str] | int | None = FUSIONS,
     watch: Callable[[str, Graph], None] | None = None,
 ) -> CompiledProgram:
-    """The program; rules of the phases ``prefill`` and ``decode`` hold for the entry points of these names. Raises as ``compile``."""
+    """Compile the program. Rules of the phases ``prefill`` and ``decode`` apply to the entry points of these names. Raises as ``compile``."""
     phases = {entry: "decode" if entry == DECODE else "prefill" for entry in graphs}
     return compile_graph(dict(graphs), target=target, policy=policy, passes=passes, watch=watch, phase=phases)

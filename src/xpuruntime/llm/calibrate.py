@@ -1,4 +1,4 @@
-"""calibrated: a checkpoint whose layers lie on grids of four bits, chosen so that outputs on given texts change least.
+"""calibrated: four-bit rounding of a checkpoint's layers that minimizes the change of outputs on given texts.
 
     better = calibrated(open_checkpoint("model"), [text, ...])
     Generator(better, policy={"version": 1, "kernel": {"matmul": "int4_weights"}})        # finds the grids again
@@ -32,7 +32,7 @@ from .decoder import decoder_graph
 __all__ = ["calibrated"]
 
 DAMPING = 0.01
-"""Of H's mean diagonal, added to all of it: directions that the texts do not show stay where they are."""
+"""Share of H's mean diagonal that is added to the diagonal, so that directions without data are not changed."""
 
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
@@ -41,7 +41,7 @@ Floats = NDArray[np.float32]
 def calibrated(
     source: Any, texts: Sequence[str | Sequence[int]], *, group: int = 32, length: int = 512
 ) -> Checkpoint:
-    """The same model with its layers' matrices in float32, each on grids of ``group`` inputs.
+    """Return the same model with its layers' matrices in float32, each on grids of ``group`` inputs.
 
     source: whatever ``open_checkpoint`` takes, or a checkpoint.
     texts:  as text (which needs the checkpoint's tokenizer) or tokens; cut into windows of ``length`` tokens, what is left over is not used.
@@ -59,7 +59,7 @@ def calibrated(
     if group < 1 or length < 1:
         raise InputError(who, "needs a group and a length of at least 1", got=f"{group} and {length}")
     if wrong := [t for t in tokens if not 0 <= t < checkpoint.config.vocab]:
-        raise InputError(who, f"knows tokens from 0 to {checkpoint.config.vocab - 1}", got=wrong[0])
+        raise InputError(who, f"takes tokens from 0 to {checkpoint.config.vocab - 1}", got=wrong[0])
     if len(tokens) < length:
         raise InputError(who, f"needs {length} tokens or more", got=len(tokens), do="Give more text.")
     windows = np.array(tokens[: len(tokens) // length * length], np.int64).reshape(-1, 1, length)
@@ -74,7 +74,7 @@ def calibrated(
 
 
 def _squares(checkpoint: Checkpoint, windows: NDArray[np.int64]) -> list[tuple[list[str], Doubles]]:
-    """Of each input that layers read: the matrices that multiply it, and the sum of x x^T."""
+    """Return, for each input that layers read, the matrices that multiply it, and the sum of x x^T."""
     length = windows.shape[-1]
     plain = decoder_graph(checkpoint.config, length=length, capacity=length, dtype=DType.FLOAT32)
     readers: dict[str, list[str]] = {}
@@ -91,8 +91,8 @@ def _squares(checkpoint: Checkpoint, windows: NDArray[np.int64]) -> list[tuple[l
     feeds = {"positions": places, "last": np.array([length - 1])}
     order = [s.name for s in executor.entry.inputs]
     for window in windows:
-        made = executor.run_arrays([{**feeds, "tokens": window}[n] for n in order])
-        for spec, read in zip(executor.entry.outputs, made, strict=True):
+        activations = executor.run_arrays([{**feeds, "tokens": window}[n] for n in order])
+        for spec, read in zip(executor.entry.outputs, activations, strict=True):
             rows = read.reshape(-1, read.shape[-1])
             squares = np.asarray(rows.T @ rows, np.float64)
             sums[spec.name] = sums[spec.name] + squares if spec.name in sums else squares
@@ -101,15 +101,15 @@ def _squares(checkpoint: Checkpoint, windows: NDArray[np.int64]) -> list[tuple[l
 
 
 def _factor(squares: Doubles) -> Floats:
-    """The upper Cholesky factor of the inverse, [k, k]."""
+    """Return the upper Cholesky factor of the inverse, [k, k]."""
     size = len(squares)
     held = squares + DAMPING * max(float(np.trace(squares)) / size, 1e-12) * np.eye(size)
     return np.asarray(np.linalg.cholesky(np.linalg.inv(held)).T, np.float32)
 
 
 def _compensated(weight: Floats, factor: Floats, group: int) -> Floats:
-    """[outputs, k] on grids: what rounding a column loses goes to the columns after it."""
-    left, made = weight.copy(), np.empty_like(weight)
+    """Return [outputs, k] on grids. The rounding error of a column is compensated in later columns."""
+    left, rounded = weight.copy(), np.empty_like(weight)
     k = weight.shape[1]
     for begin in range(0, k, group):
         end = min(begin + group, k)
@@ -119,8 +119,8 @@ def _compensated(weight: Floats, factor: Floats, group: int) -> Floats:
         for i in range(begin, end):
             column = left[:, i]
             codes = np.clip(np.rint((column - low[:, 0]) / step), 0, 15)
-            made[:, i] = low[:, 0] + scale[:, 0] * codes
-            errors[:, i - begin] = (column - made[:, i]) / factor[i, i]
+            rounded[:, i] = low[:, 0] + scale[:, 0] * codes
+            errors[:, i - begin] = (column - rounded[:, i]) / factor[i, i]
             left[:, i:end] -= errors[:, i - begin, None] * factor[i, i:end]
         left[:, end:] -= errors @ factor[begin:end, end:]
-    return made
+    return rounded

@@ -1,4 +1,4 @@
-"""open_checkpoint: a language model as config, arrays by name, and tokenizer; arrays are mapped or shared, never copied here.
+"""open_checkpoint: a language model as config, arrays by name, and tokenizer. Arrays are mapped or shared, never copied.
 
 open_checkpoint("Qwen2.5-0.5B")            # a folder: config.json, safetensors (one file or shards), tokenizer.json
 open_checkpoint("model.gguf")              # dequantized when it is read
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +19,18 @@ from ..files import read_regular
 from ..protocols import Array
 from ..tensor_files import read_safetensors
 from ..types import DType, TensorSpec
+from .checkpoint_data import Checkpoint
 from .config import DecoderConfig, read_stops
-from .text import Text, open_text
+from .gguf_file import open_gguf
+from .text import open_text
 
 __all__ = ["Checkpoint", "open_checkpoint", "read_config"]
 
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A model as it lies. ``files``: the file of each weight below ``folder``; empty where they are in memory. ``text``: None: tokens only."""
-
-    name: str
-    config: DecoderConfig
-    arrays: Mapping[str, Array]
-    specs: Mapping[str, TensorSpec]
-    files: Mapping[str, str] = field(default_factory=dict)
-    folder: Path | None = None
-    text: Text | None = None
-
-
 def open_checkpoint(source: Any) -> Checkpoint:
-    """A folder, a GGUF file, or a transformers model. Raises ModelError, FormatError."""
+    """Open a folder, a GGUF file, or a transformers model. Raises ModelError, FormatError."""
     if isinstance(source, Checkpoint):
         return source
     if isinstance(source, str | os.PathLike):
@@ -49,8 +38,6 @@ def open_checkpoint(source: Any) -> Checkpoint:
         if path.is_dir():
             return _from_folder(path)
         if path.suffix == ".gguf":
-            from .gguf_file import open_gguf
-
             return checked(open_gguf(path))
         raise ModelError(
             f"language model {os.fspath(source)}",
@@ -61,14 +48,14 @@ def open_checkpoint(source: Any) -> Checkpoint:
         return _from_module(source)
     raise ModelError(
         "language model",
-        "is nothing that can be opened",
+        "cannot be opened",
         got=type(source).__name__,
         do="Give a folder, a .gguf file or a transformers model.",
     )
 
 
 def read_config(path: Path) -> DecoderConfig:
-    """The config of a ``config.json``. Raises ModelError."""
+    """Read a ``config.json``. Raises ModelError."""
     return DecoderConfig.from_json(_json(path))
 
 
@@ -97,12 +84,14 @@ def _from_folder(folder: Path) -> Checkpoint:
         if Path(file).name != file:
             raise ModelError(f"language model {folder}", "names a file outside its folder", got=file)
         arrays |= read_safetensors(folder / file)
-    made = Checkpoint(folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder))
-    return checked(made)
+    checkpoint = Checkpoint(
+        folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder)
+    )
+    return checked(checkpoint)
 
 
 def _from_module(module: Any) -> Checkpoint:
-    from ..frontends.torch import weights_of
+    from ..frontends.torch.importer import weights_of
 
     if getattr(module, "training", False):
         raise ModelError(type(module).__name__, "is in training mode", do="Call model.eval().")
@@ -117,13 +106,13 @@ def _from_module(module: Any) -> Checkpoint:
             else n: a
             for n, a in arrays.items()
         }  # one tensor under two names
-    kept = {n: a for n, a in arrays.items() if n in known}
-    return checked(Checkpoint(type(module).__name__, config, kept, _specs(kept)))
+    weights = {n: a for n, a in arrays.items() if n in known}
+    return checked(Checkpoint(type(module).__name__, config, weights, _specs(weights)))
 
 
 def _frequencies(module: Any) -> tuple[float, ...]:
-    """The rotary frequencies that a module holds: where they were computed decides about their last bits. Empty where it has none, and where
-    converting the module rounded them to 16 bits, which is no part of the model.
+    """Return the rotary frequencies that a module holds, since their last bits depend on where they were computed. Empty if it has none,
+    and if a conversion of the module rounded them to 16 bits.
     """
     held = getattr(getattr(getattr(module, "model", None), "rotary_emb", None), "inv_freq", None)
     if held is None or held.element_size() < 4:
@@ -132,23 +121,23 @@ def _frequencies(module: Any) -> tuple[float, ...]:
 
 
 def checked(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint, once every weight that its config asks for is there in its shape. Raises ModelError."""
-    who, found = f"language model {checkpoint.name}", checkpoint.specs
+    """Return the checkpoint after checking that every weight of its config exists in its shape. Raises ModelError."""
+    who, specs = f"language model {checkpoint.name}", checkpoint.specs
     shapes = checkpoint.config.shapes()
-    missing = [n for n in shapes if n not in found]
+    missing = [n for n in shapes if n not in specs]
     if missing:
         do = "Check that all shards are there, and that config.json is this model's."
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ModelError(who, "lacks weights", got=", ".join(missing[:3]) + more, do=do)
     for name, shape in shapes.items():
-        if found[name].shape != shape:
+        if specs[name].shape != shape:
             want = f"{list(shape)}"
-            raise ModelError(who, f"has another {name} than its config's {want}", got=found[name])
+            raise ModelError(who, f"has a {name} of another shape than its config's {want}", got=specs[name])
     layer = f"model.layers.{checkpoint.config.layers - 1}."
-    unknown = [n for n in found if n not in shapes and n.startswith(layer) and "rotary_emb" not in n]
+    unknown = [n for n in specs if n not in shapes and n.startswith(layer) and "rotary_emb" not in n]
     if unknown:
-        do = "Its family has a part that is not computed here."
-        raise ModelError(who, "has weights that nothing reads", got=", ".join(unknown[:3]), do=do)
+        do = "The model has a part that this release does not support."
+        raise ModelError(who, "has unknown weights", got=", ".join(unknown[:3]), do=do)
     return checkpoint
 
 

@@ -1,4 +1,4 @@
-"""DecoderConfig: what a decoder of the Llama and Qwen2 families is, read from a checkpoint's ``config.json``."""
+"""DecoderConfig: a decoder of the Llama and Qwen2 families, read from a checkpoint's ``config.json``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "mistral": {},
     "qwen2": {"attention_bias": True, "out_bias": False},
 }
-"""What each ``model_type`` takes for granted."""
+"""Defaults of each ``model_type`` that its config does not state."""
 
 _MOST_LAYERS, _MOST_HEADS, _MOST_WIDTH, _MOST_WORDS = 4096, 1 << 16, 1 << 24, (1 << 31) - 1
 """Above every decoder that is known; what is above is a damaged file."""
@@ -52,8 +52,8 @@ class DecoderConfig:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DecoderConfig:
-        """From the content of ``config.json`` (``PretrainedConfig.to_dict()`` gives the same). Raises ModelError for what is not computed here,
-        and for values of another type or out of range.
+        """Read the content of ``config.json`` (``PretrainedConfig.to_dict()`` returns the same). Raises ModelError for features that are
+        not implemented, and for values of a wrong type or out of range.
         """
         try:
             return cls._from(data)
@@ -65,8 +65,8 @@ class DecoderConfig:
     def _from(cls, data: Mapping[str, Any]) -> DecoderConfig:
         family = str(data.get("model_type", ""))
         if family not in FAMILIES:
-            do = f"Families that are: {', '.join(FAMILIES)}."
-            raise ModelError("language model", "is of no known family", got=repr(family), do=do)
+            do = f"Supported families: {', '.join(FAMILIES)}."
+            raise ModelError("language model", "has an unsupported model family", got=repr(family), do=do)
         facts = {**data, **FAMILIES[family]}
         _refuse(facts)
         heads, hidden = (
@@ -103,7 +103,7 @@ class DecoderConfig:
         )
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every weight by its name in a checkpoint."""
+        """Return the shape of every weight by its name in a checkpoint."""
         q, kv, h, inner = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.hidden, self.inner
         layer: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (h,)}
         linears = [
@@ -120,26 +120,26 @@ class DecoderConfig:
             if bias:
                 layer[f"{name}.bias"] = (rows,)
         layer["post_attention_layernorm.weight"] = (h,)
-        found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab, h)}
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab, h)}
         for i in range(self.layers):
-            found |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
-        found["model.norm.weight"] = (h,)
+            shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
+        shapes["model.norm.weight"] = (h,)
         if not self.tied:
-            found["lm_head.weight"] = (self.vocab, h)
-        return found
+            shapes["lm_head.weight"] = (self.vocab, h)
+        return shapes
 
 
 def read_stops(stops: Any) -> tuple[int, ...]:
-    """Tokens that end a text: none, one or several. Raises ModelError."""
-    found = () if stops is None else tuple(stops) if isinstance(stops, list | tuple) else (stops,)
-    for stop in found:
+    """Return the tokens that end a text: none, one or several. Raises ModelError."""
+    tokens = () if stops is None else tuple(stops) if isinstance(stops, list | tuple) else (stops,)
+    for stop in tokens:
         if isinstance(stop, bool) or not isinstance(stop, int) or not -1 <= stop <= _MOST_WORDS:
             raise _wrong("eos_token_id", stop, "tokens")
-    return found
+    return tokens
 
 
 def _size(facts: Mapping[str, Any], name: str, most: int, otherwise: int | None = None) -> int:
-    """A whole number from 1 to ``most``; ``otherwise`` where it is absent or null."""
+    """Return an integer from 1 to ``most``; ``otherwise`` if it is absent or null."""
     value = facts.get(name)
     if value is None:
         value = otherwise
@@ -156,7 +156,7 @@ def _wrong(name: str, got: Any, want: str) -> ModelError:
 
 
 def _refuse(facts: Mapping[str, Any]) -> None:
-    """What would change results and is not computed."""
+    """Raise ModelError for features that change results and are not implemented."""
     layer_types = set(facts.get("layer_types") or ()) - {"full_attention"}
     sliding = facts.get("sliding_window") and facts.get("use_sliding_window", facts["model_type"] != "qwen2")
     wrong = {
@@ -169,7 +169,7 @@ def _refuse(facts: Mapping[str, Any]) -> None:
         if bad:
             raise ModelError(
                 "language model",
-                f"has a {name} that is not computed here",
+                f"has an unsupported {name}",
                 got=str(facts.get(name))[:80],
-                do="Plain attention, SiLU and unquantized checkpoints are.",
+                do="Supported: plain attention, SiLU, unquantized checkpoints.",
             )

@@ -1,4 +1,4 @@
-"""decoder_graph: a decoder of the Llama and Qwen2 families as a graph, from its config alone.
+"""decoder_graph: a decoder of the Llama and Qwen2 families as a graph, built from its config alone.
 
     graph = decoder_graph(config, length=1, capacity=2048)           # decode: one token
     graph = decoder_graph(config, length=128, capacity=2048)         # prefill of up to 128 tokens
@@ -43,7 +43,7 @@ def decoder_graph(
     every: bool = False,
     name: str = "decoder",
 ) -> Graph:
-    """The graph for ``length`` tokens of each of ``batch`` samples over a cache of ``capacity`` positions each.
+    """Return the graph for ``length`` tokens of each of ``batch`` samples over a cache of ``capacity`` positions each.
 
     dtype:  what is computed in, by default the checkpoint's.
     stored: specs of the weights as they lie, where they differ from ``dtype``; they are cast when they are loaded.
@@ -55,7 +55,7 @@ def decoder_graph(
 
 
 class _Writer:
-    """Writes one graph; methods are the model's parts."""
+    """Builder of one graph; its methods are the model's parts."""
 
     def __init__(
         self,
@@ -101,7 +101,9 @@ class _Writer:
         return b.build()
 
     def rotary(self) -> tuple[str, str]:
-        """Cosines and sines of every place, [capacity, head size / 2]: known before a run, so that they are made when weights are loaded."""
+        """Return cosines and sines of every position, [capacity, head size / 2]. They are known before a run, so they are computed when
+        weights are loaded.
+        """
         b = self.b
         frequencies = self.c.rotary.frequencies(self.c.head_dim)[None]
         places = b.view(b.arange(end=self.capacity, dtype=DType.FLOAT32), size=[self.capacity, 1])
@@ -120,17 +122,17 @@ class _Writer:
         )
         q, k = (b.rope(side, *self.tables, self.positions) for side in (q, k))
         cache = f"{self.dtype.value}[{n}, {c.kv_heads}, {self.capacity}, {c.head_dim}]"
-        kept = []
+        caches = []
         for side, new in (("keys", k), ("values", v)):
             state = b.state(f"{side}.{i}", cache)
-            kept.append(self.written(state, new))
-            b.set_state(state, kept[-1])
-        y = b.attention(q, *kept, self.mask, scale=c.head_dim**-0.5)
+            caches.append(self.written(state, new))
+            b.set_state(state, caches[-1])
+        y = b.attention(q, *caches, self.mask, scale=c.head_dim**-0.5)
         y = b.view(b.permute(y, dims=[0, 2, 1, 3]), size=[n, s, c.heads * c.head_dim])
         return str(b.add(x, self.linear(f"{where}.o_proj", y)))
 
     def written(self, cache: str, rows: str) -> str:
-        """The cache with new rows at their positions."""
+        """Return the cache with new rows at their positions."""
         b, n, s = self.b, self.batch, self.length
         if n == 1:
             return str(b.index_copy(cache, b.view(self.positions, size=[s]), rows, dim=2))
@@ -159,7 +161,7 @@ class _Writer:
         return str(self.b.linear(x, self.weight(f"{name}.weight"), *bias))
 
     def weight(self, name: str) -> str:
-        """The weight in the type that is computed in; cast when it is loaded."""
+        """Return the weight in the computed dtype; the cast happens when it is loaded."""
         if name not in self.made:
             spec = self.stored.get(name, TensorSpec(self.shapes[name], self.dtype))
             file = self.files.get(name, "")

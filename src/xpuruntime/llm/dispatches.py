@@ -1,4 +1,4 @@
-"""dispatch_table: how many calls one token costs after each named fusion, as a device that only counts records them.
+"""dispatch_table: the number of calls per token after each named fusion, counted by the null device.
 
     for row in dispatch_table(DecoderConfig.from_json(config)):
         print(row.after, row.dispatches)
@@ -18,7 +18,7 @@ from ..codegen.target import CodegenTarget
 from ..compiler.entrance import targets_of
 from ..ir import Graph
 from ..kernels import has_kernel
-from ..passes import PASSES, Context, decompose
+from ..passes import PASSES, PassContext, decompose
 from ..passes.trace import dispatches
 from ..policies import Resolved
 from ..policies.entrances import demanded
@@ -40,10 +40,10 @@ _log = logger("xpuruntime.session")
 _WRITTEN = frozenset(["rms_norm", "rope", "attention"])
 _BARE = ("fold_constants", "simplify", "cse", "dead_code", "in_place_state")
 _FUSIONS: tuple[tuple[str, ...], ...] = (
-    ("recognise_norm",),
-    ("recognise_rope",),
-    ("recognise_attention",),
-    ("recognise_activation",),
+    ("recognize_norm",),
+    ("recognize_rope",),
+    ("recognize_attention",),
+    ("recognize_activation",),
     ("fuse_linear",),
     ("concat_linear",),
     ("fuse_gate",),
@@ -60,7 +60,7 @@ _MAKES = {"fuse_rope_attention": "rope_attention"}
 
 @dataclass(frozen=True, slots=True)
 class Dispatches:
-    """One row: the fusion that came last, what it does, the program's calls for one token, and how many nodes they compute."""
+    """One row: the last fusion, its effect, the program's calls for one token, and the nodes that they compute."""
 
     after: str
     meaning: str
@@ -69,8 +69,8 @@ class Dispatches:
 
 
 def written_out(graph: Graph) -> Graph:
-    """The graph with norms, rotations and attention in plain operations, keys and values repeated for groups of heads."""
-    return decompose.run(graph, Context(has_kernel=lambda op: op not in _WRITTEN))
+    """Return the graph with norms, rotations and attention as plain operations, keys and values repeated for groups of heads."""
+    return decompose.run(graph, PassContext(has_kernel=lambda op: op not in _WRITTEN))
 
 
 def dispatch_table(
@@ -82,9 +82,10 @@ def dispatch_table(
     fusions: Sequence[Sequence[str]] = _FUSIONS,
     policy: Any = None,
 ) -> list[Dispatches]:
-    """A row for the plain decoder, one for each fusion, and nothing is assumed: each row is a program, and the null device counts its calls.
-    target: no device is needed (``cuda:sm_90``); by default the policy's, else ``cpu``. dtype: by default the policy's, else float32. Of narrower types than float32 the first row is the decoder as it is built, with norms, rotations
-    and attention whole: written out they would have casts between, which nobody recognises.
+    """Return a row for the plain decoder and one for each fusion. Each row is a compiled program whose calls the null device counts.
+    target: no device is needed (``cuda:sm_90``); by default the policy's, else ``cpu``. dtype: by default the policy's, else float32.
+    For narrower types the first row is the decoder as built, with whole norms, rotations and attention: written out they would have
+    casts between, which no pass recognizes.
 
     Raises as ``compile``, and BuildError for a capacity that the model cannot have.
     """
@@ -100,7 +101,7 @@ def dispatch_table(
     whole = dtype is not DType.FLOAT32
     if not whole:
         graph = written_out(graph)
-    made, chosen = [], list(_BARE)
+    rows, chosen = [], list(_BARE)
     for added in ((), *fusions):
         if any(n in _MAKES and not has_kernel(_MAKES[n], to) for n in added) or (
             whole and added in _RECOGNISED
@@ -111,14 +112,14 @@ def dispatch_table(
         program, after = _built(graph, [*names, "clean_up"], to, demands)
         name = ", ".join(added) or ("as it is built" if whole else "written out")
         meaning = "; ".join(meanings[n] for n in added) or _FIRST[whole]
-        made.append(Dispatches(name, meaning, recorded(program), dispatches(after)))
-    return made
+        rows.append(Dispatches(name, meaning, recorded(program), dispatches(after)))
+    return rows
 
 
 def _built(
     graph: Graph, passes: Sequence[str], target: CodegenTarget, policy: Resolved
 ) -> tuple[CompiledProgram, Graph]:
-    """The program, and the graph that it was made of after the last pass."""
+    """Return the program, and the graph after the last pass."""
     seen: list[Graph] = []
     program = build_program(
         {DECODE: graph},
@@ -131,7 +132,7 @@ def _built(
 
 
 def recorded(program: CompiledProgram, entry: str = DECODE) -> int:
-    """Calls of one run, as the null device counts them: it computes nothing, and weights are memory that nobody touches."""
+    """Return the calls of one run as the null device counts them. It computes nothing, and weights are memory that is never read."""
     device = NullBackend()
     buffers = {
         r.name: DeviceBuffer(device.allocate(recipe_bytes(r)), r.spec, device) for r in program.recipes

@@ -1,4 +1,4 @@
-"""Generator: prompts go on, token by token, on the native engine.
+"""Generator: text generation from prompts, token by token, on the native engine.
 
     model = Generator("Qwen2.5-0.5B-Instruct", capacity=4096)
     print(model.generate("The sea is", max_new_tokens=64).text)
@@ -43,7 +43,7 @@ _log = logger("xpuruntime.session")
 
 
 class Generator:
-    """A language model, ready to go on with texts.
+    """A language model, ready to generate text.
 
     model:    a checkpoint's folder, a GGUF file, or a transformers model.
     capacity: positions of the KV cache: prompt and answer together. By default 2,048, or what the model knows if that is less.
@@ -113,25 +113,25 @@ class Generator:
     # ── texts ──
 
     def tokens(self, prompt: Prompt) -> list[int]:
-        """A prompt as tokens. Raises InputError for one that is empty, unknown to the model, or needs a tokenizer that is not there."""
+        """Return a prompt as tokens. Raises InputError if it is empty, has unknown tokens, or needs a tokenizer that is missing."""
         who = f"language model {self.checkpoint.name}"
         text = self.checkpoint.text
-        found: list[int]
+        tokens: list[int]
         if isinstance(prompt, str) or (prompt and isinstance(prompt[0], Mapping)):
             if text is None:
                 raise InputError(who, "has no tokenizer", do="Give tokens, or a folder with tokenizer.json.")
-            found = text.encode(prompt) if isinstance(prompt, str) else text.chat(list(prompt))  # type: ignore[arg-type]
+            tokens = text.encode(prompt) if isinstance(prompt, str) else text.chat(list(prompt))  # type: ignore[arg-type]
         else:
-            found = [int(t) for t in prompt]  # type: ignore[arg-type]
-        if not found:
+            tokens = [int(t) for t in prompt]  # type: ignore[arg-type]
+        if not tokens:
             raise InputError(who, "needs a prompt of one token or more")
-        bad = [t for t in found if not 0 <= t < self.config.vocab]
+        bad = [t for t in tokens if not 0 <= t < self.config.vocab]
         if bad:
-            raise InputError(who, f"has tokens from 0 to {self.config.vocab - 1}", got=bad[0])
-        if len(found) > self.capacity:
-            do = f"Shorten the prompt, or give capacity={len(found)} or more."
-            raise InputError(who, f"has room for {self.capacity} tokens", got=len(found), do=do)
-        return found
+            raise InputError(who, f"takes tokens from 0 to {self.config.vocab - 1}", got=bad[0])
+        if len(tokens) > self.capacity:
+            do = f"Shorten the prompt, or give capacity={len(tokens)} or more."
+            raise InputError(who, f"has a capacity of {self.capacity} tokens", got=len(tokens), do=do)
+        return tokens
 
     @overload
     def generate(
@@ -149,33 +149,35 @@ class Generator:
         on_piece: Callable[[str], object] | None = None,
         **options: Any,
     ) -> Completion | list[Completion]:
-        """The whole answer, or that to each of a list of prompts. ``on_piece`` is called with each piece of text as it comes, of one prompt.
+        """Generate the answer to a prompt, or one to each of a list of prompts. ``on_piece`` receives each piece of text of a single prompt.
 
         Other options as ``stream``. Raises InputError.
         """
         if _several(prompt):
             if on_piece is not None:
-                raise InputError("generate", "gives pieces of one prompt only", got=len(prompt))
+                raise InputError("generate", "supports on_piece for a single prompt only", got=len(prompt))
             return self.generate_batch(prompt, **options)  # type: ignore[arg-type]
         (done,) = self._answers([self.tokens(prompt)], on_piece, self._options(**options))  # type: ignore[arg-type]
         return done
 
     def generate_batch(self, prompts: Sequence[Prompt], **options: Any) -> list[Completion]:
-        """One answer per prompt, each as if alone, ``batch`` of them at a time; prompts have lengths of their own. Options as ``stream``."""
-        texts, asked = [self.tokens(p) for p in prompts], self._options(**options)
+        """Generate one answer per prompt, each as if alone, ``batch`` of them at a time. Prompts may differ in length. Options as
+        ``stream``.
+        """
+        texts, settings = [self.tokens(p) for p in prompts], self._options(**options)
         size = self.steps.batch
         groups = [texts[i : i + size] for i in range(0, len(texts), size)]
-        return [done for group in groups for done in self._answers(group, None, asked)]
+        return [done for group in groups for done in self._answers(group, None, settings)]
 
     def _answers(
-        self, texts: list[list[int]], on_piece: Callable[[str], object] | None, asked: _Asked
+        self, texts: list[list[int]], on_piece: Callable[[str], object] | None, settings: _GenerationOptions
     ) -> list[Completion]:
         begun = first = time.perf_counter()
-        made: list[list[int]] = [[] for _ in texts]
+        answers: list[list[int]] = [[] for _ in texts]
         parts: list[list[str]] = [[] for _ in texts]
         finish, ended = [""] * len(texts), [begun] * len(texts)
         started = False
-        for row, piece in self._run(texts, asked):
+        for row, piece in self._run(texts, settings):
             if not started:
                 first, started = time.perf_counter(), True
             parts[row].append(piece.text)
@@ -184,12 +186,12 @@ class Generator:
                     on_piece(piece.text)
             finish[row] = piece.finish
             if piece.finish != "stop":
-                made[row].append(piece.token)
+                answers[row].append(piece.token)
             if piece.finish:
                 ended[row] = time.perf_counter()
         return [
             Completion(tuple(m), "".join(p), len(t), f, first - begun, e - first)
-            for m, p, t, f, e in zip(made, parts, texts, finish, ended, strict=True)
+            for m, p, t, f, e in zip(answers, parts, texts, finish, ended, strict=True)
         ]
 
     def stream(
@@ -203,15 +205,15 @@ class Generator:
         seed: int | None = None,
         stops: Sequence[int] | None = None,
     ) -> Iterator[Piece]:
-        """Tokens as they come. Greedy unless ``temperature`` is given.
+        """Generate tokens one at a time. Greedy unless ``temperature`` is given.
 
         stops: tokens that end the answer; by default the model's own. A seed makes what is drawn the same every time.
         Raises InputError.
         """
-        asked = self._options(
+        settings = self._options(
             max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stops=stops
         )  # fmt: skip
-        return (piece for _, piece in self._run([self.tokens(prompt)], asked))
+        return (piece for _, piece in self._run([self.tokens(prompt)], settings))
 
     def _options(
         self,
@@ -222,41 +224,43 @@ class Generator:
         top_p: float = 1.0,
         seed: int | None = None,
         stops: Sequence[int] | None = None,
-    ) -> _Asked:
-        """Options of ``stream``, checked."""
+    ) -> _GenerationOptions:
+        """Return the checked options of ``stream``."""
         sampling = Sampling(temperature, top_k, top_p, seed)
         if max_new_tokens < 1:
-            raise InputError("generation", "makes one token or more", got=max_new_tokens)
-        return _Asked(max_new_tokens, sampling, frozenset(self.config.stops if stops is None else stops))
+            raise InputError("generation", "needs max_new_tokens of at least 1", got=max_new_tokens)
+        return _GenerationOptions(
+            max_new_tokens, sampling, frozenset(self.config.stops if stops is None else stops)
+        )
 
-    def _run(self, texts: list[list[int]], asked: _Asked) -> Iterator[tuple[int, Piece]]:
-        """Pieces of every text as they come, with the text's number; other threads wait for their turn."""
+    def _run(self, texts: list[list[int]], settings: _GenerationOptions) -> Iterator[tuple[int, Piece]]:
+        """Yield pieces of every text with the text's number. Other threads wait until the generation ends."""
         me = threading.get_ident()
         if self._holder == me:  # waiting for oneself would be for ever
             do = "Read it to its end, or call its close()."
             raise InputError(
-                f"language model {self.checkpoint.name}", "is in the middle of another stream", do=do
+                f"language model {self.checkpoint.name}", "has another active stream on this thread", do=do
             )
         with self._turn:
             self._holder = me
             try:
-                yield from self._pieces(texts, asked)
+                yield from self._pieces(texts, settings)
             finally:
                 self._holder = None
 
-    def _pieces(self, texts: list[list[int]], asked: _Asked) -> Iterator[tuple[int, Piece]]:
+    def _pieces(self, texts: list[list[int]], settings: _GenerationOptions) -> Iterator[tuple[int, Piece]]:
         rows = range(len(texts))
-        random = [asked.sampling.generator() for _ in rows]
+        random = [settings.sampling.generator() for _ in rows]
         shown = [None if self.checkpoint.text is None else TextStream(self.checkpoint.text) for _ in rows]
         # What enters the cache next, and where: a text that is done stands still.
         tokens, places = [t[-1] for t in texts], [len(t) - 1 for t in texts]
         live = set(rows)
         self.steps.read(texts)
-        for made in range(1, asked.most + 1):
+        for step in range(1, settings.most + 1):
             for row in sorted(live):
-                token = self._next(row, asked.sampling, random[row])
-                at = len(texts[row]) + made - 1  # where this token would stand
-                finish = "stop" if token in asked.ends else "length" if made == asked.most else ""
+                token = self._next(row, settings.sampling, random[row])
+                at = len(texts[row]) + step - 1  # where this token would stand
+                finish = "stop" if token in settings.ends else "length" if step == settings.most else ""
                 finish = finish or ("capacity" if at >= self.capacity else "")
                 piece = _piece(token, finish, shown[row])
                 tokens[row], places[row] = (token, at) if not finish else (tokens[row], places[row])
@@ -268,7 +272,7 @@ class Generator:
             self.steps.step(tokens, places)
 
     def _next(self, row: int, sampling: Sampling, random: np.random.Generator) -> int:
-        """The token that follows a text."""
+        """Return the token that follows a text."""
         if sampling.greedy:
             return int(self.steps.token[row])
         return pick(self.steps.logits[row], sampling, random)
@@ -276,15 +280,15 @@ class Generator:
     # ── steps ──
 
     def read(self, tokens: Sequence[int], start: int = 0) -> Array:
-        """Prefill of one text: tokens from position ``start`` on enter the cache; gives the logits [1, vocab] of what follows (valid until the next step)."""
+        """Prefill one text from position ``start``. Return the logits [1, vocab] of the next token (valid until the next step)."""
         return self.steps.read([tokens], start)[:1]
 
     def step(self, token: int, position: int) -> Array:
-        """Decode of one text: a token enters the cache; gives the logits [1, vocab] of what follows (valid until the next step)."""
+        """Decode one token of one text. Return the logits [1, vocab] of the next token (valid until the next step)."""
         return self.steps.step([token], [position])[:1]
 
     def close(self) -> None:
-        """Give memory back; later calls raise RunError."""
+        """Free memory. Later calls raise RunError."""
         self.steps.close()
 
     def __enter__(self) -> Generator:
@@ -295,24 +299,26 @@ class Generator:
 
 
 def _device(device: Any, target: Any, demands: Resolved, notes: list[str]) -> Any:
-    """The argument, else the policy's device, else the processor; the first of ``allow_fallback`` where it cannot be had."""
+    """Return the argument, else the policy's device, else the CPU. If it is unavailable, return the first available device of
+    ``allow_fallback``.
+    """
     execution = demands.policy.execution
     named = device if device is not None else execution.target
     wanted = "cpu" if named in (None, "auto") else named
     if target is not None or reaches(DeviceId.parse(wanted)):
         return wanted
     for other in execution.allow_fallback or ():
-        if reaches(found := DeviceId.parse(other)):
+        if reaches(fallback := DeviceId.parse(other)):
             why = reaches(DeviceId.parse(wanted)).reason
-            notes.append(f"device {wanted} cannot be had ({why}); {found} is used instead")
-            return str(found)
+            notes.append(f"device {wanted} cannot be had ({why}); {fallback} is used instead")
+            return str(fallback)
     return wanted  # own_target says why it cannot be had
 
 
 def computed_in(
     dtype: DType | str | None, own: DType, demands: Resolved, notes: list[str]
 ) -> tuple[DType, Resolved]:
-    """What is computed in: the argument, else the policy's precision, else the checkpoint's own; and what is left to demand.
+    """Return the dtype to compute in (the argument, else the policy's precision, else the checkpoint's own) and the remaining demands.
 
     Raises PrecisionUnavailable.
     """
@@ -335,8 +341,8 @@ _COMPUTED = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """Options of a generation: most tokens, how they are drawn, and which end a text."""
+class _GenerationOptions:
+    """Options of a generation: the maximum number of tokens, the sampling, and the tokens that end a text."""
 
     most: int
     sampling: Sampling
@@ -349,12 +355,14 @@ def _piece(token: int, finish: str, shown: TextStream | None) -> Piece:
 
 
 def _several(prompt: Prompt | Sequence[Prompt]) -> bool:
-    """Whether it is a list of prompts: of texts, of lists of tokens, or of conversations."""
+    """Return True for a list of prompts: of texts, of lists of tokens, or of conversations."""
     return not isinstance(prompt, str) and bool(len(prompt)) and isinstance(prompt[0], str | Sequence)
 
 
 def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> Completion | list[Completion]:
-    """The answer of a model, or that to each of a list of prompts: a checkpoint's folder, a GGUF file, a transformers model, or a Generator (keep one for more than one answer).
+    """Generate the answer of a model to a prompt, or one to each of a list of prompts.
+
+    model: a checkpoint's folder, a GGUF file, a transformers model, or a Generator (keep one for several answers).
 
     Options: those of ``Generator`` (capacity, batch, dtype, buckets, policy, device, target, threads) and of ``Generator.stream``.
     """
@@ -365,7 +373,7 @@ def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> C
     }
     if isinstance(model, Generator):
         if own:
-            raise InputError("generate", "takes these only with a model to open", got=", ".join(own))
+            raise InputError("generate", "takes these options only when it opens a model", got=", ".join(own))
         return model.generate(prompt, **options)
-    with Generator(model, **own) as opened:
-        return opened.generate(prompt, **options)
+    with Generator(model, **own) as generator:
+        return generator.generate(prompt, **options)

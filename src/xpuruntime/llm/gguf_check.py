@@ -1,4 +1,4 @@
-"""The header of a GGUF file against its size, before a reader that believes its counts sees it."""
+"""Validation of a GGUF header against the file's size, before a reader that trusts its counts opens it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def check_gguf(path: Path, who: str) -> None:
     """Raise ModelError where a count, a length, an offset or the alignment leads out of the file."""
     try:
         with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            _Walk(data).file()
+            _GgufCursor(data).file()
     except (OSError, ValueError) as error:  # of an empty file, too
         raise ModelError(who, "is not a GGUF file, or damaged", got=str(error)[:200]) from error
 
 
-class _Walk:
-    """A position in the file that cannot leave it. Raises ValueError."""
+class _GgufCursor:
+    """A position in the file, checked against its end. Raises ValueError."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data, self.at, self.order, self.alignment = data, 0, "<", 32
 
     def file(self) -> None:
-        """Every count, key, value and tensor."""
+        """Check every count, key, value and tensor."""
         if self.bytes(4) != b"GGUF":
             raise ValueError("it does not begin with GGUF")
         if self.data[4:6] == b"\0\0":  # a version is a small number
@@ -84,7 +84,7 @@ class _Walk:
             raise ValueError(f"a value of type {kind}")
 
     def tensor(self, name: bytes) -> int:
-        """Where its data begins."""
+        """Return the offset of the tensor's data."""
         dims = [self.number(8) for _ in range(self.number(4, _MOST_DIMS))]
         if any(d < 1 for d in dims) or math.prod(dims) > _MOST_ELEMENTS:
             raise ValueError(f"tensor {name[:80]!r} of shape {dims}")
@@ -98,17 +98,17 @@ class _Walk:
         return self.bytes(self.count(1))
 
     def count(self, least: int) -> int:
-        """A count of things that take at least so many bytes each."""
-        found = self.number(8)
-        if found * least > len(self.data) - self.at:
-            raise ValueError(f"{found} items at byte {self.at} of {len(self.data)}")
-        return found
+        """Return a count of items that take at least so many bytes each."""
+        count = self.number(8)
+        if count * least > len(self.data) - self.at:
+            raise ValueError(f"{count} items at byte {self.at} of {len(self.data)}")
+        return count
 
     def number(self, size: int, most: int | None = None) -> int:
-        found = int.from_bytes(self.bytes(size), "little" if self.order == "<" else "big")
-        if most is not None and found > most:
-            raise ValueError(f"{found} at byte {self.at - size}, where {most} is the most")
-        return found
+        value = int.from_bytes(self.bytes(size), "little" if self.order == "<" else "big")
+        if most is not None and value > most:
+            raise ValueError(f"{value} at byte {self.at - size}, where {most} is the most")
+        return value
 
     def bytes(self, size: int) -> bytes:
         if size > len(self.data) - self.at:

@@ -1,4 +1,4 @@
-"""open_gguf: a GGUF file as a checkpoint. Needs the ``gguf`` package, which also knows how its blocks are dequantized (to float32).
+"""open_gguf: a GGUF file as a checkpoint. Needs the ``gguf`` package, which also dequantizes its blocks to float32.
 
 The format keeps a Llama's queries and keys with their rotary pairs side by side; checkpoints keep them in halves, and so do we.
 """
@@ -15,10 +15,10 @@ import numpy as np
 from ..errors import ModelError, UnavailableError, XpuError
 from ..protocols import Array
 from ..types import DType, TensorSpec
-from .checkpoint import Checkpoint
+from .checkpoint_data import Checkpoint
 from .config import DecoderConfig
 from .gguf_check import check_gguf
-from .text import Text
+from .text import TextCodec
 
 __all__ = ["open_gguf"]
 
@@ -38,11 +38,11 @@ _TURNED = frozenset(["attn_q", "attn_k"])
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SPLITS: Mapping[str, str] = {"qwen2": _WORDS % "", "llama-bpe": _WORDS % "{1,3}"}
-"""How a text is cut into words before byte pairs are joined, by ``tokenizer.ggml.pre``."""
+"""The pattern that splits text into words before byte pairs are merged, by ``tokenizer.ggml.pre``."""
 
 
 def open_gguf(path: Path) -> Checkpoint:
-    """The checkpoint of a file. Raises ModelError, UnavailableError."""
+    """Return the checkpoint of a file. Raises ModelError, UnavailableError."""
     try:
         from gguf import GGUFReader
     except ImportError as error:
@@ -74,16 +74,16 @@ def _opened(path: Path, who: str, reader: Any) -> Checkpoint:
 
 def _config(family: str, fact: Any, arrays: _Tensors, who: str) -> DecoderConfig:
     def size(key: str) -> int:
-        found = fact(f"{family}.{key}")
-        if not isinstance(found, int):
-            raise ModelError(who, f"does not say its {key}", got=repr(found))
-        return found
+        value = fact(f"{family}.{key}")
+        if not isinstance(value, int):
+            raise ModelError(who, f"does not say its {key}", got=repr(value))
+        return value
 
     if (
         fact(f"{family}.rope.scaling.type", "none") not in ("none", None)
         or "rope_freqs.weight" in arrays.others
     ):
-        raise ModelError(who, "stretches rotary positions in a way not computed here")
+        raise ModelError(who, "has an unsupported scaling of rotary positions")
     heads, hidden = size("attention.head_count"), size("embedding_length")
     data = {
         "model_type": family,
@@ -107,10 +107,10 @@ def _config(family: str, fact: Any, arrays: _Tensors, who: str) -> DecoderConfig
 
 
 class _Tensors(Mapping[str, Array]):
-    """Tensors by their names in a checkpoint, float32; each is dequantized whenever it is asked for."""
+    """Tensors by their names in a checkpoint, float32. Each access dequantizes the tensor."""
 
     def __init__(self, tensors: Any, family: str, fact: Any, who: str) -> None:
-        self._found: dict[str, Any] = {}
+        self._tensors: dict[str, Any] = {}
         self.others: set[str] = set()
         self._heads: dict[str, int] = {}
         heads = fact(f"{family}.attention.head_count", 1)
@@ -120,21 +120,21 @@ class _Tensors(Mapping[str, Array]):
             if not name:
                 self.others.add(str(tensor.name))
                 continue
-            self._found[name] = tensor
+            self._tensors[name] = tensor
             if family == "llama" and part in _TURNED:
                 self._heads[name] = heads if part == "attn_q" else key_heads
-        if "model.embed_tokens.weight" not in self._found:
-            raise ModelError(who, "holds no decoder", got=f"{len(self._found)} tensors of one")
+        if "model.embed_tokens.weight" not in self._tensors:
+            raise ModelError(who, "contains no decoder", got=f"{len(self._tensors)} tensors of one")
         # The format's dims go from the innermost out.
         self.specs = {
             n: TensorSpec(tuple(int(d) for d in reversed(t.shape)), DType.FLOAT32)
-            for n, t in self._found.items()
+            for n, t in self._tensors.items()
         }
 
     def __getitem__(self, name: str) -> Array:
         from gguf.quants import dequantize
 
-        tensor = self._found[name]
+        tensor = self._tensors[name]
         shape = tuple(int(d) for d in self.specs[name].shape if isinstance(d, int))
         array = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32).reshape(shape)
         if name in self._heads:
@@ -144,14 +144,14 @@ class _Tensors(Mapping[str, Array]):
         return array
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._tensors)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._tensors)
 
 
 def _name(name: str) -> tuple[str, str]:
-    """A tensor's name in a checkpoint (empty: it has none there), and which part of a layer it is."""
+    """Return a tensor's name in a checkpoint (empty if it has none), and its part of a layer."""
     stem, _, kind = name.rpartition(".")
     if stem in _ENDS:
         return f"{_ENDS[stem]}.{kind}", ""
@@ -162,8 +162,8 @@ def _name(name: str) -> tuple[str, str]:
     return "", ""
 
 
-def _text(fact: Any) -> Text | None:
-    """The tokenizer that the file describes; None where it is of another kind than byte pairs, or cuts words in an unknown way."""
+def _text(fact: Any) -> TextCodec | None:
+    """Return the tokenizer that the file describes; None for another kind than byte pairs, or an unknown split into words."""
     pre = str(fact("tokenizer.ggml.pre", ""))
     if fact("tokenizer.ggml.model") != "gpt2" or pre not in ("smollm", "gpt-2", "", *_SPLITS):
         return None
@@ -173,22 +173,22 @@ def _text(fact: Any) -> Text | None:
         return None
     tokens = fact("tokenizer.ggml.tokens")
     merges = [tuple(m.split(" ", 1)) for m in fact("tokenizer.ggml.merges", [])]
-    made = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
+    tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
     first: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if pre == "smollm" else []
     if pre in _SPLITS:
         first = [pre_tokenizers.Split(Regex(_SPLITS[pre]), "isolated")]
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre not in _SPLITS)
-    made.pre_tokenizer = pre_tokenizers.Sequence([*first, bytes_])
-    made.decoder = decoders.ByteLevel()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*first, bytes_])
+    tokenizer.decoder = decoders.ByteLevel()
     if pre == "qwen2":
-        made.normalizer = normalizers.NFC()
+        tokenizer.normalizer = normalizers.NFC()
     kinds = fact("tokenizer.ggml.token_type", [])
     control, own = 3, 4  # the format's numbers of control tokens and of the user's own
-    made.add_special_tokens(
+    tokenizer.add_special_tokens(
         [AddedToken(t, special=True) for t, k in zip(tokens, kinds, strict=False) if k == control]
     )
-    made.add_tokens([AddedToken(t) for t, k in zip(tokens, kinds, strict=False) if k == own])
+    tokenizer.add_tokens([AddedToken(t) for t, k in zip(tokens, kinds, strict=False) if k == own])
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {n: fact(f"tokenizer.ggml.{key}_token_id") for n, key in names.items()}
     facts = {n: tokens[i] for n, i in ids.items() if i is not None}
-    return Text(made, str(fact("tokenizer.chat_template", "")), facts)
+    return TextCodec(tokenizer, str(fact("tokenizer.chat_template", "")), facts)

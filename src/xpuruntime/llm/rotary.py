@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al. 2021): the tables of cosines and sines, and how Llama 3.1 and linear scaling stretch them."""
+"""Rotary positions (Su et al. 2021): tables of cosines and sines, with Llama 3.1's and linear scaling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Rotary"]
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """base: theta. kind: ``default``, ``linear`` or ``llama3``. factor: how far positions are stretched.
+    """Parameters of rotary positions. base: theta. kind: ``default``, ``linear`` or ``llama3``. factor: the scale of positions.
 
     low, high, original: of ``llama3``: wavelengths over original / low are stretched, those under original / high are not.
     given: radians per position of each pair, where a model brings its own; empty: by the formula.
@@ -33,13 +33,13 @@ class Rotary:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Rotary:
-        """From a config: ``rope_theta`` and ``rope_scaling``, or ``rope_parameters``. Raises ModelError for another kind."""
+        """Read a config: ``rope_theta`` and ``rope_scaling``, or ``rope_parameters``. Raises ModelError for another kind."""
         facts: dict[str, Any] = {**(data.get("rope_scaling") or {}), **(data.get("rope_parameters") or {})}
         kind = str(facts.get("rope_type") or facts.get("type") or "default")
         if kind not in ("default", "linear", "llama3"):
-            do = "default, linear and llama3 are known."
-            raise ModelError("rotary positions", "are scaled in a way not computed here", got=kind, do=do)
-        made = cls(
+            do = "Supported: default, linear, llama3."
+            raise ModelError("rotary positions", "have an unsupported scaling", got=kind, do=do)
+        rotary = cls(
             base=float(facts.get("rope_theta") or data.get("rope_theta") or 10000.0),
             kind=kind,
             factor=float(facts.get("factor", 1.0)),
@@ -47,18 +47,19 @@ class Rotary:
             high=float(facts.get("high_freq_factor", 4.0)),
             original=int(facts.get("original_max_position_embeddings", 8192)),
         )
-        sizes = (made.base, made.factor, made.low, made.high, made.original)
-        if not all(math.isfinite(v) and v > 0 for v in sizes) or (kind == "llama3" and made.low >= made.high):
+        sizes = (rotary.base, rotary.factor, rotary.low, rotary.high, rotary.original)
+        if not all(math.isfinite(v) and v > 0 for v in sizes) or (
+            kind == "llama3" and rotary.low >= rotary.high
+        ):
             raise ModelError(
                 "rotary positions", "are given by numbers that are not finite and positive", got=sizes
             )
-        return made
+        return rotary
 
     def frequencies(self, size: int) -> NDArray[np.float32]:
-        """Radians per position of each pair, [size / 2].
+        """Return the radians per position of each pair, [size / 2].
 
-        In float32 as PyTorch has them: a last bit is 1e-5 radians after 200 positions. NumPy's powers in float32 are another library's, which differ
-        in a fifth of them; powers in float64, rounded once, are PyTorch's in 99.6%.
+        Powers are computed in float64 and rounded once, which matches PyTorch's float32 powers best (docs/development/runtime-notes.md).
         """
         if len(self.given) == size // 2:
             return np.array(self.given, np.float32)
@@ -77,6 +78,6 @@ class Rotary:
         return np.where(middle, mixed, long).astype(np.float32)
 
     def tables(self, size: int, positions: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Cosines and sines, [positions, size / 2] each."""
+        """Return cosines and sines, [positions, size / 2] each."""
         angles = np.arange(positions, dtype=np.float32)[:, None] * self.frequencies(size)[None, :]
         return np.cos(angles), np.sin(angles)

@@ -1,4 +1,4 @@
-"""Sampling: which token follows, given what a model says of each. Greedy unless a temperature is given."""
+"""Sampling: the choice of the next token from logits. Greedy unless a temperature is given."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ __all__ = ["Sampling", "pick", "probabilities"]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """temperature: 0 takes the most likely token. top_k: of that many likeliest (0: all). top_p: of the fewest that make up this probability."""
+    """Options of sampling. temperature: 0 takes the most likely token. top_k: sample from that many most likely tokens (0: all). top_p:
+    from the fewest tokens that reach this probability.
+    """
 
     temperature: float = 0.0
     top_k: int = 0
@@ -35,16 +37,16 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether nothing is drawn."""
+        """Return True if no random number is drawn."""
         return self.temperature == 0
 
     def generator(self) -> np.random.Generator:
-        """Random numbers that the seed makes the same on every machine (PCG64)."""
+        """Return a random generator that yields the same numbers for a seed on every machine (PCG64)."""
         return np.random.Generator(np.random.PCG64(self.seed))
 
 
 def probabilities(logits: Array, sampling: Sampling) -> NDArray[np.float64]:
-    """Of each token, [vocab], after temperature, then top_k, then top_p; in double. Ties at the border of top_k all stay."""
+    """Return the probability of each token, [vocab], after temperature, then top_k, then top_p, in float64. Ties at top_k all stay."""
     x = logits.astype(np.float64) / sampling.temperature
     if 0 < sampling.top_k < x.size:
         least = np.partition(x, -sampling.top_k)[-sampling.top_k]
@@ -60,6 +62,6 @@ def probabilities(logits: Array, sampling: Sampling) -> NDArray[np.float64]:
 
 
 def pick(logits: Array, sampling: Sampling, random: np.random.Generator) -> int:
-    """A token by its probability: one number is drawn for each."""
+    """Sample a token; draws one random number."""
     p = np.cumsum(probabilities(logits, sampling))
     return int(min(np.searchsorted(p, random.random() * p[-1], side="right"), p.size - 1))

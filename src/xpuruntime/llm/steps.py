@@ -1,4 +1,4 @@
-"""Steps: prefill and decode of a program over its one KV cache, for as many texts at once as it was made for.
+"""Steps: prefill and decode of a program over its KV cache, for a fixed batch of texts.
 
 A prompt is read in pieces of the prefill lengths. Rows beyond the end of a text repeat its last token where it stands, and so write what is there
 already: texts of a batch end where they like, and a text that is done stands still.
@@ -54,11 +54,11 @@ class Steps:
 
     @property
     def executors(self) -> tuple[Executor, ...]:
-        """Of decode, then of each prefill length."""
+        """Return the executor of decode, then that of each prefill length."""
         return (self.decode, *self.prefill.values())
 
     def read(self, texts: Sequence[Sequence[int]], start: int = 0) -> Array:
-        """Prefill: texts enter the cache from position ``start`` on; gives the logits of what follows each (valid until the next step)."""
+        """Prefill texts from position ``start``. Return the logits of the next token of each (valid until the next step)."""
         texts = self._filled(texts)
         at, longest = 0, max(map(len, texts))
         while at < longest:
@@ -73,23 +73,23 @@ class Steps:
         return self.logits
 
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> Array:
-        """Decode: one token of each text enters the cache; gives the logits of what follows (valid until the next step)."""
+        """Decode one token of each text. Return the logits of the next tokens (valid until the next step)."""
         idle = [0] * (self.batch - len(tokens))
-        given = [np.array([*x, *idle], np.int64)[:, None] for x in (tokens, positions)]
-        self.decode.run_arrays([*given, np.arange(self.batch, dtype=np.int64)], [self.token, self.logits])
+        columns = [np.array([*x, *idle], np.int64)[:, None] for x in (tokens, positions)]
+        self.decode.run_arrays([*columns, np.arange(self.batch, dtype=np.int64)], [self.token, self.logits])
         return self.logits
 
     def close(self) -> None:
-        """Give memory back."""
+        """Free memory."""
         for executor in self.executors:
             executor.close()
 
     def _filled(self, texts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-        """As many texts as there are rows; those that nobody asked for are one token long."""
+        """Pad the list of texts to the batch size with texts of one token."""
         return [*texts, *([[0]] * (self.batch - len(texts)))]
 
     def _bucket(self, left: int) -> int:
-        """The prefill length for so many tokens: the least that takes them all, unless most of it would stand empty."""
+        """Return the prefill length for so many tokens: the smallest that fits, unless most of it would be padding."""
         if left == 1:
             return 1
         lengths = list(self.prefill)

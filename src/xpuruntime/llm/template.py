@@ -1,4 +1,4 @@
-"""Chat templates, which are programs of strangers: rendered in a process of its own, with bounds on time, memory and output."""
+"""Chat templates. They are untrusted programs, so they are rendered in a separate process with limits on time, memory and output."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ try:
     for piece in world.from_string(request["template"]).generate(**request["values"]):
         size += len(piece.encode("utf-8", "surrogatepass"))
         if size > request["bytes"]:
-            raise TemplateError(f"gives more than {request['bytes']} bytes")
+            raise TemplateError(f"produces more than {request['bytes']} bytes")
         pieces.append(piece)
     answer = {"text": "".join(pieces)}
 except MemoryError:
@@ -55,7 +55,7 @@ json.dump(answer, sys.stdout)
 
 
 def render(template: str, messages: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
-    """The text of a conversation. Raises InputError where the template fails or goes beyond a bound, UnavailableError."""
+    """Return the text of a conversation. Raises InputError if the template fails or exceeds a limit, UnavailableError."""
     if find_spec("jinja2") is None:
         raise UnavailableError("chat template", "needs Jinja2", do="pip install jinja2")
     values = {
@@ -81,7 +81,7 @@ def render(template: str, messages: Sequence[Mapping[str, Any]], facts: Mapping[
             check=False,
         )
     except (TypeError, ValueError) as error:
-        raise InputError("chat", "takes messages of plain data", got=error) from error
+        raise InputError("chat", "needs messages of plain data", got=error) from error
     except subprocess.TimeoutExpired as error:
         raise _unfit(f"takes more than {_MAX_WAIT_S:.0f} s") from error
     except OSError as error:

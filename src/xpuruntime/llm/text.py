@@ -1,4 +1,6 @@
-"""Text: texts to tokens and back by a checkpoint's ``tokenizer.json``, and its chat template. Needs the ``tokenizers`` package."""
+"""TextCodec: conversion between text and tokens by a checkpoint's ``tokenizer.json``, and its chat template. Needs the ``tokenizers``
+package.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +12,27 @@ from typing import Any
 from ..errors import InputError, ModelError, UnavailableError
 from .template import render
 
-__all__ = ["Text", "TextStream", "open_text"]
+__all__ = ["TextCodec", "TextStream", "open_text"]
 
 
-class Text:
-    """A tokenizer. ``template``: the chat template's source, empty when there is none; ``facts``: what it may name (``bos_token`` ...)."""
+class TextCodec:
+    """A tokenizer. ``template``: the chat template's source, empty if there is none; ``facts``: variables of the template (``bos_token``
+    ...).
+    """
 
     def __init__(self, tokenizer: Any, template: str = "", facts: Mapping[str, Any] | None = None) -> None:
         self.tokenizer, self.template, self.facts = tokenizer, template, dict(facts or {})
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Tokens of a text; ``special``: with those that the tokenizer puts around one."""
+        """Return the tokens of a text; ``special`` adds the tokenizer's special tokens."""
         return [int(i) for i in self.tokenizer.encode(text, add_special_tokens=special).ids]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of tokens, without special ones."""
+        """Return the text of tokens, without special ones."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Tokens of a conversation that the model is to go on with. Raises InputError when the model has no template."""
+        """Return the tokens of a conversation for the model to continue. Raises InputError if the model has no template."""
         if not self.template:
             raise InputError(
                 "chat", "needs a chat template, and this model has none", do="Give a plain prompt."
@@ -38,15 +42,15 @@ class Text:
 
 
 class TextStream:
-    """Text as tokens arrive: ``add`` gives what is certain by now; bytes of an unfinished character wait."""
+    """Incremental decoding. ``add`` returns the text that is final; bytes of an unfinished character are held back."""
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: TextCodec) -> None:
         self._text = text
         self._tokens: list[int] = []
         self._start = self._done = 0
 
     def add(self, token: int) -> str:
-        """The text that this token completes, perhaps empty."""
+        """Return the text that this token completes, possibly empty."""
         self._tokens.append(token)
         before = self._text.decode(self._tokens[self._start : self._done])
         now = self._text.decode(self._tokens[self._start :])
@@ -57,13 +61,13 @@ class TextStream:
         return now[len(before) :]
 
     def end(self) -> str:
-        """What was still waiting."""
+        """Return the remaining text."""
         before = self._text.decode(self._tokens[self._start : self._done])
         return self._text.decode(self._tokens[self._start :])[len(before) :]
 
 
-def open_text(folder: Path) -> Text | None:
-    """The tokenizer of a checkpoint's folder; None when it has none. Raises ModelError, UnavailableError."""
+def open_text(folder: Path) -> TextCodec | None:
+    """Open the tokenizer of a checkpoint's folder; None if it has none. Raises ModelError, UnavailableError."""
     file = folder / "tokenizer.json"
     if not file.is_file():
         return None
@@ -88,11 +92,11 @@ def open_text(folder: Path) -> Text | None:
             raise TypeError(f"a template is text, not {type(template).__name__}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"tokenizer {file}", "has a chat template that cannot be read", got=error) from error
-    return Text(tokenizer, str(template or ""), facts)
+    return TextCodec(tokenizer, str(template or ""), facts)
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    """The special tokens' texts, and the template."""
+    """Return the special tokens' texts, and the template."""
     data = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    found = {k: v["content"] if isinstance(v, dict) else v for k, v in data.items() if k.endswith("_token")}
-    return {**found, "chat_template": data.get("chat_template", "")}
+    tokens = {k: v["content"] if isinstance(v, dict) else v for k, v in data.items() if k.endswith("_token")}
+    return {**tokens, "chat_template": data.get("chat_template", "")}

@@ -1,20 +1,21 @@
-"""Passes: rewrites from graph to graph, in one readable order. ``PASSES`` is the documentation of what happens, and when.
+"""Passes: rewrites from graph to graph. ``PASSES`` lists them in the order in which they run.
 
     better = run_passes(graph)                               # all of them
     better = run_passes(graph, 1)                            # those of the basic level
     better = run_passes(graph, ["fold_constants", "cse"])    # by name, in the table's order
-    better = run_passes(graph, "-fuse_conv")                 # all of them but one
+    better = run_passes(graph, "-fuse_conv")                 # all of them except one
     run_passes(graph, watch=lambda name, after: print(name, len(after)))
 
-Every pass is a pure function ``run(graph, context) -> Graph``; one file each. It keeps inputs, outputs, states and what they mean;
-sums may be rounded in another order, no more. Nodes that it makes carry the sources of those that they replace.
+Every pass is a pure function ``run(graph, context) -> Graph`` in a file of its own. It keeps inputs, outputs, states and their
+meaning; only the order of roundings may change. New nodes carry the sources of the nodes that they replace.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..errors import IrError
 from ..faults import part
@@ -37,28 +38,28 @@ from . import (
     fuse_rope_attention,
     in_place_state,
     layout,
-    recognise_activation,
-    recognise_attention,
-    recognise_causal,
-    recognise_mean,
-    recognise_norm,
-    recognise_rope,
     simplify,
     unflatten,
 )
-from .context import Context
-from .selection import LEVELS, chosen_names
+from . import recognize_activation as recognize_activation
+from . import recognize_attention as recognize_attention
+from . import recognize_causal as recognize_causal
+from . import recognize_mean as recognize_mean
+from . import recognize_norm as recognize_norm
+from . import recognize_rope as recognize_rope
+from ._lib.selection import LEVELS, chosen_names
+from .context import PassContext
 
-__all__ = ["LEVELS", "PASSES", "Context", "Pass", "apply", "find_passes", "laid_out", "run_passes"]
+__all__ = ["LEVELS", "PASSES", "GraphPass", "PassContext", "apply", "find_passes", "laid_out", "run_passes"]
 
-Run: TypeAlias = Callable[[Graph, Context | None], Graph]
+Run: TypeAlias = Callable[[Graph, PassContext | None], Graph]
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """One rewrite: its name, what it does, the function, and the lowest level at which it runs (4: only by name).
+class GraphPass:
+    """One rewrite: its name, its effect, the function, and the lowest level at which it runs (4: only by name).
 
-    physical: it says where values lie in memory. The compiler does it for each target, after all others; ``run_passes`` leaves it out.
+    physical: whether it assigns memory layouts. The compiler runs it per target, after all others; ``run_passes`` skips it.
     """
 
     name: str
@@ -68,57 +69,57 @@ class Pass:
     physical: bool = False
 
 
-BASIC, EXTENDED, ALL, NAMED = 1, 2, 3, 4  # passes of the last run only when named
+BASIC, EXTENDED, ALL, NAMED = 1, 2, 3, 4  # NAMED: runs only by name
 
 
-def _clean(graph: Graph, context: Context | None) -> Graph:
-    """Leftovers of the passes before."""
+def _clean(graph: Graph, context: PassContext | None) -> Graph:
+    """Clean up after the earlier passes."""
     for step in (fold_constants.run, simplify.run, cse.run, dead_code.run):
         graph = step(graph, context)
     return graph
 
 
-def _laid_out(graph: Graph, context: Context | None) -> Graph:
-    """The graph with the conversions between layouts that it needs."""
+def _laid_out(graph: Graph, context: PassContext | None) -> Graph:
+    """Return the graph with the layout conversions that it needs."""
     return layout.assign_layouts(graph)[0]
 
 
 # fmt: off
-PASSES: tuple[Pass, ...] = (
-    Pass("fold_constants", "nodes that read constants alone become constants", fold_constants.run, BASIC),
-    Pass("simplify", "what does nothing goes; chains of views, casts and the like become one", simplify.run, BASIC),
-    Pass("cse", "equal nodes are computed once", cse.run, BASIC),
-    Pass("dead_code", "what nothing reads goes", dead_code.run, BASIC),
-    Pass("fold_batch_norm", "batch norms go into the weights of the layers beside them", fold_batch_norm.run, BASIC),
-    Pass("recognise_activation", "written-out gelu, silu, hardswish ... are one op", recognise_activation.run, EXTENDED),
-    Pass("recognise_mean", "pools of the whole input are means and maxima", recognise_mean.run, EXTENDED),
-    Pass("unflatten", "products over flattened dims are products of the values", unflatten.run, EXTENDED),
-    Pass("recognise_norm", "written-out rms_norm, layer_norm, softmax are one op", recognise_norm.run, EXTENDED),
-    Pass("recognise_rope", "written-out rotary embeddings are one op", recognise_rope.run, EXTENDED),
-    Pass("recognise_attention", "softmax(q @ k.T) @ v is one op, grouped heads as they are", recognise_attention.run, EXTENDED),
-    Pass("recognise_causal", "causal masks that are known are attention's own", recognise_causal.run, EXTENDED),
-    Pass("fuse_conv", "convolution with bias, residual and activation", fuse_conv.run, EXTENDED),
-    Pass("fuse_linear", "products with weights are linear, with bias, residual and activation", fuse_linear.run, EXTENDED),
-    Pass("split_batch_norm", "other batch norms become a scale and a shift", fold_batch_norm.split, ALL),
-    Pass("concat_linear", "linear layers of one input become one", concat_linear.run, ALL),
-    Pass("fuse_gate", "gate, up and their product are one layer, for few rows", fuse_gate.run, NAMED),
-    Pass("fuse_norm_linear", "a norm and the layer that reads it are one, for few rows", fuse_norm_linear.run, NAMED),
-    Pass("fuse_rope_append", "rotations and updates of the KV cache are one", fuse_rope_append.run, NAMED),
-    Pass("fuse_rope_attention", "rotations, updates of the KV cache and attention are one, where a kernel computes them", fuse_rope_attention.run, NAMED),
-    Pass("decompose", "ops that no kernel computes are written out", decompose.run, BASIC),
-    Pass("cast_precision", "float32 values are kept narrower where the policy says so", cast_precision.run, BASIC),
-    Pass("clean_up", "fold_constants, simplify, cse and dead_code once more", _clean, EXTENDED),
-    Pass("fuse_pointwise", "elementwise nodes of one shape become one kernel", fuse_pointwise.run, ALL),
-    Pass("in_place_state", "old contents of states are read before they change", in_place_state.run, BASIC),
-    Pass("layout", "values of convolutional networks lie channels-last; conversions stand at the borders", _laid_out, BASIC, physical=True),
+PASSES: tuple[GraphPass, ...] = (
+    GraphPass("fold_constants", "replace nodes that read only constants by constants", fold_constants.run, BASIC),
+    GraphPass("simplify", "remove no-ops; merge chains of views, casts and the like", simplify.run, BASIC),
+    GraphPass("cse", "compute equal nodes once", cse.run, BASIC),
+    GraphPass("dead_code", "remove unused nodes", dead_code.run, BASIC),
+    GraphPass("fold_batch_norm", "fold batch norms into the weights of adjacent layers", fold_batch_norm.run, BASIC),
+    GraphPass("recognize_activation", "replace written-out gelu, silu, hardswish ... by one op", recognize_activation.run, EXTENDED),
+    GraphPass("recognize_mean", "replace pools of the whole input by means and maxima", recognize_mean.run, EXTENDED),
+    GraphPass("unflatten", "replace products over flattened dims by products of the values", unflatten.run, EXTENDED),
+    GraphPass("recognize_norm", "replace written-out rms_norm, layer_norm, softmax by one op", recognize_norm.run, EXTENDED),
+    GraphPass("recognize_rope", "replace written-out rotary embeddings by one op", recognize_rope.run, EXTENDED),
+    GraphPass("recognize_attention", "replace softmax(q @ k.T) @ v by one op, with grouped heads", recognize_attention.run, EXTENDED),
+    GraphPass("recognize_causal", "replace causal masks that are known by attention's causal attribute", recognize_causal.run, EXTENDED),
+    GraphPass("fuse_conv", "fuse convolutions with bias, residual and activation", fuse_conv.run, EXTENDED),
+    GraphPass("fuse_linear", "turn products with weights into linear, and fuse bias, residual and activation", fuse_linear.run, EXTENDED),
+    GraphPass("split_batch_norm", "replace other batch norms by a scale and a shift", fold_batch_norm.split, ALL),
+    GraphPass("concat_linear", "merge linear layers of one input", concat_linear.run, ALL),
+    GraphPass("fuse_gate", "fuse gate, up and their product into one layer, for few rows", fuse_gate.run, NAMED),
+    GraphPass("fuse_norm_linear", "fuse a norm into the layer that reads it, for few rows", fuse_norm_linear.run, NAMED),
+    GraphPass("fuse_rope_append", "fuse rotations and updates of the KV cache", fuse_rope_append.run, NAMED),
+    GraphPass("fuse_rope_attention", "fuse rotations, updates of the KV cache and attention, if a kernel computes them", fuse_rope_attention.run, NAMED),
+    GraphPass("decompose", "expand ops that no kernel computes", decompose.run, BASIC),
+    GraphPass("cast_precision", "store float32 values in a narrower type where the policy says so", cast_precision.run, BASIC),
+    GraphPass("clean_up", "run fold_constants, simplify, cse and dead_code again", _clean, EXTENDED),
+    GraphPass("fuse_pointwise", "fuse elementwise nodes of one shape into one kernel", fuse_pointwise.run, ALL),
+    GraphPass("in_place_state", "order reads of a state's old content before its update", in_place_state.run, BASIC),
+    GraphPass("layout", "store values of convolutional networks channels-last, with conversions at the boundaries", _laid_out, BASIC, physical=True),
 )
 # fmt: on
-"""Every pass, in the order in which they run."""
+"""Every pass, in execution order."""
 
 
-def find_passes(which: Iterable[str] | str | int = 3, usual: int = 3) -> tuple[Pass, ...]:
-    """Passes in the table's order, by level (0 to 3, or its name), by names, or by names with a minus: those of the ``usual`` level without
-    them. Raises IrError for a level or name that does not exist.
+def find_passes(which: Iterable[str] | str | int = 3, usual: int = 3) -> tuple[GraphPass, ...]:
+    """Return passes in the table's order, by level (0 to 3, or its name), by names, or by names with a minus: those of the ``usual`` level
+    without them. Raise IrError for a level or name that does not exist.
     """
     names = chosen_names(which, [(p.name, p.level) for p in PASSES], usual)
     return tuple(p for p in PASSES if p.name in names)
@@ -128,18 +129,18 @@ def run_passes(
     graph: Graph,
     which: Iterable[str] | str | int = 3,
     *,
-    context: Context | None = None,
+    context: PassContext | None = None,
     precision: DType | None = None,
     watch: Callable[[str, Graph], None] | None = None,
     check: bool = False,
 ) -> Graph:
-    """The graph after the passes.
+    """Return the graph after the passes.
 
-    which:     a level from 0 (none) to 3 (all) or its name, or names of passes (the only way to those of level 4); ``find_passes`` says all.
-    precision: float dtype in which float32 values are kept between kernels (``cast_precision``); None: as the model says. Shorthand
-               for ``Context.storage``.
-    watch:     called with each pass's name and the graph after it.
-    check:     verify the graph after each pass; an IrError then names the pass and those before it.
+    which:     a level from 0 (none) to 3 (all) or its name, or names of passes (the only way to those of level 4); see ``find_passes``.
+    precision: float dtype in which float32 values are stored between kernels (``cast_precision``); None: the model's. Shorthand
+               for ``PassContext.storage``.
+    watch:     called with the name of each pass and the graph after it.
+    check:     verify the graph after each pass; an IrError then names the pass and the earlier ones.
     """
     context = in_context(context, precision)
     done: list[str] = []
@@ -155,8 +156,8 @@ def run_passes(
     return graph
 
 
-def apply(step: Pass, graph: Graph, context: Context | None) -> Graph:
-    """The graph after one pass. What goes wrong in it is reported under its name; an IrError of its own rewriting, too."""
+def apply(step: GraphPass, graph: Graph, context: PassContext | None) -> Graph:
+    """Return the graph after one pass. Errors are reported under its name, including an IrError of its own rewriting."""
     with part(f"pass {step.name}", ours=(IrError,)):
         return step.run(graph, context)
 
@@ -164,14 +165,14 @@ def apply(step: Pass, graph: Graph, context: Context | None) -> Graph:
 def laid_out(
     graph: Graph, alignment: int, agnostic: frozenset[str] = frozenset()
 ) -> tuple[Graph, layout.Layouts]:
-    """What the pass ``layout`` does for a target: the graph with its conversions, and where values lie in memory."""
+    """Return the result of pass ``layout`` for a target: the graph with conversions, and the layouts of its values."""
     with part("pass layout", ours=(IrError,)):
         return layout.assign_layouts(graph, alignment, agnostic)
 
 
-def in_context(context: Context | None, precision: DType | None) -> Context:
-    """The context, with one storage dtype for every node when ``precision`` names one."""
-    context = context or Context()
+def in_context(context: PassContext | None, precision: DType | None) -> PassContext:
+    """Return the context, with one storage dtype for every node if ``precision`` is given."""
+    context = context or PassContext()
     return context if precision is None else replace(context, storage=lambda node: precision)
 
 
@@ -184,3 +185,11 @@ def _verify(graph: Graph, done: list[str]) -> None:
             f"broke the graph: {error}",
             got=f"after {', '.join(done[:-1]) or 'no other pass'}",
         ) from error
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``PassContext`` for its name before 0.2."""
+    if name == "Context":
+        warnings.warn("passes.Context is now passes.PassContext", DeprecationWarning, stacklevel=2)
+        return PassContext
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

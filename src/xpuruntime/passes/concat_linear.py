@@ -1,7 +1,7 @@
-"""concat_linear: several linear layers of one input (query, key and value; gate and up) become one, split afterwards.
+"""concat_linear: merge linear layers of one input (query, key and value; gate and up) into one, followed by a split.
 
-One product over wider weights reads the input once and is one launch instead of three; the weights are joined when they are loaded. The parts are
-views of the result wherever the kernels that read them take strides. Every element is the same sum as before.
+One product over wider weights reads the input once and is one launch instead of three; the weights are concatenated at load time.
+The parts are views of the result if the reading kernels support strides. Every element is the same sum as before.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ..ir import Editor, Graph, Node
-from .context import Context
-from .known import known_values
+from ._lib.known import known_values
+from .context import PassContext
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph with groups of two or more plain linear layers joined."""
-    context = context or Context()
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph with groups of two or more plain linear layers merged."""
+    context = context or PassContext()
     if not context.has_kernel("split"):
         return graph
     known = known_values(graph)
@@ -41,7 +41,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
 
 
 def _join(editor: Editor, nodes: list[Node]) -> None:
-    """In place of the first; the others read its parts."""
+    """Replace the first layer by the merged one; readers of the others read its parts."""
     first = nodes[0]
     sources = tuple(dict.fromkeys(s for n in nodes for s in n.sources))
     parts = [

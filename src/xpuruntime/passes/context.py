@@ -1,4 +1,4 @@
-"""What a pass may know besides the graph: plain predicates that the compiler hands in, so that passes need not know policies or kernels."""
+"""Predicates that the compiler passes in, so that passes depend on neither policies nor kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..decisions import Support
 from ..ir import Graph, Node, Weight
 from ..types import DType
 
-__all__ = ["Context"]
+__all__ = ["PassContext"]
 
 
 def _yes(graph: Graph, nodes: Sequence[Node]) -> Support:
@@ -40,18 +40,18 @@ def _unseen(weight: Weight) -> NDArray[Any] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class PassContext:
     """Constraints on rewrites; the defaults allow everything.
 
-    may_fuse:   whether these nodes of this graph may become one; a policy's ``use`` on a member blocks a fusion. Whoever wants to report a
-                refusal does so in the predicate: it sees every group that a pass would have fused.
-    may_become: whether a node of this op may take the place of these: a kernel that a policy forces or prefers for one of them must compute it.
-    has_kernel: whether something computes the op as it is; ``decompose`` expands the others.
-    computes:   whether a kernel computes this node, which the graph does not have yet: some fused ops have kernels for few shapes only.
-    peek:       a weight's elements where somebody can tell; ``recognise_rope`` compares the halves of its tables, ``recognise_causal`` reads
-                masks. None: not known.
-    few_rows:   rows up to which a decoder's layer pays as one kernel with its norm or gate.
-    storage:    the float dtype in which a node's result is kept, None: as the model says. ``cast_precision`` asks it.
+    may_fuse:   whether these nodes of this graph may become one; a policy's ``use`` on a member prevents a fusion. The predicate sees
+                every group that a pass would fuse, so it can also record refusals.
+    may_become: whether a node of this op may replace these: a kernel that a policy forces or prefers for one of them must compute it.
+    has_kernel: whether a kernel computes the op; ``decompose`` expands the others.
+    computes:   whether a kernel computes this node, which is not in the graph yet: some fused ops have kernels for few shapes only.
+    peek:       a weight's elements, or None if they are not available; ``recognize_rope`` compares the halves of its tables,
+                ``recognize_causal`` reads masks.
+    few_rows:   maximum rows for which a decoder's layer is fused with its norm or gate.
+    storage:    the float dtype in which ``cast_precision`` stores a node's result; None: the model's.
     """
 
     may_fuse: Callable[[Graph, Sequence[Node]], Support] = _yes

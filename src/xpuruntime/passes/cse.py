@@ -1,34 +1,34 @@
-"""cse: of equal nodes on equal operands the first is kept; it carries the sources of all."""
+"""cse: keep the first of equal nodes on equal operands, with the sources of all."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..ir import OPS, Graph, Input, Node, Output, State
-from .context import Context
+from .context import PassContext
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph with common subexpressions computed once."""
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph with common subexpressions computed once."""
     same: dict[str, str] = {}
     first: dict[Any, int] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
         inputs = tuple(same.get(i, i) if isinstance(i, str) else i for i in node.inputs)
-        here = (
+        current = (
             node if inputs == node.inputs else Node(node.op, inputs, node.attrs, node.outputs, node.sources)
         )
-        key = _key(here)
-        at = first.setdefault(key, len(nodes)) if key is not None else len(nodes)
-        if at == len(nodes):
-            nodes.append(here)
+        key = _key(current)
+        index = first.setdefault(key, len(nodes)) if key is not None else len(nodes)
+        if index == len(nodes):
+            nodes.append(current)
             continue
-        kept = nodes[at]
-        sources = tuple(dict.fromkeys((*kept.sources, *here.sources)))
-        nodes[at] = Node(kept.op, kept.inputs, kept.attrs, kept.outputs, sources)
-        same.update((v.name, k.name) for v, k in zip(here.outputs, kept.outputs, strict=True))
+        original = nodes[index]
+        sources = tuple(dict.fromkeys((*original.sources, *current.sources)))
+        nodes[index] = Node(original.op, original.inputs, original.attrs, original.outputs, sources)
+        same.update((v.name, k.name) for v, k in zip(current.outputs, original.outputs, strict=True))
     if not same:
         return graph
     return graph.replace(
@@ -39,11 +39,11 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
 
 
 def _key(node: Node) -> Any:
-    """Equal for nodes that give equal values; None for those that may not."""
-    row = OPS[node.op]
-    if node.op == "opaque" or row.random or row.data_dependent:
+    """Return a key that is equal for nodes with equal results; None for nodes that may differ."""
+    op = OPS[node.op]
+    if node.op == "opaque" or op.random or op.data_dependent:
         return None
     inputs: tuple[Input, ...] = node.inputs
-    if row.commutative and len(inputs) >= 2:
+    if op.commutative and len(inputs) >= 2:
         inputs = (*sorted(inputs[:2], key=repr), *inputs[2:])
     return node.op, repr(inputs), node.attrs, tuple(v.spec for v in node.outputs)

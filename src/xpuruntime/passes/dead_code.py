@@ -1,30 +1,30 @@
-"""dead_code: nodes and weights that nothing reads go, and so do optional outputs at the end of a node (a norm's mean, a dropout's mask)."""
+"""dead_code: remove unused nodes and weights, and unused optional outputs at the end of a node (a norm's mean, a dropout's mask)."""
 
 from __future__ import annotations
 
 from ..ir import OPS, Editor, Graph, Node
-from .context import Context
+from .context import PassContext
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph without what no output and no state needs."""
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph without nodes that no output and no state depends on."""
     live = graph.rewrite(_nothing)
     nodes = tuple(_trimmed(live, n) for n in live.nodes)
     return live if all(a is b for a, b in zip(nodes, live.nodes, strict=True)) else live.replace(nodes=nodes)
 
 
 def _nothing(editor: Editor, node: Node) -> None:
-    """Dead nodes are dropped by every rewrite."""
+    """Do nothing: every rewrite drops dead nodes."""
 
 
 def _trimmed(graph: Graph, node: Node) -> Node:
-    row, keep = OPS[node.op], len(node.outputs)
-    if row.outputs[-1].rest:
+    op, keep = OPS[node.op], len(node.outputs)
+    if op.outputs[-1].rest:
         return node
     while (
-        keep > row.min_outputs
+        keep > op.min_outputs
         and not graph.users(node.outputs[keep - 1].name)
         and node.outputs[keep - 1].name not in graph.kept
     ):

@@ -1,6 +1,6 @@
-"""decompose: an op that nothing on the target computes is written out with plainer ones, by one table of expansions.
+"""decompose: expand ops without a kernel on the target into simpler ones, by one table of expansions.
 
-The context says which ops have kernels. Expansions compute in float32 where the op keeps narrower values, and round once at the end, as the op does.
+The context decides which ops have kernels. Expansions of narrow ops compute in float32 and round once at the end, as the op does.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from ..types import DType
-from .context import Context
-from .expand_recurrent import expand_recurrent
-from .expansion import Expansion
+from ._lib.expand_recurrent import expand_recurrent
+from ._lib.expansion import Expansion
+from .context import PassContext
 
 __all__ = ["EXPANSIONS", "run"]
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph without ops that have an expansion and no kernel; expansions may need expansion themselves."""
-    has_kernel = (context or Context()).has_kernel
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph without ops that have an expansion and no kernel; expansions are expanded, too."""
+    has_kernel = (context or PassContext()).has_kernel
 
     def rule(editor: Editor, node: Node) -> None:
         expand = EXPANSIONS.get(node.op)
@@ -28,10 +28,10 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
             expand(Expansion(editor, node))
 
     for _ in range(8):
-        made = graph.rewrite(rule)
-        if made is graph:
+        rewritten = graph.rewrite(rule)
+        if rewritten is graph:
             break
-        graph = made
+        graph = rewritten
     return graph
 
 
@@ -42,216 +42,218 @@ _ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...], Mapping[str, Any]]] = {
 
 
 def _with_epilogue(layer: str) -> Callable[[Expansion], None]:
-    def expand(pen: Expansion) -> None:
-        attrs = dict(pen.node.attrs)
+    def expand(emit: Expansion) -> None:
+        attrs = dict(emit.node.attrs)
         act = attrs.pop("act")
-        y = pen(layer, *(i for i in pen.node.inputs[:3] if i is not None), **attrs)
-        residual = pen.input(3)
+        y = emit(layer, *(i for i in emit.node.inputs[:3] if i is not None), **attrs)
+        residual = emit.input(3)
         if act == "none":
-            pen.last("add", y, residual) if residual is not None else pen.last("clone", y)
+            emit.last("add", y, residual) if residual is not None else emit.last("clone", y)
             return
-        y = y if residual is None else pen("add", y, residual)
+        y = y if residual is None else emit("add", y, residual)
         op, numbers, more = _ACTIVATIONS.get(act, (act, (), {}))
-        pen.last(op, y, *numbers, **more)
+        emit.last(op, y, *numbers, **more)
 
     return expand
 
 
-def _linear(pen: Expansion) -> None:
-    product = pen("permute", pen.input(1), dims=(1, 0))
-    if pen.input(2) is None:
-        pen.last("matmul", pen.input(0), product)
+def _linear(emit: Expansion) -> None:
+    product = emit("permute", emit.input(1), dims=(1, 0))
+    if emit.input(2) is None:
+        emit.last("matmul", emit.input(0), product)
     else:
-        pen.last("add", pen("matmul", pen.input(0), product), pen.input(2))
+        emit.last("add", emit("matmul", emit.input(0), product), emit.input(2))
 
 
-def _addmm(pen: Expansion) -> None:
-    alpha, beta = pen.node.attrs["alpha"], pen.node.attrs["beta"]
-    product = pen("mm", pen.input(1), pen.input(2))
+def _addmm(emit: Expansion) -> None:
+    alpha, beta = emit.node.attrs["alpha"], emit.node.attrs["beta"]
+    product = emit("mm", emit.input(1), emit.input(2))
     if beta == 0:
-        pen.last("mul", product, alpha)
+        emit.last("mul", product, alpha)
         return
-    product = product if alpha == 1 else pen("mul", product, alpha)
-    pen.last("add", product, pen.input(0) if beta == 1 else pen("mul", pen.input(0), beta))
+    product = product if alpha == 1 else emit("mul", product, alpha)
+    emit.last("add", product, emit.input(0) if beta == 1 else emit("mul", emit.input(0), beta))
 
 
-def _silu_mul(pen: Expansion) -> None:
-    pen.last("mul", pen("silu", pen.wide(0)), pen.wide(1))
+def _silu_mul(emit: Expansion) -> None:
+    emit.last("mul", emit("silu", emit.wide(0)), emit.wide(1))
 
 
-def _norm_linear(pen: Expansion) -> None:
-    x, weight, bias, residual, scale = (pen.input(i) for i in range(5))
-    attrs = pen.node.attrs
+def _norm_linear(emit: Expansion) -> None:
+    x, weight, bias, residual, scale = (emit.input(i) for i in range(5))
+    attrs = emit.node.attrs
     if scale is not None:
-        shape = (pen.spec(x).shape[-1],)
-        x = pen("rms_norm", x, scale, normalized_shape=shape, eps=attrs["eps"])
+        shape = (emit.spec(x).shape[-1],)
+        x = emit("rms_norm", x, scale, normalized_shape=shape, eps=attrs["eps"])
     if not attrs["gated"]:
-        pen.last("fused_linear", x, weight, bias, residual, act=attrs["act"])
+        emit.last("fused_linear", x, weight, bias, residual, act=attrs["act"])
         return
-    y = pen("linear", x, weight, *(() if bias is None else (bias,)))
-    size = pen.node.spec.shape[-1]
-    gate, through = pen.editor.insert(pen.node, "split", y, sizes=(size, size), dim=pen.node.spec.rank - 1)
+    y = emit("linear", x, weight, *(() if bias is None else (bias,)))
+    size = emit.node.spec.shape[-1]
+    gate, through = emit.editor.insert(emit.node, "split", y, sizes=(size, size), dim=emit.node.spec.rank - 1)
     if attrs["act"] == "silu":
-        pen.last("silu_mul", gate, through)
+        emit.last("silu_mul", gate, through)
         return
     op, numbers, more = _ACTIVATIONS.get(attrs["act"], (attrs["act"], (), {}))
-    pen.last("mul", gate if op == "none" else pen(op, gate, *numbers, **more), through)
+    emit.last("mul", gate if op == "none" else emit(op, gate, *numbers, **more), through)
 
 
-def _rope_append(pen: Expansion) -> None:
-    q, k, v, cos, sin, keys, values, places, positions = (pen.input(i) for i in range(9))
+def _rope_append(emit: Expansion) -> None:
+    q, k, v, cos, sin, keys, values, places, positions = (emit.input(i) for i in range(9))
     more = () if positions is None else (positions,)
-    turned = [pen("rope", x, cos, sin, *more, size=pen.node.attrs["size"]) for x in (q, k)]
-    made = [turned[0]]
-    for cache, new in ((keys, turned[1]), (values, v)):
-        if pen.spec(places).rank == 1:
-            made.append(pen("index_copy", cache, places, new, dim=2))
+    rotated = [emit("rope", x, cos, sin, *more, size=emit.node.attrs["size"]) for x in (q, k)]
+    results = [rotated[0]]
+    for cache, new in ((keys, rotated[1]), (values, v)):
+        if emit.spec(places).rank == 1:
+            results.append(emit("index_copy", cache, places, new, dim=2))
         else:
-            batch, heads, length, size = pen.spec(new).shape
-            at = pen("view", places, size=(pen.spec(places).shape[0], 1, length, 1))
-            at = pen("expand", at, size=(batch, heads, length, size))
-            made.append(pen("scatter", cache, at, new, dim=2))
-    for old, new in zip(pen.node.outputs, made, strict=True):
-        pen.editor.forward(old.name, new)
+            batch, heads, length, size = emit.spec(new).shape
+            at = emit("view", places, size=(emit.spec(places).shape[0], 1, length, 1))
+            at = emit("expand", at, size=(batch, heads, length, size))
+            results.append(emit("scatter", cache, at, new, dim=2))
+    for old, new in zip(emit.node.outputs, results, strict=True):
+        emit.editor.forward(old.name, new)
 
 
-def _rope_attention(pen: Expansion) -> None:
-    attrs = dict(pen.node.attrs)
-    made = pen.editor.insert(
-        pen.node, "rope_append", *(pen.input(i) for i in range(9)), size=attrs.pop("size")
+def _rope_attention(emit: Expansion) -> None:
+    attrs = dict(emit.node.attrs)
+    results = emit.editor.insert(
+        emit.node, "rope_append", *(emit.input(i) for i in range(9)), size=attrs.pop("size")
     )
-    mask = () if pen.input(9) is None else (pen.input(9),)
-    y = pen("attention", *made, *mask, **attrs)
-    for old, new in zip(pen.node.outputs, (y, *made[1:]), strict=True):
-        pen.editor.forward(old.name, new)
+    mask = () if emit.input(9) is None else (emit.input(9),)
+    y = emit("attention", *results, *mask, **attrs)
+    for old, new in zip(emit.node.outputs, (y, *results[1:]), strict=True):
+        emit.editor.forward(old.name, new)
 
 
-def _trailing(pen: Expansion) -> tuple[int, ...]:
-    rank = pen.node.spec.rank
-    return tuple(range(rank - len(pen.node.attrs["normalized_shape"]), rank))
+def _trailing(emit: Expansion) -> tuple[int, ...]:
+    rank = emit.node.spec.rank
+    return tuple(range(rank - len(emit.node.attrs["normalized_shape"]), rank))
 
 
-def _affine(pen: Expansion, y: str, weight: Any, bias: Any) -> None:
-    """Y * weight + bias in the node's place."""
+def _affine(emit: Expansion, y: str, weight: Any, bias: Any) -> None:
+    """Replace the node by ``y * weight + bias``."""
     if weight is not None and bias is not None:
-        pen.last("add", pen("mul", y, weight), bias)
+        emit.last("add", emit("mul", y, weight), bias)
     elif weight is not None or bias is not None:
-        pen.last("add" if weight is None else "mul", y, bias if weight is None else weight)
+        emit.last("add" if weight is None else "mul", y, bias if weight is None else weight)
     else:
-        pen.last("clone", y)
+        emit.last("clone", y)
 
 
-def _rms_norm(pen: Expansion) -> None:
-    x = pen.wide(0)
-    square = pen("mean", pen("mul", x, x), dim=_trailing(pen), keepdim=True)
-    root = pen("rsqrt", pen("add", square, pen.node.attrs["eps"]))
-    _affine(pen, pen("mul", x, root), pen.wide(1), None)
+def _rms_norm(emit: Expansion) -> None:
+    x = emit.wide(0)
+    square = emit("mean", emit("mul", x, x), dim=_trailing(emit), keepdim=True)
+    root = emit("rsqrt", emit("add", square, emit.node.attrs["eps"]))
+    _affine(emit, emit("mul", x, root), emit.wide(1), None)
 
 
-def _layer_norm(pen: Expansion) -> None:
-    x, dims = pen.wide(0), _trailing(pen)
-    centred = pen("sub", x, pen("mean", x, dim=dims, keepdim=True))
-    square = pen("mean", pen("mul", centred, centred), dim=dims, keepdim=True)
-    root = pen("rsqrt", pen("add", square, pen.node.attrs["eps"]))
-    _affine(pen, pen("mul", centred, root), pen.wide(1), pen.wide(2))
+def _layer_norm(emit: Expansion) -> None:
+    x, dims = emit.wide(0), _trailing(emit)
+    centred = emit("sub", x, emit("mean", x, dim=dims, keepdim=True))
+    square = emit("mean", emit("mul", centred, centred), dim=dims, keepdim=True)
+    root = emit("rsqrt", emit("add", square, emit.node.attrs["eps"]))
+    _affine(emit, emit("mul", centred, root), emit.wide(1), emit.wide(2))
 
 
-def _batch_norm(pen: Expansion) -> None:
-    spec = pen.node.spec
+def _batch_norm(emit: Expansion) -> None:
+    spec = emit.node.spec
     along = (1, spec.shape[1], *(1,) * (spec.rank - 2)) if spec.rank > 1 else spec.shape
     scale, shift, mean, var = (
-        None if pen.input(i) is None else pen("view", pen.wide(i), size=along) for i in (1, 2, 3, 4)
+        None if emit.input(i) is None else emit("view", emit.wide(i), size=along) for i in (1, 2, 3, 4)
     )
-    root = pen("rsqrt", pen("add", var, pen.node.attrs["eps"]))
-    _affine(pen, pen("mul", pen("sub", pen.wide(0), mean), root), scale, shift)
+    root = emit("rsqrt", emit("add", var, emit.node.attrs["eps"]))
+    _affine(emit, emit("mul", emit("sub", emit.wide(0), mean), root), scale, shift)
 
 
-def _group_norm(pen: Expansion) -> None:
-    spec, groups = pen.node.spec, pen.node.attrs["groups"]
-    rows = pen("view", pen.wide(0), size=(spec.shape[0], groups, -1))
-    size = pen.spec(rows).shape[-1]
-    y = pen(
-        "view", pen("layer_norm", rows, normalized_shape=(size,), eps=pen.node.attrs["eps"]), size=spec.shape
+def _group_norm(emit: Expansion) -> None:
+    spec, groups = emit.node.spec, emit.node.attrs["groups"]
+    rows = emit("view", emit.wide(0), size=(spec.shape[0], groups, -1))
+    size = emit.spec(rows).shape[-1]
+    y = emit(
+        "view",
+        emit("layer_norm", rows, normalized_shape=(size,), eps=emit.node.attrs["eps"]),
+        size=spec.shape,
     )
     along = (spec.shape[1], *(1,) * (spec.rank - 2))
-    weight, bias = (None if pen.input(i) is None else pen("view", pen.wide(i), size=along) for i in (1, 2))
-    _affine(pen, y, weight, bias)
+    weight, bias = (None if emit.input(i) is None else emit("view", emit.wide(i), size=along) for i in (1, 2))
+    _affine(emit, y, weight, bias)
 
 
-def _softmax(pen: Expansion) -> None:
-    dim = pen.node.attrs["dim"]
-    x = pen.wide(0)
-    x = x if pen.node.attrs["dtype"] is None else pen("cast", x, dtype=pen.node.attrs["dtype"])
-    power = pen("exp", pen("sub", x, pen("amax", x, dim=dim, keepdim=True)))
-    pen.last("div", power, pen("sum", power, dim=dim, keepdim=True))
+def _softmax(emit: Expansion) -> None:
+    dim = emit.node.attrs["dim"]
+    x = emit.wide(0)
+    x = x if emit.node.attrs["dtype"] is None else emit("cast", x, dtype=emit.node.attrs["dtype"])
+    power = emit("exp", emit("sub", x, emit("amax", x, dim=dim, keepdim=True)))
+    emit.last("div", power, emit("sum", power, dim=dim, keepdim=True))
 
 
-def _log_softmax(pen: Expansion) -> None:
-    dim = pen.node.attrs["dim"]
-    x = pen.wide(0)
-    x = x if pen.node.attrs["dtype"] is None else pen("cast", x, dtype=pen.node.attrs["dtype"])
-    centred = pen("sub", x, pen("amax", x, dim=dim, keepdim=True))
-    pen.last("sub", centred, pen("log", pen("sum", pen("exp", centred), dim=dim, keepdim=True)))
+def _log_softmax(emit: Expansion) -> None:
+    dim = emit.node.attrs["dim"]
+    x = emit.wide(0)
+    x = x if emit.node.attrs["dtype"] is None else emit("cast", x, dtype=emit.node.attrs["dtype"])
+    centred = emit("sub", x, emit("amax", x, dim=dim, keepdim=True))
+    emit.last("sub", centred, emit("log", emit("sum", emit("exp", centred), dim=dim, keepdim=True)))
 
 
-def _var(pen: Expansion) -> None:
-    dims, attrs = pen.node.attrs["dim"], pen.node.attrs
-    x = pen.wide(0)
-    count = math.prod(int(pen.spec(x).shape[d]) for d in dims)
-    centred = pen("sub", x, pen("mean", x, dim=dims, keepdim=True))
-    total = pen("sum", pen("mul", centred, centred), dim=dims, keepdim=attrs["keepdim"])
+def _var(emit: Expansion) -> None:
+    dims, attrs = emit.node.attrs["dim"], emit.node.attrs
+    x = emit.wide(0)
+    count = math.prod(int(emit.spec(x).shape[d]) for d in dims)
+    centred = emit("sub", x, emit("mean", x, dim=dims, keepdim=True))
+    total = emit("sum", emit("mul", centred, centred), dim=dims, keepdim=attrs["keepdim"])
     left = max(count - attrs["correction"], 0.0)
-    pen.last("div", total, left)
+    emit.last("div", total, left)
 
 
-def _attention(pen: Expansion) -> None:
-    """Without cap and causal mask, which need kernels of their own; keys of groups are repeated for every head."""
-    q, k, v, mask = (pen.wide(i) for i in range(4))
-    attrs = pen.node.attrs
+def _attention(emit: Expansion) -> None:
+    """Expand attention without softcap and causal mask, which need kernels. Keys of grouped heads are repeated."""
+    q, k, v, mask = (emit.wide(i) for i in range(4))
+    attrs = emit.node.attrs
     if attrs["causal"] or attrs["softcap"]:
         return
-    heads, groups = pen.spec(q).shape[1], pen.spec(k).shape[1]
+    heads, groups = emit.spec(q).shape[1], emit.spec(k).shape[1]
     if heads != groups:
         if not (isinstance(heads, int) and isinstance(groups, int)):
             return
-        k, v = (_repeated(pen, x, heads // groups) for x in (k, v))
-    scale = attrs["scale"] if attrs["scale"] is not None else 1 / math.sqrt(int(pen.spec(q).shape[3]))  # type: ignore[arg-type]
-    scores = pen("mul", pen("matmul", q, pen("permute", k, dims=(0, 1, 3, 2))), scale)
+        k, v = (_repeated(emit, x, heads // groups) for x in (k, v))
+    scale = attrs["scale"] if attrs["scale"] is not None else 1 / math.sqrt(int(emit.spec(q).shape[3]))  # type: ignore[arg-type]
+    scores = emit("mul", emit("matmul", q, emit("permute", k, dims=(0, 1, 3, 2))), scale)
     if mask is not None:
-        hides = pen.spec(mask).dtype is DType.BOOL
-        scores = pen("where", mask, scores, -math.inf) if hides else pen("add", scores, mask)
-    weights = pen("softmax", scores, dim=3)
-    if mask is not None:  # a row that sees nothing gives 0
-        weights = pen("where", pen("isnan", weights), 0.0, weights)
-    pen.last("matmul", weights, v)
+        hides = emit.spec(mask).dtype is DType.BOOL
+        scores = emit("where", mask, scores, -math.inf) if hides else emit("add", scores, mask)
+    weights = emit("softmax", scores, dim=3)
+    if mask is not None:  # a fully masked row gives 0
+        weights = emit("where", emit("isnan", weights), 0.0, weights)
+    emit.last("matmul", weights, v)
 
 
-def _repeated(pen: Expansion, x: str, times: int) -> str:
-    """[batch, heads, length, size] with each head so many times."""
-    batch, heads, length, size = pen.spec(x).shape
-    each = pen("unsqueeze", x, dims=(2,))
-    each = pen("expand", each, size=(batch, heads, times, length, size))
-    return pen("view", each, size=(batch, heads * times, length, size))
+def _repeated(emit: Expansion, x: str, times: int) -> str:
+    """Return [batch, heads, length, size] with each head repeated."""
+    batch, heads, length, size = emit.spec(x).shape
+    each = emit("unsqueeze", x, dims=(2,))
+    each = emit("expand", each, size=(batch, heads, times, length, size))
+    return emit("view", each, size=(batch, heads * times, length, size))
 
 
-def _rope(pen: Expansion) -> None:
-    """In halves of the whole last dim, by tables that each position names or that are there for each place."""
-    attrs, x, spec = pen.node.attrs, pen.wide(0), pen.node.spec
+def _rope(emit: Expansion) -> None:
+    """Expand rope in halves of the whole last dim, with tables by position or per place."""
+    attrs, x, spec = emit.node.attrs, emit.wide(0), emit.node.spec
     size = spec.shape[-1]
     if attrs["interleaved"] or spec.rank != 4 or attrs["size"] not in (0, size) or not isinstance(size, int):
         return
     tables = []
     for i in (1, 2):
-        table = pen.wide(i)
-        if pen.input(3) is not None:
-            table = pen("embedding", table, pen.input(3))
-        if pen.spec(table).rank == 3:
-            table = pen("unsqueeze", table, dims=(1,))
-        tables.append(pen("cat", table, table, dim=pen.spec(table).rank - 1))
-    low = pen("slice", x, dim=3, start=0, end=size // 2)
-    high = pen("slice", x, dim=3, start=size // 2, end=size)
-    turned = pen("cat", pen("neg", high), low, dim=3)
-    pen.last("add", pen("mul", x, tables[0]), pen("mul", turned, tables[1]))
+        table = emit.wide(i)
+        if emit.input(3) is not None:
+            table = emit("embedding", table, emit.input(3))
+        if emit.spec(table).rank == 3:
+            table = emit("unsqueeze", table, dims=(1,))
+        tables.append(emit("cat", table, table, dim=emit.spec(table).rank - 1))
+    low = emit("slice", x, dim=3, start=0, end=size // 2)
+    high = emit("slice", x, dim=3, start=size // 2, end=size)
+    turned = emit("cat", emit("neg", high), low, dim=3)
+    emit.last("add", emit("mul", x, tables[0]), emit("mul", turned, tables[1]))
 
 
 EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
@@ -259,8 +261,8 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "fused_convolution": _with_epilogue("convolution"),
     "linear": _linear,
     "addmm": _addmm,
-    "mm": lambda pen: pen.last("matmul", pen.input(0), pen.input(1)),
-    "bmm": lambda pen: pen.last("matmul", pen.input(0), pen.input(1)),
+    "mm": lambda emit: emit.last("matmul", emit.input(0), emit.input(1)),
+    "bmm": lambda emit: emit.last("matmul", emit.input(0), emit.input(1)),
     "silu_mul": _silu_mul,
     "norm_linear": _norm_linear,
     "rope_append": _rope_append,
@@ -278,6 +280,6 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "gru": expand_recurrent,
     "lstm": expand_recurrent,
 }
-"""How ops are written out."""
+"""Op -> its expansion."""
 _SEVERAL = frozenset(["rope_append", "rope_attention", "rnn", "gru", "lstm"])
-"""Those with several results."""
+"""Ops with several results."""

@@ -1,8 +1,9 @@
-"""fold_batch_norm: a batch norm by given statistics is a scale and a shift per channel.
+"""fold_batch_norm: replace batch norms with known statistics, which are a scale and a shift per channel.
 
-After a convolution or linear layer that nothing else reads, both go into its weight and bias (``fold_batch_norm``); so they do before such
-a layer, if it pads nothing: zeros at a border have no shift. Any other batch norm becomes a multiplication and an addition with known operands, which pointwise fusion takes on (``split_batch_norm``). The arithmetic on
-weights stays in the graph as nodes on known values: the compiler makes recipes of it.
+``run`` folds both into the weight and bias of a convolution or linear layer before the norm, if nothing else reads that layer, or
+of such a layer after the norm, if that layer has no padding (padded zeros would get no shift). ``split`` replaces every other batch norm by a
+multiplication and an addition with known operands, which pointwise fusion can use. The arithmetic on weights stays in the graph as
+nodes on known values, from which the compiler makes recipes.
 
     y = (x - mean) * s + shift,  s = scale * rsqrt(var + eps)          (Ioffe and Szegedy 2015)
 """
@@ -14,21 +15,21 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from ..types import DType
-from .context import Context
-from .known import known_values
+from ._lib.known import known_values
+from .context import PassContext
 
 __all__ = ["run", "split"]
 
 _LAYERS = frozenset(["convolution", "linear"])
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph with batch norms in the weights of the layers before them, where their statistics are known."""
-    context = context or Context()
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph with batch norms folded into adjacent layers, if their statistics are known."""
+    context = context or PassContext()
     known = known_values(graph)
 
     def layer_before(norm: Node) -> Node | None:
-        """The layer that takes on a norm of its results."""
+        """Return the layer that a norm of its results is folded into."""
         layer = graph.producer(str(norm.inputs[0]))
         if layer is None or layer.op not in _LAYERS or graph.only_user(layer.name) is None:
             return None
@@ -51,8 +52,8 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
     return graph.rewrite(rule)
 
 
-def split(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph with every other batch norm of known statistics as a multiplication and an addition."""
+def split(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph with every other batch norm of known statistics as a multiplication and an addition."""
     known = known_values(graph)
 
     def rule(editor: Editor, node: Node) -> None:
@@ -71,14 +72,14 @@ def _fits(node: Node, known: frozenset[str]) -> bool:
 
 
 def _pads_nothing(node: Node) -> bool:
-    """A layer every one of whose products meets the norm's results: each channel's shift then adds the same everywhere."""
+    """Return whether the layer has no padding, so that each channel's shift adds the same everywhere."""
     if node.op == "linear":
-        return node.spec.rank == 2  # its last dim is the channels'
+        return node.spec.rank == 2  # its last dim is the channel dim
     return node.op == "convolution" and not node.attrs["transposed"] and not any(node.attrs["padding"])
 
 
 def _factors(editor: Editor, node: Node, norm: Node | None = None) -> tuple[str, Any, Any, str]:
-    """s, the norm's own shift (or None), the mean, and s's dtype name: all [C], in float32 at least. ``node``: before which they stand."""
+    """Return s, the norm's shift (or None), the mean, and s's dtype name: all [C], in float32 at least. ``node``: insertion point."""
     norm = norm or node
     scale, shift, mean, var = norm.inputs[1:]
     wide = "float64" if editor.values[str(var)].spec.dtype is DType.FLOAT64 else "float32"  # type: ignore[union-attr]
@@ -92,7 +93,7 @@ def _factors(editor: Editor, node: Node, norm: Node | None = None) -> tuple[str,
 
 
 def _as(editor: Editor, at: Node, value: Any, dtype: str) -> Any:
-    """The value in a dtype; absent ones stay absent."""
+    """Return the value in a dtype; absent ones stay absent."""
     spec = None if value is None else editor.values[value].spec
     if spec is None or spec.dtype.value == dtype:
         return value
@@ -100,27 +101,31 @@ def _as(editor: Editor, at: Node, value: Any, dtype: str) -> Any:
 
 
 def _into_layer(editor: Editor, layer: Node, original: Node, node: Node) -> None:
-    """conv(x, w, b) then the norm: conv(x, w*s, (b - mean)*s + shift)."""
+    """Replace norm(conv(x, w, b)) by conv(x, w*s, (b - mean)*s + shift)."""
     s, shift, mean, wide = _factors(editor, node)
     x, weight, bias = (*layer.inputs, *[None] * (3 - len(layer.inputs)))[:3]
-    kept = editor.values[str(weight)].spec
-    assert kept is not None
+    weight_spec = editor.values[str(weight)].spec
+    assert weight_spec is not None
     scaled = _scaled(editor, node, layer, _as(editor, node, weight, wide), s)
     off = _as(editor, node, bias, wide)
     off = editor.insert(node, "neg", mean) if off is None else editor.insert(node, "sub", off, mean)
     off = editor.insert(node, "mul", off, s, name="bn_bias")
     if shift is not None:
         off = editor.insert(node, "add", off, shift, name="bn_bias")
-    operands = (x, _as(editor, node, scaled, kept.dtype.value), _as(editor, node, off, kept.dtype.value))
+    operands = (
+        x,
+        _as(editor, node, scaled, weight_spec.dtype.value),
+        _as(editor, node, off, weight_spec.dtype.value),
+    )
     editor.replace(node, layer.op, *operands, absorbs=[original], **layer.attrs)
 
 
 def _into_next(editor: Editor, norm: Node, layer: Node) -> None:
-    """The norm then conv(x, w, b): conv(x, w*s, b + sum of w * (shift - mean*s)), s and shift along the input channels."""
+    """Replace conv(norm(x), w, b) by conv(x, w*s, b + sum of w * (shift - mean*s)), with s and shift along the input channels."""
     s, shift, mean, wide = _factors(editor, layer, norm)
     weight, bias = (*layer.inputs, None)[1:3]
-    kept = editor.values[str(weight)].spec
-    assert kept is not None
+    weight_spec = editor.values[str(weight)].spec
+    assert weight_spec is not None
     off = editor.insert(layer, "mul", mean, s, name="bn_shift")
     off = (
         editor.insert(layer, "neg", off)
@@ -128,7 +133,7 @@ def _into_next(editor: Editor, norm: Node, layer: Node) -> None:
         else editor.insert(layer, "sub", shift, off, name="bn_shift")
     )
     groups = layer.attrs.get("groups", 1)
-    sizes = [d for d in kept.shape if isinstance(d, int)]  # all of them: a weight is static
+    sizes = [d for d in weight_spec.shape if isinstance(d, int)]  # complete, since a weight is static
     filters, channels, *taps = sizes
     split = (groups, filters // groups, channels, *taps)
     along = (groups, 1, channels, *(1 for _ in taps))
@@ -136,23 +141,23 @@ def _into_next(editor: Editor, norm: Node, layer: Node) -> None:
     by_group = editor.insert(layer, "view", wide_weight, size=split)
     factor, shifts = (editor.insert(layer, "view", v, size=along) for v in (s, off))
     scaled = editor.insert(layer, "mul", by_group, factor, name="bn_weight")
-    scaled = editor.insert(layer, "view", scaled, size=kept.shape)
+    scaled = editor.insert(layer, "view", scaled, size=weight_spec.shape)
     shifted = editor.insert(layer, "mul", by_group, shifts)
     flat = editor.insert(layer, "view", shifted, size=(filters, math.prod(sizes[1:])))
     total = editor.insert(layer, "sum", flat, dim=[1], name="bn_bias")
     if bias is not None:
         total = editor.insert(layer, "add", _as(editor, layer, bias, wide), total, name="bn_bias")
-    operands = [_as(editor, layer, v, kept.dtype.value) for v in (scaled, total)]
+    operands = [_as(editor, layer, v, weight_spec.dtype.value) for v in (scaled, total)]
     editor.replace(layer, layer.op, norm.inputs[0], *operands, absorbs=[norm], **layer.attrs)
 
 
 def _scaled(editor: Editor, at: Node, layer: Node, weight: str, s: str) -> str:
-    """The weight times s along its output channels."""
+    """Return the weight times s along its output channels."""
     spec = editor.values[weight].spec
     assert spec is not None
     if (
         layer.op == "convolution" and layer.attrs["transposed"]
-    ):  # [in, out/groups, kernel...]: out counts group by group
+    ):  # [in, out/groups, kernel...]: output channels are ordered by group
         groups, rest = layer.attrs["groups"], (1,) * (spec.rank - 2)
         per = spec.shape[1]
         split = (groups, spec.shape[0] // groups, per, *spec.shape[2:])
@@ -167,7 +172,7 @@ def _scaled(editor: Editor, at: Node, layer: Node, weight: str, s: str) -> str:
 
 
 def _scale_and_shift(editor: Editor, node: Node) -> None:
-    """X * s + (shift - mean * s), per channel."""
+    """Replace the norm by ``x * s + (shift - mean * s)``, per channel."""
     s, shift, mean, wide = _factors(editor, node)
     off = editor.insert(node, "mul", mean, s, name="bn_shift")
     off = (

@@ -1,7 +1,7 @@
-"""fold_constants: nodes that read constants alone become constants, computed by the interpreter.
+"""fold_constants: replace nodes that read only constants by constants, computed by the interpreter.
 
-What reads weights stays: the compiler turns such subgraphs into recipes that run when weights are loaded. A constant is not
-made larger than what it is made of: a broadcast number costs nothing, a broadcast tensor is memory to read.
+Nodes that read weights stay: the compiler turns such subgraphs into recipes that run when weights are loaded. A constant does not
+grow beyond its operands: a broadcast number is free, a broadcast tensor is memory traffic.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ..errors import IrError
 from ..ir import MAX_CONST_ELEMENTS, OPS, Const, Editor, Graph, Node
 from ..ir.interp import evaluate
 from ..types import DType
-from .context import Context
-from .known import elements
+from ._lib.known import elements
+from .context import PassContext
 
 __all__ = ["run"]
 
 _GROWS = frozenset(["expand", "repeat", "full"])
-_FREE = 64  # elements that a constant may always have
+_ALWAYS_ALLOWED = 64  # elements that a constant may have in any case
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph with every foldable node folded, results of folding included."""
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph with every foldable node folded, including results of folding."""
     known: dict[str, NDArray[Any]] = {}
 
     def rule(editor: Editor, node: Node) -> None:
@@ -38,7 +38,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
             return
         try:
             results = evaluate(node, known)
-        except IrError:  # an index outside its dim: it is the run's to say so
+        except IrError:  # an index out of range, which is reported at run time
             return
         for value, array in zip(node.outputs, results, strict=True):
             known[value.name] = array
@@ -46,20 +46,20 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
             editor.replace(node, "constant", value=Const(results[0]))
             return
         for value, array in zip(node.outputs, results, strict=True):
-            made = editor.insert(node, "constant", value=Const(array), name=value.name)
-            known[made] = array  # what reads it reads the new name
-            editor.forward(value.name, made)
+            constant = editor.insert(node, "constant", value=Const(array), name=value.name)
+            known[constant] = array  # its readers use the new name
+            editor.forward(value.name, constant)
 
     return graph.rewrite(rule)
 
 
 def _foldable(node: Node, known: Mapping[str, object]) -> bool:
-    row = OPS[node.op]
-    if node.op in ("opaque", "fused") or row.random or row.data_dependent:
+    op = OPS[node.op]
+    if node.op in ("opaque", "fused") or op.random or op.data_dependent:
         return False
     if any(v not in known for v in node.values):
         return False
-    most = _FREE if node.op in _GROWS else MAX_CONST_ELEMENTS
+    most = _ALWAYS_ALLOWED if node.op in _GROWS else MAX_CONST_ELEMENTS
     for value in node.outputs:
         size = elements(value.spec)
         if size is None or size > most or (value.spec is not None and value.spec.dtype is DType.STRING):

@@ -1,6 +1,6 @@
-"""fuse_conv: a convolution with what follows it at once: bias, residual addition, activation.
+"""fuse_conv: fuse a convolution with the bias, residual addition and activation that follow it.
 
-Of two convolutions that one addition joins, the later takes it: the earlier one's result is there by then.
+If an addition joins two convolutions, the later one takes it: the result of the earlier one exists by then.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import Editor, Graph, Node
-from .context import Context
-from .epilogue import Epilogue, grow
-from .known import known_values
+from ._lib.epilogue import combined_bias, find_groups
+from ._lib.known import known_values
+from .context import PassContext
 
-__all__ = ["combined_bias", "run"]
+__all__ = ["run"]
 
 _OPS = frozenset(["convolution"])
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph with fused_convolution nodes; a convolution that nothing can follow stays."""
-    context = context or Context()
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph with fused_convolution nodes."""
+    context = context or PassContext()
     known = known_values(graph)
     fused = find_groups(graph, known, context, _OPS, lambda node: 1)
 
@@ -40,57 +40,3 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
         editor.replace(node, "fused_convolution", *operands, absorbs=absorbed, **layer.attrs, act=group.act)
 
     return graph.rewrite(rule)
-
-
-def find_groups(
-    graph: Graph, known: frozenset[str], context: Context, ops: frozenset[str], channel: Any
-) -> dict[str, Epilogue]:
-    """Layers with their epilogues, by the name of the last member; layers without one are left out."""
-    taken: set[str] = set()
-    groups: dict[str, Epilogue] = {}
-
-    def rival(layer: Node, add: Node) -> bool:
-        return _leave_to_other(graph, layer, add, ops)
-
-    for node in graph.nodes:
-        if node.op not in ops or node.name in taken:
-            continue
-        group = grow(graph, node, known, channel(node), taken, context.may_fuse, rival)
-        if len(group.members) > 1:
-            taken.update(n.name for n in group.members)
-            groups[group.root.name] = group
-    return groups
-
-
-def _leave_to_other(graph: Graph, layer: Node, add: Node, ops: frozenset[str]) -> bool:
-    """Whether the other operand of an addition comes from a later layer of the kind (over its bias) that could take it as well."""
-    for operand in add.values:
-        node = graph.producer(operand)
-        while node is not None and node.op == "add" and graph.only_user(node.name) is not None:
-            nodes = [n for n in (graph.producer(i) for i in node.values) if n is not None and n.op in ops]
-            node = nodes[0] if nodes else None
-        if (
-            node is None
-            or node.op not in ops
-            or node.name == layer.name
-            or graph.only_user(node.name) is None
-        ):
-            continue
-        if graph.position[node.name] > graph.position[layer.name]:
-            return True
-    return False
-
-
-def combined_bias(editor: Editor, at: Node, bias: Any, more: list[str], channels: Any) -> Any:
-    """One bias [C] of all that are added per channel; None when there is none."""
-    for other in more:
-        spec = editor.values[other].spec
-        assert spec is not None
-        flat = other
-        if spec.shape != (channels,):
-            size = next((d for d in spec.shape if d != 1), 1)
-            flat = editor.insert(at, "view", other, size=(size,))
-            if size != channels:
-                flat = editor.insert(at, "expand", flat, size=(channels,))
-        bias = flat if bias is None else editor.insert(at, "add", bias, flat, name="bias")
-    return bias

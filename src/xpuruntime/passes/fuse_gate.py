@@ -1,31 +1,22 @@
-"""fuse_gate: a linear layer whose two halves are a gate and what it lets through, with the gating at once.
+"""fuse_gate: fuse a linear layer with the gating of its two halves.
 
     silu_mul(*split(linear(x, cat(gate, up))))  ->  norm_linear(x, cat(gate, up), gated)
 
-For few rows (decoding): there, results that go to memory and come back cost a launch each; with many rows the plain product may go by faster kernels.
+Only for few rows (decoding), where each intermediate result costs a launch. With many rows, faster kernels compute the plain product.
 """
 
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from .context import Context
-from .known import elements, known_values
+from ._lib.known import few_rows, known_values
+from .context import PassContext
 
-__all__ = ["few_rows", "run"]
-
-
-def few_rows(node: Node, most: int) -> bool:
-    """Whether a layer's result has so few rows of floats."""
-    spec = node.outputs[0].spec
-    count, width = elements(spec), spec.shape[-1] if spec is not None and spec.rank else 0
-    if spec is None or not count or not isinstance(width, int) or not spec.dtype.is_float:
-        return False
-    return count // width <= most
+__all__ = ["run"]
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph with gated layers."""
-    context = context or Context()
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph with gated layers."""
+    context = context or PassContext()
     if not context.has_kernel("norm_linear"):
         return graph
     known = known_values(graph)
@@ -47,9 +38,9 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
         sizes, last = split.attrs["sizes"], layer.spec.rank - 1
         whole = len(sizes) == 2 and sizes[0] == sizes[1] and split.attrs["dim"] == last
         alone = all(len(graph.users(v.name)) == 1 for v in (*split.outputs, *layer.outputs))
-        kept = {v.name for v in (*split.outputs, *layer.outputs)} & set(graph.kept)
+        outputs = {v.name for v in (*split.outputs, *layer.outputs)} & set(graph.kept)
         members = (layer, split, node)
-        free = whole and alone and not kept and context.may_fuse(graph, members)
+        free = whole and alone and not outputs and context.may_fuse(graph, members)
         if free and context.may_become("norm_linear", graph, members):
             now = editor.current(layer)
             editor.replace(node, "norm_linear", *now.inputs, act="silu", gated=True, absorbs=(layer, split))

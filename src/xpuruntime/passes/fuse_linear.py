@@ -1,7 +1,7 @@
-"""fuse_linear: products with a known matrix become ``linear``, then take bias, residual and activation as fuse_conv does.
+"""fuse_linear: turn products with a known matrix into ``linear``, then fuse bias, residual and activation as fuse_conv does.
 
-``mm``, ``matmul`` and ``addmm`` read the matrix as [in, out], ``linear`` as [out, in]: a permute on known values stands between, which the
-compiler turns into a recipe; one that stands there already cancels.
+``mm``, ``matmul`` and ``addmm`` read the matrix as [in, out], ``linear`` as [out, in]. The pass inserts a permute on known values,
+which the compiler turns into a recipe. A permute that exists already cancels.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import Editor, Graph, Node
-from .context import Context
-from .fuse_conv import combined_bias, find_groups
-from .known import known_values
+from ._lib.epilogue import combined_bias, find_groups
+from ._lib.known import known_values
+from .context import PassContext
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph with linear and fused_linear nodes."""
-    context = context or Context()
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph with linear and fused_linear nodes."""
+    context = context or PassContext()
     return _with_epilogues(_as_linear(graph), context)
 
 
@@ -55,15 +55,15 @@ def _as_linear(graph: Graph) -> Graph:
 
 
 def _transposed(editor: Editor, graph: Graph, at: Node, weight: str) -> str:
-    """The known matrix with its dims changed places."""
+    """Return the transpose of the known matrix."""
     maker = graph.producer(weight)
     if maker is not None and maker.op == "permute" and maker.attrs["dims"] == (1, 0):
         return str(maker.inputs[0])
-    made: str = editor.insert(at, "permute", weight, dims=(1, 0))
-    return made
+    permuted: str = editor.insert(at, "permute", weight, dims=(1, 0))
+    return permuted
 
 
-def _with_epilogues(graph: Graph, context: Context) -> Graph:
+def _with_epilogues(graph: Graph, context: PassContext) -> Graph:
     known = known_values(graph)
     fused = find_groups(graph, known, context, frozenset(["linear"]), lambda node: node.spec.rank - 1)
 

@@ -1,23 +1,22 @@
-"""fuse_norm_linear: an RMS norm and the one linear layer that reads it, at once.
+"""fuse_norm_linear: fuse an RMS norm into the one linear layer that reads it.
 
-For few rows: every thread that computes a part of the layer makes the normed rows again, which costs less than a launch and a trip to memory.
+Only for few rows: each thread of the layer recomputes the normalized rows, which is cheaper than a launch and a round trip to memory.
 """
 
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from .context import Context
-from .fuse_gate import few_rows
-from .known import known_values
+from ._lib.known import few_rows, known_values
+from .context import PassContext
 
 __all__ = ["run"]
 
 _LAYERS = frozenset(["linear", "fused_linear", "norm_linear"])
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph with norms in the layers that follow them."""
-    context = context or Context()
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph with norms fused into the layers after them."""
+    context = context or PassContext()
     if not context.has_kernel("norm_linear"):
         return graph
     known = known_values(graph)
@@ -51,7 +50,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
 
 
 def _before(graph: Graph, layer: Node) -> tuple[Node | None, list[Node]]:
-    """The norm whose result a layer reads, over views that keep its rows, each read by nothing else."""
+    """Return the norm that a layer reads, and the views between them; all keep the rows and have one reader."""
     views: list[Node] = []
     value = str(layer.inputs[0])
     while True:

@@ -1,12 +1,13 @@
-"""fuse_pointwise: chains and bushes of elementwise nodes become one ``fused`` node, so that values between them never reach memory.
+"""fuse_pointwise: fuse connected elementwise nodes into one ``fused`` node, so that intermediate values never reach memory.
 
-A group lies along one space: the shape of its elementwise members. Smaller operands broadcast from outside and are never computed again per
-element; a value that others read too becomes one more output. So a group reads and writes no more than its members did, and computes
-nothing twice. A group stays convex: no path leaves it and comes back.
+A group has one iteration space: the shape of its elementwise members. Smaller operands are broadcast from outside and are never
+recomputed per element; a value with other readers becomes another output. So a group reads and writes no more than its members did,
+and computes nothing twice. A group is convex: no path leaves it and returns.
 
-Work on rows joins where one kernel can hold it: reductions that keep their dims, softmax and norms over the last dims of values of up to three
-dims, all over the same dims, with what is elementwise before, between (one value per row) and after them. ``ROW_OPS`` is the table. Values
-of four dims stay apart from rows: in convolutional networks they lie channels-last, and bodies of elementwise ops alone follow any layout.
+Row ops join a group if one kernel can hold it: reductions that keep their dims, softmax and norms over the last dims of values of up
+to three dims, all over the same dims, with elementwise nodes before, between (one value per row) and after them. ``ROW_OPS`` lists
+them. Values of four dims do not join row ops: in convolutional networks they are channels-last, and purely elementwise bodies support
+any layout.
 """
 
 from __future__ import annotations
@@ -17,16 +18,25 @@ from dataclasses import dataclass
 from ..ir import OPS, Attrs, Graph, Node, Value, body_of
 from ..ir.rewrite import ordered, sources_of
 from ..types import DimLike, DType
-from .context import Context
-from .known import known_values
+from ._lib.known import known_values
+from .context import PassContext
 
-__all__ = ["MOST_MEMBERS", "MOST_OPERANDS", "MOST_ROW_OPS", "ROW_OPS", "TYPES", "Space", "run", "space_of"]
+__all__ = [
+    "MAX_MEMBERS",
+    "MAX_OPERANDS",
+    "MAX_ROW_OPS",
+    "ROW_OPS",
+    "TYPES",
+    "IterationSpace",
+    "iteration_space",
+    "run",
+]
 
-MOST_MEMBERS, MOST_OPERANDS, MOST_ROW_OPS = 64, 16, 2
-"""Limits of a group: a kernel holds all values of a body in registers, has an argument per operand, and passes over a row per row op."""
+MAX_MEMBERS, MAX_OPERANDS, MAX_ROW_OPS = 64, 16, 2
+"""Limits of a group: a kernel holds all values of a body in registers, has an argument per operand, and makes a pass over a row per row op."""
 
 ROW_OPS = frozenset(["sum", "mean", "amax", "amin", "softmax", "log_softmax", "layer_norm", "rms_norm"])
-"""Ops over rows that a body may hold."""
+"""Row ops that a body may contain."""
 
 TYPES = frozenset(
     [
@@ -49,33 +59,33 @@ TYPES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
-    """What a group runs over: the full shape, and the dims that its row ops reduce (none: elementwise work alone)."""
+class IterationSpace:
+    """The iteration space of a group: the full shape, and the dims that its row ops reduce (none: elementwise only)."""
 
     shape: tuple[DimLike, ...]
     reduced: tuple[int, ...] = ()
 
     @property
     def per_row(self) -> tuple[DimLike, ...]:
-        """The shape of values of which each row has one."""
+        """Return the shape of values with one element per row."""
         return tuple(1 if d in self.reduced else n for d, n in enumerate(self.shape))
 
 
-def space_of(graph: Graph, node: Node) -> Space | None:
-    """The space of a node by itself; None when no body may hold it."""
-    row = OPS[node.op]
+def iteration_space(graph: Graph, node: Node) -> IterationSpace | None:
+    """Return the iteration space of a node; None if no body may contain it."""
+    op = OPS[node.op]
     specs = [graph.values[v].spec for v in node.values] + [v.spec for v in node.outputs]
     if len(node.outputs) != 1 or any(s is None or s.dtype not in TYPES for s in specs):
         return None
-    if row.pointwise and not row.random:
-        return Space(node.spec.shape)
+    if op.pointwise and not op.random:
+        return IterationSpace(node.spec.shape)
     if node.op not in ROW_OPS or not isinstance(node.inputs[0], str):
         return None
     x = graph.spec(node.inputs[0])
     dims = _reduced(node, x.rank)
     last = tuple(range(x.rank - len(dims), x.rank))
     whole = x.dtype.is_float and x.rank <= 3 and dims and dims == last
-    return Space(x.shape, dims) if whole and node.spec.rank == x.rank else None
+    return IterationSpace(x.shape, dims) if whole and node.spec.rank == x.rank else None
 
 
 def _reduced(node: Node, rank: int) -> tuple[int, ...]:
@@ -85,39 +95,39 @@ def _reduced(node: Node, rank: int) -> tuple[int, ...]:
     return (dims,) if isinstance(dims, int) else tuple(sorted(dims))
 
 
-def _joined(a: Space, b: Space) -> Space | None:
-    """The space of a group and a node after it, together; None when they do not fit."""
+def _joined(a: IterationSpace, b: IterationSpace) -> IterationSpace | None:
+    """Return the joint iteration space of a group and a node after it; None if they do not match."""
     if a.shape == b.shape and (not a.reduced or not b.reduced or a.reduced == b.reduced):
-        return Space(a.shape, a.reduced or b.reduced)
+        return IterationSpace(a.shape, a.reduced or b.reduced)
     if a.reduced and not b.reduced and b.shape == a.per_row:  # one value per row, computed once per row
         return a
     return None
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph with fused nodes in place of groups of two or more."""
-    groups = _Groups(graph, context or Context())
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph with fused nodes in place of groups of two or more."""
+    groups = _FusionGroups(graph, context or PassContext())
     for node in graph.nodes:
         groups.visit(node)
     bodies = [members for members in groups.members.values() if len(members) > 1]
     return _replaced(graph, bodies) if bodies else graph
 
 
-class _Groups:
-    """Units of a contracted graph: every node is one, and groups grow by taking in units that share an edge."""
+class _FusionGroups:
+    """Units of a contracted graph: every node is one, and groups grow by merging units that share an edge."""
 
-    def __init__(self, graph: Graph, context: Context) -> None:
+    def __init__(self, graph: Graph, context: PassContext) -> None:
         self.graph, self.context = graph, context
         self.known = known_values(graph)
-        self.unit: dict[str, str] = {}  # value -> the unit that makes it
+        self.unit: dict[str, str] = {}  # value -> the unit that produces it
         self.members: dict[str, list[Node]] = {}
         self.reads: dict[str, set[str]] = {}  # unit -> units that it reads
         self.readers: dict[str, set[str]] = {}  # unit -> units that read it
-        self.level: dict[str, int] = {}  # of units: above that of all that they read
-        self.spaces: dict[str, Space] = {}  # of units that may grow
+        self.level: dict[str, int] = {}  # of units: higher than those of all units that they read
+        self.spaces: dict[str, IterationSpace] = {}  # of units that may grow
 
     def visit(self, node: Node) -> None:
-        """Make the node a unit, and join it with those of its producers that it may join."""
+        """Make the node a unit, and merge it with its producers where possible."""
         name = node.name
         self.members[name] = [node]
         self.reads[name] = {self.unit[v] for v in node.values if v in self.unit}
@@ -126,7 +136,7 @@ class _Groups:
             self.readers[unit].add(name)
         self.level[name] = self._lowest(name)
         self.unit.update((v.name, name) for v in node.outputs)
-        space = None if name in self.known else space_of(self.graph, node)
+        space = None if name in self.known else iteration_space(self.graph, node)
         if space is None:
             return
         self.spaces[name] = space
@@ -139,26 +149,26 @@ class _Groups:
             ):
                 self.join(producer, here, joined)
 
-    def fits(self, a: str, b: str) -> Space | None:
-        """The space of two units as one; None when they may not become one."""
+    def fits(self, a: str, b: str) -> IterationSpace | None:
+        """Return the iteration space of two units as one; None if they may not merge."""
         both = [*self.members[a], *self.members[b]]
         space = _joined(self.spaces[a], self.spaces[b])
         if space is None or (space.reduced and len(space.shape) > 3):
             return None
-        if len(both) > MOST_MEMBERS or len(_operands(both)) > MOST_OPERANDS:
+        if len(both) > MAX_MEMBERS or len(_operands(both)) > MAX_OPERANDS:
             return None
-        if sum(n.op in ROW_OPS for n in both) > MOST_ROW_OPS or self.comes_back(a, b):
+        if sum(n.op in ROW_OPS for n in both) > MAX_ROW_OPS or self.forms_cycle(a, b):
             return None
         return space if self.context.may_fuse(self.graph, tuple(both)) else None
 
-    def comes_back(self, a: str, b: str) -> bool:
-        """Whether a path leads from one to the other over a third."""
+    def forms_cycle(self, a: str, b: str) -> bool:
+        """Return whether a path leads from one unit to the other through a third."""
         between = (self.reads[a] | self.reads[b]) - {a, b}
         lowest = min(self.level[a], self.level[b])
         return any(unit in (a, b) for unit in self.above(between, lowest))
 
     def above(self, starts: set[str], lowest: int) -> Iterator[str]:
-        """Every unit that these depend on, themselves included, as far as its level is not below ``lowest``."""
+        """Yield every unit that these depend on, including themselves, with a level of at least ``lowest``."""
         seen = {u for u in starts if self.level[u] >= lowest}
         stack = list(seen)
         while stack:
@@ -168,8 +178,8 @@ class _Groups:
             seen |= fresh
             stack += fresh
 
-    def join(self, a: str, b: str, space: Space) -> None:
-        """The units become one, called ``a``."""
+    def join(self, a: str, b: str, space: IterationSpace) -> None:
+        """Merge the units into one, named ``a``."""
         self.members[a] += self.members.pop(b)
         for reader in self.readers[b]:
             self.reads[reader] = (self.reads[reader] - {b}) | {a}
@@ -194,8 +204,8 @@ class _Groups:
 
 
 def _operands(nodes: list[Node]) -> set[str]:
-    made = {v.name for n in nodes for v in n.outputs}
-    return {v for n in nodes for v in n.values} - made
+    results = {v.name for n in nodes for v in n.outputs}
+    return {v for n in nodes for v in n.values} - results
 
 
 def _replaced(graph: Graph, groups: list[list[Node]]) -> Graph:

@@ -1,9 +1,9 @@
-"""fuse_rope_append: what stands between a decoder's products and its attention becomes one node: both rotations and both updates of the cache.
+"""fuse_rope_append: fuse the nodes between a decoder's products and its attention: both rotations and both cache updates.
 
     attention(rope(q), index_copy(keys, places, rope(k)), index_copy(values, places, v), ...)
 
-``scatter`` along the length by places that are the same for all heads counts as ``index_copy``: that is how a batch whose samples stand at
-places of their own is written.
+``scatter`` along the length with indices that are the same for all heads counts as ``index_copy``: batches whose samples are at
+different positions are written so.
 """
 
 from __future__ import annotations
@@ -13,44 +13,46 @@ from dataclasses import dataclass
 from ..ir import Editor, Graph, Node, sources_of
 from ..types import DType
 from . import cse, simplify
-from .context import Context
-from .known import known_values
+from ._lib.known import known_values
+from .context import PassContext
 
 __all__ = ["run"]
 
 _VIEWS = frozenset(["expand", "view", "unsqueeze"])
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph with rope_append nodes."""
-    context = context or Context()
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph with rope_append nodes."""
+    context = context or PassContext()
     if not context.has_kernel("rope_append"):
         return graph
-    graph = cse.run(simplify.run(graph, context), context)  # queries and keys then read one pair of tables
+    graph = cse.run(
+        simplify.run(graph, context), context
+    )  # makes queries and keys read the same pair of tables
     known = known_values(graph)
 
     def rule(editor: Editor, node: Node) -> None:
-        found = _find(graph, node, known) if node.op == "attention" else None
-        if found is None or not context.may_fuse(graph, found.members):
+        update = _find(graph, node, known) if node.op == "attention" else None
+        if update is None or not context.may_fuse(graph, update.members):
             return
-        if not context.may_become("rope_append", graph, found.members):
+        if not context.may_become("rope_append", graph, update.members):
             return
-        q, k = found.rope_q, found.rope_k
-        keys, values = found.keys, found.values
-        made = editor.insert(
+        q, k = update.rope_q, update.rope_k
+        keys, values = update.keys, update.values
+        results = editor.insert(
             node, "rope_append", q.inputs[0], k.inputs[0], values.inputs[2], *q.inputs[1:3],
-            keys.inputs[0], values.inputs[0], found.places, *q.inputs[3:4],
-            size=q.attrs["size"], sources=sources_of(found.members),
+            keys.inputs[0], values.inputs[0], update.places, *q.inputs[3:4],
+            size=q.attrs["size"], sources=sources_of(update.members),
         )  # fmt: skip
-        for old, new in zip((q, keys, values), made, strict=True):
+        for old, new in zip((q, keys, values), results, strict=True):
             editor.forward(old.name, new)
 
     return graph.rewrite(rule)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The four nodes, and the value that says where rows go."""
+class _CacheUpdate:
+    """The four nodes, and the value with the indices of the written rows."""
 
     rope_q: Node
     rope_k: Node
@@ -63,7 +65,7 @@ class _Found:
         return (self.rope_q, self.rope_k, self.keys, self.values)
 
 
-def _find(graph: Graph, attention: Node, known: frozenset[str]) -> _Found | None:
+def _find(graph: Graph, attention: Node, known: frozenset[str]) -> _CacheUpdate | None:
     q, keys, values = (graph.producer(v) for v in attention.values[:3])
     if q is None or keys is None or values is None or q.op != "rope":
         return None
@@ -76,18 +78,18 @@ def _find(graph: Graph, attention: Node, known: frozenset[str]) -> _Found | None
     here = graph.position[attention.name]
     members = (q, keys, values)
     if any(graph.position[u.name] < here for n in members for u in graph.users(n.name)):
-        return None  # somebody reads a part before the whole would be there
+        return None  # a reader of one part precedes the fused node
     caches = {str(keys.inputs[0]), str(values.inputs[0])}
     if len(caches) < 2 or caches & known or q.name in graph.kept:
         return None
     specs = [graph.spec(n.name) for n in members]
     if any(s.rank != 4 or s.dtype is not specs[0].dtype for s in specs):
         return None
-    return _Found(q, k, keys, values, at[0])
+    return _CacheUpdate(q, k, keys, values, at[0])
 
 
 def _places(graph: Graph, update: Node) -> str | None:
-    """The value of [length] or [batch, length] that says where an update along the length writes; None when it is no such update."""
+    """Return the [length] or [batch, length] value of the indices that an update along the length writes to; None for another update."""
     if update.op not in ("index_copy", "scatter") or update.attrs["dim"] not in (2, -2):
         return None
     if not all(isinstance(i, str) for i in update.inputs[:3]):
@@ -101,7 +103,7 @@ def _places(graph: Graph, update: Node) -> str | None:
     rows = graph.spec(str(update.inputs[2])).shape
     if update.attrs["reduce"] != "none" or spec.shape != rows:
         return None
-    # [batch, length] seen as [batch, heads, length, size]
+    # [batch, length] broadcast to [batch, heads, length, size]
     while (node := graph.producer(value)) is not None and node.op in _VIEWS:
         value = str(node.inputs[0])
         if graph.spec(value).shape == (rows[0], rows[2]):
@@ -110,7 +112,7 @@ def _places(graph: Graph, update: Node) -> str | None:
 
 
 def _same_for_all(graph: Graph, value: str, rows: tuple[object, ...]) -> bool:
-    """Whether the index is [batch, 1, length, 1] repeated, and nothing else moved on the way."""
+    """Return whether the index is [batch, 1, length, 1] broadcast, with no other movement."""
     node = graph.producer(value)
     if node is None or node.op != "expand":
         return False

@@ -1,22 +1,22 @@
-"""fuse_rope_attention: rotations, both updates of the KV cache and the attention that reads them are one node.
+"""fuse_rope_attention: fuse rotations, both updates of the KV cache and the attention that reads them.
 
     attention(*rope_append(q, k, v, ..., keys, values, places, positions), mask)  ->  rope_attention(q, k, v, ..., mask)
 
-A launch fewer a layer. Kernels that compute it are for few queries, so the context is asked about each node.
+This saves one launch per layer. The kernels support few queries only, so the context is asked about each node.
 """
 
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node, sources_of
 from ..ir.build import make_node
-from .context import Context
+from .context import PassContext
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph with rope_attention nodes."""
-    context = context or Context()
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph with rope_attention nodes."""
+    context = context or PassContext()
     if not context.has_kernel("rope_attention"):
         return graph
 
@@ -29,29 +29,29 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
         inputs = [*before.inputs, *([None] * (9 - len(before.inputs)) if mask else []), *mask]
         attrs = dict(before.attrs) | dict(node.attrs)
         names = [v.name for v in (*node.outputs, *before.outputs[1:])]
-        whole = make_node("rope_attention", tuple(inputs), attrs, lambda _: names, graph.values)
-        if not context.computes(graph, whole) or not context.may_fuse(graph, members):
+        fused = make_node("rope_attention", tuple(inputs), attrs, lambda _: names, graph.values)
+        if not context.computes(graph, fused) or not context.may_fuse(graph, members):
             return
         if not context.may_become("rope_attention", graph, members):
             return
-        made = editor.insert(node, "rope_attention", *inputs, sources=sources_of(members), **attrs)
-        for old, new in zip(names, made, strict=True):
+        results = editor.insert(node, "rope_attention", *inputs, sources=sources_of(members), **attrs)
+        for old, new in zip(names, results, strict=True):
             editor.forward(old, new)
 
     return graph.rewrite(rule)
 
 
 def _rows(graph: Graph, attention: Node) -> Node | None:
-    """The rope_append whose three results an attention reads; None where somebody else needs its queries, or its caches earlier."""
-    found = graph.producer(attention.values[0])
+    """Return the rope_append whose three results an attention reads; None if another node reads its queries, or its caches earlier."""
+    append = graph.producer(attention.values[0])
     if (
-        found is None
-        or found.op != "rope_append"
-        or attention.values[:3] != tuple(v.name for v in found.outputs)
+        append is None
+        or append.op != "rope_append"
+        or attention.values[:3] != tuple(v.name for v in append.outputs)
     ):
         return None
-    if graph.only_user(found.name) is not attention:
+    if graph.only_user(append.name) is not attention:
         return None
     here = graph.position[attention.name]
-    users = [u for v in found.outputs[1:] for u in graph.users(v.name)]
-    return None if any(graph.position[u.name] < here for u in users) else found
+    users = [u for v in append.outputs[1:] for u in graph.users(v.name)]
+    return None if any(graph.position[u.name] < here for u in users) else append

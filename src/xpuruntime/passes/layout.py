@@ -1,14 +1,14 @@
-"""layout: values of convolutional networks lie channels-last (NHWC) from end to end; conversions stand at the borders only.
+"""layout: store values of convolutional networks channels-last (NHWC) throughout, with conversions at the boundaries only.
 
-The graph stays what it is: a layout is physical, and the interpreter knows none. What changes are ``clone`` nodes whose result
-lies otherwise than their operand. Four kinds of nodes:
+A layout is physical: it does not change the meaning of the graph, and the interpreter ignores it. The pass inserts ``clone`` nodes whose
+result has another layout than their operand. There are four kinds of nodes:
 
-    channels   convolutions, pools and the like: operands and results of the same rank lie channels-last
-    agnostic   elementwise work, concatenation, padding, reductions ...: they follow their operands, whatever these are
-    moving     permutes and reshapes of space read any layout: often they are where the data already lies as their result wants it
+    channels   convolutions, pools and the like: operands and results of the same rank are channels-last
+    agnostic   elementwise ops, concatenation, padding, reductions ...: they take the layout of their operands
+    moving     permutes and reshapes of spatial dims read any layout; often the data is already stored as the result needs it
     dense      everything else reads and writes row-major
 
-Why channels-last: measured against blocked layouts in the table of engineering decisions (docs/architecture.md); a vector of channels is
+The choice of channels-last over blocked layouts was measured (docs/concepts/architecture.md): a vector of channels is
 contiguous for every kernel, and a 1x1 convolution is a plain matrix product.
 """
 
@@ -24,7 +24,7 @@ from ..types import Layout, TensorSpec
 __all__ = ["Layouts", "assign_layouts", "channels_last"]
 
 Layouts = Mapping[str, Layout]
-"""Layouts by value name; a value that is not there is dense."""
+"""Layouts by value name; all other values are dense."""
 
 _CHANNELS = frozenset(
     [
@@ -40,7 +40,7 @@ _CHANNELS = frozenset(
         "local_response_norm",
     ]
 )
-# Beside every pointwise op. Their kernels take any strides.
+# In addition to all pointwise ops. Their kernels support any strides.
 _AGNOSTIC = frozenset(
     [
         "clone",
@@ -62,7 +62,7 @@ _AGNOSTIC = frozenset(
 
 
 def channels_last(spec: TensorSpec, alignment: int = 0) -> Layout | None:
-    """N, spatial dims, C; channels padded to ``alignment`` bytes. None for ranks under 3, where it means nothing."""
+    """Return the layout N, spatial dims, C, with channels padded to ``alignment`` bytes; None for ranks below 3."""
     if spec.rank < 3 or not spec.is_static:
         return None
     shape = tuple(int(d) for d in spec.shape if isinstance(d, int))
@@ -74,16 +74,16 @@ def channels_last(spec: TensorSpec, alignment: int = 0) -> Layout | None:
 def assign_layouts(
     graph: Graph, alignment: int = 0, agnostic: frozenset[str] = frozenset()
 ) -> tuple[Graph, Layouts]:
-    """The graph with conversions, and the layout of every value that is not dense.
+    """Return the graph with conversions, and the layout of every value that is not dense.
 
-    alignment: bytes to which channels are padded. agnostic: ops of the first kind that count as the second on this target.
+    alignment: bytes to which channels are padded. agnostic: ops of kind ``channels`` that count as ``agnostic`` on this target.
     """
     if not any(n.op in _CHANNELS and n.outputs[0].spec is not None and n.spec.rank > 2 for n in graph.nodes):
         return graph, {}
-    return _Assignment(graph, alignment, agnostic).done()
+    return _LayoutAssignment(graph, alignment, agnostic).done()
 
 
-class _Assignment:
+class _LayoutAssignment:
     def __init__(self, graph: Graph, alignment: int, agnostic: frozenset[str]) -> None:
         self.graph, self.alignment = graph, alignment
         self.agnostic = _AGNOSTIC | agnostic
@@ -116,11 +116,11 @@ class _Assignment:
         return changed, self.layouts
 
     def follows(self, node: Node) -> bool:
-        """Whether the node takes its operands as they lie."""
+        """Return whether the node takes its operands in any layout."""
         return node.op in self.agnostic or OPS[node.op].pointwise or _pointwise_body(node)
 
     def keeps_channels(self, node: Node) -> bool:
-        """A reshape of a channels-last value that changes its space only."""
+        """Return whether the node reshapes only the spatial dims of a channels-last value."""
         if OPS[node.op].view != "reshape" or node.inputs[0] not in self.layouts or _rank(node) < 3:
             return False
         return node.spec.shape[:2] == self.graph.spec(str(node.inputs[0])).shape[:2] or node.op == "clone"
@@ -130,7 +130,7 @@ class _Assignment:
         return spec.rank if spec is not None and value not in self.graph.weight_names else -1
 
     def settle(self, node: Node, channels: bool) -> None:
-        """Say how the node's results of its rank lie."""
+        """Set the layout of the node's results of its rank."""
         for value in node.outputs if channels else ():
             if value.spec is not None and value.spec.rank == _rank(node):
                 layout = channels_last(value.spec, self.alignment)
@@ -148,11 +148,11 @@ class _Assignment:
         return self.converted(value, None)
 
     def converted(self, value: str, layout: Layout | None) -> str:
-        """The value in a layout: itself where the bytes are the same, else a copy that later readers share."""
+        """Return the value in a layout: itself if the bytes are the same, else a copy that later readers share."""
         spec = self.graph.spec(value)
         if _same_memory(spec, self.layouts.get(value), layout):
             if layout is not None:
-                self.layouts.setdefault(value, layout)  # the same bytes under both names
+                self.layouts.setdefault(value, layout)  # the bytes are the same in both layouts
             return value
         key = (value, layout is not None)
         if key not in self.copies:
@@ -173,21 +173,21 @@ def _rank(node: Node) -> int:
 
 
 def _is_data(node: Node, at: int) -> bool:
-    """Whether an operand of a channels op is an activation of its rank, not a filter, bias or grid."""
+    """Return whether an operand of a ``channels`` op is an activation of its rank, not a filter, bias or grid."""
     if node.op in ("convolution", "fused_convolution"):
         return at in (0, 3)
     return at == 0
 
 
 def _pointwise_body(node: Node) -> bool:
-    """A fused node of pointwise ops alone: it may follow any layout."""
+    """Return whether the node is a fused node of pointwise ops alone, which supports any layout."""
     return node.op == "fused" and all(
         OPS[n.op].pointwise or n.op == "constant" for n in node.attrs["body"].nodes
     )
 
 
 def _same_memory(spec: TensorSpec, a: Layout | None, b: Layout | None) -> bool:
-    """Whether two layouts put every element at the same place."""
+    """Return whether two layouts store every element at the same place."""
     first, second = (TensorSpec(spec.shape, spec.dtype, "", x).physical for x in (a, b))
     if first.elements != second.elements:
         return False

@@ -1,6 +1,6 @@
-"""simplify: what does nothing goes, chains become one step, and operands take their plainest form. Small rules by op, until none applies.
+"""simplify: remove no-ops, merge chains of nodes, and normalize operands, by small rules per op until none applies.
 
-``x + 0`` counts as x: only the sign of a zero can differ. Nothing else changes a bit, NaN and infinity included.
+``x + 0`` becomes x, which may change the sign of a zero. All other rewrites are bit-exact, including NaN and infinity.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from typing import Any, TypeAlias
 
 from ..errors import IrError
 from ..ir import Editor, Graph, Node
-from . import simplify_math, simplify_views
-from .context import Context
+from ._lib import simplify_math, simplify_views
+from .context import PassContext
 
 __all__ = ["run"]
 
 Rule: TypeAlias = Callable[[Editor, Node], bool]
-_MOST_SWEEPS = 20
+_MAX_SWEEPS = 20
 
 RULES: Mapping[str, tuple[Rule, ...]] = {
     op: (*simplify_views.RULES.get(op, ()), *simplify_math.RULES.get(op, ()))
     for op in {**simplify_views.RULES, **simplify_math.RULES}
 }
-"""Rules by op. A rule answers whether it rewrote the node."""
+"""Rules by op. A rule returns whether it rewrote the node."""
 
 
-def run(graph: Graph, context: Context | None = None) -> Graph:
-    """The graph after every rule that applies."""
-    for _ in range(_MOST_SWEEPS):
+def run(graph: Graph, context: PassContext | None = None) -> Graph:
+    """Return the graph after every rule that applies."""
+    for _ in range(_MAX_SWEEPS):
         before = graph
         graph = graph.rewrite(_sweep)
         if graph is before:
@@ -38,7 +38,7 @@ def run(graph: Graph, context: Context | None = None) -> Graph:
 def _sweep(editor: Editor, node: Node) -> None:
     if any(v.spec is None for v in node.outputs):
         return
-    for rule in (*RULES.get(node.op, ()), *simplify_views.EVERY, *simplify_math.EVERY):
+    for rule in (*RULES.get(node.op, ()), *simplify_views.ALL_OPS, *simplify_math.ALL_OPS):
         if _applied(rule, editor, node):
             return
 
@@ -46,5 +46,5 @@ def _sweep(editor: Editor, node: Node) -> None:
 def _applied(rule: Rule, editor: Editor, node: Node) -> Any:
     try:
         return rule(editor, node)
-    except IrError:  # symbols that cannot be decided: the node stays as it is
+    except IrError:  # undecidable symbols: the node stays
         return False

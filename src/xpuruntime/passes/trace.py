@@ -1,4 +1,4 @@
-"""trace: what each pass made of a graph: dispatches before and after, nodes before and after, and the difference as text."""
+"""trace: the effect of each pass on a graph: dispatches and nodes before and after, and the difference as text."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from ..ir import Graph, Node, is_view
 from ..types import DType
 from . import apply, find_passes
-from .context import Context
-from .known import known_values
+from ._lib.known import known_values
+from .context import PassContext
 
 __all__ = ["PassTrace", "dispatches", "trace_passes", "trace_table"]
 
 
 @dataclass(frozen=True, slots=True)
 class PassTrace:
-    """One pass on one graph.
+    """The effect of one pass on one graph.
 
-    dispatches: nodes after it that run as kernels: not views, not constants, not what depends on weights alone.
-    diff:       lines that went (``-``) and came (``+``), without sources; empty when nothing changed.
+    dispatches: nodes after it that run as kernels: no views, no constants, no nodes that depend on weights alone.
+    diff:       removed (``-``) and added (``+``) lines, without sources; empty if nothing changed.
     """
 
     name: str
@@ -32,7 +32,7 @@ class PassTrace:
 
 
 def dispatches(graph: Graph) -> int:
-    """How many nodes run as kernels."""
+    """Return how many nodes run as kernels."""
     known = known_values(graph)
     return sum(n.name not in known and not is_view(n) for n in graph.nodes)
 
@@ -41,10 +41,10 @@ def trace_passes(
     graph: Graph,
     which: Iterable[str] | str | int = 3,
     *,
-    context: Context | None = None,
+    context: PassContext | None = None,
     precision: DType | None = None,
 ) -> list[PassTrace]:
-    """Every pass in order, with what it did; the first row, ``model``, is the graph as it came. Arguments as ``run_passes``'."""
+    """Return the traces of all passes in order; the first row, ``model``, is the input graph. Arguments as in ``run_passes``."""
     from . import in_context
 
     context = in_context(context, precision)
@@ -74,7 +74,7 @@ def _lines(nodes: Iterable[Node]) -> list[str]:
 
 
 def trace_table(traces: Iterable[PassTrace], *, diffs: bool = False) -> str:
-    """The traces as text, a line per pass; with ``diffs`` what each changed below its line."""
+    """Return the traces as text, a line per pass; with ``diffs`` each is followed by its changes."""
     lines = [f"{'pass':22}{'dispatches':>11}{'nodes':>8}  what it does"]
     for t in traces:
         lines.append(f"{t.name:22}{t.dispatches:11}{t.nodes_after:8}  {t.meaning}")

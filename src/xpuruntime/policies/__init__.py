@@ -1,8 +1,8 @@
-"""Policies: what the user demands, as data, and the pure functions that read it.
+"""Policies: the user's demands as data, and the pure functions that read them.
 
-KernelPolicy (which kernel computes an op) and ExecutionPolicy (where and how a model runs) are frozen values that live in code
-or in a JSON or YAML file. ``choose`` picks a kernel and says why; ``resolve`` lays call arguments, file, environment and built-in
-default over one another and remembers where each field came from.
+KernelPolicy (which kernel computes an op) and ExecutionPolicy (where and how a model runs) are frozen values, written in code or in
+a JSON or YAML file. ``choose`` picks a kernel and says why. ``resolve`` merges call arguments, file, environment and built-in default,
+and records the origin of each field.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from .choose import Offer, choose
 from .context import current_policy, with_policy
 from .execution_policy import ExecutionPolicy
 from .kernel_policy import KernelPolicy
-from .lint import Finding, lint
-from .load import Loaded, PolicyLike, load_policy, read_policy
+from .lint import LintFinding, lint
+from .load import LoadedPolicy, PolicyLike, load_policy, read_policy
 from .policy import Policy
-from .precedence import Layer, Resolved, builtin_policy, effective_policy, resolve
+from .precedence import PolicyLayer, Resolved, builtin_policy, effective_policy, resolve
 from .rule import NodeFacts, Rule
 
 __all__ = [
     "ExecutionPolicy",
-    "Finding",
     "KernelPolicy",
-    "Layer",
-    "Loaded",
+    "LintFinding",
+    "LoadedPolicy",
     "NodeFacts",
     "Offer",
     "Policy",
+    "PolicyLayer",
     "PolicyLike",
     "Resolved",
     "Rule",

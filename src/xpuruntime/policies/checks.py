@@ -1,4 +1,4 @@
-"""Checks of values in a policy: each takes a value and its place, and gives its normal form or raises Problem."""
+"""Checks of values in a policy. Each takes a value and its path, and returns the normal form or raises Problem."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ DOTTED = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}(\.[A-Za-z_][A-Za-z0-9_-]{0,63}){1,7}$"
 
 
 def boolean(value: object, path: FieldPath) -> bool:
-    """True or false."""
+    """Check for true or false."""
     if not isinstance(value, bool):
         raise Problem(path, "must be true or false", got=shown(value))
     return value
 
 
 def integer(low: int, high: int) -> Callable[[object, FieldPath], int]:
-    """A check for a whole number within bounds; 3.0 is 3."""
+    """Return a check for an integer within bounds; 3.0 is accepted as 3."""
 
     def check(value: object, path: FieldPath) -> int:
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
@@ -64,7 +64,7 @@ def integer(low: int, high: int) -> Callable[[object, FieldPath], int]:
 
 
 def seconds(value: object, path: FieldPath) -> float:
-    """A positive number of seconds, at most 1e6."""
+    """Check for a positive number of seconds, at most 1e6."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not (math.isfinite(value) and 0 < value <= 1e6):  # type: ignore[operator, arg-type]
         raise Problem(path, "must be a positive number of seconds, at most 1e6", got=shown(value))
@@ -72,37 +72,37 @@ def seconds(value: object, path: FieldPath) -> float:
 
 
 SIZE_TEXT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?( ?([KkMmGg]i?|[Tt]i)?[Bb])?")
-SIZE_MAX = 2**53  # beyond it a JSON number is no longer exact
+SIZE_MAX = 2**53  # larger JSON numbers are not exact in every reader
 
 
 def size(value: object, path: FieldPath) -> int:
-    """Bytes: a number, or a text with a unit such as ``32 MiB``."""
+    """Check for bytes: a number, or a text with a unit such as ``32 MiB``."""
     if not isinstance(value, str):
         return integer(0, SIZE_MAX)(value, path)
-    with contextlib.suppress(ValueError):  # parse_bytes: an unknown unit, or far too much
+    with contextlib.suppress(ValueError):  # from parse_bytes: an unknown unit, or too large
         if SIZE_TEXT.fullmatch(value) and (size := parse_bytes(value)) <= SIZE_MAX:
             return size
     raise Problem(path, "must be bytes, such as 33554432 or '32 MiB'", got=shown(value))
 
 
 def text(value: object, path: FieldPath) -> str:
-    """A line of printable text, at most ``MAX_TEXT`` characters."""
+    """Check for one line of printable text, at most ``MAX_TEXT`` characters."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable() or len(value) > MAX_TEXT:
         raise Problem(path, f"must be one line of text, at most {MAX_TEXT} characters", got=shown(value))
     return value
 
 
 def not_implemented(path: FieldPath, what: str, got: object, known: Iterable[str]) -> Problem:
-    """A word that is known, and that this release implements nothing for; ``known``: those that it does."""
+    """Return the problem of a valid word without an implementation in this release. ``known``: the implemented words."""
     return Problem(
-        path, f"{what} ({Reason.NOT_IMPLEMENTED.value})", got=shown(got), do=f"It has: {', '.join(known)}."
+        path, f"{what} ({Reason.NOT_IMPLEMENTED.value})", got=shown(got), do=f"Available: {', '.join(known)}."
     )
 
 
 def word(
     known: Iterable[str], what: str, normal: Callable[[str], str] = str, absent: Iterable[str] = ()
 ) -> Callable[[object, FieldPath], str]:
-    """A check for one of the known words; ``normal`` maps spellings to the canonical one. ``absent``: words that this release implements nothing for."""
+    """Return a check for one of the known words. ``normal`` maps spellings to the canonical one. ``absent``: words that are not implemented yet."""
     words, absent = tuple(known), tuple(absent)
 
     def check(value: object, path: FieldPath) -> str:
@@ -117,7 +117,7 @@ def word(
     return check
 
 
-# NumPy alone knows further spellings ("f4", "i8", ">f2"); a policy is read by people, so only names and short names pass.
+# NumPy accepts further spellings ("f4", "i8", ">f2"). A policy accepts only names and short names, for its readers' sake.
 DTYPE_ALIASES = {
     a: DType.of(a).value
     for a in ("f16", "fp16", "half", "bf16", "f32", "fp32", "float", "f64", "fp64", "double")
@@ -128,7 +128,7 @@ DTYPE_NAMES = tuple(d.value for d in DType)
 def dtype_word(
     known: Iterable[str], what: str, absent: Iterable[str] = ()
 ) -> Callable[[object, FieldPath], str]:
-    """As ``word``, with the short names of dtypes understood."""
+    """Return a check as ``word`` that also accepts short names of dtypes."""
     return word(known, what, lambda name: DTYPE_ALIASES.get(name, name), absent)
 
 
@@ -136,17 +136,17 @@ DEVICE_TEXT = re.compile(rf"({'|'.join(DEVICE_KINDS)})(:[0-9]{{1,4}})?")
 
 
 def device(value: object, path: FieldPath) -> str:
-    """A device in its canonical spelling: ``cpu``, ``cuda:0``."""
+    """Check a device and return its canonical spelling: ``cpu``, ``cuda:0``."""
     if isinstance(value, DeviceId):
         return str(value)
     if not isinstance(value, str) or not DEVICE_TEXT.fullmatch(value):
-        do = f"{nearest(value, DEVICE_KINDS)}Known: {', '.join(DEVICE_KINDS)}, with :INDEX for further ones."
+        do = f"{nearest(value, DEVICE_KINDS)}Known: {', '.join(DEVICE_KINDS)}, with :INDEX for any but the first one."
         raise Problem(path, "no such device", got=shown(value), do=do)
     return str(DeviceId.parse(value))
 
 
 def condition(value: object, path: FieldPath) -> str:
-    """The text of a condition on a node's sizes (``expression``), as it is written in normal form."""
+    """Check a condition on a node's sizes (``expression``) and return its normal form."""
     if not isinstance(value, str):
         raise Problem(path, "must be a condition in quotes, such as 'M <= 16'", got=shown(value))
     try:
@@ -158,18 +158,18 @@ def condition(value: object, path: FieldPath) -> str:
 
 
 def pattern(value: object, path: FieldPath) -> str:
-    """A pattern of names: a text with wildcards, or a regular expression after ``re:``."""
-    given = text(value, path)
-    if given.startswith("re:"):
+    """Check a pattern of names: a text with wildcards, or a regular expression after ``re:``."""
+    word = text(value, path)
+    if word.startswith("re:"):
         try:
-            re.compile(given[3:])
+            re.compile(word[3:])
         except (re.error, RecursionError, OverflowError) as error:
             raise Problem(path, f"not a regular expression ({error})", got=shown(value)) from None
-    return given
+    return word
 
 
 def kernel_name(value: object, path: FieldPath) -> str:
-    """A well-formed kernel name, or a kernel with pins (``pins``). Whether the kernel is known is asked of the whole policy (``check_names``)."""
+    """Check the form of a kernel name, or of a kernel with pins (``pins``). ``check_names`` later checks that the kernel exists."""
     if isinstance(value, Mapping):
         return _pinned(value, path)
     if isinstance(value, str) and "[" in value:
@@ -197,7 +197,7 @@ def _pinned(value: Mapping[object, object], path: FieldPath) -> str:
 
 
 def engine_name(value: object, path: FieldPath) -> str:
-    """A well-formed engine name in its canonical spelling. Whether it is known is asked of the whole policy."""
+    """Check the form of an engine name and return its canonical spelling. ``check_names`` later checks that the engine exists."""
     if not isinstance(value, str) or not re.fullmatch(NAME, value) or value.endswith("\n"):
         raise Problem(path, "must be an engine's name, such as onnxruntime", got=shown(value))
     return ENGINE_ALIASES.get(value, value)
@@ -206,17 +206,19 @@ def engine_name(value: object, path: FieldPath) -> str:
 def several(
     item: Callable[[object, FieldPath], Any], *, least: int = 1
 ) -> Callable[[object, FieldPath], tuple[Any, ...]]:
-    """A check for one item or a list of distinct ones."""
+    """Return a check for one item or a list of distinct ones."""
 
     def check(value: object, path: FieldPath) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple):
             return (item(value, path),)
         if not least <= len(value) <= MAX_LIST:
-            raise Problem(path, f"must be one value or a list of {least} to {MAX_LIST}", got=shown(value))
+            raise Problem(
+                path, f"must be one value or a list of {least} to {MAX_LIST} values", got=shown(value)
+            )
         items = [item(v, (*path, i)) for i, v in enumerate(value)]
         for i, v in enumerate(items):
             if v in items[:i]:
-                raise Problem((*path, i), "stands twice in the list", got=shown(v))
+                raise Problem((*path, i), "is listed twice", got=shown(v))
         return tuple(items)
 
     return check
@@ -225,24 +227,24 @@ def several(
 def mapping(
     key: Callable[[object, FieldPath], str], value: Callable[[object, FieldPath], Any], what: str
 ) -> Callable[[object, FieldPath], MappingProxyType[str, Any]]:
-    """A check for a mapping of checked keys to checked values, in order of keys; ``what`` says in messages what it maps."""
+    """Return a check for a mapping of checked keys to checked values, sorted by key. ``what`` describes the mapping in messages."""
 
-    def check(given: object, path: FieldPath) -> MappingProxyType[str, Any]:
-        if not isinstance(given, Mapping) or len(given) > MAX_LIST:
-            raise Problem(path, f"must be a mapping of {what}, at most {MAX_LIST} entries", got=shown(given))
-        made: dict[str, Any] = {}
-        for k, v in given.items():
+    def check(data: object, path: FieldPath) -> MappingProxyType[str, Any]:
+        if not isinstance(data, Mapping) or len(data) > MAX_LIST:
+            raise Problem(path, f"must be a mapping of {what}, at most {MAX_LIST} entries", got=shown(data))
+        entries: dict[str, Any] = {}
+        for k, v in data.items():
             name = key(k, (*path, k) if isinstance(k, str) else path)
-            if name in made:
-                raise Problem((*path, str(k)), f"stands for {name!r}, which is there already")
-            made[name] = value(v, (*path, name))
-        return MappingProxyType(dict(sorted(made.items())))
+            if name in entries:
+                raise Problem((*path, str(k)), f"is another spelling of {name!r}, which is already set")
+            entries[name] = value(v, (*path, name))
+        return MappingProxyType(dict(sorted(entries.items())))
 
     return check
 
 
 def extents(value: object, path: FieldPath) -> int | tuple[int, ...]:
-    """The size of a symbolic dim, or the whole shape of an input."""
+    """Check the size of a symbolic dim, or the whole shape of an input."""
     if isinstance(value, int) and not isinstance(value, bool):
         return integer(0, 2**40)(value, path)
     if not isinstance(value, list | tuple) or len(value) > 16:
@@ -256,10 +258,10 @@ OPTION_MAX = 2**63
 
 
 def option(value: object, path: FieldPath) -> str:
-    """A vendor's option as text: a number, or one line."""
+    """Check a vendor option, a number or one line of text, and return it as text."""
     if isinstance(value, bool):
         do = "Quote it as the vendor spells it, for example '1', 'YES' or 'true'."
-        raise Problem(path, "must be a text or a number", got=shown(value), do=do)
+        raise Problem(path, "must be a string or a number", got=shown(value), do=do)
     if isinstance(value, int | float) and abs(value) < OPTION_MAX:
         return repr(value)
     if isinstance(value, str) and value.isprintable() and len(value) <= MAX_TEXT:

@@ -1,11 +1,11 @@
-"""choose: one kernel for one node, by policy, support, limits and measurements. Pure; every answer carries its Decision.
+"""The choice of one kernel for one node, by policy, support, limits and measurements. Pure; every answer carries its Decision.
 
 Order of demands
-1. Support, limits (workspace, determinism) and ``forbid`` take candidates away, each with its reason.
-2. ``use`` forces one kernel: it is taken, or KernelUnavailable. Force beats preference in whatever layer it stands.
-3. ``prefer`` rules, then plain keywords, layer by layer from the highest; the first kernel that is left is taken.
-4. Else the fastest, when every kernel that is left was measured; else the first in the catalogue's order. A kernel that changes
-   results is not among them: only ``use`` and ``prefer`` take it.
+1. Support, limits (workspace, determinism) and ``forbid`` remove candidates, each with a reason.
+2. ``use`` forces one kernel: it is chosen, or KernelUnavailable is raised. ``use`` in any layer beats ``prefer`` in every layer.
+3. ``prefer`` rules, then plain keywords, from the highest layer to the lowest. The first remaining kernel is chosen.
+4. Otherwise the fastest kernel, if all remaining ones were measured; else the first in the catalogue's order. Kernels that change
+   results are excluded here: only ``use`` and ``prefer`` choose them.
 
 Within one layer two different ``use`` rules on one node are a PolicyError, as are ``use`` and ``forbid`` of one kernel. Between layers the higher one wins:
 it may force what a lower one forbids, and forbid what a lower one forces.
@@ -29,12 +29,11 @@ __all__ = ["Offer", "choose", "vendor_keeps_to"]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One kernel that the catalogue has for a node.
+    """One kernel of the catalogue for a node.
 
-    time_us: measured microseconds per call, None where not measured. workspace_bytes: bytes that it needs beside its operands; None where it
-             does not say.
-    deterministic: whether equal inputs give equal bits on every run, whatever the threads; None where it does not say.
-    on_request: it is taken only where a policy names it; ``asks`` says why, as a clause.
+    time_us: measured microseconds per call; None if not measured. workspace_bytes: memory in addition to the operands; None if unknown.
+    deterministic: True if equal inputs give equal bits on every run with any number of threads; None if unknown.
+    on_request: chosen only if a policy names it; ``asks`` is the reason, as a clause.
     """
 
     name: str
@@ -47,7 +46,7 @@ class Offer:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def known(self) -> dict[str, Any]:
-        """Its facts as plain data, for the Decision."""
+        """Return the known facts as plain data, for the Decision."""
         own = {
             "time_us": self.time_us,
             "workspace_bytes": self.workspace_bytes or None,
@@ -58,26 +57,26 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class _Demands:
-    """What the policy says about one node: kernel -> the words of who says it."""
+    """The policy's demands on one node: each kernel with a description of the rule that names it."""
 
     use: tuple[str, str] | None
     prefer: dict[str, str]
     forbid: dict[str, str]
     limit: tuple[int, str] | None
-    exact: str  # who wants equal bits on every run; "" for nobody
+    exact: str  # the rule that demands deterministic kernels, or ""
 
     def forbids(self, name: str) -> str:
-        """Who forbids a kernel, or the plain kernel of one with pins that he does not force himself; "" for nobody."""
+        """Return the rule that forbids a kernel, or forbids the plain kernel of a pinned one; "" without any."""
         if name in self.forbid:
             return self.forbid[name]
         return "" if self.use is not None and self.use[0] == name else self.forbid.get(plain_kernel(name), "")
 
 
 def choose(policy: KernelPolicy, facts: NodeFacts, offers: Sequence[Offer]) -> tuple[str, Decision]:
-    """The name of the kernel for a node, and the Decision with every other candidate and why not.
+    """Choose the kernel for a node. Return its name, and the Decision with the reason against every other candidate.
 
-    ``offers`` stand in the catalogue's order, each name once. Raises KernelUnavailable (with the Decision) where a forced kernel
-    cannot be had or nothing is left, PolicyError where demands of one layer exclude each other, ValueError for a name offered twice.
+    ``offers`` are in the catalogue's order, each name once. Raises KernelUnavailable (with the Decision) if a forced kernel is
+    unavailable or no candidate remains, PolicyError if demands of one layer conflict, ValueError for a name offered twice.
     """
     by_name = {o.name: o for o in offers}
     if len(by_name) != len(offers):
@@ -89,10 +88,10 @@ def choose(policy: KernelPolicy, facts: NodeFacts, offers: Sequence[Offer]) -> t
     for name in strangers.keys() - by_name.keys():
         who = demands.prefer.get(name) or (demands.use[1] if demands.use else "")
         if plain_kernel(name) in KERNELS_NOT_IMPLEMENTED.get(facts.family, ()):
-            reason = f"this release has no such kernel of {facts.family}, though {who} asks for it"
+            reason = f"this release does not implement this kernel of {facts.family} ({who} names it)"
             out[name] = Candidate(name, Reason.NOT_IMPLEMENTED, reason)
         else:
-            reason = f"no kernel of this name computes {facts.family} here, though {who} asks for it"
+            reason = f"no kernel of this name computes {facts.family} here ({who} names it)"
             out[name] = Candidate(name, Reason.NOT_APPLICABLE, reason)
     chosen = _pick(left, len(offers), demands)
     rejected = [
@@ -107,25 +106,25 @@ def choose(policy: KernelPolicy, facts: NodeFacts, offers: Sequence[Offer]) -> t
 
 
 def vendor_keeps_to(policy: KernelPolicy, facts: NodeFacts, engine: str) -> Support:
-    """Return whether a vendor engine can be held to what the rules limit for a node. Kernels that are forced are not its business.
+    """Tell if a vendor engine can satisfy the limits that rules set for a node. Forced kernels are checked elsewhere.
 
-    A vendor says neither how much workspace a kernel needs, nor whether its bits are always the same, nor which library computes.
-    Raises PolicyError where demands of one layer exclude each other.
+    Vendors do not report the workspace of a kernel, its determinism, or the library that computes it.
+    Raises PolicyError if demands of one layer conflict.
     """
     demands = _demands(policy, facts)
-    do = "Name engine='native', whose kernels are chosen by rules, or drop the rule."
+    do = "Use engine='native', whose kernels follow rules, or remove the rule."
     if demands.use is not None:
         return Support.yes()
     if demands.limit is not None:
         limit, who = demands.limit
-        why = f"{engine} does not say how much workspace {facts.node} needs; {who} allows {limit}"
+        why = f"{engine} does not report how much workspace {facts.node} needs; {who} allows {limit}"
         return Support.no(Reason.WORKSPACE_EXCEEDED, why, do=do)
     if demands.exact:
-        why = f"{engine} does not say whether the bits of {facts.node} are always the same; {demands.exact} asks for deterministic kernels"
+        why = f"{engine} does not report if its kernel for {facts.node} is deterministic; {demands.exact} demands deterministic kernels"
         return Support.no(Reason.FORBIDDEN, why, do=do)
     names = [n for n in demands.forbid if n in LIBRARY_KERNELS]
     if names:
-        why = f"{engine} cannot be held to a rule that forbids {', '.join(names)}: it chooses its kernels itself; {demands.forbid[names[0]]}"
+        why = f"{engine} chooses its kernels itself, so it cannot follow a rule that forbids {', '.join(names)}: {demands.forbid[names[0]]}"
         return Support.no(Reason.FORBIDDEN, f"{why} matches {facts.node}", do=do)
     return Support.yes()
 
@@ -136,7 +135,7 @@ def _demands(policy: KernelPolicy, facts: NodeFacts) -> _Demands:
     forbid: dict[str, str] = {}
     limit: tuple[int, str] | None = None
     exact: str | None = None
-    overruled: set[str] = set()  # kernels that a higher layer forces: a lower one cannot forbid them
+    overruled: set[str] = set()  # kernels that a higher layer forces, which a lower layer cannot forbid
     for layer in policy.layers:
         rules = [(r, _who(layer, i, r)) for i, r in enumerate(layer.rules) if r.matches(facts)]
         forced = _forced(rules, facts)
@@ -192,7 +191,7 @@ def _conflict(facts: NodeFacts, who: str, what: str) -> PolicyError:
 
 
 def _taken_away(offer: Offer, demands: _Demands, facts: NodeFacts) -> Candidate | None:
-    """Why an offer is out before preferences count, or None."""
+    """Return the reason that removes an offer before preferences apply, or None."""
     limits = [*([demands.limit] if demands.limit else ()), (facts.workspace_bytes, "the device")]
     no: Support | None = None
     forbidder = demands.forbids(offer.name)
@@ -202,15 +201,15 @@ def _taken_away(offer: Offer, demands: _Demands, facts: NodeFacts) -> Candidate 
         no = offer.support
     elif demands.exact and not offer.deterministic:
         why = (
-            "may give other bits on another run"
+            "is not deterministic"
             if offer.deterministic is False
-            else "does not say whether its bits are always the same"
+            else "does not report if it is deterministic"
         )
-        no = Support.no(Reason.FORBIDDEN, f"{why}; {demands.exact} asks for deterministic kernels")
+        no = Support.no(Reason.FORBIDDEN, f"{why}; {demands.exact} demands deterministic kernels")
     else:
         for limit, who in limits:
             if limit is not None and offer.workspace_bytes is None:
-                text = f"does not say how much workspace it needs; {who} allows {limit}"
+                text = f"does not report how much workspace it needs; {who} allows {limit}"
             elif limit is not None and offer.workspace_bytes is not None and offer.workspace_bytes > limit:
                 text = f"needs {offer.workspace_bytes} bytes of workspace; {who} allows {limit}"
             else:
@@ -236,32 +235,37 @@ def _pick(left: Sequence[Offer], offered: int, demands: _Demands) -> Candidate |
     if not left:
         return None
     if offered == 1:
-        return take(left[0], Reason.ONLY_ONE, "no other candidate exists")
+        return take(left[0], Reason.ONLY_ONE, "it is the only candidate")
     times = [o.time_us for o in left if o.time_us is not None]
     if len(left) > 1 and len(times) == len(left):
         best = min(left, key=lambda o: o.time_us or 0.0)
-        return take(best, Reason.FASTEST, f"{best.time_us:g} us, the least of {len(left)} measured")
-    return take(left[0], Reason.DEFAULT, "first usable one in the catalogue's order")
+        return take(best, Reason.FASTEST, f"{best.time_us:g} us, the fastest of {len(left)} measured")
+    return take(left[0], Reason.DEFAULT, "the first usable one in the catalogue's order")
 
 
 def _passed_over(offer: Offer, chosen: Candidate | None, demands: _Demands) -> Candidate:
-    """Why an offer that could have been taken was not."""
+    """Return the reason why a usable offer was not chosen."""
     known = offer.known()
     if demands.use is not None:
         reason = f"{demands.use[1]} forces {demands.use[0]!r}"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=known)
     if offer.on_request:
-        reason = f"{offer.asks}, and no policy asks for it"
+        reason = f"{offer.asks}, and no policy names it"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=known)
     assert chosen is not None
     if chosen.code is Reason.FASTEST:
         return Candidate(
             offer.name,
             Reason.SLOWER,
-            f"{offer.time_us:g} us against {chosen.facts['time_us']:g} us",
+            f"{offer.time_us:g} us, slower than {chosen.facts['time_us']:g} us",
             facts=known,
         )
-    return Candidate(offer.name, Reason.LOWER_PREFERENCE, f"{chosen.name!r} stands before it", facts=known)
+    return Candidate(
+        offer.name,
+        Reason.LOWER_PREFERENCE,
+        f"{chosen.name!r} is earlier in the preference order",
+        facts=known,
+    )
 
 
 def _unavailable(facts: NodeFacts, demands: _Demands, decision: Decision) -> KernelUnavailable:
@@ -272,18 +276,18 @@ def _unavailable(facts: NodeFacts, demands: _Demands, decision: Decision) -> Ker
         do = (why.do if why is not None else "") or "Remove the rule, or write prefer instead of use."
         return KernelUnavailable(
             f"node {facts.node}",
-            f"{who} forces {name!r}, which cannot be had",
+            f"{who} forces {name!r}, which is unavailable",
             got=got,
             do=do,
             decision=decision,
         )
     do = (
         first_advice(decision.rejected)
-        or "Loosen forbid, workspace_bytes or deterministic, or use a vendor engine for this model."
+        or "Relax forbid, workspace_bytes or deterministic, or use a vendor engine for this model."
     )
     return KernelUnavailable(
         f"node {facts.node}",
-        f"no kernel for {facts.family} is left",
+        f"no usable kernel for {facts.family}",
         got="; ".join(f"{c.name}: {c.reason}" for c in decision.rejected) or "no candidate",
         do=do,
         decision=decision,

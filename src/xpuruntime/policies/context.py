@@ -1,4 +1,4 @@
-"""``with with_policy(policy):`` a policy for everything that is decided inside the block."""
+"""``with_policy``: a context manager that sets a policy for all decisions inside its block."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _current: ContextVar[Policy] = ContextVar("xpuruntime_policy", default=Policy())
 
 
 def current_policy() -> Policy:
-    """What the enclosing ``with_policy`` blocks say together; the empty policy outside of any."""
+    """Return the merged policy of the enclosing ``with_policy`` blocks; the empty policy outside of any."""
     return _current.get()
 
 
 @contextmanager
 def with_policy(policy: PolicyLike) -> Iterator[Policy]:
-    """Lay a policy over the enclosing ones for the length of the block (or of the decorated function).
+    """Merge a policy over the enclosing ones inside the block (or the decorated function).
 
-    Takes whatever ``load_policy`` takes, and gives the merged policy. It applies to the thread or the async task that runs the block, and
-    to tasks started inside; a new thread starts without it. Raises PolicyError.
+    Takes what ``load_policy`` takes, and yields the merged policy. It applies to the thread or async task that runs the block, and
+    to tasks started inside. A new thread starts without it. Raises PolicyError.
     """
     token = _current.set(_current.get().merge(load_policy(policy)))
     try:

@@ -1,7 +1,7 @@
-"""Policy files as text: YAML 1.2 (core words only) and JSON to plain data with the line of every key, and back.
+"""Reading and writing of policy files: YAML 1.2 (core schema only) and JSON, as plain data with the line of every key.
 
-Both readers refuse duplicate keys, and both are bounded in size and depth. YAML anchors, aliases and tags are refused: a
-policy says everything where it stands. Only ``true`` and ``false`` are booleans, so ``YES`` stays the text that a vendor may want.
+Both readers refuse duplicate keys, and bound size and depth. YAML anchors, aliases and tags are refused, so that every value is
+written where it applies. Only ``true`` and ``false`` are booleans: ``YES`` stays a string, as vendor options need it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Lines = dict[FieldPath, int]
 
 
 class TextProblem(Problem):
-    """What is wrong with the text itself, and in which line (from 1)."""
+    """A syntax error of the text, with its line (from 1)."""
 
     def __init__(self, line: int, what: str, *, got: object = None, do: str = "") -> None:
         super().__init__((), what, got=got, do=do)
@@ -37,7 +37,7 @@ def _deep(line: int) -> TextProblem:
 
 def _twice(line: int, key: str, first: int) -> TextProblem:
     return TextProblem(
-        line, f"key {key[:80]!r} stands twice (first in line {first})", do="Remove one of the two."
+        line, f"duplicate key {key[:80]!r} (first in line {first})", do="Remove one of the two."
     )
 
 
@@ -48,8 +48,8 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORDS = {"true": True, "false": False, "null": None}
 
 
-class _Json:
-    """A JSON reader that keeps the line of every value. The standard library's gives no positions."""
+class _JsonParser:
+    """A JSON reader that records the line of every value, which the standard library's does not."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.lines = text, 0, Lines()
@@ -105,33 +105,33 @@ class _Json:
 
     def mapping(self, path: FieldPath) -> dict[str, Any]:
         self.at += 1
-        made: dict[str, Any] = {}
+        data: dict[str, Any] = {}
         if self.take("}"):
-            return made
+            return data
         while True:
             if self.peek() != '"':
                 raise self.fail("expected a key in double quotes")
             line, key = self.line(), self.string()
-            if key in made:
+            if key in data:
                 raise _twice(line, key, self.lines[*path, key])
             self.lines[*path, key] = line
             if not self.take(":"):
                 raise self.fail("expected ':' after the key")
-            made[key] = self.value((*path, key))
+            data[key] = self.value((*path, key))
             if self.take("}"):
-                return made
+                return data
             if not self.take(","):
                 raise self.fail("expected ',' or '}'")
 
     def sequence(self, path: FieldPath) -> list[Any]:
         self.at += 1
-        made: list[Any] = []
+        items: list[Any] = []
         if self.take("]"):
-            return made
+            return items
         while True:
-            made.append(self.value((*path, len(made))))
+            items.append(self.value((*path, len(items))))
             if self.take("]"):
-                return made
+                return items
             if not self.take(","):
                 raise self.fail("expected ',' or ']'")
 
@@ -143,8 +143,8 @@ def _number(text: str, line: int) -> int | float:
 
 
 def parse_json(text: str) -> tuple[Any, Lines]:
-    """JSON text -> (plain data, line of every value). Raises TextProblem."""
-    reader = _Json(text)
+    """Parse JSON. Return plain data and the line of every value. Raises TextProblem."""
+    reader = _JsonParser(text)
     value = reader.value(())
     if reader.peek():
         raise reader.fail("expected nothing after the value")
@@ -159,7 +159,7 @@ _STR = "tag:yaml.org,2002:str"
 
 
 class _Loader(yaml.BaseLoader):
-    """PyYAML without its YAML 1.1 words, and without aliases."""
+    """PyYAML's loader without the booleans of YAML 1.1, and without aliases."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -167,7 +167,7 @@ class _Loader(yaml.BaseLoader):
             raise TextProblem(
                 event.start_mark.line + 1,
                 "uses an anchor or alias",
-                do="Write the value out where it is meant.",
+                do="Write the value itself in each place.",
             )
         if getattr(event, "tag", None):
             raise TextProblem(
@@ -177,7 +177,7 @@ class _Loader(yaml.BaseLoader):
 
 
 def _scalar(text: str, line: int) -> Any:
-    """A plain scalar: a word, a number, or itself."""
+    """Convert a plain scalar to a boolean, null, a number, or a string."""
     if text in _YAML_WORDS:
         return _YAML_WORDS[text]
     return _number(text, line) if _YAML_NUMBER.fullmatch(text) else text
@@ -192,21 +192,21 @@ def _convert(node: Any, path: FieldPath, lines: Lines) -> Any:
         return [_convert(item, (*path, i), lines) for i, item in enumerate(node.value)]
     if isinstance(node, yaml.ScalarNode):
         return node.value if node.style is not None else _scalar(node.value, line)
-    made: dict[str, Any] = {}
+    data: dict[str, Any] = {}
     for key, value in node.value:
         at = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
-            raise TextProblem(at, "has a key that is no text")
+            raise TextProblem(at, "has a key that is not a string")
         name = key.value
-        if name in made:
+        if name in data:
             raise _twice(at, name, lines[*path, name])
         lines[*path, name] = at
-        made[name] = _convert(value, (*path, name), lines)
-    return made
+        data[name] = _convert(value, (*path, name), lines)
+    return data
 
 
 def parse_yaml(text: str) -> tuple[Any, Lines]:
-    """YAML text of one document -> (plain data, line of every value). Raises TextProblem."""
+    """Parse YAML of one document. Return plain data and the line of every value. Raises TextProblem."""
     lines: Lines = {}
     try:
         node = yaml.compose(text, Loader=_Loader)
@@ -218,7 +218,7 @@ def parse_yaml(text: str) -> tuple[Any, Lines]:
         RecursionError,
         ValueError,
         IndexError,
-    ) as error:  # PyYAML lets these through on some broken texts
+    ) as error:  # PyYAML raises these for some malformed texts
         raise TextProblem(1, f"is not YAML: {str(error)[:80] or 'not readable'}") from None
     return (None if node is None else _convert(node, (), lines)), lines
 
@@ -227,14 +227,14 @@ def parse_yaml(text: str) -> tuple[Any, Lines]:
 
 
 def to_json_text(data: Any) -> str:
-    """Plain data -> JSON text."""
+    """Return plain data -> JSON text."""
     return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 @functools.cache
 def _dumper() -> type[yaml.SafeDumper]:
     class Dumper(yaml.SafeDumper):
-        """PyYAML's, with every text quoted that ``parse_yaml`` would read as something else."""
+        """PyYAML's dumper, which quotes every string that ``parse_yaml`` would read as another type."""
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
         other = value in _YAML_WORDS or _YAML_NUMBER.fullmatch(value) is not None
@@ -245,5 +245,5 @@ def _dumper() -> type[yaml.SafeDumper]:
 
 
 def to_yaml_text(data: Any) -> str:
-    """Plain data -> YAML text."""
+    """Return plain data -> YAML text."""
     return str(yaml.dump(data, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=110))

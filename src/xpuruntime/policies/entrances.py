@@ -1,7 +1,7 @@
-"""What each field of an ExecutionPolicy does at each entrance, as one table: it holds there, or it is an error.
+"""The effect of each ExecutionPolicy field at each entry point, in one table: the field is honored, or an error is raised.
 
-``demanded`` lays the layers over one another for an entrance other than a session, and ``refuse`` raises for what the entrance cannot do.
-``docs/entrances.md`` is made of the table.
+``demanded`` merges the layers for an entry point other than a session, and ``refuse`` raises for values that the entry point does not
+support. ``docs/reference/policy-support.md`` is generated from the table.
 """
 
 from __future__ import annotations
@@ -16,17 +16,26 @@ from .load import PolicyLike
 from .precedence import Resolved, effective_policy
 from .vocabulary import KERNELS
 
-__all__ = ["ENTRANCES", "INSTEAD_OF_INT8", "PARTITIONED", "SESSION", "Use", "demanded", "possible", "refuse"]
+__all__ = [
+    "ENTRANCES",
+    "INSTEAD_OF_INT8",
+    "PARTITIONED",
+    "SESSION",
+    "FieldUse",
+    "demanded",
+    "possible",
+    "refuse",
+]
 
 Takes = Callable[[Any], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """What an entrance makes of one field.
+class FieldUse:
+    """The effect of one field at one entry point.
 
-    does:  what the field does there. takes: whether a value holds there; None: every value does.
-    why:   why other values do not hold. do: what to do instead.
+    does:  the effect of the field. takes: a predicate for supported values; None supports every value.
+    why:   why other values are not supported. do: what to do instead.
     """
 
     does: str
@@ -43,8 +52,8 @@ def _never(value: Any) -> bool:
     return False
 
 
-def _refused(why: str, do: str) -> Use:
-    return Use("", _never, why, do)
+def _refused(why: str, do: str) -> FieldUse:
+    return FieldUse("", _never, why, do)
 
 
 def _kinds(*kinds: str) -> Takes:
@@ -72,118 +81,118 @@ def _is_cpu(value: Any) -> bool:
 
 
 _SESSION = "Open an InferenceSession with this policy."
-_ONLY_SESSIONS_CHECK = Use(
-    "only sessions check; first_open and off hold",
+_ONLY_SESSIONS_CHECK = FieldUse(
+    "no check is made; only first_open and off are supported",
     _is_not_always,
-    "it compares with no reference",
-    "Write self_check: first_open, or open an InferenceSession.",
+    "it does not compare with a reference",
+    "Use self_check: first_open, or open an InferenceSession.",
 )
-_OWN_KERNELS = "it computes with our own kernels, which are the engine native"
+_OWN_KERNELS = "it computes with xpuruntime's own kernels, which are the engine native"
 
-# What is the same wherever our compiler alone computes.
-_COMPILED: dict[str, Use] = {
-    "target": Use("code for it, where no argument names a target", _kinds("cpu", "cuda", "auto"), "there is no code generator for it", _SESSION),
-    "engine": Use("native and auto hold", _native, _OWN_KERNELS, _SESSION),
-    "static_shape": Use("holds: programs have fixed shapes"),
-    "allow_fallback": Use("devices to generate code for where the target cannot be had, with one warning; int8 becomes the model's own precision"),
-    "optimization_level": Use("passes of this level, where no argument names passes"),
-    "caching": Use("holds: the caller keeps the program"),
-    "compile_timeout_s": _refused("its compiler runs in the caller's process and cannot be ended", _SESSION),
-    "run_timeout_s": _refused("its runs cannot be ended by a time", _SESSION),
-    "engine_options": Use("of other engines: they take no part", _no_buckets, "native's options are those of a session with open shapes", _SESSION),
-    "engine_order": Use("orders with native hold", _orders_native, _OWN_KERNELS, "Add native to the order, or open an InferenceSession."),
-    "place": Use("native holds", _places_native, _OWN_KERNELS, "Use partition and DAGExecutor, or an InferenceSession."),
-    "strict": Use("an error where a library declines a kernel that was chosen"),
+# Fields with the same effect wherever only the native compiler computes.
+_COMPILED: dict[str, FieldUse] = {
+    "target": FieldUse("the target of code generation, if no argument names one", _kinds("cpu", "cuda", "auto"), "xpuruntime generates no code for it", _SESSION),
+    "engine": FieldUse("native and auto are supported", _native, _OWN_KERNELS, _SESSION),
+    "static_shape": FieldUse("always true: programs have fixed shapes"),
+    "allow_fallback": FieldUse("devices to generate code for if the target is unavailable, with one warning; int8 becomes the model's own precision"),
+    "optimization_level": FieldUse("level of passes, if no argument names passes"),
+    "caching": FieldUse("no effect: the caller stores the program"),
+    "compile_timeout_s": _refused("its compiler runs in the caller's process and cannot be stopped", _SESSION),
+    "run_timeout_s": _refused("its runs have no time limit", _SESSION),
+    "engine_options": FieldUse("no effect for engines that are not used", _no_buckets, "native's options are for sessions with symbolic shapes", _SESSION),
+    "engine_order": FieldUse("orders that include native are supported", _orders_native, _OWN_KERNELS, "Add native to the order, or open an InferenceSession."),
+    "place": FieldUse("native is supported", _places_native, _OWN_KERNELS, "Use partition and DAGExecutor, or an InferenceSession."),
+    "strict": FieldUse("an error if a library declines a chosen kernel"),
     "self_check": _ONLY_SESSIONS_CHECK,
 }  # fmt: skip
 
 PARTITIONED = ("target", "engine", "precision", "static_shape", "fixed_shapes", "engine_order", "place")
-"""What partition settles for the DAGExecutor of its plan."""
+"""Fields that partition decides for the DAGExecutor of its plan."""
 
-SESSION: Mapping[str, Use] = MappingProxyType(
+SESSION: Mapping[str, FieldUse] = MappingProxyType(
     {
-        "target": Use("the device: had, or an error"),
-        "engine": Use("had, or an error; auto measures"),
-        "precision": Use("had, or an error"),
-        "static_shape": Use("open dims are an error unless fixed_shapes sizes them"),
-        "fixed_shapes": Use("the model is compiled for these sizes"),
-        "allow_fallback": Use("devices that may take over, with one warning; then also the model's own precision"),
-        "optimization_level": Use("had, or an error"),
-        "caching": Use("whether the store is read and written"),
-        "compile_timeout_s": Use("the compiler is ended, or an error where it cannot be"),
-        "run_timeout_s": Use("a run is ended, or an error where it cannot be"),
-        "engine_options": Use("handed to the engine that is chosen; an unknown one is an error"),
-        "engine_order": Use("candidates in this order, where no engine is named"),
-        "place": Use("a region of its own for each part, on the cpu"),
-        "strict": Use("evidence that differs from the plan is an error"),
-        "self_check": Use("outputs are compared with a reference when the session is opened"),
+        "target": FieldUse("the device; an error if unavailable"),
+        "engine": FieldUse("the engine; an error if unavailable; auto measures"),
+        "precision": FieldUse("honored, or an error"),
+        "static_shape": FieldUse("symbolic dims are an error unless fixed_shapes sets their sizes"),
+        "fixed_shapes": FieldUse("the model is compiled for these sizes"),
+        "allow_fallback": FieldUse("devices to fall back to, with one warning; then also the model's own precision"),
+        "optimization_level": FieldUse("honored, or an error"),
+        "caching": FieldUse("use of the store"),
+        "compile_timeout_s": FieldUse("the compiler is stopped; an error if it cannot be"),
+        "run_timeout_s": FieldUse("a run is stopped; an error if it cannot be"),
+        "engine_options": FieldUse("passed to the chosen engine; an unknown option is an error"),
+        "engine_order": FieldUse("order of candidates, if no engine is named"),
+        "place": FieldUse("one region per part, on the cpu"),
+        "strict": FieldUse("an error if the evidence differs from the plan"),
+        "self_check": FieldUse("the outputs are compared with a reference when the session opens"),
     }
 )  # fmt: skip
 
-ENTRANCES: Mapping[str, Mapping[str, Use]] = MappingProxyType(
+ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
     {
         "compile": MappingProxyType({
             **_COMPILED,
-            "precision": Use("floats are kept in it between kernels"),
-            "fixed_shapes": Use("sizes of symbolic dims that no argument gives"),
+            "precision": FieldUse("type of floats between kernels"),
+            "fixed_shapes": FieldUse("sizes of symbolic dims that no argument sets"),
         }),
         "Generator": MappingProxyType({
             **_COMPILED,
-            "target": Use("the device, where no argument names one", _kinds("cpu", "cuda", "auto"), "there is no code generator for it", "Name cpu or cuda:0."),
-            "precision": Use("what is computed in, where dtype= does not say it"),
-            "fixed_shapes": _refused("its sizes are its own arguments", "Give batch=, capacity= and buckets=."),
+            "target": FieldUse("the device, if no argument names one", _kinds("cpu", "cuda", "auto"), "xpuruntime generates no code for it", "Use cpu or cuda:0."),
+            "precision": FieldUse("the precision, if dtype= is not given"),
+            "fixed_shapes": _refused("its sizes are arguments", "Pass batch=, capacity= and buckets=."),
         }),
         "ops": MappingProxyType({
             **_COMPILED,
-            "target": Use("where the operands are holds"),
-            "precision": Use("the operands' own type holds"),
-            "fixed_shapes": _refused("its sizes are those of the operands", "Drop it."),
-            "allow_fallback": Use("admits operands on these devices where the target is another, with one warning"),
-            "caching": Use("whether the store is read and written"),
+            "target": FieldUse("the device of the operands is supported"),
+            "precision": FieldUse("the operands' own type is supported"),
+            "fixed_shapes": _refused("the operands determine its sizes", "Remove it."),
+            "allow_fallback": FieldUse("also allows operands on these devices, with one warning"),
+            "caching": FieldUse("use of the store"),
         }),
         "partition": MappingProxyType({
-            "target": Use("the device of the engine, where no argument names one"),
-            "engine": Use("takes what it can, where no argument names one", lambda value: value != "auto", "nothing is measured", "Give costs= and name an engine, or open an InferenceSession."),
-            "precision": Use("the model's own holds"),
-            "static_shape": Use("open dims are an error unless fixed_shapes sizes them"),
-            "fixed_shapes": Use("the graph is specialized to these sizes"),
-            "allow_fallback": Use("cpu holds: regions fall to the engines of others=", _is_cpu, "regions fall to the engines of others=, on the cpu", "Give others=() for none."),
-            "optimization_level": Use("native regions by passes of this level, others as their engines have it"),
-            "caching": Use("whether the store= of the executor is used"),
-            "compile_timeout_s": _refused("its compilers cannot be ended", _SESSION),
-            "run_timeout_s": _refused("its runs cannot be ended by a time", _SESSION),
-            "engine_options": Use("handed to the engines of the regions", _no_buckets, "native's options are those of a session with open shapes", _SESSION),
-            "engine_order": Use("the engines after the first, where no argument names others"),
-            "place": Use("had, or an error"),
+            "target": FieldUse("the device of the engine, if no argument names one"),
+            "engine": FieldUse("the engine that runs all it supports, if no argument names one", lambda value: value != "auto", "it does not measure", "Pass costs= and name an engine, or open an InferenceSession."),
+            "precision": FieldUse("the model's own is supported"),
+            "static_shape": FieldUse("symbolic dims are an error unless fixed_shapes sets their sizes"),
+            "fixed_shapes": FieldUse("the graph is specialized to these sizes"),
+            "allow_fallback": FieldUse("cpu is supported: other regions run on the engines of others=", _is_cpu, "regions may run on the engines of others=, on the cpu", "Pass others=() for none."),
+            "optimization_level": FieldUse("level of passes of native regions; other regions use their engine's setting"),
+            "caching": FieldUse("use of the executor's store="),
+            "compile_timeout_s": _refused("its compilers cannot be stopped", _SESSION),
+            "run_timeout_s": _refused("its runs have no time limit", _SESSION),
+            "engine_options": FieldUse("passed to the engines of the regions", _no_buckets, "native's options are for sessions with symbolic shapes", _SESSION),
+            "engine_order": FieldUse("the engines after the first, if no argument names others"),
+            "place": FieldUse("honored, or an error"),
             "self_check": _ONLY_SESSIONS_CHECK,
-            "strict": Use("evidence that differs from the plan, or a region on another engine, is an error"),
+            "strict": FieldUse("an error if the evidence differs from the plan, or a region runs on another engine"),
         }),
         "DAGExecutor": MappingProxyType({
-            **dict.fromkeys(PARTITIONED, Use("settled by partition; another value than its policy's is an error")),
-            "allow_fallback": Use("as in partition", _is_cpu, "regions fall to the engines of others=, on the cpu", "Give others=() to partition for none."),
-            "optimization_level": Use("native regions by passes of this level, others as their engines have it"),
-            "caching": Use("whether store= is used"),
-            "compile_timeout_s": _refused("its compilers cannot be ended", _SESSION),
-            "run_timeout_s": _refused("its runs cannot be ended by a time", _SESSION),
-            "engine_options": Use("handed to the engines of the regions", _no_buckets, "native's options are those of a session with open shapes", _SESSION),
+            **dict.fromkeys(PARTITIONED, FieldUse("decided by partition; a value other than its policy's is an error")),
+            "allow_fallback": FieldUse("as in partition", _is_cpu, "regions may run on the engines of others=, on the cpu", "Pass others=() to partition for none."),
+            "optimization_level": FieldUse("level of passes of native regions; other regions use their engine's setting"),
+            "caching": FieldUse("use of store="),
+            "compile_timeout_s": _refused("its compilers cannot be stopped", _SESSION),
+            "run_timeout_s": _refused("its runs have no time limit", _SESSION),
+            "engine_options": FieldUse("passed to the engines of the regions", _no_buckets, "native's options are for sessions with symbolic shapes", _SESSION),
             "self_check": _ONLY_SESSIONS_CHECK,
-            "strict": Use("evidence that differs from the plan, or a region on another engine, is an error"),
+            "strict": FieldUse("an error if the evidence differs from the plan, or a region runs on another engine"),
         }),
         "Executor": MappingProxyType({
             **_COMPILED,
-            "target": Use("the device, where no argument names one: had, with code for it in the program, or an error"),
-            "precision": Use("that of the program holds; else an error"),
-            "static_shape": Use("holds: programs have fixed shapes"),
-            "fixed_shapes": Use("the sizes of the program hold; else an error"),
-            "allow_fallback": Use("devices to run on where the target cannot be had, with one warning; int8 becomes the program's own precision"),
-            "optimization_level": Use("the level that the program was compiled at holds; else an error"),
-            "caching": Use("holds: it keeps nothing"),
-            "compile_timeout_s": Use("holds: it compiles nothing"),
-            "strict": Use("an error where a library declines a kernel of the program"),
+            "target": FieldUse("the device, if no argument names one; an error if it is unavailable or the program has no code for it"),
+            "precision": FieldUse("an error unless it is the program's"),
+            "static_shape": FieldUse("always true: programs have fixed shapes"),
+            "fixed_shapes": FieldUse("an error unless they are the program's"),
+            "allow_fallback": FieldUse("devices to run on if the target is unavailable, with one warning; int8 becomes the program's own precision"),
+            "optimization_level": FieldUse("an error unless it is the level that the program was compiled at"),
+            "caching": FieldUse("no effect: it stores nothing"),
+            "compile_timeout_s": FieldUse("no effect: it compiles nothing"),
+            "strict": FieldUse("an error if a library declines a kernel of the program"),
         }),
     }
 )  # fmt: skip
-"""By entrance and field; sessions honor every field (``SESSION``)."""
+"""By entry point and field; sessions honor every field (``SESSION``)."""
 
 _WORDS = " or ".join(
     word for word in KERNELS["matmul"] if word.endswith("8_weights") or word == "int4_weights"
@@ -194,9 +203,9 @@ INSTEAD_OF_INT8 = (
     f"for the native engine such as kernel: {{matmul: int8_weights}} ({_WORDS}); or add allow_fallback='cpu' to compute in the "
     "model's own precision."
 )
-"""What somebody can do who asked for int8 and has a float model."""
+"""Advice for a request of int8 with a float model."""
 
-# The error of a field is the one that says what cannot be had.
+# The error class of a field names the unavailable thing.
 _ERRORS: dict[str, type[XpuError]] = {
     "engine": EngineUnavailable,
     "place": EngineUnavailable,
@@ -206,24 +215,24 @@ _ERRORS: dict[str, type[XpuError]] = {
 
 
 def demanded(entrance: str, arguments: Mapping[str, Any], policy: PolicyLike | Resolved) -> Resolved:
-    """What arguments, a policy, ``with_policy`` and the environment demand of an entrance; a Resolved is taken as it is.
+    """Return the effective policy of an entry point, from arguments, a policy, ``with_policy`` and the environment.
 
-    Raises PolicyError, and the UnavailableError that fits, for what the entrance cannot do.
+    A Resolved is used unchanged. Raises PolicyError or the matching UnavailableError for demands that the entry point does not support.
     """
     if isinstance(policy, Resolved):
         return policy
     return possible(entrance, effective_policy(arguments, policy, builtin=False))
 
 
-def possible(entrance: str, found: Resolved) -> Resolved:
-    """The demands, where the entrance can do all of them. Raises as ``demanded``."""
+def possible(entrance: str, resolved: Resolved) -> Resolved:
+    """Return the demands if the entry point supports all of them. Raises as ``demanded``."""
     for field, use in ENTRANCES[entrance].items():
-        value = getattr(found.policy.execution, field)
-        if field == "target" and found.policy.execution.allow_fallback:
-            continue  # the entrance takes the first that it can
+        value = getattr(resolved.policy.execution, field)
+        if field == "target" and resolved.policy.execution.allow_fallback:
+            continue  # the entry point uses the first one that it supports
         if value is not None and use.takes is not None and not use.takes(value):
-            raise refuse(entrance, field, found, use.why, use.do)
-    return found
+            raise refuse(entrance, field, resolved, use.why, use.do)
+    return resolved
 
 
 def _plain(value: Any) -> Any:
@@ -231,7 +240,7 @@ def _plain(value: Any) -> Any:
 
 
 def refuse(entrance: str, field: str, resolved: Resolved, why: str, do: str) -> XpuError:
-    """The error for a field that an entrance cannot honor."""
+    """Return the error for a field value that an entry point does not support."""
     value = getattr(resolved.policy.execution, field)
     shown = _plain(value)
     origins = dict.fromkeys(

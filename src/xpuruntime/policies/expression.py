@@ -1,10 +1,10 @@
 """Shape conditions: a tiny expression language over named dims, such as ``M <= 16 and K % 8 == 0``.
 
 Grammar: comparisons (chains too) of integer arithmetic (``+ - * // %``) over integers and dim names, joined by ``and``, ``or``,
-``not``. Nothing else parses, so a condition can neither call nor loop nor grow; its length and its tree are bounded.
+``not``. Nothing else parses, so a condition cannot call functions or loop. Its length and its depth are bounded.
 
-Truth has three values: a dim that is not known when the choice is made (symbolic, or not a dim of this op), or a division by
-zero, makes a comparison *unknown* (Kleene's logic), and a rule whose condition is unknown does not match.
+Conditions have three truth values (Kleene's logic). A comparison is *unknown* if it reads a dim that is symbolic or that the op
+does not have, or divides by zero. A rule with an unknown condition does not match.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_INT = 2**63
 _ALPHABET = re.compile(r"[A-Za-z0-9_ ()<>=!+\-*/%]*")
 _RUN_TOGETHER = re.compile(
     r"(?<![A-Za-z0-9_])[0-9]+[A-Za-z_]"
-)  # `16and`, `0x10`, `1_000`: Python would warn or guess
+)  # `16and`, `0x10`, `1_000`: Python accepts these, some with a warning
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -46,14 +46,14 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One parsed condition. ``text`` is canonical: equal conditions up to spaces and brackets have equal text."""
+    """One parsed condition. ``text`` is canonical: conditions that differ only in spaces and redundant brackets have equal text."""
 
     text: str
     tree: ast.expr = field(compare=False, repr=False)
 
     @classmethod
     def parse(cls, text: str) -> Condition:
-        """``"M<=16"`` -> Condition("M <= 16"). Raises ValueError, which says what is not part of the language."""
+        """Parse a condition such as ``"M<=16"``. Raises ValueError that names the part outside the language."""
         if len(text) > MAX_CHARS:
             raise ValueError(f"a condition has at most {MAX_CHARS} characters")
         if not _ALPHABET.fullmatch(text) or _RUN_TOGETHER.search(text):
@@ -76,11 +76,11 @@ class Condition:
         return frozenset(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name))
 
     def holds(self, dims: Mapping[str, Any]) -> bool | None:
-        """True, False, or None when it depends on a dim that is no integer in ``dims``."""
+        """Evaluate the condition. Return None if it depends on a dim that is not an integer in ``dims``."""
         return _truth(self.tree, dims)
 
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """Bounds (lowest, highest) that a dim surely keeps where the condition holds; dims without bounds are left out."""
+        """Return bounds (lowest, highest) of the dims for which the condition holds; dims without bounds are left out."""
         bounds: dict[str, tuple[float, float]] = {}
         for name, op, value in _conjuncts(self.tree):
             low, high = bounds.get(name, (-math.inf, math.inf))
@@ -89,7 +89,7 @@ class Condition:
         return bounds
 
     def atoms(self) -> Iterator[tuple[str, int] | None]:
-        """Each comparison as (name, constant), or None for one that is more than that. Lint reasons from these."""
+        """Return each comparison as (name, constant), or None for a more complex one. Lint uses them."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Compare):
                 for left, right in zip([node.left, *node.comparators], node.comparators, strict=False):
@@ -102,7 +102,7 @@ class Condition:
                             yield None
 
 
-# What `name op constant` says of the name: distance of its lowest and highest value from the constant.
+# Bounds that `name op constant` sets on the name, relative to the constant.
 _BOUNDS: dict[type[ast.cmpop], tuple[float, float]] = {
     ast.Lt: (-math.inf, -1),
     ast.LtE: (-math.inf, 0),
@@ -113,7 +113,7 @@ _BOUNDS: dict[type[ast.cmpop], tuple[float, float]] = {
 
 
 def _conjuncts(node: ast.expr) -> Iterator[tuple[str, type[ast.cmpop], int]]:
-    """``name op constant`` parts, all of which hold where the whole does."""
+    """Yield the ``name op constant`` parts that hold whenever the whole condition holds."""
     match node:
         case ast.BoolOp(op=ast.And(), values=values):
             for value in values:

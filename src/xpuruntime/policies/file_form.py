@@ -1,4 +1,4 @@
-"""FileForm: what the three policy classes share as documents: to and from plain data, files, and a digest."""
+"""FileForm, the base of the three policy classes: conversion to and from plain data and files, and a digest."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ VERSION = 1
 
 
 class FileForm:
-    """A policy that can be a document. ``_part`` is the key under which the class stands there; empty for the whole document."""
+    """A policy that can be written as a document. ``_part`` is the document's key for the class; empty for the whole document."""
 
     __slots__ = ()
     _part: ClassVar[Literal["", "kernel", "execution"]] = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The policy as a document: plain JSON data, ``{"version": 1, "kernel": {...}, "execution": {...}}``."""
+        """Return the policy as a document: plain JSON data, ``{"version": 1, "kernel": {...}, "execution": {...}}``."""
         return {"version": VERSION, **({self._part: dump(self)} if self._part else dump(self))}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_dict``; of a document with both parts, the class's own. Raises PolicyError."""
+        """Build the policy from ``to_dict``'s data. Of a document with both parts, only the class's own is used. Raises PolicyError."""
         return cls._of(data)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -37,7 +37,7 @@ class FileForm:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a policy file; of a file with both parts, the class's own. Raises PolicyError with file, line and key."""
+        """Read a policy file. Of a file with both parts, only the class's own is used. Raises PolicyError with file, line and key."""
         return cls._of(os.fspath(path))
 
     @classmethod
@@ -48,5 +48,5 @@ class FileForm:
         return getattr(policy, cls._part) if cls._part else policy  # type: ignore[no-any-return]
 
     def digest(self) -> str:
-        """sha256 of the canonical JSON; equal policies have equal digests."""
+        """Return the sha256 of the canonical JSON; equal policies have equal digests."""
         return digest(self.to_dict())

@@ -1,4 +1,4 @@
-"""KernelPolicy: which kernel computes an op, where the choice is ours."""
+"""KernelPolicy: demands on the kernels that compute ops."""
 
 # ruff: noqa: RUF009  - of_kind makes a dataclass field, as dataclasses.field does
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from ..families import FAMILIES
 from . import kinds
 from .file_form import FileForm
-from .record import FieldPath, Kind, Names, Problem, build, dump, of_kind, record, schema_of, shown
+from .record import FieldKind, FieldPath, Names, Problem, build, dump, of_kind, record, schema_of, shown
 from .rule import Rule
 from .vocabulary import KERNELS
 
@@ -30,21 +30,21 @@ def _rules(value: object, path: FieldPath) -> tuple[Rule, ...]:
 def _layers(value: object, path: FieldPath) -> tuple[KernelPolicy, ...]:
     if not isinstance(value, list | tuple) or len(value) > MAX_LAYERS:
         raise Problem(path, f"must be a list of at most {MAX_LAYERS} kernel policies", got=shown(value))
-    made = tuple(
+    layers = tuple(
         v if isinstance(v, KernelPolicy) else build(KernelPolicy, v, (*path, i)) for i, v in enumerate(value)
     )
-    for i, layer in enumerate(made):
+    for i, layer in enumerate(layers):
         if layer.under:
             raise Problem(
                 (*path, i, "under"),
-                "a layer has no layers of its own",
-                do="List all of them one after another.",
+                "a lower layer cannot have layers of its own",
+                do="List all layers one after another.",
             )
-    return made
+    return layers
 
 
 def rule_schema() -> dict[str, Any]:
-    """JSON Schema of a rule, with what its demands say together."""
+    """Return the JSON Schema of a rule, including the constraints between its demands."""
     return {
         **schema_of(Rule),
         "anyOf": [
@@ -54,12 +54,12 @@ def rule_schema() -> dict[str, Any]:
     }
 
 
-_RULES = Kind(
+_RULES = FieldKind(
     _rules,
     {"type": "array", "maxItems": MAX_RULES, "items": {"$ref": "#/$defs/rule"}},
     lambda rules: [dump(r) for r in rules],
 )
-_UNDER = Kind(
+_UNDER = FieldKind(
     _layers,
     {"type": "array", "maxItems": MAX_LAYERS, "items": {"$ref": "#/$defs/kernel_layer"}},
     lambda layers: [dump(p) for p in layers],
@@ -77,12 +77,12 @@ def _preference(family: str) -> Any:
 class KernelPolicy(FileForm):
     """Demands on kernels, as data: preferences per op family, and rules.
 
-    ``KernelPolicy(matmul="cublasLt")`` prefers a kernel; a list is an order of preference; ``"auto"`` says nothing. ``rules`` can
-    also force and forbid, and look at names, dtypes, shapes and phases. An empty policy leaves every choice to what lies
-    under it, down to the built-in default. Values are frozen and picklable. Raises PolicyError.
+    ``KernelPolicy(matmul="cublasLt")`` prefers a kernel; a list is an order of preference; ``"auto"`` is the same as leaving the field
+    out. ``rules`` can also force and forbid, and match names, dtypes, shapes and phases. An empty policy leaves every choice to the
+    layers below, down to the built-in default. Values are frozen and picklable. Raises PolicyError.
 
-    Layers: ``a.merge(b)`` lays ``b`` over ``a`` and keeps both apart (``under``), so that a demand of ``b`` wins over the same demand of
-    ``a``, while two demands of one layer that exclude each other are an error. Merging is associative; the empty policy is its identity.
+    Layers: ``a.merge(b)`` puts ``b`` over ``a`` and keeps both as layers (``under``). A demand of ``b`` wins over the same demand of
+    ``a``, while conflicting demands of one layer are an error. Merging is associative; the empty policy is its identity.
     """
 
     _part: ClassVar[Literal["kernel"]] = "kernel"
@@ -107,28 +107,26 @@ class KernelPolicy(FileForm):
     random: Names = _preference("random")
     signal: Names = _preference("signal")
     other: Names = _preference("other")
-    rules: Sequence[Rule] = of_kind(
-        _RULES, "rules, in the order in which their preferences count", default=()
-    )
+    rules: Sequence[Rule] = of_kind(_RULES, "rules; earlier rules' preferences come first", default=())
     under: Sequence[KernelPolicy] = of_kind(
-        _UNDER, "lower layers, highest first: what a merge leaves", default=()
+        _UNDER, "lower layers, highest first, as merging creates them", default=()
     )
     origin: str = dataclasses.field(default="", compare=False)
 
     @property
     def layers(self) -> tuple[KernelPolicy, ...]:
-        """Itself without what lies under it, then each layer under it; empty layers left out."""
+        """Return this layer alone, then each lower layer, without empty ones."""
         top = dataclasses.replace(self, under=())
         return tuple(layer for layer in (top, *self.under) if layer != _EMPTY)
 
     def preferences(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """(family, kernels in order) of this layer's plain keywords."""
+        """Return (family, kernels in order) for each plain keyword of this layer."""
         for family in KERNELS:
             if names := getattr(self, family):
                 yield family, names
 
     def merge(self, other: KernelPolicy) -> KernelPolicy:
-        """``other`` laid over this policy: where both make the same demand, ``other`` wins."""
+        """Merge ``other`` over this policy: if both make the same demand, ``other`` wins."""
         layers = tuple(dict.fromkeys((*other.layers, *self.layers)))
         if not layers:
             return _EMPTY

@@ -1,4 +1,4 @@
-"""The kinds of values in a policy: each a check, a JSON Schema and a way back to plain data."""
+"""The kinds of values in a policy, each with a check, a JSON Schema and a conversion to plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..families import FAMILIES
 from ..targets import DEVICE_KINDS
 from . import checks, pins
 from .expression import MAX_CHARS
-from .record import FieldPath, Kind
+from .record import FieldKind, FieldPath
 from .vocabulary import (
     ENGINE_ALIASES,
     ENGINES,
@@ -55,7 +55,7 @@ def _same(value: Any) -> Any:
 
 
 def one_or_list(values: Sequence[Any]) -> Any:
-    """``("a",)`` is written ``a``, anything else as a list."""
+    """Return the only item of a tuple, else the items as a list."""
     return values[0] if len(values) == 1 else list(values)
 
 
@@ -85,12 +85,12 @@ _DTYPE_SCHEMA = {"enum": [*checks.DTYPE_NAMES, *checks.DTYPE_ALIASES]}
 
 
 def kernels_of(families: Iterable[str]) -> tuple[str, ...]:
-    """Names of the kernels of any of the families, each once."""
+    """Return the kernel names of the families, each once."""
     return tuple(dict.fromkeys(k for f in families for k in KERNELS.get(f, ())))
 
 
 def without_kernel(families: Iterable[str]) -> tuple[str, ...]:
-    """Words of the families that no kernel of any of them has in this release, each once."""
+    """Return the families' kernel names that this release does not implement, each once."""
     families = tuple(families)
     words = (k for f in families for k in KERNELS_NOT_IMPLEMENTED.get(f, ()))
     return tuple(dict.fromkeys(k for k in words if k not in kernels_of(families)))
@@ -125,21 +125,21 @@ def _plain_kernels(names: Sequence[str]) -> Any:
     return one_or_list([pins.shown_kernel(n) for n in names])
 
 
-def kernel_preference(family: str) -> Kind:
-    """An ordered preference for one family; ``"auto"`` says nothing, as leaving the field out does."""
+def kernel_preference(family: str) -> FieldKind:
+    """Return the kind of an ordered preference for one family; ``"auto"`` is the same as leaving the field out."""
 
     def check(value: object, path: FieldPath) -> tuple[str, ...]:
         return () if value == "auto" or value == () else checks.several(checks.kernel_name)(value, path)
 
     schema = _list_schema(_kernel_schema([family]))
-    return Kind(check, {"anyOf": [{"const": "auto"}, *schema["anyOf"]]}, _plain_kernels)
+    return FieldKind(check, {"anyOf": [{"const": "auto"}, *schema["anyOf"]]}, _plain_kernels)
 
 
-BOOLEAN = Kind(checks.boolean, {"type": "boolean"}, _same)
-LEVEL = Kind(checks.integer(0, 3), {"type": "integer", "minimum": 0, "maximum": 3}, _same)
-SECONDS = Kind(checks.seconds, {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6}, _same)
-SELF_CHECK = Kind(checks.word(SELF_CHECKS, "word of self_check"), {"enum": [*SELF_CHECKS]}, _same)
-SIZE = Kind(
+BOOLEAN = FieldKind(checks.boolean, {"type": "boolean"}, _same)
+LEVEL = FieldKind(checks.integer(0, 3), {"type": "integer", "minimum": 0, "maximum": 3}, _same)
+SECONDS = FieldKind(checks.seconds, {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6}, _same)
+SELF_CHECK = FieldKind(checks.word(SELF_CHECKS, "word of self_check"), {"enum": [*SELF_CHECKS]}, _same)
+SIZE = FieldKind(
     checks.size,
     {
         "anyOf": [
@@ -149,31 +149,35 @@ SIZE = Kind(
     },
     _same,
 )
-REASON = Kind(checks.text, _TEXT_SCHEMA, _same)
-PATTERN = Kind(checks.several(checks.pattern), _list_schema(_TEXT_SCHEMA), one_or_list)
-CONDITION = Kind(checks.condition, {"type": "string", "minLength": 1, "maxLength": MAX_CHARS}, _same)
-DEVICE = Kind(checks.device, _DEVICE_SCHEMA, _same)
-DEVICES = Kind(checks.several(checks.device, least=0), _list_schema(_DEVICE_SCHEMA, least=0), one_or_list)
-DTYPES = Kind(
+REASON = FieldKind(checks.text, _TEXT_SCHEMA, _same)
+PATTERN = FieldKind(checks.several(checks.pattern), _list_schema(_TEXT_SCHEMA), one_or_list)
+CONDITION = FieldKind(checks.condition, {"type": "string", "minLength": 1, "maxLength": MAX_CHARS}, _same)
+DEVICE = FieldKind(checks.device, _DEVICE_SCHEMA, _same)
+DEVICES = FieldKind(
+    checks.several(checks.device, least=0), _list_schema(_DEVICE_SCHEMA, least=0), one_or_list
+)
+DTYPES = FieldKind(
     checks.several(checks.dtype_word(checks.DTYPE_NAMES, "dtype")), _list_schema(_DTYPE_SCHEMA), one_or_list
 )
-PRECISION = Kind(
+PRECISION = FieldKind(
     checks.dtype_word(PRECISIONS, "precision", PRECISIONS_NOT_IMPLEMENTED),
     {"enum": [*PRECISIONS, *(a for a, d in checks.DTYPE_ALIASES.items() if d in PRECISIONS)]},
     _same,
 )
-OPS = Kind(
+OPS = FieldKind(
     checks.several(checks.word(FAMILIES, "op family")), _list_schema({"enum": [*FAMILIES]}), one_or_list
 )
-PHASE_LIST = Kind(
+PHASE_LIST = FieldKind(
     checks.several(checks.word([*PHASES, *PHASES_NOT_IMPLEMENTED], "phase")),
     _list_schema({"enum": [*PHASES, *PHASES_NOT_IMPLEMENTED]}),
     one_or_list,
 )
-KERNEL = Kind(checks.kernel_name, _kernel_schema(KERNELS), pins.shown_kernel)
-KERNEL_LIST = Kind(checks.several(checks.kernel_name), _list_schema(_kernel_schema(KERNELS)), _plain_kernels)
-ENGINE = Kind(checks.engine_name, _ENGINE_SCHEMA, _same)
-ENGINE_ORDER = Kind(
+KERNEL = FieldKind(checks.kernel_name, _kernel_schema(KERNELS), pins.shown_kernel)
+KERNEL_LIST = FieldKind(
+    checks.several(checks.kernel_name), _list_schema(_kernel_schema(KERNELS)), _plain_kernels
+)
+ENGINE = FieldKind(checks.engine_name, _ENGINE_SCHEMA, _same)
+ENGINE_ORDER = FieldKind(
     checks.mapping(
         checks.word(DEVICE_KINDS, "device kind"),
         checks.several(checks.engine_name),
@@ -186,7 +190,7 @@ ENGINE_ORDER = Kind(
     },
     lambda value: {k: one_or_list(v) for k, v in value.items()},
 )
-SHAPES = Kind(
+SHAPES = FieldKind(
     checks.mapping(checks.text, checks.extents, "symbolic dims to sizes, or input names to shapes"),
     {
         "type": "object",
@@ -205,7 +209,7 @@ SHAPES = Kind(
     },
     _plain_mapping,
 )
-PLACES = Kind(
+PLACES = FieldKind(
     checks.mapping(
         checks.text, checks.engine_name, "names or patterns of nodes, ops or op families to engines"
     ),
@@ -217,7 +221,7 @@ PLACES = Kind(
     },
     _plain_mapping,
 )
-OPTIONS = Kind(
+OPTIONS = FieldKind(
     checks.mapping(
         checks.engine_name,
         checks.mapping(checks.text, checks.option, "option names to values"),

@@ -1,9 +1,9 @@
-"""Lint: what a policy says that it cannot mean, as far as that can be decided without a model.
+"""Lint: contradictions and dead rules of a policy, found without a model.
 
-Every finding is proven, none is guessed: shape conditions whose comparisons all read "name against constant" are settled by
-trying each name at every constant and beside it (truth cannot change in between); others count only where a witness is found.
-Name patterns are compared where they are equal, absent, or plain names. Tries and comparisons are bounded, so that a policy of a
-thousand rules still loads quickly. What lint cannot decide, ``choose`` meets per node.
+Every finding is proven. Shape conditions that only compare names with constants are decided by trying each name at every constant
+and its neighbors (their truth cannot change in between). Other conditions count only if a witness is found. Name patterns are compared
+only if they are equal, absent, or plain names. The number of tries is bounded, so that a policy of a thousand rules still loads
+quickly. Whatever lint cannot decide, ``choose`` decides per node.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from .record import FieldPath
 from .rule import Rule, parsed, phase_covered
 from .vocabulary import KERNELS, PHASES
 
-__all__ = ["CODES", "Finding", "lint"]
+__all__ = ["CODES", "LintFinding", "lint"]
 
 CODES: dict[str, str] = {
     "conflict": "two rules of one layer force different kernels on the same op (an error)",
-    "never": "the shape condition of a rule holds for no shape",
-    "shadowed": "a rule can never have an effect, since another decides wherever it matches",
+    "never": "no shape satisfies the shape condition of a rule",
+    "shadowed": "a rule never has an effect, since another rule decides wherever it matches",
     "forbids_all": "rules without further conditions forbid every known kernel of a family",
-    "forbidden_preference": "a preferred kernel is forbidden wherever it could be taken",
-    "unused_options": "options are given for an engine that the policy does not choose",
+    "forbidden_preference": "a preferred kernel is forbidden wherever the preference applies",
+    "unused_options": "options are set for an engine that the policy does not choose",
 }
 
-_TRIES = 20_000  # of dims, over one lint
-_PAIRS = 200_000  # of rules, over one lint
+_TRIES = 20_000  # evaluations per call of lint
+_PAIRS = 200_000  # pairs of rules per call of lint
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that lint found: its code (``CODES``), where, and what."""
+class LintFinding:
+    """One finding: its code (``CODES``), its path and its text."""
 
     code: str
     path: FieldPath
@@ -50,51 +50,51 @@ class Finding:
 
     @property
     def is_error(self) -> bool:
-        """True for a conflict: no choice would honour both."""
+        """True for a conflict that no choice can satisfy."""
         return self.code == "conflict"
 
 
-def lint(policy: Policy) -> tuple[Finding, ...]:
-    """Every finding, conflicts first."""
-    found: list[Finding] = []
+def lint(policy: Policy) -> tuple[LintFinding, ...]:
+    """Return every finding, conflicts first."""
+    findings: list[LintFinding] = []
     solver = _Solver()
     layers: list[tuple[FieldPath, KernelPolicy]] = [(("kernel",), policy.kernel)]
     layers += [(("kernel", "under", i), layer) for i, layer in enumerate(policy.kernel.under)]
     for at, layer in layers:
-        found += _conflicts(at, layer.rules, solver)
-        found += _never(at, layer.rules, solver)
-        found += _shadowed(at, layer.rules, solver)
-        found += _forbidden(at, layer)
-    found += _unused_options(policy)
-    return tuple(sorted(found, key=lambda f: not f.is_error))
+        findings += _conflicts(at, layer.rules, solver)
+        findings += _never(at, layer.rules, solver)
+        findings += _shadowed(at, layer.rules, solver)
+        findings += _forbidden(at, layer)
+    findings += _unused_options(policy)
+    return tuple(sorted(findings, key=lambda f: not f.is_error))
 
 
-def _conflicts(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator[Finding]:
+def _conflicts(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator[LintFinding]:
     pairs = itertools.combinations(enumerate(rules), 2)
     for (i, a), (j, b) in itertools.islice(pairs, _PAIRS):
         if _apart(a, b):
             continue
         if a.use and b.use and a.use != b.use and (where := _overlap(a, b, solver)):
             text = f"forces {b.use!r} where rules[{i}] forces {a.use!r} ({where})"
-            yield Finding(
+            yield LintFinding(
                 "conflict", (*at, "rules", j, "use"), text, "Make their conditions exclude each other."
             )
         for forbids, uses, first in ((a, b, True), (b, a, False)):
             if uses.use and uses.use in forbids.forbid and (where := _overlap(a, b, solver)):
                 other = i if first else j
                 text = f"forces {uses.use!r}, which rules[{other}] forbids ({where})"
-                yield Finding(
+                yield LintFinding(
                     "conflict", (*at, "rules", j if first else i, "use"), text, "Remove one of the two."
                 )
 
 
-def _never(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator[Finding]:
+def _never(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator[LintFinding]:
     for i, rule in enumerate(rules):
         if rule.shape and solver.never_true([rule.shape], lambda truths: truths[0] is True):
-            yield Finding("never", (*at, "rules", i, "shape"), f"no shape fulfils {rule.shape!r}")
+            yield LintFinding("never", (*at, "rules", i, "shape"), f"no shape satisfies {rule.shape!r}")
 
 
-def _shadowed(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator[Finding]:
+def _shadowed(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator[LintFinding]:
     done: set[int] = set()
     for (j, rule), (i, other) in itertools.islice(itertools.permutations(enumerate(rules), 2), _PAIRS):
         if j not in done and not _apart(rule, other) and _covers(other, rule, solver):
@@ -107,11 +107,11 @@ def _shadowed(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator
             else:
                 continue
             done.add(j)
-            yield Finding(
+            yield LintFinding(
                 "shadowed",
                 (*at, "rules", j),
-                f"can never have an effect: {why}",
-                "Remove it, or narrow the other.",
+                f"never has an effect: {why}",
+                "Remove it, or narrow the other rule.",
             )
 
 
@@ -119,7 +119,7 @@ def _limits(rule: Rule) -> tuple[object, ...]:
     return rule.forbid, rule.workspace_bytes, rule.deterministic
 
 
-def _forbidden(at: FieldPath, layer: KernelPolicy) -> Iterator[Finding]:
+def _forbidden(at: FieldPath, layer: KernelPolicy) -> Iterator[LintFinding]:
     always: dict[str, set[str]] = {family: set() for family in KERNELS}
     for rule in layer.rules:
         if not (rule.node or rule.dtype or rule.shape or rule.phase):
@@ -127,12 +127,12 @@ def _forbidden(at: FieldPath, layer: KernelPolicy) -> Iterator[Finding]:
                 always.setdefault(family, set()).update(rule.forbid)
     for family, names in KERNELS.items():
         if set(names) <= always[family]:
-            yield Finding("forbids_all", (*at, "rules"), f"every known kernel of {family} is forbidden")
+            yield LintFinding("forbids_all", (*at, "rules"), f"every known kernel of {family} is forbidden")
     for family, preferred in layer.preferences():
         for name in preferred:
             if plain_kernel(name) in always[family]:
-                yield Finding(
-                    "forbidden_preference", (*at, family), f"{name!r} is preferred, and a rule forbids it"
+                yield LintFinding(
+                    "forbidden_preference", (*at, family), f"{name!r} is preferred, but a rule forbids it"
                 )
     for i, rule in enumerate(layer.rules):
         for name in rule.prefer:
@@ -140,18 +140,18 @@ def _forbidden(at: FieldPath, layer: KernelPolicy) -> Iterator[Finding]:
             if rule.op and all(
                 plain in always[f] for f in rule.op if plain in kernels_of([f]) or "." in plain
             ):
-                yield Finding(
+                yield LintFinding(
                     "forbidden_preference",
                     (*at, "rules", i, "prefer"),
-                    f"{name!r} is preferred, and a rule forbids it",
+                    f"{name!r} is preferred, but a rule forbids it",
                 )
 
 
-def _unused_options(policy: Policy) -> Iterator[Finding]:
+def _unused_options(policy: Policy) -> Iterator[LintFinding]:
     chosen = policy.execution.engine
     for name in policy.execution.engine_options or {}:
         if chosen not in (None, "auto", name):
-            yield Finding(
+            yield LintFinding(
                 "unused_options",
                 ("execution", "engine_options", name),
                 f"has no effect with engine {chosen!r}",
@@ -162,7 +162,7 @@ def _unused_options(policy: Policy) -> Iterator[Finding]:
 
 
 def _apart(a: Rule, b: Rule) -> bool:
-    """Whether the bounds of their shape conditions alone keep two rules apart: cheap, and settles most pairs."""
+    """Return True if the bounds of their shape conditions alone exclude each other: cheap, and decides most pairs."""
     if a.shape is None or b.shape is None:
         return False
     mine, other = _ranges(a.shape), _ranges(b.shape)
@@ -175,7 +175,7 @@ def _ranges(text: str) -> dict[str, tuple[float, float]]:
 
 
 def _overlap(a: Rule, b: Rule, solver: _Solver) -> str:
-    """Where both surely match, in words; empty when that is not known."""
+    """Describe where both rules match; empty if that cannot be proven."""
     ops = set(a.op or KERNELS) & set(b.op or KERNELS)
     phases = [p for p in PHASES if all(not r.phase or phase_covered(p, r.phase) for r in (a, b))]
     dtypes = not a.dtype or not b.dtype or set(a.dtype) & set(b.dtype)
@@ -190,7 +190,7 @@ def _overlap(a: Rule, b: Rule, solver: _Solver) -> str:
 
 
 def _covers(wide: Rule, narrow: Rule, solver: _Solver) -> bool:
-    """Whether ``wide`` surely matches wherever ``narrow`` does."""
+    """Return True if ``wide`` provably matches wherever ``narrow`` does."""
     return bool(
         (not wide.op or (narrow.op and set(narrow.op) <= set(wide.op)))
         and (not wide.dtype or (narrow.dtype and set(narrow.dtype) <= set(wide.dtype)))
@@ -214,19 +214,19 @@ def _glob(pattern: str, name: str) -> bool:
     return not pattern.startswith("re:") and fnmatch.fnmatchcase(name, pattern)
 
 
-# -- deciding conditions by trying
+# -- deciding conditions by trying values
 
 
 class _Solver:
-    """Answers questions about shape conditions by trying dims. Its tries are counted over one lint, so that the time of
-    lint is bounded; when they run out, every further question is undecided.
+    """A decision procedure for shape conditions that tries values of dims. All questions of one lint share a budget, which bounds
+    its time. When it is used up, every further question is undecided.
     """
 
     def __init__(self) -> None:
         self.left = _TRIES
 
     def never_true(self, texts: Sequence[str], test: _Test) -> bool:
-        """Whether no shape makes ``test`` true; False also when that cannot be decided."""
+        """Return True if no shape makes ``test`` true; False also if that cannot be decided."""
         conditions = [parsed(t) for t in texts]
         decidable = all(atom is not None for c in conditions for atom in c.atoms())
         if not decidable or math.prod(map(len, _points(conditions).values())) > self.left:
@@ -234,11 +234,11 @@ class _Solver:
         return self.witness(texts, test) is None
 
     def implies(self, narrow: str, wide: str) -> bool:
-        """Whether ``wide`` surely holds wherever ``narrow`` does."""
+        """Return True if ``wide`` provably holds wherever ``narrow`` does."""
         return narrow == wide or self.never_true([narrow, wide], lambda t: t[0] is True and t[1] is not True)
 
     def witness(self, texts: Sequence[str], test: _Test) -> dict[str, int] | None:
-        """Dims for which ``test`` of the conditions' truths holds, or None when none was found."""
+        """Return dims for which ``test`` of the conditions' truth values holds, or None if none was found."""
         conditions = [parsed(t) for t in texts]
         points = _points(conditions)
         for combination in itertools.product(*points.values()):
@@ -255,7 +255,7 @@ _Test = Callable[[list["bool | None"]], bool]
 
 
 def _points(conditions: Sequence[Condition]) -> dict[str, list[int]]:
-    """Values worth trying per name: each constant that the name is compared with and its neighbours, and some more."""
+    """Return values to try per name: each constant that the name is compared with, its neighbors, and some more."""
     points: dict[str, set[int]] = {n: {0, 1, 8} for c in conditions for n in c.names}
     for condition in conditions:
         for atom in condition.atoms():

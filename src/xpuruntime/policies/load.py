@@ -1,4 +1,4 @@
-"""load_policy: a file, a mapping, a policy or ``"auto"`` to a checked Policy."""
+"""load_policy: a checked Policy from a file, a mapping, a policy or ``"auto"``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..files import open_regular
 from . import document
 from .execution_policy import ExecutionPolicy
 from .kernel_policy import KernelPolicy
-from .lint import Finding, lint
+from .lint import LintFinding, lint
 from .names import check_names
 from .policy import Policy, from_document
 from .record import FieldPath, Problem, shown
 
-__all__ = ["Loaded", "PolicyLike", "load_policy", "read_policy", "save_document"]
+__all__ = ["LoadedPolicy", "PolicyLike", "load_policy", "read_policy", "save_document"]
 
 PolicyLike: TypeAlias = (
     "Policy | KernelPolicy | ExecutionPolicy | Mapping[str, Any] | str | os.PathLike[str] | None"
@@ -30,23 +30,23 @@ _WRITERS = {".json": document.to_json_text, ".yaml": document.to_yaml_text, ".ym
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A policy and what lint has to say about it (warnings only: a conflict is an error)."""
+class LoadedPolicy:
+    """A policy and lint's warnings about it; a conflict is an error instead."""
 
     policy: Policy
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
 
 
 def load_policy(
     source: PolicyLike, *, part: Part | None = None, kernels: Iterable[str] = (), engines: Iterable[str] = ()
 ) -> Policy:
-    """The checked policy that ``source`` says.
+    """Load and check a policy.
 
     source:  a path (.json, .yaml, .yml), a document as a mapping, a policy of any of the three classes, or ``"auto"`` (also None):
              the empty policy, which leaves everything to the built-in default.
-    part:    ask for one part: a document without it is an error; the other part is left out of the result.
-    kernels: names of registered kernels, known beside the built-in ones.
-    engines: names of registered engines, known beside the built-in ones.
+    part:    the only part to load; a document without it is an error.
+    kernels: names of registered kernels, allowed in addition to the built-in ones.
+    engines: names of registered engines, allowed in addition to the built-in ones.
 
     Raises PolicyError with file, line, key and the nearest known word.
     """
@@ -55,11 +55,11 @@ def load_policy(
 
 def read_policy(
     source: PolicyLike, *, part: Part | None = None, kernels: Iterable[str] = (), engines: Iterable[str] = ()
-) -> Loaded:
-    """``load_policy`` with the findings of ``lint``."""
-    who, lines, made = _source(source, part)
+) -> LoadedPolicy:
+    """Load a policy as ``load_policy``, together with the findings of ``lint``."""
+    who, lines, content = _source(source, part)
     try:
-        policy = made() if callable(made) else made
+        policy = content() if callable(content) else content
         check_names(policy, kernels=kernels, engines=engines)
         findings = lint(policy)
         for finding in findings:
@@ -67,11 +67,11 @@ def read_policy(
                 raise Problem(finding.path, finding.text, do=finding.do)
     except Problem as problem:
         raise _located(problem, who, lines) from None
-    return Loaded(policy, findings)
+    return LoadedPolicy(policy, findings)
 
 
 def _source(source: PolicyLike, part: Part | None) -> tuple[str, document.Lines, Any]:
-    """(who speaks in errors, lines, the policy or a function that makes it)."""
+    """Return the subject of error messages, the line of each key, and the policy or a function that builds it."""
     if source is None or (isinstance(source, str) and source == "auto"):
         return "policy", {}, Policy()
     if isinstance(source, Policy):
@@ -88,7 +88,7 @@ def _source(source: PolicyLike, part: Part | None) -> tuple[str, document.Lines,
         return f"policy {path}", lines, lambda: _from_document(data, part, path.name)
     raise PolicyError(
         "policy",
-        "cannot be made from this",
+        "cannot be loaded from this value",
         got=shown(source),
         do="Give a path, a mapping, a Policy, KernelPolicy or ExecutionPolicy, or 'auto'.",
     )
@@ -97,7 +97,7 @@ def _source(source: PolicyLike, part: Part | None) -> tuple[str, document.Lines,
 def _from_document(data: Any, part: Part | None, origin: str) -> Policy:
     policy = from_document(data)
     if part is not None and part not in data:
-        raise Problem((), f"holds no {part} policy", do=f"Add {part}: to the document.")
+        raise Problem((), f"has no {part} policy", do=f"Add {part}: to the document.")
     kernel = replace(policy.kernel, origin=origin) if origin else policy.kernel
     return Policy(
         kernel=kernel if part != "execution" else KernelPolicy(),
@@ -106,7 +106,7 @@ def _from_document(data: Any, part: Part | None, origin: str) -> Policy:
 
 
 def read_document(path: Path) -> tuple[Any, document.Lines]:
-    """A policy file -> (plain data, line of every key). Raises PolicyError."""
+    """Read a policy file. Return plain data and the line of every key. Raises PolicyError."""
     who = f"policy {path}"
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
@@ -122,7 +122,9 @@ def read_document(path: Path) -> tuple[Any, document.Lines]:
             who, "cannot be read", got=reason, do="Check the path and its permissions."
         ) from error
     if len(raw) > document.MAX_BYTES:
-        raise PolicyError(who, "is too large", got=f"over {document.MAX_BYTES} bytes", do="Split the policy.")
+        raise PolicyError(
+            who, "is too large", got=f"more than {document.MAX_BYTES} bytes", do="Split the policy."
+        )
     try:
         return reader(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -135,7 +137,7 @@ def read_document(path: Path) -> tuple[Any, document.Lines]:
 
 
 def _located(problem: Problem, who: str, lines: document.Lines) -> PolicyError:
-    """The error with the line of the key, or of the nearest key above it."""
+    """Return the error with the line of the key, or of its nearest ancestor."""
     line = getattr(problem, "line", None) or _line_of(problem.path, lines)
     return problem.error(who if line is None else f"{who}:{line}")
 
@@ -148,7 +150,7 @@ def _line_of(path: FieldPath, lines: document.Lines) -> int | None:
 
 
 def save_document(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
-    """Write a document, whole or not at all. Raises PolicyError for an unknown suffix, StoreError where writing fails."""
+    """Write a document atomically. Raises PolicyError for an unknown suffix, StoreError if writing fails."""
     from ..errors import StoreError
     from ..store import write_atomic
 

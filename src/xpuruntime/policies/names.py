@@ -1,4 +1,4 @@
-"""Whether every kernel and engine that a policy names is known."""
+"""Checks that every kernel and engine that a policy names exists."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .vocabulary import ENGINES, KERNELS, PHASES, REGION_RUNNERS, nearest
 __all__ = ["check_names"]
 
 
-_OWN = "One of your own must be registered in the process that compiles; compile_timeout_s has another, which reads XPU_KERNELS."
+_OWN = "Your own kernel must be registered in the process that compiles. With compile_timeout_s that is a child process, which reads XPU_KERNELS."
 
 
 def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterable[str] = ()) -> None:
-    """Raises Problem for the first kernel or engine that is neither built in, nor given here, nor registered, nor dotted (a third party's), and for
+    """Raise Problem for the first kernel or engine that is neither built in, nor given here, nor registered, nor dotted (a third party's), and for
     a demand or a phase that has nothing but words which this release does not implement.
 
     A kernel that is not built in makes the modules be imported that register kernels: PolicyError when one of them fails.
@@ -31,10 +31,8 @@ def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterabl
         _check_kernels(path, [plain_kernel(w) for w in words], families, extra)
     for path, phases in _phases(policy.kernel, ("kernel",)):
         if phases and not set(phases) & PHASES.keys():
-            raise not_implemented(
-                path, "nothing of this release runs in this phase", ", ".join(phases), PHASES
-            )
-    known_engines = tuple(dict.fromkeys((*ENGINES, *engines)))  # a built-in engine registers itself too
+            raise not_implemented(path, "this release runs nothing in this phase", ", ".join(phases), PHASES)
+    known_engines = tuple(dict.fromkeys((*ENGINES, *engines)))  # built-in engines also register themselves
     for path, name in _engine_names(policy.execution, ("execution",)):
         _check_engine(path, name, known_engines)
     for pattern, name in (policy.execution.place or {}).items():
@@ -47,7 +45,7 @@ def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterabl
 def _check_kernels(
     path: FieldPath, names: list[str], families: tuple[str, ...], extra: tuple[str, ...]
 ) -> None:
-    """Words of one demand. One that has no kernel yet is passed over where another one has."""
+    """Check the words of one demand. A word without a kernel is accepted if another word of the demand has one."""
     built_in, absent = kernels_of(families), without_kernel(families)
     if all(name in built_in for name in names):
         return
@@ -60,7 +58,7 @@ def _check_kernels(
             do = f"{nearest(name, known)}Known{of}: {', '.join(known) or 'none'}. {_OWN}"
             raise Problem(path, f"no such kernel{of}", got=repr(name), do=do)
     if not there:
-        what = f"this release has no such kernel{of}"
+        what = f"this release does not implement this kernel{of}"
         raise not_implemented(path, what, names[0] if len(names) == 1 else names, known)
 
 

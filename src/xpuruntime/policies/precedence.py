@@ -1,6 +1,6 @@
-"""Precedence: call argument > policy handed to the call > ``with_policy`` > environment > built-in default.
+"""Precedence: call argument > policy argument > ``with_policy`` > environment > built-in default.
 
-``resolve`` is pure: layers in, effective policy and the origin of each field out. ``effective_policy`` collects the layers.
+``resolve`` is pure: it merges layers to the effective policy with the origin of each field. ``effective_policy`` collects the layers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .load import PolicyLike, load_policy
 from .policy import Policy
 from .record import fields_of
 
-__all__ = ["Layer", "Resolved", "builtin_policy", "effective_policy", "environment_layers", "resolve"]
+__all__ = ["PolicyLayer", "Resolved", "builtin_policy", "effective_policy", "environment_layers", "resolve"]
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """A policy and the words for where it came from: ``argument``, ``policy p.yaml``, ``environment XPU_ENGINE``, ``built-in``."""
+class PolicyLayer:
+    """A policy and a description of its origin: ``argument``, ``policy p.yaml``, ``environment XPU_ENGINE``, ``built-in``."""
 
     origin: str
     policy: Policy
@@ -33,25 +33,25 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The effective policy; ``origins`` maps each field that is set (``execution.engine``, ``kernel.matmul``,
-    ``kernel.rules``, ``execution.engine_options.openvino.NUM_STREAMS``) to the origin of the layer that decided it.
+    """The effective policy. ``origins`` maps each field that is set (``execution.engine``, ``kernel.matmul``,
+    ``kernel.rules``, ``execution.engine_options.openvino.NUM_STREAMS``) to the origin of the layer that set it.
     """
 
     policy: Policy
     origins: Mapping[str, str]
 
     def without(self, *fields: str) -> Resolved:
-        """The same without these fields of the ExecutionPolicy: somebody else settles them."""
+        """Return a copy without these fields of the ExecutionPolicy, for callers that decide them in another way."""
         execution = replace(self.policy.execution, **dict.fromkeys(fields))
         return Resolved(Policy(kernel=self.policy.kernel, execution=execution), self.origins)
 
     def origin_of(self, field: str) -> str:
-        """Where a field came from; ``"unset"`` for one that no layer sets."""
+        """Return the origin of a field; ``"unset"`` if no layer sets it."""
         return self.origins.get(field, "unset")
 
 
-def resolve(layers: Iterable[Layer]) -> Resolved:
-    """Lay policies over one another; the first layer is the highest."""
+def resolve(layers: Iterable[PolicyLayer]) -> Resolved:
+    """Merge layers; the first one is the highest."""
     effective = Policy()
     origins: dict[str, str] = {}
     for layer in reversed(tuple(layers)):
@@ -83,14 +83,14 @@ def _leaves(path: str, value: Any) -> Iterator[str]:
 
 @functools.cache
 def builtin_policy() -> Policy:
-    """The built-in default, from the file in this package."""
+    """Return the built-in default, from the file in this package."""
     return load_policy(Path(__file__).parent / "builtin" / "default.yaml")
 
 
 def environment_layers(
     environ: Mapping[str, str], load: Callable[[PolicyLike], Policy] = load_policy
-) -> tuple[Layer, ...]:
-    """Layers of XPU_ENGINE, XPU_DEVICE and the file that XPU_POLICY names, highest first. Raises PolicyError."""
+) -> tuple[PolicyLayer, ...]:
+    """Return the layers of XPU_ENGINE, XPU_DEVICE and the file that XPU_POLICY names, highest first. Raises PolicyError."""
     layers = []
     for variable, field in (("XPU_ENGINE", "engine"), ("XPU_DEVICE", "target")):
         if value := environ.get(variable, "").strip():
@@ -100,11 +100,11 @@ def environment_layers(
             except PolicyError as error:
                 do = f"{error.do} Or unset it ({VARIABLES[variable].meaning})."
                 raise PolicyError(origin, error.what, got=error.got, do=do) from error
-            layers.append(Layer(origin, policy))
+            layers.append(PolicyLayer(origin, policy))
     if value := environ.get("XPU_POLICY", "").strip():
         path = Path(value).expanduser()
         policy = load("auto" if value == "auto" else path)
-        layers.append(Layer(f"environment XPU_POLICY ({path})", policy))
+        layers.append(PolicyLayer(f"environment XPU_POLICY ({path})", policy))
     return tuple(layers)
 
 
@@ -116,24 +116,24 @@ def effective_policy(
     engines: Iterable[str] = (),
     builtin: bool = True,
 ) -> Resolved:
-    """What holds for one call.
+    """Return the effective policy of one call.
 
-    arguments: ExecutionPolicy fields that the caller gave directly; None values are not given.
-    given:     policies handed to the call (``kernel_policy=``, ``exec_policy=``), the first the highest.
+    arguments: ExecutionPolicy fields that are arguments of the call; None values are unset.
+    given:     policy arguments of the call (``kernel_policy=``, ``exec_policy=``), highest first.
     environ:   environment variables; None reads the process's.
     kernels:   registered kernel names; ``engines``: registered engine names.
-    builtin:   whether the built-in default is the lowest layer.
+    builtin:   True to use the built-in default as the lowest layer.
 
     Raises PolicyError.
     """
     load = functools.partial(load_policy, kernels=tuple(kernels), engines=tuple(engines))
     direct = {k: v for k, v in (arguments or {}).items() if v is not None}
-    layers = [Layer("argument", load(ExecutionPolicy(**direct)))] if direct else []
-    layers += [Layer(_origin(policy), load(policy)) for policy in given]
-    layers.append(Layer("with_policy", current_policy()))
+    layers = [PolicyLayer("argument", load(ExecutionPolicy(**direct)))] if direct else []
+    layers += [PolicyLayer(_origin(policy), load(policy)) for policy in given]
+    layers.append(PolicyLayer("with_policy", current_policy()))
     layers += environment_layers(os.environ if environ is None else environ, load)
     if builtin:
-        layers.append(Layer("built-in", builtin_policy()))
+        layers.append(PolicyLayer("built-in", builtin_policy()))
     return resolve(layers)
 
 

@@ -1,7 +1,7 @@
-"""Records: frozen dataclasses whose fields say what they may hold.
+"""Records: frozen dataclasses with a ``FieldKind`` per field.
 
-A field's ``Kind`` checks a value and brings it to normal form, turns it back into plain data, and knows its JSON Schema. So the
-constructor, the file reader, the writer and the published schema come from one line per field.
+A field's kind checks a value and converts it to normal form and back to plain data, and has its JSON Schema. So the constructor,
+the file reader, the writer and the published schema come from one line per field.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ..errors import PolicyError
 from .vocabulary import nearest
 
 __all__ = [
+    "FieldKind",
     "FieldPath",
-    "Kind",
     "Names",
     "Problem",
     "build",
@@ -31,28 +31,28 @@ __all__ = [
 
 T = TypeVar("T")
 FieldPath: TypeAlias = tuple[str | int, ...]
-Names: TypeAlias = str | Sequence[str]  # what a user may write; in normal form always a tuple
+Names: TypeAlias = str | Sequence[str]  # accepted input; the normal form is always a tuple
 
 
 class Problem(Exception):
-    """What is wrong with one field; the border that knows the file turns it into a PolicyError."""
+    """A mistake in one field. The caller that knows the file converts it to a PolicyError."""
 
     def __init__(self, path: FieldPath, what: str, *, got: object = None, do: str = "") -> None:
         super().__init__(what)
         self.path, self.what, self.got, self.do = path, what, got, do
 
     def below(self, prefix: FieldPath) -> Problem:
-        """The same problem, seen from further up."""
+        """Return the same problem with a path from an enclosing value."""
         return Problem(prefix + self.path, self.what, got=self.got, do=self.do)
 
     def error(self, who: str) -> PolicyError:
-        """The error that a user sees."""
+        """Return the PolicyError for the user."""
         at = path_text(self.path)
         return PolicyError(who, f"{at}: {self.what}" if at else self.what, got=self.got, do=self.do)
 
 
 def path_text(path: FieldPath) -> str:
-    """``("kernel", "rules", 0, "use")`` -> ``"kernel.rules[0].use"``."""
+    """Return a path as text: ``"kernel.rules[0].use"`` for ``("kernel", "rules", 0, "use")``."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step[:80]}" if text else step[:80]
@@ -60,22 +60,20 @@ def path_text(path: FieldPath) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as an error repeats it: never longer than a line."""
+    """Return a value's text for errors, at most one line long."""
     try:
         text = repr(value)
-    except (
-        Exception
-    ) as error:  # an integer of over 4300 digits has no text, and neither has what contains one
-        text = f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
+    except Exception as error:  # Python refuses to print integers of more than 4300 digits
+        text = f"a {type(value).__name__} that cannot be printed ({type(error).__name__})"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What a field may hold.
+class FieldKind:
+    """The type of a policy field.
 
-    check:  brings a value to normal form; raises Problem. Normal forms pass unchanged.
-    schema: JSON Schema of the values that ``check`` takes.
+    check:  converts a value to normal form; raises Problem. Normal forms pass unchanged.
+    schema: JSON Schema of the values that ``check`` accepts.
     dump:   normal form to plain JSON data.
     """
 
@@ -84,25 +82,25 @@ class Kind:
     dump: Callable[[Any], Any]
 
 
-def of_kind(kind: Kind, meaning: str, *, default: Any = None) -> Any:
-    """A dataclass field of a kind; at its default it is unset and leaves no trace in files."""
+def of_kind(kind: FieldKind, meaning: str, *, default: Any = None) -> Any:
+    """Return a dataclass field of a kind. A field with its default value is unset and is not written to files."""
     return dataclasses.field(default=default, metadata={"kind": kind, "meaning": meaning})
 
 
 def fields_of(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    """The fields that files may set, by name."""
+    """Return the fields that files may set, by name."""
     return {f.name: f for f in dataclasses.fields(cls) if "kind" in f.metadata}
 
 
 def _unknown(cls: type[Any], name: object, path: FieldPath) -> Problem:
     known = [*fields_of(cls)]
     if not isinstance(name, str):
-        return Problem(path, "a key must be a text", got=shown(name), do=f"Known keys: {', '.join(known)}.")
+        return Problem(path, "a key must be a string", got=shown(name), do=f"Known keys: {', '.join(known)}.")
     return Problem((*path, name), "unknown key", do=f"{nearest(name, known)}Known keys: {', '.join(known)}.")
 
 
 def _normalise(self: Any) -> None:
-    """Bring every set field to normal form, then let the class check what fields say together. Raises Problem."""
+    """Convert every set field to normal form, then let the class check constraints between fields. Raises Problem."""
     for name, f in fields_of(type(self)).items():
         value = getattr(self, name)
         if value is None or value is f.default or value == f.default:
@@ -116,8 +114,8 @@ def _normalise(self: Any) -> None:
 
 
 def record(cls: type[T]) -> type[T]:
-    """Class decorator over a frozen keyword-only dataclass: checked fields, PolicyError
-    for unknown ones, pickling, and a text that shows only what is set.
+    """Make a frozen keyword-only dataclass a record: checked fields, PolicyError for unknown ones, pickling,
+    and a repr of only the fields that are set.
     """
     plain_init: Callable[..., None] = cls.__init__
 
@@ -132,8 +130,10 @@ def record(cls: type[T]) -> type[T]:
             raise problem.error(cls.__name__) from None
 
     def reduce(self: Any) -> tuple[Any, ...]:
-        kept = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if "kind" not in f.metadata}
-        return _restore, (cls, dump(self), kept)
+        derived = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if "kind" not in f.metadata
+        }
+        return _restore, (cls, dump(self), derived)
 
     def show(self: Any) -> str:
         values = ", ".join(f"{k}={v!r}" for k, v in dump(self).items())
@@ -145,15 +145,15 @@ def record(cls: type[T]) -> type[T]:
     return cls
 
 
-def _restore(cls: type[T], data: dict[str, Any], kept: dict[str, Any]) -> T:
-    made = build(cls, data)
-    for name, value in kept.items():
-        object.__setattr__(made, name, value)
-    return made
+def _restore(cls: type[T], data: dict[str, Any], derived: dict[str, Any]) -> T:
+    restored = build(cls, data)
+    for name, value in derived.items():
+        object.__setattr__(restored, name, value)
+    return restored
 
 
 def build(cls: type[T], data: object, path: FieldPath = ()) -> T:
-    """Plain data -> record. Raises Problem with the path of the offending key."""
+    """Build a record from plain data. Raises Problem with the path of the offending key."""
     if not isinstance(data, Mapping):
         raise Problem(
             path, "must be a mapping of keys", got=shown(data), do=f"Known keys: {', '.join(fields_of(cls))}."
@@ -166,18 +166,18 @@ def build(cls: type[T], data: object, path: FieldPath = ()) -> T:
         if value is None:
             raise Problem((*path, name), "has no value", do="Write a value, or leave the key out.")
         values[name] = known[name].metadata["kind"].check(value, (*path, name))
-    made = object.__new__(cls)
+    instance = object.__new__(cls)
     for f in dataclasses.fields(cls):  # type: ignore[arg-type]
-        object.__setattr__(made, f.name, values.get(f.name, f.default))
+        object.__setattr__(instance, f.name, values.get(f.name, f.default))
     try:
-        _normalise(made)
+        _normalise(instance)
     except Problem as problem:
         raise problem.below(path) from None
-    return made
+    return instance
 
 
 def dump(value: Any) -> dict[str, Any]:
-    """Record -> plain data: only what is set, in the order of the fields."""
+    """Return the fields of a record that are set, as plain data, in the order of the fields."""
     return {
         name: f.metadata["kind"].dump(getattr(value, name))
         for name, f in fields_of(type(value)).items()
@@ -186,7 +186,7 @@ def dump(value: Any) -> dict[str, Any]:
 
 
 def schema_of(cls: type[Any]) -> dict[str, Any]:
-    """JSON Schema of a record."""
+    """Return the JSON Schema of a record."""
     return {
         "type": "object",
         "additionalProperties": False,

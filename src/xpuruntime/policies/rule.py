@@ -1,4 +1,4 @@
-"""Rule: when it matches a node, what it demands of the kernel there."""
+"""Rule: conditions on a node, and demands on its kernel."""
 
 # ruff: noqa: RUF009  - of_kind makes a dataclass field, as dataclasses.field does
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["NodeFacts", "Rule"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What is known of the node that a kernel is chosen for.
+    """The facts about the node that a kernel is chosen for.
 
-    sources:         names of the source nodes it computes (a fused node has several); rules match these too.
+    sources:         names of the source nodes that it computes (a fused node has several); rules match these, too.
     dtype:           element type that the op computes in.
     dims:            named dims (``vocabulary.DIMS``); a symbolic or missing one makes a condition unknown.
     phase:           one of ``vocabulary.PHASES``.
-    workspace_bytes: what the device can spare for workspace; None: no limit from there.
+    workspace_bytes: workspace that the device can provide; None for no limit.
     """
 
     node: str
@@ -42,11 +42,11 @@ class NodeFacts:
 @record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule of a KernelPolicy. It matches where every condition that it states holds.
+    """One rule of a KernelPolicy. It matches a node if all of its conditions hold.
 
     Conditions (all optional): ``op``, ``node``, ``dtype``, ``shape``, ``phase``. Demands (at least one): ``use`` (this kernel or an
-    error), ``prefer`` (in this order, then the rest), ``forbid`` (never these), ``workspace_bytes`` (at most), ``deterministic`` (only
-    kernels that give equal bits on every run). ``use`` and ``prefer`` exclude each other. Raises PolicyError.
+    error), ``prefer`` (these first, in order), ``forbid`` (never these), ``workspace_bytes`` (at most), ``deterministic`` (only
+    kernels that give equal bits on every run). A rule has either ``use`` or ``prefer``. Raises PolicyError.
 
     >>> Rule(op="matmul", shape="M <= 16", phase="decode", use="gemv", reason="few rows: bound by memory")
     """
@@ -54,8 +54,8 @@ class Rule:
     op: Names = of_kind(kinds.OPS, "op family, or a list of them", default=())
     node: Names = of_kind(
         kinds.PATTERN,
-        "pattern over the name of the node or of any source node: shell-style (* ? [...]), or a regular expression "
-        "after 're:'; the whole name must match",
+        "pattern that must match the whole name of the node or of any source node: shell-style (* ? [...]), or a "
+        "regular expression after 're:'",
         default=(),
     )
     dtype: Names = of_kind(kinds.DTYPES, "dtype that the op computes in, or a list", default=())
@@ -65,16 +65,16 @@ class Rule:
     phase: Names = of_kind(
         kinds.PHASE_LIST, "phase, or a list; inference includes prefill and decode", default=()
     )
-    use: str | None = of_kind(kinds.KERNEL, "force this kernel: it is taken, or there is an error")
+    use: str | None = of_kind(kinds.KERNEL, "force this kernel; an error if it is unavailable")
     prefer: Names = of_kind(kinds.KERNEL_LIST, "kernels to try first, in this order", default=())
-    forbid: Names = of_kind(kinds.KERNEL_LIST, "kernels that are never taken", default=())
+    forbid: Names = of_kind(kinds.KERNEL_LIST, "kernels that are never used", default=())
     workspace_bytes: int | str | None = of_kind(
-        kinds.SIZE, "largest workspace of one kernel, in bytes or as '32 MiB'"
+        kinds.SIZE, "maximum workspace of one kernel, in bytes or as '32 MiB'"
     )
     deterministic: bool | None = of_kind(
-        kinds.BOOLEAN, "true: only kernels that give equal bits on every run, whatever the threads"
+        kinds.BOOLEAN, "true: only kernels that give equal bits on every run, with any number of threads"
     )
-    reason: str | None = of_kind(kinds.REASON, "why; repeated by explain")
+    reason: str | None = of_kind(kinds.REASON, "the reason, which explain shows")
 
     def _check_together(self) -> None:
         limits = self.workspace_bytes is not None or self.deterministic is not None
@@ -82,23 +82,19 @@ class Rule:
             do = "Add use, prefer, forbid, workspace_bytes or deterministic."
             raise Problem((), "a rule demands nothing", do=do)
         if self.use is not None and self.prefer:
-            raise Problem(("prefer",), "has no effect beside use", do="Keep one of the two.")
+            raise Problem(("prefer",), "has no effect together with use", do="Keep one of the two.")
         for name in (*([self.use] if self.use else ()), *self.prefer):
             if name in self.forbid:
-                raise Problem(
-                    ("forbid",), f"forbids {name!r}, which the same rule asks for", do="Remove one."
-                )
+                raise Problem(("forbid",), f"forbids {name!r}, which the same rule names", do="Remove one.")
         if self.shape is not None:
             known = dims_of_family(self.op)
             for name in sorted(parsed(self.shape).names - known.keys()):
-                of = (
-                    f"{' and '.join(self.op)} ops have" if self.op else "every op has (name an `op` for more)"
-                )
+                of = f"{' and '.join(self.op)} ops have" if self.op else "every op has (set `op` for more)"
                 do = f"{nearest(name, known)}What {of}: {', '.join(known)}."
                 raise Problem(("shape",), f"no such dim {name!r}", got=repr(self.shape), do=do)
 
     def matches(self, facts: NodeFacts) -> bool:
-        """True where every condition holds; an unknown condition does not."""
+        """Return True if every condition holds; an unknown condition does not."""
         return (
             (not self.op or facts.family in self.op)
             and (not self.phase or phase_covered(facts.phase, self.phase))
@@ -110,13 +106,13 @@ class Rule:
         )
 
     def undecided(self, facts: NodeFacts) -> bool:
-        """True where every other condition holds and the one on shapes cannot be read: a dim is symbolic or not known."""
+        """Return True if the shape condition is unknown (a dim is symbolic or missing) and every other condition holds."""
         if self.shape is None or parsed(self.shape).holds(facts.dims) is not None:
             return False
         return replace(self, shape=None).matches(facts)
 
     def label(self) -> str:
-        """The conditions in one line, as reasons repeat them."""
+        """Return the conditions in one line, for reasons."""
         parts = [
             f"{key}={'|'.join(value) if isinstance(value, tuple) else value}"
             for key in ("op", "node", "dtype", "shape", "phase")
@@ -125,9 +121,9 @@ class Rule:
         return ", ".join(parts) or "every op"
 
 
-def phase_covered(phase: str, wanted: Names) -> bool:
-    """Whether one of the wanted phases is this one or includes it."""
-    return phase in wanted or ("inference" in wanted and phase in ("prefill", "decode"))
+def phase_covered(phase: str, phases: Names) -> bool:
+    """Return True if one of the phases is this one or includes it."""
+    return phase in phases or ("inference" in phases and phase in ("prefill", "decode"))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -138,5 +134,5 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 @functools.lru_cache(maxsize=4096)
 def parsed(text: str) -> Condition:
-    """A condition that was checked before; parsed once."""
+    """Parse a condition that was checked before, and cache the result."""
     return Condition.parse(text)

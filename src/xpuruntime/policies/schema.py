@@ -1,7 +1,7 @@
-"""The JSON Schema of policy files, made from the classes themselves. ``python -m xpuruntime.policies.schema`` prints it.
+"""The JSON Schema of policy files, generated from the policy classes. ``python -m xpuruntime.policies.schema`` prints it.
 
-The committed copy is ``docs/schema/policy.schema.json``. What a schema cannot say (conditions parse, regular expressions compile,
-a rule does not contradict itself, registered third-party names) only the reader checks.
+The committed copy is ``docs/schema/policy.schema.json``. Only the reader checks what a schema cannot express: that conditions
+parse, that regular expressions compile, that a rule does not contradict itself, and that third-party names are registered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["policy_schema"]
 
 
 def policy_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a policy document."""
+    """Return the JSON Schema (draft 2020-12) of a policy document."""
     layer = schema_of(KernelPolicy)
     kernel = {**layer, "properties": dict(layer["properties"])}
     layer["properties"].pop("under")
@@ -26,7 +26,7 @@ def policy_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:xpuruntime:policy:1",
         "title": "xpuruntime policy",
-        "description": "What a user demands of xpuruntime: kernels by op, engines, devices, precision. JSON or YAML.",
+        "description": "The user's demands: kernels by op, engines, devices, precision. JSON or YAML.",
         "type": "object",
         "required": ["version"],
         "additionalProperties": False,

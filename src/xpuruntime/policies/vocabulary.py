@@ -1,6 +1,6 @@
-"""The closed words of a policy: kernels by op family, engines, phases, precisions, and the dims of a shape condition.
+"""The vocabulary of policies: kernels by op family, engines, phases, precisions, and the dims of a shape condition.
 
-A name with a dot (``mylib.gemm``) belongs to a third party. It passes here and is looked up where it is used.
+A name with a dot (``mylib.gemm``) belongs to a third party. It is accepted here and resolved when it is used.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
     "nearest",
 ]
 
-# "generated" is ours; "ported" is the kernel that another target's author brings for an op, see docs/porting.md.
+# "generated" is xpuruntime's own kernel; "ported" is the kernel of a third-party target, see docs/how-to/porting-to-a-new-device.md.
 _USUAL = ("generated", "ported")
 _WITH_NAIVE = ("generated", "naive", "ported")
 
-# Families without a row here have no kernels to choose among: control flow, losses.
+# Families without an entry have no kernels to choose from: control flow, losses.
 KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "matmul": (
@@ -67,11 +67,11 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "other": _USUAL,
     }
 )
-"""Words by family, each of a kernel that the catalogue has or that a vendor engine has an option for (a test holds the two together)."""
+"""Words by family. Each names a kernel of the catalogue or an option of a vendor engine (a test checks this)."""
 assert KERNELS.keys() <= FAMILIES.keys()
 
 LIBRARY_KERNELS = frozenset({"cublas", "cublasLt", "cudnn", "flash", "flash_decode", "flash_v2", "onednn"})
-"""Kernels that a vendor engine may have inside, too. The others are the native engine's alone, so a vendor never takes them."""
+"""Kernels that vendor engines may also use internally. Only the native engine has the others."""
 
 _LIBRARIES = {
     "attention": ("generated",),
@@ -87,29 +87,29 @@ KERNELS_NOT_IMPLEMENTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         if family in _LIBRARIES or "naive" not in words
     }
 )
-"""Words of the field by family that this release has no kernel for. A policy that has nothing but them is refused when it is read."""
+"""Words by family that this release does not implement. A policy with only such words for a demand is refused."""
 
 ENGINES: tuple[str, ...] = ("native", "onnxruntime", "tensorrt", "openvino", "qnn")
 REGION_RUNNERS: tuple[str, ...] = ("torch", "interpreter")
-"""What may run a region and is no engine for a whole model: PyTorch's own operators, and the reference interpreter."""
+"""Runners of regions that are not engines for a whole model: PyTorch's own operators, and the reference interpreter."""
 SELF_CHECKS: tuple[str, ...] = ("first_open", "always", "off")
-"""When a session is compared with an independent reference."""
+"""The times at which a session is compared with an independent reference."""
 ENGINE_ALIASES: Mapping[str, str] = MappingProxyType({"onnxrt": "onnxruntime"})
 
 PHASES: Mapping[str, str] = MappingProxyType(
     {
-        "inference": "any run that trains nothing; prefill and decode are part of it",
-        "prefill": "a language model reads its prompt",
-        "decode": "a language model writes one token",
+        "inference": "any run that is not training; includes prefill and decode",
+        "prefill": "a language model processes its prompt",
+        "decode": "a language model generates one token",
     }
 )
 PHASES_NOT_IMPLEMENTED: Mapping[str, str] = MappingProxyType(
     {
-        "train_forward": "the forward half of a training step",
-        "train_backward": "the backward half of a training step",
+        "train_forward": "the forward pass of a training step",
+        "train_backward": "the backward pass of a training step",
     }
 )
-"""Phases that nothing of this release runs in."""
+"""Phases that this release does not implement."""
 
 PRECISIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -128,12 +128,12 @@ PRECISIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 PRECISIONS_NOT_IMPLEMENTED: tuple[str, ...] = (DType.FLOAT8_E4M3FN.value, DType.FLOAT8_E5M2.value)
-"""Precisions that nothing of this release computes in."""
+"""Precisions that this release does not compute in."""
 
 _COMMON_DIMS = {
     "rank": "number of dims of the first input",
     "elements": "number of elements of the first input",
-    "batch": "first dim of the first input; for matmul the product of all dims before the last two",
+    "batch": "first dim of the first input; for matmul, the product of all dims before the last two",
 }
 
 DIMS: Mapping[str, Mapping[str, str]] = MappingProxyType(
@@ -158,15 +158,15 @@ DIMS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "S": "key length",
             "D": "size of one head",
         },
-        "norm": {"rows": "how many rows are normalised", "cols": "elements of one row"},
-        "softmax": {"rows": "how many rows", "cols": "elements of one row"},
+        "norm": {"rows": "number of normalized rows", "cols": "elements per row"},
+        "softmax": {"rows": "number of rows", "cols": "elements per row"},
     }
 )
 """Dim names of shape conditions by family; ``rank``, ``elements`` and ``batch`` are there for every family."""
 
 
 def dims_of_family(families: Iterable[str] = ()) -> dict[str, str]:
-    """Name -> meaning of the dims that every one of the families has; without families, the common ones."""
+    """Return name and meaning of the dims that all of the families have; without families, the common ones."""
     shared: dict[str, str] | None = None
     for family in families:
         mine = DIMS.get(family, {})
@@ -175,7 +175,7 @@ def dims_of_family(families: Iterable[str] = ()) -> dict[str, str]:
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """``"Did you mean 'cublasLt'? "``, or an empty text when nothing known is near."""
+    """Return ``"Did you mean 'cublasLt'? "``, or an empty text if no known word is similar."""
     by_lower = {k.lower(): k for k in known}
     near = difflib.get_close_matches(word[:100].lower(), by_lower, n=1) if isinstance(word, str) else ()
     return f"Did you mean {by_lower[near[0]]!r}? " if near else ""

@@ -1,4 +1,4 @@
-"""What a report page is made of: a few kinds of blocks, as plain values. ``html`` turns them into markup, ``views`` makes them.
+"""Blocks of a report page, as plain values. ``views`` creates them; ``html`` renders them.
 
 Every text here is text: markup in it is shown, not obeyed. A ``tone`` (good, bad, warn, dim) never stands alone: whoever
 sets one also says it in words or by a sign, so that the page reads without colours.
@@ -13,7 +13,7 @@ __all__ = [
     "Block",
     "Cell",
     "Columns",
-    "Facts",
+    "FactList",
     "Figure",
     "Fold",
     "Heading",
@@ -47,7 +47,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Text as it stands, in a fixed-width font: a plan, a command, a page that was read."""
+    """Preformatted text in a fixed-width font: a plan, a command, a file."""
 
     kind: ClassVar[str] = "listing"
     text: str
@@ -56,7 +56,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image, embedded. ``data`` is the file's bytes; ``width`` in CSS pixels, None for what it has."""
+    """An embedded image. ``data`` is the file's bytes; ``width`` in CSS pixels, None for the image's own."""
 
     kind: ClassVar[str] = "picture"
     data: bytes = field(repr=False)
@@ -68,7 +68,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawn plot: SVG text from ``figures``, and in ``alt`` what it shows, in words."""
+    """A plot: SVG text from ``figures``, and its description in ``alt``."""
 
     kind: ClassVar[str] = "figure"
     svg: str = field(repr=False)
@@ -77,7 +77,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class FactList:
     """Names with their values."""
 
     kind: ClassVar[str] = "facts"
@@ -108,7 +108,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; columns named in ``right`` are numbers. A cell that is a string is a ``Cell`` of that text."""
+    """A table. Columns named in ``right`` are numeric. A string cell is a ``Cell`` of that text."""
 
     kind: ClassVar[str] = "table"
     columns: tuple[str, ...]
@@ -118,13 +118,13 @@ class Table:
 
     @property
     def cells(self) -> list[list[Cell]]:
-        """The rows, every cell a ``Cell``."""
+        """Return the rows, every cell a ``Cell``."""
         return [[c if isinstance(c, Cell) else Cell(c) for c in row] for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Blocks side by side where there is room; each entry is one column."""
+    """Blocks side by side if there is room; each entry is one column."""
 
     kind: ClassVar[str] = "columns"
     columns: tuple[tuple[Block, ...], ...]
@@ -132,7 +132,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Blocks behind a line that opens them; open on paper unless inside another."""
+    """Collapsible blocks; expanded in print unless nested."""
 
     kind: ClassVar[str] = "fold"
     title: str
@@ -140,11 +140,11 @@ class Fold:
     open: bool = False
 
 
-Block: TypeAlias = Prose | Heading | Listing | Picture | Figure | Facts | Table | Columns | Fold
+Block: TypeAlias = Prose | Heading | Listing | Picture | Figure | FactList | Table | Columns | Fold
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Three significant digits without needless exponents: ``0.000123`` -> ``1.23e-04``, ``1234.5`` -> ``1,234``."""
+    """Return three significant digits without needless exponents: ``0.000123`` -> ``1.23e-04``, ``1234.5`` -> ``1,234``."""
     if value == 0:
         return "0"
     if 10**digits - 0.5 <= abs(value) < 1e9:
@@ -153,7 +153,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def duration(microseconds: float) -> str:
-    """A time with the unit that suits it: ``874 µs``, ``4.62 ms``, ``1.30 s``."""
+    """Return a time with a suitable unit: ``874 µs``, ``4.62 ms``, ``1.30 s``."""
     for unit, scale in (("s", 1e6), ("ms", 1e3)):
         if microseconds >= scale:
             return f"{number(microseconds / scale)} {unit}"
@@ -161,12 +161,12 @@ def duration(microseconds: float) -> str:
 
 
 def time_unit(microseconds: float) -> tuple[float, str]:
-    """The unit in which an axis or a column up to this time is read, and how many microseconds it has."""
+    """Return the unit for an axis or a column up to this time, and its microseconds."""
     return (1e3, "ms") if microseconds >= 1e3 else (1.0, "µs")
 
 
 def size(bytes_: int) -> str:
-    """Bytes with a binary unit: ``48.0 KiB``, ``15.6 GiB``."""
+    """Return bytes with a binary unit: ``48.0 KiB``, ``15.6 GiB``."""
     value, units = float(bytes_), ("B", "KiB", "MiB", "GiB", "TiB")
     for unit in units:
         if value < 1024 or unit == units[-1]:

@@ -1,4 +1,4 @@
-"""What every plot of a page shares: axes, legends, and SVG in the page's own colours. Needs matplotlib (extra ``report``).
+"""Shared parts of all plots of a page: axes, legends, and SVG in the page's colors. Needs matplotlib (extra ``report``).
 
 matplotlib writes fixed colours. Each colour drawn here stands for a CSS variable of the page and is replaced by it, so that
 one drawing serves both themes. Series differ by marker too, not by colour alone.
@@ -49,7 +49,7 @@ class ReportExtraMissing(XpuError):
 
 
 def require_report_extra() -> None:
-    """Raises ReportExtraMissing where the packages of the extra ``report`` are not there."""
+    """Raise ReportExtraMissing if the packages of the extra ``report`` are not installed."""
     import importlib.util
 
     missing = [p for p in ("jinja2", "matplotlib") if importlib.util.find_spec(p) is None]
@@ -63,12 +63,12 @@ def require_report_extra() -> None:
 
 
 def colour(series: int) -> str:
-    """The colour that stands for a series."""
+    """Return the color of a series."""
     return SERIES[series % len(SERIES)]
 
 
 def axes_of(rows: int, height: float, title: str) -> tuple[Any, Any]:
-    """A figure and its axes: rows of a height in inches, and what the axis below them shows."""
+    """Return a figure and its axes: rows of a height in inches, with the title of the x axis."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -88,7 +88,7 @@ def axes_of(rows: int, height: float, title: str) -> tuple[Any, Any]:
 
 
 def svg_of(figure: Any, alt: str) -> str:
-    """The drawing as an inline <svg>: no prologue, no metadata. ``distinct`` makes its ids the page's only ones."""
+    """Return the drawing as an inline <svg> without prologue and metadata. ``distinct`` makes its ids unique on the page."""
     from matplotlib import rc_context
 
     stream = io.StringIO()
@@ -111,7 +111,7 @@ def svg_of(figure: Any, alt: str) -> str:
 
 
 def distinct(svg: str, prefix: str) -> str:
-    """The drawing with every id, and every reference to one, under a prefix."""
+    """Return the drawing with a prefix on every id and every reference to one."""
     return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
 
 
@@ -120,7 +120,7 @@ def _quoted(text: str) -> str:
 
 
 def literal(text: str, longest: int = 44) -> str:
-    """Text that matplotlib shows as it is: a dollar would start its mathematics. Shortened in the middle where too long."""
+    """Return text that matplotlib shows unchanged: a dollar would start its math mode. Long text is shortened in the middle."""
     if len(text) > longest:
         half = (longest - 1) // 2
         text = f"{text[:half]}…{text[-half:]}"
@@ -128,7 +128,7 @@ def literal(text: str, longest: int = 44) -> str:
 
 
 def legend_of(axes: Any, handles: Sequence[Any]) -> None:
-    """A legend above the axes, where there are several to tell apart."""
+    """Draw a legend above the axes if there are several handles."""
     if len(handles) > 1:
         legend = axes.legend(
             handles=handles,
@@ -145,7 +145,7 @@ def legend_of(axes: Any, handles: Sequence[Any]) -> None:
 
 
 def handle_of(name: str, series: int) -> Any:
-    """A series in a legend: its marker in its colour."""
+    """Return the legend handle of a series: its marker in its color."""
     from matplotlib.lines import Line2D
 
     return Line2D(
@@ -160,7 +160,7 @@ def handle_of(name: str, series: int) -> Any:
 
 
 def bar_handle(name: str) -> Any:
-    """The upright bar in a legend."""
+    """Return the legend handle of the upright bar."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], linestyle="", marker="|", color=INK, label=name, markersize=12, markeredgewidth=1.8)

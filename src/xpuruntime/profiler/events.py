@@ -22,11 +22,11 @@ import numpy.typing as npt
 from .. import _core
 from ..printable import line
 
-__all__ = ["EVENT_DTYPE", "EventKind", "EventRing", "Span", "now_ns"]
+__all__ = ["EVENT_DTYPE", "EventKind", "EventRing", "EventSpan", "now_ns"]
 
 
 class EventKind(enum.IntEnum):
-    """What an event marks."""
+    """The kind of an event."""
 
     BEGIN = 0
     END = 1
@@ -49,12 +49,12 @@ EVENT_DTYPE = np.dtype(
 
 
 def now_ns() -> int:
-    """The monotonic clock that events are stamped with, in nanoseconds; on Linux ``time.perf_counter_ns``'s."""
+    """Return the monotonic clock of event times, in nanoseconds; on Linux it is ``time.perf_counter_ns``'s."""
     return _core.now_ns()
 
 
-class Span:
-    """One use of :meth:`EventRing.span`. A class, since a generator would cost more than what it measures."""
+class EventSpan:
+    """One use of :meth:`EventRing.span`. It is a class because a generator costs more than the code that it times."""
 
     __slots__ = ("_name", "_payload", "_ring", "_start", "_step")
 
@@ -62,7 +62,7 @@ class Span:
         self._ring, self._name, self._step, self._payload = ring, name, step, payload
         self._start = 0
 
-    def __enter__(self) -> Span:
+    def __enter__(self) -> EventSpan:
         self._start = _core.now_ns()
         return self
 
@@ -90,7 +90,7 @@ class EventRing:
         return number
 
     def record(self, kind: EventKind, name: str, *, step: int = -1, payload: int = 0) -> bool:
-        """Record an event of this thread, now. False when the ring was full and the event was dropped.
+        """Record an event of this thread, now. Return False if the ring was full and the event was dropped.
 
         ``step`` and ``payload`` are 64-bit integers.
         """
@@ -99,15 +99,15 @@ class EventRing:
     def complete(
         self, name: str, start_ns: int, duration_ns: int, *, step: int = -1, payload: int = 0
     ) -> bool:
-        """Record a finished span that began at ``start_ns``. False when the ring was full."""
+        """Record a finished span that began at ``start_ns``. Return False if the ring was full."""
         return self._core.complete(self._id(name), start_ns, duration_ns, step, payload)
 
-    def span(self, name: str, *, step: int = -1, payload: int = 0) -> Span:
-        """A context manager that records the enclosed block as one COMPLETE event, also when it raises."""
-        return Span(self._core, self._id(name), step, payload)
+    def span(self, name: str, *, step: int = -1, payload: int = 0) -> EventSpan:
+        """Return a context manager that records the enclosed block as one COMPLETE event, also if it raises."""
+        return EventSpan(self._core, self._id(name), step, payload)
 
     def drain(self) -> npt.NDArray[Any]:
-        """Take out what the ring holds: a 1-d array of :data:`EVENT_DTYPE`, in order of arrival.
+        """Remove and return the ring's events: a 1-d array of :data:`EVENT_DTYPE`, in order of arrival.
 
         Events that other threads record meanwhile may stay for the next drain. The core writes straight into the
         array's memory; nothing is copied twice.
@@ -117,20 +117,20 @@ class EventRing:
         return events[:count]
 
     def names(self) -> list[str]:
-        """All names that were recorded; an event's ``name`` is an index into it."""
+        """Return all recorded names; an event's ``name`` is an index into them."""
         return self._core.names()
 
     @property
     def capacity(self) -> int:
-        """Events that fit."""
+        """Return the maximum number of undrained events."""
         return self._core.capacity
 
     @property
     def pending(self) -> int:
-        """Events recorded and not yet drained, at this moment."""
+        """Return the number of events recorded and not yet drained."""
         return self._core.pending
 
     @property
     def dropped(self) -> int:
-        """Events dropped since the ring was made, because it was full."""
+        """Return the number of events dropped because the ring was full."""
         return self._core.dropped

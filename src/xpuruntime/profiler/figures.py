@@ -1,4 +1,4 @@
-"""Plots as SVG: dots with intervals, runs, grouped bars. They follow the page (``drawing``). Needs matplotlib (extra ``report``)."""
+"""Plots as SVG: dots with intervals, runs, grouped bars, in the page's style (``drawing``). Needs matplotlib (extra ``report``)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_RUNS = 250  # dots per row: more would only make the page larger
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One value of a series in a row, with the interval it lies in (None: none is known) and a text beside it."""
+    """One value of a series in a row, with its interval (None if unknown)."""
 
     row: str
     series: int
@@ -48,7 +48,7 @@ def dots(
     limits: Mapping[str, float] | None = None,
     mark: float | None = None,
 ) -> str:
-    """A row per name with a marker per series. ``limits``: a bound per row, drawn as a bar; ``mark``: a line at that value.
+    """Plot a row per name with a marker per series. ``limits``: a bound per row, drawn as a bar; ``mark``: a line at that value.
 
     On a log axis a value of 0 stands at the left edge, labelled ``equal``.
     """
@@ -91,7 +91,7 @@ def _left_edge(values: Sequence[Dot], limits: Mapping[str, float] | None) -> flo
 
 
 def _offset(k: int, many: int) -> float:
-    """Series of one row stand a little above one another, the first on top."""
+    """Return the vertical offset of a series within its row, the first on top."""
     return 0.0 if many < 2 else 0.2 - 0.4 * k / (many - 1)
 
 
@@ -102,7 +102,7 @@ def runs(
     unit: str,
     alt: str,
 ) -> str:
-    """A row per series: its runs as dots, its median with the interval. All values in ``unit``; the axis starts at 0."""
+    """Plot a row per series: its runs as dots, its median with the interval. All values are in ``unit``; the axis starts at 0."""
     import numpy as np
 
     random = np.random.default_rng(
@@ -159,7 +159,7 @@ def grouped_bars(
     alt: str,
     text: Any,
 ) -> str:
-    """A group per name, in it a bar per series; ``text`` turns a value into its label."""
+    """Plot a group per name with a bar per series; ``text`` formats a value as its label."""
     from matplotlib.patches import Patch
 
     many = len(values)

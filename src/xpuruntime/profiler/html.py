@@ -21,7 +21,7 @@ from ..decisions import Decision
 from ..printable import text as printable_text
 from ..program.plan import Plan
 from ..store import write_atomic
-from .blocks import Block, Columns, Facts, Figure, Fold, Heading, Listing, Picture, Prose, Table
+from .blocks import Block, Columns, FactList, Figure, Fold, Heading, Listing, Picture, Prose, Table
 from .drawing import distinct, require_report_extra
 from .measured_views import agreement_figure, agreement_table, bench_blocks
 from .receipt import Receipt
@@ -31,7 +31,7 @@ from .views import Series, decision_blocks, machine_blocks, plan_table
 __all__ = ["Badge", "Section", "html_report"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_BLOCKS = (Columns, Facts, Figure, Fold, Heading, Listing, Picture, Prose, Table)
+_BLOCKS = (Columns, FactList, Figure, Fold, Heading, Listing, Picture, Prose, Table)
 
 # A block, a sentence, or a value that has a view; see ``_blocks``.
 Part: TypeAlias = Any
@@ -39,7 +39,7 @@ Part: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """The answer of a page or section in a few words; ``ok`` None is neither good nor bad."""
+    """The verdict of a page or section in a few words; ``ok`` None is neutral."""
 
     text: str
     ok: bool | None = None
@@ -128,7 +128,7 @@ def _all(parts: Sequence[Part], series: Series) -> list[Block]:
 
 
 def _blocks(part: Part, series: Series) -> list[Block]:
-    """The view of a value. Workbench values are known by what they have, for the profiler stands below the workbench."""
+    """Return the view of a value. Workbench values are recognized by their attributes, since the profiler does not import the workbench."""
     match part:
         case str():
             return [Prose(part)]
@@ -183,24 +183,24 @@ def _title(part: Part) -> str:
 
 
 def _versions(sections: Sequence[Section]) -> Mapping[str, str]:
-    """Versions that the receipts on the page name; without receipts, what this process knows."""
+    """Return the versions that the receipts on the page name; without receipts, those of this process."""
     import platform
 
     from ..plugins import package_version
 
-    found: dict[str, str] = {"python": platform.python_version(), "platform": platform.platform()}
-    found |= {p: v for p in ("xpuruntime", "numpy", "onnx") if (v := package_version(p))}
+    versions: dict[str, str] = {"python": platform.python_version(), "platform": platform.platform()}
+    versions |= {p: v for p in ("xpuruntime", "numpy", "onnx") if (v := package_version(p))}
 
     def look(part: Part) -> None:
         if isinstance(part, Receipt):
-            found.update(part.versions)
+            versions.update(part.versions)
         elif isinstance(part, list | tuple):
             for inner in part:
                 look(inner)
 
     for section in sections:
         look(section.parts)
-    return found
+    return versions
 
 
 def _clean(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How comparisons and benchmarks look on a page.
+"""Report views of comparisons and benchmarks.
 
 They are the workbench's values (``CompareReport`` or its ``Pair``, ``BenchReport``). The profiler stands below the workbench,
 so it knows them by what they must have, not by their classes.
@@ -21,7 +21,7 @@ __all__ = ["Agreement", "Bench", "agreement_figure", "agreement_table", "bench_b
 
 
 class Agreement(Protocol):
-    """A ``workbench.compare.Pair``: one contender held against its reference, output by output."""
+    """A ``workbench.compare.Pair``: one contender compared with its reference, output by output."""
 
     @property
     def actual(self) -> str: ...
@@ -57,7 +57,7 @@ class Bench(Protocol):
 
 
 def agreement_table(pairs: Sequence[tuple[str, Agreement]], series: Series) -> Table:
-    """One row per output of each labelled pair."""
+    """Return one row per output of each labelled pair."""
     rows: list[tuple[Cell | str, ...]] = []
     for label, pair in pairs:
         for c in pair.outputs:
@@ -80,7 +80,7 @@ def agreement_table(pairs: Sequence[tuple[str, Agreement]], series: Series) -> T
 
 
 def agreement_figure(pairs: Sequence[tuple[str, Agreement]], series: Series) -> Drawing | None:
-    """How far each output lies from its reference, on a log scale, with the tolerance; None without a finite difference."""
+    """Plot the difference of each output from its reference, on a log scale, with the tolerance; None without a finite difference."""
     dots, limits = [], {}
     for label, pair in pairs:
         for c in pair.outputs:
@@ -102,7 +102,7 @@ def agreement_figure(pairs: Sequence[tuple[str, Agreement]], series: Series) -> 
 
 
 def bench_blocks(bench: Bench, series: Series) -> list[Block]:
-    """The answer in words, the table, the runs as a plot, and what was not ranked."""
+    """Return the verdict, the table, the plot of runs, and what was not ranked."""
     blocks: list[Block] = [Prose(_sentence(bench.sentence))]
     if bench.ranked:
         blocks += [_bench_table(bench, series), _runs(bench, series)]
@@ -112,7 +112,7 @@ def bench_blocks(bench: Bench, series: Series) -> list[Block]:
 
 
 def _sentence(text: str) -> str:
-    """With a full stop, and a capital unless it starts with an engine's name, which keeps its spelling."""
+    """Add a full stop, and a capital unless the text starts with an engine's name, which keeps its spelling."""
     return (text[:1].upper() + text[1:] if text.startswith(("no ", "not ")) else text) + "."
 
 
@@ -167,7 +167,7 @@ def _median_dot(standing: Any, series: Series, scale: float) -> figures.Dot:
 
 
 def speed_figure(benches: Sequence[tuple[str, Bench]], series: Series) -> Drawing | None:
-    """Every benchmark in one plot: time relative to the best engine of its row. None where nothing can be compared."""
+    """Plot every benchmark relative to the best engine of its row. None without two engines to compare."""
     dots = []
     for label, bench in benches:
         if len(bench.ranked) < 2:

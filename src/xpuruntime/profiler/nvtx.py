@@ -15,13 +15,13 @@ from __future__ import annotations
 from types import TracebackType
 
 from .. import _core
-from ..runtime.ranges import enable
+from ..runtime.nvtx_ranges import enable
 
 __all__ = ["active", "enable", "mark", "range"]
 
 
 def active() -> bool:
-    """Whether ranges go to a library."""
+    """Return True if ranges are sent to a library."""
     return _core.nvtx_active()
 
 
@@ -31,7 +31,7 @@ def mark(name: str) -> None:
 
 
 class range:  # noqa: A001, N801 - the word that NVTX's users know
-    """Name the enclosed block. ``depth`` is its nesting level from 0, negative when no tool listens."""
+    """A named range around the enclosed block. ``depth`` is its nesting level from 0, negative if no tool listens."""
 
     __slots__ = ("_pushed", "depth", "name")
 

@@ -1,4 +1,4 @@
-"""Receipt: what did run. The plan beside the evidence that was collected from the run itself."""
+"""Receipt: what ran. It compares the plan with the evidence collected from the run itself."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..program.plan import Plan, Region
 from ..protocols import Evidence, EvidenceRow
 from ..targets import DeviceId
 
-__all__ = ["Finding", "Receipt", "confirm"]
+__all__ = ["Receipt", "ReceiptFinding", "confirm"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ReceiptFinding:
     """One comparison of the plan with the evidence.
 
     ok:   False means that something ran differently, or that a step was promised and none was reported.
@@ -37,21 +37,21 @@ class Finding:
         return line(f"{mark} {self.region}: {self.claim}: {self.seen}")
 
 
-def confirm(plan: Plan, evidence: Mapping[str, Evidence]) -> tuple[Finding, ...]:
-    """Hold the plan against the evidence of each region: engine version, device, precision, inner fallbacks, node coverage."""
-    findings: list[Finding] = []
+def confirm(plan: Plan, evidence: Mapping[str, Evidence]) -> tuple[ReceiptFinding, ...]:
+    """Check the plan against the evidence of each region: engine version, device, precision, inner fallbacks, node coverage."""
+    findings: list[ReceiptFinding] = []
     for region in plan.regions:
         seen = evidence.get(region.id)
         if seen is None:
-            findings.append(Finding(region.id, "evidence was handed back", False, "none"))
+            findings.append(ReceiptFinding(region.id, "evidence was collected", False, "none"))
             continue
         findings += [
             _version(region, seen),
             _device(region, seen),
             _precision(region, seen),
-            Finding(
+            ReceiptFinding(
                 region.id,
-                "the engine used nothing but what was asked for",
+                "the engine used only what was requested",
                 not seen.fallbacks,
                 "; ".join(seen.fallbacks) or "no fallback inside the engine",
             ),
@@ -59,50 +59,50 @@ def confirm(plan: Plan, evidence: Mapping[str, Evidence]) -> tuple[Finding, ...]
     return tuple(findings)
 
 
-def _version(region: Region, seen: Evidence) -> Finding:
+def _version(region: Region, seen: Evidence) -> ReceiptFinding:
     ok = seen.version == region.engine_version and seen.engine == region.engine
-    return Finding(
+    return ReceiptFinding(
         region.id, f"{region.engine} {region.engine_version} ran", ok, f"{seen.engine} {seen.version}".strip()
     )
 
 
-def _device(region: Region, seen: Evidence) -> Finding:
+def _device(region: Region, seen: Evidence) -> ReceiptFinding:
     kinds = sorted({row.device for row in seen.rows})
     wanted = DeviceId.parse(region.device)
     # `auto` promises no device, so whatever the engine took is what was asked for.
     ok = wanted.kind == "auto" or all(_same_device(DeviceId.parse(k), wanted) for k in kinds)
     text = ", ".join(kinds) or "no step was reported"
-    return Finding(region.id, f"every step ran on {region.device}", ok, text, said=bool(kinds))
+    return ReceiptFinding(region.id, f"every step ran on {region.device}", ok, text, said=bool(kinds))
 
 
 def _same_device(seen: DeviceId, wanted: DeviceId) -> bool:
     return seen == wanted or (wanted.kind == "gpu" and seen.kind in ("gpu", "cuda", "metal", "webgpu"))
 
 
-def _precision(region: Region, seen: Evidence) -> Finding:
-    """Steps that compute in a narrower float than the plan says are a finding; data movement in integers is none."""
+def _precision(region: Region, seen: Evidence) -> ReceiptFinding:
+    """Report steps that compute in a narrower float than the plan states. Integer data movement is not reported."""
     if region.precision.startswith("int"):
         return _integers(region, seen)
     floats = sorted({row.precision for row in seen.rows if "float" in row.precision})
     if not floats:
-        return Finding(
-            region.id, f"computed in {region.precision}", True, "the engine does not say", said=False
+        return ReceiptFinding(
+            region.id, f"computed in {region.precision}", True, "not reported by the engine", said=False
         )
     narrower = [f for f in floats if _WIDTH.get(f, 64) < _WIDTH.get(region.precision, 0)]
-    return Finding(region.id, f"computed in {region.precision}", not narrower, ", ".join(floats))
+    return ReceiptFinding(region.id, f"computed in {region.precision}", not narrower, ", ".join(floats))
 
 
-def _integers(region: Region, seen: Evidence) -> Finding:
-    """A quantized model's products run in integers, but for those that the model itself leaves in floats."""
+def _integers(region: Region, seen: Evidence) -> ReceiptFinding:
+    """Check that a quantized model's products run in integers, except those that the model itself leaves in floats."""
     products = [row for row in seen.rows if row.weights]
     floats = sum(not row.in_integers for row in products)
     ok = not products or (floats < len(products) and floats <= region.float_products)
-    text = "; ".join(_operands(products)) or "the engine does not say"
-    return Finding(region.id, f"computed in {region.precision}", ok, text, said=bool(products))
+    text = "; ".join(_operands(products)) or "not reported by the engine"
+    return ReceiptFinding(region.id, f"computed in {region.precision}", ok, text, said=bool(products))
 
 
 def _operands(rows: Iterable[EvidenceRow]) -> list[str]:
-    """How many products have which types of activations and weights."""
+    """Return the number of products by types of activations and weights."""
     counts = Counter((row.activations, row.weights) for row in rows if row.weights)
     return [
         f"{n} product{'s' if n > 1 else ''} of {a} activations and {w} weights"
@@ -115,7 +115,7 @@ _WIDTH = {"bfloat16": 16, "float16": 16, "float32": 32, "float64": 64}
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Plan, evidence per region, and what comparing the two found.
+    """The plan, the evidence per region, and the result of comparing the two.
 
     runs:     how often the session had run when the receipt was written.
     versions: Python, platform and every package that took part.
@@ -124,13 +124,13 @@ class Receipt:
     plan: Plan
     evidence: Mapping[str, Evidence]
     runs: int
-    findings: tuple[Finding, ...]
+    findings: tuple[ReceiptFinding, ...]
     versions: Mapping[str, str]
     written: float = field(default_factory=time.time)
 
     @classmethod
     def write(cls, plan: Plan, evidence: Mapping[str, Evidence], runs: int) -> Receipt:
-        """Hold the evidence against the plan and note the versions of this process."""
+        """Compare the evidence with the plan and record the versions of this process."""
         packages = ("xpuruntime", "numpy", "onnx")
         versions = {"python": platform.python_version(), "platform": platform.platform()}
         versions |= {p: v for p in packages if (v := package_version(p))}
@@ -141,19 +141,19 @@ class Receipt:
 
     @property
     def confirmed(self) -> bool:
-        """True when no finding contradicts the plan."""
+        """Return True if no finding contradicts the plan."""
         return all(f.ok for f in self.findings)
 
     @property
     def coverage(self) -> float:
-        """Share of the plan's nodes that some step of the evidence names. Nodes that a vendor folded away are not named."""
+        """Return the share of the plan's nodes that some step of the evidence names. Nodes that a vendor folded away are not named."""
         named = {n for e in self.evidence.values() for row in e.rows for n in row.nodes}
         return (
             sum(n.name in named for n in self.plan.nodes) / len(self.plan.nodes) if self.plan.nodes else 1.0
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "format": "xpuruntime-receipt",
             "version": 1,
@@ -168,7 +168,7 @@ class Receipt:
         }
 
     def text(self, *, rows: int = 12) -> str:
-        """Readable lines: verdict, findings, decisions that fell back, and the ``rows`` costliest steps of each region."""
+        """Return readable lines: verdict, findings, decisions that fell back, and the ``rows`` most expensive steps of each region."""
         head = "confirmed by evidence" if self.confirmed else "NOT confirmed by evidence"
         lines = [f"receipt for {self.plan.model['name']}: {head}, {self.runs} runs"]
         lines += [f"  {f}" for f in self.findings]

@@ -1,4 +1,4 @@
-"""How receipts look on a page: what was confirmed, time by op family, the costliest steps."""
+"""Report views of receipts: findings, time by op family, the most expensive steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FAMILIES = 8  # bars of a receipt; the smaller ones are added up
 
 
 def receipt_blocks(receipts: Sequence[Receipt], series: Series) -> list[Block]:
-    """Receipts of one model: findings, time by op family (engines side by side), then each one's costliest steps."""
+    """Return blocks for receipts of one model: findings, time by op family (engines side by side), then the most expensive steps of each."""
     labelled = list(zip(_labels(receipts), receipts, strict=True))
     blocks: list[Block] = [_findings(labelled, series)]
     timed = [(n, r) for n, r in labelled if any(row.time_us for e in r.evidence.values() for row in e.rows)]
@@ -31,7 +31,7 @@ def receipt_blocks(receipts: Sequence[Receipt], series: Series) -> list[Block]:
 
 
 def _labels(receipts: Sequence[Receipt]) -> list[str]:
-    """Each receipt's engine; numbered where one engine has several."""
+    """Return each receipt's engine, numbered if one engine has several receipts."""
     names = [", ".join(dict.fromkeys(r.engine for r in receipt.plan.regions)) for receipt in receipts]
     return [f"{n} #{names[: k + 1].count(n)}" if names.count(n) > 1 else n for k, n in enumerate(names)]
 
@@ -41,9 +41,9 @@ def _findings(receipts: Sequence[tuple[str, Receipt]], series: Series) -> Table:
     for name, receipt in receipts:
         for k, finding in enumerate(receipt.findings):
             head = Cell(name, series=series.of(name)) if k == 0 else ""
-            sign = Cell("✓ confirmed", tone="good") if finding.ok else Cell("✗ not so", tone="bad")
+            sign = Cell("✓ confirmed", tone="good") if finding.ok else Cell("✗ contradicted", tone="bad")
             if finding.ok and not finding.said:
-                sign = Cell("not said")
+                sign = Cell("not reported")
             rows.append((head, finding.claim, sign, finding.seen))
     return Table(("engine", "the plan says", "the evidence", "what was seen"), tuple(rows))
 
@@ -99,7 +99,7 @@ def _sources(receipts: Sequence[Receipt]) -> str:
 
 
 def _steps(name: str, receipt: Receipt, series: Series) -> Fold:
-    """The costliest steps with bars; ``share`` is of the sum of all steps."""
+    """Return the most expensive steps with bars; ``share`` is relative to the sum of all steps."""
     rows = [row for e in receipt.evidence.values() for row in e.rows]
     rows.sort(key=lambda r: -(r.time_us or 0.0))
     total = sum(r.time_us or 0.0 for r in rows)

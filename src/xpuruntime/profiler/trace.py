@@ -22,7 +22,7 @@ from ..store import write_atomic
 from . import nvtx
 from .events import EventRing
 
-__all__ = ["RING", "Profiler", "Span", "Trace", "profile", "timed"]
+__all__ = ["RING", "Profiler", "Trace", "TraceSpan", "profile", "timed"]
 
 RING: EventRing | None = None  # read on every run, so it is a plain global
 _switch = threading.Lock()
@@ -30,8 +30,8 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """One finished span: what, on which operating-system thread, start (ns of the monotonic clock) and length (ns)."""
+class TraceSpan:
+    """One finished span: name, operating-system thread, start (ns of the monotonic clock) and duration (ns)."""
 
     name: str
     thread: int
@@ -40,10 +40,10 @@ class Span:
 
 
 class Trace:
-    """What was recorded. ``spans`` are in order of their start; ``dropped`` counts events that found the ring full."""
+    """A recording. ``spans`` are sorted by start; ``dropped`` counts events lost because the ring was full."""
 
     def __init__(self) -> None:
-        self.spans: tuple[Span, ...] = ()
+        self.spans: tuple[TraceSpan, ...] = ()
         self.dropped = 0
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -66,10 +66,11 @@ class Trace:
         write_atomic(Path(path), json.dumps(document).encode())
 
     def take(self, ring: EventRing) -> None:
-        """Move what the ring holds into this trace."""
+        """Move the ring's events into this trace."""
         names, events = ring.names(), ring.drain()
         spans = (
-            Span(names[e["name"]], int(e["thread"]), int(e["time_ns"]), int(e["duration_ns"])) for e in events
+            TraceSpan(names[e["name"]], int(e["thread"]), int(e["time_ns"]), int(e["duration_ns"]))
+            for e in events
         )
         self.spans = tuple(sorted((*self.spans, *spans), key=lambda s: s.start_ns))
         self.dropped = ring.dropped
@@ -77,7 +78,7 @@ class Trace:
 
 @contextlib.contextmanager
 def profile(*, capacity: int = 1 << 16, nvtx_ranges: bool = False) -> Iterator[Trace]:
-    """Record every run inside the block, of whatever thread. One at a time: a second one is an XpuError.
+    """Record every run inside the block, on any thread. A nested or concurrent recording raises XpuError.
 
     capacity:    events that fit; more are dropped and counted.
     nvtx_ranges: also open an NVTX range per run, where the library is there.
@@ -104,7 +105,7 @@ Profiler = profile
 
 
 def timed(name: str, call: Callable[..., _Result], *arguments: Any) -> _Result:
-    """Call, as a span of the ring that records now (and as an NVTX range, where those are on)."""
+    """Call a function, as a span of the recording ring (and as an NVTX range if ranges are enabled)."""
     ring = RING
     if ring is None:  # the block was left between the caller's look and this one
         return call(*arguments)

@@ -1,4 +1,4 @@
-"""How plans, decisions and the machine look on a page: each becomes a few blocks. ``Series`` gives an engine its colour."""
+"""Report views of plans, decisions and the machine, as blocks. ``Series`` assigns each engine a color."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..decisions import Candidate, Decision
 from ..program.plan import Plan
-from .blocks import Block, Cell, Columns, Facts, Table, size
+from .blocks import Block, Cell, Columns, FactList, Table, size
 
 __all__ = ["Series", "decision_blocks", "machine_blocks", "plan_table"]
 
 
 class Series:
-    """A number for each engine's name, in the order of first sight: the same colour and marker all over a page."""
+    """A number for each engine, in order of first use, which selects one color and marker throughout a page."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._numbers: dict[str, int] = {}
@@ -21,18 +21,18 @@ class Series:
             self.of(name)
 
     def of(self, name: str) -> int:
-        """The number of an engine."""
+        """Return the number of an engine."""
         return self._numbers.setdefault(name, len(self._numbers))
 
     def named(self, names: Iterable[str]) -> dict[int, str]:
-        """Number -> name, for legends."""
+        """Return number -> name, for legends."""
         return {self.of(n): n for n in names}
 
 
 def plan_table(plans: Sequence[Plan], series: Series) -> Table:
-    """One row per region of each plan: who runs it, where, how, and what the region holds."""
+    """Return one row per region of each plan: engine, device, settings and content of the region."""
     rows: list[tuple[Cell | str, ...]] = []
-    several = len({plan.model["digest"] for plan in plans}) > 1
+    show_model = len({plan.model["digest"] for plan in plans}) > 1
     for plan in plans:
         for region in plan.regions:
             families = Counter(n.family for n in plan.nodes if n.region == region.id)
@@ -40,9 +40,9 @@ def plan_table(plans: Sequence[Plan], series: Series) -> Table:
             head = Cell(region.engine, region.engine_version, series=series.of(region.engine))
             nodes = Cell(f"{sum(families.values())} nodes", held)
             row = (head, region.device, region.precision, str(region.threads or "-"), nodes)
-            rows.append((Cell(plan.model["name"]), *row) if several else row)
+            rows.append((Cell(plan.model["name"]), *row) if show_model else row)
     columns = ("engine", "device", "precision", "threads", "region")
-    return Table(("model", *columns) if several else columns, tuple(rows), frozenset({"threads"}))
+    return Table(("model", *columns) if show_model else columns, tuple(rows), frozenset({"threads"}))
 
 
 def decision_blocks(decisions: Sequence[Decision]) -> list[Block]:
@@ -72,13 +72,13 @@ def machine_blocks(versions: Mapping[str, str]) -> list[Block]:
     )
     limit = f", limit {size(c.memory_limit_bytes)}" if c.memory_limit_bytes else ""
     report = cuda()
-    found = "; ".join(f"cuda:{d.index} {d.name}, {size(d.memory_bytes)}" for d in report.devices)
+    gpus = "; ".join(f"cuda:{d.index} {d.name}, {size(d.memory_bytes)}" for d in report.devices)
     pairs = (
         ("processor", f"{c.model} ({c.level or c.architecture})"),
         ("cores", f"{c.usable_cores} usable of {c.logical_cores} logical"),
         ("caches", caches or "not told"),
         ("memory", f"{size(c.memory_bytes)}{limit}"),
-        ("CUDA devices", found or f"none: {report.status.message.partition(';')[0]}"),
+        ("CUDA devices", gpus or f"none: {report.status.message.partition(';')[0]}"),
     )
     loaded = tuple((x.title, f"{x.version or 'loaded'}" if x.loaded else "not here") for x in libraries())
-    return [Columns(((Facts(pairs),), (Facts((*versions.items(), *loaded)),)))]
+    return [Columns(((FactList(pairs),), (FactList((*versions.items(), *loaded)),)))]

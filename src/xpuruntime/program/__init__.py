@@ -1,4 +1,4 @@
-"""Plans and programs: what will run, as data. Knows neither the graph nor the policies."""
+"""Plans and compiled programs, as data. This package imports neither the IR nor the policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of what a program holds beside words: numbers that JSON lacks, plain data, specs of tensors, bytes in segments."""
+"""Field kinds for numbers that JSON lacks, plain data, tensor specs, and bytes in segments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..types import DType, Layout, TensorSpec
-from .kinds import MAX_SIZE, TEXT, Bad, Kind, Reading, Writing, short
+from .kinds import MAX_SIZE, TEXT, Bad, Kind, Reading, SegmentWriter, short
 from .segment import Segment
 
 __all__ = ["BINARY", "BLOB", "NUMBER", "PLAIN", "SPEC"]
@@ -29,7 +29,7 @@ def _float_out(value: float) -> Any:
 
 
 def _float_in(value: Any) -> float | None:
-    """The float that JSON lacks, or None."""
+    """Return inf, -inf or nan for its JSON form, else None."""
     if type(value) is dict and list(value) == ["float"] and type(value["float"]) is str:
         return _BEYOND.get(value["float"])
     return None
@@ -38,13 +38,13 @@ def _float_in(value: Any) -> float | None:
 def _read_number(value: Any, _: Reading) -> int | float:
     if type(value) is int and -(2**63) <= value < 2**63:
         return value
-    found = value if type(value) is float else _float_in(value)
-    if found is None:
+    number = value if type(value) is float else _float_in(value)
+    if number is None:
         raise Bad(f"must be a number, got {short(value)}")
-    return found
+    return number
 
 
-def _write_number(value: Any, _: Writing) -> Any:
+def _write_number(value: Any, _: SegmentWriter) -> Any:
     if type(value) not in (int, float):
         raise Bad(f"must be a number, got {short(value)}")
     return _float_out(value) if type(value) is float else _read_number(value, _NOTHING)
@@ -54,12 +54,12 @@ _NOTHING = Reading(())
 NUMBER = Kind(_read_number, _write_number, {"anyOf": [{"type": "number"}, _BEYOND_SCHEMA]})
 
 
-# Plain data: whatever JSON holds, and the floats that it lacks; an object whose only key is "float" or "map" is wrapped.
+# Plain data: JSON values, and floats that JSON lacks as {"float": ...}. An object whose only key is "float" or "map" is wrapped.
 
 
 def _plain_out(value: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
-        raise Bad(f"nests over {MAX_DEPTH} deep")
+        raise Bad(f"is nested more than {MAX_DEPTH} levels deep")
     if type(value) is str:
         return TEXT.read(value, _NOTHING)
     if value is None or type(value) in (bool, int):
@@ -71,14 +71,14 @@ def _plain_out(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         if not all(type(k) is str for k in value):
             raise Bad("keys must be text")
-        made = {TEXT.read(k, _NOTHING): _plain_out(v, depth + 1) for k, v in value.items()}
-        return {"map": made} if list(made) in (["float"], ["map"]) else made
+        data = {TEXT.read(k, _NOTHING): _plain_out(v, depth + 1) for k, v in value.items()}
+        return {"map": data} if list(data) in (["float"], ["map"]) else data
     raise Bad(f"must be plain data, got {short(value)}")
 
 
 def _plain_in(value: Any, context: Reading, depth: int = 0) -> Any:
     if depth > MAX_DEPTH + 2:
-        raise Bad(f"nests over {MAX_DEPTH} deep")
+        raise Bad(f"is nested more than {MAX_DEPTH} levels deep")
     if type(value) is list:
         return [_plain_in(v, context, depth + 1) for v in value]
     if type(value) is str:
@@ -86,10 +86,10 @@ def _plain_in(value: Any, context: Reading, depth: int = 0) -> Any:
     if type(value) is not dict:
         return value
     if list(value) == ["float"]:
-        found = _float_in(value)
-        if found is None:
+        number = _float_in(value)
+        if number is None:
             raise Bad(f"no such float: {short(value)}")
-        return found
+        return number
     if list(value) == ["map"]:
         value = value["map"]
         if type(value) is not dict:
@@ -98,7 +98,7 @@ def _plain_in(value: Any, context: Reading, depth: int = 0) -> Any:
 
 
 PLAIN = Kind(_plain_in, lambda value, _: _plain_out(value), {})
-"""Any plain data; tuples come back as lists."""
+"""Any plain data; tuples are read back as lists."""
 _DIMS: Mapping[str, Any] = {
     "type": "array",
     "maxItems": 64,
@@ -113,7 +113,7 @@ def _dims(value: Any, name: str) -> tuple[int, ...]:
         or len(value) > 64
         or any(type(d) is not int or not 0 <= d <= MAX_SIZE for d in value)
     ):
-        raise Bad(f"must be a list of up to 64 integers from 0 on, got {short(value)}", name)
+        raise Bad(f"must be a list of at most 64 non-negative integers, got {short(value)}", name)
     return tuple(value)
 
 
@@ -127,22 +127,22 @@ def _read_spec(value: Any, context: Reading) -> TensorSpec:
         raise Bad(f"no such dtype: {short(value['dtype'])}", "dtype")
     shape, layout = _dims(value["shape"], "shape"), None
     if ("order" in value) != ("alloc" in value):
-        raise Bad("has only one of order and alloc")
+        raise Bad("must have both order and alloc, or neither")
     if "order" in value:
         order, alloc = _dims(value["order"], "order"), _dims(value["alloc"], "alloc")
         if len(alloc) != len(shape) or any(a < s for a, s in zip(alloc, shape, strict=True)):
-            raise Bad(f"{list(alloc)} does not hold {list(shape)}", "alloc")
+            raise Bad(f"alloc {list(alloc)} is smaller than the shape {list(shape)}", "alloc")
         if sorted(order) != list(range(len(alloc))):
-            raise Bad(f"does not name each dim of {list(shape)} once", "order")
+            raise Bad(f"order must name each dim of {list(shape)} once", "order")
         layout = Layout(order, alloc)
     spec = TensorSpec(shape, DType(value["dtype"]), TEXT.read(value.get("name", ""), context), layout)
     extents = shape if layout is None else layout.alloc
     if math.prod(extents) > MAX_SIZE:
-        raise Bad(f"is larger than any machine: {spec}")
+        raise Bad(f"is too large: {spec}")
     return spec
 
 
-def _write_spec(spec: TensorSpec, _: Writing) -> dict[str, Any]:
+def _write_spec(spec: TensorSpec, _: SegmentWriter) -> dict[str, Any]:
     if spec.size_bytes is None:
         raise Bad(f"has no size: {spec}")
     data: dict[str, Any] = {
@@ -153,7 +153,7 @@ def _write_spec(spec: TensorSpec, _: Writing) -> dict[str, Any]:
         data["name"] = spec.name
     if spec.layout is not None:
         data |= {"order": list(spec.layout.order), "alloc": list(spec.layout.alloc)}
-    _read_spec(data, _NOTHING)  # what the reader refuses is not written
+    _read_spec(data, _NOTHING)  # never write what the reader refuses
     return data
 
 

@@ -1,4 +1,4 @@
-"""A plan as text: a summary of a few lines, and the whole explanation."""
+"""Texts of a plan: a short summary, and the full explanation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["explain", "summary"]
 
 
 def summary(plan: Plan) -> str:
-    """One line for the model, one per region, one per warning."""
+    """Return a line for the model and one per region and warning."""
     lines = [f"plan for {plan.model['name']} ({len(plan.nodes)} nodes, {plan.model['digest'][:12]})"]
     for region in plan.regions:
         families = Counter(n.family for n in plan.nodes if n.region == region.id)
@@ -27,9 +27,9 @@ def summary(plan: Plan) -> str:
 
 
 def explain(plan: Plan, *, nodes: bool = False) -> str:
-    """The summary, what was asked for, inputs and outputs, every decision with its rejected candidates, transfers."""
-    asked = ", ".join(f"{k}={v}" for k, v in plan.request.items() if v not in (None, "", {}, []))
-    lines = [*summary(plan).splitlines(), f"  asked for: {asked or 'nothing in particular'}"]
+    """Return the summary, the request, inputs and outputs, every decision with its rejected candidates, and the transfers."""
+    request = ", ".join(f"{k}={v}" for k, v in plan.request.items() if v not in (None, "", {}, []))
+    lines = [*summary(plan).splitlines(), f"  requested: {request or 'nothing in particular'}"]
     lines += [f"  input  {s.name}: {s}" for s in plan.inputs]
     lines += [f"  output {s.name}: {s}" for s in plan.outputs]
     lines.append("decisions")

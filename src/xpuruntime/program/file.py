@@ -7,11 +7,11 @@
     24  u64       bytes of the file
     32  32 bytes  sha256 of the 32 bytes before and of the manifest
     64            manifest: JSON (``schema``), then zeros up to a multiple of 64
-                  segments, each from a multiple of 64 on, zeros between; their places and digests stand in the manifest
+                  segments, each at a multiple of 64, with zeros between; the manifest has their offsets and digests
 
 All little-endian. The manifest, object code and every segment up to 1 MiB are checked when the file is read, larger ones before their
-first use. Versions: what changes how a program runs raises the major version, and a reader takes only its own. What merely adds to it
-(reports, hints) raises the minor version, and a reader passes over unknown fields of a newer minor version, never of its own.
+first use. Versions: a change of how programs run raises the major version, and a reader accepts only its own. An addition (reports,
+hints) raises the minor version, and a reader ignores unknown fields of newer minor versions only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..errors import FormatError, InputError
 from ..store import write_atomic
 from ..tensor_files import pack_bits
 from ..types import DType
-from .kinds import Bad, Reading, Writing
+from .kinds import Bad, Reading, SegmentWriter
 from .program import CompiledProgram, WeightRef
 from .schema import FORMAT, MAJOR, MINOR, PROGRAM
 from .segment import DAMAGED, Segment
@@ -50,25 +50,25 @@ _EAGER = 1 << 20
 _NEWER = "Update xpuruntime, or compile the model again with this release."
 
 
-# ── out ──
+# ── writing ──
 
 
 def save(
     program: CompiledProgram, path: str | os.PathLike[str], weights: Mapping[str, NDArray[Any]] | None = None
 ) -> None:
-    """Write a file, whole or not at all; see ``CompiledProgram.save``."""
+    """Write a file atomically; see ``CompiledProgram.save``."""
     write_atomic(Path(path), *_parts(embed(program, weights) if weights else program))
 
 
 def to_bytes(program: CompiledProgram) -> bytes:
-    """What ``save`` writes. Equal programs give equal bytes."""
+    """Return the bytes that ``save`` writes. Equal programs give equal bytes."""
     return b"".join(_parts(program))
 
 
 def embed(program: CompiledProgram, weights: Mapping[str, NDArray[Any]]) -> CompiledProgram:
-    """The program with arrays inside; those that are not among its weights are passed over, since no kernel reads them.
+    """Return the program with arrays embedded. Arrays that are not among its weights are ignored, since no kernel reads them.
 
-    Nothing is copied but sub-byte types and arrays that are not row-major. Raises InputError for another dtype or shape.
+    Only sub-byte types and arrays that are not row-major are copied. Raises InputError for another dtype or shape.
     """
     refs = tuple(_embedded(w, weights[w.name]) if w.name in weights else w for w in program.weights)
     return replace(program, weights=refs)
@@ -79,7 +79,7 @@ def _embedded(ref: WeightRef, array: NDArray[Any]) -> WeightRef:
     if tuple(array.shape) != ref.spec.shape or DType.of(array.dtype) is not ref.spec.dtype:
         got = f"{array.dtype}{list(array.shape)} for {ref.spec}"
         raise InputError(
-            f"weight {ref.name!r}", "has another dtype or shape", got=got, do="Give the model's own weights."
+            f"weight {ref.name!r}", "has another dtype or shape", got=got, do="Pass the model's own weights."
         )
     if ref.spec.dtype.bits < 8:
         array = pack_bits(array, ref.spec.dtype)
@@ -90,8 +90,8 @@ def _embedded(ref: WeightRef, array: NDArray[Any]) -> WeightRef:
 
 def _parts(program: CompiledProgram) -> list[bytes | memoryview]:
     who = f"program {program.name!r}"
-    validate(program, who, "Report it: the compiler made a program that no reader would take.")
-    writing = Writing(digest=lambda data: hashlib.sha256(data).digest())
+    validate(program, who, "Report it: the compiler made a program that no reader accepts.")
+    writing = SegmentWriter(digest=lambda data: hashlib.sha256(data).digest())
     try:
         body = PROGRAM.write(program, writing)
     except Bad as error:
@@ -99,7 +99,7 @@ def _parts(program: CompiledProgram) -> list[bytes | memoryview]:
     digests = [key.hex() for key, _ in sorted(writing.index.items(), key=lambda item: item[1])]
     sizes = [len(s) for s in writing.segments]
     start, text = 0, b""
-    while True:  # offsets stand in the manifest, whose length they change: at most a few rounds
+    while True:  # the manifest holds offsets, and its length changes them: repeat until it is stable
         places, end = _places(_HEADER.size + 32 + start, sizes)
         listed = [
             {"offset": o, "bytes": n, "sha256": d} for o, n, d in zip(places, sizes, digests, strict=True)
@@ -119,7 +119,7 @@ def _parts(program: CompiledProgram) -> list[bytes | memoryview]:
 
 
 def _places(start: int, sizes: list[int]) -> tuple[list[int], int]:
-    """Where segments begin, and the end of the last."""
+    """Return the offset of each segment, and the end of the last one."""
     places = []
     for size in sizes:
         start = -(-start // _ALIGN) * _ALIGN
@@ -128,7 +128,7 @@ def _places(start: int, sizes: list[int]) -> tuple[list[int], int]:
     return places, start
 
 
-# ── in ──
+# ── reading ──
 
 
 def load(path: str | os.PathLike[str]) -> CompiledProgram:
@@ -137,11 +137,11 @@ def load(path: str | os.PathLike[str]) -> CompiledProgram:
     try:
         handle = os.open(
             path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-        )  # a named pipe must not block before it is refused
+        )  # opening a named pipe must not block
         try:
             facts = os.fstat(handle)
             if not stat.S_ISREG(facts.st_mode):
-                raise FormatError(who, "is not a file", do="Give a file that CompiledProgram.save wrote.")
+                raise FormatError(who, "is not a file", do="Pass a file that CompiledProgram.save wrote.")
             data = mmap.mmap(handle, 0, access=mmap.ACCESS_READ) if facts.st_size else b""
         finally:
             os.close(handle)
@@ -152,7 +152,7 @@ def load(path: str | os.PathLike[str]) -> CompiledProgram:
 
 
 def from_bytes(data: bytes | memoryview) -> CompiledProgram:
-    """The inverse of ``to_bytes``. Raises FormatError."""
+    """Read a program from ``to_bytes``'s bytes. Raises FormatError."""
     return _read(memoryview(data).cast("B"), "program")
 
 
@@ -160,26 +160,26 @@ def _read(data: memoryview, who: str) -> CompiledProgram:
     manifest, minor, end = _manifest(data, who)
     try:
         if type(manifest) is not dict or manifest.get("format") != FORMAT:
-            raise Bad(f"is not a manifest of {FORMAT}")
+            raise Bad(f"does not have the format {FORMAT}")
         if minor <= MINOR and (unknown := sorted(set(manifest) - {"format", "segments", "program"})):
             raise Bad(f"has an unknown field {unknown[0][:60]!r}")
         segments = _segments(manifest.get("segments"), data, end, who)
         reading = Reading(segments, lenient=minor > MINOR)
         program: CompiledProgram = PROGRAM.read(manifest.get("program"), reading)
         if len(reading.used) != len(segments) and not reading.lenient:
-            raise Bad(f"has {len(segments)} segments, and {len(reading.used)} belong to something")
+            raise Bad(f"has {len(segments)} segments, but only {len(reading.used)} are used")
     except Bad as error:
-        raise FormatError(who, f"is no valid program: {error}", do=DAMAGED) from error
+        raise FormatError(who, f"is not a valid program: {error}", do=DAMAGED) from error
     validate(program, who, DAMAGED)
     return program
 
 
 def _manifest(data: memoryview, who: str) -> tuple[Any, int, int]:
-    """The manifest as JSON, the minor version, and where the manifest ends. Everything up to there is checked."""
+    """Return the manifest as JSON, the minor version, and the end of the manifest, after checking all bytes up to it."""
     magic = bytes(data[: len(MAGIC)])
     if magic != MAGIC[: len(magic)] or not magic:
         raise FormatError(
-            who, "is not a program", got=magic, do="Give a file that CompiledProgram.save wrote."
+            who, "is not a program", got=magic, do="Pass a file that CompiledProgram.save wrote."
         )
     begin = _HEADER.size + 32
     if len(data) < begin:
@@ -187,10 +187,10 @@ def _manifest(data: memoryview, who: str) -> tuple[Any, int, int]:
     _, major, minor, zero, length, size = _HEADER.unpack(data[: _HEADER.size])
     if major != MAJOR:
         old = "older" if major < MAJOR else "newer"
-        what = f"has the {old} format version {major}.{minor}, this release reads {MAJOR}.{MINOR}"
+        what = f"has the {old} format version {major}.{minor}; this release reads {MAJOR}.{MINOR}"
         raise FormatError(who, what, do=_NEWER)
     if size != len(data):
-        what = "is truncated" if size > len(data) else "is longer than it says"
+        what = "is truncated" if size > len(data) else "is longer than its header says"
         raise FormatError(who, what, got=f"{len(data)} of {size} bytes", do=DAMAGED)
     if zero or length > min(_MAX_MANIFEST, len(data) - begin):
         raise FormatError(who, "has a damaged header", got=f"a manifest of {length} bytes", do=DAMAGED)
@@ -204,10 +204,10 @@ def _manifest(data: memoryview, who: str) -> tuple[Any, int, int]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice in an object")
-    return found
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        raise ValueError("duplicate key in an object")
+    return data
 
 
 def _no_constant(word: str) -> NoReturn:
@@ -215,10 +215,10 @@ def _no_constant(word: str) -> NoReturn:
 
 
 def _segments(listed: Any, data: memoryview, end: int, who: str) -> list[Segment]:
-    """Segments at the one place where each can be; small ones are checked here, and that nothing lies between or behind them."""
+    """Return the segments. Check that each is at its only valid offset, that padding is zero, and the digests of small ones."""
     if type(listed) is not list:
         raise Bad("must be a list", "segments")
-    made = []
+    segments = []
     for i, facts in enumerate(listed):
         place = f"segments[{i}]"
         if type(facts) is not dict or set(facts) != {"offset", "bytes", "sha256"}:
@@ -232,17 +232,17 @@ def _segments(listed: Any, data: memoryview, end: int, who: str) -> list[Segment
             or not 0 <= size <= len(data) - offset
         ):
             raise Bad(
-                f"lies at {str(offset)[:20]} with {str(size)[:20]} bytes, in a file of {len(data)}, expected at {expected}",
+                f"is at {str(offset)[:20]} with {str(size)[:20]} bytes, in a file of {len(data)} bytes, expected at {expected}",
                 place,
             )
         if type(digest) is not str or len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
             raise Bad("has no sha256", place)
         if any(data[end:offset]):
-            raise Bad("has something before it that is not zero", place)
-        made.append(Segment(data[offset : offset + size], digest, who))
+            raise Bad("has padding before it that is not zero", place)
+        segments.append(Segment(data[offset : offset + size], digest, who))
         end = offset + size
         if size <= _EAGER:
-            made[-1].view()
+            segments[-1].view()
     if end != len(data):
-        raise Bad(f"end at {end}, the file at {len(data)}", "segments")
-    return made
+        raise Bad(f"end at {end}, but the file ends at {len(data)}", "segments")
+    return segments

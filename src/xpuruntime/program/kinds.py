@@ -1,7 +1,7 @@
-"""Kinds of fields of the program file: each reads, writes, and describes itself as JSON Schema.
+"""Kinds of fields of the program file. Each reads, writes, and has a JSON Schema.
 
-A record is a dataclass with a kind per field; a field at its default is not written. Reading is strict: exact types, bounded lengths, no
-unknown field (unless the file's minor version is newer: see ``file``). What is wrong is said with its place: ``entries[0].plans[1].batch``.
+A record is a dataclass with a kind per field; a field with its default value is not written. Reading is strict: exact types, bounded
+lengths, no unknown fields (unless the file's minor version is newer, see ``file``). Errors name the path: ``entries[0].plans[1].batch``.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import Any
 from .segment import Segment
 
 __all__ = [
-    "FLAG", "MAX_SIZE", "TEXT", "Bad", "Kind", "Reading", "Writing", "choice", "integer", "listed", "mapping", "optional", "record",
+    "FLAG", "MAX_SIZE", "TEXT", "Bad", "Kind", "Reading", "SegmentWriter", "choice", "integer", "listed", "mapping", "optional", "record",
     "short", "text",
 ]  # fmt: skip
 
 MAX_TEXT = 1 << 16
 MAX_ITEMS = 1 << 22
 MAX_SIZE = 1 << 48
-"""Bytes or elements that anything in a program may have."""
+"""Limit of bytes or elements of anything in a program."""
 
 
 class Bad(ValueError):
-    """Something is not as the format says; ``place`` grows while the error climbs."""
+    """A value that violates the format. ``place`` is its path, which grows as the error passes enclosing values."""
 
     def __init__(self, what: str, place: str = "") -> None:
         self.what, self.place = what, place
         super().__init__(what)
 
     def within(self, step: str) -> Bad:
-        """The same, seen from one level up."""
+        """Return the same error with the path from one level up."""
         joined = (
             f"{step}{self.place}" if self.place.startswith("[") or not self.place else f"{step}.{self.place}"
         )
@@ -45,7 +45,7 @@ class Bad(ValueError):
 
 @dataclass(slots=True)
 class Reading:
-    """What reading needs beside the JSON: the segments, and whether unknown fields are passed over."""
+    """State of reading: the segments, and if unknown fields are ignored."""
 
     segments: Sequence[Segment]
     lenient: bool = False
@@ -53,15 +53,15 @@ class Reading:
 
 
 @dataclass(slots=True)
-class Writing:
-    """Segments in order of first use; equal bytes are one segment."""
+class SegmentWriter:
+    """State of writing: segments in order of first use. Equal bytes share a segment."""
 
     segments: list[Segment] = field(default_factory=list)
     index: dict[bytes, int] = field(default_factory=dict)
     digest: Callable[[memoryview], bytes] = field(kw_only=True)
 
     def add(self, data: bytes | Segment) -> int:
-        """The index of the segment that holds the bytes."""
+        """Return the index of the segment that holds the bytes, adding one if needed."""
         segment = data if isinstance(data, Segment) else Segment(data)
         key = self.digest(segment.view())
         if key not in self.index:
@@ -72,23 +72,23 @@ class Writing:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How one field is read from JSON, written to it, and described. ``read`` raises Bad; ``write`` too, for what JSON cannot hold."""
+    """The type of a field: how it is read from JSON, written to JSON, and described. Both directions raise Bad for invalid values."""
 
     read: Callable[[Any, Reading], Any]
-    write: Callable[[Any, Writing], Any]
+    write: Callable[[Any, SegmentWriter], Any]
     schema: Mapping[str, Any]
 
 
 _NOTHING = Reading(())
-"""For writers, which refuse what their reader would."""
+"""The reading state of writers, which refuse what their reader would refuse."""
 
 
-def _as_is(value: Any, _: Writing) -> Any:
+def _as_is(value: Any, _: SegmentWriter) -> Any:
     return value
 
 
 def short(value: Any) -> str:
-    """A value as messages show it."""
+    """Return a short text of a value for messages."""
     return repr(value)[:60]
 
 
@@ -96,21 +96,21 @@ def short(value: Any) -> str:
 
 
 def integer(least: int, most: int) -> Kind:
-    """An integer within bounds."""
+    """Return the kind of an integer within bounds."""
 
     def read(value: Any, _: Reading) -> int:
         if type(value) is not int or not least <= value <= most:
             raise Bad(f"must be an integer from {least} to {most}, got {short(value)}")
         return value
 
-    def write(value: Any, _: Writing) -> Any:
+    def write(value: Any, _: SegmentWriter) -> Any:
         return read(value, _NOTHING)
 
     return Kind(read, write, {"type": "integer", "minimum": least, "maximum": most})
 
 
 def text(least: int = 0, most: int = MAX_TEXT) -> Kind:
-    """Text of bounded length that UTF-8 can hold."""
+    """Return the kind of a text of bounded length that UTF-8 can encode."""
 
     def read(value: Any, _: Reading) -> str:
         if type(value) is not str or not least <= len(value) <= most:
@@ -118,10 +118,10 @@ def text(least: int = 0, most: int = MAX_TEXT) -> Kind:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise Bad(f"is no valid text: {short(value)}") from error
+            raise Bad(f"is not valid Unicode text: {short(value)}") from error
         return value
 
-    def write(value: Any, _: Writing) -> str:
+    def write(value: Any, _: SegmentWriter) -> str:
         return read(str(value), _NOTHING) if isinstance(value, str) else read(value, _NOTHING)
 
     return Kind(read, write, {"type": "string", "minLength": least, "maxLength": most})
@@ -140,7 +140,7 @@ FLAG = Kind(_read_flag, _as_is, {"type": "boolean"})
 
 
 def choice(values: type[enum.StrEnum]) -> Kind:
-    """One word of an enumeration."""
+    """Return the kind of one word of an enumeration."""
 
     def read(value: Any, _: Reading) -> enum.StrEnum:
         try:
@@ -155,14 +155,14 @@ def choice(values: type[enum.StrEnum]) -> Kind:
 
 
 def listed(kind: Kind, least: int = 0, most: int = MAX_ITEMS) -> Kind:
-    """A tuple; in JSON an array."""
+    """Return the kind of a tuple, in JSON an array."""
 
     def read(value: Any, context: Reading) -> tuple[Any, ...]:
         if type(value) is not list or not least <= len(value) <= most:
             raise Bad(f"must be a list of {least} to {most} items, got {short(value)}")
         return tuple(_at(f"[{i}]", kind.read, v, context) for i, v in enumerate(value))
 
-    def write(value: Sequence[Any], writing: Writing) -> list[Any]:
+    def write(value: Sequence[Any], writing: SegmentWriter) -> list[Any]:
         if not least <= len(value) <= most:
             raise Bad(f"must have {least} to {most} items, got {len(value)}")
         return [_at(f"[{i}]", kind.write, v, writing) for i, v in enumerate(value)]
@@ -171,21 +171,21 @@ def listed(kind: Kind, least: int = 0, most: int = MAX_ITEMS) -> Kind:
 
 
 def mapping(kind: Kind) -> Kind:
-    """Text to values of one kind."""
+    """Return the kind of a mapping from text to values of one kind."""
 
     def read(value: Any, context: Reading) -> dict[str, Any]:
         if type(value) is not dict:
             raise Bad(f"must be an object, got {short(value)}")
         return {TEXT.read(k, context): _at(k, kind.read, v, context) for k, v in value.items()}
 
-    def write(value: Mapping[str, Any], writing: Writing) -> dict[str, Any]:
+    def write(value: Mapping[str, Any], writing: SegmentWriter) -> dict[str, Any]:
         return {TEXT.write(k, writing): _at(k, kind.write, v, writing) for k, v in value.items()}
 
     return Kind(read, write, {"type": "object", "additionalProperties": kind.schema})
 
 
 def optional(kind: Kind) -> Kind:
-    """A value or null."""
+    """Return the kind of a value or null."""
     return Kind(
         lambda value, context: None if value is None else kind.read(value, context),
         lambda value, writing: None if value is None else kind.write(value, writing),
@@ -194,7 +194,7 @@ def optional(kind: Kind) -> Kind:
 
 
 def record(cls: type[Any], **kinds: Kind) -> Kind:
-    """A dataclass as an object; ``kinds`` names the fields that are written."""
+    """Return the kind of a dataclass, in JSON an object; ``kinds`` names the fields that are written."""
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name in kinds}
     if set(fields) != set(kinds):
         raise TypeError(f"{cls.__name__} has no field {sorted(set(kinds) - set(fields))}")
@@ -206,15 +206,15 @@ def record(cls: type[Any], **kinds: Kind) -> Kind:
         for name in needed:
             if name not in value:
                 raise Bad(f"has no field {name!r}")
-        found = {}
+        values = {}
         for key, item in value.items():
             if key in kinds:
-                found[key] = _at(key, kinds[key].read, item, context)
+                values[key] = _at(key, kinds[key].read, item, context)
             elif not context.lenient:
                 raise Bad(f"has an unknown field {key[:60]!r}")
-        return cls(**found)
+        return cls(**values)
 
-    def write(value: Any, writing: Writing) -> dict[str, Any]:
+    def write(value: Any, writing: SegmentWriter) -> dict[str, Any]:
         named = ((n, getattr(value, n)) for n in fields)
         return {
             n: _at(n, kinds[n].write, v, writing) for n, v in named if n in needed or v != _default(fields[n])

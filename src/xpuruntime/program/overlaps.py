@@ -1,4 +1,4 @@
-"""What of a plan lies over each other: two values in one buffer, and scratch buffers over the time that they live."""
+"""Checks of overlaps in a plan: of two values in one buffer, and of scratch buffers that live at the same time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ __all__ = ["lives", "share"]
 
 
 def share(a: BufferAllocation, b: BufferAllocation, root: BufferAllocation) -> bool:
-    """Whether two values in one root have an element in common. Parts of one larger value, with its strides, are boxes in it; else they are ranges."""
+    """Return True if two values in one root share an element. Parts with the strides of one larger value are compared as boxes in it,
+    other values as byte ranges.
+    """
     if not a.size_bytes or not b.size_bytes:
         return False
     if a.offset + a.spec.extent_bytes <= b.offset or b.offset + b.spec.extent_bytes <= a.offset:
@@ -27,14 +29,14 @@ def share(a: BufferAllocation, b: BufferAllocation, root: BufferAllocation) -> b
             at, left = divmod(left, layout.strides[d])
             extent = value.spec.shape[d]
             if not isinstance(extent, int) or at + extent > layout.alloc[d]:
-                return True  # no box: it goes on in the next row
+                return True  # not a box: it wraps into the next row
             box[d] = at, at + extent
         boxes.append(box)
     return all(boxes[0][d][0] < boxes[1][d][1] and boxes[1][d][0] < boxes[0][d][1] for d in layout.order)
 
 
 def lives(entry: EntryPoint, plan: ExecutionPlan, buffers: Mapping[str, BufferAllocation]) -> Iterator[str]:
-    """Scratch is written before it is read, lives as long as calls touch it, and overlaps nothing that lives at the same time."""
+    """Check that scratch is written before it is read, that its lifetime covers its calls, and that live buffers do not overlap."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     written = {
@@ -44,7 +46,7 @@ def lives(entry: EntryPoint, plan: ExecutionPlan, buffers: Mapping[str, BufferAl
         for name in call.inputs:
             root = buffers[name].root
             if root not in written and buffers[name].size_bytes:
-                yield f"call {i} ({call.kernel}) reads {name!r} before anything writes it"
+                yield f"call {i} ({call.kernel}) reads {name!r} before any call writes it"
         for name in (*call.inputs, *call.outputs):
             root = buffers[name].root
             first.setdefault(root, i)
@@ -52,7 +54,7 @@ def lives(entry: EntryPoint, plan: ExecutionPlan, buffers: Mapping[str, BufferAl
         written |= {buffers[n].root for n in call.outputs}
     for name in entry.output_buffers:
         if buffers[name].root not in written and buffers[name].size_bytes:
-            yield f"nothing writes the output buffer {name!r}"
+            yield f"no call writes the output buffer {name!r}"
     scratch = [b for b in plan.buffers if b.kind is BufferKind.SCRATCH and b.root == b.name]
     for b in scratch:
         if b.name in first and not (b.first <= first[b.name] and last[b.name] <= b.last):
@@ -61,9 +63,9 @@ def lives(entry: EntryPoint, plan: ExecutionPlan, buffers: Mapping[str, BufferAl
 
 
 def _overlaps(scratch: list[BufferAllocation]) -> Iterator[str]:
-    """Two places that overlap while both live, found in one sweep over time."""
+    """Find overlapping buffers that live at the same time, in one sweep over the calls."""
     ends = sorted(scratch, key=lambda b: b.last)
-    alive: list[tuple[int, int, str]] = []  # offset, end, name: none overlap each other
+    alive: list[tuple[int, int, str]] = []  # (offset, end, name) of live buffers, which do not overlap
     gone = 0
     for b in sorted(scratch, key=lambda b: b.first):
         while gone < len(ends) and ends[gone].last < b.first:

@@ -1,4 +1,4 @@
-"""Plan: a table of nodes with their region and decision, plus transfers. What will run; holds no graph."""
+"""Plan: a table of nodes with their regions, the decisions, and the transfers. A plan holds no graph."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A connected part of the model with one engine.
+    """A connected part of the model that one engine runs.
 
-    precision:    what it computes in (``float32``; ``int8`` for a quantized model).
-    float_products: of a quantized model, how many convolutions and matrix products the model itself leaves in floats.
-    alternatives: ``engine on device`` in the order in which they would be taken if this one failed to load.
-    inputs, outputs: values at its border, where a model has several regions; with one region they are the model's own.
+    precision:    the precision that it computes in (``float32``; ``int8`` for a quantized model).
+    float_products: number of convolutions and matrix products that a quantized model leaves in floats.
+    alternatives: ``engine on device``, in the order of fallback if this one fails to load.
+    inputs, outputs: values that cross the region's boundary; with one region, the model's own.
     """
 
     id: str
@@ -41,10 +41,10 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class PlanNode:
-    """One node of the user's model: its name and op there, its op family, and the region that runs it.
+    """One node of the user's model: its name and op, its op family, and the region that runs it.
 
-    spec:    type of its result, as ``float32[batch, 10]``; empty where it is not known.
-    lowered: the IR ops that it became; ``opaque: reason`` where only vendor engines take it; empty where it was not lowered.
+    spec:    type of its result, as ``float32[batch, 10]``; empty if unknown.
+    lowered: the IR ops that it was lowered to; ``opaque: reason`` if only vendor engines support it; empty if it was not lowered.
     """
 
     name: str
@@ -58,10 +58,10 @@ class PlanNode:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A value that crosses from one region to another, or between the caller's memory (``caller``) and a device.
+    """A transfer of a value between regions, or between the caller's memory (``caller``) and a device.
 
-    bytes:  its size; None where the shape is not known before a run.
-    shared: both sides are on one device, so that the memory itself is handed over and nothing is copied.
+    bytes:  its size; None if the shape is not known before a run.
+    shared: True if both sides share the device's memory, so that nothing is copied.
     """
 
     value: str
@@ -73,11 +73,11 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will run, and why nothing else.
+    """The plan of a session: what runs where, and why.
 
     model:     name, digest and format of the model.
-    request:   what the user asked for and where each word came from (argument, file, environment, built-in).
-    decisions: every choice, in the order in which it was made.
+    request:   the user's demands and the origin of each (argument, file, environment, built-in).
+    decisions: every choice, in order.
     """
 
     model: Mapping[str, str]
@@ -91,19 +91,19 @@ class Plan:
     warnings: tuple[str, ...] = ()
 
     def region(self, name: str) -> Region:
-        """The region of that id. Raises KeyError."""
+        """Return the region with the id. Raises KeyError."""
         return {r.id: r for r in self.regions}[name]
 
     def decision(self, question: str) -> Decision | None:
-        """The first decision on a question (``engine``, ``precision``, ...), or None."""
+        """Return the first decision on a question (``engine``, ``precision``, ...), or None."""
         return next((d for d in self.decisions if d.question == question), None)
 
     def decision_for(self, subject: str, question: str = "engine") -> Decision:
-        """The decision on a question for a region or a node. Raises KeyError."""
+        """Return the decision on a question for a region or a node. Raises KeyError."""
         return {(d.subject, d.question): d for d in self.decisions}[subject, question]
 
     def explain(self, *, nodes: bool = False) -> str:
-        """Readable text: the plan, every decision with all rejected candidates, and on request every node."""
+        """Describe the plan, every decision with all rejected candidates, and on request every node."""
         from .explain import explain
 
         return explain(self, nodes=nodes)
@@ -114,7 +114,7 @@ class Plan:
         return summary(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; ``from_json`` gives an equal plan back."""
+        """Return plain data, which ``from_json`` reads."""
         return {
             "format": _FORMAT,
             "version": _VERSION,
@@ -131,7 +131,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | str) -> Plan:
-        """The inverse of ``to_json`` (a mapping or its text). Raises FormatError."""
+        """Build a plan from ``to_json``'s data or its JSON text. Raises FormatError."""
         try:
             read: Mapping[str, Any] = json.loads(data) if isinstance(data, str) else data
             if read["format"] != _FORMAT:
@@ -151,7 +151,10 @@ class Plan:
             )
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise FormatError(
-                "plan", "is not a plan that this release reads", got=error, do="Make it again."
+                "plan",
+                "is not a plan that this release reads",
+                got=error,
+                do="Create the plan again with this release.",
             ) from error
 
 

@@ -1,12 +1,12 @@
-"""CompiledProgram: what the compiler hands to the runtime, as plain data. ``file`` writes and reads it.
+"""CompiledProgram: the compiler's output and the runtime's input, as plain data. ``file`` writes and reads it.
 
     CompiledProgram
-      entries    prefill, decode, one per shape bucket: each an ExecutionPlan per alternative (instruction-set level, target)
-      weights    where the model's own arrays lie; ``recipes`` make the buffers that kernels read out of them
-      states     buffers that live from run to run
-      binaries   object code with its sources and with what it needs of a machine
+      entries    prefill, decode, one per shape bucket: each with an ExecutionPlan per alternative (instruction-set level, target)
+      weights    the locations of the model's arrays; ``recipes`` transform them to the buffers that kernels read
+      states     buffers that persist between runs
+      binaries   object code with its source and its requirements
 
-A kernel sees buffers only. Names of values join calls, buffers and recipes; no offset stands anywhere but in a buffer.
+A kernel sees only buffers. Calls, buffers and recipes refer to each other by value names; only buffers have offsets.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ __all__ = [
 
 
 class BufferKind(enum.StrEnum):
-    """What a buffer is to a run."""
+    """The role of a buffer in a run."""
 
     INPUT = "input"
     """the caller's array; kernels only read it"""
     OUTPUT = "output"
-    """the caller's array, or one made for him; kernels write it"""
+    """the caller's array, or one allocated for the caller; kernels write it"""
     WEIGHT = "weight"
-    """made by a recipe when weights are loaded; shared by every executor"""
+    """computed by a recipe when weights are loaded; shared by all executors"""
     STATE = "state"
     """kept by the executor from run to run"""
     SCRATCH = "scratch"
-    """a place in the arena, shared with buffers that live at another time"""
+    """part of the arena, shared with buffers that live at other times"""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferAllocation:
     """One value in memory.
 
-    spec:       shape, dtype and layout; borders (inputs, outputs) are always dense.
-    size_bytes: bytes that it takes, padding included.
-    root:       name of the buffer whose memory it shares; its own name when it has its own.
-    offset:     bytes from the start of the root; in scratch from the start of the arena, for roots a multiple of 64.
-    first, last: indices of the first and the last call that touch its memory, -1 and ``len(calls)`` at the borders.
+    spec:       shape, dtype and layout; inputs and outputs are always dense.
+    size_bytes: its bytes, padding included.
+    root:       name of the buffer whose memory it shares; its own name if it has its own memory.
+    offset:     bytes from the start of the root, or of the arena for scratch; a multiple of 64 for roots.
+    first, last: indices of the first and last call that touch its memory; -1 for inputs and ``len(calls)`` for outputs.
     """
 
     name: str
@@ -89,20 +89,20 @@ class KernelParam:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One dispatch.
+    """One kernel launch.
 
-    kernel:  the catalogue's name: ``conv/generated``, ``matmul/onednn``.
-    symbol:  the function in the alternative's binary; for a library's kernel the library's own word.
-    inputs, outputs: names of buffers, in the order of the kernel's arguments; an output may also stand in the inputs (in place).
-    params:  declared parameters beside the buffers; whatever is fixed at compile time stands in the source instead.
-    tasks:   independent units of work; a backend spreads them over threads or over its grid.
-    grain:   smallest number of tasks that is worth a thread of its own.
+    kernel:  its name in the catalogue: ``conv/generated``, ``matmul/onednn``.
+    symbol:  the function in the plan's binary; for a library's kernel, the library's name of it.
+    inputs, outputs: names of buffers, in the order of the kernel's arguments; a buffer in both is updated in place.
+    params:  runtime parameters besides the buffers; compile-time constants are in the source instead.
+    tasks:   independent units of work, which a backend distributes over threads or over its grid.
+    grain:   minimum number of tasks per thread.
     scratch_bytes: private memory of each thread.
     library: name of the library that has the kernel; empty for generated code.
-    options: what the library needs to know, plain data.
-    nodes:   names of the model's nodes that it computes; ops: what the IR calls them.
-    flops, bytes: arithmetic operations, and bytes that must move at least, for cost models and reports.
-    binary:  index of the binary that has the symbol, where that is not the plan's own: code that was compiled apart; -1: the plan's.
+    options: the library's options, as plain data.
+    nodes:   names of the model's nodes that it computes; ops: their IR ops.
+    flops, bytes: arithmetic operations and minimum memory traffic, for cost models and reports.
+    binary:  index of the binary with the symbol; -1 for the plan's binary.
     """
 
     kernel: str
@@ -124,11 +124,11 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionPlan:
-    """What one entry point runs on one target: kernels, buffers, and which binary holds the kernels.
+    """One entry point on one target: calls, buffers, and the binary with the kernels.
 
-    target:      ``cpu:x86-64-v4``; ``binary``: index into the program's binaries, -1 where no call names a function of it.
-    calls:       in the order in which they run.
-    arena_bytes: scratch memory of one run: the peak that the memory plan reached.
+    target:      ``cpu:x86-64-v4``; ``binary``: index into the program's binaries, -1 if no call uses it.
+    calls:       kernel launches in order.
+    arena_bytes: scratch memory of one run: the peak of the memory plan.
     batch:       calls per submission to the device.
     """
 
@@ -140,30 +140,30 @@ class ExecutionPlan:
     batch: int
 
     def binary_of(self, call: KernelCall) -> int:
-        """Index of the binary that has a call's function; -1 for a library's call."""
+        """Return the index of the binary with a call's function; -1 for a library's call."""
         return -1 if call.library else self.binary if call.binary < 0 else call.binary
 
     @property
     def binaries(self) -> tuple[int, ...]:
-        """Indices of every binary that the plan needs, each once: its own first."""
+        """Indices of the binaries that the plan needs, its own first."""
         own = (self.binary,) if self.binary >= 0 else ()
         return tuple(dict.fromkeys((*own, *(c.binary for c in self.calls if c.binary >= 0))))
 
     def buffer(self, name: str) -> BufferAllocation:
-        """A buffer by name. Raises KeyError."""
-        for found in self.buffers:
-            if found.name == name:
-                return found
+        """Return the buffer of that name. Raises KeyError."""
+        for candidate in self.buffers:
+            if candidate.name == name:
+                return candidate
         raise KeyError(name)
 
 
 @dataclass(frozen=True, slots=True)
 class EntryPoint:
-    """One way into a program.
+    """One entry point of a program.
 
-    inputs, outputs: dense specs with the names that the user sees; ``input_buffers``, ``output_buffers``: names of their buffers.
-    symbols: what the model's symbolic dims stand for in this entry point (its shape bucket).
-    plans:   alternatives in order of preference; the first whose binary this machine can run is taken.
+    inputs, outputs: dense specs with the user's names; ``input_buffers``, ``output_buffers``: names of their buffers.
+    symbols: values of the model's symbolic dims in this entry point (its shape bucket).
+    plans:   alternatives in order of preference; the first one that this machine can run is used.
     """
 
     name: str
@@ -177,9 +177,9 @@ class EntryPoint:
 
 @dataclass(frozen=True, slots=True)
 class WeightRef:
-    """An array of the model: what it is and where it lies. Fields as the IR's weights have them; an empty ``file`` means that
-    whoever loads the program hands the array in by name, unless ``data`` holds its bytes (row-major, little-endian, sub-byte types
-    packed, low bits first).
+    """An array of the model: its spec and its location, with the fields of the IR's weights. With an empty ``file``, the array is
+    passed by name when the program is loaded, unless ``data`` holds its bytes (row-major, little-endian, sub-byte types packed, low
+    bits first).
     """
 
     name: str
@@ -192,10 +192,10 @@ class WeightRef:
     data: bytes | Segment | None = field(default=None, repr=False)
 
     def array(self) -> NDArray[Any]:
-        """The embedded array, read-only, not copied. Raises FormatError when it was damaged, InputError where there is none."""
+        """Return the embedded array as a read-only view. Raises FormatError if it is damaged, InputError if there is none."""
         if self.data is None:
             raise InputError(
-                f"weight {self.name!r}", "is not in the program", do="Hand its array in by that name."
+                f"weight {self.name!r}", "is not in the program", do="Pass its array by that name."
             )
         data = self.data.view() if isinstance(self.data, Segment) else self.data
         shape = tuple(int(d) for d in self.spec.shape if isinstance(d, int))
@@ -206,7 +206,7 @@ class WeightRef:
 
 @dataclass(frozen=True, slots=True)
 class RecipeStep:
-    """One step: ``op`` of the recipe table over earlier results (``inputs``: names of weights, or ``%0`` for the first step's
+    """One step of a recipe: ``op`` of the recipe table, applied to ``inputs`` (names of weights, or ``%0`` for the first step's
     result) with plain attributes.
     """
 
@@ -217,8 +217,8 @@ class RecipeStep:
 
 @dataclass(frozen=True, slots=True)
 class WeightTransformRecipe:
-    """How a weight buffer is made when weights are loaded: batch-norm folding, casts, packing. The last step is the result;
-    without steps it is the weight ``source`` itself.
+    """The transformation of weights to a buffer at load time: batch-norm folding, casts, packing. The last step is the result;
+    without steps, the result is the weight ``source``.
 
     name: the buffer's name in every plan that reads it. ``spec``: the result, in the dtype and layout that kernels read.
     """
@@ -231,7 +231,7 @@ class WeightTransformRecipe:
 
 @dataclass(frozen=True, slots=True)
 class StateRef:
-    """A buffer that lives from run to run; it starts from the weight buffer ``init``, or from zeros."""
+    """A buffer that persists between runs, initialized from the weight buffer ``init`` or with zeros."""
 
     name: str
     spec: TensorSpec
@@ -240,11 +240,11 @@ class StateRef:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """Object code, and what a machine must have to run it.
+    """Object code and its requirements.
 
     target:   ``cpu:x86-64-v4``; ``format``: ``elf-x86-64``, ``elf-aarch64``, ``cubin``, ``wgsl``, ``python`` ...
     requires: instruction sets by the names of ``xpu doctor``'s list (``avx512f`` ...); libraries as ``lib:onednn>=3.2``.
-    source:   the text it was made of; ``symbols``: its entry points. ``compiler``: what made it, with version and flags.
+    source:   the source text; ``symbols``: its entry points. ``compiler``: the compiler with version and flags.
     """
 
     target: str
@@ -258,10 +258,10 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class CompiledProgram:
-    """A model as programs for one or several targets.
+    """A model compiled for one or several targets.
 
     digest: sha256 of everything that it was built from: graph, policy, target, compiler. ``facts``: plain data for reports.
-    folder: where it was loaded from; files of weights are named relative to it. Not written.
+    folder: the folder that it was loaded from; paths of weight files are relative to it. Not written.
     """
 
     name: str
@@ -276,9 +276,9 @@ class CompiledProgram:
     folder: str = field(default="", repr=False, compare=False)
 
     def save(self, path: str | os.PathLike[str], weights: Mapping[str, NDArray[Any]] | None = None) -> None:
-        """Write a ``.npubin`` file, whole or not at all; ``weights``: arrays by name to embed.
+        """Write a ``.npubin`` file atomically. ``weights``: arrays to embed, by name.
 
-        Raises FormatError for a program that a reader would refuse, InputError for an array of another type, StoreError.
+        Raises FormatError for a program that a reader would refuse, InputError for an array of another dtype or shape, StoreError.
         """
         from .file import save
 
@@ -286,20 +286,20 @@ class CompiledProgram:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CompiledProgram:
-        """Read what ``save`` wrote, memory-mapped and checked. Raises FormatError: truncated, damaged, newer, not a program."""
+        """Read, memory-map and check a ``.npubin`` file. Raises FormatError if it is truncated, damaged, newer, or not a program."""
         from .file import load
 
         return load(path)
 
     def to_bytes(self) -> bytes:
-        """What ``save`` writes; equal programs give equal bytes."""
+        """Return the bytes that ``save`` writes; equal programs give equal bytes."""
         from .file import to_bytes
 
         return to_bytes(self)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> CompiledProgram:
-        """The inverse of ``to_bytes``. Raises FormatError."""
+        """Read a program from ``to_bytes``'s bytes. Raises FormatError."""
         from .file import from_bytes
 
         return from_bytes(data)
@@ -315,11 +315,14 @@ class CompiledProgram:
         return self.entries[0].outputs
 
     def entry(self, name: str = "") -> EntryPoint:
-        """An entry point by name, the first without one. Raises InputError."""
-        for found in self.entries:
-            if not name or found.name == name:
-                return found
+        """Return an entry point by name, by default the first one. Raises InputError."""
+        for candidate in self.entries:
+            if not name or candidate.name == name:
+                return candidate
         known = ", ".join(e.name for e in self.entries)
         raise InputError(
-            f"program {self.name!r}", "has no such entry point", got=repr(name), do=f"It has {known}."
+            f"program {self.name!r}",
+            "has no such entry point",
+            got=repr(name),
+            do=f"Its entry points are {known}.",
         )

@@ -1,4 +1,4 @@
-"""Weight recipes as a whole: what their steps read, and whether every step is right by the table (``recipe_table``)."""
+"""Checks of whole weight recipes: the references of their steps, and each step against the table (``recipe_table``)."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ __all__ = [
 ]
 
 _GROWTH = 64
-"""How often larger a result may be than all that the recipe reads and makes together."""
+"""Limit of a result's size, as a multiple of all bytes that the recipe reads and writes."""
 
 
-def largest_step(read: int, made: int) -> int:
-    """Bytes that a result inside a recipe may have, by the bytes of the weights that it reads and of the buffer that it makes."""
-    return _GROWTH * (read + made) + (1 << 16)
+def largest_step(read: int, written: int) -> int:
+    """Return the limit of bytes of an intermediate result, from the bytes of the weights and of the resulting buffer."""
+    return _GROWTH * (read + written) + (1 << 16)
 
 
 # ── references and whole recipes ──
 
 
 def weight_input(name: str) -> str:
-    """How a step names a weight: its name, a leading ``%`` doubled."""
+    """Return a step's reference to a weight: the name, with a leading ``%`` doubled."""
     return "%" + name if name.startswith("%") else name
 
 
 def resolve(reference: str, source: str) -> str | int:
-    """What a step's input means: the name of a weight, or the index of an earlier step. Raises ValueError."""
+    """Resolve a step's input to the name of a weight, or to the index of an earlier step. Raises ValueError."""
     if not reference.startswith("%"):
         return reference
     if reference.startswith("%%"):
@@ -56,39 +56,39 @@ def resolve(reference: str, source: str) -> str | int:
 def infer_recipe(
     recipe: WeightTransformRecipe, weights: Mapping[str, TensorSpec]
 ) -> tuple[tuple[Typed, ...], Typed]:
-    """Shape and dtype of each step's result, and of the last. Raises ValueError, naming the step, when a step is against the table,
-    when the result is not the recipe's spec, or when a result between is out of all proportion.
+    """Infer shape and dtype of each step's result, and of the last one. Raises ValueError, naming the step, if a step violates the
+    table, if the result differs from the recipe's spec, or if an intermediate result is too large.
     """
-    made: list[Typed] = []
+    results: list[Typed] = []
     read = sum(_bytes(_static(weights[n])) for n in weights_of(recipe) if n in weights)
     limit = largest_step(read, recipe.spec.size_bytes or 0)
     for i, step in enumerate(recipe.steps):
         try:
-            result = _step(recipe, step, made, weights)
+            result = _step(recipe, step, results, weights)
             if _bytes(result) > limit:
-                fail(f"makes {_bytes(result)} bytes")
+                fail(f"creates {_bytes(result)} bytes")
         except ValueError as error:
             raise ValueError(f"step {i} ({step.op[:40]}): {error}") from error
-        made.append(result)
-    last = made[-1] if made else _input(recipe, "%in", made, weights)
+        results.append(result)
+    last = results[-1] if results else _input(recipe, "%in", results, weights)
     if last != _static(recipe.spec):
         got = TensorSpec(*last)
         raise ValueError(
             f"the steps make {got}, the buffer is {TensorSpec(recipe.spec.shape, recipe.spec.dtype)}"
         )
-    return tuple(made), last
+    return tuple(results), last
 
 
 def recipe_bytes(recipe: WeightTransformRecipe) -> int:
-    """Bytes of the buffer that the recipe makes, padding included. Raises ValueError for a symbolic shape or strings."""
+    """Return the bytes of the recipe's buffer, padding included. Raises ValueError for a symbolic shape or strings."""
     size = recipe.spec.size_bytes
     return size if size is not None else fail(f"{recipe.spec} has no size")
 
 
 def weights_of(recipe: WeightTransformRecipe) -> set[str]:
-    """The weights that a recipe reads. Raises ValueError for a step whose input means nothing."""
-    found = {resolve(i, recipe.source) for s in recipe.steps for i in s.inputs}
-    return {n for n in found if isinstance(n, str)} | ({recipe.source} if recipe.source else set())
+    """Return the weights that a recipe reads. Raises ValueError for an input that cannot be resolved."""
+    references = {resolve(i, recipe.source) for s in recipe.steps for i in s.inputs}
+    return {n for n in references if isinstance(n, str)} | ({recipe.source} if recipe.source else set())
 
 
 def _static(spec: TensorSpec) -> Typed:
@@ -102,24 +102,31 @@ def _bytes(typed: Typed) -> int:
 
 
 def _input(
-    recipe: WeightTransformRecipe, reference: str, made: Sequence[Typed], weights: Mapping[str, TensorSpec]
+    recipe: WeightTransformRecipe, reference: str, results: Sequence[Typed], weights: Mapping[str, TensorSpec]
 ) -> Typed:
-    found = resolve(reference, recipe.source)
-    if isinstance(found, int):
+    source = resolve(reference, recipe.source)
+    if isinstance(source, int):
         return (
-            made[found]
-            if found < len(made)
-            else fail(f"reads the result of step {found}, which is not before it")
+            results[source]
+            if source < len(results)
+            else fail(f"reads the result of step {source}, which is not before it")
         )
-    return _static(weights[found]) if found in weights else fail(f"reads {found[:80]!r}, which is no weight")
+    return (
+        _static(weights[source])
+        if source in weights
+        else fail(f"reads {source[:80]!r}, which is not a weight")
+    )
 
 
 def _step(
-    recipe: WeightTransformRecipe, step: RecipeStep, made: Sequence[Typed], weights: Mapping[str, TensorSpec]
+    recipe: WeightTransformRecipe,
+    step: RecipeStep,
+    results: Sequence[Typed],
+    weights: Mapping[str, TensorSpec],
 ) -> Typed:
     row = RECIPE_OPS.get(step.op)
     if row is None:
-        return fail("is no step that this release knows")
+        return fail("is not a step of this release")
     least, most = row.inputs
     if not least <= len(step.inputs) <= most:
         fail(f"takes {least if least == most else f'{least} to {most}'} inputs, got {len(step.inputs)}")
@@ -129,4 +136,4 @@ def _step(
         words, fits = KINDS[kind]
         if not fits(step.attrs[name]):
             fail(f"{name} must be {words}, got {str(step.attrs[name])[:80]!r}")
-    return row.infer([_input(recipe, i, made, weights) for i in step.inputs], step.attrs)
+    return row.infer([_input(recipe, i, results, weights) for i in step.inputs], step.attrs)

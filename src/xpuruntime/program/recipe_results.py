@@ -1,4 +1,4 @@
-"""The shape and dtype that each step of a weight recipe makes of those of its inputs. Each raises ValueError with the reason."""
+"""Shape and dtype inference for the steps of weight recipes. Each function raises ValueError with the reason."""
 
 from __future__ import annotations
 
@@ -55,33 +55,33 @@ def fail(text: str) -> NoReturn:
 
 
 def dim_in(shape: Shape, dim: int) -> int:
-    """A dim that a shape has."""
+    """Check that a dim is within the rank of a shape."""
     return dim if dim < len(shape) else fail(f"dim {dim} of {list(shape)}")
 
 
 def as_dtype(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """Of ``cast``."""
+    """Infer ``cast``."""
     return xs[0][0], DType(a["dtype"])
 
 
 def reshape(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """As many elements in another shape."""
+    """Check that the element count does not change."""
     shape = tuple(a["shape"])
     if math.prod(shape) != math.prod(xs[0][0]):
-        fail(f"{list(xs[0][0])} has another number of elements than {list(shape)}")
+        fail(f"{list(xs[0][0])} does not have the element count of {list(shape)}")
     return shape, xs[0][1]
 
 
 def permute(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """Dims in another order, each once."""
+    """Check that the order names each dim once, and reorder them."""
     shape, order = xs[0][0], a["order"]
     if sorted(order) != list(range(len(shape))):
-        fail(f"order {list(order)} does not name each dim of {list(shape)} once")
+        fail(f"order {list(order)} must name each dim of {list(shape)} once")
     return tuple(shape[d] for d in order), xs[0][1]
 
 
 def pad(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """Longer by what is before and after."""
+    """Add the padding before and after to each dim."""
     shape, begin, end = xs[0][0], a["begin"], a["end"]
     if not len(begin) == len(end) == len(shape):
         fail(f"needs begin and end for each dim of {list(shape)}, got {len(begin)} and {len(end)}")
@@ -89,7 +89,7 @@ def pad(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
 
 
 def sliced(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """Of ``slice``: one dim cut."""
+    """Infer ``slice``, which shortens one dim."""
     shape, dim = xs[0][0], dim_in(xs[0][0], a["dim"])
     if not a["begin"] <= a["end"] <= shape[dim]:
         fail(f"{a['begin']}:{a['end']} of dim {dim} of {list(shape)}")
@@ -97,37 +97,37 @@ def sliced(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
 
 
 def concat(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """Shapes that differ in one dim only, which adds up."""
+    """Add up one dim of shapes that are otherwise equal."""
     dim, dtype = dim_in(xs[0][0], a["dim"]), one_dtype(xs)
     rests = {(*s[:dim], *s[dim + 1 :]) for s, _ in xs}
     if len({len(s) for s, _ in xs} | rests) != 2:
-        fail(f"{shapes(xs)} do not fit along dim {dim}")
+        fail(f"{shapes(xs)} cannot be concatenated along dim {dim}")
     shape = xs[0][0]
     return (*shape[:dim], sum(s[dim] for s, _ in xs), *shape[dim + 1 :]), dtype
 
 
 def stack(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """Equal shapes, and a new dim that counts them."""
+    """Add a new dim that counts the inputs, which have equal shapes."""
     shape, dtype = xs[0][0], one_dtype(xs)
     if len({s for s, _ in xs}) != 1 or a["dim"] > len(shape):
-        fail(f"{shapes(xs)} do not stack at dim {a['dim']}")
+        fail(f"{shapes(xs)} cannot be stacked at dim {a['dim']}")
     return (*shape[: a["dim"]], len(xs), *shape[a["dim"] :]), dtype
 
 
 def shapes(xs: Sequence[Typed]) -> str:
-    """Shapes in words."""
+    """Return the shapes as text."""
     return ", ".join(str(list(s)) for s, _ in xs)
 
 
 def one_dtype(xs: Sequence[Typed]) -> DType:
-    """The dtype that all have."""
+    """Return the common dtype of all inputs. Raises ValueError without one."""
     if len({d for _, d in xs}) != 1:
         fail(f"inputs have several dtypes: {', '.join(d.value for _, d in xs)}")
     return xs[0][1]
 
 
 def broadcast(xs: Sequence[Typed], _: Mapping[str, Any]) -> Typed:
-    """Of two that broadcast; not of bool."""
+    """Broadcast two inputs; bool is not allowed."""
     (a, dtype), (b, _dtype) = xs
     rank = max(len(a), len(b))
     left, right = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
@@ -139,49 +139,49 @@ def broadcast(xs: Sequence[Typed], _: Mapping[str, Any]) -> Typed:
 
 
 def floats(infer: Infer) -> Infer:
-    """The same, for floats only."""
+    """Restrict an inference function to floats."""
 
     def checked(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
         shape, dtype = infer(xs, a)
-        return (shape, dtype) if dtype.is_float else fail(f"is for floats, got {dtype.value}")
+        return (shape, dtype) if dtype.is_float else fail(f"needs floats, got {dtype.value}")
 
     return checked
 
 
 def same(xs: Sequence[Typed], _: Mapping[str, Any]) -> Typed:
-    """As the input; not of bool."""
+    """Return the input's spec; bool is not allowed."""
     return xs[0] if xs[0][1] is not DType.BOOL else fail("bool has no arithmetic")
 
 
 def reals(infer: Infer) -> Infer:
-    """The same, not for complex numbers."""
+    """Restrict an inference function to real numbers."""
 
     def checked(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
         shape, dtype = infer(xs, a)
-        return fail(f"has no meaning for {dtype.value}") if dtype.is_complex else (shape, dtype)
+        return fail(f"is not defined for {dtype.value}") if dtype.is_complex else (shape, dtype)
 
     return checked
 
 
 def summed(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """Of ``sum``: without a dim, or with 1 there."""
+    """Infer ``sum``, which drops a dim or keeps it with size 1."""
     shape, dtype = same(xs, a)
     dim_in(shape, a["dim"])
-    kept = (1,) if a["keepdim"] else ()
-    return (*shape[: a["dim"]], *kept, *shape[a["dim"] + 1 :]), dtype
+    kept_dim = (1,) if a["keepdim"] else ()
+    return (*shape[: a["dim"]], *kept_dim, *shape[a["dim"] + 1 :]), dtype
 
 
 def expand(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """Dims of extent 1 and new ones repeated."""
-    shape, wanted = xs[0][0], tuple(a["shape"])
-    tail = wanted[len(wanted) - len(shape) :]
-    if len(wanted) < len(shape) or any(s not in (1, w) for s, w in zip(shape, tail, strict=True)):
-        fail(f"{list(shape)} does not expand to {list(wanted)}")
-    return wanted, xs[0][1]
+    """Expand new dims and dims of extent 1."""
+    shape, target = xs[0][0], tuple(a["shape"])
+    tail = target[len(target) - len(shape) :]
+    if len(target) < len(shape) or any(s not in (1, w) for s, w in zip(shape, tail, strict=True)):
+        fail(f"{list(shape)} does not expand to {list(target)}")
+    return target, xs[0][1]
 
 
 def flip(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """As the input; dims named once each."""
+    """Return the input's spec; each dim may be named once."""
     if len(set(a["dims"])) != len(a["dims"]):
         fail(f"names a dim twice: {list(a['dims'])}")
     for d in a["dims"]:
@@ -190,77 +190,79 @@ def flip(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
 
 
 def quantized(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """int8, of floats."""
+    """Return int8 for floats."""
     if a["dim"] is not None:
         dim_in(xs[0][0], a["dim"])
     return floats(lambda *_: (xs[0][0], xs[0][1]))(xs, a)[0], DType.INT8
 
 
 def scales(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """float32, one for each index of a dim, or one in all."""
+    """Return float32 with one scale per index of a dim, or one in all."""
     shape, _ = quantized(xs, a)
     return (() if a["dim"] is None else (shape[a["dim"]],)), DType.FLOAT32
 
 
 def groups_int4(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """Bytes: a group of the last dim is half as many, and four more."""
+    """Return the bytes of int4 groups: half the group size plus four per group of the last dim."""
     shape, group = floats(same)(xs, a)[0], a["group"]
     if not shape or group < 2 or group % 2 or shape[-1] % group:
-        fail(f"the last dim of {list(shape)} is no whole number of even groups of {group}")
+        fail(f"the last dim of {list(shape)} must be a multiple of the even group size {group}")
     return (*shape[:-1], shape[-1] // group, group // 2 + 4), DType.INT8
 
 
 def index_shape(typed: Typed) -> Shape:
-    """The shape of an index."""
+    """Return the shape of an index."""
     shape, dtype = typed
     return (
-        shape if dtype.is_integer and dtype.bits >= 8 else fail(f"an index is an integer, got {dtype.value}")
+        shape
+        if dtype.is_integer and dtype.bits >= 8
+        else fail(f"an index must be an integer, got {dtype.value}")
     )
 
 
 def take(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """The index's dims in the place of one."""
+    """Replace one dim by the index's dims."""
     shape, dim = xs[0][0], dim_in(xs[0][0], a["dim"])
     return (*shape[:dim], *index_shape(xs[1]), *shape[dim + 1 :]), xs[0][1]
 
 
 def gather(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """As the index, which lies within the operand in the other dims."""
+    """Return the index's shape, which must not exceed the operand's in other dims."""
     shape, dim, places = xs[0][0], dim_in(xs[0][0], a["dim"]), index_shape(xs[1])
     fit = len(places) == len(shape) and all(
         p <= s for d, (p, s) in enumerate(zip(places, shape, strict=True)) if d != dim
     )
-    return (places, xs[0][1]) if fit else fail(f"an index of {list(places)} into {list(shape)}")
+    return (places, xs[0][1]) if fit else fail(f"an index of shape {list(places)} does not fit {list(shape)}")
 
 
 def where(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """Of a bool and two that broadcast with it."""
+    """Broadcast a bool condition with two values."""
     if xs[0][1] is not DType.BOOL:
-        fail(f"asks for bool, got {xs[0][1].value}")
+        fail(f"needs a bool condition, got {xs[0][1].value}")
     dtype = one_dtype(xs[1:])
     either, _ = broadcast([(s, DType.FLOAT32) for s, _ in xs[1:]], a)
     return broadcast([(xs[0][0], DType.FLOAT32), (either, DType.FLOAT32)], a)[0], dtype
 
 
 def arange(_: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """As long as its count; whole numbers count in whole steps."""
+    """Return a vector of ``count`` elements; integer types need integer start and step."""
     dtype = DType(a["dtype"])
     if not (dtype.is_float or dtype.is_integer) or (
         dtype.is_integer and any(type(a[n]) is not int for n in ("start", "step"))
     ):
-        fail(f"{a['start']} and {a['step']} count in no {dtype.value}")
+        fail(f"{a['start']} and {a['step']} cannot be counted in {dtype.value}")
     return (a["count"],), dtype
 
 
 def constant(_: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
-    """A shape of one value, which its dtype holds."""
+    """Return the shape of one value, after checking that the dtype can represent it."""
     dtype, value = DType(a["dtype"]), a["value"]
     if dtype.is_integer and type(value) is not int:
-        fail(f"{value!r} is no {dtype.value}")
+        fail(f"{value!r} is not representable in {dtype.value}")
     if dtype.is_integer:
         bits = dtype.bits - dtype.is_signed
         if not (-(1 << bits) if dtype.is_signed else 0) <= value < 1 << bits:
-            fail(f"{value!r} is no {dtype.value}")
+            fail(f"{value!r} is not representable in {dtype.value}")
     if dtype is DType.BOOL and type(value) is not bool:
-        fail(f"{value!r} is no bool")
+        fail(f"{value!r} is not representable in bool")
     return tuple(a["shape"]), dtype

@@ -1,9 +1,9 @@
-"""The steps that weight recipes may take: names, attributes, and the shape and dtype of each result.
+"""The ops of weight recipes: names, attributes, and the shape and dtype of each result.
 
-A closed table. The compiler writes recipes with it, the reader of programs checks them against it, and ``runtime.recipes`` has one
-NumPy function for each row. A step rounds once to its dtype, as the interpreter does; who wants a fold in float64 says so by casts.
+The table is closed. The compiler writes recipes with it, the program reader checks recipes against it, and ``runtime.recipes`` has
+one NumPy function per op. A step rounds once to its dtype, as the interpreter does; folding in float64 needs explicit casts.
 
-What a step may read: the name of a weight (a leading ``%`` doubled), ``%in`` (the recipe's source), or ``%N`` (the result of step N).
+A step's inputs are names of weights (a leading ``%`` is doubled), ``%in`` (the recipe's source), or ``%N`` (the result of step N).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["KINDS", "RECIPE_OPS", "RecipeOp"]
 
 @dataclass(frozen=True, slots=True)
 class RecipeOp:
-    """One row.
+    """One op of the table.
 
-    inputs: least and most number of inputs. ``attrs``: name to kind, all required.
-    infer:  shape and dtype of the result. Raises ValueError with the reason.
+    inputs: minimum and maximum number of inputs. ``attrs``: name to kind, all required.
+    infer:  returns shape and dtype of the result. Raises ValueError with the reason.
     """
 
     name: str
@@ -54,47 +54,47 @@ def _is_dtype(value: Any) -> bool:
 
 
 KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "size": ("an integer from 0 on", _is_size),
-    "sizes": ("a list of integers from 0 on", _sizes),
+    "size": ("a non-negative integer", _is_size),
+    "sizes": ("a list of non-negative integers", _sizes),
     "flag": ("true or false", lambda v: type(v) is bool),
     "dtype": ("the name of a dtype", _is_dtype),
-    "dim": ("a dim from 0 on, or null", lambda v: v is None or _is_size(v)),
+    "dim": ("a dim (from 0), or null", lambda v: v is None or _is_size(v)),
     "number": ("a number", lambda v: type(v) in (bool, float) or _is_int(v)),
 }
 
 
 _ROWS = (
-    RecipeOp("cast", (1, 1), {"dtype": "dtype"}, to.as_dtype, "another dtype: floats rounded once, integers wrapped"),
-    RecipeOp("reshape", (1, 1), {"shape": "sizes"}, to.reshape, "the same elements, row-major, in another shape"),
-    RecipeOp("permute", (1, 1), {"order": "sizes"}, to.permute, "dims in another order"),
+    RecipeOp("cast", (1, 1), {"dtype": "dtype"}, to.as_dtype, "cast: floats are rounded once, integers wrap"),
+    RecipeOp("reshape", (1, 1), {"shape": "sizes"}, to.reshape, "the same elements in row-major order, in another shape"),
+    RecipeOp("permute", (1, 1), {"order": "sizes"}, to.permute, "transpose: dims in another order"),
     RecipeOp("pad", (1, 1), {"begin": "sizes", "end": "sizes"}, to.pad, "zeros before and after, per dim"),
     RecipeOp("slice", (1, 1), {"dim": "size", "begin": "size", "end": "size"}, to.sliced, "begin:end of one dim"),
-    RecipeOp("concat", (1, 4096), {"dim": "size"}, to.concat, "one after the other along a dim"),
-    RecipeOp("stack", (1, 4096), {"dim": "size"}, to.stack, "side by side along a new dim"),
+    RecipeOp("concat", (1, 4096), {"dim": "size"}, to.concat, "concatenation along a dim"),
+    RecipeOp("stack", (1, 4096), {"dim": "size"}, to.stack, "stacking along a new dim"),
     RecipeOp("add", (2, 2), {}, to.broadcast, "sum of two, broadcast"),
     RecipeOp("sub", (2, 2), {}, to.broadcast, "difference of two, broadcast"),
     RecipeOp("mul", (2, 2), {}, to.broadcast, "product of two, broadcast"),
     RecipeOp("div", (2, 2), {}, to.floats(to.broadcast), "quotient of two floats, broadcast"),
-    RecipeOp("maximum", (2, 2), {}, to.reals(to.broadcast), "larger of two, broadcast; NaN wins"),
-    RecipeOp("neg", (1, 1), {}, to.same, "with the other sign"),
+    RecipeOp("maximum", (2, 2), {}, to.reals(to.broadcast), "maximum of two, broadcast; NaN propagates"),
+    RecipeOp("neg", (1, 1), {}, to.same, "negation"),
     RecipeOp("sqrt", (1, 1), {}, to.floats(to.same), "square root"),
-    RecipeOp("rsqrt", (1, 1), {}, to.floats(to.same), "one over the square root"),
-    RecipeOp("reciprocal", (1, 1), {}, to.floats(to.same), "one over it"),
+    RecipeOp("rsqrt", (1, 1), {}, to.floats(to.same), "reciprocal of the square root"),
+    RecipeOp("reciprocal", (1, 1), {}, to.floats(to.same), "reciprocal"),
     RecipeOp("exp", (1, 1), {}, to.floats(to.same), "exponential"),
     RecipeOp("cos", (1, 1), {}, to.floats(to.same), "cosine of radians"),
     RecipeOp("sin", (1, 1), {}, to.floats(to.same), "sine of radians"),
-    RecipeOp("sum", (1, 1), {"dim": "size", "keepdim": "flag"}, to.summed, "sum over a dim, in float64 or wrapping"),
-    RecipeOp("expand", (1, 1), {"shape": "sizes"}, to.expand, "repeated along dims of extent 1 and new ones"),
-    RecipeOp("flip", (1, 1), {"dims": "sizes"}, to.flip, "reversed along dims"),
-    RecipeOp("take", (2, 2), {"dim": "size"}, to.take, "at indices along a dim, which theirs replace; negative ones count from the end"),
-    RecipeOp("gather", (2, 2), {"dim": "size"}, to.gather, "per element the one at its index along a dim"),
-    RecipeOp("where", (3, 3), {}, to.where, "the second where the first is true, else the third, broadcast"),
+    RecipeOp("sum", (1, 1), {"dim": "size", "keepdim": "flag"}, to.summed, "sum over a dim, in float64 or with integer wrapping"),
+    RecipeOp("expand", (1, 1), {"shape": "sizes"}, to.expand, "broadcast along dims of extent 1 and new dims"),
+    RecipeOp("flip", (1, 1), {"dims": "sizes"}, to.flip, "reversal along dims"),
+    RecipeOp("take", (2, 2), {"dim": "size"}, to.take, "elements at indices along a dim, as numpy.take; negative indices count from the end"),
+    RecipeOp("gather", (2, 2), {"dim": "size"}, to.gather, "for each index, the element at it along a dim, as numpy.take_along_axis"),
+    RecipeOp("where", (3, 3), {}, to.where, "the second input where the first is true, else the third, broadcast"),
     RecipeOp("scale_int8", (1, 1), {"dim": "dim"}, to.scales, "max|x| / 127 per index of a dim; 1 where that is 0"),
-    RecipeOp("quantize_int8", (1, 1), {"dim": "dim"}, to.quantized, "x over scale_int8, rounded half to even"),
-    RecipeOp("groups_int4", (1, 1), {"group": "size"}, to.groups_int4, "per group of the last dim codes of four bits, two in a byte, then scale and low in bfloat16, low bytes first; x is near low + scale * code"),
-    RecipeOp("arange", (0, 0), {"start": "number", "step": "number", "count": "size", "dtype": "dtype"}, to.arange, "start + i * step, for i below count"),
-    RecipeOp("constant", (0, 0), {"value": "number", "dtype": "dtype", "shape": "sizes"}, to.constant, "one value"),
+    RecipeOp("quantize_int8", (1, 1), {"dim": "dim"}, to.quantized, "x / scale_int8, rounded half to even"),
+    RecipeOp("groups_int4", (1, 1), {"group": "size"}, to.groups_int4, "per group of the last dim: 4-bit codes, two per byte, then scale and low in little-endian bfloat16; x is about low + scale * code"),
+    RecipeOp("arange", (0, 0), {"start": "number", "step": "number", "count": "size", "dtype": "dtype"}, to.arange, "start + i * step, for i in range(count)"),
+    RecipeOp("constant", (0, 0), {"value": "number", "dtype": "dtype", "shape": "sizes"}, to.constant, "a constant value"),
 )  # fmt: skip
 
 RECIPE_OPS: Mapping[str, RecipeOp] = {row.name: row for row in _ROWS}
-"""Every step by name."""
+"""Every op by name."""

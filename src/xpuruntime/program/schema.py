@@ -1,7 +1,7 @@
-"""The program file's manifest as a table of records: reader, writer and JSON Schema all come from it.
+"""The manifest of the program file as a table of records. Reader, writer and JSON Schema are derived from it.
 
-``python -m xpuruntime.program.schema`` prints the schema; the committed copy is ``docs/schema/program.schema.json``. What a schema cannot
-say (names resolve, buffers do not overlap while they live) ``validate`` checks.
+``python -m xpuruntime.program.schema`` prints the schema; the committed copy is ``docs/schema/program.schema.json``. ``validate``
+checks what a schema cannot express: that names resolve, and that live buffers do not overlap.
 """
 
 from __future__ import annotations
@@ -132,21 +132,21 @@ PROGRAM: Kind = record(
     digest=TEXT,
     facts=mapping(PLAIN),
 )
-"""A whole program, but for its segments."""
+"""A whole program without its segments."""
 
 
 def _decoded(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise Bad("is no UTF-8 text") from error
+        raise Bad("is not UTF-8 text") from error
 
 
 def program_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of the manifest."""
+    """Return the JSON Schema (draft 2020-12) of the manifest."""
     segment = {
         "type": "object",
-        "description": "Where bytes lie in the file: at a multiple of 64, in the order of this list, with zeros between",
+        "description": "Locations of bytes in the file: at multiples of 64, in the order of this list, with zeros between",
         "required": ["offset", "bytes", "sha256"],
         "properties": {
             "offset": _SIZE.schema,

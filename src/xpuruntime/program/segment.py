@@ -1,4 +1,4 @@
-"""Segment: bytes that lie in a file, mapped and not copied. Their digest is checked before anybody sees them."""
+"""Segment: memory-mapped bytes of a file. Their digest is checked before the first use."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ..errors import FormatError
 
 __all__ = ["DAMAGED", "Segment"]
 
-DAMAGED = "Copy the file again, or compile it again."
+DAMAGED = "Copy the file again, or compile the model again."
 
 
 class Segment:
-    """A range of bytes; without a digest it is what the process itself made.
+    """A range of bytes. Without a digest, the bytes were created in this process and are not checked.
 
-    ``who`` is the file, for errors. Two segments are equal when their bytes are; ``bytes`` objects compare, too.
+    ``who`` is the file, for errors. Segments compare by their bytes, also with ``bytes`` objects.
     """
 
     __slots__ = ("_checked", "_digest", "_view", "_who")
@@ -31,7 +31,7 @@ class Segment:
         return self._digest
 
     def view(self) -> memoryview:
-        """The bytes, read-only. Raises FormatError when they are not those that were written."""
+        """Return the bytes, read-only. Raises FormatError when they are not those that were written."""
         if not self._checked:
             if hashlib.sha256(self._view).hexdigest() != self._digest:
                 raise FormatError(self._who, "does not match its checksum", do=DAMAGED)

@@ -1,4 +1,4 @@
-"""What a program tells people: names, reasons and counts that decide nothing, made to fit the fields of its file."""
+"""Fitting the descriptive parts of a program (names, reasons, counts) to the limits of its file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CUT = " ... (cut)"
 
 
 def fitted(program: CompiledProgram) -> CompiledProgram:
-    """Return the program with what it tells cut to the limits of its file; whatever decides how it runs stays as it is.
+    """Return the program with descriptive text and counts cut to the limits of its file. Nothing that affects a run changes.
 
     A model's name may come from a file name that is not UTF-8, a node's name may be longer than a field, and an estimate of the
     work may be larger than a number of the file.
@@ -39,7 +39,7 @@ def _text(text: str) -> str:
 
 
 def _weight(weight: WeightRef) -> WeightRef:
-    """Return the weight without its file where no text holds the file's name: its array is handed in by name then."""
+    """Return the weight without its file if the file's name is not valid text; its array is then passed by name."""
     return (
         weight if _text(weight.file) == weight.file else replace(weight, file="", format="", key="", offset=0)
     )

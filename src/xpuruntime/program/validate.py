@@ -1,7 +1,7 @@
-"""What every program must satisfy, whoever wrote it: names resolve, places lie inside their buffers, nothing overlaps while it lives.
+"""Validation of programs from any source: names resolve, values are inside their buffers, live buffers do not overlap.
 
-A program that passes cannot make the executor read or write outside its buffers, as far as data can tell: what a kernel does with the
-memory that it is given stands in its code, which is trusted as a shared library is.
+The data of a valid program cannot make the executor read or write outside its buffers. The kernels' code is not checked: it is trusted
+like a shared library.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _FORMATS = ("", "safetensors", "raw")
 def validate(program: CompiledProgram, who: str, do: str) -> None:
     """Raise FormatError with the first problem."""
     for problem in problems(program):
-        raise FormatError(who, f"is no valid program: {problem}", do=do)
+        raise FormatError(who, f"is not a valid program: {problem}", do=do)
 
 
 def problems(program: CompiledProgram) -> Iterator[str]:
-    """Each way in which a program breaks the rules; nothing for a valid one."""
+    """Yield each violation of the rules; nothing for a valid program."""
     if not program.entries:
         yield "it has no entry point"
     yield from _twice("entry point", (e.name for e in program.entries))
@@ -62,26 +62,26 @@ def problems(program: CompiledProgram) -> Iterator[str]:
             )
 
 
-def _in(place: str, found: Iterable[str]) -> Iterator[str]:
-    return (f"{place}: {problem}" for problem in found)
+def _in(place: str, messages: Iterable[str]) -> Iterator[str]:
+    return (f"{place}: {problem}" for problem in messages)
 
 
 def _twice(what: str, names: Iterable[str]) -> Iterator[str]:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            yield f"{what} {name!r} stands twice"
+            yield f"duplicate {what} {name!r}"
         seen.add(name)
 
 
-# ── what entry points share ──
+# ── parts that entry points share ──
 
 
 def _weight(weight: WeightRef) -> Iterator[str]:
     if not weight.spec.is_static or weight.spec.layout is not None or weight.spec.size_bytes is None:
         yield f"has no dense, static spec: {weight.spec}"
     elif weight.data is not None and len(weight.data) != weight.spec.size_bytes:
-        yield f"has {len(weight.data)} bytes where {weight.spec} takes {weight.spec.size_bytes}"
+        yield f"has {len(weight.data)} bytes, but {weight.spec} needs {weight.spec.size_bytes}"
     if weight.format not in _FORMATS or bool(weight.file) != bool(weight.format):
         yield f"has the format {weight.format!r} for the file {weight.file!r}"
     if weight.file and not _below(weight.file):
@@ -89,11 +89,11 @@ def _weight(weight: WeightRef) -> Iterator[str]:
     if weight.digest and (len(weight.digest) != 64 or not set(weight.digest) <= set("0123456789abcdef")):
         yield f"has no sha256: {weight.digest[:80]!r}"
     if not 0 <= weight.offset <= MAX_SIZE:
-        yield f"lies at {weight.offset}"
+        yield f"has the invalid offset {weight.offset}"
 
 
 def _below(file: str) -> bool:
-    """Whether a path stays in its folder, wherever it is read."""
+    """Return True if a path stays inside its folder on every operating system."""
     posix, windows = PurePosixPath(file), PureWindowsPath(file)
     escapes = posix.is_absolute() or windows.drive or windows.root or ".." in (*posix.parts, *windows.parts)
     return not escapes and "\0" not in file
@@ -109,12 +109,12 @@ def _recipes(program: CompiledProgram) -> Iterator[str]:
 
 
 def _states(program: CompiledProgram) -> Iterator[str]:
-    made = {r.name: r.spec for r in program.recipes}
+    specs = {r.name: r.spec for r in program.recipes}
     for state in program.states:
         if state.spec.size_bytes is None:
             yield f"state {state.name!r}: has no size: {state.spec}"
-        if state.init and (state.init not in made or not _alike(made[state.init], state.spec)):
-            yield f"state {state.name!r}: starts from {state.init!r}, which no recipe makes as {state.spec}"
+        if state.init and (state.init not in specs or not _alike(specs[state.init], state.spec)):
+            yield f"state {state.name!r}: is initialized from {state.init!r}, but no recipe creates it as {state.spec}"
 
 
 def _alike(a: TensorSpec, b: TensorSpec) -> bool:
@@ -127,7 +127,7 @@ def _binary(binary: Binary) -> Iterator[str]:
     if not binary.data:
         yield "is empty"
     if binary.format.startswith("elf-") and not binary.data.startswith(b"\x7fELF"):
-        yield f"is no ELF object, though its format is {binary.format}"
+        yield f"is not an ELF object, but its format is {binary.format}"
 
 
 # ── one entry point ──
@@ -169,7 +169,7 @@ def _plan(
         known = symbols.get(plan.binary_of(call), frozenset())
         broken += _in(f"call {i} ({call.kernel})", _call(call, buffers, known, len(program.binaries)))
     yield from broken
-    if not broken:  # what follows trusts that names resolve
+    if not broken:  # the checks below rely on resolved names
         yield from lives(entry, plan, buffers)
 
 
@@ -178,27 +178,27 @@ def _buffer(
 ) -> Iterator[str]:
     who, root = f"buffer {b.name!r}", buffers.get(b.root)
     if root is None or root.root != root.name:
-        yield f"{who} lies in {b.root!r}, which is no buffer with memory of its own"
+        yield f"{who} is in {b.root!r}, which is not a buffer with its own memory"
         return
     if b.size_bytes != b.spec.size_bytes:
-        yield f"{who} has {b.size_bytes} bytes where {b.spec} takes {b.spec.size_bytes}"
+        yield f"{who} has {b.size_bytes} bytes, but {b.spec} needs {b.spec.size_bytes}"
     if b.kind is not root.kind:
-        yield f"{who} is {b.kind} and lies in {root.name!r}, which is {root.kind}"
+        yield f"{who} is {b.kind}, but it is in {root.name!r}, which is {root.kind}"
     begin = root.offset if root.kind is BufferKind.SCRATCH else 0
-    # A value within another one may have its strides, and then only reaches to its own last element.
+    # A value inside another one may have its strides, so only its extent up to its own last element counts.
     reach = b.size_bytes if b is root else b.spec.extent_bytes
     if b.offset < begin or b.offset + reach > begin + root.size_bytes:
-        yield f"{who} lies at {b.offset} and reaches over {reach} bytes, outside {root.name!r} ({begin} + {root.size_bytes})"
+        yield f"{who} at {b.offset} with an extent of {reach} bytes is outside {root.name!r} ({begin} + {root.size_bytes})"
     if (
         b is root
         and b.kind is BufferKind.SCRATCH
         and (b.offset < 0 or b.offset % _ALIGN or b.offset + b.size_bytes > plan.arena_bytes)
     ):
-        yield f"{who} lies at {b.offset} with {b.size_bytes} bytes in an arena of {plan.arena_bytes}"
+        yield f"{who} at {b.offset} with {b.size_bytes} bytes is outside the arena of {plan.arena_bytes} bytes"
     if b is root and b.kind is not BufferKind.SCRATCH and b.offset:
-        yield f"{who} has memory of its own and lies at {b.offset}"
+        yield f"{who} has its own memory, so its offset must be 0, not {b.offset}"
     if (b.offset - begin) * 8 % max(b.spec.dtype.bits, 8):
-        yield f"{who} lies at {b.offset - begin}, which is no multiple of its dtype"
+        yield f"{who} is at {b.offset - begin}, which is not a multiple of its dtype's size"
     if not -1 <= b.first <= b.last <= len(plan.calls):
         yield f"{who} lives from call {b.first} to {b.last} of {len(plan.calls)}"
 
@@ -208,12 +208,12 @@ def _borders(
     buffers: Mapping[str, BufferAllocation],
     fixed: Mapping[BufferKind, Mapping[str, TensorSpec]],
 ) -> Iterator[str]:
-    """Inputs and outputs are those of the entry point, weights and states those of the program."""
+    """Check that inputs and outputs match the entry point, and weights and states the program."""
     handed = {
         BufferKind.OUTPUT,
         BufferKind.INPUT,
         BufferKind.STATE,
-    }  # an input or a state may be handed through
+    }  # an output may be an input or a state itself
     for what, specs, names, kinds in (
         ("input", entry.inputs, entry.input_buffers, {BufferKind.INPUT}),
         ("output", entry.outputs, entry.output_buffers, handed),
@@ -228,7 +228,7 @@ def _borders(
             ):
                 yield f"{what} {spec.name!r} has no dense buffer {name!r} of {spec.dtype.value}{list(spec.shape)}"
             elif b.kind is BufferKind.INPUT and what == "input" and b.root != name:
-                yield f"{what} {spec.name!r} has no memory of its own"
+                yield f"{what} {spec.name!r} does not have its own memory"
     roots = [b for b in buffers.values() if b.root == b.name]
     border = {BufferKind.INPUT: set(entry.input_buffers), BufferKind.OUTPUT: set(entry.output_buffers)}
     for b in roots:
@@ -243,7 +243,7 @@ def _call(
 ) -> Iterator[str]:
     unknown = [n for n in (*call.inputs, *call.outputs) if n not in buffers]
     if unknown:
-        yield f"takes {unknown[0]!r}, which is no buffer"
+        yield f"uses {unknown[0]!r}, which is not a buffer"
         return
     if not -1 <= call.binary < binaries or (call.library and call.binary >= 0):
         yield f"names binary {call.binary} of {binaries}"
@@ -258,6 +258,6 @@ def _call(
         if buffers[name].kind in (BufferKind.INPUT, BufferKind.WEIGHT):
             yield f"writes {name!r}, which is {buffers[name].kind}"
     for one, other in itertools.combinations((buffers[n] for n in call.outputs), 2):
-        root = buffers.get(one.root)  # _buffer tells where there is none
+        root = buffers.get(one.root)  # _buffer reports a missing root
         if root is not None and one.root == other.root and share(one, other, root):
-            yield f"writes two results over each other in {one.root!r}"
+            yield f"writes two overlapping results in {one.root!r}"

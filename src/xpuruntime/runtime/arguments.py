@@ -1,4 +1,4 @@
-"""What a program is handed, checked and brought where its kernels read it: arrays, buffers, tensors of a device."""
+"""Inputs and outputs of a program: checked, and copied only if kernels cannot read them in place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Arguments", "dtype_of", "lies_on_a_device"]
 
 
 class Arguments:
-    """Inputs and outputs of the programs of one executor.
+    """Checks and conversions for the inputs and outputs of one executor's program.
 
     who: how errors name it. backend: of the device. ``converted`` counts inputs that had to be copied into another form.
     """
@@ -27,22 +27,22 @@ class Arguments:
         self.converted = 0
 
     def arrays(self, inputs: Sequence[Any], specs: Sequence[TensorSpec]) -> tuple[NDArray[Any], ...]:
-        """Inputs of any kind as arrays that the core takes as they are."""
-        made = []
+        """Return inputs of any kind as arrays that the core reads in place."""
+        arrays = []
         for value, spec in zip(inputs, specs, strict=True):
             array = value.to_numpy() if isinstance(value, DeviceBuffer) else host_array(value)
             self.fit(TensorSpec(tuple(array.shape), dtype_of(array)), spec, f"input {spec.name!r}")
-            made.append(np.require(array, spec.dtype.numpy, ["C", "A"]))
-        return tuple(made)
+            arrays.append(np.require(array, spec.dtype.numpy, ["C", "A"]))
+        return tuple(arrays)
 
     def empty(self, spec: TensorSpec, stream: int | None) -> DeviceBuffer:
-        """A fresh buffer for an output, allocated in the order of ``stream`` where there is one."""
+        """Allocate an output buffer; with ``stream``, in the order of that stream."""
         if stream is None or spec.size_bytes is None:
             return DeviceBuffer.empty(spec, self.backend)
         return DeviceBuffer(self.backend.allocate_on(spec.size_bytes, stream), spec, self.backend)
 
     def buffer(self, value: Any, spec: TensorSpec, stream: int | None = None) -> DeviceBuffer:
-        """An input as a buffer of this device, checked; in place where its memory will do."""
+        """Return a checked input as a buffer of this device, over the caller's memory if the device can use it."""
         what = f"input {spec.name!r}"
         if stream is not None and not isinstance(value, DeviceBuffer):
             value = self.backend.import_tensor(value, stream) or value
@@ -52,7 +52,7 @@ class Arguments:
                 value.settle(stream)
             if not self.backend.shares_memory(value.backend):
                 do = "Copy it with to_numpy."
-                raise InputError(self.who, f"{what} lies on another device", got=repr(value), do=do)
+                raise InputError(self.who, f"{what} is on another device", got=repr(value), do=do)
             return value
         array = host_array(value)
         self.fit(TensorSpec(tuple(array.shape), dtype_of(array)), spec, what)
@@ -62,24 +62,24 @@ class Arguments:
         return DeviceBuffer.from_numpy(array.astype(spec.dtype.numpy, copy=False), self.backend, spec=spec)
 
     def wrapped(self, array: NDArray[Any], spec: TensorSpec) -> DeviceBuffer:
-        """An array of the host as a buffer over the same memory."""
+        """Return a buffer over the memory of a host array."""
         return DeviceBuffer(array.reshape(-1).view(np.uint8), spec, self.backend)
 
     def fit(self, got: TensorSpec, want: TensorSpec, what: str) -> None:
-        """Raises InputError where ``got`` is not what the program says, dense."""
+        """Raise InputError unless ``got`` has the program's shape and dtype and is dense."""
         if got.shape != want.shape or got.dtype is not want.dtype or not got.is_dense:
             raise InputError(self.who, f"{what} must be {want}, dense", got=got)
 
 
 def lies_on_a_device(value: Any) -> bool:
-    """Whether it is another library's tensor that does not lie on the host."""
+    """Return True for another library's tensor in device memory."""
     if isinstance(value, np.ndarray | DeviceBuffer) or not hasattr(value, "__dlpack_device__"):
         return False
     return int(value.__dlpack_device__()[0]) == 2  # kDLCUDA
 
 
 def dtype_of(array: NDArray[Any]) -> DType:
-    """The tensor dtype of an array. Raises InputError."""
+    """Return the tensor dtype of an array. Raises InputError."""
     try:
         return DType.of(array.dtype)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What the core may read in place: NumPy's arrays, and dtypes in DLPack's words."""
+"""NumPy arrays that the core reads in place, and dtypes as DLPack codes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _trusted: list[bool] = []
 
 
 def trust_arrays() -> None:
-    """Let the core read arrays in place, after it has shown that it understands one."""
+    """Let the core read NumPy arrays in place, after a probe has shown that it parses their layout correctly."""
     if _trusted:
         return
     probe = np.zeros((3, 5), np.float32)
@@ -31,10 +31,10 @@ def trust_arrays() -> None:
 
 
 def dlpack_words(dtype: DType) -> tuple[int, int] | None:
-    """DLPack's code and bits; None for a dtype that it has no word for."""
+    """Return DLPack's type code and bits; None for a dtype that DLPack lacks."""
     return _WORDS.get(dtype)
 
 
 def dlpack_dtype(code: int, bits: int) -> DType | None:
-    """The dtype of DLPack's words."""
+    """Return the dtype of a DLPack type code and bits; None for an unknown pair."""
     return _DTYPES.get((code, bits))

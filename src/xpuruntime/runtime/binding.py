@@ -1,4 +1,4 @@
-"""A plan in the core's words: names become slots of memory and places in them."""
+"""Translation of a plan into the core's form: buffer names become memory slots and offsets."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 __all__ = ["Bound", "bind_plan"]
 
 _WRONG = "XPU_TEST_WRONG_KERNEL"
-"""For tests: the core makes the calls of a kernel wrong, for which it must know their buffers (``wrong_kernel.h``)."""
+"""For tests: the core makes the calls of a kernel wrong, for which it must know their buffers (``fault_injection.h``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The core's executor, and which weights and states it reads, in the order of its slots."""
+    """An executor of the core, and the weights and states that it reads, in slot order."""
 
     executor: _core.Executor
     weights: tuple[str, ...]
@@ -49,7 +49,7 @@ def bind_plan(
     threads: int,
     contexts: int,
 ) -> Bound:
-    """Make a plan runnable. Raises BuildError when code cannot be loaded, FormatError for a plan that contradicts itself."""
+    """Build the core's executor for a plan. Raises BuildError if code cannot be loaded, FormatError for an inconsistent plan."""
     who = f"program {program.name!r}"
     buffers = {b.name: b for b in plan.buffers}
     try:
@@ -71,10 +71,10 @@ def bind_plan(
                 handed.append((i, name))
 
         def place(name: str) -> tuple[int, int]:
-            found = buffers[name]
-            if found.kind is BufferKind.SCRATCH and found.root not in slots:
-                return 0, found.offset
-            return slots[found.root], found.offset
+            buffer = buffers[name]
+            if buffer.kind is BufferKind.SCRATCH and buffer.root not in slots:
+                return 0, buffer.offset
+            return slots[buffer.root], buffer.offset
 
         module = _module(program.binaries[plan.binary], backend) if plan.binary >= 0 else None
         core_plan = _core.Plan(
@@ -91,27 +91,33 @@ def bind_plan(
             where = [place(n) for n in (*call.inputs, *call.outputs)]
             _add(core_plan, call, buffers, where, backend.stages)  # such a driver reads a launch's sizes
             if call.binary >= 0:
-                core_plan.compiled_apart(_module(program.binaries[call.binary], backend))
+                core_plan.set_own_module(_module(program.binaries[call.binary], backend))
         for i, name in handed:
-            core_plan.add_handover(place(name), i, buffers[name].size_bytes)
+            core_plan.add_output_copy(place(name), i, buffers[name].size_bytes)
     except (KeyError, IndexError) as error:
         raise FormatError(who, "names a buffer or a binary that it does not have", got=error) from error
     trust_arrays()
-    borders = [(s.dtype.numpy, s.shape) for s in (*entry.inputs, *entry.outputs)]
-    made = _core.make_executor(backend.core(program, plan, threads), core_plan, borders, contexts)  # type: ignore[arg-type]
-    if isinstance(made, _core.Status) and made.refusals:
-        refused = tuple((plan.calls[at].kernel, plan.calls[at].nodes, why) for at, why, _ in made.refusals)
-        raise KernelRefused(
-            who, "has calls that libraries decline here", got=made.message, do=made.advice, calls=refused
+    io_specs = [(s.dtype.numpy, s.shape) for s in (*entry.inputs, *entry.outputs)]
+    executor = _core.make_executor(backend.core(program, plan, threads), core_plan, io_specs, contexts)  # type: ignore[arg-type]
+    if isinstance(executor, _core.Status) and executor.refusals:
+        refused = tuple(
+            (plan.calls[at].kernel, plan.calls[at].nodes, why) for at, why, _ in executor.refusals
         )
-    if isinstance(made, _core.Status):
-        raise BuildError(who, "cannot be made ready to run", got=made.message, do=made.advice)
-    return Bound(made, weights, states)
+        raise KernelRefused(
+            who,
+            "has calls that libraries of this machine do not support",
+            got=executor.message,
+            do=executor.advice,
+            calls=refused,
+        )
+    if isinstance(executor, _core.Status):
+        raise BuildError(who, "cannot be prepared", got=executor.message, do=executor.advice)
+    return Bound(executor, weights, states)
 
 
 def _roots(plan: ExecutionPlan, buffers: dict[str, BufferAllocation], kind: BufferKind) -> tuple[str, ...]:
-    found = dict.fromkeys(b.root for b in plan.buffers if buffers[b.root].kind is kind)
-    return tuple(found)
+    roots = dict.fromkeys(b.root for b in plan.buffers if buffers[b.root].kind is kind)
+    return tuple(roots)
 
 
 def _add(
@@ -129,9 +135,7 @@ def _add(
     if call.library:
         if call.library == "python":
             enable_host_kernels()
-        if (
-            call.library in _core.library_names()
-        ):  # whoever knows where it lies opens it; the core asks no environment
+        if call.library in _core.library_names():  # the core does not read the environment that locates it
             open_library(call.library)
     if call.library or _WRONG in os.environ:
         named = [buffers[n].spec for n in (*call.inputs, *call.outputs)]
@@ -156,7 +160,7 @@ def _add(
 
 
 def _nodes(call: KernelCall) -> str:
-    """The nodes of a call as reports name them."""
+    """Return the nodes of a call as reports name them."""
     first, more = next(iter(call.nodes), ""), len(call.nodes) - 1
     return "" if not first else f"nodes {first} and {more} more" if more else f"node {first}"
 
@@ -165,7 +169,7 @@ _MODULES: weakref.WeakValueDictionary[str, _core.Module] = weakref.WeakValueDict
 
 
 def _module(binary: Binary, backend: RuntimeBackend) -> _core.Module | None:
-    """The object code, loaded once per process and device as long as somebody uses it."""
+    """Return the loaded object code. It is loaded once per process and device while in use."""
     key = f"{backend.kind} {backend.dlpack_device()} {hashlib.sha256(binary.data).hexdigest()}"
     module = _MODULES.get(key)
     if module is None:

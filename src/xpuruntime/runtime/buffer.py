@@ -10,13 +10,17 @@ from numpy.typing import NDArray
 from .. import _core
 from ..errors import InputError
 from ..types import DType, Layout, TensorSpec
+from .device import Device
 from .layouts import from_memory, to_memory
 
 if TYPE_CHECKING:
     from .backends.base import RuntimeBackend
-    from .device import Device
 
-__all__ = ["DeviceBuffer", "NPUBuffer", "backend_of", "host_array"]
+__all__ = ["BackendBase", "DeviceBuffer", "NPUBuffer", "backend_of", "host_array"]
+
+
+class BackendBase:
+    """Base of ``RuntimeBackend``, by which buffers recognize a backend without importing it (it imports buffers)."""
 
 
 class DeviceBuffer:
@@ -43,21 +47,21 @@ class DeviceBuffer:
         spec: TensorSpec | None = None,
         alloc_shape: tuple[int, ...] | None = None,
     ) -> DeviceBuffer:
-        """Copy an array to a device, with the layout and padding of ``spec`` (dense without one). Raises InputError when the
-        array does not fit the spec.
+        """Copy an array to a device, with the layout and padding of ``spec`` (dense without one). Raises InputError if the array does not
+        match the spec.
         """
         array = np.asarray(array)
         if spec is None:
             shape = tuple(array.shape)
             layout = None if alloc_shape is None else Layout(tuple(range(len(shape))), tuple(alloc_shape))
             spec = TensorSpec(shape, DType.of(array.dtype), layout=layout)
-        made = cls.empty(spec, device)
-        made.write(array)
-        return made
+        buffer = cls.empty(spec, device)
+        buffer.write(array)
+        return buffer
 
     @classmethod
     def empty(cls, spec: TensorSpec, device: Device | RuntimeBackend | str = "cpu") -> DeviceBuffer:
-        """A buffer of arbitrary content. Raises InputError for a spec without a size."""
+        """Allocate a buffer with undefined content. Raises InputError for a spec with unknown dims."""
         size, backend = spec.size_bytes, backend_of(device)
         if size is None:
             raise InputError(
@@ -67,15 +71,15 @@ class DeviceBuffer:
 
     @classmethod
     def zeros(cls, spec: TensorSpec, device: Device | RuntimeBackend | str = "cpu") -> DeviceBuffer:
-        """A buffer of zeros."""
-        made = cls.empty(spec, device)
-        made.backend.clear(made.native_handle, made.size_bytes)
-        return made
+        """Allocate a buffer of zeros."""
+        buffer = cls.empty(spec, device)
+        buffer.backend.clear(buffer.native_handle, buffer.size_bytes)
+        return buffer
 
     @classmethod
     def from_dlpack(cls, tensor: Any, device: Device | RuntimeBackend | str = "cpu") -> DeviceBuffer:
-        """A tensor of any library that speaks DLPack, bfloat16 included: over the same memory where it lies on the device already,
-        else copied from the host. Raises InputError for one that is on neither.
+        """Import a tensor of any DLPack library, bfloat16 included. Memory on the device is shared; host memory is copied. Raises
+        InputError for a tensor on another device.
         """
         backend = backend_of(device)
         there = backend.import_tensor(tensor, backend.current_stream())
@@ -83,40 +87,40 @@ class DeviceBuffer:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The logical shape."""
+        """Return the logical shape."""
         return cast("tuple[int, ...]", self.spec.shape)
 
     @property
     def alloc_shape(self) -> tuple[int, ...]:
-        """Extents in memory, in logical order."""
+        """Return the padded extents, in logical order."""
         return cast("tuple[int, ...]", self.spec.alloc_shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's dtype of one element."""
+        """Return NumPy's dtype of an element."""
         return self.spec.dtype.numpy
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in memory, padding included."""
+        """Return the bytes in memory, padding included."""
         return self.spec.size_bytes or 0
 
     @property
     def address(self) -> int:
-        """What the core knows the memory by."""
+        """Return the address or handle by which the core knows the memory."""
         return self.backend.address(self.native_handle)
 
     def to_numpy(self, spec: TensorSpec | None = None) -> NDArray[Any]:
-        """The logical array, a copy: layout and padding undone. ``spec`` says how the memory is to be read, where it differs from
-        the buffer's own. Raises InputError when it has another size.
+        """Copy the logical array to the host, without layout and padding. ``spec`` overrides the buffer's own spec for reading. Raises
+        InputError if its size differs.
         """
-        found = spec if spec is not None and spec.is_static else self.spec
+        actual = spec if spec is not None and spec.is_static else self.spec
         self.settle()
         raw = self.backend.download(self.native_handle, self.size_bytes)
-        return np.array(from_memory(raw, found), order="C")
+        return np.array(from_memory(raw, actual), order="C")
 
     def numpy(self) -> NDArray[Any]:
-        """The logical array as a view, where device memory is the host's; else a copy."""
+        """Return the logical array: a view if the device shares the host's memory, otherwise a copy."""
         if not self.backend.core_is_host:
             return self.to_numpy()
         if self._array is None:
@@ -124,7 +128,7 @@ class DeviceBuffer:
         return self._array
 
     def settle(self, stream: int | None = None) -> None:
-        """Wait for what is queued to write this buffer; with a stream, what is queued there from now on waits instead."""
+        """Wait for queued writes to this buffer. With ``stream``, later work on that stream waits instead of the caller."""
         if self.pending is None:
             return
         if stream is None:
@@ -134,10 +138,10 @@ class DeviceBuffer:
             self.backend.order(stream, self.pending)
 
     def write(self, array: Any) -> None:
-        """Copy an array into the buffer, laid out as its spec says. Raises InputError when it does not fit."""
+        """Copy an array into the buffer in the layout of its spec. Raises InputError if it does not match the spec."""
         self.settle()
-        lying = np.ascontiguousarray(to_memory(np.asarray(array), self.spec))
-        self.backend.upload(self.native_handle, lying.reshape(-1).view(np.uint8))
+        memory = np.ascontiguousarray(to_memory(np.asarray(array), self.spec))
+        self.backend.upload(self.native_handle, memory.reshape(-1).view(np.uint8))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         array = self.numpy() if not copy else self.to_numpy()
@@ -167,7 +171,7 @@ NPUBuffer = DeviceBuffer
 
 
 def host_array(value: Any) -> NDArray[Any]:
-    """Any array, tensor of another library, or nested list as a NumPy array; over the same memory where the library allows it.
+    """Return an array, a tensor of another library or a nested list as a NumPy array; over the same memory if the library allows it.
 
     Raises InputError for a tensor that is not on the host.
     """
@@ -190,10 +194,7 @@ def host_array(value: Any) -> NDArray[Any]:
 
 
 def backend_of(device: Any) -> RuntimeBackend:
-    """The backend of a device, of a device's name, or itself."""
-    from .backends.base import RuntimeBackend
-    from .device import Device
-
-    if isinstance(device, RuntimeBackend):
-        return device
+    """Return the backend of a device or of a device's name; a backend is returned as it is."""
+    if isinstance(device, BackendBase):
+        return cast("RuntimeBackend", device)
     return (device if isinstance(device, Device) else Device(device)).backend

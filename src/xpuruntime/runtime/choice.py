@@ -1,4 +1,4 @@
-"""Which alternative of an entry point runs here: the first whose binary this machine can run."""
+"""Choice among the alternatives of an entry point: the first whose binary this machine can run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def choose_plan(
     backend: RuntimeBackend,
     refused: Mapping[int, str] = MappingProxyType({}),
 ) -> tuple[ExecutionPlan, Decision]:
-    """The plan and the decision. ``refused``: why alternatives could not be made ready, by their position.
+    """Return the first plan that this machine can run, and the decision. ``refused`` maps positions of plans that could not be prepared to
+    the reason.
 
     Raises UnavailableError when there is none, with the reason of each.
     """
@@ -41,7 +42,7 @@ def choose_plan(
             taken = Candidate(plan.target, Reason.DEFAULT, "the first alternative that this machine runs")
         else:
             rejected.append(
-                Candidate(plan.target, Reason.LOWER_PREFERENCE, "this machine runs an earlier one")
+                Candidate(plan.target, Reason.LOWER_PREFERENCE, "an earlier alternative runs on this machine")
             )
     decision = Decision("alternative", f"{program.name}:{entry.name}", taken, tuple(rejected))
     if chosen is None:
@@ -58,7 +59,7 @@ def choose_plan(
 def first_bound(
     program: CompiledProgram, entry: EntryPoint, backend: RuntimeBackend, threads: int, contexts: int
 ) -> tuple[ExecutionPlan, Decision, Bound]:
-    """The first alternative that runs here and that no library declines, bound. Raises UnavailableError, KernelRefused, BuildError."""
+    """Bind the first alternative that runs here and that no library declines. Raises UnavailableError, KernelRefused, BuildError."""
     refused: dict[int, str] = {}
     while True:
         plan, decision = choose_plan(program, entry, backend, refused)
@@ -79,7 +80,7 @@ def _judge(program: CompiledProgram, plan: ExecutionPlan, backend: RuntimeBacken
     if not backend.kind:  # the null backend takes everything
         return Support.yes()
     if kind != backend.kind:
-        return Support.no(Reason.DEVICE_MISMATCH, f"it is for {kind}, the device is {backend.kind}")
+        return Support.no(Reason.DEVICE_MISMATCH, f"compiled for {kind}; the device is {backend.kind}")
     for index in plan.binaries:
         binary = program.binaries[index]
         foreign = backend.foreign(binary.format)

@@ -1,4 +1,4 @@
-"""Streams and events of CUDA devices behind the same few methods as the host's (``host_queue``)."""
+"""CUDA streams and events behind the same methods as the host's (``host_queue``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .buffer import DeviceBuffer
 if TYPE_CHECKING:
     from .executor import Executor
 
-__all__ = ["CudaMark", "CudaQueue"]
+__all__ = ["CudaQueue", "CudaStreamEvent"]
 
 _T = TypeVar("_T")
 _IDLE: dict[
@@ -20,41 +20,41 @@ _IDLE: dict[
 ] = {}  # by device: streams are used again, for buffers know them by their number
 
 
-def _good(found: _T | _core.Status, what: str) -> _T:
-    if isinstance(found, _core.Status) and not found.ok:
-        raise RunError("device cuda", what, got=found.message, do=found.advice)
-    return found  # type: ignore[return-value]
+def _good(result: _T | _core.Status, what: str) -> _T:
+    if isinstance(result, _core.Status) and not result.ok:
+        raise RunError("device cuda", what, got=result.message, do=result.advice)
+    return result  # type: ignore[return-value]
 
 
-class CudaMark:
-    """An event."""
+class CudaStreamEvent:
+    """A CUDA event."""
 
     def __init__(self, device: _core.CudaBackend) -> None:
         self._event: _core.CudaEvent = _good(device.event(True), "makes no event")
         self._recorded = False
 
     def record(self, to: CudaQueue) -> None:
-        """Be the place after what is queued now."""
+        """Record the event after all work queued on the stream so far."""
         _good(self._event.record(to.stream), "cannot record an event")
         self._recorded = True
 
     def synchronize(self) -> None:
-        """Wait until the stream came there."""
+        """Wait until the stream reaches the event."""
         if self._recorded:
             _good(self._event.synchronize(), "failed")
 
     @property
     def done(self) -> bool:
-        """Whether the stream came there."""
+        """Return True once the stream has reached the event."""
         return not self._recorded or bool(_good(self._event.done(), "failed"))
 
-    def since(self, start: CudaMark) -> float:
-        """Milliseconds from another mark to this one, by the device's clock."""
+    def since(self, start: CudaStreamEvent) -> float:
+        """Return the milliseconds since another event, by the device's clock."""
         return float(_good(self._event.since(start._event), "cannot time events"))
 
 
 class CudaQueue:
-    """A stream; it is used again when nobody holds this."""
+    """A CUDA stream. It returns to a pool when the object is deleted."""
 
     def __init__(self, device: _core.CudaBackend) -> None:
         self._device = device
@@ -69,7 +69,7 @@ class CudaQueue:
 
     @property
     def handle(self) -> int:
-        """``cudaStream_t`` as a number."""
+        """Return ``cudaStream_t`` as a number."""
         return self.stream.handle
 
     def run(
@@ -82,17 +82,17 @@ class CudaQueue:
         """Queue a run."""
         return executor.run(inputs, weights=weights, out=out, stream=self.handle)
 
-    def wait(self, mark: CudaMark) -> None:
-        """What is queued from now on comes after the mark."""
+    def wait(self, mark: CudaStreamEvent) -> None:
+        """Make later work on this stream wait for an event."""
         if mark._recorded:
             _good(mark._event.wait(self.stream), "cannot wait for an event")
 
     def synchronize(self) -> None:
-        """Wait for all that is queued."""
+        """Wait for all queued work."""
         _good(self.stream.synchronize(), "failed")
         _good(self._device.reported(), "failed")
 
     @property
     def done(self) -> bool:
-        """Whether all that is queued was done."""
+        """Return True if all queued work is done."""
         return bool(_good(self.stream.done(), "failed"))

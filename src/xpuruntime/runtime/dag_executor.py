@@ -1,4 +1,4 @@
-"""Schedule: steps that read and make named values, each run as soon as what it reads is there.
+"""Schedule: steps that read and write named values; each runs as soon as its inputs exist.
 
 Knows nothing of graphs and engines: a step is a function. Steps that do not wait for each other run side by side; the caller's thread
 works too, so a chain of steps never changes threads.
@@ -21,7 +21,7 @@ Values: TypeAlias = MutableMapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One piece of work: its name, the values that it reads and makes."""
+    """One piece of work: its name, the values it reads and the values it writes."""
 
     name: str
     inputs: tuple[str, ...]
@@ -29,7 +29,7 @@ class Step:
 
 
 class Schedule:
-    """Steps in an order in which they can run, and threads to run them. Safe to run from several threads at once.
+    """Steps in topological order, and threads to run them. Safe to run from several threads at once.
 
     keep: values that are wanted after a run; every other one is dropped behind its last reader.
     """
@@ -52,7 +52,7 @@ class Schedule:
         self._lock = threading.Lock()
 
     def run(self, values: Values, work: Callable[[int, Mapping[str, Any]], Sequence[Any]]) -> None:
-        """Run every step: ``work(index, values)`` gives its results in the order of its outputs.
+        """Run every step. ``work(index, values)`` returns the step's results in the order of its outputs.
 
         values: what is there at the start; the results that are kept are there at the end. The first error of a step ends the run,
         behind the steps that are on their way, and is raised here.
@@ -65,21 +65,21 @@ class Schedule:
         _Run(self, values, work).wait()
 
     def close(self) -> None:
-        """Give the threads back; a later run makes them again."""
+        """Shut the threads down; a later run starts new ones."""
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown()
 
     def pool(self) -> ThreadPoolExecutor:
-        """The threads besides the caller's."""
+        """Return the threads besides the caller's."""
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._threads, "xpuruntime-dag")
             return self._pool
 
     def _store(self, index: int, results: Sequence[Any], values: Values, left: Counter[str]) -> None:
-        """Keep what somebody still reads."""
+        """Store the results that a later step reads, and drop values after their last reader."""
         step = self.steps[index]
         for value, result in zip(step.outputs, results, strict=True):
             if left[value]:
@@ -115,7 +115,7 @@ class _Run:
             raise self.error
 
     def _chain(self, index: int) -> None:
-        """A step, then one that became ready by it, and so on; the others go to other threads."""
+        """Run a step, then one step that it made ready, and so on. The other ready steps are submitted to other threads."""
         following: int | None = index
         while following is not None:
             following = self._step(following)
@@ -145,7 +145,7 @@ class _Run:
 
 
 def _width(waits: Sequence[set[int]]) -> int:
-    """The most steps of one depth: about how many can run side by side."""
+    """Return the largest number of steps at one depth, an estimate of the available parallelism."""
     depth: list[int] = []
     for w in waits:
         depth.append(1 + max((depth[i] for i in w), default=-1))

@@ -1,4 +1,5 @@
-"""Policies at an executor: the device and ``strict`` act here; the rest was settled when the program was compiled, and must agree with it.
+"""Policies at an executor. The device and ``strict`` take effect here; the other demands were applied at compile time and must agree with
+the program.
 
 ``compile`` records the demands that it kept to (``CompiledProgram.facts["demands"]``). A demand that is not recorded is held against the
 plan where the plan shows it, and is an error where it does not.
@@ -61,8 +62,8 @@ def demands_around(policy: Any) -> Resolved | None:
         return None
     from ..policies.entrances import demanded
 
-    found = demanded("Executor", {}, policy)
-    return found if found.origins else None
+    resolved = demanded("Executor", {}, policy)
+    return resolved if resolved.origins else None
 
 
 def device_for(
@@ -104,7 +105,7 @@ def check_program(
     decision: Decision,
     demands: Resolved | None,
 ) -> None:
-    """Raises PolicyError, UnavailableError or StrictError for a demand that the program was not compiled for."""
+    """Raise PolicyError, UnavailableError or StrictError for a demand that the program was not compiled for."""
     if demands is None:
         return
     from ..policies.entrances import refuse
@@ -120,7 +121,7 @@ def check_program(
     if execution.strict and declined:
         raise StrictError(
             "Executor",
-            "strict=True, and a library declines a kernel that was chosen",
+            "strict=True, and a library does not support a chosen kernel",
             got="; ".join(f"{c.name}: {c.reason}" for c in declined),
             do="Compile the model again on this machine, or drop strict.",
         )
@@ -130,10 +131,10 @@ def _differences(
     program: CompiledProgram, entry: EntryPoint, plan: ExecutionPlan, execution: Any
 ) -> Iterator[tuple[str, str]]:
     """Yield each field that the program does not satisfy, and why."""
-    kept = _recorded(program)
+    recorded = _recorded(program)
     precision = execution.precision
-    if precision not in (None, "model", kept.get("precision")):
-        found = computed_in(plan)
+    if precision not in (None, "model", recorded.get("precision")):
+        computed = computed_in(plan)
         wanted = DType.of(precision)
         # As everywhere: integers that cannot be had become the model's own precision.
         if wanted.is_integer and execution.allow_fallback:
@@ -142,26 +143,26 @@ def _differences(
                 program.name,
                 precision,
             )
-        elif found != {wanted}:
-            shown = ", ".join(sorted(d.value for d in found)) or "no floats"
+        elif computed != {wanted}:
+            shown = ", ".join(sorted(d.value for d in computed)) or "no floats"
             yield "precision", f"the program was compiled for {shown}"
     for name, size in (execution.fixed_shapes or {}).items():
         shape = next((s.shape for s in entry.inputs if s.name == name), None)
         has: Any = entry.symbols.get(name) if shape is None else list(shape)
         if has != (size if isinstance(size, int) else list(size)):
-            text = "knows no such dim or input" if has is None else f"was compiled for {name}={has}"
+            text = "has no such dim or input" if has is None else f"was compiled for {name}={has}"
             yield "fixed_shapes", f"the program {text}"
     level = execution.optimization_level
-    if level is not None and level != kept.get("optimization_level"):
-        at = kept.get("optimization_level")
+    if level is not None and level != recorded.get("optimization_level"):
+        at = recorded.get("optimization_level")
         text = "passes that were listed by name" if at is None else f"the passes of level {at}"
         yield "optimization_level", f"the program was compiled with {text}"
 
 
 def _recorded(program: CompiledProgram) -> Mapping[str, Any]:
     """Return the demands that ``compile`` kept to. The file is data of others, so whatever is no mapping counts as none."""
-    found = program.facts.get("demands")
-    return found if isinstance(found, Mapping) else {}
+    recorded = program.facts.get("demands")
+    return recorded if isinstance(recorded, Mapping) else {}
 
 
 def demanded_precision(program: CompiledProgram) -> DType | None:
@@ -205,12 +206,9 @@ def _broken(rule: Rule, calls: Sequence[tuple[ExecutionPlan, KernelCall]]) -> st
         names = {kernel, plain_kernel(kernel)}
         at = f"{call.nodes[0] if call.nodes else call.symbol} is computed by {call.kernel}"
         if rule.use is not None and rule.use not in names:
-            return (
-                "kernels of a compiled program are chosen already, and a rule forces one "
-                f"({rule.label()}): use {rule.use!r}, and {at}"
-            )
+            return f"a rule forces kernel {rule.use!r} ({rule.label()}), but the program was compiled with another one: {at}"
         if names & set(rule.forbid):
-            return f"a rule forbids {kernel!r} ({rule.label()}), and {at}"
+            return f"a rule forbids {kernel!r} ({rule.label()}), but {at}"
         if rule.workspace_bytes is not None or rule.deterministic:
             demand = "deterministic" if rule.workspace_bytes is None else "workspace_bytes"
             return f"the program does not say whether {call.kernel} keeps to {demand} ({rule.label()})"

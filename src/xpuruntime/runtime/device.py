@@ -1,4 +1,4 @@
-"""Facts about processors and vendors' libraries, as plain values.
+"""Facts about processors and vendor libraries, as plain values.
 
 Every value has ``to_json()``: data of strings, numbers, booleans, lists and None only. What a system does not tell
 is ``""``, 0 or None, never a guess. The facts come from the C++ core, which releases the GIL while it looks.
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def _plain(value: Any) -> Any:
-    """Tuples become lists, so that a value equals what JSON gives back."""
+    """Convert tuples to lists, so that a value equals its JSON form."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -43,20 +43,20 @@ def _plain(value: Any) -> Any:
     return value
 
 
-class _Json:
-    """``to_json()`` of a dataclass: its fields, nested ones included."""
+class _JsonFields:
+    """``to_json()`` for a dataclass: its fields, nested ones included."""
 
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The value as plain data."""
+        """Return the value as plain data."""
         plain: dict[str, Any] = _plain(asdict(self))  # type: ignore[call-overload]
         return plain
 
 
 @dataclass(frozen=True, slots=True)
-class Status(_Json):
-    """Whether something worked, and if not, why and what to do.
+class Status(_JsonFields):
+    """The result of an operation: whether it worked, and if not, the reason and the remedy.
 
     ``code`` is one of ok, not_loaded, not_found, unreadable, symbol_missing, no_device, call_failed, unsupported, invalid, overlapping, no_memory,
     cancelled.
@@ -73,7 +73,7 @@ class Status(_Json):
 
 
 @dataclass(frozen=True, slots=True)
-class Cache(_Json):
+class Cache(_JsonFields):
     """One cache as core 0 sees it; sizes in bytes. ``shared_by``: logical cores on one instance, 0 = unknown."""
 
     level: int
@@ -84,7 +84,7 @@ class Cache(_Json):
 
 
 @dataclass(frozen=True, slots=True)
-class CpuFacts(_Json):
+class CpuFacts(_JsonFields):
     """The host processor.
 
     ``flags`` holds instruction sets that processor and operating system both offer (for AMX a process must also ask
@@ -108,8 +108,8 @@ class CpuFacts(_Json):
 
 
 @dataclass(frozen=True, slots=True)
-class CudaDevice(_Json):
-    """One CUDA device, as its driver describes it. Clocks are the highest ones, in kHz; memory is in bytes."""
+class CudaDevice(_JsonFields):
+    """One CUDA device, as its driver describes it. Clocks are the highest ones, in kHz; memory is in bytes; ``shared_memory_per_block`` is the opt-in maximum."""
 
     index: int
     name: str
@@ -117,6 +117,7 @@ class CudaDevice(_Json):
     pci_bus_id: str
     compute_capability: tuple[int, int]
     multiprocessors: int
+    shared_memory_per_block: int
     memory_bytes: int
     clock_khz: int
     memory_clock_khz: int
@@ -124,13 +125,13 @@ class CudaDevice(_Json):
 
     @property
     def target(self) -> str:
-        """The target that code for this device is generated for: ``cuda:sm_90``."""
+        """Return the target that code for this device is generated for: ``cuda:sm_90``."""
         major, minor = self.compute_capability
         return f"cuda:sm_{major}{minor}"
 
 
 @dataclass(frozen=True, slots=True)
-class CudaReport(_Json):
+class CudaReport(_JsonFields):
     """The CUDA driver and its devices; without devices, ``status`` says why.
 
     ``driver_api`` is the highest CUDA version that the driver serves ("13.0"), ``driver_version`` that of its kernel
@@ -144,7 +145,7 @@ class CudaReport(_Json):
 
 
 @dataclass(frozen=True, slots=True)
-class LibraryStatus(_Json):
+class LibraryStatus(_JsonFields):
     """A vendor's shared library: the file that is mapped, or why there is none.
 
     ``version`` is what follows ``.so.`` in the file's name once links are resolved; ``absent`` lists optional
@@ -169,7 +170,7 @@ def _status(status: _core.Status) -> Status:
 
 
 def search(name: str) -> _core.Search:
-    """Where to look for a library: the environment's override, else the loader's own search, then known folders.
+    """Return where to look for a library: the override from the environment, otherwise the loader's search path and known folders.
 
     The folders are those of ``vendor_folders``. Raises KeyError for a name that the core does not know.
     """
@@ -180,7 +181,7 @@ def search(name: str) -> _core.Search:
 
 
 def open_library(name: str) -> LibraryStatus:
-    """Load a library, once per process, and say what came of it. An absent one is a status, not an exception."""
+    """Load a library, once per process, and return its status. A missing library is a status, not an exception."""
     _core.open_library(name, search(name))
     return _library_status(name)
 
@@ -198,12 +199,12 @@ def _library_status(name: str) -> LibraryStatus:
 
 
 def libraries(*, load: bool = True) -> tuple[LibraryStatus, ...]:
-    """Every vendor library that the core knows. ``load=False`` reports what is loaded so far and loads nothing."""
+    """Return the status of every vendor library that the core knows. ``load=False`` loads nothing and reports the current state."""
     return tuple(open_library(name) if load else _library_status(name) for name in _core.library_names())
 
 
 def cpu() -> CpuFacts:
-    """The host processor, looked at anew on each call (affinity and quota may change)."""
+    """Return the host processor. It is read on each call, since affinity and quota may change."""
     facts = _core.cpu_facts()
     return CpuFacts(
         architecture=facts.architecture,
@@ -223,7 +224,7 @@ def cpu() -> CpuFacts:
 
 
 def cuda() -> CudaReport:
-    """The CUDA driver and its devices. Loads the driver library; creates no context and takes no device memory."""
+    """Return the CUDA driver and its devices. Loads the driver library; creates no context and takes no device memory."""
     status, facts = _core.cuda_facts(search("cuda"))
     api = facts.driver_api
     return CudaReport(
@@ -238,6 +239,7 @@ def cuda() -> CudaReport:
                 pci_bus_id=device.pci_bus_id,
                 compute_capability=device.compute_capability,
                 multiprocessors=device.multiprocessors,
+                shared_memory_per_block=device.shared_memory_per_block,
                 memory_bytes=device.memory_bytes,
                 clock_khz=device.clock_khz,
                 memory_clock_khz=device.memory_clock_khz,
@@ -249,7 +251,7 @@ def cuda() -> CudaReport:
 
 
 def cuda_devices() -> tuple[CudaDevice, ...]:
-    """The CUDA devices of this machine; empty when there are none (:func:`cuda` says why)."""
+    """Return the CUDA devices of this machine; empty if there are none (:func:`cuda` says why)."""
     return cuda().devices
 
 
@@ -269,16 +271,16 @@ class Device:
 
     def __init__(self, name: str | DeviceId = "cpu") -> None:
         self.id = DeviceId.parse("cpu" if name == "auto" else name)
-        found = _BACKENDS.get(self.id.kind)
-        load = plugins.entry_points("xpuruntime.backends").get(self.id.kind) if found is None else None
-        if found is None and load is None:
+        dotted = _BACKENDS.get(self.id.kind)
+        load = plugins.entry_points("xpuruntime.backends").get(self.id.kind) if dotted is None else None
+        if dotted is None and load is None:
             raise DeviceUnavailable(
                 f"device {self.id}",
                 "has no backend for native programs",
                 do=f"Use {', '.join(_BACKENDS)}, or install the package that drives it.",
             )
-        made = plugins.load_dotted(found) if found is not None else load()  # type: ignore[misc]
-        self.backend: RuntimeBackend = made.at(self.id.index) if self.id.index else made()
+        backend = plugins.load_dotted(dotted) if dotted is not None else load()  # type: ignore[misc]
+        self.backend: RuntimeBackend = backend.at(self.id.index) if self.id.index else backend()
 
     def __repr__(self) -> str:
         return f"Device({str(self.id)!r})"

@@ -1,4 +1,4 @@
-"""How a grid of thread groups covers the tasks of a kernel."""
+"""Grids of thread groups for the tasks of a kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["LinearDispatch"]
 
 
 class LinearDispatch(DispatchStrategy):
-    """One thread a task, in groups of at most ``config.max_threadgroup_1d`` in a row (a DispatchStrategy)."""
+    """One thread per task, in groups of at most ``config.max_threadgroup_1d`` (a DispatchStrategy)."""
 
     def __init__(self, config: TargetConfig) -> None:
         self.config = config
@@ -20,7 +20,7 @@ class LinearDispatch(DispatchStrategy):
     def compute_dispatch(
         self, call: KernelCall, pipeline: Any
     ) -> tuple[tuple[int, int, int], tuple[int, int, int]] | None:
-        """(groups, threads of a group); None when the call has no tasks."""
+        """Return (groups, threads per group); None for a call without tasks."""
         if call.tasks <= 0:
             return None
         threads = min(call.tasks, max(1, self.config.max_threadgroup_1d))

@@ -1,4 +1,4 @@
-"""Executor: a compiled program on a device. One for every device; the work is done in the core.
+"""Executor: a compiled program on a device. One class serves every device; the core does the work.
 
     executor = Executor(program)                                  # Device() is the host
     weights = load_weights("model.safetensors", program)
@@ -27,8 +27,8 @@ from .buffer import DeviceBuffer
 from .choice import first_bound
 from .demands import SETTLED, check_program, demands_around, device_for
 from .device import cpu, open_library
-from .observed import Observed, read
-from .ranges import by_environment
+from .device_record import DeviceRecord, read
+from .nvtx_ranges import by_environment
 from .states import States
 from .tensor_run import tensor_run
 from .weights import Weights, load_weights
@@ -47,7 +47,7 @@ class Executor:
     entry:    which entry point; the first by default.
     contexts: how many runs may be in flight (at most ``MAX_CONTEXTS``); each that is takes ``arena_bytes``. By default the cores this process may use.
     states:   those of another executor of this program, to share them.
-    policy:   over ``with_policy`` and the environment. A demand that the program was not compiled for is an error (``docs/entrances.md``).
+    policy:   over ``with_policy`` and the environment. A demand that the program was not compiled for is an error (``docs/reference/policy-support.md``).
 
     ``decision`` says which alternative was taken and why the others were not; ``plan`` is it. Raises UnavailableError when this
     machine runs none, BuildError when the code cannot be loaded, PolicyError for a demand that this program cannot keep.
@@ -72,7 +72,7 @@ class Executor:
         if contexts is not None and not 0 <= contexts <= MAX_CONTEXTS:
             raise InputError(
                 f"executor of {program.name!r}",
-                "has another number of contexts than it can have",
+                "cannot have this number of contexts",
                 got=contexts,
                 do=f"Give 1 to {MAX_CONTEXTS}.",
             )
@@ -88,13 +88,15 @@ class Executor:
         self.states.fit(program, self._who)
         self._addresses = Addresses(self._who, program, self.states, bound)
         self._weights: Weights | None = None
-        self._fixed: _core.Fixed | None = None
+        self._bindings: _core.WeightBindings | None = None
         self._on_tensors: _core.TensorRun | None = None  # made by the first run on tensors
         self._inputs, self._outputs = self.entry.inputs, self.entry.outputs
         self._in_names = tuple(s.name for s in self._inputs)
         self._out_names = tuple(s.name for s in self._outputs)
         shapes = (tuple(int(d) for d in s.shape if isinstance(d, int)) for s in self._outputs)
-        self._made = tuple((shape, s.dtype.numpy) for shape, s in zip(shapes, self._outputs, strict=True))
+        self._output_forms = tuple(
+            (shape, s.dtype.numpy) for shape, s in zip(shapes, self._outputs, strict=True)
+        )
         self._arguments = Arguments(self._who, self.backend)
         self._on_host = self.backend.core_is_host
         # The core reads and writes NumPy's arrays itself.
@@ -102,16 +104,17 @@ class Executor:
 
     # ── weights ──
 
-    def bind(self, weights: Weights | Mapping[str, Any] | None) -> _core.Fixed:
-        """Use these weights from now on: loaded ones, arrays by name (then recipes run now), or None for those that the program holds.
+    def bind(self, weights: Weights | Mapping[str, Any] | None) -> _core.WeightBindings:
+        """Use these weights for later runs: loaded weights, arrays by name (recipes run now), or None for the weights that the program
+        holds.
 
-        Gives what the core knows them by. Raises InputError.
+        Return the core's handle for them. Raises InputError.
         """
         if not isinstance(weights, Weights):
             weights = load_weights(weights, self.program, self.backend)
-        fixed = self._addresses.of(weights)
-        self._fixed, self._weights = fixed, weights  # kept: addresses go with weights that nobody holds
-        return fixed
+        bindings = self._addresses.of(weights)
+        self._bindings, self._weights = bindings, weights  # kept: addresses go with weights that nobody holds
+        return bindings
 
     # ── running ──
 
@@ -124,22 +127,23 @@ class Executor:
         ring: _core.EventRing | None = None,
         stop: _core.Stop | None = None,
     ) -> list[NDArray[Any]]:
-        """Run on arrays in the program's order; outputs likewise, fresh ones or those of ``out`` (C-contiguous, right dtype and shape).
+        """Run on arrays in the program's order. Return the outputs in that order: new arrays, or those of ``out`` (C-contiguous, matching
+        dtype and shape).
 
         Inputs are read in place where they are C-contiguous and aligned to their elements, else copied. times: an int64 array with a
         place for each call of the plan, filled with nanoseconds. stop: a flag
         that ends this run alone, after the kernel that it is in. Raises InputError; RunError when the run was cancelled or failed.
         """
-        fixed = self._fixed or self.bind(None)
-        made = tuple(np.empty(*m) for m in self._made) if out is None else tuple(out)
-        if self._takes_arrays and len(inputs) == len(self._inputs) and len(made) == len(self._outputs):
+        bindings = self._bindings or self.bind(None)
+        outputs = tuple(np.empty(*m) for m in self._output_forms) if out is None else tuple(out)
+        if self._takes_arrays and len(inputs) == len(self._inputs) and len(outputs) == len(self._outputs):
             self._check_times(times)
-            result = self._core.run_arrays(fixed, tuple(inputs), made, times, ring, stop)
+            result = self._core.run_arrays(bindings, tuple(inputs), outputs, times, ring, stop)
             if result is None:
-                return list(made)
+                return list(outputs)
             if not isinstance(result, int):
                 raise self._failed(result)
-        return self._run_checked(fixed, inputs, made, times, ring, stop)
+        return self._run_checked(bindings, inputs, outputs, times, ring, stop)
 
     def run(
         self,
@@ -149,75 +153,79 @@ class Executor:
         out: Mapping[str, DeviceBuffer] | None = None,
         stream: int | None = None,
     ) -> dict[str, DeviceBuffer]:
-        """Run on buffers, arrays or tensors of the device by name; output buffers by name, fresh ones or those of ``out``.
+        """Run on buffers, arrays or device tensors by name. Return output buffers by name: new ones, or those of ``out``.
 
         weights: as for ``bind``, and bound from then on; None: those that are bound. This run uses these, whatever other threads bind.
         stream:  a stream of the device (its number, as ``torch.cuda.Stream.cuda_stream`` is): the run is queued there, after what is
                  in it, and this call comes back at once. Without one it waits for the run. Raises as ``run_arrays``.
         """
-        fixed = self._fixed if weights is None and self._fixed is not None else self.bind(weights)
+        bindings = self._bindings if weights is None and self._bindings is not None else self.bind(weights)
         for name in [n for n in inputs if n not in self._in_names] + [
             n for n in self._in_names if n not in inputs
         ]:
             have = ", ".join(self._in_names) or "none"
-            what = "takes no input of that name" if name in inputs else "lacks an input"
+            what = "has no input of that name" if name in inputs else "lacks an input"
             raise InputError(self._who, what, got=repr(name), do=f"Its inputs are: {have}.")
         waits = stream is None
         if not self.backend.stages:
             stream = None
         elif waits and any(lies_on_a_device(v) for v in inputs.values()):
             stream = self.backend.current_stream()  # whoever makes such tensors queues work there
-        given = [self._arguments.buffer(inputs[s.name], s, stream) for s in self._inputs]
-        made = {
+        arguments = [self._arguments.buffer(inputs[s.name], s, stream) for s in self._inputs]
+        outputs = {
             s.name: out[s.name] if out is not None and s.name in out else self._arguments.empty(s, stream)
             for s in self._outputs
         }
         for spec in self._outputs:
-            self._arguments.fit(made[spec.name].spec, spec, f"output {spec.name!r}")
-        self._run_memory(fixed, given, list(made.values()), stream=stream)
+            self._arguments.fit(outputs[spec.name].spec, spec, f"output {spec.name!r}")
+        self._run_memory(bindings, arguments, list(outputs.values()), stream=stream)
         if stream is not None:
-            for buffer in (*given, *made.values()):
+            for buffer in (*arguments, *outputs.values()):
                 buffer.native_handle.used_on(stream)
             if waits:
                 self.backend.wait(stream)
             else:
-                for buffer in made.values():
+                for buffer in outputs.values():
                     buffer.pending = stream
-        return made
+        return outputs
 
-    def observe(self, inputs: Sequence[Any]) -> Observed:
-        """Run once on arrays, and give what the device's driver says that it did. States go on as by any run. Raises as ``run_arrays``.
+    def observe(self, inputs: Sequence[Any]) -> DeviceRecord:
+        """Run once on arrays and return the device driver's record of the run. States advance as in any run. Raises as ``run_arrays``.
 
-        On a CUDA device, from the second run on, it is the plan's graph that is looked at, captured for that; before, single launches.
+        On a CUDA device the first run records single launches; later runs record the plan's CUDA graph.
         """
-        fixed = self._fixed or self.bind(None)
+        bindings = self._bindings or self.bind(None)
         if not self.backend.stages:
-            return Observed(absent=f"{self.device} keeps none.")
+            return DeviceRecord(absent=f"{self.device} keeps none.")
         open_library("cupti")
-        found = _core.Observation()
-        made = tuple(np.empty(*m) for m in self._made)
-        given = self._arguments.arrays(inputs, self._inputs)
-        result = self._core.run_arrays(fixed, given, made, None, None, None, found)
+        observation = _core.Observation()
+        outputs = tuple(np.empty(*m) for m in self._output_forms)
+        arrays = self._arguments.arrays(inputs, self._inputs)
+        result = self._core.run_arrays(bindings, arrays, outputs, None, None, None, observation)
         if result is not None:
             assert isinstance(result, _core.Status), "arrays were made to fit"
             raise self._failed(result)
-        return read(found)
+        return read(observation)
 
-    def takes(self, given: dict[str, Any]) -> bool:
-        """Whether ``run_tensors`` takes these."""
-        return self._tensor_run().fits(given)
+    def takes(self, tensors: dict[str, Any]) -> bool:
+        """Return True if ``run_tensors`` accepts these tensors."""
+        return self._tensor_run().fits(tensors)
 
-    def run_tensors(self, given: dict[str, Any], *, stop: _core.Stop | None = None) -> dict[str, Any] | None:
-        """``run`` on tensors of one library that lie on this device, dense and of the right form: fresh tensors of that library by name.
+    def run_tensors(
+        self, tensors: dict[str, Any], *, stop: _core.Stop | None = None
+    ) -> dict[str, Any] | None:
+        """Run on dense tensors of one library that are on this device. Return new tensors of that library by name.
 
         One call into the core. On a device with streams the run is queued on the one that the library works on, and nobody waits. None
         where the tensors are anything else (then ``run`` takes them or says what is wrong), or of a library without DLPack's table of C
         functions. Raises RunError.
         """
-        made = (self._on_tensors or self._tensor_run()).run(self._fixed or self.bind(None), given, stop)
-        if isinstance(made, _core.Status):
-            raise self._failed(made)
-        return made
+        outputs = (self._on_tensors or self._tensor_run()).run(
+            self._bindings or self.bind(None), tensors, stop
+        )
+        if isinstance(outputs, _core.Status):
+            raise self._failed(outputs)
+        return outputs
 
     def _tensor_run(self) -> _core.TensorRun:
         if self._on_tensors is None:
@@ -225,11 +233,11 @@ class Executor:
         return self._on_tensors
 
     def cancel(self) -> None:
-        """End the runs in flight after the kernel that they are in; each raises RunError."""
+        """Stop the runs in flight after their current kernel. Each raises RunError."""
         self._core.cancel()
 
     def close(self) -> None:
-        """Cancel, wait for the runs in flight, give arenas back; later runs raise RunError. May be repeated."""
+        """Cancel and wait for the runs in flight, then free their arenas. Later runs raise RunError. May be called again."""
         self._core.close()
 
     def __enter__(self) -> Executor:
@@ -239,28 +247,28 @@ class Executor:
         self.close()
 
     def twin(self) -> Executor:
-        """The same plan over the same weights, with fresh states of its own."""
-        made = Executor(
+        """Return an executor of the same plan and weights with states of its own."""
+        twin = Executor(
             self.program, self.backend, threads=self.threads, entry=self.entry.name, policy=SETTLED
         )
-        made.bind(self._weights)
-        return made
+        twin.bind(self._weights)
+        return twin
 
     # ── facts ──
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """In the program's order."""
+        """Return the output names in the program's order."""
         return self._out_names
 
     @property
     def core(self) -> _core.Executor:
-        """What runs the plan in the core, for those who call it there."""
+        """Return the core's executor, for callers that run it directly."""
         return self._core
 
     @property
     def weights(self) -> Weights | None:
-        """Those that are bound."""
+        """Return the bound weights."""
         return self._weights
 
     @property
@@ -268,49 +276,47 @@ class Executor:
         """runs, dispatches (kernel calls of those), prepared (kernels looked up or compiled), allocations (blocks of device memory),
         copies (of buffers), contexts (arenas that exist), sent and fetched (bytes brought to a device and back), since the executor was made.
         """
-        found = self._core.counters
+        counters = self._core.counters
         names = ("runs", "dispatches", "prepared", "allocations", "copies", "contexts", "sent", "fetched")
-        made = {n: int(getattr(found, n)) for n in names}
-        made["copies"] += self._arguments.converted
-        return made
+        counts = {n: int(getattr(counters, n)) for n in names}
+        counts["copies"] += self._arguments.converted
+        return counts
 
     @property
     def device(self) -> DeviceId:
-        """Where it runs."""
+        """Return the device that the executor runs on."""
         return self.backend.device
 
     @property
     def implementations(self) -> list[str]:
-        """Of each call of the plan, what the library that computes it chose; empty for generated code."""
+        """Return, for each call of the plan, the library's chosen implementation; empty for generated code."""
         return self._core.implementations
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a receipt should say of how runs reached the device: bytes that crossed, graphs, and why there was none."""
-        found = self._core.counters
+        """Return lines for a receipt: bytes copied to and from the device, CUDA graphs, and why a run used none."""
+        counters = self._core.counters
         if not self.backend.stages:
             return ()
-        crossed = (
-            f"{found.sent} bytes were brought to {self.device} and {found.fetched} back, in {found.runs} runs"
-        )
+        crossed = f"{counters.sent} bytes were brought to {self.device} and {counters.fetched} back, in {counters.runs} runs"
         return (crossed, *self.backend.notes())
 
     # ── inside ──
 
     def _run_checked(
         self,
-        fixed: _core.Fixed,
+        bindings: _core.WeightBindings,
         inputs: Sequence[Any],
-        made: Sequence[NDArray[Any]],
+        outputs: Sequence[NDArray[Any]],
         times: NDArray[np.int64] | None,
         ring: _core.EventRing | None,
         stop: _core.Stop | None,
     ) -> list[NDArray[Any]]:
-        """The general way: arrays that must be converted or refused, and devices whose memory is not the host's."""
-        if len(inputs) != len(self._inputs) or len(made) != len(self._outputs):
+        """Run with arrays that must be converted or refused, or on a device with separate memory."""
+        if len(inputs) != len(self._inputs) or len(outputs) != len(self._outputs):
             want = f"{len(self._inputs)} inputs and {len(self._outputs)} outputs"
-            raise InputError(self._who, f"takes {want}", got=f"{len(inputs)} and {len(made)}")
-        for array, spec in zip(made, self._outputs, strict=True):
+            raise InputError(self._who, f"takes {want}", got=f"{len(inputs)} and {len(outputs)}")
+        for array, spec in zip(outputs, self._outputs, strict=True):
             self._arguments.fit(TensorSpec(array.shape, dtype_of(array)), spec, f"out array {spec.name!r}")
             if not array.dtype.isnative:
                 raise InputError(
@@ -324,28 +330,28 @@ class Executor:
                     self._who, f"out array {spec.name!r} must be C-contiguous, aligned and writeable"
                 )
         if self.backend.stages:
-            made = tuple(made)
+            outputs = tuple(outputs)
             result = self._core.run_arrays(
-                fixed, self._arguments.arrays(inputs, self._inputs), made, times, ring, stop
+                bindings, self._arguments.arrays(inputs, self._inputs), outputs, times, ring, stop
             )
             if result is not None:
                 assert isinstance(result, _core.Status), "arrays were made to fit"
                 raise self._failed(result)
-            return list(made)
-        given = [self._arguments.buffer(a, s) for a, s in zip(inputs, self._inputs, strict=True)]
+            return list(outputs)
+        arguments = [self._arguments.buffer(a, s) for a, s in zip(inputs, self._inputs, strict=True)]
         if self._on_host:
-            results = [self._arguments.wrapped(a, s) for a, s in zip(made, self._outputs, strict=True)]
+            results = [self._arguments.wrapped(a, s) for a, s in zip(outputs, self._outputs, strict=True)]
         else:
             results = [DeviceBuffer.empty(s, self.backend) for s in self._outputs]
-        self._run_memory(fixed, given, results, times, ring, stop)
+        self._run_memory(bindings, arguments, results, times, ring, stop)
         if not self._on_host:
-            for array, buffer in zip(made, results, strict=True):
+            for array, buffer in zip(outputs, results, strict=True):
                 np.copyto(array, buffer.to_numpy())
-        return list(made)
+        return list(outputs)
 
     def _run_memory(
         self,
-        fixed: _core.Fixed,
+        bindings: _core.WeightBindings,
         inputs: list[DeviceBuffer],
         outputs: list[DeviceBuffer],
         times: NDArray[np.int64] | None = None,
@@ -355,7 +361,7 @@ class Executor:
     ) -> None:
         self._check_times(times)
         addresses = [b.address for b in inputs], [b.address for b in outputs]
-        status = self._core.run_memory(fixed, *addresses, times, ring, stop, stream)
+        status = self._core.run_memory(bindings, *addresses, times, ring, stop, stream)
         if status is not None:
             raise self._failed(status)
 
@@ -365,13 +371,15 @@ class Executor:
         calls = len(self.plan.calls)
         if times.dtype != np.int64 or times.ndim != 1 or not times.flags.c_contiguous or times.size < calls:
             raise InputError(
-                self._who, f"times must be {calls} int64 in a row", got=f"{times.dtype}{list(times.shape)}"
+                self._who,
+                f"times must be a contiguous array of {calls} int64",
+                got=f"{times.dtype}{list(times.shape)}",
             )
 
     def _failed(self, status: _core.Status) -> RunError | InputError:
         if status.code == "overlapping":
             return InputError(
-                self._who, "writes outputs to memory of their own", got=status.message, do=status.advice
+                self._who, "has outputs that overlap other arrays", got=status.message, do=status.advice
             )
         kind = OutOfMemory if status.code == "no_memory" else RunError
         return kind(self._who, "failed while running", got=status.message, do=status.advice)

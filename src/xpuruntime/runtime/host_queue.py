@@ -1,7 +1,6 @@
-"""Streams of the host: a thread that does what is queued, in order. Marks are events as streams see them.
+"""Streams of the host: a thread that runs queued work in order. ``HostEvent`` is the event of such a stream.
 
-A queue whose work failed does no more: what is queued later is passed over, and whoever waits gets the error. So nobody reads
-an output that was never written.
+After an error a queue skips all later work, and every wait raises the error. So no output is read that was never written.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from .buffer import DeviceBuffer
 if TYPE_CHECKING:
     from .executor import Executor
 
-__all__ = ["HostMark", "HostQueue", "wait_for"]
+__all__ = ["HostEvent", "HostQueue", "wait_for"]
 
 Work = Callable[[], object]
 
 
-class _State:
-    """What a queue's thread and its owners share. ``handle``: a number that no other queue of this process has."""
+class _QueueState:
+    """State shared by a queue's thread and its owners. ``handle``: a number unique in this process."""
 
     __slots__ = ("__weakref__", "ahead", "ending", "error", "handle", "lock", "thread", "works")
 
@@ -40,7 +39,7 @@ class _State:
         )
 
     def put(self, work: Work) -> bool:
-        """Queue work; False when the thread ends after what is queued already."""
+        """Queue work. Return False if the thread is ending."""
         with self.lock:
             if not self.ending:
                 self.ahead += 1
@@ -48,77 +47,77 @@ class _State:
             return not self.ending
 
     def end(self) -> None:
-        """End the thread after what is queued."""
+        """End the thread after all queued work."""
         with self.lock:
             self.ending = True
             self.works.put(None)
 
 
 _HANDLES = itertools.count(1)
-_QUEUES: weakref.WeakValueDictionary[int, _State] = weakref.WeakValueDictionary()
+_QUEUES: weakref.WeakValueDictionary[int, _QueueState] = weakref.WeakValueDictionary()
 _FAILED: dict[int, BaseException] = {}  # of queues that are gone: what they were to write is not written
 
 
-def _do(state: _State) -> None:
+def _do(state: _QueueState) -> None:
     while (work := state.works.get()) is not None:
         if state.error is None:
             try:
                 work()
             except BaseException as error:
                 state.error = _FAILED[state.handle] = error
-        elif isinstance(work, HostMark):
+        elif isinstance(work, HostEvent):
             work()  # a mark says that the queue came so far, not that it went well
         with state.lock:
             state.ahead -= 1
 
 
-class HostMark:
-    """A place in a queue: when the queue came there, on the clock of ``time.perf_counter_ns``; None before."""
+class HostEvent:
+    """A place in a queue. ``time_ns``: when the queue reached it, on the clock of ``time.perf_counter_ns``; None before."""
 
     def __init__(self) -> None:
         self.time_ns: int | None = None
         self._reached = threading.Event()
-        self._state: _State | None = None
+        self._state: _QueueState | None = None
 
     def __call__(self) -> None:
         self.time_ns = time.perf_counter_ns()
         self._reached.set()
 
     def record(self, to: HostQueue) -> None:
-        """Be the place after what is queued now."""
+        """Record the event after all work queued so far."""
         self._state = to._state
         to._state.put(self)
 
     def synchronize(self) -> None:
-        """Wait until the queue came there. Raises what its work raised."""
+        """Wait until the queue reaches the event. Raises what its work raised."""
         if self._state is not None and threading.current_thread() is not self._state.thread:
             self._reached.wait()
             _raise(self._state.handle)
 
-    def since(self, start: HostMark) -> float:
-        """Milliseconds from another mark to this one."""
+    def since(self, start: HostEvent) -> float:
+        """Return the milliseconds since another event."""
         assert self.time_ns is not None
         assert start.time_ns is not None
         return (self.time_ns - start.time_ns) / 1e6
 
     @property
     def done(self) -> bool:
-        """Whether the queue came there."""
+        """Return True once the queue has reached the event."""
         return self._state is None or self._reached.is_set()
 
 
 class HostQueue:
-    """A thread that runs programs in the order in which they were queued. It ends when nobody holds the queue and all is done."""
+    """A thread that runs programs in the order in which they were queued. It ends when the queue has no owner and no work."""
 
     def __init__(self) -> None:
-        self._state = _State()
+        self._state = _QueueState()
         _QUEUES[self._state.handle] = self._state
         weakref.finalize(self, self._state.end).atexit = False
         self._state.thread.start()
 
     @property
     def handle(self) -> int:
-        """Its number."""
+        """Return the queue's number."""
         return self._state.handle
 
     def run(
@@ -128,35 +127,35 @@ class HostQueue:
         weights: Any,
         out: Mapping[str, DeviceBuffer] | None,
     ) -> dict[str, DeviceBuffer]:
-        """Queue a run; its outputs, which are written when the queue comes there."""
-        made = {
+        """Queue a run. Return its outputs, which are written when the run executes."""
+        outputs = {
             s.name: out[s.name]
             if out is not None and s.name in out
             else DeviceBuffer.empty(s, executor.backend)
             for s in executor.entry.outputs
         }
-        given = dict(inputs)
-        self._state.put(lambda: executor.run(given, weights=weights, out=made))
-        for buffer in made.values():
+        arguments = dict(inputs)
+        self._state.put(lambda: executor.run(arguments, weights=weights, out=outputs))
+        for buffer in outputs.values():
             buffer.pending = self._state.handle
-        return made
+        return outputs
 
-    def wait(self, mark: HostMark) -> None:
-        """What is queued from now on comes after the mark."""
+    def wait(self, mark: HostEvent) -> None:
+        """Make later work wait for an event."""
         self._state.put(mark.synchronize)
 
     def synchronize(self) -> None:
-        """Wait for all that is queued. Raises what it raised."""
+        """Wait for all queued work. Raises what it raised."""
         _wait(self._state)
 
     @property
     def done(self) -> bool:
-        """Whether all that is queued was done."""
+        """Return True if all queued work is done."""
         return not self._state.ahead
 
 
 def wait_for(handle: int) -> None:
-    """Wait for a queue by its number; for one that is gone and did all it had to there is nothing to wait for."""
+    """Wait for the queue with this handle. Return at once if the queue ended without an error."""
     state = _QUEUES.get(handle)
     if state is None:
         _raise(handle)
@@ -164,10 +163,10 @@ def wait_for(handle: int) -> None:
         _wait(state)
 
 
-def _wait(state: _State) -> None:
+def _wait(state: _QueueState) -> None:
     if threading.current_thread() is state.thread:
         return  # whatever was queued before this work is done
-    reached = HostMark()
+    reached = HostEvent()
     if state.put(reached):
         reached._reached.wait()
     else:

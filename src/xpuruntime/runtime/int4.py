@@ -1,4 +1,4 @@
-"""Weights in four bits: groups of inputs with a scale and a lowest value each, chosen so that the least of the squares is lost.
+"""Four-bit weights: groups of inputs with a scale and a minimum each, fitted for the least squared error.
 
 A group's values are ``low + scale * code``, codes from 0 to 15. The widest grid, from the least value to the largest, wastes codes on few outliers; a narrower
 one cuts those off. So several widths are tried, and for the codes that each gives scale and low are fitted by least squares, as in
@@ -30,37 +30,37 @@ Floats = NDArray[np.float32]
 
 
 def int4_groups(weight: Array, group: int) -> NDArray[np.int8]:
-    """[..., k] in any float -> int8[..., k / group, group / 2 + 4]: of each group codes, two in a byte with the even one low; then scale and low as
+    """Quantize [..., k] of any float to int8[..., k / group, group / 2 + 4].
     bfloat16, the low bytes of both before the high ones: scale, low, scale, low.
     """
     k = weight.shape[-1]
     rows = weight.reshape(-1, k // group, group)
-    made = np.empty((*rows.shape[:2], group // 2 + 4), np.int8)
+    packed = np.empty((*rows.shape[:2], group // 2 + 4), np.int8)
 
     def chunk(part: slice) -> None:
         with np.errstate(all="ignore"):  # groups of one value have no spread
             codes, scale, low = fitted(rows[part].astype(np.float32))
         pairs = codes.reshape(*codes.shape[:-1], -1, 2)
-        made[part, :, : group // 2] = (pairs[..., 0] | (pairs[..., 1] << 4)).view(np.int8)
+        packed[part, :, : group // 2] = (pairs[..., 0] | (pairs[..., 1] << 4)).view(np.int8)
         words = np.stack([to(scale, DType.BFLOAT16), to(low, DType.BFLOAT16)], -1).view(np.uint16)
         both = np.concatenate([words & 255, words >> 8], -1).astype(np.uint8)
-        made[part, :, group // 2 :] = both.view(np.int8)
+        packed[part, :, group // 2 :] = both.view(np.int8)
 
     parts = list(_parts(len(rows), k))
     with ThreadPoolExecutor(min(cpu().usable_cores, max(1, len(parts)))) as pool:
         list(pool.map(chunk, parts))
-    return made.reshape(*weight.shape[:-1], k // group, -1)
+    return packed.reshape(*weight.shape[:-1], k // group, -1)
 
 
 def int4_values(groups: NDArray[np.int8], group: int) -> Floats:
-    """What is left of a weight: the other way round."""
+    """Dequantize the result of ``int4_groups``."""
     half = group // 2
     codes = groups[..., :half].view(np.uint8)
     each = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], group).astype(np.float32)
     words = groups[..., half:].view(np.uint8).astype(np.uint32)
     numbers = ((words[..., :2] | words[..., 2:] << 8) << 16).view(np.float32)
-    made = numbers[..., 1:] + numbers[..., :1] * each
-    return np.asarray(made.reshape(*groups.shape[:-2], -1))
+    values = numbers[..., 1:] + numbers[..., :1] * each
+    return np.asarray(values.reshape(*groups.shape[:-2], -1))
 
 
 def _parts(rows: int, k: int) -> Iterator[slice]:
@@ -69,7 +69,7 @@ def _parts(rows: int, k: int) -> Iterator[slice]:
 
 
 def fitted(x: Floats) -> tuple[NDArray[np.uint8], Floats, Floats]:
-    """Codes [..., group], scale and low [...] of groups [..., group]."""
+    """Return codes [..., group], scale and low [...] of groups [..., group]."""
     least, most = x.min(-1, keepdims=True), x.max(-1, keepdims=True)
     mean = x.mean(-1, keepdims=True)
     off = x - mean
@@ -92,7 +92,7 @@ def fitted(x: Floats) -> tuple[NDArray[np.uint8], Floats, Floats]:
 
 
 def _rounded(x: Floats) -> Floats:
-    """To bfloat16 and back."""
+    """Round to bfloat16."""
     return np.asarray(to(x, DType.BFLOAT16)).astype(np.float32)
 
 
@@ -104,7 +104,7 @@ def _codes(x: Floats, scale: Floats, low: Floats) -> Floats:
 def _better(
     best: tuple[Floats, Floats, Floats, Floats] | None, x: Floats, codes: Floats, scale: Floats, low: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """The better of two choices, group by group."""
+    """Return the better of two fits, group by group."""
     error = x - (low + scale * codes)
     error = np.asarray((error * error).sum(-1, keepdims=True))
     if best is None:

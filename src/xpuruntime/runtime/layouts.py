@@ -1,4 +1,4 @@
-"""Arrays as they lie in a buffer: padded and permuted as a spec's layout says, sub-byte types packed; and back."""
+"""Conversion between logical arrays and buffer memory: layout, padding and packed sub-byte types."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Array: TypeAlias = NDArray[Any]
 
 
 def memory_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """Extents in memory, outermost first: the padded shape in the layout's order. Row-major over it is how the buffer lies."""
+    """Return the extents in memory, outermost first: the padded shape in the layout's order. The buffer is row-major over it."""
     physical = spec.physical
     return tuple(physical.alloc[d] for d in physical.order)
 
 
 def to_memory(array: Array, spec: TensorSpec) -> Array:
-    """A logical array as its buffer holds it: of ``memory_shape(spec)``, perhaps a view with strides; packed bytes for sub-byte types.
+    """Return a logical array in its buffer's form: of ``memory_shape(spec)``, possibly a strided view; packed bytes for sub-byte types.
 
     Raises InputError when the array has another shape than the spec.
     """
@@ -45,9 +45,7 @@ def to_memory(array: Array, spec: TensorSpec) -> Array:
 
 
 def flat_bytes(array: Array) -> Array:
-    """The elements' bytes in row-major order; a view where they lie so. Bits are moved in the widest pieces that lie together,
-    as NumPy moves types that it does not know, and pairs of small ones, many times slower.
-    """
+    """Return the elements' bytes in row-major order; a view if they are contiguous."""
     if not array.flags.c_contiguous and array.dtype.itemsize in (1, 2, 4, 8):
         array = array.view(f"u{array.dtype.itemsize}")
         while array.itemsize < 8 and array.strides[-1] == array.itemsize and array.shape[-1] % 2 == 0:
@@ -56,7 +54,7 @@ def flat_bytes(array: Array) -> Array:
 
 
 def from_memory(buffer: Array, spec: TensorSpec) -> Array:
-    """The logical array that a buffer (contiguous, of the spec's ``size_bytes``) holds; a view except for sub-byte types.
+    """Return the logical array of a buffer (contiguous, of the spec's ``size_bytes``); a view except for sub-byte types.
 
     Raises InputError when the buffer has another size.
     """
@@ -66,11 +64,11 @@ def from_memory(buffer: Array, spec: TensorSpec) -> Array:
             f"buffer {spec.name or spec}", f"takes {spec.size_bytes} bytes", got=f"{flat.size} bytes"
         )
     shape, physical = memory_shape(spec), spec.physical
-    lying = (
+    stored = (
         unpack_bits(flat, spec.dtype, shape)
         if spec.dtype.bits < 8
         else flat.view(spec.dtype.numpy).reshape(shape)
     )
     back = tuple(int(i) for i in np.argsort(physical.order))
-    logical = lying.transpose(back)
+    logical = stored.transpose(back)
     return logical[tuple(slice(d) for d in spec.shape if isinstance(d, int))]

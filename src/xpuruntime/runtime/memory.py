@@ -1,4 +1,4 @@
-"""MemoryPool: the memory that buffers of a device come from: how much is in use, what is kept for the next caller, and giving it back."""
+"""MemoryPool: the allocator behind a device's buffers: its statistics, and releasing cached blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["MemoryPool", "MemoryStatistics"]
 
 @dataclass(frozen=True, slots=True)
 class MemoryStatistics:
-    """What a pool holds, in bytes, and what it has done.
+    """Bytes that a pool holds, and counts of its allocations.
 
     live_bytes: in use now; ``peak_bytes``: most that ever was; ``cached_bytes``: free, kept for the next caller.
     allocations: blocks asked of the system; ``reuses``: blocks that came from the cache instead.
@@ -27,12 +27,12 @@ class MemoryStatistics:
     reuses: int
 
     def to_json(self) -> dict[str, int]:
-        """Plain data."""
+        """Return plain data."""
         return asdict(self)
 
 
 class MemoryPool:
-    """The pool of a device: every buffer, arena and weight of this process lies in it. Safe from several threads.
+    """The pool of a device. It holds every buffer, arena and weight of this process. Safe from several threads.
 
     device: a Device, its name, or a backend. Pools are the process's own: two objects for one device are one pool.
     Raises DeviceUnavailable for a device that keeps none.
@@ -44,21 +44,21 @@ class MemoryPool:
 
     @property
     def device(self) -> DeviceId:
-        """Whose memory it is."""
+        """Return the device whose memory it is."""
         return self.backend.device
 
     def statistics(self) -> MemoryStatistics:
-        """What it holds now, and since the process began."""
+        """Return the current sizes and the counts since the process began."""
         return MemoryStatistics(**self.backend.memory())
 
     def trim(self) -> int:
-        """Give cached blocks back to the system; returns how many bytes."""
+        """Release cached blocks to the system. Return the number of bytes."""
         return self.backend.trim()
 
     def allocate(self, shape: tuple[int, ...], dtype: Any = DType.FLOAT32) -> DeviceBuffer:
-        """A buffer of arbitrary content; it goes back to the pool when nobody holds it. Raises MemoryError (OutOfMemory on a GPU)."""
+        """Allocate a buffer with undefined content; it returns to the pool when it is deleted. Raises MemoryError (OutOfMemory on a GPU)."""
         return DeviceBuffer.empty(TensorSpec(tuple(shape), DType.of(dtype)), self.backend)
 
     def __repr__(self) -> str:
-        found = self.statistics()
-        return f"MemoryPool({str(self.device)!r}, {found.live_bytes} bytes in use, {found.cached_bytes} kept)"
+        statistics = self.statistics()
+        return f"MemoryPool({str(self.device)!r}, {statistics.live_bytes} bytes in use, {statistics.cached_bytes} kept)"

@@ -1,4 +1,4 @@
-"""Arrays that share memory: an engine reads inputs while it writes outputs, so an output has memory of its own."""
+"""Check for overlapping arrays: an engine reads inputs while it writes outputs, so outputs must not share memory with other arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["first_overlap"]
 
 
 def first_overlap(inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> tuple[str, str] | None:
-    """An output and what it shares memory with, as errors name them; None where every output has memory of its own.
+    """Return the names of an output and of an array that it overlaps; None if every output has memory of its own.
 
     By the first and the last byte of each: two arrays that take turns in one block overlap.
     """

@@ -29,7 +29,7 @@ Step: TypeAlias = "Callable[[Sequence[Array], Mapping[str, Any]], Array]"
 
 
 def run_recipe(recipe: WeightTransformRecipe, weights: Mapping[str, Array]) -> Array:
-    """The buffer that a recipe makes, as it lies in memory (layout, padding and packing applied).
+    """Return the buffer that a recipe makes, in memory form (layout, padding and packing applied).
 
     Gives an array of the spec's dtype and of ``layouts.memory_shape(spec)``, which may be a read-only or strided view of a weight:
     copy it into the buffer. Sub-byte types: packed bytes. Row-major it has ``recipe_bytes(recipe)`` bytes.
@@ -68,7 +68,9 @@ def _weight(who: str, name: str, weights: Mapping[str, Array]) -> Array:
 
 
 def _rounded(function: Callable[..., Any], wide: type[np.floating[Any]]) -> Step:
-    """Arithmetic in a wider float where NumPy has no such type of its own; integers and complex as they are."""
+    """Wrap a function so that narrow floats are computed in a wider type and rounded once; integers and complex numbers are computed as
+    they are.
+    """
 
     def step(xs: Sequence[Array], _: Mapping[str, Any]) -> Array:
         dtype = DType.of(xs[0].dtype)
@@ -86,9 +88,9 @@ def _pad(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
     if not any((*begin, *end)):
         return x
     shape = tuple(b + s + e for b, s, e in zip(begin, x.shape, end, strict=True))
-    made = np.zeros_like(x, shape=shape)  # lying in memory as x does
-    made[tuple(slice(b, b + s) for b, s in zip(begin, x.shape, strict=True))] = x
-    return made
+    padded = np.zeros_like(x, shape=shape)  # lying in memory as x does
+    padded[tuple(slice(b, b + s) for b, s in zip(begin, x.shape, strict=True))] = x
+    return padded
 
 
 def _slice(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
@@ -105,7 +107,7 @@ def _sum(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
 
 
 def _from_start(index: Array, size: int) -> NDArray[np.int64]:
-    """Indices counted from the start. Raises InputError for one outside."""
+    """Return nonnegative indices. Raises InputError for one out of range."""
     places = index.astype(np.int64)
     if places.size and not (-size <= places.min() and places.max() < size):
         raise InputError(
@@ -128,7 +130,7 @@ def _gather(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
 
 
 def _scale(x: Array, dim: int | None) -> Array:
-    """max|x| / 127 in float32 over all dims but one, kept; 1 where that is 0 (so that zeros stay zeros)."""
+    """Return max|x| / 127 in float32 over all dims but one, which are kept; 1 where it is 0, so that zeros stay zeros."""
     others = tuple(d for d in range(x.ndim) if d != dim)
     largest = np.max(np.abs(x.astype(np.float64)), axis=others, keepdims=True, initial=0.0)
     scale = np.asarray((largest / 127.0).astype(np.float32))

@@ -1,4 +1,4 @@
-"""States: what a program keeps from run to run, such as a cache of keys and values."""
+"""States: values that a program keeps between runs, such as a key-value cache."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["States"]
 
 
 class States(Mapping[str, DeviceBuffer]):
-    """Buffers that live from run to run. Hand them to a second executor of the same program to share them (prefill and decode)."""
+    """Buffers that persist between runs. Pass them to another executor of the same program to share them (prefill and decode)."""
 
     def __init__(self, program: CompiledProgram, backend: Any) -> None:
         self._refs = program.states
         self._buffers = {s.name: DeviceBuffer.zeros(s.spec, backend) for s in program.states}
         self._started = False
-        self._first: _core.Fixed | None = None
+        self._first: _core.WeightBindings | None = None
         self._lock = threading.RLock()
 
     def __getitem__(self, name: str) -> DeviceBuffer:
@@ -37,7 +37,7 @@ class States(Mapping[str, DeviceBuffer]):
         return len(self._buffers)
 
     def reset(self, weights: Mapping[str, DeviceBuffer]) -> None:
-        """Back to what the program starts from: each state's ``init`` among the weight buffers, or zeros. Not while a run is in flight."""
+        """Set each state to its initial value: ``init`` among the weight buffers, or zeros. Not during a run."""
         with self._lock:
             for ref in self._refs:
                 buffer = self._buffers[ref.name]
@@ -49,27 +49,27 @@ class States(Mapping[str, DeviceBuffer]):
             self._started = True
 
     def start(self, weights: Mapping[str, DeviceBuffer]) -> None:
-        """``reset``, unless the states hold something already."""
+        """Call ``reset`` unless the states already hold values."""
         with self._lock:
             if not self._started:
                 self.reset(weights)
 
-    def take_turns(self, fixed: _core.Fixed) -> None:
-        """Runs over ``fixed`` wait for all others over these states."""
+    def take_turns(self, bindings: _core.WeightBindings) -> None:
+        """Serialize runs over ``bindings`` with all other runs over these states."""
         with self._lock:
-            self._first = self._first or fixed
-            fixed.share_turn(self._first)
+            self._first = self._first or bindings
+            bindings.share_state_lock(self._first)
 
     def write(self, name: str, array: NDArray[Any]) -> None:
-        """Set one state. Not while a run is in flight. Raises KeyError, InputError."""
+        """Set one state. Not during a run. Raises KeyError, InputError."""
         buffer = self._buffers[name]
-        made = DeviceBuffer.from_numpy(array, buffer.backend, spec=buffer.spec)
+        staged = DeviceBuffer.from_numpy(array, buffer.backend, spec=buffer.spec)
         buffer.backend.upload(
-            buffer.native_handle, made.backend.download(made.native_handle, made.size_bytes)
+            buffer.native_handle, staged.backend.download(staged.native_handle, staged.size_bytes)
         )
 
     def fit(self, program: CompiledProgram, who: str) -> None:
-        """Hold these to what ``program`` keeps: kernels trust the sizes of what they are handed. Raises InputError, which ``who`` raises."""
+        """Check that these states match those of ``program``, since kernels trust buffer sizes. Raises InputError in the name of ``who``."""
         for ref in program.states:
             got, want = self[ref.name].spec if ref.name in self else None, ref.spec
             if got is None or (got.shape, got.dtype, got.layout) != (want.shape, want.dtype, want.layout):

@@ -1,4 +1,4 @@
-"""Stream and Event: work that is queued on a device, its order, and its times. The same on every device that has streams.
+"""Stream and Event: work queued on a device, its order and its times. The same on every device with streams.
 
 fast, slow = Stream("cpu"), Stream("cpu")                 # cuda:0 likewise
 begin, end = Event("cpu"), Event("cpu")
@@ -26,7 +26,7 @@ __all__ = ["Event", "Stream"]
 
 
 class Stream:
-    """A queue of work: what is queued on one stream is done in that order, several streams run beside each other.
+    """A queue of work. Work on one stream runs in order; several streams run concurrently.
 
     device: a Device, its name, or a backend. On the host a stream is a thread; on a GPU the vendor's stream, of which ``handle`` is the
     number that other libraries know it by (``torch.cuda.ExternalStream``).
@@ -40,12 +40,12 @@ class Stream:
 
     @property
     def device(self) -> DeviceId:
-        """Where it queues work."""
+        """Return the device that the stream queues work on."""
         return self.backend.device
 
     @property
     def handle(self) -> int:
-        """Its number: the device's own on a GPU."""
+        """Return the stream's number; on a GPU it is the device's own."""
         return int(self._queue.handle)
 
     def run(
@@ -56,7 +56,7 @@ class Stream:
         weights: Weights | Mapping[str, Any] | None = None,
         out: Mapping[str, DeviceBuffer] | None = None,
     ) -> dict[str, DeviceBuffer]:
-        """Queue a run of a program and come back; outputs by name, which are written when the stream comes there. Reading one waits.
+        """Queue a run of a program and return its outputs by name. They are written when the run executes; reading one waits.
 
         Arguments as ``Executor.run``; arrays of the host must stay as they are until then. Raises InputError for an executor on
         another device.
@@ -68,29 +68,29 @@ class Stream:
                 got=f"an executor on {executor.device}",
                 do="Make the stream on that device.",
             )
-        made: dict[str, DeviceBuffer] = self._queue.run(executor, inputs, weights, out)
-        return made
+        outputs: dict[str, DeviceBuffer] = self._queue.run(executor, inputs, weights, out)
+        return outputs
 
     def record(self, event: Event | None = None) -> Event:
-        """Mark this place with an event, a new one by default."""
+        """Record an event, by default a new one, at this place of the stream."""
         event = Event(self.backend) if event is None else event
         event._record(self)
         return event
 
     def wait(self, event: Event) -> None:
-        """What is queued from now on comes after the event; one that was never recorded is no reason to wait."""
+        """Make later work wait for an event. An event that was never recorded is ignored."""
         if not event.backend.shares_memory(self.backend):
             event.synchronize()
             return
         self._queue.wait(event._mark)
 
     def synchronize(self) -> None:
-        """Return when everything queued is done. Raises RunError or what the work raised."""
+        """Wait for all queued work. Raises RunError or what the work raised."""
         self._queue.synchronize()
 
     @property
     def done(self) -> bool:
-        """Whether everything queued is done."""
+        """Return True if all queued work is done."""
         return bool(self._queue.done)
 
     def __repr__(self) -> str:
@@ -98,7 +98,7 @@ class Stream:
 
 
 class Event:
-    """A place in a stream: streams can wait for it, and two of them say how long what lies between took."""
+    """A place in a stream. Streams can wait for it; two events measure the time between them."""
 
     def __init__(self, device: Any = "cpu") -> None:
         self.backend = backend_of(device)
@@ -116,16 +116,16 @@ class Event:
         self._mark.record(stream._queue)
 
     def synchronize(self) -> None:
-        """Return when the stream came there. Raises what its work raised."""
+        """Wait until the stream reaches the event. Raises what its work raised."""
         self._mark.synchronize()
 
     @property
     def done(self) -> bool:
-        """Whether the stream came there; True for one that was never recorded."""
+        """Return True once the stream has reached the event, and for an event that was never recorded."""
         return bool(self._mark.done)
 
     def elapsed_ms(self, since: Event) -> float:
-        """Milliseconds from an earlier event to this one, both reached. Raises RunError when one is not."""
+        """Return the milliseconds since an earlier event. Raises RunError if either was not reached yet."""
         if not (self.done and since.done):
             raise RunError("event", "was not reached yet", do="Call synchronize() first.")
         return float(self._mark.since(since._mark))

@@ -1,4 +1,4 @@
-"""A program's borders in the core's words, for runs on tensors that lie on its device."""
+"""A program's inputs and outputs in DLPack terms, for runs on tensors that are on its device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _NEVER = (255, 0)  # no tensor is of this type
 def tensor_run(
     core: _core.Executor, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], backend: RuntimeBackend
 ) -> _core.TensorRun:
-    """What runs an executor on tensors; it takes none where an output's dtype has no word in DLPack, or a driver knows memory by handles of its own."""
+    """Return the core's runner for tensors. It accepts no tensors if an output's dtype has no DLPack code or the driver uses opaque
+    handles.
+    """
     by_address = backend.core_is_host or backend.stages
     if not by_address or any(dlpack_words(s.dtype) is None for s in outputs):
         inputs = ()  # then it takes no run

@@ -1,4 +1,4 @@
-"""load_weights: a model's arrays become the buffers that kernels read, once; executors share them."""
+"""load_weights: turns a model's arrays into the buffers that kernels read, once; executors share them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ..checkpoints import Source
+from ..checkpoints import WeightSource
 from ..errors import InputError
 from ..program.program import CompiledProgram, WeightRef, WeightTransformRecipe
 from ..program.recipe_check import weights_of
@@ -22,7 +22,7 @@ __all__ = ["Weights", "load_weights"]
 
 
 class Weights(Mapping[str, DeviceBuffer]):
-    """Weight buffers of a program by name, on one device. ``size_bytes``: what they take there. Never written to."""
+    """Weight buffers of a program by name, on one device. ``size_bytes``: their total size. They are read-only."""
 
     def __init__(self, program: CompiledProgram, buffers: Mapping[str, DeviceBuffer]) -> None:
         self.program = program
@@ -62,14 +62,13 @@ def load_weights(
     shared: what other programs of this model loaded from the same source (for other shapes): a buffer that one of them made by the
             same recipe of the same arrays is taken, not made again.
     check:  hold each array that a recipe reads to the digest of its elements, where the program states one (``extract_ir`` and ``ir.save_weights`` do). A
-            mapped file is not copied for it. It costs sha256: 256 MiB took 0.65 s beside 0.59 s for reading and packing them (one core of
-            a busy machine). False takes other weights of the same types, which is right for passes that looked at no element.
+            mapped file is not copied for it. It costs about as much time as reading and packing. False takes other weights of the same types, which is right for passes that looked at no element.
     Raises InputError for a weight that is missing or has another shape, dtype or elements than the model's, FormatError for a damaged file,
     ModelError for a file that is not what the program says.
     """
     backend = backend_of(device)
     arrays = _Arrays(source, program, check)
-    have = {name: (made, w[name]) for w in shared for name, made in _origins(w.program).items()}
+    have = {name: (array, w[name]) for w in shared for name, array in _origins(w.program).items()}
     buffers: dict[str, DeviceBuffer] = {}
     origins = _origins(program) if have else {}
     for recipe in program.recipes:
@@ -77,10 +76,10 @@ def load_weights(
         if held is not None and origin == origins[recipe.name] and backend.shares_memory(held.backend):
             buffers[recipe.name] = held
             continue
-        made = run_recipe(recipe, arrays)
+        array = run_recipe(recipe, arrays)
         handle = backend.allocate(recipe_bytes(recipe))
         buffer = DeviceBuffer(handle, recipe.spec, backend)
-        backend.upload(handle, flat_bytes(made))
+        backend.upload(handle, flat_bytes(array))
         buffers[recipe.name] = buffer
     return Weights(program, buffers)
 
@@ -89,21 +88,21 @@ _Origin = tuple[WeightTransformRecipe, tuple[WeightRef, ...]]
 
 
 def _origins(program: CompiledProgram) -> dict[str, _Origin]:
-    """What each weight buffer is made of: two that are equal hold the same bytes."""
+    """Return the recipe and the weights behind each buffer. Two buffers with equal origins hold the same bytes."""
     refs = {w.name: w for w in program.weights}
     return {r.name: (r, tuple(refs[n] for n in sorted(weights_of(r)))) for r in program.recipes}
 
 
 class _Arrays(Mapping[str, NDArray[Any]]):
-    """The model's arrays by name, each checked when a recipe first asks for it."""
+    """The model's arrays by name. Each is checked when a recipe first reads it."""
 
     def __init__(self, source: Any, program: CompiledProgram, check: bool) -> None:
         self._unproved = {w.name for w in program.weights if w.digest and w.data is None} if check else set()
         self._refs = {w.name: w for w in program.weights}
         self._who = f"weights of program {program.name!r}"
         read = {name for recipe in program.recipes for name in weights_of(recipe)}
-        asked = [w for w in program.weights if w.name in read]
-        self._source = Source(self._who, source, asked, program.facts.get("aliases"))
+        needed = [w for w in program.weights if w.name in read]
+        self._source = WeightSource(self._who, source, needed, program.facts.get("aliases"))
         self._from_files = source is None or self._source.folder is not None
         self._files = TensorFiles(self._source.folder or program.folder or ".")
 
@@ -118,9 +117,9 @@ class _Arrays(Mapping[str, NDArray[Any]]):
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         ref = self._refs[name]
-        given = self._source.find(ref)
-        if given is not None:
-            return self._proved(ref, self._checked(ref, host_array(given)))
+        supplied = self._source.find(ref)
+        if supplied is not None:
+            return self._proved(ref, self._checked(ref, host_array(supplied)))
         if ref.data is not None:
             return ref.array()
         if self._from_files and ref.file:
@@ -137,7 +136,7 @@ class _Arrays(Mapping[str, NDArray[Any]]):
         )
 
     def _proved(self, ref: WeightRef, array: NDArray[Any]) -> NDArray[Any]:
-        """The array, held to its digest when it is first read; row-major memory is not copied for it."""
+        """Check an array against its digest at the first read. Row-major memory is not copied."""
         if ref.name in self._unproved:
             got = element_digest(array, ref.spec.dtype)
             if got != ref.digest:

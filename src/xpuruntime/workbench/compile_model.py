@@ -11,7 +11,7 @@ from ..compiler import compile as compile_graph
 from ..compiler.demands import Demands
 from ..compiler.entrance import settled_precision, targets_of
 from ..errors import ModelError
-from ..frontends.onnx import import_onnx
+from ..frontends.onnx.importer import import_onnx
 from ..ir import Graph, open_weights, specialize
 from ..passes.trace import PassTrace, trace_passes
 from ..policies.entrances import demanded

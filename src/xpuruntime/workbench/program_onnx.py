@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
-from ..frontends.onnx_proto import dtype_table
+from ..frontends.onnx.proto import dtype_table
 from ..program.program import BufferAllocation, BufferKind, CompiledProgram, ExecutionPlan, KernelCall
 from ..store import write_atomic
 from ..types import DType, TensorSpec

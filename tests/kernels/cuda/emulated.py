@@ -156,7 +156,7 @@ def emulate(
     for i, stage in enumerate(lowered.stages):
         assert library is not None
         grid, (block, *_), shared = (stage.options[n] for n in ("grid", "block", "shared"))
-        assert shared <= target.sm.shared_bytes
+        assert shared <= target.config.smem_per_block
         written = {
             f"in{at}" for at, o in enumerate(call.inputs) if isinstance(o, Operand) and not o.is_weight
         }

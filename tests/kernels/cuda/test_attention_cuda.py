@@ -13,9 +13,9 @@ from support.native import check
 
 from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.kernels.attention_shape import AttentionShape
-from xpuruntime.kernels.cuda.attention import FlashV2, Naive
-from xpuruntime.kernels.cuda.decode import FlashDecode, decode_tile_config
+from xpuruntime.kernels.cuda.attention.decode import FlashDecode, decode_tile_config
+from xpuruntime.kernels.cuda.attention.flash import FlashV2, Naive
+from xpuruntime.kernels.spec.attention import AttentionShape
 from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 rng = np.random.default_rng(13)
@@ -115,7 +115,7 @@ def test_flash_by_products_of_a_warpgroup(
     q: Any, k: Any, dv: int, dtype: str, attrs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole programs on the stand-in for a Hopper device."""
-    monkeypatch.setattr("xpuruntime.kernels.cuda.attention.wants_hopper", lambda s, target: True)
+    monkeypatch.setattr("xpuruntime.kernels.cuda.attention.flash.wants_hopper", lambda s, target: True)
     own = getattr(ml_dtypes, dtype, dtype)
     b = GraphBuilder("attention")
     feeds = {n: rng.standard_normal(s).astype(own) for n, s in (("q", q), ("k", k), ("v", (*k[:3], dv)))}
@@ -138,13 +138,14 @@ def _kinds(queries: int, keys: int) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", list(_kinds(1, 1)))
 @pytest.mark.parametrize(("keys", "attrs"), [(528, {}), (520, {}), (512, {"softcap": 9.0})])
 def test_keys_that_no_query_of_a_block_sees_are_left_out(
     kind: str, keys: int, attrs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 520 keys a query's flags do not begin at 16 bytes: the mask is asked key by key there."""
-    monkeypatch.setattr("xpuruntime.kernels.cuda.attention.wants_hopper", lambda s, target: True)
+    monkeypatch.setattr("xpuruntime.kernels.cuda.attention.flash.wants_hopper", lambda s, target: True)
     own, queries = ml_dtypes.bfloat16, 150
     mask = np.stack([_kinds(queries, keys)[kind], _kinds(queries, keys)["noise"]])[:, None]
     b = GraphBuilder("attention")
@@ -162,7 +163,7 @@ def test_where_a_mask_is_looked_through_first() -> None:
         q = np.zeros((1, 16, 1024, 64), ml_dtypes.bfloat16)
         graph, _, known = one_node("attention", [q, q, q, mask], **attrs)
         (stage,) = FlashV2().lower(call_of(graph, known), cuda_target("cuda:sm_90")).stages
-        return "LOOKS = true" in stage.source
+        return "SCANS_MASK = true" in stage.source
 
     flags = np.ones((1024, 1024), bool)
     assert looks(flags)

@@ -15,8 +15,8 @@ from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.kernels.catalogue import offers
-from xpuruntime.kernels.cuda import libraries
-from xpuruntime.kernels.cuda.attention_cudnn import Cudnn
+from xpuruntime.kernels.cuda.attention.cudnn import Cudnn
+from xpuruntime.kernels.cuda.matmul import libraries
 from xpuruntime.kernels.kernel import NodeCall
 from xpuruntime.policies import KernelPolicy
 from xpuruntime.program.program import Binary

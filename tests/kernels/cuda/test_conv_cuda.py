@@ -12,8 +12,8 @@ from emulated import call_of, judge, one_node
 from xpuruntime.codegen.cuda import CudaTarget, cuda_target
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.kernels.cuda import libraries
-from xpuruntime.kernels.cuda.conv import Cudnn, ImplicitGemm
+from xpuruntime.kernels.cuda.conv.generated import Cudnn, ImplicitGemm
+from xpuruntime.kernels.cuda.matmul import libraries
 from xpuruntime.program.program import Binary
 
 rng = np.random.default_rng(17)
@@ -71,7 +71,7 @@ def test_epilogue_of_bias_residual_and_activation() -> None:
 
 
 def test_what_cudnn_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpuruntime.kernels.cuda.conv.absent", lambda library, package: None)
+    monkeypatch.setattr("xpuruntime.kernels.cuda.conv.generated.absent", lambda library, package: None)
     target = cuda_target("cuda:sm_90")
     operands = [array(s) for s in ((2, 16, 9, 7), (24, 16, 3, 3), (24,), (2, 24, 5, 7))]
     graph, _, known = one_node(
@@ -99,7 +99,7 @@ def test_what_cudnn_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cudnn_s_residuals_have_the_strides_of_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """A result that is stored in a concatenation has other strides than a residual that is not (dla34, nextvit, nasnet)."""
-    monkeypatch.setattr("xpuruntime.kernels.cuda.conv.absent", lambda library, package: None)
+    monkeypatch.setattr("xpuruntime.kernels.cuda.conv.generated.absent", lambda library, package: None)
     monkeypatch.setattr(
         CudaTarget,
         "assemble",
@@ -144,7 +144,7 @@ def test_a_library_that_is_absent_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
 def test_relu_in_16_bits_over_odd_channels_is_not_cudnn_s(
     channels: int, filters: int, act: str, dtype: str, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xpuruntime.kernels.cuda.conv.absent", lambda library, package: None)
+    monkeypatch.setattr("xpuruntime.kernels.cuda.conv.generated.absent", lambda library, package: None)
     operands = [array(s, dtype) for s in ((2, channels, 5, 5), (filters, channels, 1, 1), (filters,))]
     given = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}
     graph, _, known = one_node("fused_convolution", operands, "1", act=act, **given)

@@ -10,9 +10,9 @@ import pytest
 from emulated import call_of, judge, one_node
 
 from xpuruntime.codegen.cuda import cuda_target
-from xpuruntime.kernels.cuda import conv_depthwise
-from xpuruntime.kernels.cuda.conv import KERNELS
-from xpuruntime.kernels.cuda.conv_depthwise import Depthwise
+from xpuruntime.kernels.cuda.conv import depthwise as conv_depthwise
+from xpuruntime.kernels.cuda.conv.depthwise import Depthwise
+from xpuruntime.kernels.cuda.conv.generated import KERNELS
 
 rng = np.random.default_rng(23)
 TILES = [(2, 4), (1, 4), (1, 2), (1, 1)]
@@ -37,6 +37,7 @@ def run(x: Any, w: Any, *more: Any, dtype: str = "bfloat16", act: str = "", **at
     judge(Depthwise(), "fused_convolution" if act else "convolution", *operands, weights="1", **given)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_tiles_of_every_size(tile: tuple[int, int], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What NVIDIA's libraries are asked for: sizes, lines and epilogues as options; what they cannot do is a second stage of ours."""
+"""What NVIDIA's libraries are requested: sizes, lines and epilogues as options; what they cannot do is a second stage of ours."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from emulated import call_of, one_node
 
 from xpuruntime.codegen.cuda import cuda_target
-from xpuruntime.kernels.cuda import libraries
-from xpuruntime.kernels.cuda.libraries import Cublas, CublasLt
+from xpuruntime.kernels.cuda.matmul import libraries
+from xpuruntime.kernels.cuda.matmul.libraries import Cublas, CublasLt
 from xpuruntime.kernels.kernel import Lowered
 
 TARGET = cuda_target("cuda:sm_90")

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xpuruntime.codegen.cuda import cuda_target
-from xpuruntime.kernels.cuda.gemv import Gemv, GemvTileConfig, NormLinear, gemv_stage, gemv_tile_config
-from xpuruntime.kernels.cuda.matmul import TILES, Generated, tensor_stage
-from xpuruntime.kernels.cuda.product_text import matrices_of
+from xpuruntime.kernels.cuda.matmul.gemv import Gemv, GemvTileConfig, NormLinear, gemv_stage, gemv_tile_config
+from xpuruntime.kernels.cuda.matmul.generated import TILES, Generated, tensor_stage
+from xpuruntime.kernels.cuda.matmul.text import matrices_of
 from xpuruntime.kernels.kernel import Lowered
-from xpuruntime.kernels.matmul import product_of
+from xpuruntime.kernels.spec.matmul import product_of
 from xpuruntime.types import DType
 
 rng = np.random.default_rng(11)
@@ -96,11 +96,12 @@ def test_few_rows_stream_the_weight(m: int, n: int, k: int, dtype: str) -> None:
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
-    "cut", [GemvTileConfig(4, 1, 8, 2, 2, 1), GemvTileConfig(2, 5, 1, 1, 3, 1), GemvTileConfig(1, 8, 1, 1, 5), GemvTileConfig(8, 1, 4, 1), GemvTileConfig(2, 1, 1, 3, 40, 2)], ids=str
+    "config", [GemvTileConfig(4, 1, 8, 2, 2, 1), GemvTileConfig(2, 5, 1, 1, 3, 1), GemvTileConfig(1, 8, 1, 1, 5), GemvTileConfig(8, 1, 4, 1), GemvTileConfig(2, 1, 1, 3, 40, 2)], ids=str
 )  # fmt: skip
 @pytest.mark.parametrize("weights", ["1", ""], ids=["weight", "product"])
-def test_every_cut_of_a_streamed_weight_gives_the_same(cut: GemvTileConfig, weights: str) -> None:
+def test_every_cut_of_a_streamed_weight_gives_the_same(config: GemvTileConfig, weights: str) -> None:
     class Streamed:
         name = "matmul/gemv"
 
@@ -108,11 +109,12 @@ def test_every_cut_of_a_streamed_weight_gives_the_same(cut: GemvTileConfig, weig
             return Gemv().supports(call, target)
 
         def lower(self, call: Any, target: Any) -> Lowered:
-            return Lowered((gemv_stage(call, cut),))
+            return Lowered((gemv_stage(call, config),))
 
-    judge(Streamed(), "linear", array((2, 520)), array((37, 520)), shift=cut.columns == 1, weights=weights)  # type: ignore[arg-type]
+    judge(Streamed(), "linear", array((2, 520)), array((37, 520)), shift=config.columns == 1, weights=weights)  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("m", "n", "k", "dtype"), [
     (1, 64, 96, "bfloat16"), (3, 96, 65, "float32"), (8, 50, 520, "float64"), (5, 21, 1544, "bfloat16"), (16, 22, 1536, "float16"),
     (1, 4500, 264, "bfloat16"), (2, 7, 5000, "float32"),
@@ -152,15 +154,15 @@ def test_a_decoder_s_products_are_cut_so_that_memory_is_busy() -> None:
         (1536, 8960, False),
         (151936, 1536, False),
     ):
-        cut = gemv_tile_config(1, n, k, DType.BFLOAT16, gated)
-        blocks = cut.blocks(-(-n * (1 + gated) // cut.columns))
+        config = gemv_tile_config(1, n, k, DType.BFLOAT16, gated)
+        blocks = config.blocks(-(-n * (1 + gated) // config.columns))
         assert 132 <= blocks <= 9 * 132
-        assert cut.per == 1 or n > 10**5
-        assert cut.threads <= 256
-        assert (cut.split == 1) is (k == 1536)
-        each = -(-k // (256 * cut.split))
-        assert -each % cut.ahead <= 1  # hardly a turn for nothing
-        assert cut.columns * cut.ahead * 16 * cut.threads * blocks / 132 > 34 * 1024 * min(
+        assert config.items_per_group == 1 or n > 10**5
+        assert config.threads <= 256
+        assert (config.split == 1) is (k == 1536)
+        each = -(-k // (256 * config.split))
+        assert -each % config.stages <= 1  # at most one idle step
+        assert config.columns * config.stages * 16 * config.threads * blocks / 132 > 34 * 1024 * min(
             1, n * k * 2 / 132 / 50e3
         )
 
@@ -175,8 +177,8 @@ def test_loads_under_way_fit_into_the_registers_that_a_launch_allows(
     n: int, k: int, gated: bool, dtype: DType
 ) -> None:
     """Four registers a load; the rest of a thread takes 30. What does not fit is spilled, which made a token 41% slower where k is 3,072."""
-    cut = gemv_tile_config(1, n, k, dtype, gated)
-    assert 4 * cut.columns * cut.ahead + 30 <= 65536 // (cut.least * cut.threads)
+    config = gemv_tile_config(1, n, k, dtype, gated)
+    assert 4 * config.columns * config.stages + 30 <= 65536 // (config.min_blocks_per_sm * config.threads)
 
 
 def test_what_is_refused_has_a_reason() -> None:

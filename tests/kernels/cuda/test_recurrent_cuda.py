@@ -9,7 +9,7 @@ import pytest
 from support.native import check
 
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.kernels.cuda.recurrent import recurrent_tile_config
+from xpuruntime.kernels.cuda.rnn import recurrent_tile_config
 from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -61,6 +61,7 @@ def layer(
     check(b.build(), feeds, weights=weights, target=cuda_host(), tolerance=limit)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", GATES)
 def test_a_layer(op: str, form: str) -> None:

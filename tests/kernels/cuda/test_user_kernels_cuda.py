@@ -127,13 +127,11 @@ def test_other_mistakes_are_said() -> None:
     )
     assert said.endswith('Write: extern "C" __global__ void rows(const float *in0, float *out0)')
     assert "has no function 'lines'" in refused(entry="lines")
-    assert "2048 threads a block, and a block has at most 1024" in refused(
-        launch=lambda call: xrt.Launch(5, 2048)
-    )
+    assert "2048 threads per block; the maximum is 1024" in refused(launch=lambda call: xrt.Launch(5, 2048))
     wide = ROWS.replace("float most =", "float a[120];\n#pragma unroll\nfor (int i = 0; i < 120; ++i) a[i] = x[i * 97 + threadIdx.x];\n__syncthreads();\n"
         "#pragma unroll\nfor (int i = 0; i < 120; ++i) y[i * 97 + threadIdx.x] = a[119 - i];\nfloat most =")  # fmt: skip
     said = refused(source=wide, launch=lambda call: xrt.Launch(5, 1024))
-    assert "registers a thread" in said
+    assert "registers per thread" in said
     assert "__launch_bounds__(1024)" in said
     assert "sizes are one to three positive numbers, got (0, 1)" in refused(
         launch=lambda call: xrt.Launch((0, 1))

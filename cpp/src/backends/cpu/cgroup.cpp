@@ -1,4 +1,4 @@
-// cpu/cgroup.cpp: reading limits of control groups (Linux, Documentation/admin-guide/cgroup-v{1,2}).
+// cpu/cgroup.cpp: limits of control groups (Linux, Documentation/admin-guide/cgroup-v{1,2}).
 #include "backends/cpu/cgroup.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace xpurt {
 namespace {
 
-// Version 1 writes "no limit" as the largest page-aligned 64-bit number; nothing real comes near 2^60.
+// Version 1 writes "no limit" as the largest page-aligned 64-bit number; no real limit is near 2^60.
 constexpr int64_t no_limit = int64_t{1} << 60;
 
 bool listed(const std::string& commas, const std::string& word) {
@@ -19,11 +19,11 @@ bool listed(const std::string& commas, const std::string& word) {
 }
 
 struct Hierarchy {
-    std::string mount{};  // folder where the hierarchy is mounted; "" = it is not
+    std::string mount{};  // mount point of the hierarchy; "" if it is not mounted
     std::string group{};  // this process's group below it, "/a/b" or ""
 };
 
-// `controller` "" is version 2's single hierarchy.
+// Find the hierarchy of a controller; "" names version 2's single hierarchy.
 Hierarchy find(const std::string& root, const std::string& controller) {
     std::string path;
     for (const std::string& line : split(read_text(root + "/proc/self/cgroup"), '\n')) {
@@ -43,7 +43,7 @@ Hierarchy find(const std::string& root, const std::string& controller) {
         if (left.size() < 5 || right.size() < 3) continue;
         if (right[0] != (controller.empty() ? "cgroup2" : "cgroup")) continue;
         if (!controller.empty() && !listed(right[2], controller)) continue;
-        // A container often sees its own group as the top of the mount.
+        // A container may see its own group as the root of the mount.
         const std::string& top = left[3];
         std::string group = path;
         if (top != "/") group = starts_with(path, top) ? path.substr(top.size()) : "";
@@ -53,7 +53,7 @@ Hierarchy find(const std::string& root, const std::string& controller) {
     return {};
 }
 
-// Calls `visit` with every folder from the process's group up to the mount.
+// Call `visit` with every directory from the process's group up to the mount point.
 void upwards(const std::string& root, const Hierarchy& where,
              const std::function<void(const std::string&)>& visit) {
     if (where.mount.empty()) return;

@@ -1,4 +1,4 @@
-// cpu/cgroup.h: the limits that a container or service manager puts on this process.
+// cpu/cgroup.h: limits that a container or service manager sets for this process.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ struct CgroupLimits {
     int64_t memory_bytes = 0;  // 0 = no limit
 };
 
-// Versions 1 and 2 and the hybrid of both. The tightest limit on the way from this process's group to the
-// top holds. `root` is put before every path read, so that tests can bring their own tree.
+// Read the limits of cgroup version 1, version 2 or a hybrid. The tightest limit between this process's group
+// and the root applies. `root` is prepended to every path, so that tests can provide a tree of files.
 CgroupLimits cgroup_limits(const std::string& root = "");
 
 }  // namespace xpurt

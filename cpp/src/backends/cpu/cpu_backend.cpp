@@ -1,10 +1,10 @@
-// cpu/cpu_backend.cpp: kernels as function calls, their tasks spread over the thread pool.
+// cpu/cpu_backend.cpp: kernels as function calls, with their tasks spread over the thread pool.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
 
-#include "runtime/wrong_kernel.h"
+#include "runtime/fault_injection.h"
 #include "xpurt/backend.h"
 #include "xpurt/memory.h"
 #include "xpurt/thread_pool.h"
@@ -12,7 +12,7 @@
 namespace xpurt {
 namespace {
 
-struct CpuKernel final : Prepared {
+struct CpuKernel final : PreparedKernel {
     KernelFunction function = nullptr;
     std::unique_ptr<LibraryKernel> library;
     std::shared_ptr<const Module> module;  // keeps the code mapped
@@ -21,7 +21,7 @@ struct CpuKernel final : Prepared {
 };
 
 struct CpuRecording final : Recording {
-    struct Call {
+    struct CpuCall {
         KernelFunction function;
         const LibraryKernel* library;
         const void* params;
@@ -29,58 +29,59 @@ struct CpuRecording final : Recording {
         int parts;
         bool chunked;
         size_t first_arg;
-        const KernelCall* named;
+        const KernelCall* call;
     };
-    std::vector<Call> calls;
+    std::vector<CpuCall> calls;
     bool parallel = false;
 };
 
-// A part's share of the tasks: it begins with its own, and whoever is done helps the others. A core that is
-// taken away in the middle of a kernel then costs a chunk, not half of the kernel.
-struct alignas(64) Share {
+// The tasks of one part. Each part starts with its own range and then takes chunks of the others, so that a
+// core that is preempted in the middle of a kernel delays the run by a chunk only.
+struct alignas(64) TaskRange {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
 };
 
-constexpr int64_t chunks_per_share = 4;
+constexpr int64_t chunks_per_part = 4;
 
-// One call in flight, as the threads see it. `shares`: one per part; null for calls too small to be chunked.
-struct Work {
-    const CpuRecording::Call& call;
+// One call in flight, shared by its threads. `ranges` has one entry per part; it is null for calls that are
+// too small for chunks.
+struct ParallelCall {
+    const CpuRecording::CpuCall& call;
     void* const* args;
-    const Bindings& bindings;
+    const Submission& submission;
     int parts;
-    Share* shares = nullptr;
+    TaskRange* ranges = nullptr;
 
     int64_t first(int part) const noexcept { return call.tasks * part / parts; }
 };
 
 void compute(void* context, int part) {
-    const Work& work = *static_cast<const Work*>(context);
-    char* const scratch =
-        static_cast<char*>(work.bindings.scratch) + static_cast<size_t>(part) * work.bindings.scratch_stride;
+    const ParallelCall& work = *static_cast<const ParallelCall*>(context);
+    char* const scratch = static_cast<char*>(work.submission.scratch) +
+                          static_cast<size_t>(part) * work.submission.scratch_stride;
     const auto tasks = [&](int64_t begin, int64_t end) {
         work.call.function(work.args, work.call.params, begin, end, scratch);
     };
-    if (work.shares == nullptr) return tasks(work.first(part), work.first(part + 1));
-    const int64_t chunk = std::max<int64_t>(work.call.tasks / (work.parts * chunks_per_share), 1);
+    if (work.ranges == nullptr) return tasks(work.first(part), work.first(part + 1));
+    const int64_t chunk = std::max<int64_t>(work.call.tasks / (work.parts * chunks_per_part), 1);
     for (int i = 0; i < work.parts; ++i) {
-        Share& share = work.shares[(part + i) % work.parts];
-        for (int64_t begin; (begin = share.next.fetch_add(chunk, std::memory_order_relaxed)) < share.end;)
-            tasks(begin, std::min(begin + chunk, share.end));
+        TaskRange& range = work.ranges[(part + i) % work.parts];
+        for (int64_t begin; (begin = range.next.fetch_add(chunk, std::memory_order_relaxed)) < range.end;)
+            tasks(begin, std::min(begin + chunk, range.end));
     }
 }
 
 class CpuBackend final : public Backend {
   public:
     explicit CpuBackend(int threads)
-        : pool_(ThreadPool::shared(threads)), shares_(new Share[static_cast<size_t>(pool_->threads())]) {}
+        : pool_(ThreadPool::shared(threads)), ranges_(new TaskRange[static_cast<size_t>(pool_->threads())]) {}
     const char* name() const noexcept override { return "cpu"; }
     int threads() const noexcept override { return pool_->threads(); }
 
     Result<Memory> allocate(size_t bytes) override {
         if (void* const block = MemoryPool::host().allocate(bytes)) return block;
-        return Status{Code::no_memory, "no " + std::to_string(bytes) + " bytes of memory", ""};
+        return Status{Code::no_memory, "cannot allocate " + std::to_string(bytes) + " bytes of memory", ""};
     }
     void release(Memory memory) noexcept override { MemoryPool::host().release(memory); }
     Status copy(Memory to, size_t to_offset, Memory from, size_t from_offset, size_t bytes,
@@ -90,18 +91,17 @@ class CpuBackend final : public Backend {
         return {};
     }
 
-    Result<std::unique_ptr<Prepared>> prepare(const KernelCall& call,
-                                              const std::shared_ptr<const Module>& module) override {
+    Result<std::unique_ptr<PreparedKernel>> prepare(const KernelCall& call,
+                                                    const std::shared_ptr<const Module>& module) override {
         auto kernel = std::make_unique<CpuKernel>();
         if (!call.library.empty()) {
             KernelLibrary* const library = find_kernel_library(call.library);
             if (library == nullptr)
                 return Status{Code::not_found, "kernel " + call.kernel + " needs the library " + call.library,
                               "Install it, or compile with a policy that forbids the kernel."};
-            auto made = library->prepare(call, threads());
-            if (!made.status.ok()) return made.status;
-            kernel->library = std::move(made.value);
-            return finished(std::move(kernel), call);
+            XPURT_ASSIGN_OR_RETURN(auto library_kernel, library->prepare(call, threads()));
+            kernel->library = std::move(library_kernel);
+            return with_fault(std::move(kernel), call);
         }
         kernel->module = module;
         void* const address = module ? module->symbol(call.symbol.c_str()) : nullptr;
@@ -109,7 +109,7 @@ class CpuBackend final : public Backend {
             return Status{Code::symbol_missing, "the program's object code has no " + call.symbol,
                           "Compile the model again."};
         kernel->function = reinterpret_cast<KernelFunction>(address);
-        return finished(std::move(kernel), call);
+        return with_fault(std::move(kernel), call);
     }
 
     Result<std::unique_ptr<Recording>> record(const std::vector<RecordedCall>& calls) override {
@@ -119,8 +119,8 @@ class CpuBackend final : public Backend {
             const KernelCall& call = *item.call;
             const int64_t worthwhile = std::max<int64_t>(call.tasks / call.grain, 1);
             const int parts = kernel.library ? 1 : static_cast<int>(std::min<int64_t>(worthwhile, threads()));
-            // What is worth several threads' while several times over is worth the chunks' few atomics.
-            const bool chunked = parts > 1 && worthwhile >= chunks_per_share * parts;
+            // Chunks cost a few atomic operations, which pay off if every part has several grains of work.
+            const bool chunked = parts > 1 && worthwhile >= chunks_per_part * parts;
             recording->calls.push_back({kernel.function, kernel.library.get(), call.params.data(), call.tasks,
                                         parts, chunked, item.first_arg, &call});
             recording->parallel |= parts > 1;
@@ -128,29 +128,29 @@ class CpuBackend final : public Backend {
         return std::unique_ptr<Recording>(std::move(recording));
     }
 
-    Status submit(const Recording& recording, const Bindings& bindings) override {
+    Status submit(const Recording& recording, const Submission& submission) override {
         const auto& list = static_cast<const CpuRecording&>(recording);
-        // Another run has the workers: this one goes on alone, rather than wait for all of the other's
+        // If another run has the workers, compute on this thread instead of waiting for all of that run's
         // kernels.
-        const Team team(*pool_, list.parallel);
+        const PoolLock team(*pool_, list.parallel);
         int64_t position = 0;
         const bool ranges = nvtx_calls();
-        for (const CpuRecording::Call& call : list.calls) {
-            if (bindings.cancelled_by_now()) return {Code::cancelled, "the run was cancelled", ""};
-            const NvtxRange range(ranges, ranges ? text_of(*call.named) : std::string());
-            if (bindings.times == nullptr && bindings.ring == nullptr) {
-                if (Status status = dispatch(call, bindings, team.mine); !status.ok()) return status;
+        for (const CpuRecording::CpuCall& call : list.calls) {
+            if (submission.is_cancelled()) return {Code::cancelled, "the run was cancelled", ""};
+            const NvtxRange range(ranges, ranges ? text_of(*call.call) : std::string());
+            if (submission.times == nullptr && submission.ring == nullptr) {
+                XPURT_TRY(dispatch(call, submission, team.acquired));
                 continue;
             }
             const int64_t start = now_ns();
-            Status status = dispatch(call, bindings, team.mine);
+            Status status = dispatch(call, submission, team.acquired);
             const int64_t duration = now_ns() - start;
             if (!status.ok()) return status;
-            if (bindings.times != nullptr) bindings.times[position] = duration;
-            if (bindings.ring != nullptr) {
-                const int64_t step = bindings.first_call + position;
-                bindings.ring->record({start, duration, step, call.tasks, bindings.names[step], thread_id(),
-                                       EventKind::complete, 0});
+            if (submission.times != nullptr) submission.times[position] = duration;
+            if (submission.ring != nullptr) {
+                const int64_t step = submission.first_call + position;
+                submission.ring->record({start, duration, step, call.tasks, submission.names[step],
+                                         thread_id(), EventKind::complete, 0});
             }
             ++position;
         }
@@ -160,63 +160,65 @@ class CpuBackend final : public Backend {
     Status synchronize(RunState*) override { return {}; }
 
   private:
-    static std::unique_ptr<Prepared> finished(std::unique_ptr<CpuKernel> kernel, const KernelCall& call) {
-        if (const Fault fault = fault_of(call); fault != Fault::none)
-            kernel->library = made_wrong(fault, call, kernel->function, std::move(kernel->library));
+    static std::unique_ptr<PreparedKernel> with_fault(std::unique_ptr<CpuKernel> kernel,
+                                                      const KernelCall& call) {
+        if (const Fault fault = fault_for(call); fault != Fault::none)
+            kernel->library = inject_fault(fault, call, kernel->function, std::move(kernel->library));
         return kernel;
     }
 
-    struct Team {
+    struct PoolLock {
         ThreadPool& pool;
-        const bool mine;
-        Team(ThreadPool& which, bool wanted) : pool(which), mine(wanted && pool.try_acquire()) {}
-        ~Team() {
-            if (mine) pool.release();
+        const bool acquired;
+        PoolLock(ThreadPool& which, bool wants) : pool(which), acquired(wants && pool.try_acquire()) {}
+        ~PoolLock() {
+            if (acquired) pool.release();
         }
     };
 
-    Status dispatch(const CpuRecording::Call& call, const Bindings& bindings, bool team) {
+    Status dispatch(const CpuRecording::CpuCall& call, const Submission& submission, bool team) {
         if (call.tasks == 0) return {};
-        void* const* const args = bindings.args + call.first_arg;
-        if (call.library != nullptr) return call.library->execute(args, bindings.scratch);
-        Work work{call, args, bindings, team ? call.parts : 1};
+        void* const* const args = submission.args + call.first_arg;
+        if (call.library != nullptr) return call.library->execute(args, submission.scratch);
+        ParallelCall work{call, args, submission, team ? call.parts : 1};
         if (work.parts > 1) {
-            if (call.chunked) deal(work);
+            if (call.chunked) split_tasks(work);
             pool_->run(work.parts, compute, &work);
         } else
-            call.function(args, call.params, 0, call.tasks, bindings.scratch);
-        return call.named->scratch_bytes > 0 ? complaint(*call.named, bindings, work.parts) : Status{};
+            call.function(args, call.params, 0, call.tasks, submission.scratch);
+        return call.call->scratch_bytes > 0 ? take_kernel_status(*call.call, submission, work.parts)
+                                            : Status{};
     }
 
-    // Only the run that has the pool comes here, so the shares are its own.
-    void deal(Work& work) const noexcept {
-        work.shares = shares_.get();
+    // Called by the run that has acquired the pool, so ranges_ is not shared.
+    void split_tasks(ParallelCall& work) const noexcept {
+        work.ranges = ranges_.get();
         for (int part = 0; part < work.parts; ++part) {
-            work.shares[part].next.store(work.first(part), std::memory_order_relaxed);
-            work.shares[part].end = work.first(part + 1);
+            work.ranges[part].next.store(work.first(part), std::memory_order_relaxed);
+            work.ranges[part].end = work.first(part + 1);
         }
     }
 
-    // What a kernel left in the status of a thread; the status is cleared for the next run.
-    static Status complaint(const KernelCall& call, const Bindings& bindings, int parts) {
+    // Return the error that a kernel left in the status of a thread, and clear it for the next run.
+    static Status take_kernel_status(const KernelCall& call, const Submission& submission, int parts) {
         for (int part = 0; part < parts; ++part) {
             auto* const status =
-                reinterpret_cast<KernelStatus*>(static_cast<char*>(bindings.scratch) +
-                                                static_cast<size_t>(part) * bindings.scratch_stride) -
+                reinterpret_cast<KernelStatus*>(static_cast<char*>(submission.scratch) +
+                                                static_cast<size_t>(part) * submission.scratch_stride) -
                 1;
             if (status->kind == KernelStatus::fine) continue;
-            const KernelStatus found = *status;
+            const KernelStatus status_copy = *status;
             for (int other = part; other < parts; ++other)
-                *(reinterpret_cast<KernelStatus*>(static_cast<char*>(bindings.scratch) +
-                                                  static_cast<size_t>(other) * bindings.scratch_stride) -
+                *(reinterpret_cast<KernelStatus*>(static_cast<char*>(submission.scratch) +
+                                                  static_cast<size_t>(other) * submission.scratch_stride) -
                   1) = {};
-            return status_of(found, text_of(call));
+            return status_of(status_copy, text_of(call));
         }
         return {};
     }
 
     const std::shared_ptr<ThreadPool> pool_;
-    const std::unique_ptr<Share[]> shares_;
+    const std::unique_ptr<TaskRange[]> ranges_;
 };
 
 }  // namespace

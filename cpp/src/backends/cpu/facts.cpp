@@ -1,4 +1,4 @@
-// cpu/facts.cpp: everything about the host processor in one value.
+// cpu/facts.cpp: all facts about the host processor.
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -29,11 +29,12 @@ CpuFacts cpu_facts() {
     facts.affinity_cores = affinity_cores();
     facts.quota_cores = limits.cpu_cores;
     facts.usable_cores = facts.affinity_cores;
-    // Whole cores only: a thread more than the quota carries makes every thread wait its turn.
+    // Round the quota down: one thread more than the quota allows would throttle all of them.
     if (limits.cpu_cores > 0)
         facts.usable_cores = std::max(1, std::min(facts.usable_cores, static_cast<int>(limits.cpu_cores)));
 
-    facts.memory_bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+    const int64_t pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);  // -1: unknown
+    facts.memory_bytes = pages > 0 && page_bytes > 0 ? pages * page_bytes : 0;
     facts.memory_limit_bytes = limits.memory_bytes;
     return facts;
 }

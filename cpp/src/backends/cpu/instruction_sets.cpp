@@ -28,8 +28,8 @@ namespace {
 
 enum Register { eax, ebx, ecx, edx };
 
-// Register states that the operating system must save for a flag to be usable (bits of XCR0).
-// Intel SDM volume 1, 13.3.
+// Register states (bits of XCR0) that the operating system must save for a flag to be usable. Intel SDM
+// volume 1, 13.3.
 constexpr uint64_t none = 0, ymm = 0x6, zmm = 0xe6, tile = 0x60000;
 
 struct Flag {
@@ -38,11 +38,11 @@ struct Flag {
     Register where;
     int bit;
     uint64_t state;
-    int level;  // the first level that asks for it (see level_names); 0 = none
+    int level;  // the first level that requires the flag (see level_names); 0 = none
 };
 
-// The x86-64 levels of the System V psABI ("micro-architecture levels") are 2 to 4; 5 and 6 are those of
-// codegen/isa.py with more than AVX-512.
+// Levels 2 to 4 are those of the System V psABI ("micro-architecture levels"). Levels 5 and 6 are those of
+// codegen/isa.py beyond AVX-512.
 constexpr struct {
     std::string_view name;
     int level;
@@ -75,8 +75,7 @@ constexpr Flag flag_table[] = {
     {"avx512vnni", 7, 0, ecx, 11, zmm, 0},
     {"avx512bf16", 7, 1, eax, 5, zmm, 5},
     {"avx512fp16", 7, 0, edx, 23, zmm, 0},
-    // A process must also ask the kernel for the tile data (arch_prctl ARCH_REQ_XCOMP_PERM) before it uses
-    // them.
+    // A process must also request permission for the tile data (arch_prctl ARCH_REQ_XCOMP_PERM).
     {"amx-tile", 7, 0, edx, 24, tile, 6},
     {"amx-bf16", 7, 0, edx, 22, tile, 6},
     {"amx-int8", 7, 0, edx, 25, tile, 0},
@@ -87,7 +86,7 @@ uint64_t enabled_states() {
     constexpr unsigned osxsave = 1u << 27;
     if ((cpuid(1).ecx & osxsave) == 0) return 0;
     uint32_t low = 0, high = 0;
-    // The instruction itself rather than its intrinsic, which would ask for -mxsave.
+    // Inline assembly: the intrinsic would require -mxsave.
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (static_cast<uint64_t>(high) << 32) | low;
 }
@@ -98,14 +97,14 @@ bool present(const Flag& flag, uint64_t states) {
     return (by_register[flag.where] >> flag.bit & 1u) != 0 && (states & flag.state) == flag.state;
 }
 
-// XPU_TEST_LEVEL lowers what is detected, so that the tests can run as on an older processor. A name that is
-// no level hides every flag.
+// XPU_TEST_LEVEL lowers the detected level, so that tests can run as on an older processor. An unknown level
+// hides every flag.
 bool masked(const Flag& flag) {
     const char* const name = std::getenv("XPU_TEST_LEVEL");
     if (name == nullptr || *name == '\0') return false;
     int highest = 0;
-    for (const auto& known : level_names)
-        if (known.name == name) highest = known.level;
+    for (const auto& entry : level_names)
+        if (entry.name == name) highest = entry.level;
     return flag.level == 0 || flag.level > highest;
 }
 
@@ -134,7 +133,7 @@ InstructionSets instruction_sets() {
     sets.vendor = text_of({first.ebx, first.edx, first.ecx});
     sets.model = brand();
     const uint64_t states = enabled_states();
-    int level = 4;  // lowered by every missing flag that a level asks for
+    int level = 4;  // lowered by each missing flag that a level requires
     for (const Flag& flag : flag_table) {
         if (present(flag, states) && !masked(flag))
             sets.flags.emplace_back(flag.name);
@@ -161,7 +160,7 @@ constexpr Flag flag_table[] = {
     {"sve2", AT_HWCAP2, 1}, {"i8mm", AT_HWCAP2, 13},   {"bf16", AT_HWCAP2, 14},   {"sme", AT_HWCAP2, 23},
 };
 
-// Arm's list of implementer codes (MIDR_EL1), those that make server and workstation parts.
+// Arm's implementer codes (MIDR_EL1) of server and workstation processors.
 constexpr struct {
     const char *code, *name;
 } implementers[] = {{"0x41", "Arm"},      {"0x46", "Fujitsu"}, {"0x48", "HiSilicon"}, {"0x4e", "NVIDIA"},
@@ -174,8 +173,8 @@ InstructionSets instruction_sets() {
     const std::string cpuinfo = read_text("/proc/cpuinfo");
     const std::string code = field(cpuinfo, "CPU implementer");
     sets.vendor = code;
-    for (const auto& known : implementers)
-        if (code == known.code) sets.vendor = known.name;
+    for (const auto& entry : implementers)
+        if (code == entry.code) sets.vendor = entry.name;
     const std::string part = field(cpuinfo, "CPU part");
     if (!part.empty()) sets.model = sets.vendor + " part " + part;
     for (const Flag& flag : flag_table)

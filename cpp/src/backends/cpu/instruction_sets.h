@@ -1,4 +1,4 @@
-// cpu/instruction_sets.h: what the processor can execute, by its own word.
+// cpu/instruction_sets.h: the instruction sets that the processor reports.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// cpu/module.cpp: object code from bytes to addresses, and what a machine must have for it.
+// cpu/module.cpp: loading object code, and checking a machine's features against its requirements.
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -13,6 +13,7 @@
 
 #include "backends/cpu/instruction_sets.h"
 #include "base/elf.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "xpurt/kernel.h"
 
@@ -29,13 +30,18 @@ constexpr uint16_t machine = EM_NONE;
 
 std::string reason() { return std::strerror(errno); }
 
+// Close a file where no caller can receive the failure.
+void close_file(int file) noexcept {
+    if (close(file) != 0) log_failure({Code::call_failed, "close: " + reason(), ""});
+}
+
 class LoadedModule final : public Module {
   public:
     LoadedModule(void* handle, int file, const char* mapped_by)
         : handle_(handle), file_(file), mapped_by_(mapped_by) {}
     ~LoadedModule() override {
-        dlclose(handle_);
-        if (file_ >= 0) close(file_);
+        if (dlclose(handle_) != 0) log_failure({Code::call_failed, std::string("dlclose: ") + dlerror(), ""});
+        if (file_ >= 0) close_file(file_);
     }
     LoadedModule(const LoadedModule&) = delete;
     LoadedModule& operator=(const LoadedModule&) = delete;
@@ -44,8 +50,8 @@ class LoadedModule final : public Module {
 
   private:
     void* const handle_;
-    // The loader knows objects by name: as long as ours is loaded, its /proc/self/fd/N must not come to name
-    // another.
+    // Kept open while the object is mapped: the loader identifies objects by name, so /proc/self/fd/N must
+    // not be reused for another object.
     const int file_;
     const char* const mapped_by_;
 };
@@ -64,10 +70,10 @@ Status write_all(int file, const char* bytes, size_t size) {
 Result<std::shared_ptr<const Module>> map(const std::string& path, int file, const char* mapped_by) {
     void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) {
-        const char* const why = dlerror();
+        const char* const error = dlerror();
         return Status{
-            Code::unreadable, std::string("the loader refused object code: ") + (why ? why : ""),
-            "Compile the model again; a system that forbids mapping executable memory cannot run it."};
+            Code::unreadable, std::string("the loader rejected the object code: ") + (error ? error : ""),
+            "Compile the model again. A system that forbids mapping executable memory cannot run it."};
     }
     return std::shared_ptr<const Module>(std::make_shared<LoadedModule>(handle, file, mapped_by));
 }
@@ -76,34 +82,36 @@ Result<std::shared_ptr<const Module>> from_memfd(const char* bytes, size_t size)
 #if defined(SYS_memfd_create)
     constexpr unsigned close_on_exec = 1;  // MFD_CLOEXEC
     const int file = static_cast<int>(syscall(SYS_memfd_create, "xpuruntime", close_on_exec));
-    if (file < 0) return Status{Code::unreadable, "no anonymous file: " + reason(), ""};
+    if (file < 0) return Status{Code::unreadable, "cannot create an anonymous file: " + reason(), ""};
     if (Status status = write_all(file, bytes, size); !status.ok()) {
-        close(file);
+        close_file(file);
         return status;
     }
     auto module = map("/proc/self/fd/" + std::to_string(file), file, "memfd");
-    if (!module.status.ok()) close(file);
+    if (!module.status.ok()) close_file(file);
     return module;
 #else
     (void)bytes, (void)size;
-    return Status{Code::unreadable, "this system has no anonymous files", ""};
+    return Status{Code::unreadable, "this system does not support anonymous files", ""};
 #endif
 }
 
 Result<std::shared_ptr<const Module>> from_file(const char* bytes, size_t size) {
     std::string path = "/tmp/xpuruntime-XXXXXX";
-    const int file = mkostemp(path.data(), O_CLOEXEC);  // readable and writable by its owner alone
-    if (file < 0) return Status{Code::unreadable, "no temporary file in /tmp: " + reason(), ""};
+    const int file = mkostemp(path.data(), O_CLOEXEC);  // readable and writable by its owner only
+    if (file < 0) return Status{Code::unreadable, "cannot create a temporary file in /tmp: " + reason(), ""};
     Status status = write_all(file, bytes, size);
-    close(file);
+    if (close(file) != 0 && status.ok())
+        status = {Code::unreadable, "object code could not be written: " + reason(), ""};
     Result<std::shared_ptr<const Module>> module = status;
     if (status.ok()) module = map(path, -1, "file");
-    unlink(path.c_str());
+    if (unlink(path.c_str()) != 0)
+        log_failure({Code::call_failed, "the temporary file " + path + " stays: " + reason(), ""});
     return module;
 }
 
 #if defined(__x86_64__) && defined(__linux__)
-// Linux, Documentation/arch/x86/xstate.rst: tile data is off until a process asks.
+// Linux, Documentation/arch/x86/xstate.rst: tile data is disabled until a process requests it.
 bool tiles_granted() {
     constexpr int request_permission = 0x1023, tile_data = 18;
     return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
@@ -121,7 +129,7 @@ bool library_present(const std::string& text) {
     if (have.empty()) return false;
     if (sign == std::string::npos) return true;
     const char *a = have.c_str(), *b = text.c_str() + sign + 2;
-    while (*b != '\0') {  // numbers between dots; a missing one is 0
+    while (*b != '\0') {  // compare numbers between dots; a missing number is 0
         char *end_a = nullptr, *end_b = nullptr;
         const long left = std::strtol(a, &end_a, 10), right = std::strtol(b, &end_b, 10);
         if (left != right) return left > right;
@@ -139,7 +147,7 @@ Result<std::shared_ptr<const Module>> load_module(const void* bytes, size_t size
     if (size >= sizeof header) std::memcpy(&header, bytes, sizeof header);
     if (size < sizeof header || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
         header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_type != ET_DYN)
-        return Status{Code::invalid, "object code is no 64-bit ELF shared object",
+        return Status{Code::invalid, "object code is not a 64-bit ELF shared object",
                       "Compile the model again."};
     if (header.e_machine != machine)
         return Status{Code::unsupported,
@@ -147,7 +155,7 @@ Result<std::shared_ptr<const Module>> load_module(const void* bytes, size_t size
                           std::to_string(machine),
                       "Compile the model for this architecture."};
     if (const std::string damage = elf_damage(bytes, size); !damage.empty())
-        return Status{Code::invalid, "object code is not whole: " + damage, "Compile the model again."};
+        return Status{Code::invalid, "object code is damaged: " + damage, "Compile the model again."};
     const auto* const text = static_cast<const char*>(bytes);
     if (how == MapBy::file) return from_file(text, size);
     auto module = from_memfd(text, size);

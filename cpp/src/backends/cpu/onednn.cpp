@@ -1,4 +1,4 @@
-// cpu/onednn.cpp: oneDNN as a library of kernels: found and opened once, its table filled at the first use.
+// cpu/onednn.cpp: oneDNN as a kernel library, opened and looked up on first use.
 #include "backends/cpu/onednn.h"
 
 #include <mutex>
@@ -24,45 +24,45 @@ LibrarySpec library_spec() {
     };
 }
 
-class OneDnn final : public KernelLibrary {
+class OneDnnLibrary final : public KernelLibrary {
   public:
     std::string version() const override {
-        const dnnl::Functions* const f = functions(nullptr);
+        const dnnl::OneDnnApi* const f = api(nullptr);
         if (f == nullptr) return "";
-        const dnnl::Version& v = *f->dnnl_version();
+        const dnnl::OneDnnVersion& v = *f->dnnl_version();
         return std::to_string(v.major) + "." + std::to_string(v.minor) + "." + std::to_string(v.patch);
     }
 
     Result<std::unique_ptr<LibraryKernel>> prepare(const KernelCall& call, int threads) override {
-        Status why;
-        const dnnl::Functions* const f = functions(&why);
-        if (f == nullptr) return why;
+        Status reason;
+        const dnnl::OneDnnApi* const f = api(&reason);
+        if (f == nullptr) return reason;
         return make_onednn_kernel(*f, call, threads);
     }
 
   private:
-    // The table, filled at the first use that finds the library.
-    static const dnnl::Functions* functions(Status* why) {
+    // The function table, filled by the first call that finds the library.
+    static const dnnl::OneDnnApi* api(Status* reason) {
         static std::mutex mutex;
-        static dnnl::Functions* filled = nullptr;  // never freed: kernels may outlive every static object
+        static dnnl::OneDnnApi* loaded = nullptr;  // never freed: kernels may outlive every static object
         const std::lock_guard<std::mutex> lock(mutex);
-        if (filled != nullptr) return filled;
+        if (loaded != nullptr) return loaded;
         Library& library = onednn_library();
         Status status = library.open({});
         if (status.ok()) {
-            auto* const made = new dnnl::Functions;
+            auto* const api = new dnnl::OneDnnApi;
             size_t index = 0;
-#define XPURT_FILL(name, ...) made->name = reinterpret_cast<decltype(made->name)>(library.address(index++));
+#define XPURT_FILL(name, ...) api->name = reinterpret_cast<decltype(api->name)>(library.address(index++));
             XPURT_DNNL_FUNCTIONS(XPURT_FILL)
 #undef XPURT_FILL
-            if (made->dnnl_engine_create(&made->engine, dnnl::cpu, 0) == dnnl::success) {
-                filled = made;
-                return filled;
+            if (api->dnnl_engine_create(&api->engine, dnnl::cpu, 0) == dnnl::success) {
+                loaded = api;
+                return loaded;
             }
-            delete made;
-            status = {Code::call_failed, "oneDNN could not make its engine", ""};
+            delete api;
+            status = {Code::call_failed, "oneDNN could not create its engine", ""};
         }
-        if (why != nullptr) *why = status;
+        if (reason != nullptr) *reason = status;
         return nullptr;
     }
 };
@@ -74,6 +74,6 @@ Library& onednn_library() {
     return library;
 }
 
-std::unique_ptr<KernelLibrary> make_onednn() { return std::make_unique<OneDnn>(); }
+std::unique_ptr<KernelLibrary> make_onednn() { return std::make_unique<OneDnnLibrary>(); }
 
 }  // namespace xpurt

@@ -1,4 +1,4 @@
-// cpu/onednn.h: oneDNN as a library of kernels. Its C API stands in onednn_api.h, calls in onednn_kernel.h.
+// cpu/onednn.h: oneDNN as a kernel library. onednn_api.h declares its C API, onednn_kernel.h its calls.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace xpurt {
 
-// Kernels of onednn_library(), which is opened by whoever knows where it lies (see Search), else by the
+// The kernels of onednn_library(). It is opened by a caller that knows its path (see Search), else by the
 // loader's own search.
 std::unique_ptr<KernelLibrary> make_onednn();
 

@@ -1,17 +1,17 @@
-// cpu/onednn_api.h: oneDNN 3's C API: the values and functions that are used, and what must be given back.
+// cpu/onednn_api.h: the part of oneDNN 3's C API that the core uses, declared without its headers.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
-#include <utility>
+
+#include "base/owned_handle.h"
 
 namespace xpurt::dnnl {
 
-// Values of its C headers (dnnl_types.h): part of its stable ABI.
-using Object = void*;  // every handle
-using Result = int;
-constexpr Result success = 0, unimplemented = 3;
+// Values from dnnl_types.h, which are part of the stable ABI.
+using Object = void*;  // any handle
+enum [[nodiscard]] Result : int { success = 0, unimplemented = 3 };
 constexpr int cpu = 1, default_flags = 1, tag_any = 1, forward_inference = 96, convolution_auto = 3;
 constexpr int query_impl_info_str = 8, query_weights_md = 131, query_scratchpad_md = 136;
 constexpr int binary_add = 0x1fff0, scratchpad_user = 1;
@@ -23,13 +23,13 @@ struct Argument {
     Object memory;
 };
 
-struct Version {
+struct OneDnnVersion {
     int major, minor, patch;
 };
 
 // name, type
 #define XPURT_DNNL_FUNCTIONS(X)                                                                           \
-    X(dnnl_version, const Version*())                                                                     \
+    X(dnnl_version, const OneDnnVersion*())                                                               \
     X(dnnl_engine_create, Result(Object*, int, size_t))                                                   \
     X(dnnl_stream_create, Result(Object*, Object, unsigned))                                              \
     X(dnnl_stream_wait, Result(Object))                                                                   \
@@ -63,35 +63,14 @@ struct Version {
     X(dnnl_primitive_destroy, Result(Object))                                                             \
     X(omp_set_num_threads, void(int))
 
-// The library's functions, by name. Filled once the table of symbols is.
-struct Functions {
+// The functions of the loaded library, by name.
+struct OneDnnApi {
 #define XPURT_MEMBER(name, ...) std::add_pointer_t<__VA_ARGS__> name = nullptr;
     XPURT_DNNL_FUNCTIONS(XPURT_MEMBER)
 #undef XPURT_MEMBER
-    Object engine = nullptr;  // the host processor; lives as long as the process
+    Object engine = nullptr;  // of the host processor; lives as long as the process
 };
 
-// Something of oneDNN's that must be given back.
-class Owned {
-  public:
-    using Free = Result (*)(Object);
-    Owned() = default;
-    explicit Owned(Free free) : free_(free) {}
-    Owned(Owned&& other) noexcept : object_(std::exchange(other.object_, nullptr)), free_(other.free_) {}
-    Owned& operator=(Owned&& other) noexcept {
-        std::swap(object_, other.object_);
-        std::swap(free_, other.free_);
-        return *this;
-    }
-    ~Owned() {
-        if (object_ != nullptr) free_(object_);
-    }
-    Object get() const noexcept { return object_; }
-    Object* out() noexcept { return &object_; }
-
-  private:
-    Object object_ = nullptr;
-    Free free_ = nullptr;
-};
+using Handle = OwnedHandle<Result>;
 
 }  // namespace xpurt::dnnl

@@ -8,9 +8,9 @@
 
 namespace xpurt {
 
-// Makes the primitive that a call describes. `functions` outlive the kernel. Fails with unsupported where
-// oneDNN has no implementation for the shapes and types, or only its slow reference one.
-Result<std::unique_ptr<LibraryKernel>> make_onednn_kernel(const dnnl::Functions& functions,
-                                                          const KernelCall& call, int threads);
+// Create the primitive for a call. `api` must outlive the kernel. Fails with Code::unsupported if oneDNN has
+// no implementation for the shapes and types, or only its slow reference implementation.
+Result<std::unique_ptr<LibraryKernel>> make_onednn_kernel(const dnnl::OneDnnApi& api, const KernelCall& call,
+                                                          int threads);
 
 }  // namespace xpurt

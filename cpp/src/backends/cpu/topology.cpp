@@ -1,4 +1,4 @@
-// cpu/topology.cpp: cores and caches from sysfs, with /proc/cpuinfo and CPUID behind it.
+// cpu/topology.cpp: cores and caches from sysfs, with /proc/cpuinfo and CPUID as fallbacks.
 #include "backends/cpu/topology.h"
 
 #include <sched.h>
@@ -17,7 +17,7 @@ namespace {
 
 const std::string cpu_folder = "/sys/devices/system/cpu/";
 
-// "48K", "2M" or plain bytes.
+// Parse "48K", "2M" or plain bytes.
 int64_t parse_size(const std::string& text) {
     char* unit = nullptr;
     const int64_t value = std::strtoll(text.c_str(), &unit, 10);
@@ -31,37 +31,37 @@ std::string lower(std::string text) {
 }
 
 std::vector<Cache> sysfs_caches() {
-    std::vector<Cache> found;
+    std::vector<Cache> result;
     for (int index = 0;; ++index) {
         const std::string folder = cpu_folder + "cpu0/cache/index" + std::to_string(index) + "/";
         const std::string level = read_line(folder + "level");
-        if (level.empty()) return found;
-        found.push_back({std::atoi(level.c_str()), lower(read_line(folder + "type")),
-                         parse_size(read_line(folder + "size")),
-                         std::atoll(read_line(folder + "coherency_line_size").c_str()),
-                         static_cast<int>(parse_cpu_list(read_line(folder + "shared_cpu_list")).size())});
+        if (level.empty()) return result;
+        result.push_back({std::atoi(level.c_str()), lower(read_line(folder + "type")),
+                          parse_size(read_line(folder + "size")),
+                          std::atoll(read_line(folder + "coherency_line_size").c_str()),
+                          static_cast<int>(parse_cpu_list(read_line(folder + "shared_cpu_list")).size())});
     }
 }
 
 }  // namespace
 
 #if defined(__x86_64__)
-// Deterministic cache parameters: leaf 4 on Intel, leaf 0x8000001d on AMD, the same layout in both.
+// Deterministic cache parameters: leaf 4 on Intel, leaf 0x8000001d on AMD, with the same layout.
 std::vector<Cache> cpuid_caches() {
     const CpuidWords first = cpuid(4);
     const unsigned leaf = (first.eax & 0x1f) != 0 ? 4 : 0x8000001d;
     static const char* const types[] = {"", "data", "instruction", "unified"};
-    std::vector<Cache> found;
+    std::vector<Cache> result;
     for (unsigned index = 0; index < 16; ++index) {
         const CpuidWords words = cpuid(leaf, index);
         const unsigned type = words.eax & 0x1f;
         if (type == 0 || type > 3) break;
         const int64_t ways = (words.ebx >> 22) + 1, partitions = (words.ebx >> 12 & 0x3ff) + 1;
         const int64_t line = (words.ebx & 0xfff) + 1, sets = static_cast<int64_t>(words.ecx) + 1;
-        found.push_back(
+        result.push_back(
             {static_cast<int>(words.eax >> 5 & 7), types[type], ways * partitions * line * sets, line, 0});
     }
-    return found;
+    return result;
 }
 #else
 std::vector<Cache> cpuid_caches() { return {}; }
@@ -85,7 +85,7 @@ int cores_in_cpuinfo(std::string_view cpuinfo) {
 int logical_cores() { return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))); }
 
 int physical_cores() {
-    std::set<std::string> cores;  // siblings of one core have the same list, and no two cores share one
+    std::set<std::string> cores;  // siblings of one core have equal lists, and two cores never do
     for (const int cpu : parse_cpu_list(read_line(cpu_folder + "online"))) {
         const std::string topology = cpu_folder + "cpu" + std::to_string(cpu) + "/topology/";
         const std::string siblings = read_line(topology + "thread_siblings_list");
@@ -98,7 +98,7 @@ int physical_cores() {
 
 int affinity_cores() {
 #if defined(__linux__)
-    // The kernel's mask may be larger than cpu_set_t's 1024: grow until the call accepts it.
+    // The kernel's mask may be larger than cpu_set_t's 1024 bits: grow until the call accepts it.
     for (size_t cpus = 1024; cpus <= (1u << 20); cpus *= 2) {
         cpu_set_t* mask = CPU_ALLOC(cpus);
         const size_t bytes = CPU_ALLOC_SIZE(cpus);
@@ -112,8 +112,8 @@ int affinity_cores() {
 }
 
 std::vector<Cache> caches() {
-    std::vector<Cache> found = sysfs_caches();
-    return found.empty() ? cpuid_caches() : found;
+    std::vector<Cache> result = sysfs_caches();
+    return result.empty() ? cpuid_caches() : result;
 }
 
 }  // namespace xpurt

@@ -1,4 +1,4 @@
-// cpu/topology.h: cores and caches.
+// cpu/topology.h: the processor's cores and caches.
 #pragma once
 
 #include <string_view>
@@ -12,10 +12,10 @@ int logical_cores();
 int physical_cores();
 int affinity_cores();
 
-// As core 0 sees them, level by level: from sysfs, or from CPUID where the system has no sysfs (sandboxes).
+// The caches of core 0 by level: from sysfs, or from CPUID where a sandbox has no sysfs.
 std::vector<Cache> caches();
 
-// The two ways behind the first choice, for themselves so that tests can hold them against it.
+// The fallbacks, exposed so that tests can compare them with sysfs.
 std::vector<Cache> cpuid_caches();               // shared_by is unknown; {} where there is no CPUID
 int cores_in_cpuinfo(std::string_view cpuinfo);  // distinct (socket, core) pairs; 0 = the text names none
 

@@ -1,4 +1,4 @@
-// cuda/backend.cpp: the verbs of a backend, over a device and the states of its runs.
+// cuda/backend.cpp: the Backend interface for a CUDA device.
 #include <algorithm>
 #include <mutex>
 
@@ -12,61 +12,61 @@ namespace {
 
 CUdeviceptr address_of(Memory memory) { return reinterpret_cast<uintptr_t>(memory); }
 
-class Backend final : public CudaBackend {
+class CudaBackendImpl final : public CudaBackend {
   public:
-    explicit Backend(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+    explicit CudaBackendImpl(std::shared_ptr<Device> device) : device_(std::move(device)) {}
 
     const char* name() const noexcept override { return "cuda"; }
     int index() const noexcept override { return device_->index; }
     int capability() const noexcept override { return device_->capability; }
     const std::string& device_name() const noexcept override { return device_->name; }
-    bool queues() const noexcept override { return true; }
-    bool observes() const noexcept override { return true; }
+    bool is_asynchronous() const noexcept override { return true; }
+    bool supports_observation() const noexcept override { return true; }
 
     // ---- memory
 
     Result<Memory> allocate(size_t bytes) override {
-        auto made = at_once(bytes);
-        if (!made.status.ok()) return made.status;
-        return reinterpret_cast<Memory>(static_cast<uintptr_t>(made.value));
+        XPURT_ASSIGN_OR_RETURN(auto address, allocate_now(bytes));
+        return reinterpret_cast<Memory>(static_cast<uintptr_t>(address));
     }
     void release(Memory memory) noexcept override { device_->release(address_of(memory), device_->home); }
 
-    Result<std::shared_ptr<CudaBlock>> block(size_t bytes, const Order& order) override {
-        auto made =
-            order.callers ? device_->allocate(bytes, static_cast<CUstream>(order.stream)) : at_once(bytes);
-        if (!made.status.ok()) return made.status;
-        auto found = std::make_shared<CudaBlock>(device_, made.value, bytes);
-        if (order.callers) found->used_on(order.stream);
-        return found;
+    Result<std::shared_ptr<CudaBlock>> block(size_t bytes, const StreamOrder& order) override {
+        XPURT_ASSIGN_OR_RETURN(auto address,
+                               order.on_caller_stream
+                                   ? device_->allocate(bytes, static_cast<CUstream>(order.stream))
+                                   : allocate_now(bytes));
+        auto block = std::make_shared<CudaBlock>(device_, address, bytes);
+        if (order.on_caller_stream) block->used_on(order.stream);
+        return block;
     }
 
     Status upload(uint64_t to, const void* from, size_t bytes) override {
         if (bytes == 0) return {};
-        const Current current(*device_);
-        Status status = device_->check(device_->driver.cuMemcpyHtoDAsync_v2(to, from, bytes, device_->home),
-                                       "cuMemcpyHtoDAsync_v2");
-        return status.ok() ? home_done() : status;
+        const ScopedContext current(*device_);
+        XPURT_TRY(device_->check(device_->driver.cuMemcpyHtoDAsync_v2(to, from, bytes, device_->home),
+                                 "cuMemcpyHtoDAsync_v2"));
+        return synchronize_home();
     }
     Status download(void* to, uint64_t from, size_t bytes) override {
         if (bytes == 0) return {};
-        const Current current(*device_);
-        Status status = device_->check(device_->driver.cuMemcpyDtoHAsync_v2(to, from, bytes, device_->home),
-                                       "cuMemcpyDtoHAsync_v2");
-        return status.ok() ? home_done() : status;
+        const ScopedContext current(*device_);
+        XPURT_TRY(device_->check(device_->driver.cuMemcpyDtoHAsync_v2(to, from, bytes, device_->home),
+                                 "cuMemcpyDtoHAsync_v2"));
+        return synchronize_home();
     }
     Status clear(uint64_t memory, size_t bytes) override {
         if (bytes == 0) return {};
-        const Current current(*device_);
-        Status status = device_->check(device_->driver.cuMemsetD8Async(memory, 0, bytes, device_->home),
-                                       "cuMemsetD8Async");
-        return status.ok() ? home_done() : status;
+        const ScopedContext current(*device_);
+        XPURT_TRY(device_->check(device_->driver.cuMemsetD8Async(memory, 0, bytes, device_->home),
+                                 "cuMemsetD8Async"));
+        return synchronize_home();
     }
 
     Status copy(Memory to, size_t to_offset, Memory from, size_t from_offset, size_t bytes,
                 RunState* state) override {
         if (bytes == 0) return {};
-        const Current current(*device_);
+        const ScopedContext current(*device_);
         const CUstream stream = state == nullptr ? device_->home : of(*state).current();
         const CUresult result = device_->driver.cuMemcpyDtoDAsync_v2(
             address_of(to) + to_offset, address_of(from) + from_offset, bytes, stream);
@@ -83,37 +83,34 @@ class Backend final : public CudaBackend {
 
     Result<std::shared_ptr<const Module>> load(const void* bytes, size_t size) override {
         if (const std::string damage = elf_damage(bytes, size); !damage.empty())
-            return Status{Code::unreadable, "the program's binary is no CUBIN: " + damage,
+            return Status{Code::unreadable, "the program's binary is not a CUBIN: " + damage,
                           "Compile the model again."};
         return load_cubin(device_, bytes);
     }
 
-    Result<std::unique_ptr<Prepared>> prepare(const KernelCall& call,
-                                              const std::shared_ptr<const Module>& module) override {
-        const Current current(*device_);
-        auto made = std::make_unique<CudaKernel>();
+    Result<std::unique_ptr<PreparedKernel>> prepare(const KernelCall& call,
+                                                    const std::shared_ptr<const Module>& module) override {
+        const ScopedContext current(*device_);
+        auto prepared = std::make_unique<CudaKernel>();
         if (!call.library.empty()) {
             StreamLibrary* const library = find_stream_library(call.library);
             if (library == nullptr)
                 return Status{Code::not_found, "kernel " + call.kernel + " needs the library " + call.library,
                               "Install it, or compile with a policy that forbids the kernel."};
-            auto kernel = library->prepare(call, *device_);
-            if (!kernel.status.ok()) return kernel.status;
-            made->library = std::move(kernel.value);
+            XPURT_ASSIGN_OR_RETURN(auto kernel, library->prepare(call, *device_));
+            prepared->library = std::move(kernel);
         } else if (call.tasks > 0) {
             if (module == nullptr)
                 return Status{Code::symbol_missing, "the program has no CUBIN for " + call.symbol,
                               "Compile the model again."};
-            auto launch = launch_of(*device_, call);
-            if (!launch.status.ok()) return launch.status;
-            auto kernel = kernel_of(*device_, call, *module);
-            if (!kernel.status.ok()) return kernel.status;
-            made->kernel = kernel.value;
-            made->launch = launch.value;
-            made->module = module;
-            if (call.scratch_bytes > 0) made->reports = reports_of(*module);
+            XPURT_ASSIGN_OR_RETURN(auto launch, launch_of(*device_, call));
+            XPURT_ASSIGN_OR_RETURN(auto kernel, kernel_of(*device_, call, *module));
+            prepared->kernel = kernel;
+            prepared->launch = launch;
+            prepared->module = module;
+            if (call.scratch_bytes > 0) prepared->reports = reports_of(*module);
         }
-        return std::unique_ptr<Prepared>(std::move(made));
+        return std::unique_ptr<PreparedKernel>(std::move(prepared));
     }
 
     Result<std::unique_ptr<Recording>> record(const std::vector<RecordedCall>& calls) override {
@@ -135,16 +132,16 @@ class Backend final : public CudaBackend {
 
     // ---- runs
 
-    Result<std::unique_ptr<RunState>> open() override { return CudaState::open(device_, watches_); }
-    Status begin(RunState& state, const Order& order) override { return of(state).begin(order); }
+    Result<std::unique_ptr<RunState>> open() override { return CudaRunState::open(device_, watch_list_); }
+    Status begin(RunState& state, const StreamOrder& order) override { return of(state).begin(order); }
     Status end(RunState& state) override { return of(state).end(); }
 
-    Status submit(const Recording& recording, const Bindings& bindings) override {
+    Status submit(const Recording& recording, const Submission& submission) override {
         std::string declined;
         CudaCounters counted;
         Status status =
-            of(*bindings.state)
-                .submit(static_cast<const CudaRecording&>(recording), bindings, declined, counted);
+            of(*submission.state)
+                .submit(static_cast<const CudaRecording&>(recording), submission, declined, counted);
         const std::lock_guard<std::mutex> lock(mutex_);
         counters_.captures += counted.captures;
         counters_.updates += counted.updates;
@@ -157,21 +154,20 @@ class Backend final : public CudaBackend {
 
     Status synchronize(RunState* state) override {
         if (state != nullptr) return of(*state).synchronize();
-        const Current current(*device_);
-        Status status = device_->check(device_->driver.cuCtxSynchronize(), "cuCtxSynchronize");
-        return status.ok() ? reported() : status;
+        const ScopedContext current(*device_);
+        XPURT_TRY(device_->check(device_->driver.cuCtxSynchronize(), "cuCtxSynchronize"));
+        return reported();
     }
-    Status reported() override { return watches_->look(); }
+    Status reported() override { return watch_list_->check(); }
 
-    // ---- what callers hold
+    // ---- objects for callers
 
     Result<std::unique_ptr<CudaStream>> stream() override {
-        const Current current(*device_);
-        CUstream made = nullptr;
-        Status status =
-            device_->check(device_->driver.cuStreamCreate(&made, stream_non_blocking), "cuStreamCreate");
-        if (!status.ok()) return status;
-        return std::make_unique<CudaStream>(device_, made, true);
+        const ScopedContext current(*device_);
+        CUstream handle = nullptr;
+        XPURT_TRY(
+            device_->check(device_->driver.cuStreamCreate(&handle, stream_non_blocking), "cuStreamCreate"));
+        return std::make_unique<CudaStream>(device_, handle, true);
     }
     std::unique_ptr<CudaStream> wrap(void* handle) override {
         return std::make_unique<CudaStream>(device_, handle, false);
@@ -193,22 +189,21 @@ class Backend final : public CudaBackend {
     }
 
   private:
-    static CudaState& of(RunState& state) { return static_cast<CudaState&>(state); }
+    static CudaRunState& of(RunState& state) { return static_cast<CudaRunState&>(state); }
 
-    // Memory that any stream may use from now on.
-    Result<CUdeviceptr> at_once(size_t bytes) {
-        auto made = device_->allocate(bytes, device_->home);
-        if (!made.status.ok()) return made.status;
-        const Current current(*device_);
-        if (Status status = home_done(); !status.ok()) return status;
-        return made;
+    // Allocate memory that any stream may use immediately.
+    Result<CUdeviceptr> allocate_now(size_t bytes) {
+        XPURT_ASSIGN_OR_RETURN(auto prepared, device_->allocate(bytes, device_->home));
+        const ScopedContext current(*device_);
+        XPURT_TRY(synchronize_home());
+        return prepared;
     }
-    Status home_done() const {
+    Status synchronize_home() const {
         return device_->check(device_->driver.cuStreamSynchronize(device_->home), "cuStreamSynchronize");
     }
 
     const std::shared_ptr<Device> device_;
-    const std::shared_ptr<Watches> watches_ = std::make_shared<Watches>();
+    const std::shared_ptr<ReportWatchList> watch_list_ = std::make_shared<ReportWatchList>();
     mutable std::mutex mutex_;
     CudaCounters counters_;
     std::vector<std::string> declined_;
@@ -218,9 +213,8 @@ class Backend final : public CudaBackend {
 }  // namespace cuda
 
 Result<std::shared_ptr<CudaBackend>> cuda_backend(int index, Library& library) {
-    auto device = cuda::Device::open(index, library);
-    if (!device.status.ok()) return device.status;
-    return std::shared_ptr<CudaBackend>(std::make_shared<cuda::Backend>(std::move(device.value)));
+    XPURT_ASSIGN_OR_RETURN(auto device, cuda::Device::open(index, library));
+    return std::shared_ptr<CudaBackend>(std::make_shared<cuda::CudaBackendImpl>(std::move(device)));
 }
 
 }  // namespace xpurt

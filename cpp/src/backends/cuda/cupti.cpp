@@ -1,10 +1,11 @@
-// cuda/cupti.cpp: CUPTI's table, its buffers, and sessions.
+// cuda/cupti.cpp: CUPTI's function table, record buffers and sessions.
 #include "backends/cuda/cupti.h"
 
 #include <cstdlib>
 #include <memory>
 
-#include "backends/cuda/libraries/vendor.h"
+#include "backends/cuda/libraries/vendor_library.h"
+#include "base/log.h"
 #include "xpurt/library.h"
 
 namespace xpurt::cuda {
@@ -15,29 +16,29 @@ using BufferRequested = void (*)(uint8_t**, size_t*, size_t*);
 using BufferCompleted = void (*)(void*, uint32_t, uint8_t*, size_t, size_t);
 using Callback = void (*)(void*, int, uint32_t, const void*);
 
-// name, CUPTI's version that introduced it, type. Its versions count toolkits: 19 is that of CUDA 12.0.
-#define XPURT_CUPTI_SYMBOLS(X)                                               \
-    X(cuptiGetVersion, int(uint32_t*))                                       \
-    X(cuptiGetResultString, int(int, const char**))                          \
-    X(cuptiActivityRegisterCallbacks, int(BufferRequested, BufferCompleted)) \
-    X(cuptiActivityEnable, int(int))                                         \
-    X(cuptiActivityDisable, int(int))                                        \
-    X(cuptiActivityFlushAll, int(uint32_t))                                  \
-    X(cuptiActivityGetNextRecord, int(uint8_t*, size_t, uint8_t**))          \
-    X(cuptiActivityGetNumDroppedRecords, int(CUcontext, uint32_t, size_t*))  \
-    X(cuptiActivityPushExternalCorrelationId, int(int, uint64_t))            \
-    X(cuptiActivityPopExternalCorrelationId, int(int, uint64_t*))            \
-    X(cuptiSubscribe, int(Subscriber*, Callback, void*))                     \
-    X(cuptiUnsubscribe, int(Subscriber))                                     \
-    X(cuptiEnableCallback, int(uint32_t, Subscriber, int, uint32_t))         \
-    X(cuptiGetGraphNodeId, int(CUgraphNode, uint64_t*))
+// name, type
+#define XPURT_CUPTI_SYMBOLS(X)                                                      \
+    X(cuptiGetVersion, ResultCode(uint32_t*))                                       \
+    X(cuptiGetResultString, ResultCode(int, const char**))                          \
+    X(cuptiActivityRegisterCallbacks, ResultCode(BufferRequested, BufferCompleted)) \
+    X(cuptiActivityEnable, ResultCode(int))                                         \
+    X(cuptiActivityDisable, ResultCode(int))                                        \
+    X(cuptiActivityFlushAll, ResultCode(uint32_t))                                  \
+    X(cuptiActivityGetNextRecord, ResultCode(uint8_t*, size_t, uint8_t**))          \
+    X(cuptiActivityGetNumDroppedRecords, ResultCode(CUcontext, uint32_t, size_t*))  \
+    X(cuptiActivityPushExternalCorrelationId, ResultCode(int, uint64_t))            \
+    X(cuptiActivityPopExternalCorrelationId, ResultCode(int, uint64_t*))            \
+    X(cuptiSubscribe, ResultCode(Subscriber*, Callback, void*))                     \
+    X(cuptiUnsubscribe, ResultCode(Subscriber))                                     \
+    X(cuptiEnableCallback, ResultCode(uint32_t, Subscriber, int, uint32_t))         \
+    X(cuptiGetGraphNodeId, ResultCode(CUgraphNode, uint64_t*))
 
-struct Functions {
+struct CuptiApi {
 #define XPURT_MEMBER(name, type) std::add_pointer_t<type> name = nullptr;
     XPURT_CUPTI_SYMBOLS(XPURT_MEMBER)
 #undef XPURT_MEMBER
 
-    explicit Functions(const Library& library) {
+    explicit CuptiApi(const Library& library) {
         size_t index = 0;
 #define XPURT_FILL(name, type) name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
         XPURT_CUPTI_SYMBOLS(XPURT_FILL)
@@ -46,17 +47,18 @@ struct Functions {
 };
 
 // Values of cupti_activity.h, cupti_callbacks.h and cupti_result.h.
-constexpr uint32_t oldest = 19;
-constexpr int kinds[] = {kind_kernel, kind_copy, kind_fill, kind_driver, kind_runtime, kind_mark};
+constexpr uint32_t oldest_version = 19;
+constexpr int activity_kinds[] = {kind_kernel, kind_copy,    kind_fill,
+                                  kind_driver, kind_runtime, kind_external_id};
 constexpr int resources = 3, node_cloned = 20;
 constexpr uint32_t flush_forced = 1;
-constexpr int not_permitted = 35, no_virtual_device = 33, taken = 39;
+constexpr int not_permitted = 35, no_virtual_device = 33, multiple_subscribers = 39;
 
-struct ResourceData {  // of a callback about resources
+struct CuptiResourceData {  // of a resource callback
     void *context, *stream;
-    const void* described;  // of graphs: a GraphData
+    const void* described;  // for graph events: a CuptiGraphData
 };
-struct GraphData {
+struct CuptiGraphData {
     void *graph, *original_graph;
     CUgraphNode node, original;
 };
@@ -65,71 +67,72 @@ struct FreeBuffer {
     void operator()(uint8_t* p) const noexcept { std::free(p); }
 };
 
-// CUPTI's callbacks have no word of their client's, so there is one of these.
-struct Collector {
+// The state of the current session. CUPTI's buffer callbacks take no user data, so there is one per process.
+struct CuptiCollector {
     std::mutex session, mutex;
-    Trace trace;
-    const Functions* functions = nullptr;
+    CuptiTrace trace;
+    const CuptiApi* functions = nullptr;
     size_t buffer_bytes = size_t{1} << 20;
-    int most_buffers = 64, buffers = 0;
+    int max_buffers = 64, buffers = 0;
 };
 
-Collector& collector() {
-    static Collector& made = *new Collector;  // CUPTI may call at the process's end
-    return made;
+CuptiCollector& collector() {
+    static CuptiCollector& instance =
+        *new CuptiCollector;  // never freed: CUPTI may call back at process exit
+    return instance;
 }
 
-void requested(uint8_t** buffer, size_t* size, size_t* most_records) {
-    Collector& all = collector();
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    const bool room = all.buffers < all.most_buffers;
-    *most_records = 0;
-    *size = room ? all.buffer_bytes : 0;
-    *buffer = room ? static_cast<uint8_t*>(std::aligned_alloc(8, all.buffer_bytes)) : nullptr;
-    if (*buffer != nullptr) ++all.buffers;
+void on_buffer_requested(uint8_t** buffer, size_t* size, size_t* max_records) {
+    CuptiCollector& state = collector();
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    const bool room = state.buffers < state.max_buffers;
+    *max_records = 0;
+    *size = room ? state.buffer_bytes : 0;
+    *buffer = room ? static_cast<uint8_t*>(std::aligned_alloc(8, state.buffer_bytes)) : nullptr;
+    if (*buffer != nullptr) ++state.buffers;
 }
 
-void completed(void*, uint32_t, uint8_t* buffer, size_t, size_t valid) {
-    const std::unique_ptr<uint8_t, FreeBuffer> held(buffer);
-    Collector& all = collector();
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    if (buffer != nullptr) --all.buffers;
-    if (all.functions == nullptr || buffer == nullptr) return;
+void on_buffer_completed(void*, uint32_t, uint8_t* buffer, size_t, size_t valid) {
+    const std::unique_ptr<uint8_t, FreeBuffer> buffer_owner(buffer);
+    CuptiCollector& state = collector();
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    if (buffer != nullptr) --state.buffers;
+    if (state.functions == nullptr || buffer == nullptr) return;
     uint8_t* record = nullptr;
-    while (valid > 0 && all.functions->cuptiActivityGetNextRecord(buffer, valid, &record) == 0)
-        add_record(all.trace, record);
+    while (valid > 0 && state.functions->cuptiActivityGetNextRecord(buffer, valid, &record) == 0)
+        add_record(state.trace, record);
     size_t dropped = 0;
-    if (all.functions->cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped) == 0)
-        all.trace.dropped += static_cast<int64_t>(dropped);
+    if (state.functions->cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped) == 0)
+        state.trace.dropped += static_cast<int64_t>(dropped);
 }
 
-void told(void*, int domain, uint32_t event, const void* data) {
+void on_resource_event(void*, int domain, uint32_t event, const void* data) {
     if (domain != resources || event != node_cloned || data == nullptr) return;
-    const auto resource = head_of<ResourceData>(static_cast<const uint8_t*>(data));
+    const auto resource = read_unaligned<CuptiResourceData>(static_cast<const uint8_t*>(data));
     if (resource.described == nullptr) return;
-    const auto found = head_of<GraphData>(static_cast<const uint8_t*>(resource.described));
-    if (found.node == nullptr || found.original == nullptr) return;
-    Collector& all = collector();
+    const auto graph_data = read_unaligned<CuptiGraphData>(static_cast<const uint8_t*>(resource.described));
+    if (graph_data.node == nullptr || graph_data.original == nullptr) return;
+    CuptiCollector& state = collector();
     uint64_t node = 0, original = 0;
-    if (all.functions->cuptiGetGraphNodeId(found.node, &node) != 0 ||
-        all.functions->cuptiGetGraphNodeId(found.original, &original) != 0)
+    if (state.functions->cuptiGetGraphNodeId(graph_data.node, &node) != 0 ||
+        state.functions->cuptiGetGraphNodeId(graph_data.original, &original) != 0)
         return;
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    all.trace.made_from[node] = original;
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    state.trace.cloned_from[node] = original;
 }
 
 std::string version_text(uint32_t version) {
-    // From 13.0 on 10000 times the major; before, toolkits were counted.
+    // Since 13.0: 10000 * major + 100 * minor. Before, toolkits were counted; 19 is CUDA 12.0.
     if (version >= 130000) return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100);
     constexpr const char* counted[] = {"12.0", "12.2", "12.3", "12.4", "12.5",
                                        "12.6", "12.7", "12.8", "12.9", "12.9"};
-    return version >= oldest && version < oldest + 10 ? counted[version - oldest]
-                                                      : "of version " + std::to_string(version);
+    return version >= oldest_version && version < oldest_version + 10 ? counted[version - oldest_version]
+                                                                      : "version " + std::to_string(version);
 }
 
-Status refused(const Functions& f, const char* call, int result) {
+Status cupti_error(const CuptiApi& f, const char* call, int result) {
     const char* name = nullptr;
-    f.cuptiGetResultString(result, &name);
+    if (f.cuptiGetResultString(result, &name) != 0) name = nullptr;
     const std::string text =
         std::string(call) + " returned " + (name != nullptr ? name : std::to_string(result));
     switch (result) {
@@ -139,50 +142,57 @@ Status refused(const Functions& f, const char* call, int result) {
                     "NVreg_RestrictProfilingToAdminUsers=0, or give the container CAP_SYS_ADMIN."};
         case no_virtual_device:
             return {Code::call_failed, text, "This virtual GPU does not let guests trace."};
-        case taken:
-            return {Code::call_failed, text, "Another profiler watches this process: end it first."};
+        case multiple_subscribers:
+            return {Code::call_failed, text, "Another profiler is attached to this process: stop it first."};
         default:
             return {Code::call_failed, text, "Use a CUPTI that is no newer than the driver."};
     }
+}
+
+// Log a failure while a session ends: the run is over and its results are valid.
+void log_if_failed(const CuptiApi& f, const char* call, int result) {
+    if (result != 0) log_failure(cupti_error(f, call, result));
 }
 
 }  // namespace
 
 Status CuptiSession::begin(CuptiSession& session) {
     Status status;
-    const Functions* const f = functions_of<Functions>(cupti_library(), &status);
+    const CuptiApi* const f = load_api<CuptiApi>(cupti_library(), &status);
     if (f == nullptr) return status;
     uint32_t version = 0;
     if (const int result = f->cuptiGetVersion(&version); result != 0)
-        return refused(*f, "cuptiGetVersion", result);
-    if (version < oldest)
+        return cupti_error(*f, "cuptiGetVersion", result);
+    if (version < oldest_version)
         return {Code::unsupported,
                 cupti_library().info().path + " is CUPTI " + version_text(version) +
-                    "; 12.0 is the oldest that is read",
+                    "; the oldest supported version is 12.0",
                 "Update it."};
-    Collector& all = collector();
-    session.lock_ = std::unique_lock<std::mutex>(all.session);
+    CuptiCollector& state = collector();
+    session.lock_ = std::unique_lock<std::mutex>(state.session);
     {
-        const std::lock_guard<std::mutex> lock(all.mutex);
-        all.functions = f;
-        all.trace = {};
+        const std::lock_guard<std::mutex> lock(state.mutex);
+        state.functions = f;
+        state.trace = {};
     }
-    int result = f->cuptiActivityRegisterCallbacks(requested, completed);
+    int result = f->cuptiActivityRegisterCallbacks(on_buffer_requested, on_buffer_completed);
     const char* call = "cuptiActivityRegisterCallbacks";
-    for (const int kind : kinds)
+    for (const int kind : activity_kinds)
         if (result == 0) {
             result = f->cuptiActivityEnable(kind);
             call = "cuptiActivityEnable";
         }
     if (result != 0) {
         session.stop();
-        return refused(*f, call, result);
+        return cupti_error(*f, call, result);
     }
-    // Without a subscriber (a profiler may have the one that there is) graphs are joined in another way.
-    if (f->cuptiSubscribe(&session.subscriber_, told, nullptr) != 0)
+    // Another profiler may have the only subscriber; graphs are then joined by order.
+    if (f->cuptiSubscribe(&session.subscriber_, on_resource_event, nullptr) != 0) {
         session.subscriber_ = nullptr;
-    else
-        f->cuptiEnableCallback(1, session.subscriber_, resources, node_cloned);
+    } else if (f->cuptiEnableCallback(1, session.subscriber_, resources, node_cloned) != 0) {
+        log_if_failed(*f, "cuptiUnsubscribe", f->cuptiUnsubscribe(session.subscriber_));
+        session.subscriber_ = nullptr;
+    }
     return {};
 }
 
@@ -190,54 +200,59 @@ CuptiSession::~CuptiSession() { stop(); }
 
 void CuptiSession::stop() {
     if (!lock_.owns_lock()) return;
-    mark(0);
-    Collector& all = collector();
-    for (const int kind : kinds) all.functions->cuptiActivityDisable(kind);
-    if (subscriber_ != nullptr) all.functions->cuptiUnsubscribe(subscriber_);
+    set_external_id(0);
+    CuptiCollector& state = collector();
+    const CuptiApi& f = *state.functions;
+    for (const int kind : activity_kinds)
+        log_if_failed(f, "cuptiActivityDisable", f.cuptiActivityDisable(kind));
+    if (subscriber_ != nullptr) log_if_failed(f, "cuptiUnsubscribe", f.cuptiUnsubscribe(subscriber_));
     subscriber_ = nullptr;
     lock_.unlock();
 }
 
-void CuptiSession::mark(uint64_t id) {
-    const Functions& f = *collector().functions;
-    uint64_t before = 0;
-    if (marked_) f.cuptiActivityPopExternalCorrelationId(own_marks, &before);
-    marked_ = id != 0 && f.cuptiActivityPushExternalCorrelationId(own_marks, id) == 0;
+void CuptiSession::set_external_id(uint64_t id) {
+    const CuptiApi& f = *collector().functions;
+    uint64_t previous = 0;
+    if (has_external_id_)
+        log_if_failed(f, "cuptiActivityPopExternalCorrelationId",
+                      f.cuptiActivityPopExternalCorrelationId(own_external_ids, &previous));
+    has_external_id_ = id != 0 && f.cuptiActivityPushExternalCorrelationId(own_external_ids, id) == 0;
 }
 
-uint64_t CuptiSession::number_of(CUgraphNode node) const {
+uint64_t CuptiSession::graph_node_id(CUgraphNode node) const {
     uint64_t number = 0;
     return collector().functions->cuptiGetGraphNodeId(node, &number) == 0 ? number : 0;
 }
 
-Trace CuptiSession::end() {
-    Collector& all = collector();
-    mark(0);
-    all.functions->cuptiActivityFlushAll(flush_forced);
-    Trace made;
+CuptiTrace CuptiSession::end() {
+    CuptiCollector& state = collector();
+    set_external_id(0);
+    log_if_failed(*state.functions, "cuptiActivityFlushAll",
+                  state.functions->cuptiActivityFlushAll(flush_forced));
+    CuptiTrace trace;
     {
-        const std::lock_guard<std::mutex> lock(all.mutex);
-        std::swap(made, all.trace);
+        const std::lock_guard<std::mutex> lock(state.mutex);
+        std::swap(trace, state.trace);
     }
     size_t dropped = 0;
-    if (all.functions->cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped) == 0)
-        made.dropped += static_cast<int64_t>(dropped);
+    if (state.functions->cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped) == 0)
+        trace.dropped += static_cast<int64_t>(dropped);
     stop();
-    return made;
+    return trace;
 }
 
 std::string CuptiSession::version() {
-    Status why;
-    const Functions* const f = functions_of<Functions>(cupti_library(), &why);
+    Status reason;
+    const CuptiApi* const f = load_api<CuptiApi>(cupti_library(), &reason);
     uint32_t version = 0;
     return f != nullptr && f->cuptiGetVersion(&version) == 0 ? "CUPTI " + version_text(version) : "CUPTI";
 }
 
 void limit_records(size_t bytes, int buffers) {
-    Collector& all = collector();
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    all.buffer_bytes = bytes;
-    all.most_buffers = buffers;
+    CuptiCollector& state = collector();
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    state.buffer_bytes = bytes;
+    state.max_buffers = buffers;
 }
 
 }  // namespace xpurt::cuda

@@ -1,10 +1,10 @@
-// cuda/cupti.h: NVIDIA's tracing library (CUPTI, activity API), loaded at the first observation.
+// cuda/cupti.h: NVIDIA's tracing library (CUPTI, activity API), loaded by the first observation.
 //
-// A session is one stretch of watching, of one run: between begin() and end() CUPTI records every kernel,
-// copy and fill of the process. Launches are marked with ids (mark()), so that records can be told apart; for
-// graphs it is told which of their nodes were made from which. Nothing is registered, and nothing is slower,
-// outside of sessions. CUPTI has one client of this kind per process: whoever profiles PyTorch meanwhile may
-// lose records.
+// A session traces one run: between begin() and end(), CUPTI records every kernel, copy and fill of the
+// process. Launches are tagged with external correlation ids (set_external_id), so that their records can be
+// identified. For graphs, CUPTI reports which node of the launched graph was cloned from which captured node.
+// Outside of sessions nothing is registered, so nothing is slowed down. A process has one CUPTI client of
+// this kind: another profiler may lose records during a session.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@ namespace xpurt::cuda {
 
 class CuptiSession {
   public:
-    // Waits for other sessions. ok, or why there is no record.
+    // Start a session, after any other session has ended. Return ok, or why no record can be made.
     static Status begin(CuptiSession& session);
     CuptiSession() = default;
     ~CuptiSession();
     CuptiSession(const CuptiSession&) = delete;
     CuptiSession& operator=(const CuptiSession&) = delete;
 
-    // The calling thread's launches from now on have this id; 0: none any more.
-    void mark(uint64_t id);
-    // CUPTI's number of a node; 0 where it knows none.
-    uint64_t number_of(CUgraphNode node) const;
-    // What was recorded. All work must be done. Ends the session.
-    Trace end();
+    // Tag the calling thread's launches with this id from now on; 0 ends the tagging.
+    void set_external_id(uint64_t id);
+    // CUPTI's id of a graph node; 0 if it has none.
+    uint64_t graph_node_id(CUgraphNode node) const;
+    // End the session and return its records. All work must be complete.
+    CuptiTrace end();
 
     static std::string version();  // "CUPTI 13.0"
 
@@ -39,11 +39,10 @@ class CuptiSession {
 
     std::unique_lock<std::mutex> lock_;
     void* subscriber_ = nullptr;
-    bool marked_ = false;
+    bool has_external_id_ = false;
 };
 
-// Memory for records: so many buffers of so many bytes at most; what does not fit is dropped, and counted.
-// For tests.
+// For tests: limit the memory for records. Records beyond it are dropped and counted.
 void limit_records(size_t bytes, int buffers);
 
 }  // namespace xpurt::cuda

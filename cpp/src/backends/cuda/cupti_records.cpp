@@ -1,4 +1,4 @@
-// cuda/cupti_records.cpp: where CUPTI's records hold what.
+// cuda/cupti_records.cpp: the layouts of CUPTI's records.
 #include "backends/cuda/cupti_records.h"
 
 #include <cxxabi.h>
@@ -12,10 +12,9 @@
 namespace xpurt::cuda {
 namespace {
 
-// The heads of CUPTI's records. It has a new layout of a kernel's record with almost every toolkit, and says
-// by its version which one it writes; all from CUDA 12.0's (CUpti_ActivityKernel8) to 13.5's (Kernel13) have
-// these fields at these places, as do all of a copy's and a fill's. Held against the headers of 12.9
-// and 13.5.
+// The common prefixes of CUPTI's records. Almost every toolkit extends the kernel record, but all versions
+// from CUDA 12.0 (CUpti_ActivityKernel8) to 13.5 (CUpti_ActivityKernel13) have these fields at these offsets,
+// as have all copy and fill records. Checked against the headers of 12.9 and 13.5.
 struct KernelRecord {
     int kind;
     uint8_t cache, padding;
@@ -53,8 +52,8 @@ struct FillRecord {
     void* reserved;
     uint64_t graph_node;
 };
-struct MarkRecord {
-    int kind, marks;
+struct ExternalIdRecord {
+    int kind, external_kind;
     uint64_t id;
     uint32_t correlation, reserved;
 };
@@ -64,10 +63,10 @@ static_assert(offsetof(KernelRecord, registers) == 6 && offsetof(KernelRecord, s
                   offsetof(KernelRecord, graph_node) == 144 && offsetof(CopyRecord, bytes) == 8 &&
                   offsetof(CopyRecord, correlation) == 44 && offsetof(CopyRecord, graph_node) == 64 &&
                   offsetof(FillRecord, correlation) == 44 && offsetof(FillRecord, graph_node) == 64 &&
-                  offsetof(MarkRecord, id) == 8 && sizeof(MarkRecord) == 24,
+                  offsetof(ExternalIdRecord, id) == 8 && sizeof(ExternalIdRecord) == 24,
               "as cupti_activity.h has them");
 
-std::string written(const char* mangled) {
+std::string demangled(const char* mangled) {
     if (mangled == nullptr) return "";
     int status = 0;
     const std::unique_ptr<char, decltype(&std::free)> text(
@@ -88,58 +87,58 @@ const char* direction_of(uint8_t kind) {
     }
 }
 
-void time_of(Seen& seen, uint64_t start, uint64_t end) {
-    seen.start_ns = static_cast<int64_t>(start);
-    seen.duration_ns = end > start ? static_cast<int64_t>(end - start) : 0;
+void set_times(DeviceActivity& activity, uint64_t start, uint64_t end) {
+    activity.start_ns = static_cast<int64_t>(start);
+    activity.duration_ns = end > start ? static_cast<int64_t>(end - start) : 0;
 }
 
 }  // namespace
 
-void add_record(Trace& trace, const uint8_t* at) {
-    Record record;
-    Seen& seen = record.seen;
-    switch (head_of<int>(at)) {
+void add_record(CuptiTrace& trace, const uint8_t* at) {
+    ActivityRecord record;
+    DeviceActivity& activity = record.activity;
+    switch (read_unaligned<int>(at)) {
         case kind_kernel: {
-            const auto found = head_of<KernelRecord>(at);
-            seen.name = written(found.name);
+            const auto raw = read_unaligned<KernelRecord>(at);
+            activity.name = demangled(raw.name);
             for (int i = 0; i < 3; ++i) {
-                seen.grid[i] = static_cast<uint32_t>(found.grid[i]);
-                seen.block[i] = static_cast<uint32_t>(found.block[i]);
+                activity.grid[i] = static_cast<uint32_t>(raw.grid[i]);
+                activity.block[i] = static_cast<uint32_t>(raw.block[i]);
             }
-            seen.registers = found.registers;
-            seen.shared_bytes = int64_t{found.static_shared} + found.dynamic_shared;
-            seen.local_bytes = found.local_bytes;
-            time_of(seen, found.start, found.end);
-            record.correlation = found.correlation;
-            record.graph_node = found.graph_node;
+            activity.registers = raw.registers;
+            activity.shared_bytes = int64_t{raw.static_shared} + raw.dynamic_shared;
+            activity.local_bytes = raw.local_bytes;
+            set_times(activity, raw.start, raw.end);
+            record.correlation = raw.correlation;
+            record.graph_node = raw.graph_node;
             break;
         }
         case kind_copy: {
-            const auto found = head_of<CopyRecord>(at);
-            seen.kind = Seen::copy;
-            seen.name = direction_of(found.direction);
-            seen.bytes = static_cast<int64_t>(found.bytes);
-            time_of(seen, found.start, found.end);
-            record.correlation = found.correlation;
-            record.graph_node = found.graph_node;
+            const auto raw = read_unaligned<CopyRecord>(at);
+            activity.kind = DeviceActivity::copy;
+            activity.name = direction_of(raw.direction);
+            activity.bytes = static_cast<int64_t>(raw.bytes);
+            set_times(activity, raw.start, raw.end);
+            record.correlation = raw.correlation;
+            record.graph_node = raw.graph_node;
             break;
         }
         case kind_fill: {
-            const auto found = head_of<FillRecord>(at);
-            seen.kind = Seen::fill;
-            seen.name = "fill";
-            seen.bytes = static_cast<int64_t>(found.bytes);
-            time_of(seen, found.start, found.end);
-            record.correlation = found.correlation;
-            record.graph_node = found.graph_node;
+            const auto raw = read_unaligned<FillRecord>(at);
+            activity.kind = DeviceActivity::fill;
+            activity.name = "fill";
+            activity.bytes = static_cast<int64_t>(raw.bytes);
+            set_times(activity, raw.start, raw.end);
+            record.correlation = raw.correlation;
+            record.graph_node = raw.graph_node;
             break;
         }
-        case kind_mark: {
-            const auto found = head_of<MarkRecord>(at);
-            if (found.marks == own_marks) trace.marks[found.correlation] = found.id;
+        case kind_external_id: {
+            const auto raw = read_unaligned<ExternalIdRecord>(at);
+            if (raw.external_kind == own_external_ids) trace.external_ids[raw.correlation] = raw.id;
             return;
         }
-        default:  // calls of the driver and the runtime: there so that launches get their marks
+        default:  // driver and runtime calls: enabled only so that launches get external ids
             return;
     }
     trace.records.push_back(std::move(record));

@@ -1,4 +1,4 @@
-// cuda/device.cpp: opening a device, and its memory.
+// cuda/device.cpp: opening a device, and its memory pool.
 #include "backends/cuda/device.h"
 
 #include <algorithm>
@@ -17,22 +17,25 @@ std::string megabytes(int64_t bytes) { return std::to_string(bytes >> 20) + " Mi
 
 }  // namespace
 
-Current::Current(const Device& device) noexcept {
-    CUcontext now = nullptr;
-    if (device.driver.cuCtxGetCurrent(&now) == 0 && now == device.context) return;
-    if (device.driver.cuCtxPushCurrent_v2(device.context) == 0) pushed_ = &device.driver;
+ScopedContext::ScopedContext(const Device& device) noexcept {
+    CUcontext current = nullptr;
+    if (device.driver.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == device.context) return;
+    const CUresult result = device.driver.cuCtxPushCurrent_v2(device.context);
+    if (result == CUDA_SUCCESS) pushed_on_ = &device;
+    device.log_if_failed(result, "cuCtxPushCurrent_v2");
 }
 
-Current::~Current() {
+ScopedContext::~ScopedContext() {
     CUcontext popped = nullptr;
-    if (pushed_ != nullptr) pushed_->cuCtxPopCurrent_v2(&popped);
+    if (pushed_on_ != nullptr)
+        pushed_on_->log_if_failed(pushed_on_->driver.cuCtxPopCurrent_v2(&popped), "cuCtxPopCurrent_v2");
 }
 
 Result<std::shared_ptr<Device>> Device::open(int index, Library& library) {
     static auto* const mutex = new std::mutex;
     static auto* const devices = new std::map<std::pair<Library*, int>, std::shared_ptr<Device>>;
     static const unsigned born = fork_generation();
-    if (Status status = library.open(); !status.ok()) return status;
+    XPURT_TRY(library.open());
     if (fork_generation() != born)
         return Status{Code::unsupported,
                       "CUDA cannot be used in a process that was forked from one that uses it",
@@ -40,90 +43,87 @@ Result<std::shared_ptr<Device>> Device::open(int index, Library& library) {
     const std::lock_guard<std::mutex> lock(*mutex);
     std::shared_ptr<Device>& device = (*devices)[{&library, index}];
     if (device) return device;
-    if (Status status = can_run(library); !status.ok()) return status;
-    auto made = std::make_shared<Device>(library, index);
-    if (Status status = made->start(); !status.ok()) return status;
-    device = std::move(made);
+    XPURT_TRY(can_run(library));
+    auto opened = std::make_shared<Device>(library, index);
+    XPURT_TRY(opened->start());
+    device = std::move(opened);
     return device;
 }
 
 Status Device::start() {
-    Status failed;
-    const auto ok = [&](CUresult result, const char* call) {
-        if (failed.ok()) failed = check(result, call);
-        return failed.ok();
-    };
     int count = 0;
-    if (!ok(driver.cuInit(0), "cuInit") || !ok(driver.cuDeviceGetCount(&count), "cuDeviceGetCount"))
-        return failed;
+    XPURT_TRY(check(driver.cuInit(0), "cuInit"));
+    XPURT_TRY(check(driver.cuDeviceGetCount(&count), "cuDeviceGetCount"));
     if (index < 0 || index >= count)
         return {Code::no_device, "there is no cuda:" + std::to_string(index),
                 "This machine has " + std::to_string(count) + " CUDA devices, counted from 0."};
-    const auto attribute = [&](DeviceAttribute which) {
-        int value = 0;
-        ok(driver.cuDeviceGetAttribute(&value, which, handle), "cuDeviceGetAttribute");
-        return value;
+    XPURT_TRY(check(driver.cuDeviceGet(&handle, index), "cuDeviceGet"));
+    const auto attribute = [&](DeviceAttribute which, int& value) {
+        return check(driver.cuDeviceGetAttribute(&value, which, handle), "cuDeviceGetAttribute");
     };
-    ok(driver.cuDeviceGet(&handle, index), "cuDeviceGet");
-    capability = 10 * attribute(capability_major) + attribute(capability_minor);
-    multiprocessors = attribute(multiprocessor_count);
-    max_shared_bytes = attribute(max_shared_per_block_optin);
+    int major = 0, minor = 0;
+    XPURT_TRY(attribute(capability_major, major));
+    XPURT_TRY(attribute(capability_minor, minor));
+    capability = 10 * major + minor;
+    XPURT_TRY(attribute(multiprocessor_count, multiprocessors));
+    XPURT_TRY(attribute(max_shared_per_block_optin, max_shared_bytes));
     char text[256] = {};
-    if (ok(driver.cuDeviceGetName(text, sizeof text - 1, handle), "cuDeviceGetName")) name = text;
-    if (!ok(driver.cuDevicePrimaryCtxRetain(&context, handle), "cuDevicePrimaryCtxRetain")) return failed;
+    XPURT_TRY(check(driver.cuDeviceGetName(text, sizeof text - 1, handle), "cuDeviceGetName"));
+    name = text;
+    XPURT_TRY(check(driver.cuDevicePrimaryCtxRetain(&context, handle), "cuDevicePrimaryCtxRetain"));
 
-    const Current current(*this);
+    const ScopedContext current(*this);
     CUmemPoolProps props;
     props.location.id = handle;
-    uint64_t keep_all = UINT64_MAX;  // what is freed stays in the pool until trim()
-    ok(driver.cuMemPoolCreate(&pool_, &props), "cuMemPoolCreate");
-    ok(driver.cuMemPoolSetAttribute(pool_, release_threshold, &keep_all), "cuMemPoolSetAttribute");
-    ok(driver.cuStreamCreate(&home, stream_non_blocking), "cuStreamCreate");
-    ok(driver.cuEventCreate(&mark_, event_no_timing), "cuEventCreate");
+    uint64_t keep_all = UINT64_MAX;  // the pool keeps freed memory until trim()
+    XPURT_TRY(check(driver.cuMemPoolCreate(&pool_, &props), "cuMemPoolCreate"));
+    XPURT_TRY(
+        check(driver.cuMemPoolSetAttribute(pool_, release_threshold, &keep_all), "cuMemPoolSetAttribute"));
+    XPURT_TRY(check(driver.cuStreamCreate(&home, stream_non_blocking), "cuStreamCreate"));
+    XPURT_TRY(check(driver.cuEventCreate(&follow_event_, event_no_timing), "cuEventCreate"));
     pinned_ = std::make_unique<MemoryPool>(
         keep_pinned_bytes,
         MemorySource{[](void* device, size_t bytes) {
                          const Device& self = *static_cast<Device*>(device);
-                         const Current now(self);
+                         const ScopedContext now(self);
                          void* block = nullptr;
                          return self.driver.cuMemHostAlloc(&block, bytes, 0) == 0 ? block : nullptr;
                      },
                      [](void* device, void* block) {
                          const Device& self = *static_cast<Device*>(device);
-                         const Current now(self);
-                         self.driver.cuMemFreeHost(block);
+                         const ScopedContext now(self);
+                         self.log_if_failed(self.driver.cuMemFreeHost(block), "cuMemFreeHost");
                      },
                      this});
-    return failed;
+    return {};
 }
 
 Result<CUdeviceptr> Device::allocate(size_t bytes, CUstream stream) {
-    const Current current(*this);
+    const ScopedContext current(*this);
     const size_t size = std::max<size_t>(bytes, 1);
     CUdeviceptr memory = 0;
     CUresult result = driver.cuMemAllocFromPoolAsync(&memory, size, pool_, stream);
-    if (result == out_of_memory) {
-        // What other streams have freed but not reached yet, and what the pool keeps in pieces that are too
-        // small.
-        driver.cuCtxSynchronize();
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        // Retry after a synchronization, which completes pending frees, and a trim, which resolves
+        // fragmentation.
+        XPURT_TRY(check(driver.cuCtxSynchronize(), "cuCtxSynchronize"));
         trim();
         result = driver.cuMemAllocFromPoolAsync(&memory, size, pool_, stream);
     }
-    if (result == out_of_memory) {
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         size_t free = 0, total = 0;
-        driver.cuMemGetInfo_v2(&free, &total);
-        const MemoryStatistics held = statistics();
+        XPURT_TRY(check(driver.cuMemGetInfo_v2(&free, &total), "cuMemGetInfo_v2"));
+        const MemoryStatistics pool = statistics();
         return Status{
             Code::no_memory,
-            "no " + std::to_string(bytes) + " bytes (" + megabytes(static_cast<int64_t>(bytes)) +
+            "cannot allocate " + std::to_string(bytes) + " bytes (" + megabytes(static_cast<int64_t>(bytes)) +
                 ") on cuda:" + std::to_string(index) + ": " + megabytes(static_cast<int64_t>(free)) + " of " +
-                megabytes(static_cast<int64_t>(total)) + " are free, " + megabytes(held.live_bytes) +
+                megabytes(static_cast<int64_t>(total)) + " are free, " + megabytes(pool.live_bytes) +
                 " are in use by this process's programs",
-            "Use a smaller batch, fewer contexts, or close sessions; what is loaded goes on working."};
+            "Use a smaller batch or fewer contexts, or close sessions. Loaded programs keep working."};
     }
-    if (Status status = check(result, "cuMemAllocFromPoolAsync"); !status.ok()) return status;
-    uint64_t reserved = 0;
-    driver.cuMemPoolGetAttribute(pool_, reserved_current, &reserved);
+    XPURT_TRY(check(result, "cuMemAllocFromPoolAsync"));
+    const uint64_t reserved = pool_attribute(reserved_current);
     const std::lock_guard<std::mutex> lock(counting_);
     (static_cast<int64_t>(reserved) > reserved_ ? allocations_ : reuses_) += 1;
     reserved_ = static_cast<int64_t>(reserved);
@@ -132,41 +132,47 @@ Result<CUdeviceptr> Device::allocate(size_t bytes, CUstream stream) {
 
 void Device::release(CUdeviceptr memory, CUstream stream) noexcept {
     if (memory == 0) return;
-    const Current current(*this);
-    driver.cuMemFreeAsync(memory, stream);
+    const ScopedContext current(*this);
+    log_if_failed(driver.cuMemFreeAsync(memory, stream), "cuMemFreeAsync");
 }
 
-void Device::follow(CUstream later, CUstream earlier) noexcept {
+void Device::order_after(CUstream later, CUstream earlier) noexcept {
     if (later == earlier) return;
-    const Current current(*this);
-    const std::lock_guard<std::mutex> lock(following_);  // a wait means the mark as it is when it is queued
-    if (driver.cuEventRecord(mark_, earlier) != 0 || driver.cuStreamWaitEvent(later, mark_, 0) != 0)
-        driver.cuCtxSynchronize();
+    const ScopedContext current(*this);
+    const std::lock_guard<std::mutex> lock(
+        follow_mutex_);  // the wait refers to the event's state at the time of the call
+    if (driver.cuEventRecord(follow_event_, earlier) != CUDA_SUCCESS ||
+        driver.cuStreamWaitEvent(later, follow_event_, 0) != CUDA_SUCCESS)
+        log_if_failed(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+}
+
+uint64_t Device::pool_attribute(PoolAttribute attribute) const noexcept {
+    uint64_t value = 0;
+    log_if_failed(driver.cuMemPoolGetAttribute(pool_, attribute, &value), "cuMemPoolGetAttribute");
+    return value;
 }
 
 MemoryStatistics Device::statistics() {
-    const Current current(*this);
-    uint64_t reserved = 0, used = 0, high = 0;
-    driver.cuMemPoolGetAttribute(pool_, reserved_current, &reserved);
-    driver.cuMemPoolGetAttribute(pool_, used_current, &used);
-    driver.cuMemPoolGetAttribute(pool_, used_high, &high);
+    const ScopedContext current(*this);
+    const uint64_t reserved = pool_attribute(reserved_current), used = pool_attribute(used_current),
+                   high = pool_attribute(used_high);
     const std::lock_guard<std::mutex> lock(counting_);
-    MemoryStatistics found;
-    found.live_bytes = static_cast<int64_t>(used);
-    found.peak_bytes = static_cast<int64_t>(high);
-    found.cached_bytes = static_cast<int64_t>(reserved - std::min(used, reserved));
-    found.allocations = allocations_;
-    found.reuses = reuses_;
-    return found;
+    MemoryStatistics statistics;
+    statistics.live_bytes = static_cast<int64_t>(used);
+    statistics.peak_bytes = static_cast<int64_t>(high);
+    statistics.cached_bytes = static_cast<int64_t>(reserved - std::min(used, reserved));
+    statistics.allocations = allocations_;
+    statistics.reuses = reuses_;
+    return statistics;
 }
 
 int64_t Device::trim() {
-    const Current current(*this);
-    uint64_t before = 0, after = 0;
-    driver.cuStreamSynchronize(home);  // what was freed in its order is free now
-    driver.cuMemPoolGetAttribute(pool_, reserved_current, &before);
-    driver.cuMemPoolTrimTo(pool_, 0);
-    driver.cuMemPoolGetAttribute(pool_, reserved_current, &after);
+    const ScopedContext current(*this);
+    // Blocks that were freed in the order of `home` are free after this.
+    log_if_failed(driver.cuStreamSynchronize(home), "cuStreamSynchronize");
+    const uint64_t before = pool_attribute(reserved_current);
+    log_if_failed(driver.cuMemPoolTrimTo(pool_, 0), "cuMemPoolTrimTo");
+    const uint64_t after = pool_attribute(reserved_current);
     const std::lock_guard<std::mutex> lock(counting_);
     reserved_ = static_cast<int64_t>(after);
     return static_cast<int64_t>(before - std::min(after, before));

@@ -1,4 +1,4 @@
-// cuda/device.h: a CUDA device that is in use: its primary context, its memory, and what it can do.
+// cuda/device.h: an open CUDA device: its primary context, memory and properties.
 #pragma once
 
 #include <memory>
@@ -11,10 +11,11 @@
 
 namespace xpurt::cuda {
 
-// One per device and process, never closed: other libraries share its primary context.
+// A device in use. One per device and process; never closed, since other libraries share its primary context.
 class Device {
   public:
-    // Opens the device at first use. `library` is cuda_library() but for tests.
+    // Open the device, or return the open one. `library` is another library than cuda_library() only in
+    // tests.
     static Result<std::shared_ptr<Device>> open(int index, Library& library = cuda_library());
 
     const Driver driver;
@@ -23,53 +24,59 @@ class Device {
     CUcontext context = nullptr;
     int capability = 0;  // 10 * major + minor: 90
     int multiprocessors = 0;
-    int max_shared_bytes = 0;  // of a block that asks for it
+    int max_shared_bytes = 0;  // per block, with opt-in
     std::string name{};
 
-    // Stream-ordered memory: it may be used in the order of `stream` at once. Out of memory is a Status that
-    // says how much was asked for, how much is free and how much the pool holds.
+    // Allocate memory that may be used on `stream` at once. The error for exhausted memory states how much
+    // was requested, is free, and is held by the pool.
     Result<CUdeviceptr> allocate(size_t bytes, CUstream stream);
     void release(CUdeviceptr memory, CUstream stream) noexcept;
     MemoryStatistics statistics();
-    int64_t trim();  // gives free memory of the pool back to the system; returns how many bytes
+    int64_t trim();  // returns free memory of the pool to the system; the result is in bytes
 
-    // Page-locked host memory, through which copies run at the bus's speed. Null when there is none.
+    // Page-locked host memory, through which copies run at full bus speed. Null when memory is exhausted.
     void* allocate_pinned(size_t bytes) noexcept { return pinned_->allocate(bytes); }
     void release_pinned(void* block) noexcept { pinned_->release(block); }
     MemoryPool& pinned() noexcept { return *pinned_; }
 
-    // What is queued on `later` from now on comes after all that `earlier` has. Streams of others may be
-    // gone: then the device is waited for.
-    void follow(CUstream later, CUstream earlier) noexcept;
+    // Order all later work on `later` after all current work on `earlier`. If `earlier` no longer exists,
+    // wait for the device.
+    void order_after(CUstream later, CUstream earlier) noexcept;
 
-    // For work that belongs to nobody's stream: uploads of weights, blocks handed to callers.
+    // For work without a stream of its own: uploads of weights, and blocks that are handed to callers.
     CUstream home = nullptr;
 
     Status check(CUresult result, const char* call) const { return status_of(driver, result, call); }
+    // For destructors: log a failure, unless the process is ending or an earlier error has already lost the
+    // context.
+    void log_if_failed(CUresult result, const char* call) const noexcept {
+        cuda::log_if_failed(driver, result, call);
+    }
 
     Device(const Library& library, int at) : driver(library), index(at) {}
 
   private:
     Status start();
+    uint64_t pool_attribute(PoolAttribute attribute) const noexcept;  // 0 after a failure, which is logged
 
     CUmemoryPool pool_ = nullptr;
     std::unique_ptr<MemoryPool> pinned_;
-    std::mutex following_;
-    CUevent mark_ = nullptr;
+    std::mutex follow_mutex_;
+    CUevent follow_event_ = nullptr;
     std::mutex counting_;
     int64_t allocations_ = 0, reuses_ = 0, reserved_ = 0;
 };
 
-// The device's context is the calling thread's as long as this lives; then what was current before is again.
-class Current {
+// Makes the device's context current on this thread during its lifetime, then restores the previous one.
+class ScopedContext {
   public:
-    explicit Current(const Device& device) noexcept;
-    ~Current();
-    Current(const Current&) = delete;
-    Current& operator=(const Current&) = delete;
+    explicit ScopedContext(const Device& device) noexcept;
+    ~ScopedContext();
+    ScopedContext(const ScopedContext&) = delete;
+    ScopedContext& operator=(const ScopedContext&) = delete;
 
   private:
-    const Driver* pushed_ = nullptr;
+    const Device* pushed_on_ = nullptr;
 };
 
 }  // namespace xpurt::cuda

@@ -1,4 +1,4 @@
-// cuda/devices.cpp: facts about CUDA devices, through the driver alone.
+// cuda/devices.cpp: facts about CUDA devices, from the driver library only.
 #include <cstdio>
 
 #include "backends/cuda/driver.h"
@@ -19,7 +19,7 @@ std::string uuid_text(const CUuuid& uuid) {
     return text;
 }
 
-// The kernel module's version: a line of its own in sysfs, or the word after "Module" in /proc.
+// The kernel module's version: in sysfs, or after the word "Module" in /proc.
 std::string kernel_driver_version() {
     std::string version = read_line("/sys/module/nvidia/version");
     if (!version.empty()) return version;
@@ -34,65 +34,60 @@ std::string kernel_driver_version() {
 Result<CudaDevice> describe(const Driver& driver, int index) {
     CudaDevice facts;
     facts.index = index;
+    const auto check = [&](CUresult result, const char* call) { return status_of(driver, result, call); };
     CUdevice device = 0;
-    Status failed;
-    const auto call = [&](const char* name, int result) {
-        if (failed.ok()) failed = status_of(driver, result, name);
-        return result == 0;
-    };
-    if (!call("cuDeviceGet", driver.cuDeviceGet(&device, index))) return failed;
-
+    XPURT_TRY(check(driver.cuDeviceGet(&device, index), "cuDeviceGet"));
     char text[256] = {};
-    if (call("cuDeviceGetName", driver.cuDeviceGetName(text, sizeof text - 1, device))) facts.name = text;
+    XPURT_TRY(check(driver.cuDeviceGetName(text, sizeof text - 1, device), "cuDeviceGetName"));
+    facts.name = text;
     size_t bytes = 0;
-    if (call("cuDeviceTotalMem_v2", driver.cuDeviceTotalMem_v2(&bytes, device)))
-        facts.memory_bytes = static_cast<int64_t>(bytes);
-    const auto attribute = [&](DeviceAttribute which) {
+    XPURT_TRY(check(driver.cuDeviceTotalMem_v2(&bytes, device), "cuDeviceTotalMem_v2"));
+    facts.memory_bytes = static_cast<int64_t>(bytes);
+    const auto attribute = [&](DeviceAttribute which, auto& fact) {
         int value = 0;
-        call("cuDeviceGetAttribute", driver.cuDeviceGetAttribute(&value, which, device));
-        return value;
+        const CUresult result = driver.cuDeviceGetAttribute(&value, which, device);
+        fact = value;
+        return check(result, "cuDeviceGetAttribute");
     };
-    facts.capability_major = attribute(capability_major);
-    facts.capability_minor = attribute(capability_minor);
-    facts.multiprocessors = attribute(multiprocessor_count);
-    facts.clock_khz = attribute(clock_rate);
-    facts.memory_clock_khz = attribute(memory_clock_rate);
+    XPURT_TRY(attribute(capability_major, facts.capability_major));
+    XPURT_TRY(attribute(capability_minor, facts.capability_minor));
+    XPURT_TRY(attribute(multiprocessor_count, facts.multiprocessors));
+    int shared_bytes = 0;
+    XPURT_TRY(attribute(max_shared_per_block_optin, shared_bytes));
+    facts.shared_memory_per_block = shared_bytes;
+    XPURT_TRY(attribute(clock_rate, facts.clock_khz));
+    XPURT_TRY(attribute(memory_clock_rate, facts.memory_clock_khz));
 
-    // Optional functions: a driver that lacks one leaves the fact empty.
+    // Optional functions: if the driver lacks one, the fact stays empty.
     CUuuid uuid{};
-    if (driver.cuDeviceGetUuid_v2 != nullptr &&
-        call("cuDeviceGetUuid_v2", driver.cuDeviceGetUuid_v2(&uuid, device)))
+    if (driver.cuDeviceGetUuid_v2 != nullptr) {
+        XPURT_TRY(check(driver.cuDeviceGetUuid_v2(&uuid, device), "cuDeviceGetUuid_v2"));
         facts.uuid = uuid_text(uuid);
+    }
     char bus[32] = {};
-    if (driver.cuDeviceGetPCIBusId != nullptr &&
-        call("cuDeviceGetPCIBusId", driver.cuDeviceGetPCIBusId(bus, sizeof bus, device)))
+    if (driver.cuDeviceGetPCIBusId != nullptr) {
+        XPURT_TRY(check(driver.cuDeviceGetPCIBusId(bus, sizeof bus, device), "cuDeviceGetPCIBusId"));
         facts.pci_bus_id = bus;
-    if (!failed.ok()) return failed;
+    }
     return facts;
 }
 
 }  // namespace
 
 Result<CudaFacts> facts(Library& library, const Search& search) {
-    Status status = library.open(search);
-    if (!status.ok()) return status;
+    XPURT_TRY(library.open(search));
     const Driver driver(library);
-
-    status = status_of(driver, driver.cuInit(0), "cuInit");
-    if (!status.ok()) return status;
-    CudaFacts found;
-    found.driver_version = kernel_driver_version();
-    status = status_of(driver, driver.cuDriverGetVersion(&found.driver_api), "cuDriverGetVersion");
-    if (!status.ok()) return status;
+    XPURT_TRY(status_of(driver, driver.cuInit(0), "cuInit"));
+    CudaFacts result;
+    result.driver_version = kernel_driver_version();
+    XPURT_TRY(status_of(driver, driver.cuDriverGetVersion(&result.driver_api), "cuDriverGetVersion"));
     int count = 0;
-    status = status_of(driver, driver.cuDeviceGetCount(&count), "cuDeviceGetCount");
-    if (!status.ok()) return status;
+    XPURT_TRY(status_of(driver, driver.cuDeviceGetCount(&count), "cuDeviceGetCount"));
     for (int index = 0; index < count; ++index) {
-        Result<CudaDevice> device = describe(driver, index);
-        if (!device.status.ok()) return device.status;
-        found.devices.push_back(std::move(device.value));
+        XPURT_ASSIGN_OR_RETURN(auto device, describe(driver, index));
+        result.devices.push_back(std::move(device));
     }
-    return found;
+    return result;
 }
 
 }  // namespace xpurt::cuda

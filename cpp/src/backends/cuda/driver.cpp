@@ -1,9 +1,11 @@
-// cuda/driver.cpp: the driver library's table and its errors.
+// cuda/driver.cpp: the driver library's function table and error messages.
 #include "backends/cuda/driver.h"
 
 #include <algorithm>
 #include <iterator>
 #include <string>
+
+#include "base/log.h"
 
 namespace xpurt {
 
@@ -13,6 +15,16 @@ Library& cuda_library() {
 }
 
 namespace cuda {
+
+namespace {
+
+// After these errors every further call on the context fails, according to cuda.h.
+bool context_is_lost(CUresult result) noexcept {
+    constexpr int lost[] = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720};
+    return std::find(std::begin(lost), std::end(lost), static_cast<int>(result)) != std::end(lost);
+}
+
+}  // namespace
 
 LibrarySpec library_spec() {
     return {
@@ -25,12 +37,12 @@ LibrarySpec library_spec() {
             XPURT_CUDA_SYMBOLS(XPURT_ROW)
 #undef XPURT_ROW
         },
-        "Install NVIDIA's driver for this machine; inside a container, start it with its GPUs visible.",
+        "Install the NVIDIA driver. In a container, make the GPUs visible when you start it.",
     };
 }
 
 Driver::Driver(const Library& library) {
-    size_t index = 0;  // rows of the table and members stand in the same order
+    size_t index = 0;  // the members are declared in the order of the table
 #define XPURT_FILL(name, since, need, type) \
     name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
     XPURT_CUDA_SYMBOLS(XPURT_FILL)
@@ -38,7 +50,7 @@ Driver::Driver(const Library& library) {
 }
 
 Status can_run(const Library& library) {
-    // Optional for facts, not for running.
+    // cuda_facts() uses these if present; running programs does not need them.
     constexpr const char* for_facts_only[] = {"cuDeviceGetPCIBusId", "cuGetErrorName", "cuGetErrorString",
                                               "cuDeviceGetUuid_v2"};
     std::string lacking;
@@ -56,33 +68,38 @@ Status can_run(const Library& library) {
 }
 
 Status status_of(const Driver& driver, CUresult result, const char* call) {
-    constexpr CUresult no_device = 100, system_not_ready = 802, driver_mismatch = 803;
-    // After these the context does nothing any more (the header says so of each).
-    constexpr CUresult lost[] = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720};
-    if (result == 0) return {};
+    if (result == CUDA_SUCCESS) return {};
     const char *name = nullptr, *meaning = nullptr;
-    if (driver.cuGetErrorName != nullptr) driver.cuGetErrorName(result, &name);
-    if (driver.cuGetErrorString != nullptr) driver.cuGetErrorString(result, &meaning);
+    if (driver.cuGetErrorName != nullptr && driver.cuGetErrorName(result, &name) != CUDA_SUCCESS)
+        name = nullptr;
+    if (driver.cuGetErrorString != nullptr && driver.cuGetErrorString(result, &meaning) != CUDA_SUCCESS)
+        meaning = nullptr;
     std::string message =
         std::string(call) + " returned " + (name != nullptr ? name : std::to_string(result));
     if (meaning != nullptr) message += std::string(" (") + meaning + ")";
-    if (std::find(std::begin(lost), std::end(lost), result) != std::end(lost))
+    if (context_is_lost(result))
         return {Code::call_failed, message,
-                "A kernel failed on the device, whose context is lost for this process: start it anew, and "
-                "look for the kernel with compute-sanitizer."};
+                "A kernel failed, and the CUDA context is lost for this process: restart it, and "
+                "find the kernel with compute-sanitizer."};
     switch (result) {
-        case no_device:
+        case CUDA_ERROR_NO_DEVICE:
             return {Code::no_device, message,
-                    "The driver sees no GPU: look at CUDA_VISIBLE_DEVICES and at the container's device "
+                    "The driver sees no GPU: check CUDA_VISIBLE_DEVICES and the container's device "
                     "settings."};
-        case system_not_ready:
-            return {Code::call_failed, message, "Wait for, or start, the machine's fabric manager."};
-        case driver_mismatch:
+        case CUDA_ERROR_SYSTEM_NOT_READY:
             return {Code::call_failed, message,
-                    "Reboot, or reinstall the driver: library and kernel module differ."};
+                    "Start the machine's fabric manager, or wait until it is ready."};
+        case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+            return {Code::call_failed, message,
+                    "The driver library and the kernel module differ: reboot, or reinstall the driver."};
         default:
-            return {Code::call_failed, message, "Run nvidia-smi: if it fails too, repair the driver first."};
+            return {Code::call_failed, message, "Run nvidia-smi. If it fails as well, repair the driver."};
     }
+}
+
+void log_if_failed(const Driver& driver, CUresult result, const char* call) noexcept {
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED || context_is_lost(result)) return;
+    log_failure(status_of(driver, result, call));
 }
 
 }  // namespace cuda

@@ -1,4 +1,4 @@
-// cuda/driver.h: the CUDA driver API, as far as the core calls it, declared without NVIDIA's headers.
+// cuda/driver.h: the part of the CUDA driver API that the core uses, declared without NVIDIA's headers.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,21 @@
 
 namespace xpurt::cuda {
 
-using CUresult = int;  // the header's enums are ints in the ABI
+// Result codes by NVIDIA's names. [[nodiscard]]: a call whose result is dropped does not compile.
+enum [[nodiscard]] CUresult : int {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_DEINITIALIZED = 4,
+    CUDA_ERROR_NO_DEVICE = 100,
+    CUDA_ERROR_NOT_READY = 600,
+    CUDA_ERROR_SYSTEM_NOT_READY = 802,
+    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
+};
 using CUdevice = int;
 using CUdeviceptr = unsigned long long;
 
-// Handles. Each a type of its own, so that the compiler tells them apart.
+// Handles. Each has a type of its own, so that the compiler tells them apart.
 #define XPURT_CUDA_HANDLE(name) using name = struct name##_handle*;
 XPURT_CUDA_HANDLE(CUcontext)
 XPURT_CUDA_HANDLE(CUevent)
@@ -79,7 +89,7 @@ static_assert(sizeof(CUmemPoolProps) == 88 && sizeof(CUlaunchAttribute) == 72 &&
                   sizeof(CUlaunchConfig) == 56 && sizeof(CUkernelNodeParams) == 72,
               "as cuda.h has them");
 
-// Values never change, new ones are added at the end.
+// Existing values never change; new ones are added at the end.
 enum DeviceAttribute {
     clock_rate = 13,
     multiprocessor_count = 16,
@@ -94,11 +104,10 @@ enum PoolAttribute { release_threshold = 4, reserved_current = 5, used_current =
 enum StreamFlag { stream_non_blocking = 1 };
 enum EventFlag { event_default = 0, event_no_timing = 2 };
 enum CaptureMode { capture_thread_local = 1, capture_relaxed = 2 };
-enum Failure : CUresult { invalid_value = 1, out_of_memory = 2, not_ready = 600 };
 
-// name, CUDA version that introduced it (1000 * major + 10 * minor), need, type.
-// The one list: the symbol table, the struct of pointers and the messages all come from it. What facts about
-// devices need is required; what running programs needs beyond that is asked for when a device is opened.
+// name, CUDA version that introduced it (1000 * major + 10 * minor), need, type. The symbol table, the struct
+// of function pointers and the messages are all generated from this list. Symbols that cuda_facts() needs are
+// required; those that running programs needs are checked by can_run().
 #define XPURT_CUDA_SYMBOLS(X)                                              \
     X(cuInit, 2000, required, CUresult(unsigned))                          \
     X(cuDriverGetVersion, 2020, required, CUresult(int*))                  \
@@ -166,10 +175,10 @@ enum Failure : CUresult { invalid_value = 1, out_of_memory = 2, not_ready = 600 
     X(cuGraphExecKernelNodeSetParams_v2, 12000, optional,                                                  \
       CUresult(CUgraphExec, CUgraphNode, const CUkernelNodeParams*))
 
-// The driver library as data; cuda_library() is the process's instance of it.
+// The description of the driver library; cuda_library() is the process's instance.
 LibrarySpec library_spec();
 
-// The functions of a loaded library; an optional one may be null.
+// The function pointers of a loaded library; optional functions may be null.
 struct Driver {
 #define XPURT_MEMBER(name, since, need, type) std::add_pointer_t<type> name;
     XPURT_CUDA_SYMBOLS(XPURT_MEMBER)
@@ -178,13 +187,17 @@ struct Driver {
     explicit Driver(const Library& library);
 };
 
-// ok when the library has all that running programs needs, else which functions it lacks.
+// Return ok if the library has every function that running programs needs; else name the missing ones.
 Status can_run(const Library& library);
 
-// cuda_facts() over any instance of the driver library.
+// cuda_facts() for any instance of the driver library.
 Result<CudaFacts> facts(Library& library, const Search& search);
 
-// Status of a driver call: who was called, the driver's name of the error and its explanation.
+// The Status of a driver call: its name, the driver's name of the error, and the explanation.
 Status status_of(const Driver& driver, CUresult result, const char* call);
+
+// Log the failure of a call whose caller cannot receive it. A driver that has shut down, and a context that
+// an earlier error has lost, are not logged.
+void log_if_failed(const Driver& driver, CUresult result, const char* call) noexcept;
 
 }  // namespace xpurt::cuda

@@ -6,7 +6,7 @@
 
 namespace xpurt::cuda {
 
-std::vector<void*>& pointers(const KernelCall& call, void* const* args) {
+std::vector<void*>& kernel_params(const KernelCall& call, void* const* args) {
     thread_local std::vector<void*> list;
     list.clear();
     for (size_t i = 0; i < call.args.size(); ++i) list.push_back(const_cast<void**>(args + i));
@@ -14,44 +14,45 @@ std::vector<void*>& pointers(const KernelCall& call, void* const* args) {
     return list;
 }
 
-Graph::~Graph() {
-    if (exec_ != nullptr) device_.driver.cuGraphExecDestroy(exec_);
-    if (graph_ != nullptr) device_.driver.cuGraphDestroy(graph_);
+CudaGraph::~CudaGraph() { destroy(); }
+
+void CudaGraph::destroy() noexcept {
+    if (exec_ != nullptr)
+        device_.log_if_failed(device_.driver.cuGraphExecDestroy(exec_), "cuGraphExecDestroy");
+    if (graph_ != nullptr) device_.log_if_failed(device_.driver.cuGraphDestroy(graph_), "cuGraphDestroy");
+    exec_ = nullptr;
+    graph_ = nullptr;
 }
 
-// Takes the graph, unless it fails. A graph of the same form is written into the one that there is, which
-// goes on knowing its nodes by those that it was made from, not by those that were written into it.
-Status Graph::instantiate(CUgraph graph, std::vector<CUgraphNode>& nodes) {
+// Take ownership of the graph on success. A graph of the same topology updates the existing executable graph,
+// which still identifies its nodes by those of the graph that it was instantiated from.
+Status CudaGraph::instantiate(CUgraph graph, std::vector<CUgraphNode>& nodes) {
     const Driver& driver = device_.driver;
     CUgraphExecUpdateResultInfo info;
     if (exec_ != nullptr && driver.cuGraphExecUpdate_v2(exec_, graph, &info) == 0) {
-        driver.cuGraphDestroy(graph);
-        return {};
+        return device_.check(driver.cuGraphDestroy(graph), "cuGraphDestroy");
     }
-    CUgraphExec made = nullptr;
-    if (Status status =
-            device_.check(driver.cuGraphInstantiateWithFlags(&made, graph, 0), "cuGraphInstantiateWithFlags");
-        !status.ok())
-        return status;
-    if (exec_ != nullptr) driver.cuGraphExecDestroy(exec_);
-    if (graph_ != nullptr) driver.cuGraphDestroy(graph_);
-    exec_ = made;
+    CUgraphExec exec = nullptr;
+    XPURT_TRY(
+        device_.check(driver.cuGraphInstantiateWithFlags(&exec, graph, 0), "cuGraphInstantiateWithFlags"));
+    destroy();
+    exec_ = exec;
     graph_ = graph;
     nodes_.swap(nodes);
     return {};
 }
 
-bool Graph::fits(void* const* args) const noexcept {
+bool CudaGraph::fits(void* const* args) const noexcept {
     return std::memcmp(args_.data(), args + recording_.first_arg, args_.size() * sizeof(void*)) == 0;
 }
 
-Result<bool> Graph::update(void* const* args) {
+Result<bool> CudaGraph::update(void* const* args) {
     for (size_t i = 0; i < recording_.calls.size(); ++i) {
-        const CudaRecording::Call& call = recording_.calls[i];
-        void* const* const now = args + call.first_arg;
-        void** const then = args_.data() + (call.first_arg - recording_.first_arg);
+        const CudaRecording::CudaCall& call = recording_.calls[i];
+        void* const* const new_args = args + call.first_arg;
+        void** const old_args = args_.data() + (call.first_arg - recording_.first_arg);
         const size_t bytes = call.call->args.size() * sizeof(void*);
-        if (call.call->tasks == 0 || std::memcmp(then, now, bytes) == 0) continue;
+        if (call.call->tasks == 0 || std::memcmp(old_args, new_args, bytes) == 0) continue;
         if (nodes_[i] == nullptr) return false;
         const CUlaunchConfig& config = call.kernel->launch.config;
         CUkernelNodeParams params;
@@ -61,17 +62,17 @@ Result<bool> Graph::update(void* const* args) {
         params.blockDimX = config.blockDimX, params.blockDimY = config.blockDimY;
         params.blockDimZ = config.blockDimZ;
         params.sharedMemBytes = config.sharedMemBytes;
-        params.kernelParams = pointers(*call.call, now).data();
+        params.kernelParams = kernel_params(*call.call, new_args).data();
         const CUresult result = device_.driver.cuGraphExecKernelNodeSetParams_v2(exec_, nodes_[i], &params);
-        if (result == invalid_value) return false;  // not a node of it: capture() again
-        if (Status status = device_.check(result, "cuGraphExecKernelNodeSetParams_v2"); !status.ok())
-            return status;
-        std::memcpy(then, now, bytes);
+        if (result == CUDA_ERROR_INVALID_VALUE)
+            return false;  // the node is not part of the graph: capture again
+        XPURT_TRY(device_.check(result, "cuGraphExecKernelNodeSetParams_v2"));
+        std::memcpy(old_args, new_args, bytes);
     }
     return true;
 }
 
-Status Graph::launch(CUstream stream) const {
+Status CudaGraph::launch(CUstream stream) const {
     return device_.check(device_.driver.cuGraphLaunch(exec_, stream), "cuGraphLaunch");
 }
 

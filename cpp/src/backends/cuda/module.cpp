@@ -1,4 +1,4 @@
-// cuda/module.cpp: CUBINs, and how a call's options say that its kernel is launched.
+// cuda/module.cpp: CUBINs, and launch parameters from a call's options.
 #include "backends/cuda/module.h"
 
 #include <utility>
@@ -6,54 +6,54 @@
 namespace xpurt::cuda {
 namespace {
 
-class Cubin final : public Module {
+class CubinModule final : public Module {
   public:
-    Cubin(std::shared_ptr<Device> device, CUlibrary library)
+    CubinModule(std::shared_ptr<Device> device, CUlibrary library)
         : device_(std::move(device)), library_(library) {}
-    ~Cubin() override {
-        const Current current(*device_);
-        device_->driver.cuLibraryUnload(library_);
+    ~CubinModule() override {
+        const ScopedContext current(*device_);
+        device_->log_if_failed(device_->driver.cuLibraryUnload(library_), "cuLibraryUnload");
     }
     void* symbol(const char* name) const noexcept override {
-        const Current current(*device_);
+        const ScopedContext current(*device_);
         CUkernel kernel = nullptr;
         return device_->driver.cuLibraryGetKernel(&kernel, library_, name) == 0 ? kernel : nullptr;
     }
     const char* mapped_by() const noexcept override { return "cuda"; }
-    Status open_reports() {
-        auto opened = Reports::open(device_, library_);
+    Status init_reports() {
+        auto opened = KernelReports::open(device_, library_);
         reports_ = std::move(opened.value);
         return std::move(opened.status);
     }
-    const std::shared_ptr<Reports>& reports() const noexcept { return reports_; }
+    const std::shared_ptr<KernelReports>& reports() const noexcept { return reports_; }
 
   private:
     const std::shared_ptr<Device> device_;
     const CUlibrary library_;
-    std::shared_ptr<Reports> reports_;
+    std::shared_ptr<KernelReports> reports_;
 };
 
 template <class T>
 const T* option(const KernelCall& call, const char* name) {
-    const auto found = call.options.find(name);
-    return found == call.options.end() ? nullptr : std::get_if<T>(&found->second);
+    const auto entry = call.options.find(name);
+    return entry == call.options.end() ? nullptr : std::get_if<T>(&entry->second);
 }
 
-Status refused(const KernelCall& call, const std::string& why) {
-    return {Code::invalid, "kernel " + call.kernel + " (" + call.symbol + ") " + why,
+Status invalid_call(const KernelCall& call, const std::string& reason) {
+    return {Code::invalid, "kernel " + call.kernel + " (" + call.symbol + ") " + reason,
             "Compile the model again; if it persists, report the program."};
 }
 
-// Three sizes from 1 to `limits`, where the option is there.
-bool sizes(const KernelCall& call, const char* name, const int64_t (&limits)[3], unsigned* x, unsigned* y,
-           unsigned* z) {
-    const auto* const given = option<std::vector<int64_t>>(call, name);
-    if (given == nullptr) return true;
-    if (given->size() != 3) return false;
+// Read an option of three sizes from 1 to `limits`. Return false if it is present and invalid.
+bool read_sizes(const KernelCall& call, const char* name, const int64_t (&limits)[3], unsigned* x,
+                unsigned* y, unsigned* z) {
+    const auto* const values = option<std::vector<int64_t>>(call, name);
+    if (values == nullptr) return true;
+    if (values->size() != 3) return false;
     unsigned* const to[] = {x, y, z};
     for (size_t i = 0; i < 3; ++i) {
-        if ((*given)[i] < 1 || (*given)[i] > limits[i]) return false;
-        *to[i] = static_cast<unsigned>((*given)[i]);
+        if ((*values)[i] < 1 || (*values)[i] > limits[i]) return false;
+        *to[i] = static_cast<unsigned>((*values)[i]);
     }
     return true;
 }
@@ -61,56 +61,57 @@ bool sizes(const KernelCall& call, const char* name, const int64_t (&limits)[3],
 }  // namespace
 
 Result<std::shared_ptr<const Module>> load_cubin(std::shared_ptr<Device> device, const void* bytes) {
-    const Current current(*device);
+    const ScopedContext current(*device);
     CUlibrary library = nullptr;
     const CUresult result =
         device->driver.cuLibraryLoadData(&library, bytes, nullptr, nullptr, 0, nullptr, nullptr, 0);
     if (Status status = device->check(result, "cuLibraryLoadData"); !status.ok()) {
         status.advice = "The binary is for another device than " + device->name + " (sm_" +
-                        std::to_string(device->capability) + "), or damaged: compile the model again.";
+                        std::to_string(device->capability) + ") or is damaged: compile the model again.";
         return status;
     }
-    const auto made = std::make_shared<Cubin>(std::move(device), library);
-    if (Status status = made->open_reports(); !status.ok()) return status;
-    return std::shared_ptr<const Module>(made);
+    const auto module = std::make_shared<CubinModule>(std::move(device), library);
+    XPURT_TRY(module->init_reports());
+    return std::shared_ptr<const Module>(module);
 }
 
-std::shared_ptr<Reports> reports_of(const Module& module) {
-    return static_cast<const Cubin&>(module).reports();
+std::shared_ptr<KernelReports> reports_of(const Module& module) {
+    return static_cast<const CubinModule&>(module).reports();
 }
 
-Result<Launch> launch_of(const Device& device, const KernelCall& call) {
-    Launch made;
-    CUlaunchConfig& config = made.config;
-    if (!sizes(call, "grid", {2147483647, 65535, 65535}, &config.gridDimX, &config.gridDimY,
-               &config.gridDimZ))
-        return refused(call, "has a grid that no device takes");
-    if (!sizes(call, "block", {1024, 1024, 64}, &config.blockDimX, &config.blockDimY, &config.blockDimZ) ||
+Result<LaunchParams> launch_of(const Device& device, const KernelCall& call) {
+    LaunchParams params;
+    CUlaunchConfig& config = params.config;
+    if (!read_sizes(call, "grid", {2147483647, 65535, 65535}, &config.gridDimX, &config.gridDimY,
+                    &config.gridDimZ))
+        return invalid_call(call, "has a grid that exceeds the device limits");
+    if (!read_sizes(call, "block", {1024, 1024, 64}, &config.blockDimX, &config.blockDimY,
+                    &config.blockDimZ) ||
         int64_t{config.blockDimX} * config.blockDimY * config.blockDimZ > 1024)
-        return refused(call, "has a block that no device takes");
+        return invalid_call(call, "has a block that exceeds the device limits");
     if (const auto* const shared = option<int64_t>(call, "shared"); shared != nullptr) {
         if (*shared < 0 || *shared > device.max_shared_bytes)
-            return refused(call, "asks for " + std::to_string(*shared) +
-                                     " bytes of shared memory, the device has " +
-                                     std::to_string(device.max_shared_bytes));
+            return invalid_call(call, "asks for " + std::to_string(*shared) +
+                                          " bytes of shared memory, the device has " +
+                                          std::to_string(device.max_shared_bytes));
         config.sharedMemBytes = static_cast<unsigned>(*shared);
     }
     CUlaunchAttribute cluster;
     cluster.id = cluster_dimension;
     if (option<std::vector<int64_t>>(call, "cluster") != nullptr) {
         unsigned* const dims = cluster.value.clusterDim;
-        if (!sizes(call, "cluster", {16, 16, 16}, dims, dims + 1, dims + 2))
-            return refused(call, "has a cluster that no device takes");
-        made.attributes[made.attribute_count++] = cluster;
+        if (!read_sizes(call, "cluster", {16, 16, 16}, dims, dims + 1, dims + 2))
+            return invalid_call(call, "has a cluster that exceeds the device limits");
+        params.attributes[params.attribute_count++] = cluster;
     }
-    const bool* const early = option<bool>(call, "pdl");
-    if (early != nullptr && *early && device.capability >= 90) {
+    const bool* const pdl = option<bool>(call, "pdl");
+    if (pdl != nullptr && *pdl && device.capability >= 90) {
         CUlaunchAttribute overlap;
         overlap.id = programmatic_serialization;
         overlap.value.programmaticStreamSerializationAllowed = 1;
-        made.attributes[made.attribute_count++] = overlap;
+        params.attributes[params.attribute_count++] = overlap;
     }
-    return made;
+    return params;
 }
 
 Result<CUkernel> kernel_of(const Device& device, const KernelCall& call, const Module& module) {
@@ -122,7 +123,7 @@ Result<CUkernel> kernel_of(const Device& device, const KernelCall& call, const M
     if (shared != nullptr && *shared > 0) {
         const CUresult result = device.driver.cuKernelSetAttribute(
             max_dynamic_shared, static_cast<int>(*shared), kernel, device.handle);
-        if (Status status = device.check(result, "cuKernelSetAttribute"); !status.ok()) return status;
+        XPURT_TRY(device.check(result, "cuKernelSetAttribute"));
     }
     return kernel;
 }

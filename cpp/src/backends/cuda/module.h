@@ -1,4 +1,4 @@
-// cuda/module.h: a CUBIN, loaded, and one of its kernels with its launch.
+// cuda/module.h: a loaded CUBIN, and a kernel of it with its launch parameters.
 #pragma once
 
 #include <memory>
@@ -9,20 +9,20 @@
 
 namespace xpurt::cuda {
 
-// The module of a CUBIN; symbol() gives a CUkernel.
+// Load a CUBIN. symbol() of the module returns a CUkernel.
 Result<std::shared_ptr<const Module>> load_cubin(std::shared_ptr<Device> device, const void* bytes);
-// Where the kernels of such a module report; null when none of them does.
-std::shared_ptr<Reports> reports_of(const Module& module);
+// The object through which the module's kernels report errors; null if none of them can.
+std::shared_ptr<KernelReports> reports_of(const Module& module);
 
-// What a call's options say of its launch: "grid", "block" and "cluster" as [x, y, z], "shared" in bytes,
+// The launch parameters in a call's options: "grid", "block" and "cluster" as [x, y, z], "shared" in bytes,
 // "pdl".
-struct Launch {
+struct LaunchParams {
     CUlaunchConfig config{};
     CUlaunchAttribute attributes[2]{};
     unsigned attribute_count = 0;
 };
-// The kernel of a call, allowed the shared memory that it asks for.
+// The kernel of a call, with its dynamic shared memory enabled.
 Result<CUkernel> kernel_of(const Device& device, const KernelCall& call, const Module& module);
-Result<Launch> launch_of(const Device& device, const KernelCall& call);
+Result<LaunchParams> launch_of(const Device& device, const KernelCall& call);
 
 }  // namespace xpurt::cuda

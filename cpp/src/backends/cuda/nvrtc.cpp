@@ -1,4 +1,4 @@
-// cuda/nvrtc.cpp: NVRTC's table, and a text's way through it.
+// cuda/nvrtc.cpp: NVRTC's function table, and compilation.
 #include "xpurt/nvrtc.h"
 
 #include <dlfcn.h>
@@ -7,6 +7,7 @@
 #include <mutex>
 #include <type_traits>
 
+#include "base/log.h"
 #include "xpurt/library.h"
 
 namespace xpurt {
@@ -15,25 +16,25 @@ namespace {
 using Program = void*;
 
 // name, version that introduced it, need, type.
-#define XPURT_NVRTC_SYMBOLS(X)                                                              \
-    X(nvrtcVersion, 7000, required, int(int*, int*))                                        \
-    X(nvrtcGetErrorString, 7000, required, const char*(int))                                \
-    X(nvrtcCreateProgram, 7000, required,                                                   \
-      int(Program*, const char*, const char*, int, const char* const*, const char* const*)) \
-    X(nvrtcDestroyProgram, 7000, required, int(Program*))                                   \
-    X(nvrtcCompileProgram, 7000, required, int(Program, int, const char* const*))           \
-    X(nvrtcGetProgramLogSize, 7000, required, int(Program, size_t*))                        \
-    X(nvrtcGetProgramLog, 7000, required, int(Program, char*))                              \
-    X(nvrtcGetCUBINSize, 11010, required, int(Program, size_t*))                            \
-    X(nvrtcGetCUBIN, 11010, required, int(Program, char*))
+#define XPURT_NVRTC_SYMBOLS(X)                                                                     \
+    X(nvrtcVersion, 7000, required, ResultCode(int*, int*))                                        \
+    X(nvrtcGetErrorString, 7000, required, const char*(int))                                       \
+    X(nvrtcCreateProgram, 7000, required,                                                          \
+      ResultCode(Program*, const char*, const char*, int, const char* const*, const char* const*)) \
+    X(nvrtcDestroyProgram, 7000, required, ResultCode(Program*))                                   \
+    X(nvrtcCompileProgram, 7000, required, ResultCode(Program, int, const char* const*))           \
+    X(nvrtcGetProgramLogSize, 7000, required, ResultCode(Program, size_t*))                        \
+    X(nvrtcGetProgramLog, 7000, required, ResultCode(Program, char*))                              \
+    X(nvrtcGetCUBINSize, 11010, required, ResultCode(Program, size_t*))                            \
+    X(nvrtcGetCUBIN, 11010, required, ResultCode(Program, char*))
 
-struct Nvrtc {
+struct NvrtcApi {
 #define XPURT_MEMBER(name, since, need, type) std::add_pointer_t<type> name;
     XPURT_NVRTC_SYMBOLS(XPURT_MEMBER)
 #undef XPURT_MEMBER
 
-    explicit Nvrtc(const Library& library) {
-        size_t index = 0;  // rows of the table and members stand in the same order
+    explicit NvrtcApi(const Library& library) {
+        size_t index = 0;  // the members are declared in the order of the table
 #define XPURT_FILL(name, since, need, type) \
     name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
         XPURT_NVRTC_SYMBOLS(XPURT_FILL)
@@ -41,18 +42,20 @@ struct Nvrtc {
     }
 };
 
-// NVRTC finds its builtins by name, among what the process has loaded; beside it they lie in the packages for
-// Python, where the loader does not look.
+// NVRTC loads its builtins library by name. In Python packages it is next to NVRTC, where the loader does not
+// search, so load it first.
 void load_builtins(const std::string& path) {
     const std::string folder = path.substr(0, path.rfind('/'));
-    glob_t found{};
-    if (glob((folder + "/libnvrtc-builtins.so.*").c_str(), 0, nullptr, &found) == 0)
-        for (size_t i = 0; i < found.gl_pathc; ++i) dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_GLOBAL);
-    globfree(&found);
+    glob_t paths{};
+    if (glob((folder + "/libnvrtc-builtins.so.*").c_str(), 0, nullptr, &paths) == 0)
+        for (size_t i = 0; i < paths.gl_pathc; ++i)
+            if (dlopen(paths.gl_pathv[i], RTLD_NOW | RTLD_GLOBAL) == nullptr)
+                log_failure({Code::unreadable, dlerror(), ""});
+    globfree(&paths);
 }
 
 Status open() {
-    if (Status status = nvrtc_library().open(); !status.ok()) return status;
+    XPURT_TRY(nvrtc_library().open());
     static std::once_flag once;
     std::call_once(once, [] { load_builtins(nvrtc_library().info().path); });
     return {};
@@ -77,56 +80,60 @@ Library& nvrtc_library() {
 }
 
 Result<NvrtcVersion> nvrtc_version() {
-    if (Status status = open(); !status.ok()) return status;
+    XPURT_TRY(open());
     NvrtcVersion version;
-    const Nvrtc nvrtc(nvrtc_library());
-    if (const int result = nvrtc.nvrtcVersion(&version.major, &version.minor); result != 0)
+    const NvrtcApi api(nvrtc_library());
+    if (const int result = api.nvrtcVersion(&version.major, &version.minor); result != 0)
         return Status{Code::call_failed,
-                      std::string("nvrtcVersion returned ") + nvrtc.nvrtcGetErrorString(result), ""};
+                      std::string("nvrtcVersion returned ") + api.nvrtcGetErrorString(result), ""};
     return version;
 }
 
 Result<Compiled> nvrtc_compile(const std::string& source, const std::string& name, const std::string& arch,
                                const std::vector<std::string>& options) {
-    if (Status status = open(); !status.ok()) return status;
-    const Nvrtc nvrtc(nvrtc_library());
-    struct Held {
-        const Nvrtc& nvrtc;
+    XPURT_TRY(open());
+    const NvrtcApi api(nvrtc_library());
+    struct ProgramGuard {
+        const NvrtcApi& api;
         Program program = nullptr;
-        ~Held() {
-            if (program != nullptr) nvrtc.nvrtcDestroyProgram(&program);
+        ~ProgramGuard() {
+            if (program == nullptr) return;
+            if (const int result = api.nvrtcDestroyProgram(&program); result != 0)
+                log_failure({Code::call_failed,
+                             std::string("nvrtcDestroyProgram returned ") + api.nvrtcGetErrorString(result),
+                             ""});
         }
-    } held{nvrtc};
+    } guard{api};
 
-    Compiled made;
+    Compiled compiled;
     const auto failed = [&](const char* call, int result, Code code) {
-        std::string message = std::string(call) + " returned " + nvrtc.nvrtcGetErrorString(result);
-        if (!made.log.empty()) message += ":\n" + made.log;
+        std::string message = std::string(call) + " returned " + api.nvrtcGetErrorString(result);
+        if (!compiled.log.empty()) message += ":\n" + compiled.log;
         return Status{code, message, ""};
     };
-    int result = nvrtc.nvrtcCreateProgram(&held.program, source.c_str(), name.c_str(), 0, nullptr, nullptr);
+    int result = api.nvrtcCreateProgram(&guard.program, source.c_str(), name.c_str(), 0, nullptr, nullptr);
     if (result != 0) return failed("nvrtcCreateProgram", result, Code::call_failed);
 
     const std::string architecture = "--gpu-architecture=" + arch;
-    std::vector<const char*> words{architecture.c_str()};
-    for (const std::string& option : options) words.push_back(option.c_str());
-    result = nvrtc.nvrtcCompileProgram(held.program, static_cast<int>(words.size()), words.data());
+    std::vector<const char*> arguments{architecture.c_str()};
+    for (const std::string& option : options) arguments.push_back(option.c_str());
+    result = api.nvrtcCompileProgram(guard.program, static_cast<int>(arguments.size()), arguments.data());
     size_t bytes = 0;
-    if (nvrtc.nvrtcGetProgramLogSize(held.program, &bytes) == 0 && bytes > 1) {
-        made.log.resize(bytes);
-        nvrtc.nvrtcGetProgramLog(held.program, made.log.data());
-        made.log.resize(bytes - 1);  // without its final zero
+    if (api.nvrtcGetProgramLogSize(guard.program, &bytes) == 0 && bytes > 1) {
+        compiled.log.resize(bytes);
+        const bool read = api.nvrtcGetProgramLog(guard.program, compiled.log.data()) == 0;
+        compiled.log.resize(read ? bytes - 1 : 0);  // without the terminating zero
     }
     constexpr int invalid_option = 5, compilation = 6;
     if (result != 0)
         return failed("nvrtcCompileProgram", result,
                       result == compilation || result == invalid_option ? Code::invalid : Code::call_failed);
-    result = nvrtc.nvrtcGetCUBINSize(held.program, &bytes);
+    result = api.nvrtcGetCUBINSize(guard.program, &bytes);
     if (result != 0) return failed("nvrtcGetCUBINSize", result, Code::call_failed);
-    made.cubin.resize(bytes);
-    result = nvrtc.nvrtcGetCUBIN(held.program, made.cubin.data());
+    compiled.cubin.resize(bytes);
+    result = api.nvrtcGetCUBIN(guard.program, compiled.cubin.data());
     if (result != 0) return failed("nvrtcGetCUBIN", result, Code::call_failed);
-    return made;
+    return compiled;
 }
 
 }  // namespace xpurt

@@ -1,8 +1,9 @@
-// cuda/observe.cpp: one submission under CUPTI, its work joined to the calls of the plan.
+// cuda/observe.cpp: a submission under CUPTI, with its activities joined to the calls of the plan.
 //
-// Kernel by kernel, each call's launches carry its number. A graph is captured anew while CUPTI watches: the
-// nodes that each call adds are noted, and CUPTI tells which node of the launched graph was made from which.
-// Where it does not, the graph is one chain: its work in the order in which it began is its nodes in order.
+// Single launches are tagged with the number of their call. A graph is captured again during the session: the
+// nodes that each call adds are recorded, and CUPTI reports which node of the launched graph was cloned from
+// which. If CUPTI does not report that, activities in order of their start times are matched with nodes in
+// order, since the graph is one chain.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -16,13 +17,13 @@ namespace {
 constexpr int kernel_node = 0, copy_node = 1, fill_node = 2;
 constexpr uint64_t whole_graph = uint64_t{1} << 32;
 
-// Nodes by the call that added them, in the order in which they were added.
-class Nodes {
+// The captured nodes and the calls that added them, in order.
+class CapturedNodes {
   public:
-    explicit Nodes(const Driver& driver) : driver_(driver) {}
+    explicit CapturedNodes(const Driver& driver) : driver_(driver) {}
 
-    // After call `call` was captured on `stream`.
-    void added(CUstream stream, int64_t call) {
+    // Record the nodes that call `call` added to the capture on `stream`.
+    void add(CUstream stream, int64_t call) {
         int capturing = 0;
         CUgraph graph = nullptr;
         const CUgraphNode* last = nullptr;
@@ -35,131 +36,138 @@ class Nodes {
         for (const CUgraphNode node : all)
             if (known_.insert(node).second) nodes_.push_back({node, call});
     }
-    struct Node {
+    struct CapturedNode {
         CUgraphNode node;
         int64_t call;
     };
-    const std::vector<Node>& all() const noexcept { return nodes_; }
-    // Calls of those that are work of one kind, in order.
+    const std::vector<CapturedNode>& all() const noexcept { return nodes_; }
+    // The calls of the nodes of one type, in order.
     std::vector<int64_t> calls(int type) const {
-        std::vector<int64_t> found;
-        for (const Node& each : nodes_) {
+        std::vector<int64_t> result;
+        for (const CapturedNode& each : nodes_) {
             int is = -1;
-            if (driver_.cuGraphNodeGetType(each.node, &is) == 0 && is == type) found.push_back(each.call);
+            if (driver_.cuGraphNodeGetType(each.node, &is) == 0 && is == type) result.push_back(each.call);
         }
-        return found;
+        return result;
     }
 
   private:
     const Driver& driver_;
     std::set<CUgraphNode> known_;
-    std::vector<Node> nodes_;
+    std::vector<CapturedNode> nodes_;
 };
 
-int type_of(const Seen& seen) {
-    return seen.kind == Seen::kernel ? kernel_node : seen.kind == Seen::copy ? copy_node : fill_node;
+int type_of(const DeviceActivity& activity) {
+    return activity.kind == DeviceActivity::kernel ? kernel_node
+           : activity.kind == DeviceActivity::copy ? copy_node
+                                                   : fill_node;
 }
 
-void in_order(std::vector<Record>& records) {
-    std::stable_sort(records.begin(), records.end(),
-                     [](const Record& a, const Record& b) { return a.seen.start_ns < b.seen.start_ns; });
+void in_order(std::vector<ActivityRecord>& records) {
+    std::stable_sort(records.begin(), records.end(), [](const ActivityRecord& a, const ActivityRecord& b) {
+        return a.activity.start_ns < b.activity.start_ns;
+    });
 }
 
-// Only what has one of this run's marks; what other threads did meanwhile goes.
-std::vector<Record> marked(Trace& trace) {
-    std::vector<Record> found;
-    for (Record& record : trace.records) {
-        const auto mark = trace.marks.find(record.correlation);
-        if (mark == trace.marks.end()) continue;
-        record.seen.call = mark->second == whole_graph ? -1 : static_cast<int64_t>(mark->second) - 1;
-        found.push_back(std::move(record));
+// Return the records with external ids of this run, without those of other threads.
+std::vector<ActivityRecord> own_records(CuptiTrace& trace) {
+    std::vector<ActivityRecord> result;
+    for (ActivityRecord& record : trace.records) {
+        const auto set_external_id = trace.external_ids.find(record.correlation);
+        if (set_external_id == trace.external_ids.end()) continue;
+        record.activity.call =
+            set_external_id->second == whole_graph ? -1 : static_cast<int64_t>(set_external_id->second) - 1;
+        result.push_back(std::move(record));
     }
-    in_order(found);
-    return found;
+    in_order(result);
+    return result;
 }
 
-bool join_nodes(std::vector<Record>& records, const Trace& trace, const std::map<uint64_t, int64_t>& calls) {
+bool join_by_graph_node(std::vector<ActivityRecord>& records, const CuptiTrace& trace,
+                        const std::map<uint64_t, int64_t>& calls) {
     bool all = true;
-    for (Record& record : records) {
-        const auto from = trace.made_from.find(record.graph_node);
-        const auto found = calls.find(from == trace.made_from.end() ? record.graph_node : from->second);
-        if (found == calls.end())
+    for (ActivityRecord& record : records) {
+        const auto from = trace.cloned_from.find(record.graph_node);
+        const auto result = calls.find(from == trace.cloned_from.end() ? record.graph_node : from->second);
+        if (result == calls.end())
             all = false;
         else
-            record.seen.call = found->second;
+            record.activity.call = result->second;
     }
     return all;
 }
 
-bool join_order(std::vector<Record>& records, const Nodes& nodes) {
+bool join_by_order(std::vector<ActivityRecord>& records, const CapturedNodes& nodes) {
     for (const int type : {kernel_node, copy_node, fill_node}) {
         const std::vector<int64_t> calls = nodes.calls(type);
-        std::vector<Record*> of_type;
-        for (Record& record : records)
-            if (type_of(record.seen) == type) of_type.push_back(&record);
+        std::vector<ActivityRecord*> of_type;
+        for (ActivityRecord& record : records)
+            if (type_of(record.activity) == type) of_type.push_back(&record);
         if (of_type.size() != calls.size()) return false;
-        for (size_t i = 0; i < calls.size(); ++i) of_type[i]->seen.call = calls[i];
+        for (size_t i = 0; i < calls.size(); ++i) of_type[i]->activity.call = calls[i];
     }
     return true;
 }
 
 }  // namespace
 
-Status CudaState::observed(const CudaRecording& recording, const Bindings& bindings, Plan& plan) {
-    Observation& to = *bindings.observation;
+Status CudaRunState::submit_observed(const CudaRecording& recording, const Submission& submission,
+                                     RecordingState& plan) {
+    Observation& observation = *submission.observation;
     CuptiSession session;
     if (Status status = CuptiSession::begin(session); !status.ok()) {
-        to.absent = status.message;
-        to.advice = status.advice;
-        plan.met = true;
-        return plain(recording, bindings, plan);
+        observation.absent = status.message;
+        observation.advice = status.advice;
+        plan.submitted_before = true;
+        return submit_directly(recording, submission, plan);
     }
-    to.source = CuptiSession::version();
-    const int64_t first = bindings.first_call;
-    Nodes nodes(device_->driver);
-    Graph graph(*device_, recording);
+    observation.source = CuptiSession::version();
+    const int64_t first = submission.first_call;
+    CapturedNodes nodes(device_->driver);
+    CudaGraph graph(*device_, recording);
     Status status{Code::unsupported, "", ""};
-    if (plan.met && !plan.declined && recording.calls.size() > 1) {
+    if (plan.submitted_before && !plan.declined && recording.calls.size() > 1) {
         int64_t call = first;
-        status = graph.capture(own_, bindings.args, [&](const CudaRecording::Call& each) {
-            Status queued = launch(each, bindings, plan, own_);
-            nodes.added(own_, call++);
+        status = graph.capture(own_stream_, submission.args, [&](const CudaRecording::CudaCall& each) {
+            Status queued = launch(each, submission, plan, own_stream_);
+            nodes.add(own_stream_, call++);
             return queued;
         });
     }
-    plan.met = true;
-    to.graph = status.ok();
-    std::map<uint64_t, int64_t> calls;  // by CUPTI's number of a captured node
-    if (to.graph) {
-        for (const Nodes::Node& each : nodes.all())
-            if (const uint64_t number = session.number_of(each.node); number != 0) calls[number] = each.call;
-        session.mark(whole_graph);
-        status = graph.launch(current_);
+    plan.submitted_before = true;
+    observation.graph = status.ok();
+    std::map<uint64_t, int64_t> calls;  // call by CUPTI's id of its captured node
+    if (observation.graph) {
+        for (const CapturedNodes::CapturedNode& each : nodes.all())
+            if (const uint64_t number = session.graph_node_id(each.node); number != 0)
+                calls[number] = each.call;
+        session.set_external_id(whole_graph);
+        status = graph.launch(current_stream_);
     } else {
         status = {};
         for (size_t i = 0; i < recording.calls.size() && status.ok(); ++i) {
-            if (bindings.cancelled_by_now()) return {Code::cancelled, "the run was cancelled", ""};
-            session.mark(static_cast<uint64_t>(first) + i + 1);
-            status = launch(recording.calls[i], bindings, plan, current_);
+            if (submission.is_cancelled()) return {Code::cancelled, "the run was cancelled", ""};
+            session.set_external_id(static_cast<uint64_t>(first) + i + 1);
+            status = launch(recording.calls[i], submission, plan, current_stream_);
         }
     }
-    session.mark(0);
+    session.set_external_id(0);
     if (status.ok())
-        status = device_->check(device_->driver.cuStreamSynchronize(current_), "cuStreamSynchronize");
+        status = device_->check(device_->driver.cuStreamSynchronize(current_stream_), "cuStreamSynchronize");
     if (!status.ok()) return status;
 
-    Trace trace = session.end();
-    to.dropped += trace.dropped;
-    std::vector<Record> records = marked(trace);
-    if (!to.graph)
-        to.joined = "correlation";
-    else if (join_nodes(records, trace, calls))
-        to.joined = "graph nodes";
+    CuptiTrace trace = session.end();
+    observation.dropped += trace.dropped;
+    std::vector<ActivityRecord> records = own_records(trace);
+    if (!observation.graph)
+        observation.joined = "correlation";
+    else if (join_by_graph_node(records, trace, calls))
+        observation.joined = "graph nodes";
     else
-        to.joined = join_order(records, nodes) ? "order" : "graph nodes";
-    for (Record& record : records) {
-        to.unmatched += record.seen.call < 0;
-        to.seen.push_back(std::move(record.seen));
+        observation.joined = join_by_order(records, nodes) ? "order" : "graph nodes";
+    for (ActivityRecord& record : records) {
+        observation.unmatched += record.activity.call < 0;
+        observation.activities.push_back(std::move(record.activity));
     }
     return {};
 }

@@ -1,10 +1,10 @@
-// cuda/reports.h: what kernels report that they cannot compute: an index outside its dim and the like.
+// cuda/reports.h: errors that kernels report, such as an index out of range.
 //
-// A module whose kernels can meet such values has a global `xpurt_report` of two words: whether one was met,
-// and where a KernelStatus's kind (0: nothing yet), value and limit go: page-locked memory, so that a run
-// with nothing to report moves nothing. Whoever waits for a run reads them; the first report stays. All runs
-// over a module share the words, so a run that was in flight while another's report was taken away fails with
-// it: whether it reported too cannot be known any more.
+// A module whose kernels can report errors has a global `xpurt_report` of two words: a flag, and the address
+// of three words (kind, value and limit of a KernelStatus). The three words are in page-locked host memory,
+// so that a run without errors copies nothing. The thread that waits for a run reads them. The first report
+// is kept. All runs over a module share the words: if one run's report is consumed while another run is in
+// flight, the other run fails as well, since its own report may be lost.
 #pragma once
 
 #include <atomic>
@@ -20,47 +20,48 @@ namespace xpurt::cuda {
 
 struct CudaRecording;
 
-// The words of one module, which is loaded as long as they are here.
-class Reports {
+// The report words of one module, which stays loaded as long as this object.
+class KernelReports {
   public:
-    // Null where the kernels of `library` report nothing.
-    static Result<std::shared_ptr<Reports>> open(std::shared_ptr<Device> device, CUlibrary library);
-    ~Reports();
+    // Return null if the kernels of `library` report nothing.
+    static Result<std::shared_ptr<KernelReports>> open(std::shared_ptr<Device> device, CUlibrary library);
+    ~KernelReports();
 
-    // What was reported; none: fine.
-    KernelStatus found() const noexcept;
-    // Grows when a report was taken away; with what it said.
+    // The current report; its kind is `fine` if there is none.
+    KernelStatus current() const noexcept;
+    // The number of reports that were consumed so far, and the message of the last one.
     uint64_t epoch() const;
-    std::string last() const;
-    Status take_away(std::string said);
+    std::string last_message() const;
+    Status consume(std::string message);
 
   private:
     using Word = std::atomic<uint64_t>;
     static_assert(sizeof(Word) == sizeof(uint64_t) && Word::is_always_lock_free, "kernels write them");
 
-    Reports(std::shared_ptr<Device> device, CUdeviceptr met, Word* words)
-        : device_(std::move(device)), met_(met), words_(words) {}
+    KernelReports(std::shared_ptr<Device> device, CUdeviceptr flag, Word* words)
+        : device_(std::move(device)), flag_(flag), words_(words) {}
 
     const std::shared_ptr<Device> device_;
-    const CUdeviceptr met_;  // the module's global
-    Word* const words_;      // kind, value, limit
+    const CUdeviceptr flag_;  // the flag in the module's global
+    Word* const words_;       // kind, value, limit
     mutable std::mutex mutex_;
     uint64_t epoch_ = 0;
-    std::string last_;
+    std::string last_message_;
 };
 
-// One context's runs over such a module. Any thread may look.
-class Watch {
+// Checks one context's runs for reports. Thread-safe.
+class ReportWatch {
   public:
-    explicit Watch(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+    explicit ReportWatch(std::shared_ptr<Device> device) : device_(std::move(device)) {}
 
-    // Before a recording is launched.
-    void expect(const CudaRecording& recording);
-    // After all launches of a run. `left`: nobody waits for it.
-    void queued(bool left);
-    // What was reported, when what was queued is done: the caller waited for it, or `done` says so.
-    Status look();
-    Status look(CUevent done);
+    // Call before a recording is launched.
+    void will_launch(const CudaRecording& recording);
+    // Call after all launches of a run. `unawaited`: the run was queued on a caller's stream.
+    void set_queued(bool unawaited);
+    // Return the report of the work that was queued, once it is complete: when the caller has waited, or when
+    // `done` has completed.
+    Status check();
+    Status check(CUevent done);
 
   private:
     Status read();
@@ -68,26 +69,26 @@ class Watch {
     const std::shared_ptr<Device> device_;
     std::mutex mutex_;
     std::vector<const CudaRecording*> recordings_;
-    std::shared_ptr<Reports> reports_;
-    uint64_t epoch_ = 0;  // when the first run that nobody has looked after began
-    bool expecting_ = false, queued_ = false, left_ = false;
+    std::shared_ptr<KernelReports> reports_;
+    uint64_t epoch_ = 0;  // value of reports_->epoch() when the first unchecked run started
+    bool expecting_ = false, queued_ = false, unawaited_ = false;
 };
 
-// Those of a backend's contexts.
-class Watches {
+// The watches of all contexts of a backend.
+class ReportWatchList {
   public:
-    void add(Watch& watch, CUevent done);
-    void remove(Watch& watch);
-    // The first report of runs that were left and are done.
-    Status look();
+    void add(ReportWatch& watch, CUevent done);
+    void remove(ReportWatch& watch);
+    // The first report of completed runs on callers' streams.
+    Status check();
 
   private:
-    struct Item {
-        Watch* watch;
+    struct WatchItem {
+        ReportWatch* watch;
         CUevent done;
     };
     std::mutex mutex_;
-    std::vector<Item> items_;
+    std::vector<WatchItem> items_;
 };
 
 }  // namespace xpurt::cuda

@@ -7,10 +7,11 @@
 namespace xpurt::cuda {
 namespace {
 
-constexpr size_t piece = size_t{4} << 20;  // a large array crosses while its next piece is being staged
-constexpr size_t least_staging = size_t{1} << 20;
+constexpr size_t chunk_bytes =
+    size_t{4} << 20;  // a large array is copied in chunks, so that staging overlaps with the transfer
+constexpr size_t min_staging_bytes = size_t{1} << 20;
 
-Status named(const KernelCall& call, Status status) {
+Status with_kernel_name(const KernelCall& call, Status status) {
     if (!status.ok()) status.message = "kernel " + call.kernel + " (" + call.symbol + "): " + status.message;
     return status;
 }
@@ -19,251 +20,263 @@ Status cancelled() { return {Code::cancelled, "the run was cancelled", ""}; }
 
 }  // namespace
 
-Result<std::unique_ptr<RunState>> CudaState::open(std::shared_ptr<Device> device,
-                                                  std::shared_ptr<Watches> watches) {
-    std::unique_ptr<CudaState> state(new CudaState(std::move(device), std::move(watches)));
+Result<std::unique_ptr<RunState>> CudaRunState::open(std::shared_ptr<Device> device,
+                                                     std::shared_ptr<ReportWatchList> watches) {
+    std::unique_ptr<CudaRunState> state(new CudaRunState(std::move(device), std::move(watches)));
     const Device& on = *state->device_;
-    const Current current(on);
-    const CUresult result = on.driver.cuEventCreate(&state->done_, event_no_timing);
-    if (Status status = on.check(result, "cuEventCreate"); !status.ok()) return status;
-    state->watches_->add(state->watch_, state->done_);
+    const ScopedContext current(on);
+    const CUresult result = on.driver.cuEventCreate(&state->done_event_, event_no_timing);
+    XPURT_TRY(on.check(result, "cuEventCreate"));
+    state->watch_list_->add(state->watch_, state->done_event_);
     return std::unique_ptr<RunState>(std::move(state));
 }
 
-CudaState::~CudaState() {
-    watches_->remove(watch_);
-    const Current current(*device_);
-    if (in_flight_) device_->driver.cuEventSynchronize(done_);
-    if (loose_) device_->driver.cuCtxSynchronize();
-    if (own_ != nullptr) device_->driver.cuStreamSynchronize(own_);
-    for (auto& [recording, plan] : plans_) device_->release(plan.workspace, device_->home);
-    plans_.clear();
-    for (const Staging& each : staging_) device_->release_pinned(each.block);
-    if (done_ != nullptr) device_->driver.cuEventDestroy_v2(done_);
-    if (own_ != nullptr) device_->driver.cuStreamDestroy_v2(own_);
+CudaRunState::~CudaRunState() {
+    watch_list_->remove(watch_);
+    const ScopedContext current(*device_);
+    const Driver& driver = device_->driver;
+    if (in_flight_) device_->log_if_failed(driver.cuEventSynchronize(done_event_), "cuEventSynchronize");
+    if (unmarked_) device_->log_if_failed(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    if (own_stream_ != nullptr)
+        device_->log_if_failed(driver.cuStreamSynchronize(own_stream_), "cuStreamSynchronize");
+    for (auto& [recording, plan] : recording_states_) device_->release(plan.workspace, device_->home);
+    recording_states_.clear();
+    for (const StagingBlock& each : staging_) device_->release_pinned(each.block);
+    if (done_event_ != nullptr)
+        device_->log_if_failed(driver.cuEventDestroy_v2(done_event_), "cuEventDestroy_v2");
+    if (own_stream_ != nullptr)
+        device_->log_if_failed(driver.cuStreamDestroy_v2(own_stream_), "cuStreamDestroy_v2");
 }
 
-// Contexts whose runs all go in their callers' order never need a stream.
-Status CudaState::make_own() {
-    if (own_ != nullptr) return {};
-    const Current current(*device_);
-    return device_->check(device_->driver.cuStreamCreate(&own_, stream_non_blocking), "cuStreamCreate");
+// Created on demand: a context whose runs all use callers' streams needs no stream.
+Status CudaRunState::make_own_stream() {
+    if (own_stream_ != nullptr) return {};
+    const ScopedContext current(*device_);
+    return device_->check(device_->driver.cuStreamCreate(&own_stream_, stream_non_blocking),
+                          "cuStreamCreate");
 }
 
-Status CudaState::begin(const Order& order) {
-    if (!order.callers)
-        if (Status status = make_own(); !status.ok()) return status;
-    guarded_ = false;
-    if (in_flight_)
-        if (Status reported = watch_.look(done_); !reported.ok()) return reported;
-    const CUstream next = order.callers ? static_cast<CUstream>(order.stream) : own_;
-    if (in_flight_ && next != current_) {
-        const Current current(*device_);
-        const CUresult result = device_->driver.cuStreamWaitEvent(next, done_, 0);
-        if (Status status = device_->check(result, "cuStreamWaitEvent"); !status.ok()) return status;
+Status CudaRunState::begin(const StreamOrder& order) {
+    if (!order.on_caller_stream) XPURT_TRY(make_own_stream());
+    exclusive_ = false;
+    if (in_flight_) XPURT_TRY(watch_.check(done_event_));
+    const CUstream next = order.on_caller_stream ? static_cast<CUstream>(order.stream) : own_stream_;
+    if (in_flight_ && next != current_stream_) {
+        const ScopedContext current(*device_);
+        const CUresult result = device_->driver.cuStreamWaitEvent(next, done_event_, 0);
+        XPURT_TRY(device_->check(result, "cuStreamWaitEvent"));
         in_flight_ = false;
     }
-    current_ = next;
+    current_stream_ = next;
     return {};
 }
 
-Status CudaState::end() {
-    if (!guarded_) {
-        loose_ = true;
+Status CudaRunState::end() {
+    if (!exclusive_) {
+        unmarked_ = true;
         return {};
     }
-    const Current current(*device_);
-    watch_.queued(true);
-    const CUresult result = device_->driver.cuEventRecord(done_, current_);
+    const ScopedContext current(*device_);
+    watch_.set_queued(true);
+    const CUresult result = device_->driver.cuEventRecord(done_event_, current_stream_);
     in_flight_ = result == 0;
     return device_->check(result, "cuEventRecord");
 }
 
-Status CudaState::synchronize() {
-    const Current current(*device_);
-    watch_.queued(false);
-    Status status = device_->check(device_->driver.cuStreamSynchronize(current_), "cuStreamSynchronize");
+Status CudaRunState::synchronize() {
+    const ScopedContext current(*device_);
+    watch_.set_queued(false);
+    Status status =
+        device_->check(device_->driver.cuStreamSynchronize(current_stream_), "cuStreamSynchronize");
     in_flight_ = false;
     if (status.ok())
-        for (const Fetched& each : fetched_) std::memcpy(each.to, each.from, each.bytes);
-    fetched_.clear();
-    for (Staging& each : staging_) each.used = 0;
-    return status.ok() ? watch_.look() : status;
+        for (const PendingCopy& each : pending_copies_) std::memcpy(each.to, each.from, each.bytes);
+    pending_copies_.clear();
+    for (StagingBlock& each : staging_) each.used = 0;
+    return status.ok() ? watch_.check() : status;
 }
 
-// Page-locked memory until the next synchronize; null when there is none.
-char* CudaState::staging(size_t bytes) {
+// Return page-locked memory that is valid until the next synchronize; null when memory is exhausted.
+char* CudaRunState::staging(size_t bytes) {
     const size_t size = whole_lines(bytes);
-    for (Staging& each : staging_)
+    for (StagingBlock& each : staging_)
         if (each.size - each.used >= size) {
-            char* const found = each.block + each.used;
+            char* const state = each.block + each.used;
             each.used += size;
-            return found;
+            return state;
         }
-    const size_t made = std::max(size, least_staging);
-    auto* const block = static_cast<char*>(device_->allocate_pinned(made));
-    if (block != nullptr) staging_.push_back({block, made, size});
+    const size_t created = std::max(size, min_staging_bytes);
+    auto* const block = static_cast<char*>(device_->allocate_pinned(created));
+    if (block != nullptr) staging_.push_back({block, created, size});
     return block;
 }
 
-Status CudaState::send(CUdeviceptr to, const void* from, size_t bytes) {
+Status CudaRunState::send(CUdeviceptr to, const void* from, size_t bytes) {
     if (bytes == 0) return {};
     char* const staged = staging(bytes);
     if (staged == nullptr)
-        return {Code::no_memory, "no " + std::to_string(bytes) + " bytes of page-locked memory", ""};
-    const Current current(*device_);
-    for (size_t at = 0; at < bytes; at += piece) {
-        const size_t part = std::min(piece, bytes - at);
+        return {Code::no_memory, "cannot allocate " + std::to_string(bytes) + " bytes of page-locked memory",
+                ""};
+    const ScopedContext current(*device_);
+    for (size_t at = 0; at < bytes; at += chunk_bytes) {
+        const size_t part = std::min(chunk_bytes, bytes - at);
         std::memcpy(staged + at, static_cast<const char*>(from) + at, part);
-        const CUresult result = device_->driver.cuMemcpyHtoDAsync_v2(to + at, staged + at, part, current_);
-        if (Status status = device_->check(result, "cuMemcpyHtoDAsync_v2"); !status.ok()) return status;
+        const CUresult result =
+            device_->driver.cuMemcpyHtoDAsync_v2(to + at, staged + at, part, current_stream_);
+        XPURT_TRY(device_->check(result, "cuMemcpyHtoDAsync_v2"));
     }
     return {};
 }
 
-Status CudaState::fetch(void* to, CUdeviceptr from, size_t bytes) {
+Status CudaRunState::fetch(void* to, CUdeviceptr from, size_t bytes) {
     if (bytes == 0) return {};
     char* const staged = staging(bytes);
     if (staged == nullptr)
-        return {Code::no_memory, "no " + std::to_string(bytes) + " bytes of page-locked memory", ""};
-    const Current current(*device_);
-    const CUresult result = device_->driver.cuMemcpyDtoHAsync_v2(staged, from, bytes, current_);
-    if (Status status = device_->check(result, "cuMemcpyDtoHAsync_v2"); !status.ok()) return status;
-    fetched_.push_back({to, staged, bytes});
+        return {Code::no_memory, "cannot allocate " + std::to_string(bytes) + " bytes of page-locked memory",
+                ""};
+    const ScopedContext current(*device_);
+    const CUresult result = device_->driver.cuMemcpyDtoHAsync_v2(staged, from, bytes, current_stream_);
+    XPURT_TRY(device_->check(result, "cuMemcpyDtoHAsync_v2"));
+    pending_copies_.push_back({to, staged, bytes});
     return {};
 }
 
-Result<CudaState::Plan*> CudaState::plan_for(const CudaRecording& recording) {
-    const auto found = plans_.find(&recording);
-    if (found != plans_.end()) return &found->second;
-    Plan plan;
+Result<CudaRunState::RecordingState*> CudaRunState::state_for(const CudaRecording& recording) {
+    const auto state = recording_states_.find(&recording);
+    if (state != recording_states_.end()) return &state->second;
+    RecordingState plan;
     if (recording.workspace > 0) {
-        auto made = device_->allocate(recording.workspace, device_->home);
-        if (!made.status.ok()) return made.status;
-        device_->driver.cuStreamSynchronize(device_->home);
-        plan.workspace = made.value;
+        XPURT_ASSIGN_OR_RETURN(auto created, device_->allocate(recording.workspace, device_->home));
+        XPURT_TRY(device_->check(device_->driver.cuStreamSynchronize(device_->home), "cuStreamSynchronize"));
+        plan.workspace = created;
     }
-    return &plans_.emplace(&recording, std::move(plan)).first->second;
+    return &recording_states_.emplace(&recording, std::move(plan)).first->second;
 }
 
-Status CudaState::launch(const CudaRecording::Call& call, const Bindings& bindings, const Plan& plan,
-                         CUstream stream) const {
+Status CudaRunState::launch(const CudaRecording::CudaCall& call, const Submission& submission,
+                            const RecordingState& plan, CUstream stream) const {
     if (call.call->tasks == 0) return {};
-    void* const* const args = bindings.args + call.first_arg;
+    void* const* const args = submission.args + call.first_arg;
     if (call.kernel->library)
-        return named(*call.call,
-                     call.kernel->library->launch(
-                         args, reinterpret_cast<void*>(static_cast<uintptr_t>(plan.workspace)), stream));
+        return with_kernel_name(
+            *call.call, call.kernel->library->launch(
+                            args, reinterpret_cast<void*>(static_cast<uintptr_t>(plan.workspace)), stream));
     CUlaunchConfig config = call.kernel->launch.config;
     config.hStream = stream;
     config.attrs = const_cast<CUlaunchAttribute*>(call.kernel->launch.attributes);
     config.numAttrs = call.kernel->launch.attribute_count;
-    // A CUkernel stands for the function of the current context.
+    // cuLaunchKernelEx accepts a CUkernel in place of a CUfunction.
     const CUresult result =
         device_->driver.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(call.kernel->kernel),
-                                         pointers(*call.call, args).data(), nullptr);
-    return result == 0 ? Status{} : named(*call.call, device_->check(result, "cuLaunchKernelEx"));
+                                         kernel_params(*call.call, args).data(), nullptr);
+    return result == 0 ? Status{} : with_kernel_name(*call.call, device_->check(result, "cuLaunchKernelEx"));
 }
 
-Status CudaState::submit(const CudaRecording& recording, const Bindings& bindings, std::string& declined,
-                         CudaCounters& counters) {
-    if (bindings.cancelled_by_now()) return cancelled();
-    const Current current(*device_);
-    Result<Plan*> found = plan_for(recording);
-    if (!found.status.ok()) return found.status;
-    Plan& plan = *found.value;
-    watch_.expect(recording);
-    // What a run in another order must not find in use: the arena, a workspace, the words of reports, a
-    // graph.
-    guarded_ |= bindings.slots[0] != nullptr || plan.workspace != 0 || recording.reports != nullptr;
-    if (bindings.observation != nullptr) return observed(recording, bindings, plan);
-    if (bindings.times != nullptr || bindings.ring != nullptr) return timed(recording, bindings, plan);
+Status CudaRunState::submit(const CudaRecording& recording, const Submission& submission,
+                            std::string& declined, CudaCounters& counters) {
+    if (submission.is_cancelled()) return cancelled();
+    const ScopedContext current(*device_);
+    XPURT_ASSIGN_OR_RETURN(auto state, state_for(recording));
+    RecordingState& plan = *state;
+    watch_.will_launch(recording);
+    // Runs on different streams must not use these at the same time: arena, workspace, report words, graph.
+    exclusive_ |= submission.slots[0] != nullptr || plan.workspace != 0 || recording.reports != nullptr;
+    if (submission.observation != nullptr) return submit_observed(recording, submission, plan);
+    if (submission.times != nullptr || submission.ring != nullptr)
+        return submit_timed(recording, submission, plan);
 
-    // The first run is plain: libraries set themselves up in it, which they cannot while being captured, and
-    // a plan that runs once needs no graph.
-    const bool first = !plan.met;
-    plan.met = true;
+    // The first run uses single launches: libraries initialize themselves in it, which is not possible during
+    // capture, and a plan that runs once needs no graph.
+    const bool first = !plan.submitted_before;
+    plan.submitted_before = true;
     if (first || plan.declined || recording.calls.size() < 2 || nvtx_calls()) {
         ++counters.plain;
-        return plain(recording, bindings, plan);
+        return submit_directly(recording, submission, plan);
     }
-    guarded_ = true;
-    const bool made = plan.graph != nullptr;
-    if (!made || !plan.graph->fits(bindings.args)) {
-        Result<bool> updated = made ? plan.graph->update(bindings.args) : Result<bool>(false);
-        if (!updated.status.ok()) return updated.status;
-        if (!updated.value)
-            if (Status status = make_graph(recording, bindings, plan); !status.ok()) {
+    exclusive_ = true;
+    const bool created = plan.graph != nullptr;
+    if (!created || !plan.graph->fits(submission.args)) {
+        XPURT_ASSIGN_OR_RETURN(auto updated,
+                               created ? plan.graph->update(submission.args) : Result<bool>(false));
+        if (!updated)
+            if (Status status = make_graph(recording, submission, plan); !status.ok()) {
                 plan.declined = true;
                 declined = status.message;
                 ++counters.plain;
-                return plain(recording, bindings, plan);
+                return submit_directly(recording, submission, plan);
             }
-        ++(made ? counters.updates : counters.captures);
+        ++(created ? counters.updates : counters.captures);
     }
     ++counters.replays;
-    return plan.graph->launch(current_);
+    return plan.graph->launch(current_stream_);
 }
 
-Status CudaState::make_graph(const CudaRecording& recording, const Bindings& bindings, Plan& plan) {
-    if (Status status = make_own(); !status.ok()) return status;
-    if (plan.graph == nullptr) plan.graph = std::make_unique<Graph>(*device_, recording);
-    Status status = plan.graph->capture(own_, bindings.args, [&](const CudaRecording::Call& call) {
-        return launch(call, bindings, plan, own_);
-    });
+Status CudaRunState::make_graph(const CudaRecording& recording, const Submission& submission,
+                                RecordingState& plan) {
+    XPURT_TRY(make_own_stream());
+    if (plan.graph == nullptr) plan.graph = std::make_unique<CudaGraph>(*device_, recording);
+    Status status = plan.graph->capture(
+        own_stream_, submission.args,
+        [&](const CudaRecording::CudaCall& call) { return launch(call, submission, plan, own_stream_); });
     if (!status.ok()) plan.graph.reset();
     return status;
 }
 
-Status CudaState::plain(const CudaRecording& recording, const Bindings& bindings, const Plan& plan) {
+Status CudaRunState::submit_directly(const CudaRecording& recording, const Submission& submission,
+                                     const RecordingState& plan) {
     const bool ranges = nvtx_calls();
-    for (const CudaRecording::Call& call : recording.calls) {
-        if (bindings.cancelled_by_now()) return cancelled();
+    for (const CudaRecording::CudaCall& call : recording.calls) {
+        if (submission.is_cancelled()) return cancelled();
         const NvtxRange range(ranges, ranges ? text_of(*call.call) : std::string());
-        if (Status status = launch(call, bindings, plan, current_); !status.ok()) return status;
+        XPURT_TRY(launch(call, submission, plan, current_stream_));
     }
     return {};
 }
 
-// Kernel by kernel, with a mark of the device's clock between any two; waits for the last.
-Status CudaState::timed(const CudaRecording& recording, const Bindings& bindings, const Plan& plan) {
-    struct Marks {
-        const Driver& driver;
+// Launch call by call with an event between any two, and wait for the last event.
+Status CudaRunState::submit_timed(const CudaRecording& recording, const Submission& submission,
+                                  const RecordingState& plan) {
+    struct TimingEvents {
+        const Device& device;
         std::vector<CUevent> events;
-        ~Marks() {
+        ~TimingEvents() {
             for (const CUevent event : events)
-                if (event != nullptr) driver.cuEventDestroy_v2(event);
+                if (event != nullptr)
+                    device.log_if_failed(device.driver.cuEventDestroy_v2(event), "cuEventDestroy_v2");
         }
-    } marks{device_->driver, std::vector<CUevent>(recording.calls.size() + 1)};
-    const auto mark = [&](size_t at) {
-        Status status =
-            device_->check(marks.driver.cuEventCreate(&marks.events[at], event_default), "cuEventCreate");
+    } timing{*device_, std::vector<CUevent>(recording.calls.size() + 1)};
+    const auto record_event = [&](size_t at) {
+        Status status = device_->check(timing.device.driver.cuEventCreate(&timing.events[at], event_default),
+                                       "cuEventCreate");
         if (status.ok())
-            status = device_->check(marks.driver.cuEventRecord(marks.events[at], current_), "cuEventRecord");
+            status = device_->check(timing.device.driver.cuEventRecord(timing.events[at], current_stream_),
+                                    "cuEventRecord");
         return status;
     };
-    if (Status status = mark(0); !status.ok()) return status;
+    XPURT_TRY(record_event(0));
     for (size_t i = 0; i < recording.calls.size(); ++i) {
-        if (bindings.cancelled_by_now()) return cancelled();
-        if (Status status = launch(recording.calls[i], bindings, plan, current_); !status.ok()) return status;
-        if (Status status = mark(i + 1); !status.ok()) return status;
+        if (submission.is_cancelled()) return cancelled();
+        XPURT_TRY(launch(recording.calls[i], submission, plan, current_stream_));
+        XPURT_TRY(record_event(i + 1));
     }
-    const CUevent last = marks.events.back();
-    if (Status status = device_->check(marks.driver.cuEventSynchronize(last), "cuEventSynchronize");
-        !status.ok())
-        return status;
+    const CUevent last = timing.events.back();
+    XPURT_TRY(device_->check(timing.device.driver.cuEventSynchronize(last), "cuEventSynchronize"));
+    const auto elapsed = [&](float* milliseconds, CUevent start, CUevent end) {
+        return device_->check(timing.device.driver.cuEventElapsedTime(milliseconds, start, end),
+                              "cuEventElapsedTime");
+    };
     const int64_t now = now_ns();
     for (size_t i = 0; i < recording.calls.size(); ++i) {
-        float took = 0, ago = 0;  // milliseconds
-        marks.driver.cuEventElapsedTime(&took, marks.events[i], marks.events[i + 1]);
-        marks.driver.cuEventElapsedTime(&ago, marks.events[i], last);
+        float duration = 0, until_end = 0;  // milliseconds
+        XPURT_TRY(elapsed(&duration, timing.events[i], timing.events[i + 1]));
+        XPURT_TRY(elapsed(&until_end, timing.events[i], last));
         const auto nanoseconds = [](float ms) { return static_cast<int64_t>(double{ms} * 1e6); };
-        if (bindings.times != nullptr) bindings.times[i] = nanoseconds(took);
-        if (bindings.ring != nullptr) {
-            const int64_t step = bindings.first_call + static_cast<int64_t>(i);
-            bindings.ring->record({now - nanoseconds(ago), nanoseconds(took), step,
-                                   recording.calls[i].call->tasks, bindings.names[step], thread_id(),
-                                   EventKind::complete, 0});
+        if (submission.times != nullptr) submission.times[i] = nanoseconds(duration);
+        if (submission.ring != nullptr) {
+            const int64_t step = submission.first_call + static_cast<int64_t>(i);
+            submission.ring->record({now - nanoseconds(until_end), nanoseconds(duration), step,
+                                     recording.calls[i].call->tasks, submission.names[step], thread_id(),
+                                     EventKind::complete, 0});
         }
     }
     return {};

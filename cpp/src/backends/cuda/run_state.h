@@ -1,5 +1,4 @@
-// cuda/run_state.h: one context's run on a device: its stream, the graphs of its recordings, memory for
-// copies.
+// cuda/run_state.h: one context's run on a device: its stream, its graphs and its staging memory.
 #pragma once
 
 #include <map>
@@ -13,132 +12,137 @@
 
 namespace xpurt::cuda {
 
-struct CudaKernel final : Prepared {
+struct CudaKernel final : PreparedKernel {
     CUkernel kernel = nullptr;
-    Launch launch{};
-    std::unique_ptr<StreamKernel> library;  // instead of kernel
-    std::shared_ptr<const Module> module;   // keeps the code loaded
-    std::shared_ptr<Reports> reports;       // where it may say what it cannot compute
+    LaunchParams launch{};
+    std::unique_ptr<StreamKernel> library;   // used instead of `kernel`
+    std::shared_ptr<const Module> module;    // keeps the code loaded
+    std::shared_ptr<KernelReports> reports;  // where the kernel may report errors
 
     std::string implementation() const override { return library ? library->implementation() : ""; }
 };
 
 struct CudaRecording final : Recording {
-    struct Call {
+    struct CudaCall {
         const CudaKernel* kernel;
         const KernelCall* call;
         size_t first_arg;
     };
-    std::vector<Call> calls;
-    size_t first_arg = 0, args = 0;  // of all calls together, in Bindings::args
-    size_t workspace = 0;            // largest of any call; they take turns
-    std::shared_ptr<Reports> reports;
-    std::vector<const KernelCall*> reporters;  // whose kernels may report there
+    std::vector<CudaCall> calls;
+    size_t first_arg = 0, args = 0;  // of all calls together, in Submission::args
+    size_t workspace = 0;            // largest workspace of any call; calls on one stream can share it
+    std::shared_ptr<KernelReports> reports;
+    std::vector<const KernelCall*> reporters;  // calls whose kernels may report errors
 };
 
-// A recording as one graph: captured once, launched again and again, given other addresses when they change.
-class Graph {
+// A recording as a CUDA graph: captured once and launched repeatedly; kernel arguments are updated when
+// addresses change.
+class CudaGraph {
   public:
-    Graph(Device& device, const CudaRecording& recording) : device_(device), recording_(recording) {}
-    ~Graph();
-    Graph(const Graph&) = delete;
-    Graph& operator=(const Graph&) = delete;
+    CudaGraph(Device& device, const CudaRecording& recording) : device_(device), recording_(recording) {}
+    ~CudaGraph();
+    CudaGraph(const CudaGraph&) = delete;
+    CudaGraph& operator=(const CudaGraph&) = delete;
 
-    bool made() const noexcept { return exec_ != nullptr; }
-    // Records what `queue` launches on `stream`, call by call, and makes it launchable. A failure leaves the
-    // stream as it was.
+    bool created() const noexcept { return exec_ != nullptr; }
+    // Capture what `queue` launches on `stream`, call by call, and instantiate it. On failure, the stream is
+    // no longer capturing.
     template <class Queue>
     Status capture(CUstream stream, void* const* args, Queue queue);
     bool fits(void* const* args) const noexcept;
-    // Kernels get other addresses in place; false where a library's call needs them: capture() again then.
+    // Update the kernel arguments in place. Return false if a library's call uses another address: the graph
+    // must be captured again.
     Result<bool> update(void* const* args);
     Status launch(CUstream stream) const;
 
   private:
+    void destroy() noexcept;
     Status instantiate(CUgraph graph, std::vector<CUgraphNode>& nodes);
 
     Device& device_;
     const CudaRecording& recording_;
     CUgraph graph_ = nullptr;
     CUgraphExec exec_ = nullptr;
-    std::vector<CUgraphNode> nodes_;  // by call; null: a library's, or nothing
-    std::vector<void*> args_;         // addresses that the graph has
+    std::vector<CUgraphNode> nodes_;  // kernel node of each call; null for library calls and empty calls
+    std::vector<void*> args_;         // the addresses in the graph
 };
 
-// The arguments of a launch as the driver wants them: a pointer to each value.
-std::vector<void*>& pointers(const KernelCall& call, void* const* args);
+// The kernelParams of a launch: a pointer to each argument.
+std::vector<void*>& kernel_params(const KernelCall& call, void* const* args);
 
-class CudaState final : public RunState {
+class CudaRunState final : public RunState {
   public:
     static Result<std::unique_ptr<RunState>> open(std::shared_ptr<Device> device,
-                                                  std::shared_ptr<Watches> watches);
-    ~CudaState() override;
+                                                  std::shared_ptr<ReportWatchList> watches);
+    ~CudaRunState() override;
 
-    Status begin(const Order& order);
+    Status begin(const StreamOrder& order);
     Status end();
     Status synchronize();
     Status send(CUdeviceptr to, const void* from, size_t bytes);
     Status fetch(void* to, CUdeviceptr from, size_t bytes);
-    // `declined` gets the reason where a graph was tried and could not be had.
-    Status submit(const CudaRecording& recording, const Bindings& bindings, std::string& declined,
+    // `declined` receives the reason if a graph was tried and failed.
+    Status submit(const CudaRecording& recording, const Submission& submission, std::string& declined,
                   CudaCounters& counters);
-    CUstream current() const noexcept { return current_; }
+    CUstream current() const noexcept { return current_stream_; }
 
   private:
-    struct Plan {
-        std::unique_ptr<Graph> graph;
-        bool met = false;       // it has run before
-        bool declined = false;  // a graph cannot be had
+    struct RecordingState {
+        std::unique_ptr<CudaGraph> graph;
+        bool submitted_before = false;  // it has been submitted before
+        bool declined = false;          // capturing failed: use single launches
         CUdeviceptr workspace = 0;
     };
-    struct Staging {
+    struct StagingBlock {
         char* block;
         size_t size, used;
     };
-    struct Fetched {
+    struct PendingCopy {
         void* to;
         const char* from;
         size_t bytes;
     };
 
-    CudaState(std::shared_ptr<Device> device, std::shared_ptr<Watches> watches)
-        : device_(std::move(device)), watches_(std::move(watches)), watch_(device_) {}
-    Result<Plan*> plan_for(const CudaRecording& recording);
-    Status launch(const CudaRecording::Call& call, const Bindings& bindings, const Plan& plan,
-                  CUstream stream) const;
-    Status plain(const CudaRecording& recording, const Bindings& bindings, const Plan& plan);
-    Status timed(const CudaRecording& recording, const Bindings& bindings, const Plan& plan);
-    Status observed(const CudaRecording& recording, const Bindings& bindings, Plan& plan);
-    Status make_graph(const CudaRecording& recording, const Bindings& bindings, Plan& plan);
-    Status make_own();
+    CudaRunState(std::shared_ptr<Device> device, std::shared_ptr<ReportWatchList> watches)
+        : device_(std::move(device)), watch_list_(std::move(watches)), watch_(device_) {}
+    Result<RecordingState*> state_for(const CudaRecording& recording);
+    Status launch(const CudaRecording::CudaCall& call, const Submission& submission,
+                  const RecordingState& plan, CUstream stream) const;
+    Status submit_directly(const CudaRecording& recording, const Submission& submission,
+                           const RecordingState& plan);
+    Status submit_timed(const CudaRecording& recording, const Submission& submission,
+                        const RecordingState& plan);
+    Status submit_observed(const CudaRecording& recording, const Submission& submission,
+                           RecordingState& plan);
+    Status make_graph(const CudaRecording& recording, const Submission& submission, RecordingState& plan);
+    Status make_own_stream();
     char* staging(size_t bytes);
 
     const std::shared_ptr<Device> device_;
-    const std::shared_ptr<Watches> watches_;
-    Watch watch_;
-    CUstream own_ = nullptr, current_ = nullptr;  // own_: made when a run or a capture needs it
-    CUevent done_ = nullptr;                      // of the last run in a caller's order
+    const std::shared_ptr<ReportWatchList> watch_list_;
+    ReportWatch watch_;
+    CUstream own_stream_ = nullptr,
+             current_stream_ = nullptr;  // own_stream_ is created when a run or a capture needs it
+    CUevent done_event_ = nullptr;       // recorded after the last run on a caller's stream
     bool in_flight_ = false;
-    bool guarded_ = false;  // the run in progress uses what only one run at a time may
-    bool loose_ = false;    // runs that use nothing of the kind were queued, and nobody marked their end
-    std::map<const CudaRecording*, Plan> plans_;
-    std::vector<Staging> staging_;
-    std::vector<Fetched> fetched_;
+    bool exclusive_ = false;  // the current run uses memory that only one run at a time may use
+    bool unmarked_ = false;   // runs without such memory were queued, and no event marks their end
+    std::map<const CudaRecording*, RecordingState> recording_states_;
+    std::vector<StagingBlock> staging_;
+    std::vector<PendingCopy> pending_copies_;
 };
 
 template <class Queue>
-Status Graph::capture(CUstream stream, void* const* args, Queue queue) {
+Status CudaGraph::capture(CUstream stream, void* const* args, Queue queue) {
     const Driver& driver = device_.driver;
-    if (Status status = device_.check(driver.cuStreamBeginCapture_v2(stream, capture_thread_local),
-                                      "cuStreamBeginCapture_v2");
-        !status.ok())
-        return status;
+    XPURT_TRY(device_.check(driver.cuStreamBeginCapture_v2(stream, capture_thread_local),
+                            "cuStreamBeginCapture_v2"));
     std::vector<CUgraphNode> nodes(recording_.calls.size(), nullptr);
     Status failed;
     for (size_t i = 0; i < recording_.calls.size() && failed.ok(); ++i) {
         failed = queue(recording_.calls[i]);
         if (recording_.calls[i].kernel->kernel == nullptr) continue;
-        // What the stream waits for after a launch is the node of that launch.
+        // The dependency of the stream after a launch is the node of that launch.
         int capturing = 0;
         const CUgraphNode* last = nullptr;
         size_t count = 0;
@@ -151,7 +155,7 @@ Status Graph::capture(CUstream stream, void* const* args, Queue queue) {
     if (failed.ok()) failed = std::move(ended);
     if (failed.ok()) failed = instantiate(graph, nodes);
     if (!failed.ok()) {
-        if (graph != nullptr) driver.cuGraphDestroy(graph);
+        if (graph != nullptr) device_.log_if_failed(driver.cuGraphDestroy(graph), "cuGraphDestroy");
         return failed;
     }
     args_.assign(args + recording_.first_arg, args + recording_.first_arg + recording_.args);

@@ -1,27 +1,27 @@
-// cuda/stream.cpp: libraries that bring kernels to CUDA, by name.
+// cuda/stream.cpp: the registry of vendors' libraries on CUDA.
 #include "backends/cuda/stream.h"
 
 #include <map>
 #include <mutex>
 
-#include "backends/cuda/libraries/vendor.h"
+#include "backends/cuda/libraries/vendor_library.h"
 
 namespace xpurt::cuda {
 namespace {
 
-struct Registry {
+struct StreamLibraryRegistry {
     std::mutex mutex;
     std::map<std::string, std::unique_ptr<StreamLibrary>> libraries;
 };
 
-Registry& registry() {
+StreamLibraryRegistry& registry() {
     static auto* const instance = [] {  // never freed: prepared kernels may outlive static objects
-        auto* const made = new Registry;
-        made->libraries.emplace("cublas", make_cublas());
-        made->libraries.emplace("cublasLt", make_cublaslt());
-        made->libraries.emplace("cudnn", make_cudnn());
-        made->libraries.emplace("python", make_host_stream_library());
-        return made;
+        auto* const libraries = new StreamLibraryRegistry;
+        libraries->libraries.emplace("cublas", make_cublas());
+        libraries->libraries.emplace("cublasLt", make_cublaslt());
+        libraries->libraries.emplace("cudnn", make_cudnn());
+        libraries->libraries.emplace("python", make_host_stream_library());
+        return libraries;
     }();
     return *instance;
 }
@@ -30,8 +30,8 @@ Registry& registry() {
 
 StreamLibrary* find_stream_library(const std::string& name) {
     const std::lock_guard<std::mutex> lock(registry().mutex);
-    const auto found = registry().libraries.find(name);
-    return found == registry().libraries.end() ? nullptr : found->second.get();
+    const auto entry = registry().libraries.find(name);
+    return entry == registry().libraries.end() ? nullptr : entry->second.get();
 }
 
 void register_stream_library(const std::string& name, std::unique_ptr<StreamLibrary> library) {

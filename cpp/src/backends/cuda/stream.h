@@ -1,5 +1,5 @@
-// cuda/stream.h: kernels of vendors' libraries (cuBLAS, cuDNN ...) on CUDA: what a library implements so that
-// its calls stand among generated kernels in a submission, and in a captured graph.
+// cuda/stream.h: the interface for vendors' libraries (cuBLAS, cuDNN, ...) on CUDA. Their calls are queued on
+// the submission's stream, together with generated kernels, and can be captured into a graph.
 #pragma once
 
 #include <memory>
@@ -10,33 +10,35 @@
 
 namespace xpurt::cuda {
 
-// A call to a library, ready to be queued. Constant once made; launched from several threads, each time on
-// another stream and with another workspace.
+// A prepared call of a library. Immutable; launched from several threads, each with another stream and
+// workspace.
 class StreamKernel {
   public:
     virtual ~StreamKernel() = default;
 
-    // Queues the work on `stream`. `args`: device addresses in the order of the call (inputs, then outputs);
-    // `workspace`: at least workspace_bytes(), 256-byte aligned, null when that is 0. The device's context is
-    // current. The stream may be capturing: no waiting, no memory, no other streams.
+    // Queue the work on `stream`. `args` holds device addresses in the order of the call (inputs, then
+    // outputs). `workspace` has at least workspace_bytes() and is 256-byte aligned; it is null if that is 0.
+    // The device's context is current. The stream may be capturing: do not synchronize, allocate memory or
+    // use another stream.
     virtual Status launch(void* const* args, void* workspace, CUstream stream) const = 0;
 
     virtual size_t workspace_bytes() const { return 0; }
 
-    // What runs, in the library's own words, for receipts: "cublasLtMatmul algorithm 21, tile 128x128, ...".
+    // The implementation, in the library's own terms, for receipts: "cublasLtMatmul algorithm 21, tile
+    // 128x128, ...".
     virtual std::string implementation() const = 0;
 };
 
-// A library that brings kernels. prepare() does everything slow, once: handles, descriptors, plans, and the
-// choice of an algorithm. Any thread; the device's context is current.
+// A library of kernels. prepare() does all slow work of a call once: handles, descriptors, plans, and the
+// choice of an algorithm. Thread-safe; the device's context is current.
 class StreamLibrary {
   public:
     virtual ~StreamLibrary() = default;
-    virtual std::string version() const = 0;  // "13.1"; "" when it cannot be loaded
+    virtual std::string version() const = 0;  // "13.1"; "" if it cannot be loaded
     virtual Result<std::unique_ptr<StreamKernel>> prepare(const KernelCall& call, Device& device) = 0;
 };
 
-// The registered library ("cublas", "cublasLt", "cudnn"), or null. Any thread.
+// The registered library ("cublas", "cublasLt", "cudnn", "python"), or null. Thread-safe.
 StreamLibrary* find_stream_library(const std::string& name);
 void register_stream_library(const std::string& name, std::unique_ptr<StreamLibrary> library);
 

@@ -1,4 +1,4 @@
-// null/null_backend.cpp: a device that computes nothing.
+// null/null_backend.cpp: a backend that computes nothing and records dispatches.
 #include <cstring>
 #include <mutex>
 
@@ -18,14 +18,14 @@ class Null final : public NullBackend {
 
     Result<Memory> allocate(size_t bytes) override {
         if (void* const block = MemoryPool::host().allocate(bytes)) return block;
-        return Status{Code::no_memory, "no " + std::to_string(bytes) + " bytes of memory", ""};
+        return Status{Code::no_memory, "cannot allocate " + std::to_string(bytes) + " bytes of memory", ""};
     }
     void release(Memory memory) noexcept override { MemoryPool::host().release(memory); }
     Status copy(Memory, size_t, Memory, size_t, size_t, RunState*) override { return {}; }
 
-    Result<std::unique_ptr<Prepared>> prepare(const KernelCall&,
-                                              const std::shared_ptr<const Module>&) override {
-        return std::make_unique<Prepared>();
+    Result<std::unique_ptr<PreparedKernel>> prepare(const KernelCall&,
+                                                    const std::shared_ptr<const Module>&) override {
+        return std::make_unique<PreparedKernel>();
     }
     Result<std::unique_ptr<Recording>> record(const std::vector<RecordedCall>& calls) override {
         auto recording = std::make_unique<NullRecording>();
@@ -34,9 +34,9 @@ class Null final : public NullBackend {
                                              item.call->args.size(), item.call->params});
         return std::unique_ptr<Recording>(std::move(recording));
     }
-    Status submit(const Recording& recording, const Bindings& bindings) override {
+    Status submit(const Recording& recording, const Submission& submission) override {
         const auto& list = static_cast<const NullRecording&>(recording).dispatches;
-        if (bindings.times != nullptr) std::memset(bindings.times, 0, list.size() * sizeof(int64_t));
+        if (submission.times != nullptr) std::memset(submission.times, 0, list.size() * sizeof(int64_t));
         const std::lock_guard<std::mutex> lock(mutex_);
         seen_.insert(seen_.end(), list.begin(), list.end());
         return {};

@@ -57,7 +57,7 @@ INLINE void attention_product(const T *a, int64_t row_stride, int64_t k_stride, 
         if (row < rows) gemm_tile<T, T, Tail, NV, 1>(a + row * row_stride, row_stride, k_stride, panel, k, to + row * lanes, more);
 }
 
-// `queries` queries against keys first .. last. P says how (see kernels/attention_text.py, which writes it):
+// `queries` queries against keys first .. last. P says how (see kernels/cpu/attention/text.py, which writes it):
 //   T, S                    types of the sums and of q, k, v in storage
 //   NV, R, block            vectors of queries, rows of a tile, keys of a block (a multiple of R)
 //   key_tail, dv_tail       rows of the last tile of the last block of keys, and of a result

@@ -46,7 +46,7 @@ struct Bf16Pairs {  // a word is two neighbours of the depth; VDPBF16PS adds bot
 };
 #endif
 
-template <class M> constexpr int64_t CHUNK_BYTES = 768;                // of a row; _CHUNK_BYTES in kernels/conv_tiling.py
+template <class M> constexpr int64_t CHUNK_BYTES = 768;                // of a row; _CHUNK_BYTES in kernels/cpu/conv/tiling.py
 template <class M> constexpr int64_t ROW_BYTES = CHUNK_BYTES<M> + 64;  // an odd number of lines: rows spread over the cache's sets
 
 // sums[P][NV] = bias, or itself, + rows x filters. What joins sums that are there is summed up by itself first, so that rounding errors

@@ -181,7 +181,7 @@ static void gemm_widen(const S *a, int64_t row_stride, int64_t k_stride, int64_t
 
 template <int R> struct gemm_rows { static constexpr int value = R; };
 
-// `rows` rows of one panel's columns. P says how (see kernels/gemm_text.py, which writes it):
+// `rows` rows of one panel's columns. P says how (see kernels/cpu/matmul/gemm_text.py, which writes it):
 //   T, A, B              types of the sums, of A and of B in storage
 //   R, NV, U, tail       rows and vectors of a tile, unrolled steps, rows of the last tile (0: it is a whole one)
 //   k, block             length of the sums, and how much of it is summed up in registers

@@ -2,7 +2,7 @@
 // recurrent_packed: recurrent layers whose weights are known: what the inputs give to all gates of all steps is one product before
 // this; a step multiplies the state with panels that hold all gates of L units side by side, and ends each panel in vectors.
 //
-// C says how (kernels/rnn_packed.py writes it):
+// C says how (kernels/cpu/rnn_packed.py writes it):
 //   T, G, N, R, U                  type of the sums; gates; samples of a task and of a tile of it; unrolled steps of the product
 //   batch, length, hidden, blocks  sizes; panels of a direction
 //   directions, reverse            reverse: the first direction runs backwards; a second one always does

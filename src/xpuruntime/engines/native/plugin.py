@@ -1,4 +1,4 @@
-"""The native engine: names and strings only. Its functions are where compiling meets running, in ``inference.native``."""
+"""The native engine's plugin: names and strings only. Its functions are in ``inference.native``."""
 
 from __future__ import annotations
 

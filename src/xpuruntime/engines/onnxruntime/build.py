@@ -1,4 +1,4 @@
-"""What ONNX Runtime can build, asked before anything is built. There is nothing to keep: loading compiles."""
+"""Checks of what ONNX Runtime can build. Nothing is compiled ahead: loading compiles."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ CARRIERS: dict[DType, str] = {
 
 
 def cpu_threads(request: EngineRequest) -> int:
-    """Threads to use: as asked, else every core this process may use."""
+    """Return the requested threads, otherwise every core that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return request.threads or cores or 1
 
 
 def supports(model: ModelSource, request: EngineRequest) -> Support:
-    """Format, precision, options and provider, element types at the border, op domains, opset. Builds nothing."""
+    """Check format, precision, options and provider, element types of inputs and outputs, op domains and opset. Builds nothing."""
     if model.format != "onnx":
         return Support.no(
             Reason.FORMAT_UNSUPPORTED,
@@ -58,7 +58,7 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
     if request.precision not in (None, model.precision):
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
-            f"ONNX Runtime computes in the model's own precision, {model.precision.value}; it has no such switch for {request.precision}",
+            f"ONNX Runtime computes in the model's own precision, {model.precision.value}; it cannot compute in {request.precision} instead",
             do=f"Convert the model to {request.precision} first, or choose an engine that has the switch.",
         )
     for spec in (*model.inputs, *model.outputs):
@@ -71,14 +71,14 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
         if node.domain not in _DOMAINS and (node.domain, node.op) not in model.functions:
             return Support.no(
                 Reason.OP_UNSUPPORTED,
-                f"node {node.name!r} has op {node.op!r} of domain {node.domain!r}, which no ONNX Runtime build holds",
+                f"node {node.name!r} has op {node.op!r} of domain {node.domain!r}, which no ONNX Runtime build has",
                 do="Export the model without it, or give the model a local function that defines it.",
             )
     refusal = providers.reads_opsets(tuple((d, v) for d, v in sorted(model.opsets.items()) if d in _DOMAINS))
     if refusal:
         return Support.no(
             Reason.FORMAT_UNSUPPORTED,
-            f"ONNX Runtime {version()} refuses the model's opset: {refusal}",
+            f"ONNX Runtime {version()} rejects the model's opset: {refusal}",
             do=_OLDER,
         )
     return Support.yes()
@@ -88,14 +88,14 @@ _OLDER = "Export the model with an older opset, or run: pip install --upgrade on
 
 
 def fingerprint(request: EngineRequest) -> dict[str, str]:
-    """Version, provider and threads; nothing compiled is kept, so this only identifies measurements."""
+    """Return version, provider and threads. No compiled code is stored, so this only identifies measurements."""
     settings = options.parse(request)
-    asked = settings.asked if isinstance(settings, options.Settings) else "none"
-    return {"onnxruntime": version(), "provider": asked, "threads": str(cpu_threads(request))}
+    provider = settings.asked if isinstance(settings, options.Settings) else "none"
+    return {"onnxruntime": version(), "provider": provider, "threads": str(cpu_threads(request))}
 
 
 def build(model: ModelSource, request: EngineRequest) -> Artifact:
-    """An empty artifact: ONNX Runtime compiles when it loads. Raises BuildError when the request cannot be had."""
+    """Return an empty artifact, since ONNX Runtime compiles when it loads. Raises BuildError if the request is not supported."""
     support = supports(model, request)
     if not support:
         raise BuildError(

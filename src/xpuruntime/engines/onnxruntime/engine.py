@@ -1,4 +1,4 @@
-"""The functions of ``protocols.Engine`` for ONNX Runtime, gathered."""
+"""The functions of ``protocols.Engine`` for ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime ran.
+"""Evidence of what ONNX Runtime ran.
 
 Placement (which provider took which node) comes from the very session that runs. Its profiler more than doubles a small run, so kernels,
 fusions and times come from a twin: a second session with the same options, profiled, whose final graph is written out and
@@ -39,7 +39,7 @@ Executed: TypeAlias = Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """What the twin told: a row per executed node, constant nodes computed at load, and what could not be told."""
+    """The twin's result: a row per executed node, constant nodes computed at load, and notes on what is unknown."""
 
     rows: tuple[EvidenceRow, ...]
     folded: tuple[str, ...]
@@ -50,16 +50,16 @@ class Attribution:
 def collect(
     model: ModelSource, session: Any, settings: options.Settings, told: Attribution | None
 ) -> Evidence:
-    """The evidence of a session, with the twin's rows where there was one."""
+    """Return the evidence of a session, with the twin's rows if there are any."""
     from .providers import version
 
-    placed: dict[str, str] = {}  # source node -> provider, as the running session assigned it
+    placement: dict[str, str] = {}  # source node -> provider, as the running session assigned it
     rows = []
     for assigned in session.get_provider_graph_assignment_info():
         for node in assigned.get_nodes():
             name = source_of_name(node.name, model)
             if name:
-                placed[name] = assigned.ep_name
+                placement[name] = assigned.ep_name
             rows.append(
                 EvidenceRow(
                     (name,) if name else (),
@@ -68,7 +68,7 @@ def collect(
                     f"{assigned.ep_name} {node.op_type}",
                 )
             )
-    notes = _disagreements(placed, told.rows) if told else []
+    notes = _disagreements(placement, told.rows) if told else []
     if told:
         rows = list(told.rows)
         notes += told.notes
@@ -78,7 +78,7 @@ def collect(
         notes.append(f"computed once when loading, as they depend on no input: {_some(told.folded)}")
         missing = [m for m in missing if m not in told.folded]
     if missing:
-        notes.append(f"no row of their own (fused, folded or removed): {_some(missing)}")
+        notes.append(f"not reported separately (fused, folded or removed): {_some(missing)}")
     return Evidence(
         engine="onnxruntime",
         version=version(),
@@ -92,7 +92,7 @@ def collect(
 
 
 def _device(provider: str, settings: options.Settings) -> str:
-    """The device that a provider of this session drives; the asked one may be the second of its kind."""
+    """Return the device that a provider of this session drives. The requested device may be the second of its kind."""
     index = settings.providers[0][1].get("device_id", "0") if provider == settings.asked else "0"
     return str(DeviceId(PROVIDER_DEVICES.get(provider, "auto"), int(index)))
 
@@ -102,24 +102,26 @@ def _some(names: Sequence[str], limit: int = 8) -> str:
     return f"{len(names)} nodes: {shown}" + (", ..." if len(names) > limit else "")
 
 
-def _fallbacks(asked: str, rows: Sequence[EvidenceRow]) -> tuple[str, ...]:
-    """One sentence per provider that took nodes although another one was asked for."""
+def _fallbacks(requested: str, rows: Sequence[EvidenceRow]) -> tuple[str, ...]:
+    """Return one sentence per provider that took nodes although another one was requested."""
     elsewhere: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         provider = row.kernel.split(" ")[0]
-        if provider != asked:
+        if provider != requested:
             elsewhere[provider] += row.nodes or (row.op,)
-    return tuple(f"{p} took what {asked} did not take, {_some(names)}" for p, names in elsewhere.items())
+    return tuple(
+        f"{p} ran nodes that {requested} did not take: {_some(names)}" for p, names in elsewhere.items()
+    )
 
 
-def _disagreements(placed: Mapping[str, str], rows: Sequence[EvidenceRow]) -> list[str]:
-    """The twin has the session's options, so its placement is the session's; should it not be, that is said."""
-    wrong = [n for r in rows for n in r.nodes if n in placed and placed[n] != r.kernel.split(" ")[0]]
+def _disagreements(placement: Mapping[str, str], rows: Sequence[EvidenceRow]) -> list[str]:
+    """Return a note if the twin's placement differs from the session's, which has the same options."""
+    wrong = [n for r in rows for n in r.nodes if n in placement and placement[n] != r.kernel.split(" ")[0]]
     return [f"the profiled twin placed differently from the session: {_some(wrong)}"] if wrong else []
 
 
 def _reported(session: Any, settings: options.Settings) -> dict[str, str]:
-    """Options as the session itself reports them."""
+    """Return the options that the session reports."""
     held = session.get_session_options()
     said = {
         "intra_op_num_threads": str(held.intra_op_num_threads),
@@ -142,7 +144,7 @@ def twin(
     feeds: dict[str, Array],
     run: Callable[[Any, dict[str, Array]], None],
 ) -> Attribution:
-    """Profile a second session on the feeds and read its final graph. Files go to a temporary folder that is removed."""
+    """Profile a second session on the inputs and read its final graph. Files are written to a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="xpu-ort-") as folder:
         graph = Path(folder, "final.onnx")
         notes: list[str] = []
@@ -183,7 +185,7 @@ def _attribute(
     executed: Executed | None,
     notes: list[str],
 ) -> Attribution:
-    """Rows in execution order from profiler events; each event's node is looked up in the twin's final graph."""
+    """Return rows in execution order from profiler events. The twin's final graph maps each event to model nodes."""
     runs = [(e["ts"], e["ts"] + e["dur"]) for e in events if e.get("name") == "model_run"][1:]
     top = {(name, op) for name, op, _ in executed} if executed is not None else None
     args: dict[_Key, dict[str, Any]] = {}
@@ -231,13 +233,13 @@ def _attribute(
 
 
 def _sources(model: ModelSource, keys: Sequence[_Key], executed: Executed | None) -> list[tuple[str, ...]]:
-    """The model's nodes of each profiled node.
+    """Return the model's nodes of each profiled node.
 
     The written graph stands in execution order, so the two lists agree place by place (names alone are not
     unique: fusions call several nodes ``Gelu``). Should they not agree, unique names still tell.
     """
     if executed is None:
-        return [(found,) if (found := source_of_name(name, model)) else () for name, _, _ in keys]
+        return [(node_name,) if (node_name := source_of_name(name, model)) else () for name, _, _ in keys]
     if [(name, op) for name, op, _ in keys] == [(name, op) for name, op, _ in executed]:
         return [nodes for _, _, nodes in executed]
     by_name: dict[str, list[tuple[str, ...]]] = defaultdict(list)
@@ -247,7 +249,7 @@ def _sources(model: ModelSource, keys: Sequence[_Key], executed: Executed | None
 
 
 def _computed_in(detail: Mapping[str, Any]) -> str:
-    """The element type of the first output, which is what the profiler says about precision."""
+    """Return the element type of the first output, which is what the profiler reports about precision."""
     return _type(detail.get("output_type_shape"), 0)
 
 
@@ -259,7 +261,7 @@ _FLOAT = frozenset(
 
 
 def _operands(op: str, detail: Mapping[str, Any]) -> tuple[str, str]:
-    """Element types of the activations and weights of a product; empty for other ops.
+    """Return element types of the activations and weights of a product; empty for other ops.
 
     The profiler leaves out weights that were packed when the session was made; then their zero point, or the other operand, has their type.
     """
@@ -277,7 +279,7 @@ def _operands(op: str, detail: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _type(tensors: Sequence[Mapping[str, Any]] | None, index: int) -> str:
-    """Our name of the element type of a tensor, as the profiler lists them; empty for one that it does not list."""
+    """Return our name of the element type of a tensor in the profiler's list; empty if it is not listed."""
     listed = tensors or ()
     name = next(iter(listed[index]), "") if index < len(listed) else ""
     return _TYPES.get(name, name)

@@ -1,4 +1,4 @@
-"""What a KernelPolicy's word means to ONNX Runtime: the option that brings such a kernel about, by provider.
+"""Vendor options that select the kernels a KernelPolicy names, by provider.
 
 ``naive`` on the CPU is the plain kernel of each op of the family: nothing fused into it or out of it, no blocked layout. Values of ``sdpa_kernel`` are bits of
 ONNX Runtime's ``AttentionBackend`` (flash 1, cuDNN 8, plain products 16).
@@ -40,5 +40,5 @@ _BY_DEVICE: Mapping[str, Mapping[tuple[str, str], Mapping[str, str]]] = {"cpu": 
 
 
 def kernel_options(device: DeviceId) -> Mapping[tuple[str, str], Mapping[str, str]]:
-    """(op family, kernel) -> options, for regions on that device; other pairs have none."""
+    """Return options by (op family, kernel), for regions on that device; other pairs have none."""
     return _BY_DEVICE.get(device.kind, {})

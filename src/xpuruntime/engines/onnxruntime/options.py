@@ -1,6 +1,6 @@
-"""Options by ONNX Runtime's own names: which exist, where each goes, what it may hold.
+"""Options by ONNX Runtime's own names: the known ones, their destination and their values.
 
-ONNX Runtime takes any session config entry without a word, known or not; so the known ones stand here in a table.
+ONNX Runtime silently accepts unknown session config entries, so the known ones are listed here.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ _PINNED: dict[str, dict[str, str]] = {"CUDAExecutionProvider": {"use_tf32": "0"}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A request in ONNX Runtime's words: asked providers in order (the CPU's last, unless forbidden), and every option's place."""
+    """A request in ONNX Runtime's terms: requested providers in order (the CPU's last, unless forbidden), and the destination of every
+    option.
+    """
 
     providers: tuple[tuple[str, dict[str, str]], ...]
     attributes: Mapping[str, str] = field(default_factory=dict)
@@ -78,12 +80,12 @@ class Settings:
 
     @property
     def asked(self) -> str:
-        """The provider that the request is for."""
+        """Return the requested provider."""
         return self.providers[0][0]
 
 
 def parse(request: EngineRequest) -> Settings | Support:
-    """The request's settings, or why it cannot be had: no provider for the device, or an unknown option."""
+    """Return the request's settings, or the reason against it: no provider for the device, or an unknown option."""
     chosen = _providers(request)
     if isinstance(chosen, Support):
         return chosen
@@ -136,15 +138,15 @@ def _providers(request: EngineRequest) -> tuple[str, ...] | Support:
             return Support.no(
                 Reason.DEVICE_MISMATCH, f"{p} drives {kind}, not {device}", do=f"Use device={kind!r}."
             )
-    found = named or providers.for_device(device)
-    if not found:
+    candidates = named or providers.for_device(device)
+    if not candidates:
         return Support.no(
             Reason.NO_DEVICE,
             f"the installed ONNX Runtime has no provider for device {device}; it has {', '.join(listed)}",
             do="Install the onnxruntime package that is built for the device (for cuda: onnxruntime-gpu), or choose device='cpu'.",
         )
     refused = None
-    for p in found:
+    for p in candidates:
         support = providers.usable(p, request.device.index)
         if support:
             return (p, *(q for q in named if q != p))
@@ -179,8 +181,8 @@ def _near(word: str, known: Any) -> str:
 
 
 def session_options(settings: Settings, threads: int) -> Any:
-    """A fresh SessionOptions: threads pinned, spinning off (a spinning session slows its neighbours), all optimisations,
-    node placement recorded; then what was asked for. Errors come as exceptions, so the vendor's log stays quiet.
+    """Return new SessionOptions: threads pinned, spinning off (a spinning session slows other threads), all optimizations on, node
+    placement recorded; then the requested options. The vendor's log is off, since errors are raised as exceptions.
     """
     vendor = ort()
     options = vendor.SessionOptions()

@@ -1,4 +1,4 @@
-"""ONNX Runtime: names and strings only."""
+"""ONNX Runtime's plugin: names and strings only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers as devices: which kind each drives, and whether it can be used here.
+"""ONNX Runtime's execution providers as devices: the kind of device of each, and whether it works on this machine.
 
 A provider that is listed by the installed build may still be unusable (no driver, no library). ONNX Runtime then logs a reason
 and goes on without it, so each provider but the CPU's is tried once per process on a one-node model, and what was logged is the reason.
@@ -78,7 +78,7 @@ BY_NAME_ONLY = frozenset(
 
 @functools.cache
 def ort() -> Any:
-    """The vendor's module; imported on first use."""
+    """Return the vendor's module; imported on first use."""
     onnxruntime = vendor("onnxruntime")
 
     if hasattr(onnxruntime, "disable_telemetry_events"):
@@ -92,12 +92,12 @@ def version() -> str:
 
 
 def available() -> tuple[str, ...]:
-    """Providers that the installed build lists, in the vendor's order of preference."""
+    """Return the providers of the installed build, in the vendor's order of preference."""
     return tuple(ort().get_available_providers())
 
 
 def for_device(device: DeviceId) -> tuple[str, ...]:
-    """Providers that may drive a device without being named. ``gpu`` is any GPU; ``auto`` any provider at all."""
+    """Return the providers that may drive a device without being named. ``gpu`` is any GPU; ``auto`` any provider."""
     kinds = {"gpu": {"gpu", "cuda", "webgpu"}}.get(device.kind, {device.kind})
     listed = [p for p in available() if p not in BY_NAME_ONLY]
     return tuple(p for p in listed if device.kind == "auto" or PROVIDER_DEVICES.get(p) in kinds)
@@ -105,7 +105,7 @@ def for_device(device: DeviceId) -> tuple[str, ...]:
 
 @functools.cache
 def usable(provider: str, index: int = 0) -> Support:
-    """Whether a session with the provider really gets it; the reason is the vendor's own text."""
+    """Return whether a session with the provider really uses it; the reason is the vendor's text."""
     if provider == CPU:
         return (
             Support.yes()
@@ -117,8 +117,8 @@ def usable(provider: str, index: int = 0) -> Support:
     error = ""
     with _stderr() as text:
         try:
-            asked = [(provider, {"device_id": str(index)} if index else {})]
-            session = ort().InferenceSession(_tiny_model(), options, providers=asked, enable_fallback=0)
+            requested = [(provider, {"device_id": str(index)} if index else {})]
+            session = ort().InferenceSession(_tiny_model(), options, providers=requested, enable_fallback=0)
         except Exception as raised:  # the vendor's exceptions have no common base but Exception
             error = str(raised)
         else:
@@ -133,7 +133,7 @@ def usable(provider: str, index: int = 0) -> Support:
 
 
 def devices() -> tuple[DeviceFact, ...]:
-    """One fact per listed provider. Never raises."""
+    """Return one fact per listed provider. Never raises."""
     try:
         listed = available()
     except Exception as error:  # a broken installation must not break a listing
@@ -153,13 +153,13 @@ def devices() -> tuple[DeviceFact, ...]:
 
 
 def short(text: str, limit: int = 700) -> str:
-    """One line of at most ``limit`` characters."""
+    """Return one line of at most ``limit`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
 def _plain(text: str) -> str:
-    """Log lines without colours, time stamps and the "EP Error" banner."""
+    """Return log lines without colors, time stamps and the "EP Error" banner."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     return re.sub(r"^\d{4}-\d\d-\d\d [\d:.]+ \[\w:[^\]]*\] ?", "", text, flags=re.MULTILINE)
 
@@ -169,25 +169,25 @@ _STDERR_LOCK = threading.Lock()
 
 @contextmanager
 def _stderr() -> Iterator[list[str]]:
-    """Collect what native code writes to the process's stderr: it is where the vendor's reason goes, and only there."""
+    """Collect native output to the process's stderr, since the vendor reports the reason only there."""
     text: list[str] = []
     with _STDERR_LOCK, tempfile.TemporaryFile() as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sys.stderr.flush()
-        kept = os.dup(2)
+        saved = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
             yield text
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(saved, 2)
+            os.close(saved)
             file.seek(0)
             text.append(file.read().decode(errors="replace"))
 
 
 @functools.cache
 def _tiny_model(opsets: tuple[tuple[str, int], ...] = (("", 13),)) -> bytes:
-    """``y = Identity(x)`` of four floats under the given opset imports."""
+    """Return ``y = Identity(x)`` of four floats under the given opset imports."""
     from onnx import TensorProto, helper
 
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xy")
@@ -199,7 +199,7 @@ def _tiny_model(opsets: tuple[tuple[str, int], ...] = (("", 13),)) -> bytes:
 
 @functools.cache
 def reads_opsets(opsets: tuple[tuple[str, int], ...]) -> str:
-    """Empty when the installed ONNX Runtime takes models with these opsets, else its own refusal."""
+    """Return an empty string if the installed ONNX Runtime reads models with these opsets, else its error."""
     options = ort().SessionOptions()
     options.log_severity_level = 4
     try:

@@ -1,4 +1,4 @@
-"""ONNX Runtime's own rewrites, undone for the reader: from its final graph back to the nodes of the model.
+"""ONNX Runtime's graph rewrites, traced back from its final graph to the nodes of the model.
 
 What its optimisers leave behind, and what is used here (seen in graphs that it writes, releases 1.24 to 1.31):
 fused nodes keep the name of their last value (``add/MatMulAddFusion``, ``fused conv``); the NCHWc rewrite names a node after
@@ -42,7 +42,7 @@ _LIGHT = frozenset(
 
 
 def source_of_name(name: str, model: ModelSource) -> str:
-    """The model's node that a node's name points to, or an empty string: ``fused a/MatMulAddFusion`` -> ``a``."""
+    """Return the model's node that a rewritten name refers to, or an empty string: ``fused a/MatMulAddFusion`` -> ``a``."""
     names = _names(model)
     for candidate in (name, name.removeprefix("fused ")):
         while candidate:
@@ -63,7 +63,7 @@ def _names(model: ModelSource) -> frozenset[str]:
 
 
 def executed_nodes(path: Path, model: ModelSource) -> list[tuple[str, str, tuple[str, ...]]]:
-    """For each node of the written graph: name, op, and the model's nodes that it computes, in the model's order."""
+    """Return, for each node of the optimized graph, its name, op, and the model's nodes that it computes."""
     import onnx
 
     graph = onnx.load(str(path), load_external_data=False).graph
@@ -76,11 +76,11 @@ def executed_nodes(path: Path, model: ModelSource) -> list[tuple[str, str, tuple
         str, int
     ] = {}  # who makes a node's value is who computes the node; slices may not take it away
     for i, node in enumerate(graph.node):
-        made = {alias.get(v, v) for v in node.output if v}
+        values = {alias.get(v, v) for v in node.output if v}
         if node.op_type in _MOVERS and not any(v in source.maker for v in node.output):
-            made = set()
-        rows.append(set(source.between(made, available - made)))
-        direct = {source.maker[v].name for v in made & source.maker.keys()}
+            values = set()
+        rows.append(set(source.between(values, available - values)))
+        direct = {source.maker[v].name for v in values & source.maker.keys()}
         if not direct and node.op_type not in _MOVERS and (named := source_of_name(node.name, model)):
             rows[i] = direct = {named}
         for name in direct:
@@ -101,7 +101,7 @@ def executed_nodes(path: Path, model: ModelSource) -> list[tuple[str, str, tuple
 
 
 def _aliases(graph: Any, source: SourceGraph) -> dict[str, str]:
-    """New value names of the NCHWc rewrite -> the values of the model that they hold."""
+    """Return new value names of the NCHWc rewrite -> the values of the model that they hold."""
     alias: dict[str, str] = {}
     for node in graph.node:
         base, own = _base(node, source), source.nodes.get(node.name)
@@ -110,12 +110,12 @@ def _aliases(graph: Any, source: SourceGraph) -> dict[str, str]:
         elif own is not None and own.op == node.op_type and not source.known(node.output[0]):
             alias[node.output[0]] = own.outputs[0]
     for node in reversed(graph.node):
-        made = _base(node, source) or alias.get(node.output[0], node.output[0])
-        if not node.input or not source.known(made):
+        result = _base(node, source) or alias.get(node.output[0], node.output[0])
+        if not node.input or not source.known(result):
             continue
-        like = _nearest(made, node.op_type, source)
+        like = _nearest(result, node.op_type, source)
         if node.op_type == "ReorderOutput":  # reordering does not change what a value is
-            alias.setdefault(node.input[0], made)
+            alias.setdefault(node.input[0], result)
         elif like is not None:
             data = len(like.inputs) if node.op_type == "Concat" and len(node.input) == len(like.inputs) else 1
             for new, old in zip(node.input[:data], like.inputs[:data], strict=True):
@@ -125,7 +125,7 @@ def _aliases(graph: Any, source: SourceGraph) -> dict[str, str]:
 
 
 def _base(node: Any, source: SourceGraph) -> str:
-    """The value after which the NCHWc rewrite named a node; ``_bn`` and ``_mul`` mark what it turned into a convolution."""
+    """Return the value after which the NCHWc rewrite named a node; ``_bn`` and ``_mul`` mark ops that it converted to a convolution."""
     name = node.name.removesuffix("_nchwc")
     if name == node.name:
         return ""
@@ -135,7 +135,7 @@ def _base(node: Any, source: SourceGraph) -> str:
 
 
 def _nearest(value: str, op: str, source: SourceGraph, steps: int = 16) -> NodeRef | None:
-    """The node of that op closest before ``value`` on its first inputs, or None."""
+    """Return the closest node of that op before ``value`` along first inputs, or None."""
     node = source.maker.get(value)
     while node is not None and node.op != op and node.inputs and steps:
         node, steps = source.maker.get(node.inputs[0]), steps - 1
@@ -143,7 +143,7 @@ def _nearest(value: str, op: str, source: SourceGraph, steps: int = 16) -> NodeR
 
 
 def _result(node: Any, value: str, source: SourceGraph) -> str:
-    """The model's value that a fused NCHWc node hands on: past the addition and the activation that it does as well."""
+    """Return the model's value that a fused NCHWc node outputs, after its fused addition and activation."""
     steps = ["Add"] if len(node.input) > 3 and node.input[3] else []
     activation = next((a.s.decode() for a in node.attribute if a.name == "activation"), "")
     maker = source.maker.get(value)
@@ -161,7 +161,7 @@ def _result(node: Any, value: str, source: SourceGraph) -> str:
 
 
 def _readers(graph: Any) -> list[set[int]]:
-    """For each node, which nodes read its values."""
+    """Return, for each node, the nodes that read its values."""
     by_value: dict[str, set[int]] = {}
     for i, node in enumerate(graph.node):
         for value in node.input:

@@ -1,4 +1,4 @@
-"""A loaded ONNX Runtime session. ``run`` is the vendor's inner call with prepared output names and nothing else."""
+"""A loaded ONNX Runtime session. ``run`` is the vendor's inner call with prepared output names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["OrtExecutable", "load", "stoppable_load"]
 
 
 class OrtExecutable:
-    """One inference session; ONNX Runtime's ``run`` may be called from several threads."""
+    """One inference session. ONNX Runtime's ``run`` may be called from several threads."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class OrtExecutable:
         self._attribution: Attribution | None = None
 
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
-        """Outputs in the model's order, in memory of their own. Raises RunError with the vendor's text."""
+        """Return outputs in the model's order, in memory of their own. Raises RunError with the vendor's text."""
         return self.run_with(feeds, None)
 
     def run_with(self, feeds: dict[str, Array], run_options: Any) -> Sequence[Array]:
-        """``run`` under the vendor's RunOptions."""
+        """Run with the vendor's RunOptions."""
         try:
             return self._call(self._names, feeds, run_options)
         except RunError:
@@ -56,7 +56,7 @@ class OrtExecutable:
             raise self.failed(error) from error
 
     def failed(self, error: Exception) -> RunError:
-        """The vendor's error as ours."""
+        """Convert the vendor's error to a RunError."""
         return RunError(
             self._who,
             "ONNX Runtime failed while running",
@@ -65,17 +65,17 @@ class OrtExecutable:
         )
 
     def context(self) -> RunContext:
-        """A context with RunOptions of its own: its run is ended between two nodes."""
+        """Return a context with its own RunOptions; its run can be ended between two nodes."""
         self.alive()
-        return _Context(self)
+        return _OrtContext(self)
 
     def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
-        """A context over the vendor's IOBinding."""
+        """Return a context over the vendor's IOBinding."""
         self.alive()
-        return _Bound(self, self._session, inputs, outputs)
+        return _OrtIoBinding(self, self._session, inputs, outputs)
 
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
-        """Placement from this session. With ``feeds``, also kernels, fusions and times, from a profiled twin."""
+        """Return the placement from this session. With ``feeds``, add kernels, fusions and times from a profiled twin."""
         self.alive()
         if feeds is not None:
             self._attribution = twin(
@@ -89,7 +89,7 @@ class OrtExecutable:
         self._call = self._closed
 
     def _open(self, session_options: Any) -> Any:
-        """A session of this model with these options. Raises BuildError with the vendor's text."""
+        """Create a session of this model with these options. Raises BuildError with the vendor's text."""
         try:
             source, folder = named_bytes(self._model)
             if folder:
@@ -109,21 +109,21 @@ class OrtExecutable:
         if self._settings.asked not in session.get_providers():
             raise BuildError(
                 self._who,
-                f"ONNX Runtime left out {self._settings.asked}",
+                f"ONNX Runtime did not use {self._settings.asked}",
                 got=f"a session with {', '.join(session.get_providers())}",
                 do="Run 'xpu doctor' for the vendor's reason.",
             )
         return session
 
     def _run_on(self, session: Any, feeds: dict[str, Array]) -> None:
-        """One run on a twin."""
+        """Run once on a twin."""
         if any(s.dtype in CARRIERS for s in (*self.inputs, *self.outputs)):
             _run_carried(session, self.inputs, self.outputs, self._names, feeds, None)
         else:
             session.run(self._names, feeds)
 
     def alive(self) -> None:
-        """Raises RunError when the session is closed."""
+        """Raise RunError if the session is closed."""
         if self._session is None:
             self._closed()
 
@@ -131,24 +131,24 @@ class OrtExecutable:
         raise RunError(self._who, "the session is closed", do="Make a new one.")
 
 
-class _Context:
-    """Runs with RunOptions that another thread may set to terminate."""
+class _OrtContext:
+    """Runs with RunOptions that another thread can set to terminate."""
 
     def __init__(self, executable: OrtExecutable) -> None:
         self._executable = executable
         self._options = ort().RunOptions()
 
     def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
-        """As the executable's."""
+        """Run as the executable does."""
         return self._executable.run_with(feeds, self._options)
 
     def stop(self) -> None:
-        """ONNX Runtime looks at this before each node."""
+        """Set the flag that ONNX Runtime checks before each node."""
         self._options.terminate = True
 
 
-class _Bound:
-    """Runs on fixed memory: ONNX Runtime knows the addresses, so a run is one call without arguments to convert."""
+class _OrtIoBinding:
+    """Runs on fixed memory. ONNX Runtime knows the addresses, so a run converts no arguments."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class _Bound:
         inputs: Mapping[str, Array],
         outputs: Mapping[str, Array],
     ) -> None:
-        self._executable, self._kept = executable, (dict(inputs), dict(outputs))
+        self._executable, self._arrays = executable, (dict(inputs), dict(outputs))
         self._options = ort().RunOptions()
         self._binding = session.io_binding()
         for arrays, bind in ((inputs, self._binding.bind_input), (outputs, self._binding.bind_output)):
@@ -172,7 +172,7 @@ class _Bound:
         self._iobinding = getattr(self._binding, "_iobinding", self._binding)
 
     def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
-        """One run over the memory; gives nothing."""
+        """Run once over the bound memory; returns an empty sequence."""
         self._executable.alive()
         try:
             self._inner(self._iobinding, self._options)
@@ -181,7 +181,7 @@ class _Bound:
         return ()
 
     def stop(self) -> None:
-        """ONNX Runtime looks at this before each node."""
+        """Set the flag that ONNX Runtime checks before each node."""
         self._options.terminate = True
 
 
@@ -198,25 +198,25 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> OrtE
 def stoppable_load(
     artifact: Artifact, model: ModelSource, request: EngineRequest
 ) -> tuple[Callable[[], OrtExecutable], Callable[[], None]]:
-    """``load`` to be called, and what another thread calls to end it: ONNX Runtime looks at the flag between its own steps.
+    """Return a function that loads, and one that ends the load from another thread. ONNX Runtime checks the flag between its own steps.
 
     Raises BuildError where the installed version has no such flag.
     """
     settings = options.parse(request)
     if not isinstance(settings, options.Settings):
         return (lambda: load(artifact, model, request)), (lambda: None)
-    made = options.session_options(settings, cpu_threads(request))
-    if not hasattr(made, "set_load_cancellation_flag"):
+    session_options = options.session_options(settings, cpu_threads(request))
+    if not hasattr(session_options, "set_load_cancellation_flag"):
         do = "Run: pip install --upgrade onnxruntime, or drop compile_timeout_s."
         raise BuildError(f"onnxruntime, model {model.name}", "cannot be stopped while it loads", do=do)
     return (
-        lambda: OrtExecutable(model, request, settings, made),
-        lambda: made.set_load_cancellation_flag(True),
+        lambda: OrtExecutable(model, request, settings, session_options),
+        lambda: session_options.set_load_cancellation_flag(True),
     )
 
 
 def _inner(session: Any) -> Callable[..., Sequence[Array]]:
-    """The call beneath ``InferenceSession.run``, without its checks of names, which the caller has made already."""
+    """Return the call beneath ``InferenceSession.run``, without its checks of names, which the caller has made."""
     call: Callable[..., Sequence[Array]] = getattr(session, "_sess", session).run
     return call
 
@@ -230,8 +230,8 @@ def _is_utf8(text: str) -> bool:
 
 
 def named_bytes(model: ModelSource) -> tuple[str | bytes, str]:
-    """What to hand to ONNX Runtime: the original file, unless nodes lack a name of their own. Then the same model with those
-    names filled in, so that placement and times can be told apart, and the folder of its external data.
+    """Return the input for ONNX Runtime and the folder of its external data. The input is the original file, or, if nodes lack unique
+    names, the model with names filled in, so that placement and times can be told apart.
     """
     as_is: str | bytes = str(model.path) if model.path is not None else model.data or b""
     folder = ""
@@ -256,7 +256,7 @@ def named_bytes(model: ModelSource) -> tuple[str | bytes, str]:
 
 
 def _filled_in(index: int, name: str, op: str) -> bool:
-    """Whether a name looks like one that opening the model made up (``Relu_3``, ``name#3``); spares a second parse."""
+    """Return True if a name may have been generated when the model was opened (``Relu_3``, ``name#3``); saves a second parse."""
     return name.rstrip("_") == f"{op}_{index}" or name.rstrip("_").endswith(f"#{index}")
 
 
@@ -268,14 +268,14 @@ def _run_carried(
     feeds: Mapping[str, Array],
     run_options: Any,
 ) -> Sequence[Array]:
-    """Run with element types that NumPy does not have: bits cross in a carrier of their width (values do not change)."""
+    """Run with element types that NumPy lacks. Their bits pass in a carrier type of the same width."""
     vendor = ort()
-    kept = {
+    arrays = {
         s.name: np.ascontiguousarray(feeds[s.name]) for s in inputs
     }  # ONNX Runtime reads this memory in place
     values = {}
     for spec in inputs:
-        array = kept[spec.name]
+        array = arrays[spec.name]
         if spec.dtype in CARRIERS:
             bits = array.view(CARRIERS[spec.dtype])
             values[spec.name] = vendor.OrtValue.ortvalue_from_numpy_with_onnx_type(
@@ -283,14 +283,15 @@ def _run_carried(
             )
         else:
             values[spec.name] = vendor.OrtValue.ortvalue_from_numpy(array)
-    made = session.run_with_ort_values(names, values, run_options)
+    results = session.run_with_ort_values(names, values, run_options)
     return [
-        _copied(v, s.dtype) if s.dtype in CARRIERS else v.numpy() for v, s in zip(made, outputs, strict=True)
+        _copied(v, s.dtype) if s.dtype in CARRIERS else v.numpy()
+        for v, s in zip(results, outputs, strict=True)
     ]
 
 
 def _copied(value: Any, dtype: DType) -> Array:
-    """A copy of an OrtValue's memory as an array of ``dtype``."""
+    """Copy an OrtValue's memory to an array of ``dtype``."""
     shape = tuple(value.shape())
     size = math.prod(shape) * dtype.numpy.itemsize
     raw = ctypes.string_at(value.data_ptr(), size) if size else b""

@@ -49,7 +49,7 @@ _BORDER = frozenset(
 
 
 def supports(model: ModelSource, request: EngineRequest) -> Support:
-    """Device, precision, options, element types at the border, op domains. Compiles nothing of the model."""
+    """Check device, precision, options, element types of inputs and outputs, and op domains. Compiles nothing of the model."""
     if model.format not in ("onnx", "openvino-ir"):
         return Support.no(
             Reason.FORMAT_UNSUPPORTED, f"OpenVINO reads ONNX and OpenVINO IR, not {model.format}"
@@ -67,26 +67,26 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
 
 def _precision(model: ModelSource, request: EngineRequest) -> Support:
     name = vendor_name(request.device)
-    asked = request.precision or model.precision
-    if asked is DType.FLOAT64:
+    precision = request.precision or model.precision
+    if precision is DType.FLOAT64:
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
-            "OpenVINO computes float64 in float32, without a word",
+            "OpenVINO silently computes float64 in float32",
             do="Use engine='onnxruntime', or convert the model to float32.",
         )
     if request.precision is None:
         return Support.yes()
-    if asked not in _HINTS:
+    if precision not in _HINTS:
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
-            f"OpenVINO has no precision hint for {asked.value}; it has {', '.join(_HINTS)}",
-            do="Quantise the model itself first." if asked.is_integer else "Choose one of these precisions.",
+            f"OpenVINO has no precision hint for {precision.value}; it has {', '.join(_HINTS)}",
+            do="Quantize the model first." if precision.is_integer else "Choose one of these precisions.",
         )
     has = capabilities(name)
-    if asked is not DType.FLOAT32 and _HINTS[asked][1] not in has:
+    if precision is not DType.FLOAT32 and _HINTS[precision][1] not in has:
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
-            f"OpenVINO's {name} does not compute in {asked.value}: its OPTIMIZATION_CAPABILITIES are {', '.join(has)}",
+            f"OpenVINO's {name} does not compute in {precision.value}: its OPTIMIZATION_CAPABILITIES are {', '.join(has)}",
             do="Ask for a precision that the device names, or leave precision out.",
         )
     return Support.yes()
@@ -97,7 +97,7 @@ def _options(request: EngineRequest) -> Support:
     if request.optimization != 3:
         return Support.no(
             Reason.OPTION_UNKNOWN,
-            f"OpenVINO always optimises fully; it has no level {request.optimization}",
+            f"OpenVINO always optimizes fully; level {request.optimization} is not supported",
             do="Leave optimization_level at 3, or use engine='onnxruntime'.",
         )
     known = devices.writable_properties(name)
@@ -126,13 +126,13 @@ def _types(model: ModelSource) -> Support:
     for spec in (*model.inputs, *model.outputs):
         if spec.dtype not in _BORDER:
             why = (
-                "it would compute it in float32"
+                "it computes float64 in float32"
                 if spec.dtype is DType.FLOAT64
                 else "its Python package has no array for it"
             )
             return Support.no(
                 Reason.DTYPE_UNSUPPORTED,
-                f"OpenVINO takes no {spec.dtype.value} at the model's border ({why}); {spec.name!r} is {spec}",
+                f"OpenVINO takes no {spec.dtype.value} as a model input or output ({why}); {spec.name!r} is {spec}",
                 do="Use engine='onnxruntime'.",
             )
     return Support.yes()
@@ -152,15 +152,15 @@ def _ops(model: ModelSource) -> Support:
 
 
 def computes_in(model: ModelSource, request: EngineRequest) -> DType:
-    """The precision to pin: as asked; else the model's own, or float32 where the device does not compute in that."""
-    asked = request.precision or model.precision
-    if asked in _HINTS and _HINTS[asked][1] in capabilities(vendor_name(request.device)):
-        return asked
+    """Return the precision to pin: the requested one; otherwise the model's own, or float32 if the device does not support it."""
+    precision = request.precision or model.precision
+    if precision in _HINTS and _HINTS[precision][1] in capabilities(vendor_name(request.device)):
+        return precision
     return DType.FLOAT32
 
 
 def properties(model: ModelSource, request: EngineRequest) -> dict[str, Any]:
-    """Everything handed to OpenVINO. What would compute in less than the model's own precision is pinned off."""
+    """Return all options for OpenVINO. Optimizations that would reduce the model's precision are disabled."""
     name = vendor_name(request.device)
     known = devices.writable_properties(name)
     precision = computes_in(model, request)
@@ -177,7 +177,7 @@ def properties(model: ModelSource, request: EngineRequest) -> dict[str, Any]:
 
 
 def fingerprint(request: EngineRequest) -> dict[str, str]:
-    """Version, device, its capabilities, threads and options: a blob is good for no other."""
+    """Return version, device, its capabilities, threads and options. A blob is valid only for these."""
     facts = devices.device_facts(vendor_name(request.device))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     options = {f"option.{k}": str(v) for k, v in sorted(request.options.items())}
@@ -185,14 +185,14 @@ def fingerprint(request: EngineRequest) -> dict[str, str]:
 
 
 def core_version() -> str:
-    """The whole build string: two builds of one version may write different blobs."""
+    """Return the whole build string, since two builds of one version may write different blobs."""
     openvino = vendor("openvino")
 
     return str(openvino.get_version())
 
 
 def compile_model(model: ModelSource, request: EngineRequest, **more: str) -> Any:
-    """The vendor's compiled model. Raises BuildError with the vendor's text."""
+    """Return the vendor's compiled model. Raises BuildError with the vendor's text."""
     try:
         network = core().read_model(_readable(model))
         return core().compile_model(
@@ -208,7 +208,7 @@ def compile_model(model: ModelSource, request: EngineRequest, **more: str) -> An
 
 
 def _readable(model: ModelSource) -> str | bytes:
-    """The original file or bytes; where the model defines ops of its own, which OpenVINO does not read, they are inlined."""
+    """Return the original file or bytes. Local functions are inlined, since OpenVINO does not read them."""
     if not model.functions:
         return str(model.path) if model.path is not None else model.data or b""
     import onnx
@@ -240,6 +240,6 @@ def build(model: ModelSource, request: EngineRequest) -> Artifact:
 
 
 def exported(compiled: Any) -> bytes:
-    """``export_model`` as bytes; it hands back bytes or a stream, by version."""
+    """Return ``export_model`` as bytes; depending on the version it returns bytes or a stream."""
     blob = compiled.export_model()
     return bytes(blob.getvalue() if hasattr(blob, "getvalue") else blob)

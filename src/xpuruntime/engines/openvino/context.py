@@ -1,4 +1,4 @@
-"""One run at a time of a compiled OpenVINO model: an infer request, and one that is bound to the caller's memory."""
+"""Contexts of a compiled OpenVINO model: an infer request, and one bound to the caller's memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ...protocols import Array
 if TYPE_CHECKING:
     from .run import OpenVinoExecutable
 
-__all__ = ["BoundContext", "Context"]
+__all__ = ["OpenVinoContext", "OpenVinoIoBinding"]
 
 
-class Context:
-    """One infer request, of the compiled model that holds now."""
+class OpenVinoContext:
+    """One infer request of the current compiled model."""
 
     def __init__(self, executable: OpenVinoExecutable) -> None:
         self._executable = executable
@@ -25,7 +25,7 @@ class Context:
         return self._executable.request()
 
     def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
-        """As the executable's."""
+        """Run as the executable does."""
         executable = self._executable
         executable.ready(feeds)
         while True:
@@ -49,13 +49,13 @@ class Context:
         return executable.infer(self._request, feeds)
 
     def stop(self) -> None:
-        """OpenVINO looks at this before each layer."""
+        """Cancel the request. OpenVINO checks for it before each layer."""
         self._stopped = True
         self._executable.ending()
         self._request.cancel()
 
 
-class BoundContext(Context):
+class OpenVinoIoBinding(OpenVinoContext):
     """An infer request over fixed memory: a run converts and collects nothing."""
 
     def __init__(

@@ -1,7 +1,7 @@
-"""OpenVINO's devices, and its own words when one cannot be had.
+"""OpenVINO's devices, and the vendor's reason if one is not available.
 
-A device that OpenVINO does not list is asked for all the same, once per process, with a one-node model: the vendor's refusal
-says more (a missing driver, a missing compiler) than its absence from a list.
+A device that OpenVINO does not list is tried once per process with a one-node model, since the vendor's error names the cause
+(a missing driver, a missing compiler).
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ DEVICES: dict[str, str] = {"cpu": "CPU", "auto": "AUTO", "gpu": "GPU", "npu": "N
 
 @functools.cache
 def core() -> Any:
-    """The process's one ``openvino.Core``; imported on first use."""
+    """Return the process's one ``openvino.Core``; imported on first use."""
     openvino = vendor("openvino")
 
     return openvino.Core()
 
 
 def version() -> str:
-    """The vendor's version, for example ``2026.4.1``."""
+    """Return the vendor's version, for example ``2026.4.1``."""
     openvino = vendor("openvino")
 
     return str(openvino.get_version()).partition("-")[0]
 
 
 def vendor_name(device: DeviceId) -> str:
-    """``gpu:1`` -> ``GPU.1``; an empty string for kinds that OpenVINO does not drive."""
+    """Return OpenVINO's name of a device: ``gpu:1`` -> ``GPU.1``; an empty string for other kinds of device."""
     name = DEVICES.get(device.kind, "")
     return f"{name}.{device.index}" if name and device.index else name
 
 
 def usable(device: DeviceId) -> Support:
-    """Whether OpenVINO can use the device here; the reason repeats its own text."""
+    """Return whether OpenVINO can use the device here; the reason quotes its text."""
     name = vendor_name(device)
     if not name:
         return Support.no(
@@ -65,7 +65,7 @@ def usable(device: DeviceId) -> Support:
         )
     return Support.no(
         Reason.NO_DEVICE,
-        f"OpenVINO lists no {name} here (it lists {', '.join(listed)}); asked for it, it says: {refusal}",
+        f"OpenVINO lists no {name} here (it lists {', '.join(listed)}); compiling for it fails: {refusal}",
         do=_DRIVER,
     )
 
@@ -75,7 +75,7 @@ _DRIVER = "Install the device's driver, choose device='cpu', or allow a fallback
 
 @functools.cache
 def _refusal(name: str, options: tuple[tuple[str, str], ...]) -> str:
-    """What OpenVINO says when a one-node model is compiled for the device; empty when it compiles."""
+    """Return OpenVINO's error when a one-node model is compiled for the device; empty if it compiles."""
     import numpy as np
 
     openvino = vendor("openvino")
@@ -93,12 +93,12 @@ def _refusal(name: str, options: tuple[tuple[str, str], ...]) -> str:
 
 
 def refuses_options(name: str, options: Mapping[str, str]) -> str:
-    """OpenVINO's own text when it takes these option values not; empty when it takes them."""
+    """Return OpenVINO's error for these option values; empty if it accepts them."""
     return _refusal(name, tuple(sorted(options.items())))
 
 
 def devices() -> tuple[DeviceFact, ...]:
-    """CPU, AUTO, GPU and NPU, usable or not, and further indices that OpenVINO lists. Never raises."""
+    """Return CPU, AUTO, GPU and NPU, usable or not, and further indices that OpenVINO lists. Never raises."""
     try:
         listed = list(core().available_devices)
         further = [DeviceId(kind, int(index)) for kind, index in _indexed(listed) if int(index)]
@@ -123,7 +123,7 @@ def _fact(device: DeviceId) -> DeviceFact:
 
 @functools.cache
 def capabilities(name: str) -> tuple[str, ...]:
-    """OPTIMIZATION_CAPABILITIES of a device (``FP32``, ``BF16``, ...); AUTO's are those of the devices behind it."""
+    """Return OPTIMIZATION_CAPABILITIES of a device (``FP32``, ``BF16``, ...); for AUTO, those of the devices behind it."""
     try:
         return tuple(core().get_property(name, "OPTIMIZATION_CAPABILITIES"))
     except Exception:  # a device that cannot be had has none
@@ -132,7 +132,7 @@ def capabilities(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def writable_properties(name: str) -> frozenset[str]:
-    """Names of the options that the device takes."""
+    """Return the names of the options that the device accepts."""
     listed = dict(core().get_property(name, "SUPPORTED_PROPERTIES"))
     if name == "AUTO":  # AUTO hands on what the device behind it takes
         listed |= dict(core().get_property("CPU", "SUPPORTED_PROPERTIES")) | {"DEVICE_PRIORITIES": "RW"}
@@ -147,7 +147,7 @@ def _property(name: str, key: str) -> str:
 
 
 def device_facts(name: str) -> dict[str, str]:
-    """Full name, architecture and capabilities of a device: what a compiled blob depends on."""
+    """Return full name, architecture and capabilities of a device, on which a compiled blob depends."""
     shown = "CPU" if name == "AUTO" else name
     return {
         "device_name": _property(shown, "FULL_DEVICE_NAME"),
@@ -157,7 +157,7 @@ def device_facts(name: str) -> dict[str, str]:
 
 
 def short(text: str, limit: int = 700) -> str:
-    """The vendor's text as one line, without its trail of source files (``Exception from src/...:117:``)."""
+    """Return the vendor's text as one line, without source locations (``Exception from src/...:117:``)."""
     text = re.sub(r"Exception from \S+:\d+:\s*", "", text)
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 3] + "..."

@@ -1,4 +1,4 @@
-"""The functions of ``protocols.Engine`` for OpenVINO, gathered."""
+"""The functions of ``protocols.Engine`` for OpenVINO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenVINO ran: its runtime model (the primitives of the very compiled model that runs) and times of a profiled twin.
+"""Evidence of what OpenVINO ran: its runtime model (the primitives of the compiled model) and the times of a profiled twin.
 
 Each node of the runtime model names its primitive (``brgconv_avx512_f32``), the precision it computes in and the layers it came from.
 An imported blob has lost some of those layer names, so ``build`` keeps them beside the blob; what neither
@@ -41,7 +41,7 @@ _SUFFIX = "/WithoutBiases"  # on the name of a convolution that was parted from 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One node of the runtime model; ``reads`` names the runtime nodes before it, ``types`` the element types that it reads."""
+    """One node of the runtime model. ``reads`` names the runtime nodes before it, ``types`` the element types that it reads."""
 
     name: str
     layer: str
@@ -52,21 +52,21 @@ class _Step:
     types: tuple[str, ...] = ()
 
     def computed_in(self) -> str:
-        """The precision, as the vendor says it. Of weights that are only stored in integers the primitive tells what is computed in."""
+        """Return the precision as the vendor reports it. If weights are only stored as integers, the primitive's name gives the precision."""
         suffix = self.primitive.rpartition("_")[2]
         kind = suffix if self.operands()[1] and suffix in _FLOATS else self.precision
         return _PRECISIONS.get(kind, kind)
 
     def operands(self) -> tuple[str, str]:
-        """Element types of the activations and weights of a product; empty for other layers."""
+        """Return element types of the activations and weights of a product; empty for other layers."""
         if self.layer not in _PRODUCTS or len(self.types) < 2:
             return "", ""
         return _PRECISIONS.get(self.types[0], self.types[0]), _PRECISIONS.get(self.types[1], self.types[1])
 
 
 def steps(compiled: Any) -> list[_Step]:
-    """The executed nodes in execution order; inputs, outputs, constants and what depends on constants only left out."""
-    found = []
+    """Return the executed nodes in execution order, without inputs, outputs, constants and nodes that depend only on constants."""
+    ordered = []
     constant: set[str] = set()
     for op in compiled.get_runtime_model().get_ordered_ops():
         info = op.get_rt_info()
@@ -89,12 +89,12 @@ def steps(compiled: Any) -> list[_Step]:
                 tuple(made_of),
                 tuple(i.get_element_type().get_type_name() for i in op.input_values()),
             )
-            found.append((order, step))
-    return [s for _, s in sorted(found, key=lambda pair: pair[0])]
+            ordered.append((order, step))
+    return [s for _, s in sorted(ordered, key=lambda pair: pair[0])]
 
 
 def _ends(compiled: Any) -> list[tuple[str, str]]:
-    """(output's name, runtime node that makes it), for every output."""
+    """Return (output's name, runtime node that makes it), for every output."""
     pairs = []
     for op in compiled.get_runtime_model().get_results():
         name = op.get_friendly_name().partition("/sink_port_")[0]
@@ -110,12 +110,14 @@ def _text(info: Any, key: str) -> str:
 
 
 def original_names(compiled: Any) -> dict[str, str]:
-    """Runtime node -> the layers it came from, as the vendor says right after compiling."""
+    """Return runtime node -> original layers, as the vendor reports them right after compiling."""
     return {s.name: s.originals for s in steps(compiled)}
 
 
 def profile(compiled: Any, run: Callable[[Any], None]) -> tuple[dict[str, float], int]:
-    """Microseconds of each node (median over runs; 0 where OpenVINO had nothing to do) of a compiled model with PERF_COUNT."""
+    """Return the microseconds of each node (median over runs; 0 for skipped nodes) of a model compiled with PERF_COUNT, and the number of
+    runs.
+    """
     request = compiled.create_infer_request()
     run(request)  # the first run allocates and is not counted
     times: dict[str, list[float]] = {}
@@ -132,37 +134,37 @@ def collect(
     model: ModelSource,
     compiled: Any,
     version: str,
-    asked: Mapping[str, Any],
+    requested: Mapping[str, Any],
     names: Mapping[str, str],
     timed: tuple[Sequence[float | None], int] | None,
     notes: Sequence[str] = (),
 ) -> Evidence:
-    """The evidence of a compiled model.
+    """Return the evidence of a compiled model.
 
     names: what ``original_names`` said when it was built. timed: microseconds by step, and the number of runs.
     """
-    found = steps(compiled)
+    executed = steps(compiled)
     devices = _ran_on(compiled)
     device = ",".join(d.strip("()").lower() for d in devices)
-    nodes, folded, missing = _sources(model, found, names, _ends(compiled))
-    times: Sequence[float | None] = timed[0] if timed else [None] * len(found)
+    nodes, folded, missing = _sources(model, executed, names, _ends(compiled))
+    times: Sequence[float | None] = timed[0] if timed else [None] * len(executed)
     rows = tuple(
         EvidenceRow(n, s.layer, device, s.primitive, s.computed_in(), t, (), *s.operands())
-        for s, n, t in zip(found, nodes, times, strict=True)
+        for s, n, t in zip(executed, nodes, times, strict=True)
     )
     said = [*notes]
     if folded:
         said.append(f"computed once when building, as they depend on no input: {_some(folded)}")
     if missing:
-        said.append(f"no row of their own (fused, folded or removed): {_some(missing)}")
+        said.append(f"not reported separately (fused, folded or removed): {_some(missing)}")
     return Evidence(
         engine="openvino",
         version=version,
         rows=rows,
         placement_source="session",
         time_source=f"profiled twin, median of {timed[1]} runs" if timed else "",
-        fallbacks=_fallbacks(asked, devices),
-        options=_reported(compiled, asked) | {"EXECUTION_DEVICES": ", ".join(devices)},
+        fallbacks=_fallbacks(requested, devices),
+        options=_reported(compiled, requested) | {"EXECUTION_DEVICES": ", ".join(devices)},
         notes=tuple(said),
     )
 
@@ -172,12 +174,12 @@ def _some(names: Sequence[str], limit: int = 8) -> str:
 
 
 def _sources(
-    model: ModelSource, found: Sequence[_Step], names: Mapping[str, str], ends: Sequence[tuple[str, str]]
+    model: ModelSource, executed: Sequence[_Step], names: Mapping[str, str], ends: Sequence[tuple[str, str]]
 ) -> tuple[list[tuple[str, ...]], tuple[str, ...], tuple[str, ...]]:
-    """The model's nodes of each step; the constant ones; those that no step accounts for."""
+    """Return the model's nodes of each step; the constant ones; those that no step accounts for."""
     source = SourceGraph(model)
-    rows = [_named(names.get(s.name) or s.originals, source) for s in found]
-    place = {s.name: i for i, s in enumerate(found)}
+    rows = [_named(names.get(s.name) or s.originals, source) for s in executed]
+    place = {s.name: i for i, s in enumerate(executed)}
     for output, step in ends:  # an output keeps its name even where the step that makes it has lost its own
         if step in place and not rows[place[step]]:
             rows[place[step]] = _named(output, source)
@@ -185,16 +187,16 @@ def _sources(
     for row in rows:
         row -= taken
         taken |= row
-    readers = [{j for j, r in enumerate(found) if s.name in r.reads} for s in found]
-    _split_up(source, found, rows, readers)
+    readers = [{j for j, r in enumerate(executed) if s.name in r.reads} for s in executed]
+    _split_up(source, executed, rows, readers)
 
     def may(node: NodeRef, row: int) -> bool:
-        return found[row].layer not in _MOVERS and found[row].layer in _HEAVY.get(
-            node.op, (found[row].layer,)
+        return executed[row].layer not in _MOVERS and executed[row].layer in _HEAVY.get(
+            node.op, (executed[row].layer,)
         )
 
     source.absorb(rows, may)
-    inherit(rows, readers, lambda i: found[i].layer not in _MOVERS)
+    inherit(rows, readers, lambda i: executed[i].layer not in _MOVERS)
     told = {n for row in rows for n in row}
     folded = tuple(n for n in source.nodes if n in source.constant and n not in told)
     missing = tuple(n for n in source.nodes if n not in source.constant and n not in told)
@@ -202,13 +204,16 @@ def _sources(
 
 
 def _split_up(
-    source: SourceGraph, found: Sequence[_Step], rows: Sequence[set[str]], readers: Sequence[Collection[int]]
+    source: SourceGraph,
+    executed: Sequence[_Step],
+    rows: Sequence[set[str]],
+    readers: Sequence[Collection[int]],
 ) -> None:
-    """Give heavy steps of no name the heavy node in front of whatever reads them, in place: one node may have become several steps, as an LSTM
-    of two directions does.
+    """Assign to each heavy step without a name the heavy node before its readers, since one node may have become several steps, as a
+    bidirectional LSTM does. Changes ``rows``.
     """
     owned = {n for row in rows for n in row}
-    for i in range(len(found) - 1, -1, -1):
+    for i in range(len(executed) - 1, -1, -1):
         if rows[i]:
             continue
         behind, todo = set[str](), [*readers[i]]
@@ -223,38 +228,40 @@ def _split_up(
                 continue
             if node.op not in _HEAVY:
                 todo_values += node.inputs
-            elif found[i].layer in _HEAVY[node.op]:
+            elif executed[i].layer in _HEAVY[node.op]:
                 near.add(node.name)
         if len(near) == 1:
             rows[i] |= near
 
 
 def _named(originals: str, source: SourceGraph) -> set[str]:
-    """Layers' names are node names, or the name of the value that an unnamed or last node makes."""
-    found = set()
+    """Return the nodes that layer names refer to: a node's name, or the name of a value that an unnamed or last node makes."""
+    names = set()
     for name in (originals, *originals.split(",")):
         name = name.removesuffix(_SUFFIX)
         if name in source.nodes:
-            found.add(name)
+            names.add(name)
         elif name in source.maker:
-            found.add(source.maker[name].name)
-    return found
+            names.add(source.maker[name].name)
+    return names
 
 
-def inner_fallbacks(compiled: Any, asked: Mapping[str, Any]) -> tuple[str, ...]:
-    """What AUTO was asked for first and did not take."""
-    return _fallbacks(asked, _ran_on(compiled))
+def inner_fallbacks(compiled: Any, requested: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return AUTO's first requested device if it did not take it."""
+    return _fallbacks(requested, _ran_on(compiled))
 
 
 def _ran_on(compiled: Any) -> list[str]:
     return [str(d) for d in compiled.get_property("EXECUTION_DEVICES")]
 
 
-def _fallbacks(asked: Mapping[str, Any], devices: Sequence[str]) -> tuple[str, ...]:
-    """AUTO with priorities: every device before the one that runs was passed over."""
+def _fallbacks(requested: Mapping[str, Any], devices: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence if AUTO passed over the first device of its priorities."""
     wanted = [
         d
-        for d in str(asked.get("DEVICE_PRIORITIES") or asked.get("MULTI_DEVICE_PRIORITIES") or "").split(",")
+        for d in str(
+            requested.get("DEVICE_PRIORITIES") or requested.get("MULTI_DEVICE_PRIORITIES") or ""
+        ).split(",")
         if d
     ]
     ran = {d.strip("()") for d in devices}
@@ -263,10 +270,10 @@ def _fallbacks(asked: Mapping[str, Any], devices: Sequence[str]) -> tuple[str, .
     return (f"AUTO was asked for {wanted[0]} first and runs on {', '.join(sorted(ran))}",)
 
 
-def _reported(compiled: Any, asked: Mapping[str, Any]) -> dict[str, str]:
-    """The options that were set, as the compiled model reports them back."""
+def _reported(compiled: Any, requested: Mapping[str, Any]) -> dict[str, str]:
+    """Return the set options as the compiled model reports them."""
     said = {}
-    for key in asked:
+    for key in requested:
         try:
             value = compiled.get_property(key)
         except Exception:  # AUTO does not report what it handed on

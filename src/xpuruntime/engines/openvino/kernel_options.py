@@ -1,4 +1,4 @@
-"""What a KernelPolicy's word means to OpenVINO: the option that brings such a kernel about, by device.
+"""Vendor options that select the kernels a KernelPolicy names, by device.
 
 The CPU plugin has no such option. On a GPU attention is one fused kernel or plain products.
 """
@@ -20,5 +20,5 @@ _BY_DEVICE: Mapping[str, Mapping[tuple[str, str], Mapping[str, str]]] = {
 
 
 def kernel_options(device: DeviceId) -> Mapping[tuple[str, str], Mapping[str, str]]:
-    """(op family, kernel) -> options, for regions on that device; other pairs have none."""
+    """Return options by (op family, kernel), for regions on that device; other pairs have none."""
     return _BY_DEVICE.get(device.kind, {})

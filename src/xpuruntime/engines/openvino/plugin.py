@@ -1,4 +1,4 @@
-"""OpenVINO: names and strings only."""
+"""OpenVINO's plugin: names and strings only."""
 
 from __future__ import annotations
 

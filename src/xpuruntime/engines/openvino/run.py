@@ -1,4 +1,4 @@
-"""A compiled OpenVINO model with a pool of infer requests: each run takes one, so runs from several threads do not meet."""
+"""A compiled OpenVINO model with a pool of infer requests. Each run takes one, so concurrent runs do not interfere."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource, 
 from ...types import DType, TensorSpec
 from ...vendor_imports import vendor
 from .build import CARRIERS, compile_model, computes_in, properties
-from .context import BoundContext, Context
+from .context import OpenVinoContext, OpenVinoIoBinding
 from .devices import core, short, vendor_name, version
 from .evidence import collect, inner_fallbacks, profile, steps
 
 __all__ = ["OpenVinoExecutable", "load"]
 
-# OpenVINO's CPU and GPU plugins compute these in 32 bits; larger values would wrap without a word.
+# OpenVINO's CPU and GPU plugins compute these in 32 bits; larger values would silently wrap.
 _NARROWED: dict[DType, tuple[int, int]] = {
     DType.INT64: (-(2**31), 2**31 - 1),
     DType.UINT64: (0, 2**31 - 1),
@@ -39,7 +39,7 @@ class OpenVinoExecutable:
         self._memory = artifact.blob  # an imported model may read its weights where they lie
         self._names = artifact.meta.get("original_names", {})
         self._who = f"openvino, model {model.name}"
-        self._free: deque[Context] = deque()
+        self._free: deque[OpenVinoContext] = deque()
         self._renewing = threading.Lock()
         self._is_closed = False
         self.generation = 0
@@ -57,27 +57,27 @@ class OpenVinoExecutable:
         self._tensor = vendor("openvino").Tensor
 
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
-        """Outputs in the model's order, copied out of the request. Raises RunError with the vendor's text."""
+        """Return outputs in the model's order, copied out of the request. Raises RunError with the vendor's text."""
         try:
             context = self._free.pop()
         except IndexError:
-            context = Context(self)
+            context = OpenVinoContext(self)
         outputs = context.run(feeds)
         self._free.append(context)  # one that failed is dropped
         return outputs
 
     def context(self) -> RunContext:
-        """A context with an infer request of its own: its run is ended between two layers."""
-        return Context(self)
+        """Return a context with its own infer request; its run can be ended between two layers."""
+        return OpenVinoContext(self)
 
     def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
-        """A context whose request reads and writes the given memory."""
-        return BoundContext(self, dict(inputs), dict(outputs))
+        """Return a context whose request reads and writes the given memory."""
+        return OpenVinoIoBinding(self, dict(inputs), dict(outputs))
 
     # ── what contexts need ──
 
     def request(self) -> tuple[Any, int]:
-        """A new infer request, and the generation of the compiled model that it belongs to."""
+        """Return a new infer request, and the generation of its compiled model."""
         with self._renewing:
             if self._compiled is None:
                 if self._is_closed:
@@ -86,8 +86,8 @@ class OpenVinoExecutable:
             return self._compiled.create_infer_request(), self.generation
 
     def ending(self) -> None:
-        """A run is about to be cancelled. With shapes that are decided in a run, OpenVINO (2026.4) leaves the compiled model in a state in
-        which other runs, later ones too, give wrong outputs: so nobody uses it any more, and who did meanwhile runs again.
+        """Prepare for the cancellation of a run. With dynamic shapes OpenVINO (2026.4) leaves the compiled model in a state in which other
+        and later runs return wrong outputs. So the compiled model is dropped, and concurrent runs run again.
         """
         if self._open_shapes:
             with self._renewing:
@@ -96,8 +96,8 @@ class OpenVinoExecutable:
                 self._free.clear()
 
     def infer_watched(self, request: Any, feeds: dict[str, Array]) -> Sequence[Array]:
-        """One run on a request, which can be ended. With one thread ``infer`` runs on the caller's, where nothing ends it, but saves some
-        10 us: this run goes to OpenVINO's thread.
+        """Run once on a request so that it can be cancelled. With one thread ``infer`` runs on the caller's thread, where it cannot be
+        cancelled; this run uses OpenVINO's thread.
         """
         if not (self._alone and self._plain):
             return self.infer(request, feeds)
@@ -106,7 +106,7 @@ class OpenVinoExecutable:
         return [np.array(request.get_output_tensor(i).data) for i, _ in self._take]
 
     def bound_request(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> tuple[Any, int]:
-        """A request over the caller's memory."""
+        """Return a request over the caller's memory."""
         request, generation = self.request()
         for port, spec in self._feed:
             request.set_input_tensor(port, _shared(inputs[spec.name], spec))
@@ -115,14 +115,14 @@ class OpenVinoExecutable:
         return request, generation
 
     def ready(self, feeds: dict[str, Array]) -> None:
-        """Raises RunError when the session is closed, or a value is wider than OpenVINO's."""
+        """Raise RunError if the session is closed, or if a value exceeds OpenVINO's integer type."""
         if self._is_closed:
             self._closed()
         if self._narrowed:
             self._check_narrowed(feeds)
 
     def failed(self, error: Exception) -> RunError:
-        """The vendor's error as ours."""
+        """Convert the vendor's error to a RunError."""
         return RunError(
             self._who,
             "OpenVINO failed while running",
@@ -131,7 +131,7 @@ class OpenVinoExecutable:
         )
 
     def _same_types(self) -> bool:
-        """Whether each input has the same element type in OpenVINO as in the model."""
+        """Return True if each input has the same element type in OpenVINO as in the model."""
         ports = self._compiled.inputs
         return all(
             s.dtype is not DType.STRING and ports[i].get_element_type().to_dtype() == s.dtype.numpy
@@ -139,21 +139,21 @@ class OpenVinoExecutable:
         )
 
     def infer(self, request: Any, feeds: dict[str, Array]) -> Sequence[Array]:
-        """One run on a request."""
+        """Run once on a request."""
         if self._direct is not None:
-            # OpenVINO's own conversion of inputs costs 5 us on a small model, and its results by number 2.7 us each.
+            # Faster than OpenVINO's own conversion of inputs (docs/development/runtime-notes.md).
             for i, name in self._direct:
                 array = feeds[name]
                 if not (array.flags.carray and array.ndim and array.size):
                     break  # which OpenVINO copies or converts
                 request.set_input_tensor(i, self._tensor(array, shared_memory=True))
             else:
-                made: tuple[Array, ...] = request.infer(share_outputs=False).to_tuple()
-                return made if self._in_order else [made[i] for i in self._taken]
+                outputs: tuple[Array, ...] = request.infer(share_outputs=False).to_tuple()
+                return outputs if self._in_order else [outputs[i] for i in self._taken]
         if self._plain:
-            given = {i: feeds[s.name] for i, s in self._feed}
-            made = request.infer(given, share_inputs=True, share_outputs=False).to_tuple()
-            return [made[i] for i in self._taken]
+            tensors = {i: feeds[s.name] for i, s in self._feed}
+            outputs = request.infer(tensors, share_inputs=True, share_outputs=False).to_tuple()
+            return [outputs[i] for i in self._taken]
         return _infer_carried(request, self._feed, self._take, feeds)
 
     def _check_narrowed(self, feeds: dict[str, Array]) -> None:
@@ -169,7 +169,7 @@ class OpenVinoExecutable:
                 )
 
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
-        """The runtime model of this compiled model. With ``feeds``, also times from a twin with PERF_COUNT."""
+        """Return the runtime model of this compiled model. With ``feeds``, add times from a twin with PERF_COUNT."""
         if self._is_closed:
             self._closed()
         if self._compiled is None:
@@ -185,11 +185,11 @@ class OpenVinoExecutable:
         if feeds is not None:
             timed, note = self._times(feeds)
             notes += note
-        asked = properties(self._model, self._request)
-        return collect(self._model, self._compiled, version(), asked, self._names, timed, notes)
+        requested = properties(self._model, self._request)
+        return collect(self._model, self._compiled, version(), requested, self._names, timed, notes)
 
     def fallbacks(self) -> tuple[str, ...]:
-        """``evidence().fallbacks`` alone, which costs little."""
+        """Return ``evidence().fallbacks``, at a lower cost."""
         if self._compiled is None:
             self.request()
         return inner_fallbacks(self._compiled, properties(self._model, self._request))
@@ -203,7 +203,7 @@ class OpenVinoExecutable:
         return ([times.get(s.name) for s in there], runs), []
 
     def close(self) -> None:
-        """Free the requests and the compiled model. Further calls raise RunError."""
+        """Free the requests and the compiled model. Later calls raise RunError."""
         with self._renewing:
             self._is_closed = True
             self._free.clear()
@@ -214,7 +214,7 @@ class OpenVinoExecutable:
 
 
 def _shared(array: Array, spec: TensorSpec) -> Any:
-    """A tensor over the array's own memory."""
+    """Return a tensor over the array's own memory."""
     openvino = vendor("openvino")
 
     if spec.dtype in CARRIERS:
@@ -229,7 +229,7 @@ def void(_: object) -> None:
 
 
 def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> OpenVinoExecutable:
-    """Import the blob, or compile where there is none. Raises BuildError with the vendor's text."""
+    """Import the blob, or compile if it is empty. Raises BuildError with the vendor's text."""
     if not artifact.blob:
         return OpenVinoExecutable(model, request, compile_model(model, request), artifact)
     try:
@@ -244,21 +244,21 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> Open
     return OpenVinoExecutable(model, request, compiled, artifact)
 
 
-def _imported(blob: bytes | memoryview, device: str, asked: Mapping[str, Any]) -> Any:
-    """``import_model``. Of a kept blob OpenVINO uses the file's pages where they lie, which takes a third of the time; releases that want a
-    stream get a copy.
+def _imported(blob: bytes | memoryview, device: str, config: Mapping[str, Any]) -> Any:
+    """Import a blob. From a mapped file OpenVINO reads the pages in place, which takes a third of the time; releases that need a stream get
+    a copy.
     """
     openvino = vendor("openvino")
 
     if isinstance(blob, memoryview) and not blob.readonly:
         tensor = openvino.Tensor(np.frombuffer(blob, np.uint8), shared_memory=True)
         with contextlib.suppress(TypeError):
-            return core().import_model(tensor, device, asked)
-    return core().import_model(bytes(blob), device, asked)
+            return core().import_model(tensor, device, config)
+    return core().import_model(bytes(blob), device, config)
 
 
 def _port(ports: Any, spec: TensorSpec, index: int) -> int:
-    """The port that bears the value's name, else the one at its place."""
+    """Return the port with the value's name, else the one at its index."""
     return next((i for i, p in enumerate(ports) if spec.name in p.get_names()), index)
 
 
@@ -268,10 +268,10 @@ def _infer_carried(
     take: Sequence[tuple[int, DType]],
     feeds: dict[str, Array],
 ) -> list[Array]:
-    """Run with element types that NumPy does not have: their bits cross in a carrier of the same width."""
+    """Run with element types that NumPy lacks. Their bits pass in a carrier type of the same width."""
     openvino = vendor("openvino")
 
-    kept = []
+    alive = []
     for i, spec in feed:
         array = np.ascontiguousarray(feeds[spec.name]).reshape(feeds[spec.name].shape)
         if spec.dtype in CARRIERS:
@@ -279,7 +279,7 @@ def _infer_carried(
             tensor = openvino.Tensor(bits, openvino.Shape(list(array.shape)), openvino.Type.bf16)
         else:
             tensor = openvino.Tensor(array, shared_memory=False)
-        kept.append((array, tensor))
+        alive.append((array, tensor))
         request.set_input_tensor(i, tensor)
     request.start_async()  # which can be cancelled, whatever the number of threads
     request.wait()

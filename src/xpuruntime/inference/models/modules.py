@@ -37,7 +37,7 @@ def open_any(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store)
                 do="Leave them out.",
             )
         return open_known(model, store)
-    from ...frontends.torch import import_torch
+    from ...frontends.torch.importer import import_torch
 
     if example_inputs is None and not hasattr(model, "graph_signature"):
         raise InputError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ...errors import XpuError
 from ...faults import contained
-from ...frontends.onnx import load_onnx
+from ...frontends.onnx.importer import load_onnx
 from ...ir import Graph, Node
 from ...ir.family import family_of
 from ...ir.named_dims import Dims, named_dims

@@ -121,7 +121,7 @@ def fingerprint(request: EngineRequest) -> Mapping[str, str]:
     """Return the instruction set of the generated code, and the compiler's own digest: a changed kernel makes another program."""
     facts = {"target": target_of(request.device), "version": __version__, **compiler_facts()}
     if request.kernels and registered_kernels():
-        from ...kernels.user import named_digests
+        from ...kernels.user.kernel import named_digests
 
         if users := named_digests(kernel_policy(request)):
             facts["user_kernels"] = json.dumps(users, sort_keys=True)

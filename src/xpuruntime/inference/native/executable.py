@@ -21,8 +21,8 @@ from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
 from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource, RunContext
 from ...runtime.demands import SETTLED
 from ...runtime.device import Device
+from ...runtime.device_record import DeviceRecord
 from ...runtime.executor import Executor
-from ...runtime.observed import Observed
 from ...runtime.states import States
 from ...runtime.weights import Weights, load_weights
 from ...types import DType
@@ -37,7 +37,7 @@ __all__ = ["NativeExecutable", "times_of"]
 _log = logger("xpuruntime.session")
 _PROFILED_RUNS = 5
 _ANY_NUMBER = 1024  # of runs in flight: sessions bound it
-_NOTHING = Observed()
+_NOTHING = DeviceRecord()
 _NO_FEEDS: Mapping[str, Any] = MappingProxyType({})
 _KEPT_SHAPES = 16  # programs of a session with open shapes; the engine option shape_buckets overrides it
 
@@ -69,7 +69,7 @@ class NativeExecutable:
         )
         self._closed = False
         self._declined: dict[str, None] = {}  # one sentence for each call that a library declined
-        self._observed: weakref.WeakKeyDictionary[Executor, Observed] = weakref.WeakKeyDictionary()
+        self._observed: weakref.WeakKeyDictionary[Executor, DeviceRecord] = weakref.WeakKeyDictionary()
         self._examine: Examine | None = None
         self._examined: weakref.WeakKeyDictionary[Executor, Decision] = weakref.WeakKeyDictionary()
         self._static = programs.only is not None
@@ -193,7 +193,7 @@ class NativeExecutable:
             notes=(*self._notes(), *executor.notes, *((observed.note(),) if observed != _NOTHING else ())),
         )
 
-    def _observe(self, executor: Executor, feeds: dict[str, Array] | None) -> Observed:
+    def _observe(self, executor: Executor, feeds: dict[str, Array] | None) -> DeviceRecord:
         """Return the kernels that the driver reports for a run of these inputs, observed once per executor. The executor's states do not change."""
         if feeds is None or executor.backend.core_is_host:
             return _NOTHING
@@ -325,7 +325,7 @@ def _operands(call: KernelCall, types: Mapping[str, DType]) -> tuple[str, str]:
     return activations.value, (activations if packed else weights).value
 
 
-def _others(plan: ExecutionPlan, observed: Observed) -> tuple[str, ...]:
+def _others(plan: ExecutionPlan, observed: DeviceRecord) -> tuple[str, ...]:
     """Return the calls for which the driver ran another function than the plan's. A library may choose its kernels freely."""
     differing = []
     for i, call in enumerate(plan.calls):

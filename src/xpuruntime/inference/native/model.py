@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...frontends.onnx import import_onnx
+from ...frontends.onnx.importer import import_onnx
 from ...ir import Graph
 from ...protocols import Array, ModelSource
 from ..models.digests import kept_by_digest

@@ -11,7 +11,7 @@ from ...ir.build import GraphBuilder
 if TYPE_CHECKING:
     from .tensor_layout import DenseBlock, TensorFacts
 
-__all__ = ["ROWS", "OpEntry"]
+__all__ = ["ROWS", "EagerOp"]
 
 Values: TypeAlias = Sequence[Any]
 """Names of the operands in the graph; None for an omitted operand."""
@@ -20,7 +20,7 @@ Shown: TypeAlias = Sequence["tuple[TensorFacts, DenseBlock] | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class OpEntry:
+class EagerOp:
     """One op. number: its code in signatures. operands: their names in order. node: adds it to a graph and returns the result's name."""
 
     number: int
@@ -84,12 +84,12 @@ def _first(values: Any) -> str:
     return values if isinstance(values, str) else str(values[0])
 
 
-ROWS: Mapping[str, OpEntry] = {
-    "matmul": OpEntry(1, ("a", "b"), _matmul),
-    "attention": OpEntry(2, ("q", "k", "v", "mask"), _attention),
-    "layer_norm": OpEntry(3, ("x", "weight", "bias"), _layer_norm),
-    "rms_norm": OpEntry(4, ("x", "weight"), _rms_norm),
-    "conv2d": OpEntry(5, ("x", "weight", "bias"), _conv2d),
-    "softmax": OpEntry(6, ("x",), _softmax),
-    "silu_mul": OpEntry(7, ("gate", "up"), _silu_mul),
+ROWS: Mapping[str, EagerOp] = {
+    "matmul": EagerOp(1, ("a", "b"), _matmul),
+    "attention": EagerOp(2, ("q", "k", "v", "mask"), _attention),
+    "layer_norm": EagerOp(3, ("x", "weight", "bias"), _layer_norm),
+    "rms_norm": EagerOp(4, ("x", "weight"), _rms_norm),
+    "conv2d": EagerOp(5, ("x", "weight", "bias"), _conv2d),
+    "softmax": EagerOp(6, ("x",), _softmax),
+    "silu_mul": EagerOp(7, ("gate", "up"), _silu_mul),
 }

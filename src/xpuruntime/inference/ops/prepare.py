@@ -116,7 +116,7 @@ def held_demands(op: str, demands: Resolved, device: DeviceId, dtypes: set[DType
 def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[CompiledProgram, str]:
     """Return the program of a graph for a device of this machine, and its origin: ``store`` or ``compiled``."""
     from ...compiler import compile as compile_graph
-    from ...kernels.user import named_digests
+    from ...kernels.user.kernel import named_digests
     from ..native.engine import compiler_facts
     from ..native.targets import own_target, target_of
 

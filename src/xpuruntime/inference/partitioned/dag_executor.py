@@ -27,7 +27,7 @@ from ...compiler.partition import PartitionPlan
 from ...decisions import Decision
 from ...errors import RunError, StrictError
 from ...faults import contained
-from ...frontends.onnx_cut import Original
+from ...frontends.onnx.extract import OnnxExtractor
 from ...ir import Graph, bind
 from ...policies import Policy, Resolved
 from ...printable import logger
@@ -88,7 +88,7 @@ class DAGExecutor:
         demands = settled_demands(plan, policy) if wanted is None else Resolved(Policy(), {})
         self._strict = bool(demands.policy.execution.strict)
         self.backend: RuntimeBackend = backend_for(demands, backend)
-        cutter = None if original is None else Original(original, self.graph)
+        cutter = None if original is None else OnnxExtractor(original, self.graph)
         candidate = wanted or wanted_by(demands)
         candidate = replace(candidate, threads=threads or candidate.threads)
         # A GPU by its own name, so that its libraries can be queried.

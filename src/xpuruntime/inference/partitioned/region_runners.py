@@ -14,7 +14,7 @@ from ...decisions import Candidate, Support
 from ...errors import BuildError
 from ...frontends.model_file import open_model
 from ...frontends.onnx_writer import to_onnx
-from ...frontends.torch_opaque import evaluate_opaque, find_overload, torch_version
+from ...frontends.torch.opaque import evaluate_opaque, find_overload, torch_version
 from ...ir import Graph, Node, interp
 from ...ir.family import source_names
 from ...program.program import CompiledProgram
@@ -88,7 +88,7 @@ class EngineRunner(Runner):
         self._cut: Any = None
         if work.original is not None:
             own = {s.name for n in work.graph.nodes for s in n.sources}
-            model = work.original.cut(work.region.inputs, work.region.outputs, own)
+            model = work.original.extract(work.region.inputs, work.region.outputs, own)
             if isinstance(model, Support):
                 self.notes = (f"written from the IR, not cut from the original nodes: {model.reason}",)
             else:

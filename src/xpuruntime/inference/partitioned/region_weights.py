@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...checkpoints import Source
+from ...checkpoints import WeightSource
 from ...errors import InputError
 from ...ir import Graph, Weight, open_weights
 from ...protocols import Array
@@ -20,7 +20,7 @@ class WeightArrays(Mapping[str, Array]):
 
     def __init__(self, who: str, graph: Graph, source: Any) -> None:
         self._who, self._refs = who, {w.name: w for w in graph.weights}
-        self._source = Source(who, source, graph.weights, graph.metadata.get("aliases"))
+        self._source = WeightSource(who, source, graph.weights, graph.metadata.get("aliases"))
         from_files = source is None or self._source.folder is not None
         self._files = open_weights(graph, self._source.folder or ".") if from_files else None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import __version__
-from ...frontends.onnx_cut import Original
+from ...frontends.onnx.extract import OnnxExtractor
 from ...ir import Graph, Node, specialize
 from ...ir.family import source_names
 from ...program.plan import Region
@@ -44,7 +44,7 @@ class RegionWork:
     backend: RuntimeBackend
     compile_fn: Callable[[Graph], CompiledProgram]
     store: Store
-    original: Original | None = None
+    original: OnnxExtractor | None = None
     wanted: EngineCandidate = field(default_factory=lambda: EngineCandidate("native", DeviceId("cpu")))
 
     @property

@@ -1,4 +1,4 @@
-"""The interpreter: runs any graph with NumPy and ml_dtypes alone. It is the oracle of every test, so it is exact before fast.
+"""The reference interpreter: runs any graph with NumPy and ml_dtypes. Tests compare with it, so exactness comes before speed.
 
     from xpuruntime.ir import interp
     outputs = interp.run(graph, {"x": array}, weights={"w": array})     # by output name
@@ -6,14 +6,14 @@
     (y,) = interp.evaluate(node, {"x": array})                           # one node
     (y,) = interp.apply("softmax", array, dim=-1)                        # one op
 
-One file per op family, one function per op, one table (``RULES``). The rule of rounding is told in ``numbers``.
+There is one file per op family, one function per op, and one table (``RULES``). ``numbers`` documents rounding.
 """
 
 from __future__ import annotations
 
 from .evaluate import apply, evaluate
-from .rule import Rule
+from .rule import InterpRule
 from .run import run, trace
 from .table import RULES
 
-__all__ = ["RULES", "Rule", "apply", "evaluate", "run", "trace"]
+__all__ = ["RULES", "InterpRule", "apply", "evaluate", "run", "trace"]

@@ -10,67 +10,67 @@ import numpy as np
 from ...types import DType
 from .elementwise import erf
 from .numbers import Array, to, widen
-from .rule import Rule, plain, real, wide
+from .rule import InterpRule, plain, real, wide
 
 __all__ = ["ACTIVATIONS", "RULES", "sigmoid", "silu", "softmax_wide"]
 
 
 def relu(x: Array) -> Array:
-    """max(x, 0); NaN stays."""
+    """Compute max(x, 0); NaN propagates."""
     return np.asarray(np.maximum(x, x.dtype.type(0)))
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x))."""
+    """Compute 1 / (1 + exp(-x))."""
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def gelu(x: Array, *, approximate: str) -> Array:
-    """``x`` times the normal distribution's integral, or its approximation by tanh (Hendrycks and Gimpel, 2016)."""
+    """Compute x times the normal CDF, or its approximation by tanh (Hendrycks and Gimpel, 2016)."""
     if approximate == "tanh":
         return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
     return np.asarray(0.5 * x * (1 + erf(x / math.sqrt(2))))
 
 
 def silu(x: Array) -> Array:
-    """``x * sigmoid(x)``."""
+    """Compute x * sigmoid(x)."""
     return np.asarray(x / (1 + np.exp(-x)))
 
 
 def elu(x: Array, *, alpha: float, scale: float, input_scale: float) -> Array:
-    """Scale * (x if x > 0 else alpha * expm1(x * input_scale))."""
+    """Compute scale * (x if x > 0 else alpha * expm1(x * input_scale))."""
     return np.where(x > 0, scale * x, scale * alpha * np.expm1(x * input_scale))
 
 
 def leaky_relu(x: Array, *, negative_slope: float) -> Array:
-    """x, or negative_slope * x below zero."""
+    """Compute x, or negative_slope * x below zero."""
     return np.where(x > 0, x, x * negative_slope)
 
 
 def hardsigmoid(x: Array, *, alpha: float, beta: float) -> Array:
-    """Alpha * x + beta within 0 and 1."""
+    """Compute alpha * x + beta, clipped to [0, 1]."""
     return np.clip(alpha * x + beta, 0.0, 1.0)
 
 
 def hardswish(x: Array) -> Array:
-    """``x * clip(x + 3, 0, 6) / 6``."""
+    """Compute x * clip(x + 3, 0, 6) / 6."""
     return np.asarray(x * np.clip(x + 3, 0.0, 6.0) / 6)
 
 
 def softplus(x: Array, *, beta: float, threshold: float | None) -> Array:
-    """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above the threshold."""
+    """Compute log(1 + exp(beta * x)) / beta, and x where beta * x is above the threshold."""
     scaled = beta * x
     smooth = np.logaddexp(0.0, scaled) / beta
     return smooth if threshold is None else np.where(scaled > threshold, x, smooth)
 
 
 def mish(x: Array) -> Array:
-    """``x * tanh(softplus(x))``."""
+    """Compute x * tanh(softplus(x))."""
     return np.asarray(x * np.tanh(np.logaddexp(0.0, x)))
 
 
 def prelu(x: Array, slope: Array) -> Array:
-    """x, or slope * x below zero."""
+    """Compute x, or slope * x below zero."""
     return np.where(x > 0, x, x * slope)
 
 
@@ -86,33 +86,33 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "hardswish": hardswish,
     "leaky_relu": lambda x: leaky_relu(x, negative_slope=0.01),
 }
-"""What a fused op may apply to its result; float64 in and out."""
+"""Functions that a fused op may apply to its result; float64 in and out."""
 
 # ── softmax ──
 
 
 def softmax_wide(x: Array, dim: int) -> Array:
-    """Softmax of float64 values; a row of -inf alone gives NaN."""
+    """Compute the softmax of float64 values; a row of only -inf gives NaN."""
     shifted = x - np.max(x, axis=dim, keepdims=True, initial=-np.inf)
     raised = np.exp(shifted)
     return np.asarray(raised / np.sum(raised, axis=dim, keepdims=True))
 
 
 def softmax(x: Array, *, dim: int, dtype: DType | None) -> Array:
-    """exp(x) over its sum along dim; x is cast to dtype first."""
+    """Compute exp(x) divided by its sum along dim; x is cast to dtype first."""
     values, axis = _rows(x, dim, dtype)
     return softmax_wide(values, axis).reshape(x.shape)
 
 
 def log_softmax(x: Array, *, dim: int, dtype: DType | None) -> Array:
-    """``x - log(sum(exp(x)))`` along dim."""
+    """Compute x - log(sum(exp(x))) along dim."""
     values, axis = _rows(x, dim, dtype)
     shifted = values - np.max(values, axis=axis, keepdims=True, initial=-np.inf)
     return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))).reshape(x.shape)
 
 
 def _rows(x: Array, dim: int, dtype: DType | None) -> tuple[Array, int]:
-    """Float64 values of at least one dim; integers go by float32."""
+    """Convert to float64 with at least one dim; integers are rounded to float32 first."""
     values = to(x, dtype) if dtype is not None else x
     values = widen(values)
     return np.atleast_1d(
@@ -121,14 +121,14 @@ def _rows(x: Array, dim: int, dtype: DType | None) -> tuple[Array, int]:
 
 
 def hardmax(x: Array, *, dim: int) -> Array:
-    """One at the first maximum along dim, else zero."""
+    """Return one at the first maximum along dim, else zero."""
     rows = np.atleast_1d(x)
     first = np.expand_dims(np.argmax(rows, axis=dim), dim)
     places = np.arange(rows.shape[dim]).reshape([-1 if i == dim else 1 for i in range(rows.ndim)])
     return np.asarray((places == first).astype(x.dtype).reshape(x.shape))
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "relu": wide(relu),
     "sigmoid": real(sigmoid),
     "tanh": real(np.tanh),

@@ -8,7 +8,7 @@ import numpy as np
 
 from .activation import softmax_wide
 from .numbers import Array, dtype_of, to, widen
-from .rule import Rule, plain, wide
+from .rule import InterpRule, plain, wide
 
 __all__ = ["RULES"]
 
@@ -24,9 +24,9 @@ def attention(
     scale: float | None,
     softcap: float,
 ) -> Array:
-    """softmax(softcap(q @ k.T * scale) + mask) @ v per head.
+    """Compute softmax(softcap(q @ k.T * scale) + mask) @ v per head.
 
-    The cap comes before the mask, so that -inf still hides; a query that sees no key gives 0 (PyTorch and ONNX alike).
+    The softcap is applied before the mask, so that -inf still masks. A query without any visible key gives 0, as in PyTorch and ONNX.
     """
     repeats = q.shape[1] // max(k.shape[1], 1)
     keys, values = np.repeat(k, repeats, axis=1), np.repeat(v, repeats, axis=1)
@@ -45,14 +45,14 @@ def attention(
 
 
 def rope(x: Array, cos: Array, sin: Array, positions: Array | None, *, interleaved: bool, size: int) -> Array:
-    """Pairs of the first ``size`` elements (0: all) turned by an angle per position: (a, b) -> (a cos - b sin, b cos + a sin).
+    """Rotate pairs of the first ``size`` elements (0: all) by an angle per position: (a, b) -> (a cos - b sin, b cos + a sin).
 
-    A pair is an element and the one half of ``size`` on, or (interleaved) two neighbours (Su et al., 2021).
+    A pair is (x[i], x[i + size/2]), or with ``interleaved`` (x[2i], x[2i + 1]) (Su et al., 2021).
     """
     size = size or x.shape[-1]
     if positions is not None:
         cos, sin = cos[positions.astype(np.int64)], sin[positions.astype(np.int64)]
-    if cos.ndim == 3:  # one table per sample: the same for all its heads
+    if cos.ndim == 3:  # one table per sample, shared by all heads
         cos, sin = (np.expand_dims(t, 1) for t in (cos, sin)) if x.ndim == 4 else (cos, sin)
     turned, rest = widen(x[..., :size]), x[..., size:]
     cos, sin = widen(cos[..., : size // 2]), widen(sin[..., : size // 2])
@@ -66,4 +66,4 @@ def rope(x: Array, cos: Array, sin: Array, positions: Array | None, *, interleav
     return np.concatenate([to(y, dtype_of(x)), rest], axis=-1)
 
 
-RULES: dict[str, Rule] = {"attention": wide(attention), "rope": plain(rope)}
+RULES: dict[str, InterpRule] = {"attention": wide(attention), "rope": plain(rope)}

@@ -1,4 +1,4 @@
-"""Gradients that core ATen keeps whole: each is the transpose of its forward op's linear map at the point."""
+"""Gradient ops of core ATen. Each is the transpose of its forward op's Jacobian."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .conv import convolve, convolve_transposed
 from .indexing import from_start
 from .numbers import Array
 from .pool import adaptive_edges, divisors, windows_of
-from .rule import Rule, wide
+from .rule import InterpRule, wide
 from .windows import last, pad, taps
 
 __all__ = ["RULES"]
@@ -29,7 +29,7 @@ def convolution_backward(
     transposed: bool,
     output_padding: Sequence[int],
 ) -> tuple[Array, Array, Array]:
-    """Gradients of x, weight and bias."""
+    """Compute the gradients of x, weight and bias."""
     n = x.ndim - 2
     begins, ends = pads(padding, n)
     space = grad.shape[2:] if transposed else x.shape[2:]
@@ -42,7 +42,7 @@ def convolution_backward(
         grad_weight = _weight_gradient(x, grad, weight.shape, stride, begins, dilation, groups)
         return grad_x, grad_weight, bias
     spans = [(k - 1) * w + 1 for k, w in zip(weight.shape[2:], dilation, strict=True)]
-    # what the stride skips at the end gets no gradient: the transpose is made that much larger
+    # elements that the stride skips at the end get no gradient, so pad the transpose
     left_over = [
         (d + b + e - span) % s for d, b, e, span, s in zip(space, begins, ends, spans, stride, strict=True)
     ]
@@ -67,7 +67,7 @@ def _weight_gradient(
     dilation: Sequence[int],
     groups: int,
 ) -> Array:
-    """For each place in the kernel, the products of the strided side (``few``) with what it meets of the other."""
+    """Sum, for each kernel position, the products of the strided operand (``few``) with the other operand's window elements."""
     size = few.shape[2:]
     reach = [
         (o - 1) * s + (k - 1) * w + 1 for o, s, k, w in zip(size, stride, shape[2:], dilation, strict=True)
@@ -95,7 +95,7 @@ def avg_pool_backward(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Array:
-    """Each window's gradient in equal shares to its elements."""
+    """Distribute each window's gradient equally to its elements."""
     w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
     share = grad / divisors(w, count_include_pad, divisor)
     full = w.padded(np.zeros(x.shape), 0)
@@ -105,7 +105,7 @@ def avg_pool_backward(
 
 
 def max_pool_backward(grad: Array, x: Array, indices: Array, *, kernel_size: Sequence[int]) -> Array:
-    """Each window's gradient to the place that its maximum came from (indices within the plane)."""
+    """Route each window's gradient to the element of its maximum (indices within the plane)."""
     n = len(kernel_size)
     planes = int(np.prod(x.shape[: x.ndim - n]))
     total = np.zeros((planes, int(np.prod(x.shape[x.ndim - n :]))))
@@ -115,7 +115,7 @@ def max_pool_backward(grad: Array, x: Array, indices: Array, *, kernel_size: Seq
 
 
 def adaptive_avg_pool_backward(grad: Array, x: Array) -> Array:
-    """Each window's gradient in equal shares to its elements."""
+    """Distribute each window's gradient equally to its elements."""
     n = x.ndim - 2
     edges = [adaptive_edges(d, o) for d, o in zip(x.shape[2:], grad.shape[2:], strict=True)]
     total = np.zeros(x.shape)
@@ -138,7 +138,7 @@ def layer_norm_backward(
     *,
     normalized_shape: Sequence[int],
 ) -> tuple[Array, Array, Array]:
-    """Gradients of x, weight and bias."""
+    """Compute the gradients of x, weight and bias."""
     n = len(normalized_shape)
     axes, lead = tuple(range(-n, 0)), tuple(range(x.ndim - n))
     normal = (x - mean) * rstd
@@ -154,7 +154,7 @@ def layer_norm_backward(
 def group_norm_backward(
     grad: Array, x: Array, mean: Array, rstd: Array, weight: Array | None, *, groups: int
 ) -> tuple[Array, Array, Array]:
-    """Gradients of x, weight and bias; mean and rstd are [N, groups]."""
+    """Compute the gradients of x, weight and bias; mean and rstd are [N, groups]."""
     batch, channels = x.shape[:2]
     scaled = grad if weight is None else grad * weight.reshape(-1, *[1] * (x.ndim - 2))
     normal = (x.reshape(batch, groups, -1) - mean[..., None]) * rstd[..., None]
@@ -169,11 +169,11 @@ def group_norm_backward(
 def embedding_backward(
     grad: Array, indices: Array, *, num_weights: int, padding_idx: int, scale_by_freq: bool
 ) -> Array:
-    """Each row's gradients added up (over how often it was read, if scaled); the padding's row gets none."""
+    """Sum the gradients of each row (divided by its frequency, if scaled); the padding row gets none."""
     places = from_start(indices, num_weights).reshape(-1)
     rows = grad.reshape(-1, grad.shape[-1])
-    kept = places != padding_idx
-    places, rows = places[kept], rows[kept]
+    mask = places != padding_idx
+    places, rows = places[mask], rows[mask]
     if scale_by_freq:
         rows = rows / np.bincount(places, minlength=num_weights)[places][:, None]
     total = np.zeros((num_weights, grad.shape[-1]))
@@ -181,7 +181,7 @@ def embedding_backward(
     return total
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "convolution_backward": wide(convolution_backward),
     "avg_pool_backward": wide(avg_pool_backward),
     "max_pool_backward": wide(max_pool_backward),

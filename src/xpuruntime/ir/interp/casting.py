@@ -1,4 +1,4 @@
-"""Values in another type: cast by value, bitcast by bits."""
+"""Casts of values, and bitcasts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 
 from ...types import DType
 from .numbers import Array, dtype_of, round_to_odd, to
-from .rule import Rule, plain
+from .rule import InterpRule, plain
 
 __all__ = ["RULES", "saturated"]
 
 
 def cast(x: Array, *, dtype: DType, saturate: bool, round_mode: str | None) -> Array:
-    """``numbers.to``, with float8's and float4's own ways, and text.
+    """Cast as ``casts.to``, with the rules of float8, float4 and strings.
 
-    saturate: beyond a float8's range (infinities too) lies its largest value; without it NaN, or infinity where it has one.
+    saturate: float8 values out of range, also infinities, become the largest value; otherwise infinity, or NaN in types without it.
     """
     source = dtype_of(x)
     if dtype is DType.STRING:
@@ -35,15 +35,15 @@ def cast(x: Array, *, dtype: DType, saturate: bool, round_mode: str | None) -> A
 
 
 def saturated(x: Array, dtype: DType) -> Array:
-    """float64 values in a narrow float type; what lies outside becomes its largest value, NaN stays where it can."""
+    """Cast float64 to a narrow float type. Values out of range become its largest value; NaN stays if the type has one."""
     largest = float(ml_dtypes.finfo(dtype.numpy).max)
     return round_to_odd(np.clip(x, -largest, largest)).astype(dtype.numpy)
 
 
 def _to_exponent(x: Array, mode: str, saturate: bool) -> Array:
-    """float32 to the powers of two of float8_e8m0fnu by its exponent's bits; the sign is dropped, infinity becomes NaN.
+    """Convert float32 to the powers of two of float8_e8m0fnu by its exponent bits. The sign is dropped, infinity becomes NaN.
 
-    ``nearest`` rounds halves up (to even for those below the smallest normal number), as the ONNX specification's table says.
+    ``nearest`` rounds halves up (below the smallest normal number: to even), as in the ONNX specification's table.
     """
     bits = x.view(np.uint32)
     exponent = ((bits >> 23) & 0xFF).astype(np.int64)
@@ -71,8 +71,8 @@ def _number(text: Any, dtype: DType) -> float | int:
 
 
 def bitcast(x: Array, *, dtype: DType) -> Array:
-    """The same bits read as another type."""
+    """Reinterpret the bits as another type."""
     return np.ascontiguousarray(x).view(dtype.numpy).reshape(x.shape)
 
 
-RULES: dict[str, Rule] = {"cast": plain(cast), "bitcast": plain(bitcast)}
+RULES: dict[str, InterpRule] = {"cast": plain(cast), "bitcast": plain(bitcast)}

@@ -1,4 +1,4 @@
-"""Convolutions: one matrix product per place in the kernel, so that any rank, stride, dilation and grouping is one formula."""
+"""Convolutions as one matrix product per kernel position, for any rank, stride, dilation and grouping."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ..ops._shapes import pads
 from .activation import ACTIVATIONS
 from .numbers import Array
-from .rule import Rule, plain, wide
+from .rule import InterpRule, plain, wide
 from .windows import Windows, last, pad, taps
 
 __all__ = ["RULES", "convolve", "convolve_transposed"]
@@ -24,7 +24,7 @@ def convolve(
     dilation: Sequence[int],
     groups: int,
 ) -> Array:
-    """``x`` [N, C, space], weight [O, C/groups, kernel]: the sum over the kernel of weight times what it meets, zeros around x."""
+    """Convolve ``x`` [N, C, space] with weight [O, C/groups, kernel], with zero padding."""
     w = Windows(x.shape[2:], weight.shape[2:], stride, padding, dilation)
     full = w.padded(x, 0)
     batch, channels, out = x.shape[0], x.shape[1] // groups, weight.shape[0] // groups
@@ -45,7 +45,7 @@ def convolve_transposed(
     groups: int,
     output_padding: Sequence[int],
 ) -> Array:
-    """``x`` [N, C, space], weight [C, O/groups, kernel]: every element of x spreads its kernel; then the padding is cut off."""
+    """Compute the transposed convolution of ``x`` [N, C, space] with weight [C, O/groups, kernel], then crop the padding."""
     n = x.ndim - 2
     begins, ends = pads(padding, n)
     extra = tuple(output_padding) or (0,) * n
@@ -79,7 +79,7 @@ def convolution(
     transposed: bool,
     output_padding: Sequence[int],
 ) -> Array:
-    """Convolution or its transpose, plus bias."""
+    """Compute a convolution or transposed convolution, plus bias."""
     if transposed:
         y = convolve_transposed(
             x,
@@ -109,7 +109,7 @@ def fused_convolution(
     output_padding: Sequence[int],
     act: str,
 ) -> Array:
-    """act(convolution + bias + residual)."""
+    """Compute act(convolution + bias + residual)."""
     y = convolution(
         x,
         weight,
@@ -137,9 +137,9 @@ def deform_convolution(
     groups: int,
     offset_groups: int,
 ) -> Array:
-    """Convolution that reads x at its usual places plus offsets, linearly interpolated, zero outside (Dai et al., 2017).
+    """Compute a deformable convolution: x is read at offset positions with linear interpolation, zero outside (Dai et al., 2017).
 
-    offset is [N, offset_groups * kernel * n, places], mask [N, offset_groups * kernel, places].
+    offset is [N, offset_groups * kernel * n, positions], mask [N, offset_groups * kernel, positions].
     """
     w = Windows(x.shape[2:], weight.shape[2:], stride, padding, dilation)
     batch, channels = x.shape[:2]
@@ -164,7 +164,7 @@ def deform_convolution(
 
 
 def _interpolated(x: Array, at: Sequence[Array]) -> Array:
-    """``x`` [N, G, C, space] read at real places [N, G, ...] per dim of space: [N, G, C, ...]; zero outside."""
+    """Read ``x`` [N, G, C, space] at real positions [N, G, ...] per spatial dim. The result is [N, G, C, ...], zero outside."""
     space = x.shape[3:]
     floors = [np.floor(a) for a in at]
     total = np.zeros((*x.shape[:3], *at[0].shape[2:]))
@@ -193,7 +193,7 @@ def im2col(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> Array:
-    """[N, C * kernel, windows]: one column per window."""
+    """Return [N, C * kernel, windows], with one column per window."""
     w = Windows(x.shape[2:], kernel_size, stride, padding, dilation)
     every = w.view(x, 0)  # [N, C, places, kernel]
     order = (0, 1, *range(2 + w.n, 2 + 2 * w.n), *range(2, 2 + w.n))
@@ -212,7 +212,7 @@ def col2im(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> Array:
-    """The columns added back at their places: im2col's transpose."""
+    """Add columns at their positions, the transpose of im2col."""
     w = Windows(output_size, kernel_size, stride, padding, dilation)
     lead = x.shape[:-2]
     channels = x.shape[-2] // int(np.prod(w.kernel))
@@ -223,7 +223,7 @@ def col2im(
     return w.crop(full)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "convolution": wide(convolution),
     "fused_convolution": wide(fused_convolution),
     "deform_convolution": wide(deform_convolution),

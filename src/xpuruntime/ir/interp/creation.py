@@ -1,4 +1,4 @@
-"""Tensors made without reading one."""
+"""Ops that create tensors without operands."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import numpy as np
 from ...types import DType
 from ..attributes import Const
 from .numbers import Array, to
-from .rule import Rule, plain
+from .rule import InterpRule, plain
 
 __all__ = ["RULES"]
 
 
 def constant(*, value: Const) -> Array:
-    """The tensor that stands in the graph."""
+    """Return the tensor of a constant node."""
     return value.numpy()
 
 
 def full(*, size: Sequence[int], value: float, dtype: DType) -> Array:
-    """One value everywhere."""
+    """Fill a tensor with one value."""
     return np.broadcast_to(to(np.asarray(value), dtype), tuple(size))
 
 
 def arange(*, start: float, end: float, step: float, dtype: DType) -> Array:
-    """Start + i * step, as many as lie before end; of integers exact, of fractions in float64."""
+    """Return start + i * step up to end (exclusive): exact for integers, in float64 for fractions."""
     if all(isinstance(v, int) for v in (start, end, step)):
         return np.arange(start, end, step, dtype=np.int64)
     count = max(int(np.ceil((end - start) / step)), 0)
@@ -33,16 +33,16 @@ def arange(*, start: float, end: float, step: float, dtype: DType) -> Array:
 
 
 def eye(*, rows: int, columns: int, diagonal: int) -> Array:
-    """Ones on a diagonal."""
+    """Return ones on a diagonal, zeros elsewhere."""
     return np.eye(rows, columns, diagonal, dtype=bool)
 
 
 def dims(*, values: Sequence[int]) -> Array:
-    """Dims as data."""
+    """Return the values of dims as a tensor."""
     return np.array(values, np.int64)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "constant": plain(constant),
     "full": plain(full),
     "arange": plain(arange),

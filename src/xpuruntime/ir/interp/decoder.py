@@ -1,4 +1,4 @@
-"""Fused ops of decoders, by the ops that they are made of."""
+"""Fused ops of decoders, computed by their constituent ops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .attention import attention, rope
 from .matmul import linear
 from .norm import rms_norm
 from .numbers import Array, widen
-from .rule import Rule, plain, wide
+from .rule import InterpRule, plain, wide
 
 __all__ = ["RULES"]
 
@@ -25,7 +25,7 @@ def norm_linear(
     eps: float,
     gated: bool,
 ) -> Array:
-    """A linear layer of what an RMS norm makes of ``x``; gated: act(its first half) * its second."""
+    """Compute a linear layer of the RMS-normalized ``x``; gated: act(first half) * second half."""
     n = x if scale is None else rms_norm(x, scale, normalized_shape=x.shape[-1:], eps=eps)[0]
     y = linear(n, weight, bias)
     if gated:
@@ -47,7 +47,7 @@ def rope_append(
     *,
     size: int,
 ) -> tuple[Array, Array, Array]:
-    """Turned queries, and both caches with new rows at their places."""
+    """Return the rotated queries, and both caches with the new rows written."""
     q, k = (rope(x, cos, sin, positions, interleaved=False, size=size) for x in (q, k))
     at = np.broadcast_to(places.astype(np.int64), (q.shape[0], q.shape[2]))
     keys, values = keys.copy(), values.copy()
@@ -75,7 +75,7 @@ def rope_attention(
     scale: float | None,
     softcap: float,
 ) -> tuple[Array, Array, Array]:
-    """Attention over both caches after their update, and the caches. Turned queries are rounded to their own type, as if they were kept."""
+    """Compute attention over both updated caches, and return the caches, too. The rotated queries are rounded to their own type, as if stored."""
     q, keys, values = rope_append(q, k, v, cos, sin, keys, values, places, positions, size=size)
     y = attention(
         widen(q), widen(keys), widen(values), None if mask is None else widen(mask),
@@ -84,7 +84,7 @@ def rope_attention(
     return y, keys, values
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "norm_linear": wide(norm_linear),
     "rope_append": plain(rope_append),
     "rope_attention": plain(rope_attention),

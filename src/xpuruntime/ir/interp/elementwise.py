@@ -1,4 +1,4 @@
-"""Arithmetic, comparison, logic and bits, element by element."""
+"""Elementwise arithmetic, comparison, logic and bit ops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ...types import DType
 from .numbers import Array, dtype_of, to, widen
-from .rule import Operand, Rule, arithmetic, as_quotient, common, plain, quotient, real, together, wide
+from .rule import InterpRule, Operand, arithmetic, as_quotient, common, plain, quotient, real, together, wide
 
 __all__ = ["RULES", "erf"]
 
@@ -18,7 +18,7 @@ _ERF = np.frompyfunc(math.erf, 1, 1)
 
 
 def erf(x: Array) -> Array:
-    """The error function of float64 values, by the C library."""
+    """Return the error function of float64 values, by the C library."""
     return np.asarray(_ERF(x)).astype(np.float64)
 
 
@@ -26,7 +26,7 @@ def erf(x: Array) -> Array:
 
 
 def sign(x: Array) -> Array:
-    """-1, 0 or 1 in the operand's own type; NaN gives 0, as PyTorch's does."""
+    """Return -1, 0 or 1 in the operand's type; NaN gives 0, as in PyTorch."""
     if x.dtype.kind == "c":
         size = np.abs(x)
         return np.where(size == 0, 0, x / size)
@@ -35,13 +35,13 @@ def sign(x: Array) -> Array:
     return np.asarray((x > 0).astype(x.dtype) - (x < 0).astype(x.dtype))
 
 
-def _rounding(function: Callable[[Array], Array]) -> Rule:
-    """Integers are whole already."""
+def _rounding(function: Callable[[Array], Array]) -> InterpRule:
+    """Return a rounding function that leaves integers unchanged."""
     return wide(lambda x: function(x) if x.dtype.kind == "f" else x)
 
 
 def round_(x: Array, *, decimals: int) -> Array:
-    """Half to even. With decimals, the scaled value is rounded to the operand's type (at least float32) first, as PyTorch's is."""
+    """Round half to even. With decimals, the scaled value is first rounded to the operand's type (at least float32), as in PyTorch."""
     dtype = dtype_of(x)
     if not dtype.is_float:
         return x
@@ -55,19 +55,19 @@ def round_(x: Array, *, decimals: int) -> Array:
 
 
 def isnan(x: Array) -> Array:
-    """False for every integer."""
+    """Return True for NaN; integers are never NaN."""
     return np.isnan(x) if x.dtype.kind in "fc" else np.zeros(x.shape, bool)
 
 
 def isinf(x: Array, *, positive: bool, negative: bool) -> Array:
-    """The infinities that are asked for; no integer is one."""
+    """Return True for infinities of the selected signs; integers are never infinite."""
     if x.dtype.kind == "c":
         return np.isinf(x)
     return np.asarray(((x == np.inf) & positive) | ((x == -np.inf) & negative))
 
 
 def _truth(x: Array) -> Array:
-    """What is not zero; NaN is not."""
+    """Return True for nonzero elements; NaN is nonzero."""
     return np.asarray(x != 0)
 
 
@@ -80,8 +80,8 @@ def _check_divisor(x: Array, divisor: Array) -> None:
 
 
 def div(x: Operand, other: Operand, *, rounding_mode: str | None) -> Array:
-    """True division in float64. With a rounding mode the quotient is first rounded to the operands' type (for floor at least
-    float32), so that 1 / float32(0.1) is a whole number there as it is in PyTorch.
+    """Divide in float64. With a rounding mode, the quotient is first rounded to the operands' type (for floor, at least float32),
+    so that 1 / float32(0.1) is an integer, as in PyTorch.
     """
     if rounding_mode is None:
         a, b = as_quotient((x, other))
@@ -100,7 +100,7 @@ def div(x: Operand, other: Operand, *, rounding_mode: str | None) -> Array:
 
 
 def _own(x: Array) -> Array:
-    """Narrow floats in float32, sub-byte integers and bool in int64."""
+    """Convert narrow floats to float32, and sub-byte integers and bool to int64."""
     dtype = dtype_of(x)
     if dtype.is_float:
         return to(x, DType.FLOAT32) if dtype.bits < 32 else x
@@ -108,7 +108,7 @@ def _own(x: Array) -> Array:
 
 
 def pow_(x: Array, other: Array) -> Array:
-    """Integers wrap; a negative power of an integer is 0 unless the base is 1 or -1."""
+    """Raise to a power. Integers wrap; a negative power of an integer is 0 unless the base is 1 or -1."""
     if x.dtype.kind != "i":
         return np.asarray(np.power(x, other))
     raised = np.power(x, np.where(other < 0, 0, other))
@@ -117,33 +117,33 @@ def pow_(x: Array, other: Array) -> Array:
 
 
 def fmod(x: Array, other: Array) -> Array:
-    """The remainder with the sign of x; exact."""
+    """Return the remainder with the sign of x; exact."""
     _check_divisor(x, other)
     return np.asarray(np.fmod(x, other))
 
 
 def remainder(x: Array, other: Array) -> Array:
-    """The remainder with the sign of other."""
+    """Return the remainder with the sign of other."""
     _check_divisor(x, other)
     return np.asarray(np.remainder(x, other))
 
 
 def shift_left(x: Array, other: Array) -> Array:
-    """Bits pushed out are gone; shifts outside the type's bits give 0."""
+    """Shift left; shifts by at least the type's bits give 0."""
     bits = x.dtype.itemsize * 8
     inside = (other >= 0) & (other < bits)
     return np.where(inside, np.left_shift(x, np.where(inside, other, 0)), 0)
 
 
 def shift_right(x: Array, other: Array) -> Array:
-    """Signed values keep their sign; shifts outside the type's bits give 0, or -1 for negative values."""
+    """Shift right arithmetically; shifts by at least the type's bits give 0, or -1 for negative values."""
     bits = x.dtype.itemsize * 8
     inside = (other >= 0) & (other < bits)
-    rest = np.where(x < 0, -1, 0).astype(x.dtype)  # int64 beside uint64 would become float64
+    rest = np.where(x < 0, -1, 0).astype(x.dtype)  # int64 with uint64 would promote to float64
     return np.where(inside, np.right_shift(x, np.where(inside, other, 0)), rest)
 
 
-def _logical(function: Callable[..., Any]) -> Rule:
+def _logical(function: Callable[..., Any]) -> InterpRule:
     return wide(lambda x, other: function(np.asarray(x) != 0, np.asarray(other) != 0))
 
 
@@ -151,18 +151,18 @@ def _logical(function: Callable[..., Any]) -> Rule:
 
 
 def where(condition: Array, x: Operand, other: Operand) -> Array:
-    """``x`` where the condition holds, else other; one type for both."""
+    """Select x where the condition is true, else other; both have one type."""
     a, b = together((x, other))
     return np.asarray(np.where(condition, a, b))
 
 
 def clamp(x: Array, low: Array | None, high: Array | None) -> Array:
-    """min(max(x, low), high); NaN in any of the three stays."""
+    """Compute min(max(x, low), high); NaN in any of the three propagates."""
     x = x if low is None else np.maximum(x, low)
     return x if high is None else np.minimum(x, high)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "abs": wide(np.abs),
     "neg": wide(np.negative),
     "sign": wide(sign),

@@ -1,4 +1,4 @@
-"""One op applied to arrays: infer, prepare, compute, round to the inferred types, check the inferred shapes."""
+"""Evaluation of one op on arrays: infer, prepare, compute, round to the inferred types, check the inferred shapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...types import Dim, DType, TensorSpec
 from ..attributes import Attrs
 from ..graph import Graph, Node, Source
 from ..infer import check_operands, find_op, infer_normal, normalize, output_count, speaker
-from ..schema import Op
+from ..schema import OpEntry
 from ..symbols import specialize
 from .numbers import Array, dtype_of, to
 from .rule import Operand
@@ -22,10 +22,10 @@ __all__ = ["apply", "evaluate"]
 
 
 def apply(op: str, *operands: Any, outputs: int | None = None, **attrs: Any) -> tuple[Array, ...]:
-    """The results of an op on arrays (numbers where the op takes them, None for absent ones).
+    """Return the results of an op on arrays (numbers if the op takes them, None for absent ones).
 
-    outputs: how many results to give; by default those that cannot be left off. Raises IrError where inference does, and for
-    values that the op has no answer for (an index outside its dim, an integer divided by zero).
+    outputs: number of results; by default, those that are not optional. Raises IrError as inference does, and for values that the
+    op is not defined for (an index out of range, an integer division by zero).
     """
     row = find_op(op)
     values = [o if o is None or isinstance(o, bool | int | float) else np.asarray(o) for o in operands]
@@ -35,7 +35,7 @@ def apply(op: str, *operands: Any, outputs: int | None = None, **attrs: Any) -> 
 def evaluate(
     node: Node, arrays: Mapping[str, Array], symbols: Mapping[str, int] | None = None
 ) -> tuple[Array, ...]:
-    """The results of one node. ``arrays`` holds the values that it reads by name, ``symbols`` the dims that its attributes name.
+    """Return the results of one node. ``arrays``: its inputs by name; ``symbols``: values of the symbols in its attributes.
 
     Raises IrError for an opaque node, a missing value, and as ``apply`` does.
     """
@@ -43,22 +43,22 @@ def evaluate(
     who = speaker(row, node.name, node.sources)
     missing = [name for name in node.values if name not in arrays]
     if missing:
-        raise IrError(who, "reads a value that was not handed in", got=f"%{missing[0]}")
+        raise IrError(who, "reads a value that was not passed", got=f"%{missing[0]}")
     operands: list[Operand] = [arrays[i] if isinstance(i, str) else i for i in node.inputs]
     attrs = {k: concrete(v, symbols or {}) for k, v in node.attrs.items()}
     open_dims = [str(d) for k, v in attrs.items() if k != "count" for d in _dims(v)]
     if open_dims:
-        raise IrError(who, "names a dim that no input tells", got=open_dims[0])
+        raise IrError(who, "uses a dim that no input determines", got=open_dims[0])
     return _compute(row, operands, attrs, len(node.outputs), who, node.name, node.sources)
 
 
 def _dims(value: Any) -> list[Dim]:
-    """The symbolic dims in an attribute."""
+    """Return the symbolic dims in an attribute."""
     return [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Dim)]
 
 
 def concrete(value: Any, symbols: Mapping[str, int]) -> Any:
-    """An attribute with its symbols replaced; those unknown stay."""
+    """Return an attribute with known symbols replaced."""
     if isinstance(value, Dim):
         return value.substitute(symbols)
     if isinstance(value, tuple):
@@ -69,7 +69,7 @@ def concrete(value: Any, symbols: Mapping[str, int]) -> Any:
 
 
 def _compute(
-    row: Op,
+    row: OpEntry,
     operands: Sequence[Operand],
     attrs: Mapping[str, Any],
     outputs: int | None,
@@ -83,33 +83,33 @@ def _compute(
             who,
             "is opaque: the interpreter does not know it",
             got=f"{attrs.get('domain') or 'ai.onnx'}::{attrs.get('op_type')}, {attrs.get('reason')}",
-            do="Run the model on an engine that takes it.",
+            do="Run the model on an engine that supports it.",
         )
     specs = [TensorSpec(o.shape, dtype_of(o)) if isinstance(o, np.ndarray) else o for o in operands]
     check_operands(row, specs, who)
     full: Attrs = normalize(row, specs, attrs, name=name, sources=sources)
-    wanted = infer_normal(row, specs, full, who)
-    count = output_count(row, wanted) if outputs is None else outputs
+    expected = infer_normal(row, specs, full, who)
+    count = output_count(row, expected) if outputs is None else outputs
     padded = [*operands, *[None] * (len(row.inputs) - len(operands) - any(p.rest for p in row.inputs))]
     try:
         with np.errstate(all="ignore"):
             results = rule.function(*rule.prepare(padded), **{k: full[k] for k in rule.reads})
     except (IndexError, ZeroDivisionError, ValueError) as error:
-        raise IrError(who, f"has no answer for these values: {error}", got=_shown(specs)) from error
+        raise IrError(who, f"is not defined for these values: {error}", got=_shown(specs)) from error
     arrays = results if isinstance(results, tuple | list) else (results,)
     return tuple(
         _finish(np.asarray(array), spec, who)
-        for array, spec in zip(arrays[:count], wanted[:count], strict=True)
+        for array, spec in zip(arrays[:count], expected[:count], strict=True)
     )
 
 
 def _finish(array: Array, spec: TensorSpec, who: str) -> Array:
-    """The array in the inferred type; a shape that is not the inferred one is a bug of the op table or of the rule."""
+    """Round an array to the inferred type. A shape other than the inferred one is a bug of the op table or of the rule."""
     fits = len(array.shape) == spec.rank and all(
         a == d for a, d in zip(array.shape, spec.shape, strict=True) if isinstance(d, int)
     )
     if not fits:
-        raise AssertionError(f"[{who}] gives shape {list(array.shape)}; inference says {spec}")
+        raise AssertionError(f"[{who}] returned shape {list(array.shape)}; inferred is {spec}")
     result = array if spec.dtype is DType.STRING else to(array, spec.dtype)
     return np.ascontiguousarray(result).reshape(array.shape)
 

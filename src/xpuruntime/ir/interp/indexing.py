@@ -1,4 +1,4 @@
-"""Reading and writing at places that other tensors name. Negative indices count from the end; one outside its dim is an error."""
+"""Gather and scatter ops. Negative indices count from the end; an index out of range is an error."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any
 import numpy as np
 
 from .numbers import Array, dtype_of, highest, lowest, to, widen
-from .rule import Operand, Rule, plain, wide
+from .rule import InterpRule, Operand, plain, wide
 
 __all__ = ["RULES", "from_start"]
 
 
 def from_start(index: Array, size: int) -> Array:
-    """Indices counted from 0. Raises IndexError for one outside."""
+    """Wrap negative indices. Raises IndexError for an index out of range."""
     places = index.astype(np.int64)
     if places.size and (places.min() < -size or places.max() >= size):
-        raise IndexError(f"an index outside a dim of {size}")
+        raise IndexError(f"an index is out of range for a dim of {size}")
     return np.where(places < 0, places + size, places)
 
 
 def _along(index: Array, dim: int, shape: Sequence[int]) -> tuple[Array, ...]:
-    """The place of each element of ``index`` in a tensor: its own, with ``dim`` replaced by what it holds."""
+    """Return the coordinates of each element of ``index``, with the coordinate of ``dim`` replaced by the element."""
     own: list[Array] = list(np.indices(index.shape, sparse=True))
     own[dim] = from_start(index, shape[dim])
     return tuple(own)
 
 
 def gather(x: Array, index: Array, *, dim: int) -> Array:
-    """y[i, j] = x[index[i, j], j] for dim 0; the index may be smaller than x along other dims."""
+    """Compute y[i, j] = x[index[i, j], j] for dim 0; the index may be smaller than x along other dims."""
     if not index.size:
         return np.empty(index.shape, x.dtype)
     rows, places = np.atleast_1d(x), np.atleast_1d(index)
@@ -37,14 +37,14 @@ def gather(x: Array, index: Array, *, dim: int) -> Array:
 
 
 def index_select(x: Array, index: Array, *, dim: int) -> Array:
-    """numpy.take."""
+    """Compute numpy.take."""
     rows = np.atleast_1d(x)
     y = np.take(rows, from_start(index, rows.shape[dim]), axis=dim)
     return y if x.ndim else y.reshape(())
 
 
 def gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
-    """The last dim of indices names a place in x's dims after the batch ones."""
+    """Gather slices of x; the last dim of indices has coordinates in the dims after the batch dims."""
     depth = indices.shape[-1]
     lead = indices.shape[:-1]
     own = [
@@ -62,7 +62,7 @@ _UFUNCS = {"add": np.add, "mul": np.multiply, "amax": np.maximum, "amin": np.min
 
 
 def _reduce_at(y: Array, places: Any, values: Array, how: str, include_self: bool = True) -> Array:
-    """y, in its own type, with values written or reduced into places; ``y`` is changed."""
+    """Write or reduce values into positions of ``y`` in place, in y's own type."""
     if how == "none":
         y[places] = values
         return y
@@ -81,7 +81,7 @@ def _reduce_at(y: Array, places: Any, values: Array, how: str, include_self: boo
 
 
 def scatter(x: Array, index: Array, src: Operand, *, dim: int, reduce: str, include_self: bool) -> Array:
-    """``x`` with src at the places that gather would read; src may be larger than the index. Of several for one place the last."""
+    """Write src into x at the positions that gather would read; src may be larger than the index. The last of duplicate writes wins."""
     y = np.atleast_1d(x).copy()
     places = np.atleast_1d(index)
     if not places.size:
@@ -94,12 +94,12 @@ def scatter(x: Array, index: Array, src: Operand, *, dim: int, reduce: str, incl
 
 
 def scatter_nd(x: Array, indices: Array, updates: Array, *, reduce: str) -> Array:
-    """``x`` with updates at the places that the last dim of indices names."""
+    """Write updates into x at the coordinates in the last dim of indices."""
     named = tuple(from_start(indices[..., i], x.shape[i]) for i in range(indices.shape[-1]))
     y = x.copy()
     if named:
         return _reduce_at(y, named, updates, reduce)
-    for update in updates.reshape(-1, *x.shape):  # an empty place names the whole tensor
+    for update in updates.reshape(-1, *x.shape):  # empty coordinates select the whole tensor
         y = _reduce_at(y, ..., update, reduce)
     return y
 
@@ -111,19 +111,19 @@ def _indices(x: Array, indices: Sequence[Array | None]) -> tuple[Any, ...]:
 
 
 def index(x: Array, *indices: Array | None) -> Array:
-    """NumPy's advanced indexing."""
+    """Apply NumPy's advanced indexing."""
     return np.asarray(x[_indices(x, indices)])
 
 
 def index_put(x: Array, values: Array, *indices: Array | None, accumulate: bool) -> Array:
-    """``x`` with values where ``index`` would read; accumulate adds them."""
+    """Write values into x where ``index`` would read; accumulate adds them."""
     places = _indices(x, indices)
     y = x.copy()
     return _reduce_at(y, places, np.broadcast_to(values, y[places].shape), "add" if accumulate else "none")
 
 
 def index_copy(x: Array, index: Array, source: Array, *, dim: int) -> Array:
-    """``x`` with the parts of source at places along dim."""
+    """Write slices of source into x at indices along dim."""
     y = np.atleast_1d(x).copy()
     places = from_start(np.atleast_1d(index), y.shape[dim])
     at: Any = (*[slice(None)] * dim, places)
@@ -132,18 +132,18 @@ def index_copy(x: Array, index: Array, source: Array, *, dim: int) -> Array:
 
 
 def masked_scatter(x: Array, mask: Array, source: Array) -> Array:
-    """``x`` with the first elements of source where the mask holds, in row-major order."""
+    """Write the first elements of source into x where the mask is true, in row-major order."""
     shape = np.broadcast_shapes(x.shape, mask.shape)
     y, where = np.broadcast_to(x, shape).copy(), np.broadcast_to(mask, shape)
     count = int(where.sum())
     if count > source.size:
-        raise ValueError(f"the mask wants {count} elements, source has {source.size}")
+        raise ValueError(f"the mask selects {count} elements, but source has {source.size}")
     y[where] = source.reshape(-1)[:count]
     return y
 
 
 def tensor_scatter(past: Array, update: Array, starts: Array | None, *, dim: int, mode: str) -> Array:
-    """Past with update along dim, for batch i from starts[i] on; circular ones go round."""
+    """Write update into past along dim, from starts[i] for batch i; circular wraps around."""
     y = past.copy()
     size, length = past.shape[dim], update.shape[dim]
     for i in range(past.shape[0]):
@@ -157,7 +157,7 @@ def tensor_scatter(past: Array, update: Array, starts: Array | None, *, dim: int
 
 
 def embedding(weight: Array, indices: Array) -> Array:
-    """Rows of the weight."""
+    """Look up rows of the weight."""
     return weight[from_start(indices, weight.shape[0])]
 
 
@@ -171,7 +171,7 @@ def embedding_bag(
     include_last_offset: bool,
     padding_idx: int,
 ) -> tuple[Array, Array, Array, Array]:
-    """Rows of the weight reduced over bags: bag i is indices[offsets[i]:offsets[i + 1]], without those that are padding_idx.
+    """Reduce rows of the weight over bags: bag i is indices[offsets[i]:offsets[i + 1]] without padding_idx.
 
     Further results: each index's bag, the size of each bag, and (mode max) the index that gave each maximum.
     """
@@ -185,30 +185,30 @@ def embedding_bag(
     for bag in range(bags):
         inside = slice(ends[bag], ends[bag + 1])
         bag_of[inside] = bag
-        kept = places[inside] != padding
-        size[bag] = np.count_nonzero(kept)
+        mask = places[inside] != padding
+        size[bag] = np.count_nonzero(mask)
         if not size[bag]:
             continue
-        rows = weight[places[inside][kept]]
+        rows = weight[places[inside][mask]]
         if mode == "max":
-            best[bag] = places[inside][kept][np.argmax(rows, axis=0)]
+            best[bag] = places[inside][mask][np.argmax(rows, axis=0)]
             y[bag] = rows.max(axis=0)
             continue
         if per_sample_weights is not None:
-            rows = rows * per_sample_weights[inside][kept][:, None]
+            rows = rows * per_sample_weights[inside][mask][:, None]
         y[bag] = rows.sum(axis=0) / (size[bag] if mode == "mean" else 1)
     return y, bag_of, size, best
 
 
 def one_hot(indices: Array, values: Array, *, depth: int, dim: int) -> Array:
-    """values[1] at each index along a new dim of length depth, values[0] elsewhere."""
+    """Write values[1] at each index along a new dim of length depth, values[0] elsewhere."""
     places = np.expand_dims(np.trunc(widen(indices)).astype(np.int64), dim)
     steps = np.arange(depth).reshape([-1 if i == dim else 1 for i in range(places.ndim)])
     counted = np.where(places < 0, places + depth, places)
     return np.asarray(np.where(steps == counted, values[1], values[0]))
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "gather": plain(gather),
     "index_select": plain(index_select),
     "gather_nd": plain(gather_nd),

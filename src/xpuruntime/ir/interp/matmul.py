@@ -1,4 +1,4 @@
-"""Products of matrices and vectors. Integers multiply and add modulo the bits of their type."""
+"""Matrix and vector products. Integers wrap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ..ops.matmul import einsum_terms
 from .activation import ACTIVATIONS
 from .numbers import Array
-from .rule import Rule, wide
+from .rule import InterpRule, wide
 
 __all__ = ["RULES"]
 
@@ -19,31 +19,31 @@ def _product(x: Array, other: Array) -> Array:
 
 
 def addmm(bias: Array, x: Array, other: Array, *, beta: float, alpha: float) -> Array:
-    """Beta * bias + alpha * (x @ other); with beta 0 the bias is not read, so that its NaN does not spread."""
+    """Compute beta * bias + alpha * (x @ other); with beta 0 the bias is not read, so that its NaNs do not propagate."""
     a, b = (_scalar(value, x) for value in (alpha, beta))
     product = a * np.matmul(x, other)
     return np.asarray(product if b == 0 else b * bias + product)
 
 
 def _scalar(value: float, x: Array) -> Any:
-    """An attribute in the type to compute with."""
+    """Return an attribute in the type to compute with."""
     return x.dtype.type(value)
 
 
 def linear(x: Array, weight: Array, bias: Array | None) -> Array:
-    """``x @ weight.T + bias``."""
+    """Compute x @ weight.T + bias."""
     product = np.matmul(x, weight.T)
     return np.asarray(product if bias is None else product + bias)
 
 
 def fused_linear(x: Array, weight: Array, bias: Array | None, residual: Array | None, *, act: str) -> Array:
-    """act(x @ weight.T + bias + residual)."""
+    """Compute act(x @ weight.T + bias + residual)."""
     product = linear(x, weight, bias)
     return ACTIVATIONS[act](product if residual is None else product + residual)
 
 
 def einsum(*operands: Array, equation: str) -> Array:
-    """By labels of axes; a dim of 1 broadcasts, ellipses too."""
+    """Compute an einsum; dims of 1 and ellipses broadcast."""
     labels, result = einsum_terms(equation, [o.ndim for o in operands])
     sizes: dict[str, int] = {}
     for axes, operand in zip(labels, operands, strict=True):
@@ -57,11 +57,11 @@ def einsum(*operands: Array, equation: str) -> Array:
 
 
 def det(x: Array) -> Array:
-    """The determinant of each matrix."""
+    """Return the determinant of each matrix."""
     return np.asarray(np.linalg.det(x))
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "mm": wide(_product),
     "bmm": wide(_product),
     "matmul": wide(_product),

@@ -1,4 +1,4 @@
-"""Elements that keep their value and change their place."""
+"""Data movement ops."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ from typing import Any
 import numpy as np
 
 from .numbers import Array
-from .rule import Rule, plain
+from .rule import InterpRule, plain
 from .windows import pad as pad_constant
 
 __all__ = ["RULES"]
 
 
 def view(x: Array, *, size: Sequence[int]) -> Array:
-    """The same elements in row-major order."""
+    """Return the same elements in row-major order."""
     return x.reshape(size)
 
 
 def permute(x: Array, *, dims: Sequence[int]) -> Array:
-    """Axes in another order."""
+    """Permute the axes."""
     return x.transpose(dims)
 
 
 def expand(x: Array, *, size: Sequence[int]) -> Array:
-    """Dims of 1 repeated."""
+    """Broadcast dims of 1."""
     return np.broadcast_to(x, tuple(size))
 
 
 def squeeze(x: Array, *, dims: Sequence[int]) -> Array:
-    """Without some dims of 1."""
+    """Remove dims of 1."""
     return np.squeeze(x, tuple(dims)) if x.ndim else x
 
 
 def unsqueeze(x: Array, *, dims: Sequence[int]) -> Array:
-    """With dims of 1, at places that count in the result."""
+    """Insert dims of 1, at positions in the result."""
     return np.expand_dims(x, tuple(dims))
 
 
 def cat(*tensors: Array, dim: int) -> Array:
-    """Joined along dim."""
+    """Concatenate along dim."""
     return np.concatenate(tensors, axis=dim)
 
 
 def split(x: Array, *, sizes: Sequence[int], dim: int) -> list[Array]:
-    """Cut along dim."""
+    """Split along dim."""
     ends = np.cumsum(sizes)
     if ends[-1] != x.shape[dim]:
-        raise ValueError(f"sizes add up to {ends[-1]}, the dim is {x.shape[dim]}")
+        raise ValueError(f"the sizes add up to {ends[-1]}, but the dim is {x.shape[dim]}")
     return list(np.split(x, ends[:-1], axis=dim))
 
 
@@ -57,24 +57,24 @@ def _slice(x: Array, dim: int, start: int, end: int | None, step: int) -> tuple[
 
 
 def slice_(x: Array, *, dim: int, start: int, end: int | None, step: int) -> Array:
-    """Python's slice with a positive step."""
+    """Slice one dim with a positive step, as in Python."""
     return x[_slice(x, dim, start, end, step)]
 
 
 def slice_scatter(x: Array, src: Array, *, dim: int, start: int, end: int | None, step: int) -> Array:
-    """``x`` with src in the place of a slice."""
+    """Replace a slice of x by src."""
     y = x.copy()
     y[_slice(x, dim, start, end, step)] = src
     return y
 
 
 def select(x: Array, *, dim: int, index: int) -> Array:
-    """One place of a dim."""
+    """Select one index of a dim."""
     return np.asarray(np.take(x, index, axis=dim))
 
 
 def select_scatter(x: Array, src: Array, *, dim: int, index: int) -> Array:
-    """``x`` with src in one place of a dim."""
+    """Replace one index of a dim of x by src."""
     y = x.copy()
     at: Any = (*[slice(None)] * dim, index)
     y[at] = src
@@ -82,31 +82,31 @@ def select_scatter(x: Array, src: Array, *, dim: int, index: int) -> Array:
 
 
 def flip(x: Array, *, dims: Sequence[int]) -> Array:
-    """Backwards along dims."""
+    """Reverse along dims."""
     return np.flip(x, tuple(dims)) if x.ndim else x
 
 
 def roll(x: Array, *, shifts: Sequence[int], dims: Sequence[int]) -> Array:
-    """Shifted along dims, what falls off comes back in front; no dims: along the flattened whole."""
+    """Shift cyclically along dims; without dims, along the flattened tensor."""
     if not dims:
         return np.roll(x, shifts[0] if shifts else 0)
     return np.roll(x, tuple(shifts), tuple(dims)) if x.ndim else x
 
 
 def repeat(x: Array, *, repeats: Sequence[int]) -> Array:
-    """The whole laid side by side."""
+    """Tile the tensor."""
     return np.tile(x, tuple(repeats))
 
 
 def pad(x: Array, *, pads: Sequence[int], mode: str, value: float) -> Array:
-    """Around every dim: a value, the mirror image, the border, or the opposite side. Negative amounts crop."""
+    """Pad every dim with a constant, by reflection, by replication, or circularly. Negative amounts crop."""
     n = x.ndim
     begins, ends = pads[:n], pads[n:]
     if mode == "constant":
         return pad_constant(
             x, begins, ends, np.asarray(value).astype(x.dtype) if x.dtype != object else value
         )
-    if mode == "wrap":  # crop first: the opposite side is that of what is left
+    if mode == "wrap":  # crop first: circular padding reads the cropped tensor
         x = pad_constant(x, [min(b, 0) for b in begins], [min(e, 0) for e in ends], 0)
         begins, ends = [max(b, 0) for b in begins], [max(e, 0) for e in ends]
     for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
@@ -115,7 +115,7 @@ def pad(x: Array, *, pads: Sequence[int], mode: str, value: float) -> Array:
 
 
 def _source(size: int, begin: int, end: int, mode: str) -> Array:
-    """For each place along a padded dim, the place that it copies."""
+    """Return the source index of each index along a padded dim."""
     places = np.arange(-begin, size + end)
     if mode == "replicate":
         return np.clip(places, 0, size - 1)
@@ -126,7 +126,7 @@ def _source(size: int, begin: int, end: int, mode: str) -> Array:
 
 
 def as_strided(x: Array, *, size: Sequence[int], stride: Sequence[int], offset: int) -> Array:
-    """The dense operand read at offset + index * stride."""
+    """Read the dense operand at offset + index * stride."""
     places = np.full(tuple(size), offset, np.int64)
     for axis, (length, step) in enumerate(zip(size, stride, strict=True)):
         places += (np.arange(length) * step).reshape([-1 if i == axis else 1 for i in range(len(size))])
@@ -136,7 +136,7 @@ def as_strided(x: Array, *, size: Sequence[int], stride: Sequence[int], offset: 
 
 
 def diagonal(x: Array, *, offset: int, dim1: int, dim2: int) -> Array:
-    """The diagonal of two dims, as the last one."""
+    """Return the diagonal of two dims, as the last one."""
     return np.diagonal(x, offset, dim1, dim2)
 
 
@@ -145,22 +145,22 @@ def _triangle(x: Array, keep: Array) -> Array:
 
 
 def _distance(x: Array) -> Array:
-    """Column minus row."""
+    """Return column minus row for each element."""
     return np.arange(x.shape[-1]) - np.arange(x.shape[-2])[:, None]
 
 
 def tril(x: Array, *, diagonal: int) -> Array:
-    """Zeros above a diagonal."""
+    """Set elements above a diagonal to zero."""
     return _triangle(x, _distance(x) <= diagonal)
 
 
 def triu(x: Array, *, diagonal: int) -> Array:
-    """Zeros below a diagonal."""
+    """Set elements below a diagonal to zero."""
     return _triangle(x, _distance(x) >= diagonal)
 
 
 def depth_to_space(x: Array, *, block_size: int, mode: str) -> Array:
-    """Channels unfold into blocks: the block is the slow part of the channels (DCR) or the fast one (CRD)."""
+    """Move blocks of channels to space. The block index is the slow part of the channels (DCR) or the fast part (CRD)."""
     *lead, channels, height, width = x.shape
     b, n = block_size, len(lead)
     if mode == "DCR":
@@ -172,7 +172,7 @@ def depth_to_space(x: Array, *, block_size: int, mode: str) -> Array:
 
 
 def space_to_depth(x: Array, *, block_size: int, mode: str) -> Array:
-    """Blocks fold into channels, as the slow part (DCR) or the fast one (CRD)."""
+    """Move spatial blocks to channels, as the slow part (DCR) or the fast part (CRD)."""
     *lead, channels, height, width = x.shape
     b, n = block_size, len(lead)
     parts = x.reshape(*lead, channels, height // b, b, width // b, b)
@@ -182,7 +182,7 @@ def space_to_depth(x: Array, *, block_size: int, mode: str) -> Array:
 
 
 def reverse_sequence(x: Array, lengths: Array, *, time_dim: int, batch_dim: int) -> Array:
-    """The first lengths[i] steps of sample i backwards."""
+    """Reverse the first lengths[i] steps of sample i."""
     steps = np.arange(x.shape[time_dim])
     count = lengths.astype(np.int64)[:, None]
     order = np.where(steps < count, count - 1 - steps, steps)  # [batch, time]
@@ -192,7 +192,7 @@ def reverse_sequence(x: Array, lengths: Array, *, time_dim: int, batch_dim: int)
     return np.take_along_axis(x, np.broadcast_to(index, x.shape), time_dim)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "clone": plain(lambda x: x.copy()),
     "view": plain(view),
     "permute": plain(permute),

@@ -1,4 +1,4 @@
-"""Normalisations, in float64 throughout; statistics are rounded only as outputs."""
+"""Normalizations in float64; statistics are only rounded as outputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .numbers import Array
-from .rule import Rule, wide
+from .rule import InterpRule, wide
 
 __all__ = ["RULES"]
 
@@ -18,12 +18,12 @@ def _scaled(y: Array, weight: Array | None, bias: Array | None) -> Array:
 
 
 def _per_channel(x: Array, value: Array | None) -> Array | None:
-    """A value per channel, in the shape that broadcasts with [N, C, ...]."""
+    """Return a value per channel, in the shape that broadcasts with [N, C, ...]."""
     return None if value is None else value.reshape(-1, *[1] * (x.ndim - 2))
 
 
 def _standard(x: Array, axes: tuple[int, ...], eps: float) -> tuple[Array, Array, Array]:
-    """(x - mean) * rstd, mean, rstd over axes; dims kept."""
+    """Return (x - mean) * rstd, mean and rstd over axes, with the dims kept."""
     mean = x.mean(axis=axes, keepdims=True)
     variance = np.square(np.abs(x - mean)).mean(axis=axes, keepdims=True)
     rstd = 1 / np.sqrt(variance + eps)
@@ -33,7 +33,7 @@ def _standard(x: Array, axes: tuple[int, ...], eps: float) -> tuple[Array, Array
 def layer_norm(
     x: Array, weight: Array | None, bias: Array | None, *, normalized_shape: Sequence[int], eps: float
 ) -> tuple[Array, Array, Array]:
-    """Zero mean and unit variance over the last dims, scaled and shifted; mean and 1/std."""
+    """Normalize over the last dims, scale and shift; also return mean and 1/std."""
     y, mean, rstd = _standard(x, tuple(range(-len(normalized_shape), 0)), eps)
     return _scaled(y, weight, bias), mean, rstd
 
@@ -41,7 +41,7 @@ def layer_norm(
 def rms_norm(
     x: Array, weight: Array | None, *, normalized_shape: Sequence[int], eps: float
 ) -> tuple[Array, Array]:
-    """``x`` over the root of its mean square over the last dims, scaled."""
+    """Divide x by its root mean square over the last dims, and scale."""
     axes = tuple(range(-len(normalized_shape), 0))
     rstd = 1 / np.sqrt((x * x).mean(axis=axes, keepdims=True) + eps)
     return _scaled(x * rstd, weight, None), rstd
@@ -50,7 +50,7 @@ def rms_norm(
 def group_norm(
     x: Array, weight: Array | None, bias: Array | None, *, groups: int, eps: float
 ) -> tuple[Array, Array, Array]:
-    """Zero mean and unit variance over each group of channels; statistics are [N, groups]."""
+    """Normalize over each group of channels; statistics are [N, groups]."""
     parts = x.reshape(x.shape[0], groups, int(np.prod(x.shape[1:])) // groups)
     y, mean, rstd = _standard(parts, (2,), eps)
     scaled = _scaled(y.reshape(x.shape), _per_channel(x, weight), _per_channel(x, bias))
@@ -58,7 +58,7 @@ def group_norm(
 
 
 def instance_norm(x: Array, weight: Array | None, bias: Array | None, *, eps: float) -> Array:
-    """Zero mean and unit variance over the space of each channel of each sample."""
+    """Normalize over the spatial dims of each channel of each sample."""
     y, _, _ = _standard(x, tuple(range(2, x.ndim)), eps)
     return _scaled(y, _per_channel(x, weight), _per_channel(x, bias))
 
@@ -66,7 +66,7 @@ def instance_norm(x: Array, weight: Array | None, bias: Array | None, *, eps: fl
 def batch_norm(
     x: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *, eps: float
 ) -> Array:
-    """By given statistics."""
+    """Normalize with the given statistics."""
     shape = (-1, *[1] * (x.ndim - 2))
     centre, spread = mean.reshape(shape), var.reshape(shape)
     return _scaled((x - centre) / np.sqrt(spread + eps), _per_channel(x, weight), _per_channel(x, bias))
@@ -82,7 +82,7 @@ def batch_norm_train(
     momentum: float,
     eps: float,
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """By the batch's statistics. Running ones move by momentum, the variance by its unbiased estimate; absent ones start here."""
+    """Normalize with the batch's statistics. Running statistics are updated with momentum, the variance by its unbiased estimate."""
     axes = (0, *range(2, x.ndim))
     y, mean, rstd = _standard(x, axes, eps)
     scaled = _scaled(y, _per_channel(x, weight), _per_channel(x, bias))
@@ -97,7 +97,7 @@ def batch_norm_train(
 
 
 def local_response_norm(x: Array, *, size: int, alpha: float, beta: float, k: float) -> Array:
-    """``x / (k + alpha / size * sum of squares over the channels around)**beta``."""
+    """Compute x / (k + alpha / size * sum of squares over neighboring channels)**beta."""
     back, on = (size - 1) // 2, size // 2
     square = np.zeros(x.shape)
     for c in range(x.shape[1]):
@@ -105,7 +105,7 @@ def local_response_norm(x: Array, *, size: int, alpha: float, beta: float, k: fl
     return np.asarray(x / (k + alpha / size * square) ** beta)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "layer_norm": wide(layer_norm),
     "rms_norm": wide(rms_norm),
     "group_norm": wide(group_norm),

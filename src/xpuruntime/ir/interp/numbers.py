@@ -1,9 +1,9 @@
-"""Numbers: widen before an op, round once after it; integers wrap.
+"""Widening and rounding: widen before an op, round once after it; integers wrap.
 
-Every float is computed with in float64 (complex in complex128) and the result is rounded once, half to even, to the dtype
-that inference gives. That is what PyTorch and ONNX mean by float16, bfloat16 and float8 arithmetic (wide accumulation, one
-rounding), and for float32 it is the correctly rounded answer that kernels approximate. Where a rounding *inside* an op can be
-seen in the result (division with rounding, quantization), the function of that op rounds there and says so.
+Floats are computed in float64 (complex in complex128), and the result is rounded once, half to even, to the inferred dtype.
+This is the meaning of float16, bfloat16 and float8 arithmetic in PyTorch and ONNX (wide accumulation, one rounding), and for
+float32 it is the correctly rounded result that kernels approximate. If a rounding *inside* an op affects its result (division
+with rounding, quantization), the op's function does it and documents it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Array: TypeAlias = NDArray[Any]
 
 
 def dtype_of(x: Array) -> DType:
-    """The DType of an array. Raises ValueError for a NumPy dtype that no tensor has."""
+    """Return the DType of an array. Raises ValueError for a NumPy dtype that no tensor has."""
     return DType.of(x.dtype)
 
 
 def widen(x: Array) -> Array:
-    """The same values in the type to compute with: float64, complex128, int64 for sub-byte integers; the rest as they are."""
+    """Convert to the type for computing: float64, complex128, or int64 for sub-byte integers; other types stay."""
     dtype = dtype_of(x)
     if dtype.is_float:
         return x.astype(np.float64)
@@ -37,14 +37,14 @@ def widen(x: Array) -> Array:
 
 
 def lowest(dtype: np.dtype[Any]) -> Any:
-    """The value below every other: -inf, False, or the smallest integer."""
+    """Return the value below every other: -inf, False, or the smallest integer."""
     if dtype.kind == "b":
         return False
     return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
 
 
 def highest(dtype: np.dtype[Any]) -> Any:
-    """The value above every other: inf, True, or the largest integer."""
+    """Return the value above every other: inf, True, or the largest integer."""
     if dtype.kind == "b":
         return True
     return np.inf if dtype.kind == "f" else np.iinfo(dtype).max

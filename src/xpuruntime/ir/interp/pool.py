@@ -1,4 +1,4 @@
-"""Pooling: windows reduced to one number each."""
+"""Pooling ops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from .numbers import Array, lowest
-from .rule import Rule, plain, wide
+from .rule import InterpRule, plain, wide
 from .windows import Windows, last, pad
 
 __all__ = ["RULES", "adaptive_edges", "divisors", "windows_of"]
@@ -21,7 +21,7 @@ def windows_of(
     dilation: Sequence[int],
     ceil_mode: bool,
 ) -> Windows:
-    """The windows over the last dims of x."""
+    """Return the windows over the last dims of x."""
     return Windows(x.shape[x.ndim - len(kernel_size) :], kernel_size, stride, padding, dilation, ceil_mode)
 
 
@@ -30,7 +30,7 @@ def _kernel_axes(w: Windows) -> tuple[int, ...]:
 
 
 def divisors(w: Windows, count_include_pad: bool, divisor: int | None) -> Array:
-    """What each window's sum is divided by: ``divisor``, else its elements inside x (and inside the padding, if that counts)."""
+    """Return each window's divisor: ``divisor``, else its number of elements inside x (and in the padding, if that counts)."""
     if divisor is not None:
         return np.full(w.size, float(divisor))
     inside = np.ones(w.space)
@@ -52,7 +52,7 @@ def avg_pool(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Array:
-    """The mean of each window."""
+    """Return the mean of each window."""
     w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
     total = w.view(x, 0).sum(axis=_kernel_axes(w))
     count = divisors(w, count_include_pad, divisor)
@@ -71,7 +71,7 @@ def lp_pool(
     ceil_mode: bool,
     p: float,
 ) -> Array:
-    """sum(|x|**p)**(1/p) over each window."""
+    """Compute sum(|x|**p)**(1/p) over each window."""
     w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
     return np.asarray((np.abs(w.view(x, 0)) ** p).sum(axis=_kernel_axes(w)) ** (1 / p))
 
@@ -86,7 +86,7 @@ def max_pool(
     ceil_mode: bool,
     indices_over: str,
 ) -> tuple[Array, Array]:
-    """The maximum of each window (NaN if it holds one) and its first place, which is never in the padding."""
+    """Return the maximum of each window (NaN if it has one) and the index of its first occurrence, never in the padding."""
     w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
     bottom = lowest(x.dtype)
     lead = x.shape[: x.ndim - w.n]
@@ -95,7 +95,7 @@ def max_pool(
     real = w.view(np.ones(w.space, bool), False).reshape(*w.size, count)
     best = np.argmax(values, axis=-1)
     top = np.take_along_axis(values, best[..., None], -1)[..., 0]
-    best = np.where(top == bottom, np.argmax(real, axis=-1), best)  # the padding is that low too
+    best = np.where(top == bottom, np.argmax(real, axis=-1), best)  # the padding is equally low
     within = np.unravel_index(best, w.kernel)
     places = [
         within[i] * w.dilation[i]
@@ -107,7 +107,7 @@ def max_pool(
 
 
 def _flat(places: Sequence[Array], space: Sequence[int], lead: Sequence[int], over: str) -> Array:
-    """Places in a plane as one number each, counted over the plane or the tensor."""
+    """Flatten coordinates in a plane to indices within the plane or the tensor."""
     order = range(len(space) - 1, -1, -1) if over == "tensor_column_major" else range(len(space))
     index = np.zeros(places[0].shape, np.int64)
     for i in order:
@@ -118,16 +118,16 @@ def _flat(places: Sequence[Array], space: Sequence[int], lead: Sequence[int], ov
     return np.asarray(planes * int(np.prod(space)) + index)
 
 
-# ── adaptive: windows of nearly equal size, as many as asked for ──
+# ── adaptive: a given number of windows of nearly equal size ──
 
 
 def adaptive_edges(size: int, out: int) -> list[tuple[int, int]]:
-    """Begin and end of each window: floor(i*size/out) and ceil((i+1)*size/out)."""
+    """Return begin and end of each window: floor(i*size/out) and ceil((i+1)*size/out)."""
     return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
 
 
 def _boxes(x: Array, output_size: Sequence[int]) -> Iterator[tuple[tuple[int, ...], list[tuple[int, int]]]]:
-    """Each place of the output, and the begin and end of its window along each dim."""
+    """Yield each output position, and the begin and end of its window along each dim."""
     n = len(output_size)
     edges = [adaptive_edges(d, o) for d, o in zip(x.shape[x.ndim - n :], output_size, strict=True)]
     for place in np.ndindex(*output_size):
@@ -135,7 +135,7 @@ def _boxes(x: Array, output_size: Sequence[int]) -> Iterator[tuple[tuple[int, ..
 
 
 def adaptive_avg_pool(x: Array, *, output_size: Sequence[int]) -> Array:
-    """The mean of each window."""
+    """Return the mean of each window."""
     n = len(output_size)
     y = np.empty((*x.shape[: x.ndim - n], *output_size), x.dtype)
     for place, box in _boxes(x, output_size):
@@ -144,7 +144,7 @@ def adaptive_avg_pool(x: Array, *, output_size: Sequence[int]) -> Array:
 
 
 def adaptive_max_pool(x: Array, *, output_size: Sequence[int]) -> tuple[Array, Array]:
-    """The maximum of each window and its first place in the plane."""
+    """Return the maximum of each window and its first index in the plane."""
     n = len(output_size)
     space, lead = x.shape[x.ndim - n :], x.shape[: x.ndim - n]
     y = np.empty((*lead, *output_size), x.dtype)
@@ -162,7 +162,7 @@ def adaptive_max_pool(x: Array, *, output_size: Sequence[int]) -> tuple[Array, A
 
 
 def max_unpool(x: Array, indices: Array, *, output_size: Sequence[int], indices_over: str) -> Array:
-    """Each value at its place, zeros elsewhere; of several for one place the last."""
+    """Write each value at its index, zeros elsewhere. The last of duplicate writes wins."""
     lead = x.shape[: x.ndim - len(output_size)]
     y = np.zeros((*lead, *output_size), x.dtype)
     if indices_over == "tensor":
@@ -178,10 +178,10 @@ def max_unpool(x: Array, indices: Array, *, output_size: Sequence[int], indices_
 
 def _check(indices: Array, size: int) -> None:
     if indices.size and (indices.min() < 0 or indices.max() >= size):
-        raise IndexError(f"an index outside the {size} places of the output")
+        raise IndexError(f"an index is outside the output of {size} elements")
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "avg_pool": wide(avg_pool),
     "lp_pool": wide(lp_pool),
     "max_pool": wide(max_pool),

@@ -1,4 +1,4 @@
-"""Between floats and integers with a scale, and products of quantized values (ONNX semantics)."""
+"""Quantization, and products of quantized values, with ONNX semantics."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ...types import DType
 from .casting import cast
 from .conv import convolve
 from .numbers import Array, dtype_of, to, widen
-from .rule import Rule, plain
+from .rule import InterpRule, plain
 
 __all__ = ["RULES"]
 
 
 def _spread(scale: Array, x: Array, axis: int, block_size: int) -> Array:
-    """A scale (or zero point) in a shape that broadcasts with x: one value, one per place along axis, or one per block of it."""
+    """Return a scale (or zero point) in a shape that broadcasts with x: one value, one per index along axis, or one per block of it."""
     if block_size:
         whole = np.repeat(scale, block_size, axis=axis)
         return whole[tuple(slice(0, d) for d in x.shape)]
@@ -32,7 +32,7 @@ def _limits(dtype: DType) -> tuple[int, int]:
 
 
 def _clipped(x: Array, dtype: DType) -> Array:
-    """Whole float64 numbers in an integer type; what lies outside becomes its limit."""
+    """Cast integer-valued float64 to an integer type, saturating."""
     low, high = _limits(dtype)
     return to(np.clip(x, low, high), dtype)
 
@@ -48,7 +48,7 @@ def quantize_linear(
     saturate: bool,
     precision: DType | None,
 ) -> Array:
-    """saturate(round_half_even(x / scale) + zero_point); the quotient is rounded to ``precision``, else to the scale's type."""
+    """Compute saturate(round_half_even(x / scale) + zero_point); the quotient is rounded to ``precision``, else to the scale's type."""
     factor = _spread(scale, x, axis, block_size)
     zero = (
         np.zeros(())
@@ -66,7 +66,7 @@ def quantize_linear(
 def dequantize_linear(
     x: Array, scale: Array, zero_point: Array | None, *, axis: int, block_size: int
 ) -> Array:
-    """(x - zero_point) * scale."""
+    """Compute (x - zero_point) * scale."""
     factor = widen(_spread(scale, x, axis, block_size))
     values = widen(x).astype(np.float64)
     if zero_point is not None:
@@ -75,7 +75,7 @@ def dequantize_linear(
 
 
 def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
-    """uint8 over the range of x, which is stretched to hold 0; in float32, as the ONNX function is written."""
+    """Quantize to uint8 over the range of x extended to 0, in float32 as in the ONNX function."""
     f = np.float32
     low = np.minimum(f(0), x.min(initial=f(0)))
     high = np.maximum(f(0), x.max(initial=f(0)))
@@ -88,7 +88,7 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
 def fake_quantize(
     x: Array, scale: Array, zero_point: Array, *, quant_min: int, quant_max: int, axis: int | None
 ) -> Array:
-    """``x`` quantized and back: (clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale, in float32 as PyTorch's kernel."""
+    """Quantize and dequantize x: (clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale, in float32 as PyTorch's kernel."""
     own = np.float64 if x.dtype == np.float64 else np.float32
     at = 0 if axis is None else axis
     factor: Array = _spread(scale, x, at, 0).astype(np.float32)
@@ -102,7 +102,7 @@ def fake_quantize(
 
 
 def _shifted(x: Array, zero_point: Array | None, columns: bool) -> Array:
-    """``x - zero_point`` in float64, which holds every sum of such products exactly. A vector of zero points belongs to rows or columns."""
+    """Compute x - zero_point in float64, in which sums of such products are exact. A vector of zero points applies to rows or columns."""
     values = widen(x).astype(np.float64)
     if zero_point is None:
         return values
@@ -116,7 +116,7 @@ def _rows(value: Array, x: Array, columns: bool) -> Array:
 def matmul_integer(
     x: Array, other: Array, x_zero_point: Array | None, other_zero_point: Array | None
 ) -> Array:
-    """(x - zero) @ (other - zero) in int32; x's zero points per row, other's per column."""
+    """Compute (x - zero) @ (other - zero) in int32, with zero points per row of x and per column of other."""
     return np.asarray(np.matmul(_shifted(x, x_zero_point, False), _shifted(other, other_zero_point, True)))
 
 
@@ -130,7 +130,7 @@ def qlinear_matmul(
     y_scale: Array,
     y_zero_point: Array,
 ) -> Array:
-    """The product of dequantized values, quantized."""
+    """Multiply dequantized values, and quantize the product."""
     product = matmul_integer(x, other, x_zero_point, other_zero_point)
     factor = widen(_rows(x_scale, x, False)) * widen(other_scale) / widen(_rows(y_scale, x, False))
     return _requantized(product * factor, _rows(y_zero_point, x, False))
@@ -151,14 +151,14 @@ def convolution_integer(
     dilation: Sequence[int],
     groups: int,
 ) -> Array:
-    """Convolution of (x - zero) with (weight - zero) in int32; the padding holds x's zero point."""
+    """Convolve (x - zero) with (weight - zero) in int32; the padding is x's zero point."""
     a = _shifted(x, None if x_zero_point is None else x_zero_point.reshape(()), True)
     b = _shifted(weight, None if weight_zero_point is None else _per_output(weight_zero_point, weight), True)
     return convolve(a, b, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
 def _per_output(value: Array, weight: Array) -> Array:
-    """One value, or one per output channel, that broadcasts with the weight."""
+    """Return one value, or one per output channel, that broadcasts with the weight."""
     return value.reshape(-1, *[1] * (weight.ndim - 1))
 
 
@@ -178,7 +178,7 @@ def qlinear_convolution(
     dilation: Sequence[int],
     groups: int,
 ) -> Array:
-    """The convolution of dequantized values plus bias (int32, in units of x_scale * weight_scale), quantized."""
+    """Convolve dequantized values, add the bias (int32, in units of x_scale * weight_scale), and quantize."""
     y = convolution_integer(
         x,
         weight,
@@ -196,7 +196,7 @@ def qlinear_convolution(
     return _requantized(y * factor, y_zero_point.reshape(()))
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "quantize_linear": plain(quantize_linear),
     "dequantize_linear": plain(dequantize_linear),
     "dynamic_quantize_linear": plain(dynamic_quantize_linear),

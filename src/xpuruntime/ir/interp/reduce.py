@@ -1,4 +1,4 @@
-"""Reductions along axes, running forms, distances."""
+"""Reductions along axes, cumulative ops, distances."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import numpy as np
 
 from ...types import DType
 from .numbers import Array, highest, lowest, to, widen
-from .rule import Rule, plain, real, wide
+from .rule import InterpRule, plain, real, wide
 
 __all__ = ["RULES"]
 
 
 def _axes(x: Array, dim: Sequence[int]) -> tuple[int, ...]:
-    """A scalar has no axis, but may be addressed as if it had one."""
+    """Return the axes; a scalar may be addressed as if it had one."""
     return tuple(dim) if x.ndim else ()
 
 
 def _summands(x: Array, dtype: DType | None) -> Array:
-    """The values to add or multiply: in dtype if given, bool and small integers in int64."""
+    """Return the values to add or multiply: in dtype if given, bool and small integers in int64."""
     values = widen(x if dtype is None else to(x, dtype))
     return values.astype(np.int64) if values.dtype.kind in "bi" else values
 
 
 def sum_(x: Array, *, dim: Sequence[int], keepdim: bool, dtype: DType | None) -> Array:
-    """The sum; integers modulo 2**64. Nothing adds up to 0."""
+    """Return the sum; integers wrap modulo 2**64. The empty sum is 0."""
     return np.asarray(np.sum(_summands(x, dtype), axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
 
 
 def prod(x: Array, *, dim: Sequence[int], keepdim: bool, dtype: DType | None) -> Array:
-    """The product. Nothing multiplies to 1."""
+    """Return the product. The empty product is 1."""
     return np.asarray(np.prod(_summands(x, dtype), axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
 
 
 def mean(x: Array, *, dim: Sequence[int], keepdim: bool, dtype: DType | None) -> Array:
-    """Sum over count; NaN of nothing."""
+    """Return the mean; NaN for no elements."""
     values = widen(x if dtype is None else to(x, dtype))
     values = values if values.dtype.kind == "c" else values.astype(np.float64)
     axes = _axes(x, dim)
@@ -49,29 +49,29 @@ def _count(x: Array, axes: Sequence[int]) -> Any:
 
 
 def amax(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """The largest value, NaN if there is one. Of nothing: what lies below all values of the type (as in ONNX)."""
+    """Return the maximum; NaN if there is one. For no elements, return the type's lowest value (as in ONNX)."""
     return np.asarray(np.max(x, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0, initial=lowest(x.dtype)))
 
 
 def amin(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """The smallest value, NaN if there is one. Of nothing: what lies above all values of the type."""
+    """Return the minimum; NaN if there is one. For no elements, return the type's highest value."""
     return np.asarray(
         np.min(x, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0, initial=highest(x.dtype))
     )
 
 
 def any_(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """Whether one is not zero."""
+    """Return True if any element is nonzero."""
     return np.asarray(np.any(x != 0, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
 
 
 def all_(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """Whether none is zero."""
+    """Return True if all elements are nonzero."""
     return np.asarray(np.all(x != 0, axis=_axes(x, dim), keepdims=keepdim and x.ndim > 0))
 
 
 def var(x: Array, *, dim: Sequence[int], keepdim: bool, correction: float) -> Array:
-    """Squared distances from the mean over (count - correction, at least 0)."""
+    """Return the sum of squared deviations from the mean, divided by max(count - correction, 0)."""
     axes = _axes(x, dim)
     centre = np.sum(x, axis=axes, keepdims=True) / _count(x, axes)
     squares = np.sum(np.abs(x - centre) ** 2, axis=axes, keepdims=keepdim and x.ndim > 0)
@@ -79,7 +79,7 @@ def var(x: Array, *, dim: Sequence[int], keepdim: bool, correction: float) -> Ar
 
 
 def logsumexp(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
-    """log(sum(exp(x))), shifted by the largest real part where that is finite."""
+    """Compute log(sum(exp(x))), shifted by the largest real part where that is finite."""
     axes = _axes(x, dim)
     top = np.max(x.real, axis=axes, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0.0)
@@ -88,7 +88,7 @@ def logsumexp(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
 
 
 def vector_norm(x: Array, *, ord: float, dim: Sequence[int], keepdim: bool) -> Array:  # noqa: A002  the attribute's name
-    """sum(|x|**ord)**(1/ord); the maximum for inf, the minimum for -inf, the count of what is not zero for 0."""
+    """Compute sum(|x|**ord)**(1/ord); the maximum for inf, the minimum for -inf, the count of nonzero elements for 0."""
     options: dict[str, Any] = {"axis": _axes(x, dim), "keepdims": keepdim and x.ndim > 0}
     size = np.abs(x)
     if ord == 0:
@@ -109,7 +109,7 @@ def vector_norm(x: Array, *, ord: float, dim: Sequence[int], keepdim: bool) -> A
 
 def _arg(find: Callable[..., Any]) -> Callable[..., Array]:
     def arg(x: Array, *, dim: int | None, keepdim: bool, last: bool) -> Array:
-        """The place of the first (or last) extreme value; NaN counts as one."""
+        """Return the index of the first (or last) extreme value; NaN counts as extreme."""
         rows = x.reshape(-1) if dim is None or not x.ndim else x
         axis = 0 if dim is None or not x.ndim else dim
         if last:
@@ -125,7 +125,7 @@ def _arg(find: Callable[..., Any]) -> Callable[..., Array]:
 
 def _extreme(find: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
     def extreme(x: Array, *, dim: int, keepdim: bool) -> tuple[Array, Array]:
-        """The extreme values along dim and their first places."""
+        """Return the extreme values along dim and their first indices."""
         rows = np.atleast_1d(x)
         places = np.expand_dims(find(rows, axis=dim), dim)
         values = np.take_along_axis(rows, places, dim)
@@ -136,18 +136,18 @@ def _extreme(find: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
     return extreme
 
 
-# ── running forms ──
+# ── cumulative ops ──
 
 
 def _running(accumulate: np.ufunc, start: int) -> Callable[..., Array]:
     def running(x: Array, *, dim: int, dtype: DType | None, exclusive: bool, reverse: bool) -> Array:
-        """The reduction of all elements up to each one (exclusive: before it), from the end if reverse."""
+        """Reduce all elements up to each one (exclusive: before it), from the end if reverse."""
         values = np.atleast_1d(_summands(x, dtype))
         values = np.flip(values, dim) if reverse else values
         if exclusive:
             first = np.full([1 if i == dim else d for i, d in enumerate(values.shape)], start, values.dtype)
-            kept = np.take(values, range(max(values.shape[dim] - 1, 0)), axis=dim)
-            values = np.concatenate([first, kept], axis=dim) if values.shape[dim] else values
+            before = np.take(values, range(max(values.shape[dim] - 1, 0)), axis=dim)
+            values = np.concatenate([first, before], axis=dim) if values.shape[dim] else values
         result = accumulate.accumulate(values, axis=dim)
         return np.asarray(np.flip(result, dim) if reverse else result).reshape(x.shape)
 
@@ -158,7 +158,7 @@ def _running(accumulate: np.ufunc, start: int) -> Callable[..., Array]:
 
 
 def cdist(x: Array, other: Array, *, p: float) -> Array:
-    """The p-norm of the difference of every pair of rows; for p = 0, too, NaN where a difference is NaN."""
+    """Return the p-norm of the difference of every pair of rows; for p = 0, too, NaN where a difference is NaN."""
     difference = x[..., :, None, :] - other[..., None, :, :]
     if p == 0:
         return np.asarray(np.where(np.isnan(difference), np.nan, difference != 0).sum(-1))
@@ -166,7 +166,7 @@ def cdist(x: Array, other: Array, *, p: float) -> Array:
 
 
 def pdist(x: Array, *, p: float) -> Array:
-    """The p-norm of the difference of every pair of rows i < j, in row order."""
+    """Return the p-norm of the difference of every pair of rows i < j, in row order."""
     first, second = np.triu_indices(x.shape[0], 1)
     return _distance(x[first] - x[second], p)
 
@@ -175,7 +175,7 @@ def _distance(difference: Array, p: float) -> Array:
     return vector_norm(difference, ord=p, dim=(difference.ndim - 1,), keepdim=False)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "sum": plain(sum_),
     "prod": plain(prod),
     "mean": plain(mean),

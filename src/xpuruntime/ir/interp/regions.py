@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .numbers import Array
-from .rule import Rule, wide
+from .rule import InterpRule, wide
 
 __all__ = ["RULES"]
 
@@ -24,9 +24,9 @@ def roi_align(
     spatial_scale: float,
     aligned: bool,
 ) -> Array:
-    """Each region [x1, y1, x2, y2] in output_size bins; a bin is the mean (or maximum) of samples (He et al., 2017).
+    """Pool each region [x1, y1, x2, y2] to output_size bins; a bin is the mean (or maximum) of samples (He et al., 2017).
 
-    sampling_ratio 0: as many samples as the bin is large, rounded up. The maximum is over the weighted corners of all samples,
+    sampling_ratio 0: the bin's size rounded up. The maximum is over the weighted corners of all samples,
     as ONNX defines it.
     """
     high, wide_ = output_size
@@ -47,14 +47,14 @@ def roi_align(
 
 
 def _samples(start: float, size: float, bins: int, ratio: int) -> tuple[Array, int]:
-    """Places of all samples along one axis, and how many a bin has."""
+    """Return the positions of all samples along one axis, and the number per bin."""
     count = ratio if ratio > 0 else max(math.ceil(size / bins), 0)
     step = size / bins / max(count, 1)
     return start + (np.arange(bins * count) + 0.5) * step, count
 
 
 def _corners(x: Array, rows: Array, columns: Array) -> Array:
-    """[4, C, rows, columns]: the four neighbours of each sample times their weights; all 0 more than one place outside."""
+    """Return [4, C, rows, columns]: the four neighbors of each sample times their weights; 0 for samples more than one pixel outside."""
     (low_r, high_r, share_r, in_r), (low_c, high_c, share_c, in_c) = (
         _neighbours(at, size) for at, size in zip((rows, columns), x.shape[1:], strict=True)
     )
@@ -76,7 +76,7 @@ def _neighbours(at: Array, size: int) -> tuple[Array, Array, Array, Array]:
 
 
 def max_roi_pool(x: Array, rois: Array, *, output_size: Sequence[int], spatial_scale: float) -> Array:
-    """Each region [batch, x1, y1, x2, y2], rounded to whole places, in bins whose maximum is taken; an empty bin gives 0.
+    """Pool each region [batch, x1, y1, x2, y2], rounded to integers, to the maximum of each bin; an empty bin gives 0.
 
     (Girshick, "Fast R-CNN", 2015.)
     """
@@ -105,4 +105,4 @@ def _bins(start: int, size: int, bins: int, limit: int) -> list[tuple[int, int]]
     ]
 
 
-RULES: dict[str, Rule] = {"roi_align": wide(roi_align), "max_roi_pool": wide(max_roi_pool)}
+RULES: dict[str, InterpRule] = {"roi_align": wide(roi_align), "max_roi_pool": wide(max_roi_pool)}

@@ -1,4 +1,4 @@
-"""Sampling at other places: interpolation by size and scale (axis by axis), by a grid (all axes at once)."""
+"""Resampling: resizing axis by axis, and sampling at a grid."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from .numbers import Array
-from .rule import Rule, wide
+from .rule import InterpRule, wide
 
 __all__ = ["RULES"]
 
-# ── where an output place lies in the input ──
+# ── input coordinate of each output index ──
 
 
 def _half_pixel(y: Array, scale: float, size: int, out: int) -> Array:
@@ -20,7 +20,7 @@ def _half_pixel(y: Array, scale: float, size: int, out: int) -> Array:
 
 
 def _symmetric(y: Array, scale: float, size: int, out: int) -> Array:
-    """half_pixel about the centre of the input, though the output's size was rounded."""
+    """Compute half_pixel coordinates around the input's center, corrected for the rounded output size."""
     return size / 2 * (1 - out / (scale * size)) + _half_pixel(y, scale, size, out)
 
 
@@ -29,7 +29,7 @@ def _pytorch(y: Array, scale: float, size: int, out: int) -> Array:
 
 
 def _corners(y: Array, scale: float, size: int, out: int) -> Array:
-    """The ends meet. The output's size counts before it was rounded, as in ONNX."""
+    """Compute align_corners coordinates. The output size before rounding counts, as in ONNX."""
     last = scale * size - 1
     return y * (size - 1) / last if last else np.zeros(y.shape)
 
@@ -45,7 +45,7 @@ _COORDINATES: dict[str, Callable[[Array, float, int, int], Array]] = {
 
 
 def _cropped(y: Array, scale: float, size: int, start: float, end: float) -> Array:
-    """Places within a region of interest, given as shares of the input."""
+    """Compute coordinates within a region of interest, which is given as fractions of the input."""
     last = scale * size - 1
     inside = (
         y * (end - start) * (size - 1) / last if last else np.full(y.shape, (end - start) * (size - 1) / 2)
@@ -60,7 +60,7 @@ _NEAREST: dict[str, Callable[[Array], Array]] = {
     "ceil": np.ceil,
 }
 
-# ── how much each input place counts ──
+# ── interpolation weights ──
 
 
 def _triangle(distance: Array) -> Array:
@@ -68,7 +68,7 @@ def _triangle(distance: Array) -> Array:
 
 
 def _keys(distance: Array, a: float) -> Array:
-    """The cubic convolution kernel (Keys, 1981)."""
+    """Return the cubic convolution kernel (Keys, 1981)."""
     d = np.abs(distance)
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
@@ -83,9 +83,9 @@ def _weights(
     shrink: float,
     exclude_outside: bool,
 ) -> Array:
-    """[out, size]: the share of each input place in each output place; what reaches outside falls on the border, or is left out.
+    """Return [out, size], the weight of each input index for each output index. Weights outside go to the border or are dropped.
 
-    shrink: below 1 the kernel is that much wider (antialiasing).
+    shrink: a scale below 1 widens the kernel by it (antialiasing).
     """
     span = int(np.ceil(reach / shrink))
     steps = np.floor(places)[:, None] + np.arange(-span, span + 2)
@@ -114,7 +114,7 @@ def resize(
     extrapolation_value: float,
     antialias: bool,
 ) -> Array:
-    """ONNX's Resize; every dim is resized by a matrix of weights, or (nearest) by indices."""
+    """Compute ONNX's Resize; every dim is resized by a weight matrix, or (nearest) by indices."""
     y, outside = x, np.zeros(tuple(size), bool)
     crop = coordinates == "tf_crop_and_resize"
     for axis, (old, out) in enumerate(zip(x.shape, size, strict=True)):
@@ -143,7 +143,7 @@ def resize(
 
 
 def _rounded(y: Array, dtype: np.dtype[Any]) -> Array:
-    """Integers between integers: half to even, within the type."""
+    """Round interpolated integers half to even, saturating."""
     limits = np.iinfo(dtype)
     return np.clip(np.rint(y), limits.min, limits.max)
 
@@ -152,7 +152,7 @@ def _rounded(y: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _unnormalized(grid: Array, size: int, align_corners: bool) -> Array:
-    """-1 and 1 are the centres of the border places, or (not aligned) their outer edges."""
+    """Map [-1, 1] to coordinates between the centers of the border pixels, or (not aligned) their outer edges."""
     return (grid + 1) / 2 * (size - 1) if align_corners else ((grid + 1) * size - 1) / 2
 
 
@@ -165,16 +165,16 @@ def _reflected(x: Array, low: float, high: float) -> Array:
 
 
 def _placed(x: Array, size: int, padding_mode: str, align_corners: bool) -> Array:
-    """A place by the padding mode: zeros leave it where it is."""
+    """Map a coordinate by the padding mode; zeros leaves it unchanged."""
     if padding_mode == "reflection":
         x = _reflected(x, 0, size - 1) if align_corners else _reflected(x, -0.5, size - 0.5)
     return x if padding_mode == "zeros" else np.clip(x, 0, size - 1)
 
 
 def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_corners: bool) -> Array:
-    """``x`` [N, C, space] read at grid [N, places, n], whose last dim runs from the last axis of space to the first.
+    """Sample ``x`` [N, C, space] at grid [N, positions, n], whose last dim goes from the last spatial axis to the first.
 
-    Nearest rounds half to even. Cubic (a = -0.75) places each of its taps by the padding mode, as PyTorch does.
+    Nearest rounds half to even. Cubic (a = -0.75) applies the padding mode to each tap, as in PyTorch.
     """
     space, n = x.shape[2:], x.ndim - 2
     at = [_unnormalized(grid[..., n - 1 - i], space[i], align_corners) for i in range(n)]
@@ -197,7 +197,7 @@ def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_co
 
 
 def _read(x: Array, at: Sequence[Array]) -> Array:
-    """``x`` [N, C, space] at whole places [N, ...] per axis: [N, C, ...]; zero outside, and where a place is NaN."""
+    """Read ``x`` [N, C, space] at integer positions [N, ...] per axis. The result is [N, C, ...], zero outside and for NaN positions."""
     index: Array = np.zeros(at[0].shape, np.int64)
     inside: Array = np.ones(at[0].shape, bool)
     for a, size in zip(at, x.shape[2:], strict=True):
@@ -210,7 +210,7 @@ def _read(x: Array, at: Sequence[Array]) -> Array:
 
 
 def affine_grid(theta: Array, *, size: Sequence[int], align_corners: bool) -> Array:
-    """Normalised places of an output [N, C, space], turned by theta [N, n, n + 1]."""
+    """Transform the normalized coordinates of an output [N, C, space] by theta [N, n, n + 1]."""
     space = size[2:]
     ticks = [np.linspace(-1, 1, d) if d > 1 else np.zeros(d) for d in space]
     if not align_corners:
@@ -220,7 +220,7 @@ def affine_grid(theta: Array, *, size: Sequence[int], align_corners: bool) -> Ar
     return np.asarray(np.einsum("nij,...j->n...i", theta, points))
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "resize": wide(resize),
     "grid_sample": wide(grid_sample),
     "affine_grid": wide(affine_grid),

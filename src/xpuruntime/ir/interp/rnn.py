@@ -1,4 +1,4 @@
-"""Recurrent layers by ONNX's equations and gate order; a step at a time, both directions, sequences of different lengths."""
+"""Recurrent layers with ONNX's equations and gate order, step by step, in both directions, with variable lengths."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from .activation import sigmoid
 from .numbers import Array
-from .rule import Rule, wide
+from .rule import InterpRule, wide
 
 __all__ = ["RULES"]
 
 Activation: TypeAlias = Callable[[Array], Array]
 
-# name -> (function of x, alpha, beta; default alpha; default beta). None: the function takes no such number.
+# name -> (function of x, alpha, beta; default alpha; default beta). None: the function has no such parameter.
 _ACTIVATIONS: dict[str, tuple[Callable[..., Array], float | None, float | None]] = {
     "relu": (lambda x: np.maximum(x, 0), None, None),
     "tanh": (np.tanh, None, None),
@@ -34,21 +34,21 @@ _DEFAULT = {"rnn": ("Tanh",), "gru": ("Sigmoid", "Tanh"), "lstm": ("Sigmoid", "T
 
 
 def _activations(names: Sequence[str], alpha: Sequence[float], beta: Sequence[float]) -> list[Activation]:
-    """Functions in order; each takes the next alpha and beta if it uses them."""
+    """Return the functions in order. Each consumes the next alpha and beta if it has these parameters."""
     alphas, betas = iter(alpha), iter(beta)
-    made: list[Activation] = []
+    functions: list[Activation] = []
     for name in names:
         if name.lower() not in _ACTIVATIONS:
             raise ValueError(f"no such activation: {name!r}")
         function, a, b = _ACTIVATIONS[name.lower()]
         numbers = [next(it, d) for it, d in ((alphas, a), (betas, b)) if d is not None]
-        made.append(lambda x, function=function, numbers=numbers: function(x, *numbers))  # type: ignore[misc]
-    return made
+        functions.append(lambda x, function=function, numbers=numbers: function(x, *numbers))  # type: ignore[misc]
+    return functions
 
 
 @dataclass(frozen=True)
 class _Cell:
-    """One direction of one layer: weights [gates*hidden, ...], and what its step needs."""
+    """One direction of one layer: weights [gates*hidden, ...] and parameters of its step."""
 
     w: Array
     r: Array
@@ -60,8 +60,8 @@ class _Cell:
     option: bool  # GRU: linear_before_reset; LSTM: input_forget
 
     def cut(self, x: Array) -> Array:
-        """Within plus and minus clip, which holds for the inputs of gates. ONNX leaves open whether an LSTM's cell state is cut, too, on its way to
-        the output; ONNX Runtime and OpenVINO do not.
+        """Clip the inputs of gates. ONNX does not specify if an LSTM's cell state is also clipped before the output; ONNX Runtime and
+        OpenVINO do not clip it.
         """
         return x if self.clip is None else np.clip(x, -self.clip, self.clip)
 
@@ -99,7 +99,7 @@ def _lstm_step(cell: _Cell, x: Array, h: Array, c: Array) -> tuple[Array, Array]
 def _scan(
     step: Step, cell: _Cell, x: Array, h: Array, c: Array, lengths: Array, reverse: bool
 ) -> list[Array]:
-    """[length, batch, hidden], last h, last c. A sample's steps beyond its length give 0 and leave its state."""
+    """Return [length, batch, hidden], last h, last c. Steps beyond a sample's length give 0 and keep its state."""
     y = np.zeros((x.shape[0], *h.shape))
     for t in range(x.shape[0]):
         alive = t < lengths
@@ -130,7 +130,7 @@ def _layer(
     batch_first: bool,
     option: bool,
 ) -> tuple[Array, Array, Array]:
-    """y, last h, last c of all directions."""
+    """Return y, last h, last c of all directions."""
     if batch_first:
         x = x.swapaxes(0, 1)
         h0, c0 = (None if s is None else s.swapaxes(0, 1) for s in (h0, c0))
@@ -180,7 +180,7 @@ def rnn(
     clip: float | None,
     batch_first: bool,
 ) -> tuple[Array, Array]:
-    """``h = f(x W' + h R' + b)``."""
+    """Compute h = f(x W' + h R' + b)."""
     y, h, _ = _layer(
         "rnn", _rnn_step, x, w, r, b, lengths, h0, None, None,
         direction, activations, alpha, beta, clip, batch_first, False,
@@ -204,7 +204,7 @@ def gru(
     batch_first: bool,
     linear_before_reset: bool,
 ) -> tuple[Array, Array]:
-    """z, r = f(...); new = g(... r ...); h = (1 - z) new + z h. Gates z r h."""
+    """Compute z, r = f(...); new = g(... r ...); h = (1 - z) new + z h. Gates z r h."""
     y, h, _ = _layer(
         "gru", _gru_step, x, w, r, b, lengths, h0, None, None,
         direction, activations, alpha, beta, clip, batch_first, linear_before_reset,
@@ -230,11 +230,11 @@ def lstm(
     batch_first: bool,
     input_forget: bool,
 ) -> tuple[Array, Array, Array]:
-    """i, o, f = f(...); c = f c + i g(...); h = o h(c). Gates i o f c; peepholes i o f; input_forget couples f = 1 - i."""
+    """Compute i, o, f = f(...); c = f c + i g(...); h = o h(c). Gates i o f c; peepholes i o f; input_forget couples f = 1 - i."""
     return _layer(
         "lstm", _lstm_step, x, w, r, b, lengths, h0, c0, peepholes,
         direction, activations, alpha, beta, clip, batch_first, input_forget,
     )  # fmt: skip
 
 
-RULES: dict[str, Rule] = {"rnn": wide(rnn), "gru": wide(gru), "lstm": wide(lstm)}
+RULES: dict[str, InterpRule] = {"rnn": wide(rnn), "gru": wide(gru), "lstm": wide(lstm)}

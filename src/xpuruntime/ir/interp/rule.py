@@ -1,7 +1,7 @@
-"""A rule: the NumPy function of one op, and how its operands are prepared.
+"""Interpreter rules: the NumPy function of one op, and the preparation of its operands.
 
-A function takes the op's operands by position (absent ones as None) and, as keywords, those of the op's attributes that it
-reads; it gives one array or as many as the op has outputs. ``apply`` rounds them to the inferred dtypes.
+A function takes the op's operands by position (absent ones as None) and the attributes that it reads as keywords. It returns one
+array, or one per output. ``apply`` rounds them to the inferred dtypes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .numbers import Array, dtype_of, to, widen
 
 __all__ = [
     "Function",
+    "InterpRule",
     "Operand",
-    "Rule",
     "arithmetic",
     "common",
     "plain",
@@ -37,7 +37,7 @@ Prepare: TypeAlias = "Callable[[Sequence[Operand]], list[Any]]"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class InterpRule:
     """``function`` after ``prepare``; ``reads`` names the attributes it takes."""
 
     function: Function
@@ -55,64 +55,68 @@ def _keywords(function: Function) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
 
 
-def plain(function: Function) -> Rule:
-    """Operands as they are: elements move, or the function does its own rounding."""
-    return Rule(function, list)
+def plain(function: Function) -> InterpRule:
+    """Pass operands unchanged: the op moves elements, or its function does the rounding."""
+    return InterpRule(function, list)
 
 
-def wide(function: Function) -> Rule:
-    """Floats in float64; integers in their own type."""
-    return Rule(function, lambda operands: [widen(o) if isinstance(o, np.ndarray) else o for o in operands])
+def wide(function: Function) -> InterpRule:
+    """Widen floats to float64; integers stay."""
+    return InterpRule(
+        function, lambda operands: [widen(o) if isinstance(o, np.ndarray) else o for o in operands]
+    )
 
 
-def real(function: Function) -> Rule:
-    """A function to the real numbers: integers become float32 (as PyTorch's do), then all floats float64."""
-    return Rule(function, lambda operands: [_real(o) if isinstance(o, np.ndarray) else o for o in operands])
+def real(function: Function) -> InterpRule:
+    """Convert integers to float32 (as PyTorch does), then all floats to float64."""
+    return InterpRule(
+        function, lambda operands: [_real(o) if isinstance(o, np.ndarray) else o for o in operands]
+    )
 
 
 def _real(x: Array) -> Array:
     return widen(to(x, float_of(dtype_of(x))))
 
 
-def arithmetic(function: Function) -> Rule:
-    """Operands in their promoted type, widened. A number beside float16 or bfloat16 is rounded to float32 only: PyTorch's
-    kernels hold it in the type that they compute with.
+def arithmetic(function: Function) -> InterpRule:
+    """Convert operands to their promoted type and widen them. A number next to float16 or bfloat16 is only rounded to float32,
+    because PyTorch's kernels keep it in their compute type.
     """
-    return Rule(function, lambda operands: [widen(o) for o in together(operands, exact_numbers=True)])
+    return InterpRule(function, lambda operands: [widen(o) for o in together(operands, exact_numbers=True)])
 
 
-def quotient(function: Function) -> Rule:
-    """As ``arithmetic``, with integers in float32 first."""
-    return Rule(function, as_quotient)
+def quotient(function: Function) -> InterpRule:
+    """Prepare as ``arithmetic``, with integers converted to float32 first."""
+    return InterpRule(function, as_quotient)
 
 
 def as_quotient(operands: Sequence[Operand]) -> list[Any]:
-    """Operands in the float type that true division of them gives, widened."""
+    """Convert operands to the float type of their true division, and widen them."""
     dtype = float_of(promoted(operands))
     return [widen(o) for o in together(operands, dtype, exact_numbers=True)]
 
 
-def common(function: Function) -> Rule:
-    """Operands in their promoted type (numbers rounded to it), then widened; text as it is."""
-    return Rule(function, lambda operands: [o if o is None else widen(o) for o in together(operands)])
+def common(function: Function) -> InterpRule:
+    """Convert operands, also numbers, to their promoted type, and widen them; strings stay."""
+    return InterpRule(function, lambda operands: [o if o is None else widen(o) for o in together(operands)])
 
 
-def same_type(function: Function) -> Rule:
-    """Operands in their promoted type; text as it is."""
-    return Rule(function, together)
+def same_type(function: Function) -> InterpRule:
+    """Convert operands to their promoted type; strings stay."""
+    return InterpRule(function, together)
 
 
 def promoted(operands: Sequence[Operand]) -> DType:
-    """The type that the op's inference promotes the operands to."""
+    """Return the type that the op's inference promotes the operands to."""
     return promote([TensorSpec(o.shape, dtype_of(o)) if isinstance(o, np.ndarray) else o for o in operands])
 
 
 def together(
     operands: Sequence[Operand], dtype: DType | None = None, *, exact_numbers: bool = False
 ) -> list[Any]:
-    """Operands in one type: ``dtype``, else the promoted one. Text stays; absent operands stay None.
+    """Convert operands to one type: ``dtype``, else the promoted one. Strings and absent operands stay.
 
-    exact_numbers: immediate numbers beside floats narrower than float32 are rounded to float32, not to those.
+    exact_numbers: immediate numbers next to floats narrower than float32 are rounded to float32 instead.
     """
     if any(isinstance(o, np.ndarray) and o.dtype == object for o in operands):
         return list(operands)

@@ -1,4 +1,4 @@
-"""A whole graph: bind symbols to the feeds, load weights, evaluate node by node, hand back what leaves."""
+"""Evaluation of a whole graph: bind symbols to the feeds, load weights, evaluate node by node, return the outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .numbers import Array
 __all__ = ["Weights", "run", "trace"]
 
 Weights: TypeAlias = "Mapping[str, Array] | Callable[[Weight], Array]"
-"""Where weights come from: arrays by name, or a function that loads one."""
+"""The source of weights: arrays by name, or a function that loads one."""
 Watch: TypeAlias = "Callable[[Node, tuple[Array, ...]], None]"
 
 
@@ -30,25 +30,24 @@ def run(
     watch: Watch | None = None,
     exact: bool = False,
 ) -> dict[str, Array]:
-    """Outputs by name, in the graph's order.
+    """Run a graph and return the outputs by name, in the graph's order.
 
     feeds:   an array per input.
-    weights: arrays by name, or a function from a Weight to its array; asked for those that the graph has.
-    states:  contents of states by name; read before and updated after the run. A state that is not there starts from its
-             ``init`` weight, or from zeros.
-    watch:   called with each node and its results as they are made.
-    exact:   keep every float in float64 from node to node, and in the outputs: what the graph means, before any rounding. A model's own casts
-             still round.
+    weights: arrays by name, or a function from a Weight to its array.
+    states:  contents of states by name; read before and updated after the run. A missing state starts from its ``init`` weight,
+             or from zeros.
+    watch:   called with each node and its results.
+    exact:   keep every float in float64 between nodes and in the outputs, without rounding. The model's own casts still round.
 
-    Raises InputError for a feed that does not fit, IrError for a node that cannot be computed (opaque ones, bad indices).
+    Raises InputError for a wrong feed, IrError for a node that cannot be computed (opaque ops, bad indices).
     """
     symbols: dict[str, int] = {}
-    kept = _in_float64 if exact else _as_is
-    values = {name: kept(array) for name, array in _start(graph, feeds, weights, states, symbols)}
+    convert = _in_float64 if exact else _as_is
+    values = {name: convert(array) for name, array in _start(graph, feeds, weights, states, symbols)}
     left = Counter(name for node in graph.nodes for name in dict.fromkeys(node.values))
     left.update(graph.kept)
     for node in graph.nodes:
-        results = tuple(map(kept, evaluate(node, values, symbols)))
+        results = tuple(map(convert, evaluate(node, values, symbols)))
         if watch is not None:
             watch(node, results)
         for value, array in zip(node.outputs, results, strict=True):
@@ -59,7 +58,7 @@ def run(
         for name in dict.fromkeys(node.values):
             left[name] -= 1
             if not left[name]:
-                del values[name]  # its last reader: large models would not fit otherwise
+                del values[name]  # free values after their last use, so that large models fit in memory
     if states is not None:
         states.update({s.name: values[s.next] for s in graph.states if s.next is not None})
     return {o.name: values[o.value] for o in graph.outputs}
@@ -82,7 +81,7 @@ def trace(
     weights: Weights | None = None,
     states: MutableMapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """Every value that a node makes, by name, in order. Arguments and errors as ``run``'s."""
+    """Return the results of all nodes by name, in order. Arguments and errors as of ``run``."""
     seen: dict[str, Array] = {}
 
     def watch(node: Node, results: tuple[Array, ...]) -> None:
@@ -99,17 +98,17 @@ def _start(
     states: Mapping[str, Array] | None,
     symbols: dict[str, int],
 ) -> Iterator[tuple[str, Array]]:
-    """Inputs, then weights, then states: each checked against its spec, symbols bound on the way."""
+    """Check inputs, weights and states against their specs, and bind symbols."""
     names = [v.name for v in graph.inputs]
     for wrong in [n for n in feeds if n not in names] + [n for n in names if n not in feeds]:
         raise InputError(
             f"graph {graph.name!r}",
-            "has no such input" if wrong in feeds else "misses an input",
+            "has no such input" if wrong in feeds else "needs an input that was not passed",
             got=repr(wrong),
             do=f"Its inputs are {', '.join(names) or 'none'}.",
         )
     arrays = [_checked(feeds[s.name], s, f"input {s.name!r}", InputError) for s in graph.input_specs]
-    # Plain symbols first: an expression such as 2*n can be checked, and solved, once the others are known.
+    # Plain symbols first, so that an expression such as 2*n can be checked or solved.
     for plain in (True, False):
         for spec, array in zip(graph.input_specs, arrays, strict=True):
             bind(spec, array.shape, symbols, f"input {spec.name!r}", InputError, only_plain=plain)
@@ -140,27 +139,29 @@ def _load(weight: Weight, weights: Weights | None) -> Array:
     if weights is None or weight.name not in weights:
         raise IrError(
             f"weight {weight.name!r}",
-            "was not handed in",
-            do="Give weights={name: array} or a function that loads one.",
+            "was not passed",
+            do="Pass weights={name: array} or a function that loads one.",
         )
     return weights[weight.name]
 
 
 def _known(d: DimLike, who: str) -> int:
     if isinstance(d, Dim):
-        raise IrError(who, "has a dim that no input tells", got=str(d), do="Hand its content in by states=.")
+        raise IrError(
+            who, "has a dim that no input determines", got=str(d), do="Pass its content in states=."
+        )
     return d
 
 
 def _checked(value: Any, spec: TensorSpec, who: str, error: type[InputError | IrError]) -> Array:
-    """The array, if its dtype and rank are the spec's."""
+    """Return the array after checking its dtype and rank."""
     array = np.asarray(value)
     try:
         dtype = DType.of(array.dtype)
     except ValueError as cause:
-        raise error(who, "is not a tensor", got=array.dtype, do=f"Give {spec}.") from cause
+        raise error(who, "is not a tensor", got=array.dtype, do=f"Pass {spec}.") from cause
     if dtype is not spec.dtype or array.ndim != spec.rank:
-        raise error(who, "has another type", got=f"{dtype.value}{list(array.shape)}", do=f"Give {spec}.")
+        raise error(who, "has another type", got=f"{dtype.value}{list(array.shape)}", do=f"Pass {spec}.")
     return array.astype(object) if dtype is DType.STRING else array
 
 
@@ -173,7 +174,7 @@ def bind(
     *,
     only_plain: bool = False,
 ) -> None:
-    """Learn symbols from a real shape, and check what is known against it. Raises ``error`` where they disagree."""
+    """Bind symbols to an array's shape and check known ones. Raises ``error`` for a mismatch."""
     for d, size in zip(spec.shape, shape, strict=True):
         if isinstance(d, Dim):
             unknown = d.symbols - symbols.keys()
@@ -182,13 +183,13 @@ def bind(
                 if d == _as_dim(symbol):
                     symbols[symbol] = size
                 elif not only_plain and not _solve(d, symbol, size, symbols):
-                    raise error(who, "has another shape", got=list(shape), do=f"Give {spec}.")
+                    raise error(who, "has another shape", got=list(shape), do=f"Pass {spec}.")
         if only_plain:
             continue
         have = d.substitute(symbols) if isinstance(d, Dim) else d
         if isinstance(have, int) and have != size:
             known = f" ({d} = {have})" if isinstance(d, Dim) else ""
-            raise error(who, "has another shape", got=list(shape), do=f"Give {spec}{known}.")
+            raise error(who, "has another shape", got=list(shape), do=f"Pass {spec}{known}.")
 
 
 def _as_dim(symbol: str) -> Dim:
@@ -196,7 +197,7 @@ def _as_dim(symbol: str) -> Dim:
 
 
 def _solve(d: Dim, symbol: str, size: int, symbols: dict[str, int]) -> bool:
-    """One unknown that enters linearly: a*s + b = size. False where no whole number fits; another form is left unsolved."""
+    """Solve a*s + b = size for the only unknown symbol. Return False if there is no integer solution; other forms stay unsolved."""
     at_zero, at_one = (d.substitute({**symbols, symbol: v}) for v in (0, 1))
     if isinstance(at_zero, int) and isinstance(at_one, int) and at_one != at_zero:
         value, rest = divmod(size - at_zero, at_one - at_zero)

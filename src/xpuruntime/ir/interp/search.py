@@ -1,17 +1,17 @@
-"""Ordering and searching by value. NaN counts as the largest value; of equal values the first one wins."""
+"""Sorting and searching. NaN counts as the largest value; of equal values the first one wins."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from .numbers import Array, widen
-from .rule import Rule, plain
+from .rule import InterpRule, plain
 
 __all__ = ["RULES"]
 
 
 def _order(x: Array, dim: int, descending: bool) -> Array:
-    """Places in sorted order along dim; equal values keep theirs."""
+    """Return the indices of a stable sort along dim."""
     keys = widen(x)
     if not descending:
         return np.asarray(np.argsort(keys, axis=dim, kind="stable"))
@@ -20,14 +20,14 @@ def _order(x: Array, dim: int, descending: bool) -> Array:
 
 
 def sort(x: Array, *, dim: int, descending: bool) -> tuple[Array, Array]:
-    """Sorted values and their places; always stable."""
+    """Return sorted values and their indices; the sort is always stable."""
     rows = np.atleast_1d(x)
     order = _order(rows, dim, descending)
     return np.take_along_axis(rows, order, dim).reshape(x.shape), order.reshape(x.shape)
 
 
 def topk(x: Array, *, k: int, dim: int, largest: bool) -> tuple[Array, Array]:
-    """The k largest (or smallest) values in order, and their places."""
+    """Return the k largest (or smallest) values in order, and their indices."""
     rows = np.atleast_1d(x)
     order = np.take(_order(rows, dim, largest), range(k), axis=dim)
     values = np.take_along_axis(rows, order, dim)
@@ -35,25 +35,25 @@ def topk(x: Array, *, k: int, dim: int, largest: bool) -> tuple[Array, Array]:
 
 
 def nonzero(x: Array) -> Array:
-    """[count, rank]: the places of what is not zero, in row-major order."""
+    """Return [count, rank], the coordinates of nonzero elements in row-major order."""
     return np.argwhere(widen(x) != 0)
 
 
 def masked_select(x: Array, mask: Array) -> Array:
-    """The elements where the mask holds, in row-major order."""
+    """Return the elements where the mask is true, in row-major order."""
     shape = np.broadcast_shapes(x.shape, mask.shape)
     return np.asarray(np.broadcast_to(x, shape)[np.broadcast_to(mask, shape)])
 
 
 def compress(x: Array, condition: Array, *, dim: int | None) -> Array:
-    """The places along dim (or of the flattened operand) where the condition, which may be shorter, holds."""
+    """Return the slices along dim (or elements of the flattened operand) where the condition, which may be shorter, is true."""
     return np.compress(condition, x, axis=dim)
 
 
 def unique(x: Array, *, dim: int | None, sorted: bool) -> tuple[Array, Array, Array, Array]:  # noqa: A002
-    """Distinct values (or parts along dim), their first places, which one each element is, and how often each is there.
+    """Return distinct values (or slices along dim), their first indices, the inverse indices, and the counts.
 
-    Sorted upwards, else in order of first appearance.
+    The values are in ascending order, or in order of first occurrence.
     """
     keys = x if x.dtype == object else widen(x)
     if x.dtype == object and dim is None:
@@ -80,31 +80,31 @@ def non_max_suppression(
     *,
     center_point_box: bool,
 ) -> Array:
-    """[count, 3]: batch, class and box of the boxes kept, greedily by score within each class of each batch.
+    """Return [count, 3]: batch, class and box of the selected boxes, greedily by score within each class of each batch.
 
-    A box is dropped when its intersection over union with a kept one is above the threshold.
+    A box is dropped if its intersection over union with a selected one is above the threshold.
     """
     most = 0 if max_output is None else int(max_output.reshape(-1)[0])
     overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(-1)[0])
     corners = _corners(boxes.astype(np.float64), center_point_box)
-    found = []
+    selected = []
     for batch, kind in np.ndindex(*scores.shape[:2]):
         score = scores[batch, kind].astype(np.float64)
         order = np.argsort(-score, kind="stable")
         if score_threshold is not None:
             order = order[score[order] > float(score_threshold.reshape(-1)[0])]
-        kept: list[int] = []
+        boxes_kept: list[int] = []
         for box in order.tolist():
-            if len(kept) >= most:
+            if len(boxes_kept) >= most:
                 break
-            if all(_iou(corners[batch, box], corners[batch, other]) <= overlap for other in kept):
-                kept.append(box)
-        found += [(batch, kind, box) for box in kept]
-    return np.array(found, np.int64).reshape(-1, 3)
+            if all(_iou(corners[batch, box], corners[batch, other]) <= overlap for other in boxes_kept):
+                boxes_kept.append(box)
+        selected += [(batch, kind, box) for box in boxes_kept]
+    return np.array(selected, np.int64).reshape(-1, 3)
 
 
 def _corners(boxes: Array, center: bool) -> Array:
-    """[y1, x1, y2, x2] with y1 <= y2, from any two opposite corners or from [x, y, width, height]."""
+    """Return [y1, x1, y2, x2] with y1 <= y2, from any two opposite corners or from [x, y, width, height]."""
     if center:
         x, y, width, height = np.moveaxis(boxes, -1, 0)
         return np.stack([y - height / 2, x - width / 2, y + height / 2, x + width / 2], -1)
@@ -119,7 +119,7 @@ def _iou(a: Array, b: Array) -> float:
     return inter / union if union > 0 else 0.0
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "sort": plain(sort),
     "topk": plain(topk),
     "nonzero": plain(nonzero),

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from .numbers import Array
-from .rule import Rule, wide
+from .rule import InterpRule, wide
 
 __all__ = ["RULES"]
 
 
 def _factor(x: Array, sizes: Sequence[int], normalization: str) -> float:
-    """What a transform over so many elements is multiplied by."""
+    """Return the scale factor of a transform of that many elements."""
     n = math.prod(sizes)
     return {"none": 1.0, "by_root": 1 / math.sqrt(n) if n else 1.0, "by_n": 1 / n if n else 1.0}[
         normalization
@@ -22,26 +22,26 @@ def _factor(x: Array, sizes: Sequence[int], normalization: str) -> float:
 
 
 def _transform(x: Array, dims: Sequence[int], forward: bool) -> Array:
-    """Unscaled, in either direction."""
+    """Transform without scaling, in either direction."""
     if not dims:
         return x
     return np.fft.fftn(x, axes=tuple(dims)) if forward else np.fft.ifftn(x, axes=tuple(dims), norm="forward")
 
 
 def fft_c2c(x: Array, *, dims: Sequence[int], normalization: str, forward: bool) -> Array:
-    """Complex to complex."""
+    """Transform complex to complex."""
     return _transform(x, dims, forward) * _factor(x, [x.shape[d] for d in dims], normalization)
 
 
 def fft_r2c(x: Array, *, dims: Sequence[int], normalization: str, onesided: bool) -> Array:
-    """Real to complex; onesided keeps the first half of the last of dims, which holds all there is to know."""
+    """Transform real to complex; onesided keeps the first half of the last of dims, which determines the rest."""
     full = _transform(x.astype(np.complex128), dims, True)
     full = full * _factor(x, [x.shape[d] for d in dims], normalization)
     return np.take(full, range(x.shape[dims[-1]] // 2 + 1), axis=dims[-1]) if onesided else full
 
 
 def fft_c2r(x: Array, *, dims: Sequence[int], normalization: str, last_size: int) -> Array:
-    """The half that fft_r2c keeps back to ``last_size`` reals."""
+    """Return the half that fft_r2c keeps back to ``last_size`` reals."""
     *others, last = dims
     y = np.fft.irfft(_transform(x, others, False), n=last_size, axis=last, norm="forward")
     return np.asarray(y * _factor(y, [y.shape[d] for d in dims], normalization))
@@ -56,7 +56,7 @@ def _pairs(x: Array) -> Array:
 
 
 def dft(x: Array, *, dim: int, length: int | None, inverse: bool, onesided: bool) -> Array:
-    """Along dim, cut or filled with zeros to ``length``; the inverse divides by it. Onesided: half out, or half in and reals out."""
+    """Transform along dim, cropped or zero-padded to ``length``; the inverse divides by it. Onesided: half out, or half in and reals out."""
     signal = _complex(x)
     if inverse and onesided:
         n = 2 * (x.shape[dim] - 1) if length is None else length
@@ -67,7 +67,7 @@ def dft(x: Array, *, dim: int, length: int | None, inverse: bool, onesided: bool
 
 
 def stft(x: Array, window: Array | None, *, frame_length: int, frame_step: int, onesided: bool) -> Array:
-    """[batch, frames, frequencies, 2]: the transform of each frame times the window."""
+    """Return [batch, frames, frequencies, 2], the transform of each frame times the window."""
     every = np.lib.stride_tricks.sliding_window_view(_complex(x), frame_length, axis=1)[:, ::frame_step]
     shaped = np.ones(frame_length)
     if window is not None:  # a shorter window stands in the middle of its frame
@@ -78,7 +78,7 @@ def stft(x: Array, window: Array | None, *, frame_length: int, frame_step: int, 
     return _pairs(y[..., : frame_length // 2 + 1] if onesided else y)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, InterpRule] = {
     "fft_r2c": wide(fft_r2c),
     "fft_c2r": wide(fft_c2r),
     "fft_c2c": wide(fft_c2c),

@@ -29,7 +29,7 @@ from . import (
     search,
     signal,
 )
-from .rule import Rule
+from .rule import InterpRule
 
 __all__ = ["RULES"]
 
@@ -58,4 +58,4 @@ _FILES = (
     backward,
 )
 
-RULES: Mapping[str, Rule] = joined("the rule of", (file.RULES for file in _FILES))
+RULES: Mapping[str, InterpRule] = joined("the rule of", (file.RULES for file in _FILES))

@@ -14,7 +14,7 @@ __all__ = ["Windows", "last", "pad", "taps"]
 
 
 def last(where: Iterable[Any]) -> Any:
-    """The index that applies to the last dims."""
+    """Return the index that applies to the last dims."""
     return (..., *where)
 
 
@@ -48,19 +48,19 @@ class Windows:
         )
 
     def padded(self, x: Array, fill: Any) -> Array:
-        """``x`` with its padding (negative padding crops) and what windows reach beyond it, all of it ``fill``."""
+        """Pad x with ``fill`` (negative padding crops), also beyond the padding as far as windows reach."""
         return pad(x, self.begins, [e + b for e, b in zip(self.ends, self.beyond, strict=True)], fill)
 
     def taps(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-        """Each place in the kernel, and the slices of the padded operand that it meets in all windows."""
+        """Return each place in the kernel, and the slices of the padded operand that it meets in all windows."""
         return taps(self.kernel, self.size, self.stride, self.dilation)
 
     def view(self, x: Array, fill: Any) -> Array:
-        """Every window of x: [..., places, kernel]."""
+        """Return every window of x: [..., places, kernel]."""
         return self.over(self.padded(x, fill))
 
     def over(self, full: Array) -> Array:
-        """Every window of what is padded already."""
+        """Return every window of what is padded already."""
         span = tuple((k - 1) * w + 1 for k, w in zip(self.kernel, self.dilation, strict=True))
         axes = tuple(range(full.ndim - self.n, full.ndim))
         every = np.lib.stride_tricks.sliding_window_view(full, span, axes)
@@ -72,7 +72,7 @@ class Windows:
         return np.asarray(every[last([*places, *inside])])
 
     def crop(self, padded: Array) -> Array:
-        """The inverse of ``padded``: the part that is the operand."""
+        """Return the inverse of ``padded``: the part that is the operand."""
         begins = [-b for b in self.begins]
         ends = [-(e + b) for e, b in zip(self.ends, self.beyond, strict=True)]
         return pad(padded, begins, ends, 0)
@@ -81,7 +81,7 @@ class Windows:
 def taps(
     kernel: Sequence[int], size: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-    """Each place in a kernel with the strided slices that it meets."""
+    """Return each place in a kernel with the strided slices that it meets."""
     for tap in np.ndindex(*kernel):
         yield (
             tap,
@@ -93,7 +93,7 @@ def taps(
 
 
 def pad(x: Array, begins: Sequence[int], ends: Sequence[int], fill: Any) -> Array:
-    """The last dims of x enlarged by ``fill``, or cropped where a number is negative."""
+    """Return the last dims of x enlarged by ``fill``, or cropped where a number is negative."""
     n = len(begins)
     space = x.shape[x.ndim - n :]
     shape = [d + b + e for d, b, e in zip(space, begins, ends, strict=True)]

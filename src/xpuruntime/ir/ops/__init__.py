@@ -1,15 +1,15 @@
-"""The op table as data: one file per family, one row per op. ``OPS`` maps an op's name to its row.
+"""The op table: one file per family, one entry per op. ``OPS`` maps an op's name to its entry.
 
-Names are ATen's base names without overloads (``add``, ``convolution``, ``view``) wherever ATen has an op of that meaning:
-whether an operand is a tensor or a number shows in the node. Ranks are merged (``avg_pool`` for 1d to 3d). What ATen lacks
-has a plain name (``rms_norm``, ``silu_mul``, ``quantize_linear``). ``opaque`` is any op that the table does not have.
+Names are ATen's base names without overloads (``add``, ``convolution``, ``view``) if ATen has such an op: the node shows if an
+operand is a tensor or a number. Ranks are merged (``avg_pool`` for 1d to 3d). Other ops have plain names (``rms_norm``,
+``silu_mul``, ``quantize_linear``). ``opaque`` stands for any op that the table does not have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 from ..tables import joined
 from . import (
     activation,
@@ -35,7 +35,7 @@ from . import (
 __all__ = ["OPAQUE", "OPS", "aten_index", "onnx_index"]
 
 
-def _opaque(c: Call) -> list[object]:
+def _opaque(c: OpCall) -> list[object]:
     raise Mismatch("an opaque op's outputs are declared, not inferred")
 
 
@@ -43,7 +43,7 @@ OPAQUE = op(
     "opaque(operands?*; domain: str, op_type: str, reason: str, attributes: map) -> outputs*",
     "other",
     _opaque,  # type: ignore[arg-type]
-    meaning="an op of another vocabulary (ONNX domain and op_type, or domain aten); only engines that know it take it",
+    meaning="an op that is not in this table (ONNX domain and op_type, or domain aten); only engines that know it can run it",
 )
 
 _FILES = (
@@ -67,13 +67,13 @@ _FILES = (
     backward,
 )
 
-OPS: Mapping[str, Op] = joined(
+OPS: Mapping[str, OpEntry] = joined(
     "op", ({row.name: row} for row in (OPAQUE, *(row for file in _FILES for row in file.ROWS)))
 )
 
 
 def aten_index() -> dict[str, str]:
-    """ATen name (``add.Tensor``, ``mm``) -> op name; the first row that lists it counts."""
+    """Return op names by ATen name (``add.Tensor``, ``mm``); the first entry that lists a name counts."""
     index: dict[str, str] = {}
     for row in OPS.values():
         for name in row.aten:
@@ -82,7 +82,7 @@ def aten_index() -> dict[str, str]:
 
 
 def onnx_index() -> dict[str, tuple[str, ...]]:
-    """ONNX op name of the default domain -> op names that it may become."""
+    """Return the op names that each ONNX op of the default domain may be lowered to."""
     index: dict[str, tuple[str, ...]] = {}
     for row in OPS.values():
         for name in row.onnx:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from ...types import Dim, DimLike, TensorSpec
-from ..schema import Call, Mismatch
+from ..schema import Mismatch, OpCall
 
 __all__ = [
     "Shape",
@@ -26,12 +26,12 @@ Shape: TypeAlias = tuple[DimLike, ...]
 
 
 def text(shape: Sequence[DimLike]) -> str:
-    """``[n, 3]``, for messages."""
+    """Return a shape as text for messages: ``[n, 3]``."""
     return f"[{', '.join(map(str, shape))}]"
 
 
 def same(a: DimLike, b: DimLike, what: str) -> DimLike:
-    """The one dim that both must be. Two integers must be equal; a symbol meets an integer at run time, the integer is kept."""
+    """Unify two dims. Two integers must be equal; of a symbol and an integer, the integer is returned and checked at run time."""
     if a == b:
         return a
     if isinstance(a, int) and isinstance(b, int):
@@ -40,8 +40,8 @@ def same(a: DimLike, b: DimLike, what: str) -> DimLike:
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """The shape that all broadcast to. A symbol against an integer above 1 gives the integer; two different symbols
-    cannot be decided (one of them may be 1), which is an error.
+    """Return the shape that all broadcast to. A symbol with an integer above 1 gives the integer. Two different symbols are an error,
+    because either may be 1.
     """
     if len(shapes) == 1:
         return shapes[0]
@@ -62,15 +62,15 @@ def _broadcast_dim(a: DimLike, b: DimLike, shapes: Sequence[Shape]) -> DimLike:
         raise Mismatch("shapes do not broadcast", " and ".join(map(text, shapes)))
     if isinstance(a, Dim) and isinstance(b, Dim):
         raise Mismatch(
-            "cannot tell how two symbols broadcast",
+            "cannot decide how two symbols broadcast",
             f"{a} and {b} in {' and '.join(map(text, shapes))}",
-            "Name them alike if they are equal, or expand one operand first.",
+            "Use one symbol if they are equal, or expand one operand first.",
         )
     return a if isinstance(a, int) else b
 
 
 def product(dims: Iterable[DimLike]) -> DimLike:
-    """Their product."""
+    """Return the product of dims."""
     total: DimLike = 1
     for d in dims:
         total = total * d
@@ -78,36 +78,36 @@ def product(dims: Iterable[DimLike]) -> DimLike:
 
 
 def numel(spec: TensorSpec) -> DimLike:
-    """How many elements."""
+    """Return the number of elements."""
     return product(spec.shape)
 
 
 def ceil_div(a: DimLike, b: DimLike) -> DimLike:
-    """``a / b`` rounded up; b positive."""
+    """Return a / b rounded up, for positive b."""
     return (a + b - 1) // b
 
 
 def like(spec: TensorSpec, shape: Sequence[DimLike] | None = None) -> TensorSpec:
-    """A nameless spec of the same dtype, with another shape if given."""
+    """Return a nameless spec of the same dtype, with another shape if given."""
     return TensorSpec(spec.shape if shape is None else tuple(shape), spec.dtype)
 
 
 def axes_without(spec: TensorSpec, axes: Sequence[int], keepdim: bool) -> Shape:
-    """The shape after reducing axes."""
+    """Return the shape after reducing axes."""
     if keepdim:
         return tuple(1 if i in axes else d for i, d in enumerate(spec.shape))
     return tuple(d for i, d in enumerate(spec.shape) if i not in axes)
 
 
 def permuted(spec: TensorSpec, order: Sequence[int]) -> Shape:
-    """The shape with axes in another order."""
+    """Return the shape with axes in another order."""
     if sorted(order) != list(range(spec.rank)):
         raise Mismatch("dims must be a permutation of the axes", f"{list(order)} for rank {spec.rank}")
     return tuple(spec.shape[i] for i in order)
 
 
 def pads(padding: Sequence[int], n: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """``padding`` (n numbers, or n at the begins and n at the ends) as begins and ends."""
+    """Return begins and ends of ``padding`` (n numbers for both sides, or n begins and n ends)."""
     if len(padding) == n:
         return tuple(padding), tuple(padding)
     if len(padding) == 2 * n:
@@ -115,8 +115,8 @@ def pads(padding: Sequence[int], n: int) -> tuple[tuple[int, ...], tuple[int, ..
     raise Mismatch(f"padding takes {n} or {2 * n} numbers", list(padding))
 
 
-def spatial(call: Call, names: Sequence[str], n: int) -> None:
-    """Every attribute in names has n positive numbers."""
+def spatial(call: OpCall, names: Sequence[str], n: int) -> None:
+    """Check that every attribute in names has n positive numbers."""
     for name in names:
         values = call[name]
         if len(values) != n or min(values, default=1) < 1:
@@ -126,7 +126,7 @@ def spatial(call: Call, names: Sequence[str], n: int) -> None:
 def window(
     size: DimLike, kernel: int, stride: int, before: int, after: int, dilation: int, ceil_mode: bool = False
 ) -> DimLike:
-    """How many places a window has. With ceil_mode, a window may start inside the input or the left padding only."""
+    """Return the number of windows along a dim. With ceil_mode, a window must start inside the input or the left padding."""
     span = dilation * (kernel - 1) + 1
     room = size + (before + after - span)
     if isinstance(room, int) and room < 0 and not (ceil_mode and room + stride > 0):

@@ -16,14 +16,14 @@ _CATEGORY_DEFAULT = {bool: DType.BOOL, int: DType.INT64, float: DType.FLOAT32}
 
 
 def category(dtype: DType) -> int:
-    """0 bool, 1 integer, 2 float, 3 complex. Raises Mismatch for strings."""
+    """Return 0 for bool, 1 for integers, 2 for floats, 3 for complex. Raises Mismatch for strings."""
     if dtype is DType.STRING:
-        raise Mismatch("text has no arithmetic", dtype.value)
+        raise Mismatch("strings have no arithmetic", dtype.value)
     return 0 if dtype is DType.BOOL else 1 if dtype.is_integer else 2 if dtype.is_float else 3
 
 
 def promote_types(a: DType, b: DType) -> DType:
-    """The smallest type that both fit in, by PyTorch's table. Raises Mismatch where PyTorch has none."""
+    """Return the common type of two types by PyTorch's table. Raises Mismatch if PyTorch has none."""
     if a is b:
         return a
     low, high = sorted((a, b), key=category)
@@ -55,7 +55,7 @@ def _promote_integers(a: DType, b: DType) -> DType:
 
 
 def promote(operands: Iterable[Operand]) -> DType:
-    """The type that a pointwise op computes in. Absent operands do not count. Raises Mismatch when nothing is left."""
+    """Return the type that a pointwise op computes in, ignoring absent operands. Raises Mismatch without any operand."""
     tensor = zero_dim = number = None
     for operand in operands:
         if operand is None:
@@ -75,7 +75,7 @@ def promote(operands: Iterable[Operand]) -> DType:
 
 
 def _combine(high: DType | None, low: DType | None) -> DType | None:
-    """The stronger operand's type, unless the weaker one is of a higher category."""
+    """Return the stronger operand's type, unless the weaker one is of a higher category."""
     if high is None or low is None:
         return low if high is None else high
     if category(low) > category(high):
@@ -86,5 +86,5 @@ def _combine(high: DType | None, low: DType | None) -> DType | None:
 
 
 def float_of(dtype: DType) -> DType:
-    """The type of a function whose result is a real number: floats and complex stay, integers become float32."""
+    """Return the result type of a floating-point function: floats and complex stay, integers become float32."""
     return DType.FLOAT32 if category(dtype) < 2 else dtype

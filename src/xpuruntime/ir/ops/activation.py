@@ -1,41 +1,41 @@
-"""The non-linear functions of neural networks, and softmax."""
+"""Activation functions, and softmax."""
 
 from __future__ import annotations
 
 from ...types import TensorSpec
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import broadcast, like
 from .elementwise import unary_float, unary_same
 
 __all__ = ["ROWS"]
 
 
-def _softmax(c: Call) -> TensorSpec:
+def _softmax(c: OpCall) -> TensorSpec:
     x = c.tensor()
     if c["dtype"] is not None:
         return TensorSpec(x.shape, c["dtype"])
     return unary_float(c)
 
 
-def _prelu(c: Call) -> TensorSpec:
+def _prelu(c: OpCall) -> TensorSpec:
     x, slope = c.tensor(0), c.tensor(1)
     if broadcast(x.shape, slope.shape) != x.shape:
         raise Mismatch("the slope must broadcast to x", f"{slope} to {x}")
     return like(x)
 
 
-def _gated(c: Call) -> TensorSpec:
+def _gated(c: OpCall) -> TensorSpec:
     gate, up = c.tensor(0), c.tensor(1)
     if gate.dtype is not up.dtype:
         raise Mismatch("both must have one dtype", f"{gate.dtype.value} and {up.dtype.value}")
     return like(gate, broadcast(gate.shape, up.shape))
 
 
-def _act(signature: str, aten: str = "", onnx: str = "", meaning: str = "") -> Op:
+def _act(signature: str, aten: str = "", onnx: str = "", meaning: str = "") -> OpEntry:
     return op(signature, "activation", unary_float, aten=aten, onnx=onnx, pointwise=True, meaning=meaning)
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op("relu(x) -> y", "activation", unary_same, aten="relu", onnx="Relu", pointwise=True),
     _act("sigmoid(x) -> y", "sigmoid", "Sigmoid"),
     _act("tanh(x) -> y", "tanh", "Tanh"),
@@ -59,7 +59,7 @@ ROWS: tuple[Op, ...] = (
         "softplus(x; beta: float = 1.0, threshold: float? = none) -> y",
         "softplus",
         "Softplus",
-        "log(1 + exp(beta * x)) / beta; above threshold (on beta * x) x itself",
+        "log(1 + exp(beta * x)) / beta; x where beta * x is above the threshold",
     ),
     _act("softsign(x) -> y", "", "Softsign"),
     op("prelu(x, slope) -> y", "activation", _prelu, aten="_prelu_kernel", onnx="PRelu", pointwise=True),

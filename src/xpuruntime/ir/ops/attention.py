@@ -1,9 +1,9 @@
-"""Attention and rotary embeddings as single ops, for frontends that see them whole and passes that recognise them."""
+"""Attention and rotary embeddings as single ops, for frontends and for passes that recognize them."""
 
 from __future__ import annotations
 
 from ...types import TensorSpec
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import broadcast, like, same, text
 from .matmul import one_dtype
 
@@ -11,7 +11,7 @@ __all__ = ["ROWS", "attention_spec"]
 
 
 def attention_spec(q: TensorSpec, k: TensorSpec, v: TensorSpec, mask: TensorSpec | None) -> TensorSpec:
-    """What attention over these gives. Raises Mismatch where they do not fit each other."""
+    """Return the spec of attention over these operands. Raises Mismatch if they do not match."""
     if not q.rank == k.rank == v.rank == 4:
         raise Mismatch("q, k and v must be [batch, heads, length, size]", f"{q}, {k}, {v}")
     same(k.shape[0], q.shape[0], "the batch of q and k")
@@ -30,11 +30,11 @@ def attention_spec(q: TensorSpec, k: TensorSpec, v: TensorSpec, mask: TensorSpec
     return TensorSpec((q.shape[0], heads, q.shape[2], v.shape[3]), one_dtype(q, k, v))
 
 
-def _attention(c: Call) -> TensorSpec:
+def _attention(c: OpCall) -> TensorSpec:
     return attention_spec(c.tensor(0), c.tensor(1), c.tensor(2), c.optional(3))
 
 
-def _rope(c: Call) -> TensorSpec:
+def _rope(c: OpCall) -> TensorSpec:
     x, cos, sin = c.tensor(0), c.tensor(1), c.tensor(2)
     if x.rank < 3 or cos.shape != sin.shape:
         raise Mismatch("x must be [..., heads, length, size], cos and sin alike", f"{x}, {cos}, {sin}")
@@ -42,7 +42,7 @@ def _rope(c: Call) -> TensorSpec:
     return like(x)
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         "attention(q, k, v, mask?; causal: bool = false, causal_offset: dim = 0, scale: float? = none,"
         " softcap: float = 0.0) -> y",

@@ -1,43 +1,43 @@
-"""Gradients that core ATen keeps whole. A gradient has the shape and dtype of what it belongs to."""
+"""Gradient ops of core ATen. A gradient has the shape and dtype of its tensor."""
 
 from __future__ import annotations
 
 from ...types import TensorSpec
-from ..schema import Call, Op, op
+from ..schema import OpCall, OpEntry, op
 from ._shapes import like
 from .pool import WINDOW
 
 __all__ = ["ROWS"]
 
 
-def _of_second(c: Call) -> TensorSpec:
+def _of_second(c: OpCall) -> TensorSpec:
     return like(c.tensor(1))
 
 
-def _convolution(c: Call) -> list[TensorSpec]:
+def _convolution(c: OpCall) -> list[TensorSpec]:
     grad, x, weight = c.tensor(0), c.tensor(1), c.tensor(2)
     channels = weight.shape[1] * c["groups"] if c["transposed"] else weight.shape[0]
     return [like(x), like(weight), like(grad, (channels,))]
 
 
-def _layer_norm(c: Call) -> list[TensorSpec]:
+def _layer_norm(c: OpCall) -> list[TensorSpec]:
     x = c.tensor(1)
     scale = like(x, c["normalized_shape"])
     return [like(x), scale, scale]
 
 
-def _group_norm(c: Call) -> list[TensorSpec]:
+def _group_norm(c: OpCall) -> list[TensorSpec]:
     x = c.tensor(1)
     channels = like(x, (x.shape[1],))
     return [like(x), channels, channels]
 
 
-def _embedding(c: Call) -> TensorSpec:
+def _embedding(c: OpCall) -> TensorSpec:
     grad = c.tensor(0)
     return like(grad, (c["num_weights"], grad.shape[-1]))
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         "convolution_backward(grad, x, weight; stride: ints, padding: ints, dilation: ints, groups: int = 1,"
         " transposed: bool = false, output_padding: ints = []) -> grad_x, grad_weight, grad_bias",

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from ...types import DimLike, TensorSpec
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import broadcast, like, pads, product, same, spatial, text, window
 from .matmul import ACTIVATIONS, one_dtype
 
@@ -17,8 +17,8 @@ CONV_ATTRS = "stride: ints, padding: ints, dilation: ints, groups: int = 1"
 _TRANSPOSED = "transposed: bool = false, output_padding: ints = []"
 
 
-def conv_shape(c: Call, x: TensorSpec, weight: TensorSpec, transposed: bool = False) -> tuple[DimLike, ...]:
-    """The output shape; checks every size against every other."""
+def conv_shape(c: OpCall, x: TensorSpec, weight: TensorSpec, transposed: bool = False) -> tuple[DimLike, ...]:
+    """Return the output shape; checks every size against every other."""
     n = x.rank - 2
     if n < 1 or weight.rank != x.rank:
         raise Mismatch("x must be [N, C, spatial...] and the weight of the same rank", f"{x} and {weight}")
@@ -63,21 +63,21 @@ def _bias(bias: TensorSpec | None, channels: DimLike) -> None:
         same(bias.shape[0], channels, "the bias's dim and the output channels")
 
 
-def _convolution(c: Call) -> TensorSpec:
+def _convolution(c: OpCall) -> TensorSpec:
     x, weight, bias = c.tensor(0), c.tensor(1), c.optional(2)
     shape = conv_shape(c, x, weight, c["transposed"])
     _bias(bias, shape[1])
     return TensorSpec(shape, one_dtype(x, weight, bias))
 
 
-def _fused(c: Call) -> TensorSpec:
+def _fused(c: OpCall) -> TensorSpec:
     y, residual = _convolution(c), c.optional(3)
     if residual is not None and broadcast(residual.shape, y.shape) != y.shape:
         raise Mismatch("the residual must broadcast to the result", f"{residual} to {text(y.shape)}")
     return y
 
 
-def _deform(c: Call) -> TensorSpec:
+def _deform(c: OpCall) -> TensorSpec:
     x, weight, offset, bias, mask = c.tensor(0), c.tensor(1), c.tensor(2), c.optional(3), c.optional(4)
     shape = conv_shape(c, x, weight)
     taps = product(weight.shape[2:]) * c["offset_groups"]
@@ -90,7 +90,7 @@ def _deform(c: Call) -> TensorSpec:
     return TensorSpec(shape, one_dtype(x, weight, offset, bias, mask))
 
 
-def _im2col(c: Call) -> TensorSpec:
+def _im2col(c: OpCall) -> TensorSpec:
     x = c.tensor()
     n = len(c["kernel_size"])
     spatial(c, ("kernel_size", "stride", "dilation"), n)
@@ -102,7 +102,7 @@ def _im2col(c: Call) -> TensorSpec:
     return like(x, (x.shape[0], x.shape[1] * product(c["kernel_size"]), count))
 
 
-def _col2im(c: Call) -> TensorSpec:
+def _col2im(c: OpCall) -> TensorSpec:
     x = c.tensor()
     n = len(c["kernel_size"])
     spatial(c, ("kernel_size", "stride", "dilation"), n)
@@ -119,7 +119,7 @@ def _col2im(c: Call) -> TensorSpec:
     return like(x, (*x.shape[:-2], x.shape[-2] // taps, *c["output_size"]))
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         f"convolution(x, weight, bias?; {CONV_ATTRS}, {_TRANSPOSED}) -> y",
         "conv",

@@ -1,35 +1,35 @@
-"""Values made without reading an element: constants, ranges; and random draws."""
+"""Constants, ranges, and random numbers."""
 
 from __future__ import annotations
 
 import math
 
 from ...types import Dim, DimLike, DType, TensorSpec
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import ceil_div
 from ._types import float_of
 
 __all__ = ["ROWS"]
 
 
-def _constant(c: Call) -> TensorSpec:
+def _constant(c: OpCall) -> TensorSpec:
     spec: TensorSpec = c["value"].spec
     return spec
 
 
-def _full(c: Call) -> TensorSpec:
+def _full(c: OpCall) -> TensorSpec:
     if any(isinstance(d, int) and d < 0 for d in c["size"]):
         raise Mismatch("a dim cannot be negative", list(c["size"]))
     return TensorSpec(tuple(c["size"]), c["dtype"])
 
 
-def _arange(c: Call) -> TensorSpec:
+def _arange(c: OpCall) -> TensorSpec:
     start, end, step = c["start"], c["end"], c["step"]
     if step == 0:
         raise Mismatch("step cannot be zero")
     if any(isinstance(v, float) for v in (start, end, step)):
         if any(isinstance(v, Dim) for v in (start, end, step)):
-            raise Mismatch("symbols and fractions do not mix in one range", f"{start}, {end}, {step}")
+            raise Mismatch("a range cannot have both symbols and fractions", f"{start}, {end}, {step}")
         count = (end - start) / step
         if not math.isfinite(count) or count > 2**40:
             raise Mismatch("the range must be finite", f"{start}, {end}, {step}")
@@ -40,43 +40,43 @@ def _arange(c: Call) -> TensorSpec:
     return TensorSpec((max(length, 0) if isinstance(length, int) else length,), c["dtype"])
 
 
-def _eye(c: Call) -> TensorSpec:
+def _eye(c: OpCall) -> TensorSpec:
     return TensorSpec((c["rows"], c["columns"]), c["dtype"])
 
 
-def _dims(c: Call) -> TensorSpec:
+def _dims(c: OpCall) -> TensorSpec:
     return TensorSpec((len(c["values"]),), DType.INT64)
 
 
-def _randperm(c: Call) -> TensorSpec:
+def _randperm(c: OpCall) -> TensorSpec:
     return TensorSpec((c["n"],), DType.INT64)
 
 
-def _bernoulli(c: Call) -> TensorSpec:
+def _bernoulli(c: OpCall) -> TensorSpec:
     return TensorSpec(c.tensor().shape, c["dtype"] or c.tensor().dtype)
 
 
-def _multinomial(c: Call) -> TensorSpec:
+def _multinomial(c: OpCall) -> TensorSpec:
     x = c.tensor()
     if x.rank not in (1, 2):
         raise Mismatch("x must have rank 1 or 2", str(x))
     return TensorSpec((*x.shape[:-1], c["samples"]), c["dtype"])
 
 
-def _dropout(c: Call) -> list[TensorSpec]:
+def _dropout(c: OpCall) -> list[TensorSpec]:
     x = c.tensor()
     return [TensorSpec(x.shape, float_of(x.dtype)), TensorSpec(x.shape, DType.BOOL)]
 
 
 _SEED = "seed: int? = none"
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         "constant(; value: const) -> y",
         "create",
         _constant,
         onnx="Constant",
-        meaning="up to 4096 elements; more are a weight",
+        meaning="up to 4096 elements; larger tensors are weights",
     ),
     op(
         "full(; size: dims, value: scalar, dtype: dtype) -> y",
@@ -138,7 +138,7 @@ ROWS: tuple[Op, ...] = (
         _multinomial,
         onnx="Multinomial",
         random=True,
-        meaning="x holds unnormalised log probabilities",
+        meaning="x has unnormalized log probabilities",
     ),
     op(
         f"dropout(x; p: float = 0.5, train: bool = true, {_SEED}) -> y, mask?",

@@ -1,9 +1,9 @@
-"""What passes make of decoders while they decode: few rows, where every node's launch and every trip to memory counts."""
+"""Fused ops of the decode phase, where few rows make launches and memory traffic dominate."""
 
 from __future__ import annotations
 
 from ...types import DType, TensorSpec
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import like, same
 from .attention import attention_spec
 from .matmul import ACTIVATIONS, one_dtype
@@ -11,19 +11,19 @@ from .matmul import ACTIVATIONS, one_dtype
 __all__ = ["ROWS"]
 
 
-def _norm_linear(c: Call) -> TensorSpec:
+def _norm_linear(c: OpCall) -> TensorSpec:
     x, weight, bias, residual, scale = c.tensor(0), c.tensor(1), c.optional(2), c.optional(3), c.optional(4)
     if not x.rank or weight.rank != 2:
         raise Mismatch("x must have a dim, and the weight two", f"{x}, {weight}")
     same(x.shape[-1], weight.shape[1], "x's last dim and the weight's")
     rows = weight.shape[0]
     if bias is not None and bias.shape != (rows,):
-        raise Mismatch("the bias must have one number per row of the weight", str(bias))
+        raise Mismatch("the bias must have one element per row of the weight", str(bias))
     if scale is not None and scale.shape != x.shape[-1:]:
         raise Mismatch("the norm's scale must have x's last dim", str(scale))
     if c["gated"]:
         if not isinstance(rows, int) or rows % 2 or residual is not None:
-            raise Mismatch("gated: the weight has two halves, and nothing is added afterwards", str(weight))
+            raise Mismatch("gated needs a weight of two halves, without bias and residual", str(weight))
         rows //= 2
     shape = (*x.shape[:-1], rows)
     if residual is not None and residual.shape != shape:
@@ -31,7 +31,7 @@ def _norm_linear(c: Call) -> TensorSpec:
     return TensorSpec(shape, one_dtype(x, weight, bias, residual, scale))
 
 
-def _rope_append(c: Call) -> tuple[TensorSpec, ...]:
+def _rope_append(c: OpCall) -> tuple[TensorSpec, ...]:
     q, k, v, cos, sin, keys, values = (c.tensor(i) for i in range(7))
     places, positions = c.tensor(7), c.optional(8)
     for spec in (q, k, v, keys, values):
@@ -54,12 +54,12 @@ def _rope_append(c: Call) -> tuple[TensorSpec, ...]:
     return like(q), like(keys), like(values)
 
 
-def _rope_attention(c: Call) -> tuple[TensorSpec, ...]:
+def _rope_attention(c: OpCall) -> tuple[TensorSpec, ...]:
     q, keys, values = _rope_append(c)
     return attention_spec(q, keys, values, c.optional(9)), keys, values
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         f"norm_linear(x, weight, bias?, residual?, scale?; act: {ACTIVATIONS} = none, eps: float = 0.0, gated: bool = false) -> y",
         "matmul",

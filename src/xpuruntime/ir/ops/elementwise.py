@@ -3,78 +3,78 @@
 from __future__ import annotations
 
 from ...types import DType, TensorSpec
-from ..schema import Call, Infer, Mismatch, Op, op
+from ..schema import Infer, Mismatch, OpCall, OpEntry, op
 from ._shapes import broadcast, like
 from ._types import category, float_of, promote
 
 __all__ = ["ROWS", "unary_float", "unary_same"]
 
 
-def unary_same(c: Call) -> TensorSpec:
-    """The operand's own spec."""
+def unary_same(c: OpCall) -> TensorSpec:
+    """Return the operand's own spec."""
     return like(c.tensor())
 
 
-def unary_float(c: Call) -> TensorSpec:
-    """The operand's shape; integers become float32."""
+def unary_float(c: OpCall) -> TensorSpec:
+    """Return the operand's shape; integers become float32."""
     x = c.tensor()
     return TensorSpec(x.shape, float_of(x.dtype))
 
 
-def _unary_signed(c: Call) -> TensorSpec:
+def _unary_signed(c: OpCall) -> TensorSpec:
     x = c.tensor()
     return TensorSpec(
         x.shape, {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128: DType.FLOAT64}.get(x.dtype, x.dtype)
     )
 
 
-def _unary_bool(c: Call) -> TensorSpec:
+def _unary_bool(c: OpCall) -> TensorSpec:
     return TensorSpec(c.tensor().shape, DType.BOOL)
 
 
-def _binary(c: Call) -> TensorSpec:
+def _binary(c: OpCall) -> TensorSpec:
     return TensorSpec(broadcast(*(t.shape for t in c.tensors())), promote(c.operands))
 
 
-def _binary_no_bool(c: Call) -> TensorSpec:
+def _binary_no_bool(c: OpCall) -> TensorSpec:
     result = _binary(c)
     if result.dtype is DType.BOOL:
-        raise Mismatch("has no meaning for bool", do="Use a logical op, or cast.")
+        raise Mismatch("is not defined for bool", do="Use a logical op, or cast.")
     return result
 
 
-def _div(c: Call) -> TensorSpec:
+def _div(c: OpCall) -> TensorSpec:
     result = _binary(c)
     return TensorSpec(result.shape, float_of(result.dtype)) if c["rounding_mode"] is None else result
 
 
-def _binary_float(c: Call) -> TensorSpec:
+def _binary_float(c: OpCall) -> TensorSpec:
     result = _binary(c)
     return TensorSpec(result.shape, float_of(result.dtype))
 
 
-def _compare(c: Call) -> TensorSpec:
+def _compare(c: OpCall) -> TensorSpec:
     shape = broadcast(*(t.shape for t in c.tensors()))
     kinds = {t.dtype is DType.STRING for t in c.tensors()}
     if kinds == {True, False}:
-        raise Mismatch("compares text with numbers")
+        raise Mismatch("cannot compare strings with numbers")
     if kinds == {False}:
         promote(c.operands)
     return TensorSpec(shape, DType.BOOL)
 
 
-def _logical(c: Call) -> TensorSpec:
+def _logical(c: OpCall) -> TensorSpec:
     return TensorSpec(broadcast(*(t.shape for t in c.tensors())), DType.BOOL)
 
 
-def _bits(c: Call) -> TensorSpec:
+def _bits(c: OpCall) -> TensorSpec:
     result = _binary(c)
     if category(result.dtype) > 1:
-        raise Mismatch("works on integers and bool", result.dtype.value)
+        raise Mismatch("needs integers or bool", result.dtype.value)
     return result
 
 
-def _where(c: Call) -> TensorSpec:
+def _where(c: OpCall) -> TensorSpec:
     condition = c.tensor()
     if condition.dtype is not DType.BOOL:
         raise Mismatch("the condition must be bool", condition.dtype.value)
@@ -85,26 +85,28 @@ def _where(c: Call) -> TensorSpec:
     return TensorSpec(broadcast(*(t.shape for t in c.tensors())), dtype)
 
 
-def _cast(c: Call) -> TensorSpec:
+def _cast(c: OpCall) -> TensorSpec:
     return TensorSpec(c.tensor().shape, c["dtype"])
 
 
-def _bitcast(c: Call) -> TensorSpec:
+def _bitcast(c: OpCall) -> TensorSpec:
     x, to = c.tensor(), c["dtype"]
     if x.dtype.bits != to.bits:
-        raise Mismatch("both types must have as many bits", f"{x.dtype.value} and {to.value}")
+        raise Mismatch("both types must have the same number of bits", f"{x.dtype.value} and {to.value}")
     return TensorSpec(x.shape, to)
 
 
-def _unary(name: str, aten: str = "", onnx: str = "", meaning: str = "", family: str = "elementwise") -> Op:
-    """A function to the real numbers: integers give float32."""
+def _unary(
+    name: str, aten: str = "", onnx: str = "", meaning: str = "", family: str = "elementwise"
+) -> OpEntry:
+    """Return the entry of a floating-point function: integers give float32."""
     return op(
         f"{name}(x) -> y", family, unary_float, aten=aten or name, onnx=onnx, pointwise=True, meaning=meaning
     )
 
 
-def _same(name: str, aten: str = "", onnx: str = "", meaning: str = "", attrs: str = "") -> Op:
-    """A function within the operand's own type."""
+def _same(name: str, aten: str = "", onnx: str = "", meaning: str = "", attrs: str = "") -> OpEntry:
+    """Return the entry of a function that keeps the operand's type."""
     signature = f"{name}(x{attrs}) -> y"
     return op(
         signature, "elementwise", unary_same, aten=aten or name, onnx=onnx, pointwise=True, meaning=meaning
@@ -113,8 +115,8 @@ def _same(name: str, aten: str = "", onnx: str = "", meaning: str = "", attrs: s
 
 def _pair(
     name: str, infer: Infer, aten: str = "", onnx: str = "", commutative: bool = False, meaning: str = ""
-) -> Op:
-    """Two operands, either of them an immediate number."""
+) -> OpEntry:
+    """Return the entry of an op with two operands, each a tensor or an immediate number."""
     return op(
         f"{name}(x#, other#) -> y",
         "elementwise",
@@ -127,7 +129,7 @@ def _pair(
     )
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     # functions of one operand
     op("abs(x) -> y", "elementwise", _unary_signed, aten="abs", onnx="Abs", pointwise=True),
     _same("neg", onnx="Neg"),
@@ -135,7 +137,12 @@ ROWS: tuple[Op, ...] = (
     _same("ceil", onnx="Ceil"),
     _same("floor", onnx="Floor"),
     _same("trunc"),
-    _same("round", onnx="Round", meaning="half to even; decimals as PyTorch's", attrs="; decimals: int = 0"),
+    _same(
+        "round",
+        onnx="Round",
+        meaning="rounds half to even; decimals as in PyTorch",
+        attrs="; decimals: int = 0",
+    ),
     _unary("acos", onnx="Acos"),
     _unary("acosh", onnx="Acosh"),
     _unary("asin", onnx="Asin"),
@@ -183,8 +190,12 @@ ROWS: tuple[Op, ...] = (
         meaning="without rounding_mode integers give float32; ONNX's integer division is trunc",
     ),
     _pair("pow", _binary, aten="pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar", onnx="Pow"),
-    _pair("maximum", _binary, aten="maximum", onnx="Max", commutative=True, meaning="NaN if either is"),
-    _pair("minimum", _binary, aten="minimum", onnx="Min", commutative=True, meaning="NaN if either is"),
+    _pair(
+        "maximum", _binary, aten="maximum", onnx="Max", commutative=True, meaning="NaN if either operand is"
+    ),
+    _pair(
+        "minimum", _binary, aten="minimum", onnx="Min", commutative=True, meaning="NaN if either operand is"
+    ),
     _pair("fmod", _binary, onnx="Mod", meaning="the remainder has the sign of x"),
     _pair("remainder", _binary, onnx="Mod", meaning="the remainder has the sign of other"),
     _pair("atan2", _binary_float, aten="atan2"),
@@ -218,7 +229,7 @@ ROWS: tuple[Op, ...] = (
         aten="clamp clamp.Tensor hardtanh",
         onnx="Clip",
         pointwise=True,
-        meaning="min(max(x, min), max): max wins where they cross; NaN stays",
+        meaning="min(max(x, min), max): max wins if min > max; NaN propagates",
     ),
     # between types
     op(
@@ -228,7 +239,7 @@ ROWS: tuple[Op, ...] = (
         aten="_to_copy",
         onnx="Cast CastLike",
         pointwise=True,
-        meaning="saturate is about float8; round_mode is about float8_e8m0fnu",
+        meaning="saturate applies to float8; round_mode applies to float8_e8m0fnu",
     ),
     op(
         "bitcast(x; dtype: dtype) -> y",
@@ -236,6 +247,6 @@ ROWS: tuple[Op, ...] = (
         _bitcast,
         onnx="BitCast",
         pointwise=True,
-        meaning="the same bits read as another type",
+        meaning="the same bits reinterpreted as another type",
     ),
 )

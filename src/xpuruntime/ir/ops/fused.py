@@ -1,41 +1,44 @@
-"""``fused``: several nodes that one kernel computes. What they are stands in its body, a graph."""
+"""``fused``: several nodes that one kernel computes. The body of the op is their graph."""
 
 from __future__ import annotations
 
 from ...errors import IrError
 from ...types import TensorSpec
 from ..graph import Graph
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 
 __all__ = ["IN_BODY", "ROWS", "in_body"]
 
-_VIEWS = "expand view unsqueeze squeeze clone constant full"  # they rename places, or are constants
+_VIEWS = "expand view unsqueeze squeeze clone constant full"  # views and constants
 _ROWS = "sum mean amax amin any all prod var logsumexp vector_norm softmax log_softmax layer_norm rms_norm"
 IN_BODY = frozenset(f"{_VIEWS} {_ROWS}".split())
-"""Ops besides the pointwise ones that a body may hold."""
+"""Ops that a body may contain in addition to pointwise ones."""
 
 
-def in_body(row: Op) -> bool:
-    """Whether a body may hold the op."""
+def in_body(row: OpEntry) -> bool:
+    """Return True if a body may contain the op."""
     return (row.pointwise or row.name in IN_BODY) and not row.random and not row.data_dependent
 
 
-def _fused(c: Call) -> list[TensorSpec]:
+def _fused(c: OpCall) -> list[TensorSpec]:
     body = c["body"]
     if not isinstance(body, Graph):
-        raise Mismatch("the body is a graph", type(body).__name__)
+        raise Mismatch("the body must be a graph", type(body).__name__)
     operands = c.tensors()
     if body.weights or body.states:
-        raise Mismatch("the body takes every value as an input", "weights or states in it")
+        raise Mismatch("the body cannot have weights or states", "weights or states in it")
     if not body.outputs:
-        raise Mismatch("the body gives nothing", do="Give it outputs.")
+        raise Mismatch("the body has no outputs", do="Add outputs.")
     if len(body.inputs) != len(operands):
-        raise Mismatch("the body has another number of inputs", f"{len(body.inputs)} for {len(operands)}")
+        raise Mismatch(
+            "the number of the body's inputs is not that of the operands",
+            f"{len(body.inputs)} for {len(operands)}",
+        )
     _check_ops(body)
     _check_body(body)
     known: frozenset[str] = frozenset().union(*(spec.symbols for spec in operands))
     if not body.symbols <= known:
-        raise Mismatch("the body names a dim that no operand has", ", ".join(sorted(body.symbols - known)))
+        raise Mismatch("the body uses a symbol that no operand has", ", ".join(sorted(body.symbols - known)))
     from ..verify import agrees
 
     for value, spec in zip(body.inputs, operands, strict=True):
@@ -51,7 +54,9 @@ def _check_ops(body: Graph) -> None:
         row = OPS.get(node.op)
         if row is None or not in_body(row):
             raise Mismatch(
-                f"the body holds {node.op}, which no kernel fuses", f"%{node.name}", do="Leave it outside."
+                f"the body contains {node.op}, which no kernel fuses",
+                f"%{node.name}",
+                do="Keep the node outside of the body.",
             )
 
 
@@ -61,14 +66,14 @@ def _check_body(body: Graph) -> None:
     try:
         verify(body)
     except IrError as error:
-        raise Mismatch("the body breaks a law", str(error)) from error
+        raise Mismatch("the body is not a valid graph", str(error)) from error
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         "fused(operands*; body: graph) -> outputs*",
         "elementwise",
         _fused,
-        meaning="what the body computes; its inputs are the operands in order, its outputs the results",
+        meaning="the results of its body, a graph whose inputs are the operands in order",
     ),
 )

@@ -1,6 +1,6 @@
-"""Reading and writing at places that other tensors name; embedding, one-hot, and ops that search by value.
+"""Gather and scatter ops, embedding, one-hot, and searches by value.
 
-Indices may be negative (they count from the end) unless said otherwise. An index outside its dim is an error when it runs.
+Negative indices count from the end unless noted otherwise. An index out of range is an error at run time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...types import DimLike, DType, TensorSpec
-from ..schema import Call, Mismatch, Op, Operand, op
+from ..schema import Mismatch, OpCall, OpEntry, Operand, op
 from ._shapes import broadcast, like, same, text
 from .matmul import one_dtype
 
@@ -24,42 +24,43 @@ def _index(spec: TensorSpec, who: str = "the index") -> TensorSpec:
     return spec
 
 
-def _gather(c: Call) -> TensorSpec:
+def _gather(c: OpCall) -> TensorSpec:
     x, index = c.tensor(0), _index(c.tensor(1))
     if max(x.rank, 1) != max(index.rank, 1) and 0 not in index.shape:
         raise Mismatch("x and index must have one rank", f"{x} and {index}")
     return like(x, index.shape)
 
 
-def _index_select(c: Call) -> TensorSpec:
+def _index_select(c: OpCall) -> TensorSpec:
     x, index, dim = c.tensor(0), _index(c.tensor(1)), c["dim"]
-    if not x.rank:  # PyTorch lets a scalar stand for a vector of one
+    if not x.rank:  # PyTorch accepts a scalar as a vector of one element
         if index.shape not in ((), (1,)):
-            raise Mismatch("a scalar has one element to select", str(index))
+            raise Mismatch("a scalar has only one element to select", str(index))
         return like(x)
     return like(x, (*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]))
 
 
-def _embedding(c: Call) -> TensorSpec:
+def _embedding(c: OpCall) -> TensorSpec:
     weight, indices = c.tensor(0), _index(c.tensor(1))
     if weight.rank != 2:
         raise Mismatch("the weight must have rank 2", str(weight))
     return like(weight, (*indices.shape, weight.shape[1]))
 
 
-def _embedding_bag(c: Call) -> list[TensorSpec]:
+def _embedding_bag(c: OpCall) -> list[TensorSpec]:
     weight, indices, offsets = c.tensor(0), _index(c.tensor(1)), _index(c.tensor(2), "offsets")
     bags = offsets.shape[0] - 1 if c["include_last_offset"] else offsets.shape[0]
     per_bag = TensorSpec((bags,), indices.dtype)
     return [like(weight, (bags, weight.shape[1])), like(indices), per_bag, per_bag]
 
 
-def _gather_nd(c: Call) -> TensorSpec:
+def _gather_nd(c: OpCall) -> TensorSpec:
     x, indices, batch = c.tensor(0), _index(c.tensor(1)), c["batch_dims"]
     depth = indices.shape[-1] if indices.rank else None
     if not isinstance(depth, int) or batch < 0 or batch >= indices.rank or batch + depth > x.rank:
         raise Mismatch(
-            "the last dim of indices must be known and reach into x", f"{indices} for {x}, batch_dims {batch}"
+            "the last dim of indices must be known and at most x's rank",
+            f"{indices} for {x}, batch_dims {batch}",
         )
     lead = tuple(
         same(a, b, "the batch dims") for a, b in zip(x.shape[:batch], indices.shape[:batch], strict=True)
@@ -67,7 +68,7 @@ def _gather_nd(c: Call) -> TensorSpec:
     return like(x, (*lead, *indices.shape[batch:-1], *x.shape[batch + depth :]))
 
 
-def _scatter(c: Call) -> TensorSpec:
+def _scatter(c: OpCall) -> TensorSpec:
     x, index = c.tensor(0), _index(c.tensor(1))
     src = c.operands[2]
     if x.rank != index.rank and x.rank and index.rank:
@@ -82,59 +83,61 @@ def _scatter(c: Call) -> TensorSpec:
     return like(x)
 
 
-def _scatter_nd(c: Call) -> TensorSpec:
+def _scatter_nd(c: OpCall) -> TensorSpec:
     x, indices, updates = c.tensor(0), _index(c.tensor(1)), c.tensor(2)
     depth = indices.shape[-1] if indices.rank else None
     if not isinstance(depth, int) or depth > x.rank:
-        raise Mismatch("the last dim of indices must be known and reach into x", f"{indices} for {x}")
+        raise Mismatch("the last dim of indices must be known and at most x's rank", f"{indices} for {x}")
     want = (*indices.shape[:-1], *x.shape[depth:])
     if len(want) != updates.rank:
         raise Mismatch("updates must fit the indices", f"{updates}, wanted {text(want)}")
     for a, b in zip(updates.shape, want, strict=True):
-        same(a, b, "updates and what the indices name")
+        same(a, b, "the shape of updates and of the indexed elements")
     one_dtype(x, updates)
     return like(x)
 
 
 def _indexed(x: TensorSpec, indices: list[TensorSpec | None]) -> tuple[DimLike, ...]:
-    """NumPy's advanced indexing: indices broadcast together; where they stand side by side the result stays in place."""
+    """Infer NumPy's advanced indexing: indices broadcast together, and adjacent index dims are replaced in place."""
     if len(indices) > x.rank:
-        raise Mismatch("more indices than dims", f"{len(indices)} for {x}")
+        raise Mismatch("has more indices than dims", f"{len(indices)} for {x}")
     places = [i for i, index in enumerate(indices) if index is not None]
     if not places:
         return x.shape
     block = broadcast(*(_index(index).shape for index in indices if index is not None))
-    kept = [d for i, d in enumerate(x.shape) if i not in places]
+    other_dims = [d for i, d in enumerate(x.shape) if i not in places]
     first = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
-    return (*kept[:first], *block, *kept[first:])
+    return (*other_dims[:first], *block, *other_dims[first:])
 
 
-def _index_op(c: Call) -> TensorSpec:
+def _index_op(c: OpCall) -> TensorSpec:
     x = c.tensor()
     return like(x, _indexed(x, c.rest(1)))
 
 
-def _index_put(c: Call) -> TensorSpec:
+def _index_put(c: OpCall) -> TensorSpec:
     x, values = c.tensor(0), c.tensor(1)
     shape = _indexed(x, c.rest(2))
     if broadcast(values.shape, shape) != shape:
-        raise Mismatch("values must broadcast to what the indices name", f"{values} to {text(shape)}")
+        raise Mismatch(
+            "values must broadcast to the shape of the indexed elements", f"{values} to {text(shape)}"
+        )
     one_dtype(x, values)
     return like(x)
 
 
-def _index_copy(c: Call) -> TensorSpec:
+def _index_copy(c: OpCall) -> TensorSpec:
     x, index, source, dim = c.tensor(0), _index(c.tensor(1)), c.tensor(2), c["dim"]
     if index.rank > 1 or source.rank != x.rank:
         raise Mismatch("index must have rank 1 and source x's rank", f"{index}, {source}")
     for i, (a, b) in enumerate(zip(source.shape, x.shape, strict=True)):
         want = (index.shape[0] if index.rank else 1) if i == dim else b
-        same(a, want, f"dim {i} of source and what the index names")
+        same(a, want, f"dim {i} of source and of the indexed elements")
     one_dtype(x, source)
     return like(x)
 
 
-def _masked_scatter(c: Call) -> TensorSpec:
+def _masked_scatter(c: OpCall) -> TensorSpec:
     x, mask, source = c.tensor(0), c.tensor(1), c.tensor(2)
     if mask.dtype is not DType.BOOL:
         raise Mismatch("the mask must be bool", mask.dtype.value)
@@ -142,7 +145,7 @@ def _masked_scatter(c: Call) -> TensorSpec:
     return like(x, broadcast(x.shape, mask.shape))
 
 
-def _tensor_scatter(c: Call) -> TensorSpec:
+def _tensor_scatter(c: OpCall) -> TensorSpec:
     past, update = c.tensor(0), c.tensor(1)
     if past.rank != update.rank:
         raise Mismatch("past and update must have one rank", f"{past} and {update}")
@@ -151,13 +154,13 @@ def _tensor_scatter(c: Call) -> TensorSpec:
 
 
 def _place_one_hot(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
-    """``dim`` counts in the result, which has one more."""
+    """Wrap ``dim`` to the rank of the result, which has one more dim."""
     indices = operands[0]
     if isinstance(indices, TensorSpec) and attrs["dim"] < 0:
         attrs["dim"] += indices.rank + 1
 
 
-def _one_hot(c: Call) -> TensorSpec:
+def _one_hot(c: OpCall) -> TensorSpec:
     indices, values, dim = c.tensor(0), c.tensor(1), c["dim"]
     if not 0 <= dim <= indices.rank:
         raise Mismatch("dim is outside the result's rank", f"{dim} for rank {indices.rank + 1}")
@@ -168,7 +171,7 @@ def _one_hot(c: Call) -> TensorSpec:
     return TensorSpec(tuple(shape), values.dtype)
 
 
-def _topk(c: Call) -> list[TensorSpec]:
+def _topk(c: OpCall) -> list[TensorSpec]:
     x, dim, k = c.tensor(), c["dim"], c["k"]
     size = x.shape[dim] if x.rank else 1
     if isinstance(size, int) and isinstance(k, int) and not 0 <= k <= size:
@@ -177,25 +180,25 @@ def _topk(c: Call) -> list[TensorSpec]:
     return [like(x, shape), TensorSpec(shape, DType.INT64)]
 
 
-def _sort(c: Call) -> list[TensorSpec]:
+def _sort(c: OpCall) -> list[TensorSpec]:
     x = c.tensor()
     return [like(x), TensorSpec(x.shape, DType.INT64)]
 
 
-def _nonzero(c: Call) -> TensorSpec:
+def _nonzero(c: OpCall) -> TensorSpec:
     return TensorSpec((c["count"], c.tensor().rank), DType.INT64)
 
 
-def _masked_select(c: Call) -> TensorSpec:
+def _masked_select(c: OpCall) -> TensorSpec:
     return like(c.tensor(), (c["count"],))
 
 
-def _compress(c: Call) -> TensorSpec:
+def _compress(c: OpCall) -> TensorSpec:
     x, dim = c.tensor(), c["dim"]
     return like(x, (c["count"],) if dim is None else (*x.shape[:dim], c["count"], *x.shape[dim + 1 :]))
 
 
-def _unique(c: Call) -> list[TensorSpec]:
+def _unique(c: OpCall) -> list[TensorSpec]:
     x, dim, count = c.tensor(), c["dim"], c["count"]
     values = like(x, (count,) if dim is None else (*x.shape[:dim], count, *x.shape[dim + 1 :]))
     total: DimLike = 1
@@ -205,7 +208,7 @@ def _unique(c: Call) -> list[TensorSpec]:
     return [values, *(TensorSpec((n,), DType.INT64) for n in (count, inverse, count))]
 
 
-def _nms(c: Call) -> TensorSpec:
+def _nms(c: OpCall) -> TensorSpec:
     boxes, scores = c.tensor(0), c.tensor(1)
     if boxes.rank != 3 or scores.rank != 3:
         raise Mismatch("boxes must be [N, B, 4] and scores [N, C, B]", f"{boxes} and {scores}")
@@ -213,9 +216,9 @@ def _nms(c: Call) -> TensorSpec:
 
 
 _D = "data_movement"
-_COUNT = "how many elements are found is known only when it runs"
+_COUNT = "the number of selected elements is only known at run time"
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         "gather(x, index; dim: axis) -> y",
         _D,
@@ -258,7 +261,7 @@ ROWS: tuple[Op, ...] = (
         _D,
         _tensor_scatter,
         onnx="TensorScatter",
-        meaning="update written into past along dim, for batch i from starts[i] on",
+        meaning="writes update into past along dim, from starts[i] for batch i",
     ),
     op(
         "one_hot(indices, values; depth: dim, dim: int = -1) -> y",

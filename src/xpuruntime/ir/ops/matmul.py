@@ -1,17 +1,17 @@
-"""Products of matrices and vectors, plain, batched, by equation, fused."""
+"""Matrix and vector products: plain, batched, einsum, fused."""
 
 from __future__ import annotations
 
 import re
 
 from ...types import DimLike, DType, TensorSpec
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import broadcast, like, same, text
 
 __all__ = ["ACTIVATIONS", "ROWS", "einsum_terms", "matmul_shape"]
 
 ACTIVATIONS = "none|relu|relu6|gelu|gelu_tanh|silu|sigmoid|tanh|hardswish|leaky_relu"
-"""What a fused op may apply to its result."""
+"""Activations that a fused op may apply to its result."""
 
 
 def _rank(spec: TensorSpec, rank: int, who: str) -> TensorSpec:
@@ -21,39 +21,39 @@ def _rank(spec: TensorSpec, rank: int, who: str) -> TensorSpec:
 
 
 def one_dtype(*specs: TensorSpec | None) -> DType:
-    """The dtype that all operands share."""
-    found = {s.dtype for s in specs if s is not None}
-    if len(found) != 1:
-        raise Mismatch("operands must have one dtype", ", ".join(sorted(d.value for d in found)))
-    return found.pop()
+    """Return the dtype that all operands share."""
+    dtypes = {s.dtype for s in specs if s is not None}
+    if len(dtypes) != 1:
+        raise Mismatch("operands must have one dtype", ", ".join(sorted(d.value for d in dtypes)))
+    return dtypes.pop()
 
 
 def matmul_shape(a: TensorSpec, b: TensorSpec) -> tuple[DimLike, ...]:
-    """The shape of NumPy's matmul: vectors are rows on the left and columns on the right, batches broadcast."""
+    """Return the shape of NumPy's matmul: vectors are rows on the left and columns on the right, batches broadcast."""
     if not a.rank or not b.rank:
-        raise Mismatch("a scalar has no matrix product", f"{a} and {b}")
+        raise Mismatch("a scalar cannot be an operand of a matrix product", f"{a} and {b}")
     same(a.shape[-1], b.shape[-2] if b.rank > 1 else b.shape[0], "the inner dims")
     batch = broadcast(a.shape[:-2], b.shape[:-2])
     return (*batch, *(a.shape[-2:-1] if a.rank > 1 else ()), *(b.shape[-1:] if b.rank > 1 else ()))
 
 
-def _matmul(c: Call) -> TensorSpec:
+def _matmul(c: OpCall) -> TensorSpec:
     a, b = c.tensor(0), c.tensor(1)
     return TensorSpec(matmul_shape(a, b), one_dtype(a, b))
 
 
-def _mm(c: Call) -> TensorSpec:
+def _mm(c: OpCall) -> TensorSpec:
     _rank(c.tensor(0), 2, "x"), _rank(c.tensor(1), 2, "other")
     return _matmul(c)
 
 
-def _bmm(c: Call) -> TensorSpec:
+def _bmm(c: OpCall) -> TensorSpec:
     a, b = _rank(c.tensor(0), 3, "x"), _rank(c.tensor(1), 3, "other")
     batch = same(a.shape[0], b.shape[0], "the batch dims")
     return TensorSpec((batch, *matmul_shape(like(a, a.shape[1:]), like(b, b.shape[1:]))), one_dtype(a, b))
 
 
-def _addmm(c: Call) -> TensorSpec:
+def _addmm(c: OpCall) -> TensorSpec:
     bias, a, b = c.tensor(0), _rank(c.tensor(1), 2, "x"), _rank(c.tensor(2), 2, "other")
     shape = matmul_shape(a, b)
     if broadcast(bias.shape, shape) != shape:
@@ -61,7 +61,7 @@ def _addmm(c: Call) -> TensorSpec:
     return TensorSpec(shape, one_dtype(bias, a, b))
 
 
-def _linear(c: Call) -> TensorSpec:
+def _linear(c: OpCall) -> TensorSpec:
     x, weight, bias = c.tensor(0), _rank(c.tensor(1), 2, "the weight"), c.optional(2)
     if not x.rank:
         raise Mismatch("x must have a dim", str(x))
@@ -79,7 +79,7 @@ _TERM = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
 
 
 def einsum_terms(equation: str, ranks: list[int]) -> tuple[list[list[str]], list[str]]:
-    """The label of each axis, of each operand and of the result; ellipsis axes are ``.0`` (outermost) on. Raises Mismatch."""
+    """Return the label of each axis, of each operand and of the result; ellipsis axes are ``.0`` (outermost) on. Raises Mismatch."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks) or not all(_TERM.fullmatch(t) for t in [*terms, right]):
@@ -101,7 +101,7 @@ def einsum_terms(equation: str, ranks: list[int]) -> tuple[list[list[str]], list
             a for a in set(every) if every.count(a) == 1 and a[0] != "."
         )
     if len(set(result)) != len(result) or not set(result) <= {label for axis in labels for label in axis}:
-        raise Mismatch("the result names an axis twice, or one that no operand has", repr(equation))
+        raise Mismatch("the result has an axis twice, or one that no operand has", repr(equation))
     return labels, result
 
 
@@ -110,7 +110,7 @@ def _labels(term: str, ellipsis: int, extra: int) -> list[str]:
     return [*head, *(f".{i}" for i in range(extra - ellipsis, extra) if dots), *tail]
 
 
-def _einsum(c: Call) -> TensorSpec:
+def _einsum(c: OpCall) -> TensorSpec:
     specs = c.tensors()
     labels, result = einsum_terms(c["equation"], [s.rank for s in specs])
     sizes: dict[str, DimLike] = {}
@@ -120,7 +120,7 @@ def _einsum(c: Call) -> TensorSpec:
     return TensorSpec(tuple(sizes[a] for a in result), one_dtype(*specs))
 
 
-def _det(c: Call) -> TensorSpec:
+def _det(c: OpCall) -> TensorSpec:
     x = c.tensor()
     if x.rank < 2:
         raise Mismatch("needs matrices", str(x))
@@ -128,7 +128,7 @@ def _det(c: Call) -> TensorSpec:
     return like(x, x.shape[:-2])
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op("mm(x, other) -> y", "matmul", _mm, aten="mm"),
     op("bmm(x, other) -> y", "matmul", _bmm, aten="bmm"),
     op("matmul(x, other) -> y", "matmul", _matmul, aten="matmul", onnx="MatMul", meaning="NumPy's matmul"),

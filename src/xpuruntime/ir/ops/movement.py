@@ -1,4 +1,4 @@
-"""Data movement: elements keep their value and change their place. Every result is dense; views are a matter of passes."""
+"""Data movement. Every result is dense; passes decide which results are views."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...types import DimLike, TensorSpec
-from ..schema import Call, Mismatch, Op, Operand, op
+from ..schema import Mismatch, OpCall, OpEntry, Operand, op
 from ._shapes import broadcast, ceil_div, like, numel, permuted, product, same, text
 from .matmul import one_dtype
 
 __all__ = ["ROWS", "slice_length"]
 
 
-def _same(c: Call) -> TensorSpec:
+def _same(c: OpCall) -> TensorSpec:
     return like(c.tensor())
 
 
 def _place_view(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
-    """A view's one -1, from the number of elements."""
+    """Resolve the -1 of a view from the number of elements."""
     size, x = attrs["size"], operands[0]
     if not isinstance(x, TensorSpec) or -1 not in size:
         return
     if size.count(-1) > 1:
-        raise Mismatch("one dim at most may be -1", text(size))
+        raise Mismatch("at most one dim may be -1", text(size))
     total, known = numel(x), product(d for d in size if d != -1)
     if known == 0 or (isinstance(total, int) and isinstance(known, int) and total % known):
         raise Mismatch("the -1 cannot be resolved", f"{text(size)} for {x}")
@@ -31,7 +31,7 @@ def _place_view(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
 
 
 def _place_expand(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
-    """A -1 keeps the dim of the operand."""
+    """Replace each -1 by the operand's dim."""
     size, x = attrs["size"], operands[0]
     if isinstance(x, TensorSpec):
         lead = len(size) - x.rank
@@ -40,31 +40,31 @@ def _place_expand(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
         )
 
 
-def _view(c: Call) -> TensorSpec:
+def _view(c: OpCall) -> TensorSpec:
     x, size = c.tensor(), c["size"]
     if any(isinstance(d, int) and d < 0 for d in size):
-        raise Mismatch("size must be all known; the builder resolves one -1", text(size))
+        raise Mismatch("all sizes must be known (GraphBuilder resolves one -1)", text(size))
     have, want = numel(x), product(size)
     if isinstance(have, int) and isinstance(want, int) and have != want:
-        raise Mismatch("the number of elements must stay", f"{have} in {x} and {want} in {text(size)}")
+        raise Mismatch("the number of elements must not change", f"{have} in {x} and {want} in {text(size)}")
     return like(x, size)
 
 
-def _permute(c: Call) -> TensorSpec:
+def _permute(c: OpCall) -> TensorSpec:
     return like(c.tensor(), permuted(c.tensor(), c["dims"]))
 
 
-def _expand(c: Call) -> TensorSpec:
+def _expand(c: OpCall) -> TensorSpec:
     x, size = c.tensor(), tuple(c["size"])
     if len(size) < x.rank or any(isinstance(d, int) and d < 0 for d in size):
-        raise Mismatch("size must be all known and have at least x's rank", f"{text(size)} for {x}")
+        raise Mismatch("all sizes must be known, at least as many as x's rank", f"{text(size)} for {x}")
     for d, want in zip(x.shape, size[len(size) - x.rank :], strict=True):
         if d != 1:
             same(d, want, "a dim that is not 1 and its size")
     return like(x, size)
 
 
-def _squeeze(c: Call) -> TensorSpec:
+def _squeeze(c: OpCall) -> TensorSpec:
     x, dims = c.tensor(), c["dims"]
     for i in dims:
         if x.rank and isinstance(x.shape[i], int) and x.shape[i] != 1:
@@ -72,13 +72,13 @@ def _squeeze(c: Call) -> TensorSpec:
     return like(x, tuple(d for i, d in enumerate(x.shape) if i not in dims))
 
 
-def _unsqueeze(c: Call) -> TensorSpec:
+def _unsqueeze(c: OpCall) -> TensorSpec:
     x, dims = c.tensor(), c["dims"]
     old = iter(x.shape)
     return like(x, tuple(1 if i in dims else next(old) for i in range(x.rank + len(dims))))
 
 
-def _cat(c: Call) -> TensorSpec:
+def _cat(c: OpCall) -> TensorSpec:
     specs, dim = c.tensors(), c["dim"]
     if not specs:
         raise Mismatch("needs at least one operand")
@@ -87,7 +87,7 @@ def _cat(c: Call) -> TensorSpec:
     shape = list(first.shape)
     for spec in specs:
         if spec.rank != first.rank or not spec.rank:
-            raise Mismatch("operands must have one rank above 0", f"{first} and {spec}")
+            raise Mismatch("operands must have the same rank, at least 1", f"{first} and {spec}")
         total = total + spec.shape[dim]
         for i, d in enumerate(spec.shape):
             if i != dim:
@@ -96,10 +96,10 @@ def _cat(c: Call) -> TensorSpec:
     return TensorSpec(tuple(shape), one_dtype(*specs))
 
 
-def _split(c: Call) -> list[TensorSpec]:
+def _split(c: OpCall) -> list[TensorSpec]:
     x, dim, sizes = c.tensor(), c["dim"], c["sizes"]
     if not sizes or any(isinstance(s, int) and s < 0 for s in sizes):
-        raise Mismatch("sizes must be at least one, none negative", text(sizes))
+        raise Mismatch("needs at least one size, none negative", text(sizes))
     total: DimLike = 0
     for size in sizes:
         total = total + size
@@ -110,9 +110,9 @@ def _split(c: Call) -> list[TensorSpec]:
 def slice_length(
     d: DimLike, start: DimLike, end: DimLike | None, step: int
 ) -> tuple[DimLike, DimLike, DimLike]:
-    """Start, end and length of a slice with step > 0, wrapped and clamped to the dim as Python's are. ``end`` None: to the end.
+    """Return start, end and length of a slice with step > 0, wrapped and clamped as in Python. ``end`` None: to the end.
 
-    With symbols, what cannot be compared is taken as it stands (it must lie within the dim when it runs).
+    Symbolic bounds that cannot be compared are used unchanged (they must be within the dim at run time).
     """
     if step < 1:
         raise Mismatch("step must be positive", step, "Flip the dim first.")
@@ -131,13 +131,13 @@ def slice_length(
     return start, end, max(length, 0) if isinstance(length, int) else length
 
 
-def _slice(c: Call) -> TensorSpec:
+def _slice(c: OpCall) -> TensorSpec:
     x, dim = c.tensor(), c["dim"]
     _, _, length = slice_length(x.shape[dim], c["start"], c["end"], c["step"])
     return like(x, (*x.shape[:dim], length, *x.shape[dim + 1 :]))
 
 
-def _slice_scatter(c: Call) -> TensorSpec:
+def _slice_scatter(c: OpCall) -> TensorSpec:
     x, src, dim = c.tensor(0), c.tensor(1), c["dim"]
     _, _, length = slice_length(x.shape[dim], c["start"], c["end"], c["step"])
     part = (*x.shape[:dim], length, *x.shape[dim + 1 :])
@@ -147,7 +147,7 @@ def _slice_scatter(c: Call) -> TensorSpec:
     return like(x)
 
 
-def _select(c: Call) -> TensorSpec:
+def _select(c: OpCall) -> TensorSpec:
     x, dim, index = c.tensor(), c["dim"], c["index"]
     if not x.rank:
         raise Mismatch("a scalar has no dim to select from", str(x))
@@ -157,7 +157,7 @@ def _select(c: Call) -> TensorSpec:
     return like(x, (*x.shape[:dim], *x.shape[dim + 1 :]))
 
 
-def _select_scatter(c: Call) -> TensorSpec:
+def _select_scatter(c: OpCall) -> TensorSpec:
     x, src = c.tensor(0), c.tensor(1)
     part = _select(c)
     if broadcast(src.shape, part.shape) != part.shape:
@@ -166,7 +166,7 @@ def _select_scatter(c: Call) -> TensorSpec:
     return like(x)
 
 
-def _repeat(c: Call) -> TensorSpec:
+def _repeat(c: OpCall) -> TensorSpec:
     x, repeats = c.tensor(), c["repeats"]
     if len(repeats) < x.rank:
         raise Mismatch("repeats must have at least x's rank", f"{text(repeats)} for {x}")
@@ -174,7 +174,7 @@ def _repeat(c: Call) -> TensorSpec:
     return like(x, tuple(d * r for d, r in zip(shape, repeats, strict=True)))
 
 
-def _pad(c: Call) -> TensorSpec:
+def _pad(c: OpCall) -> TensorSpec:
     x, n = c.tensor(), c.tensor().rank
     pads, mode = c["pads"], c["mode"]
     if len(pads) != 2 * n:
@@ -186,18 +186,18 @@ def _pad(c: Call) -> TensorSpec:
                 raise Mismatch("reflection must be smaller than the dim", f"{amount} of {d}")
         out = d + begin + end
         if isinstance(out, int) and out < 0:
-            raise Mismatch("pads take more than there is", f"{begin} and {end} of {d}")
+            raise Mismatch("pads crop more than the dim has", f"{begin} and {end} of {d}")
         shape.append(out)
     return like(x, shape)
 
 
-def _as_strided(c: Call) -> TensorSpec:
+def _as_strided(c: OpCall) -> TensorSpec:
     if len(c["size"]) != len(c["stride"]):
-        raise Mismatch("size and stride must be alike in length", f"{text(c['size'])}, {text(c['stride'])}")
+        raise Mismatch("size and stride must have the same length", f"{text(c['size'])}, {text(c['stride'])}")
     return like(c.tensor(), c["size"])
 
 
-def _diagonal(c: Call) -> TensorSpec:
+def _diagonal(c: OpCall) -> TensorSpec:
     x, a, b, offset = c.tensor(), c["dim1"], c["dim2"], c["offset"]
     if x.rank < 2 or a == b:
         raise Mismatch("needs two different dims", f"{a} and {b} of {x}")
@@ -211,14 +211,14 @@ def _diagonal(c: Call) -> TensorSpec:
     return like(x, (*(d for i, d in enumerate(x.shape) if i not in (a, b)), length))
 
 
-def _matrix(c: Call) -> TensorSpec:
+def _matrix(c: OpCall) -> TensorSpec:
     if c.tensor().rank < 2:
         raise Mismatch("needs matrices", str(c.tensor()))
     return like(c.tensor())
 
 
-def _blocks(c: Call) -> TensorSpec:
-    """depth_to_space multiplies space by the block, space_to_depth divides it."""
+def _blocks(c: OpCall) -> TensorSpec:
+    """Infer depth_to_space (which multiplies space by the block) or space_to_depth (which divides it)."""
     x, b = c.tensor(), c["block_size"]
     if x.rank < 3 or b < 1:
         raise Mismatch("x must be [..., C, H, W] and block_size positive", f"{x}, {b}")
@@ -232,7 +232,7 @@ def _blocks(c: Call) -> TensorSpec:
     return like(x, (*lead, channels * b * b, height // b, width // b))
 
 
-def _reverse_sequence(c: Call) -> TensorSpec:
+def _reverse_sequence(c: OpCall) -> TensorSpec:
     x, lengths = c.tensor(0), c.tensor(1)
     if c["time_dim"] == c["batch_dim"] or lengths.rank != 1:
         raise Mismatch("time_dim and batch_dim must differ and lengths have rank 1", str(lengths))
@@ -243,7 +243,7 @@ def _reverse_sequence(c: Call) -> TensorSpec:
 _SLICE = "dim: axis, start: dim = 0, end: dim? = none, step: int = 1"
 _D = "data_movement"
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         "clone(x) -> y",
         _D,
@@ -260,7 +260,7 @@ ROWS: tuple[Op, ...] = (
         place=_place_view,
         aten="view _unsafe_view reshape",
         onnx="Reshape Flatten",
-        meaning="the same elements in row-major order under another shape",
+        meaning="the same elements in row-major order, in another shape",
         view="reshape",
     ),
     op(

@@ -1,11 +1,11 @@
-"""Normalisations by statistics of the data. Statistics come out in the operand's dtype, scaled values too."""
+"""Normalizations. Statistics and results have the operand's dtype."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ...types import DimLike, TensorSpec
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import broadcast, like, same, text
 
 __all__ = ["ROWS"]
@@ -13,12 +13,12 @@ __all__ = ["ROWS"]
 
 def _float(x: TensorSpec) -> TensorSpec:
     if not (x.dtype.is_float or x.dtype.is_complex):
-        raise Mismatch("normalises floats", x.dtype.value)
+        raise Mismatch("needs floats", x.dtype.value)
     return x
 
 
-def _trailing(c: Call, x: TensorSpec, positions: Sequence[int]) -> tuple[DimLike, ...]:
-    """The dims before the normalised ones; checks normalized_shape, weight and bias."""
+def _trailing(c: OpCall, x: TensorSpec, positions: Sequence[int]) -> tuple[DimLike, ...]:
+    """Return the dims before the normalized ones, after checking normalized_shape, weight and bias."""
     shape = c["normalized_shape"]
     n = len(shape)
     if not n or n > x.rank:
@@ -32,18 +32,18 @@ def _trailing(c: Call, x: TensorSpec, positions: Sequence[int]) -> tuple[DimLike
     return (*x.shape[:-n], *(1,) * n)
 
 
-def _layer_norm(c: Call) -> list[TensorSpec]:
+def _layer_norm(c: OpCall) -> list[TensorSpec]:
     x = _float(c.tensor())
     statistics = like(x, _trailing(c, x, (1, 2)))
     return [like(x), statistics, statistics]
 
 
-def _rms_norm(c: Call) -> list[TensorSpec]:
+def _rms_norm(c: OpCall) -> list[TensorSpec]:
     x = _float(c.tensor())
     return [like(x), like(x, _trailing(c, x, (1,)))]
 
 
-def _channels(c: Call, x: TensorSpec, positions: Sequence[int]) -> None:
+def _channels(c: OpCall, x: TensorSpec, positions: Sequence[int]) -> None:
     if x.rank < 2:
         raise Mismatch("x must be [N, C, ...]", str(x))
     for position in positions:
@@ -54,7 +54,7 @@ def _channels(c: Call, x: TensorSpec, positions: Sequence[int]) -> None:
             same(spec.shape[0], x.shape[1], "its dim and x's channels")
 
 
-def _group_norm(c: Call) -> list[TensorSpec]:
+def _group_norm(c: OpCall) -> list[TensorSpec]:
     x, groups = _float(c.tensor()), c["groups"]
     _channels(c, x, (1, 2))
     if groups < 1 or (isinstance(x.shape[1], int) and x.shape[1] % groups):
@@ -62,33 +62,33 @@ def _group_norm(c: Call) -> list[TensorSpec]:
     return [like(x), *[like(x, (x.shape[0], groups))] * 2]
 
 
-def _instance_norm(c: Call) -> TensorSpec:
+def _instance_norm(c: OpCall) -> TensorSpec:
     x = _float(c.tensor())
     _channels(c, x, (1, 2))
     return like(x)
 
 
-def _batch_norm(c: Call) -> TensorSpec:
+def _batch_norm(c: OpCall) -> TensorSpec:
     x = _float(c.tensor())
     _channels(c, x, (1, 2, 3, 4))
     return like(x)
 
 
-def _batch_norm_train(c: Call) -> list[TensorSpec]:
+def _batch_norm_train(c: OpCall) -> list[TensorSpec]:
     x = _float(c.tensor())
     _channels(c, x, (1, 2, 3, 4))
     running = [c.optional(3) or like(x, (x.shape[1],)), c.optional(4) or like(x, (x.shape[1],))]
     return [like(x), *[like(x, (x.shape[1],))] * 2, *(like(r) for r in running)]
 
 
-def _lrn(c: Call) -> TensorSpec:
+def _lrn(c: OpCall) -> TensorSpec:
     x = _float(c.tensor())
     if x.rank < 2 or c["size"] < 1:
         raise Mismatch("x must be [N, C, ...] and size positive", f"{x}, {c['size']}")
     return like(x)
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         "layer_norm(x, weight?, bias?; normalized_shape: dims, eps: float = 1e-05) -> y, mean?, rstd?",
         "norm",
@@ -123,7 +123,7 @@ ROWS: tuple[Op, ...] = (
         _batch_norm,
         aten="_native_batch_norm_legit_no_training",
         onnx="BatchNormalization",
-        meaning="by given statistics",
+        meaning="with the given statistics",
     ),
     op(
         "batch_norm_train(x, weight?, bias?, running_mean?, running_var?; momentum: float = 0.1, eps: float = 1e-05)"
@@ -131,13 +131,13 @@ ROWS: tuple[Op, ...] = (
         "norm",
         _batch_norm_train,
         aten="_native_batch_norm_legit _native_batch_norm_legit.no_stats _native_batch_norm_legit_functional",
-        meaning="by the batch's own statistics; new_* are the running ones after the step (unbiased variance)",
+        meaning="with the batch's statistics; new_* are the running statistics after the step (unbiased variance)",
     ),
     op(
         "local_response_norm(x; size: int, alpha: float = 0.0001, beta: float = 0.75, k: float = 1.0) -> y",
         "norm",
         _lrn,
         onnx="LRN",
-        meaning="ONNX's LRN: alpha is divided by size, the window reaches (size-1)//2 back and size//2 on",
+        meaning="ONNX's LRN: alpha is divided by size; the window covers (size-1)//2 channels before and size//2 after",
     ),
 )

@@ -1,9 +1,9 @@
-"""Pooling: a window slides over space and is reduced. ``padding`` as in conv; layout [N, C, spatial] or [C, spatial]."""
+"""Pooling over sliding windows. ``padding`` is as in conv; the layout is [N, C, spatial] or [C, spatial]."""
 
 from __future__ import annotations
 
 from ...types import DimLike, DType, TensorSpec
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import like, pads, spatial, window
 
 __all__ = ["ROWS", "WINDOW"]
@@ -11,7 +11,7 @@ __all__ = ["ROWS", "WINDOW"]
 WINDOW = "kernel_size: ints, stride: ints, padding: ints, dilation: ints, ceil_mode: bool = false"
 
 
-def _pooled(c: Call) -> tuple[DimLike, ...]:
+def _pooled(c: OpCall) -> tuple[DimLike, ...]:
     x, n = c.tensor(), len(c["kernel_size"])
     if not n or x.rank not in (n + 1, n + 2):
         raise Mismatch(f"x must have rank {n + 1} or {n + 2}", str(x))
@@ -21,42 +21,42 @@ def _pooled(c: Call) -> tuple[DimLike, ...]:
     return (*x.shape[:-n], *(window(d, k, s, b, e, w, c["ceil_mode"]) for d, k, s, b, e, w in sizes))
 
 
-def _pool(c: Call) -> TensorSpec:
+def _pool(c: OpCall) -> TensorSpec:
     return like(c.tensor(), _pooled(c))
 
 
-def _max_pool(c: Call) -> list[TensorSpec]:
+def _max_pool(c: OpCall) -> list[TensorSpec]:
     shape = _pooled(c)
     return [like(c.tensor(), shape), TensorSpec(shape, DType.INT64)]
 
 
-def _adaptive(c: Call) -> TensorSpec:
+def _adaptive(c: OpCall) -> TensorSpec:
     x, n = c.tensor(), len(c["output_size"])
     if x.rank not in (n + 1, n + 2):
         raise Mismatch(f"x must have rank {n + 1} or {n + 2}", str(x))
     return like(x, (*x.shape[:-n], *c["output_size"]))
 
 
-def _adaptive_max(c: Call) -> list[TensorSpec]:
+def _adaptive_max(c: OpCall) -> list[TensorSpec]:
     values = _adaptive(c)
     return [values, TensorSpec(values.shape, DType.INT64)]
 
 
-def _unpool(c: Call) -> TensorSpec:
+def _unpool(c: OpCall) -> TensorSpec:
     x, indices, n = c.tensor(0), c.tensor(1), len(c["output_size"])
     if x.rank not in (n + 1, n + 2) or indices.rank != x.rank:
         raise Mismatch(f"x and indices must have rank {n + 1} or {n + 2}", f"{x} and {indices}")
     return like(x, (*x.shape[:-n], *c["output_size"]))
 
 
-def _roi(c: Call) -> TensorSpec:
+def _roi(c: OpCall) -> TensorSpec:
     x, rois = c.tensor(0), c.tensor(1)
     if x.rank != 4 or rois.rank != 2:
         raise Mismatch("x must be [N, C, H, W] and rois rank 2", f"{x} and {rois}")
     return like(x, (rois.shape[0], x.shape[1], *c["output_size"]))
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         f"avg_pool(x; {WINDOW}, count_include_pad: bool = true, divisor: int? = none) -> y",
         "pool",

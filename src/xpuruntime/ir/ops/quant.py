@@ -1,4 +1,4 @@
-"""Between floating point and integers with a scale, and products of quantized values (ONNX semantics)."""
+"""Quantization, and products of quantized values, with ONNX semantics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...types import DType, TensorSpec
-from ..schema import Call, Mismatch, Op, Operand, op
+from ..schema import Mismatch, OpCall, OpEntry, Operand, op
 from ._shapes import broadcast, like
 from .conv import CONV_ATTRS, conv_shape
 from .matmul import matmul_shape
@@ -16,8 +16,8 @@ __all__ = ["ROWS"]
 _BLOCK = "axis: axis = 1, block_size: int = 0"
 
 
-def _scale(c: Call, x: TensorSpec) -> None:
-    """The scale is a scalar, one value per place along axis, or blocked along it."""
+def _scale(c: OpCall, x: TensorSpec) -> None:
+    """Check that the scale is a scalar, one value per index along axis, or blocked along it."""
     scale, zero = c.tensor(1), c.optional(2)
     if zero is not None and zero.shape != scale.shape:
         raise Mismatch("scale and zero point must have one shape", f"{scale} and {zero}")
@@ -26,13 +26,13 @@ def _scale(c: Call, x: TensorSpec) -> None:
 
 
 def _place_axis(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
-    """With one scale for all the axis has no meaning and is 0 (ONNX's default may lie outside the rank)."""
+    """Set the unused axis of a scalar scale to 0 (ONNX's default may be outside the rank)."""
     scale = operands[1] if len(operands) > 1 else None
     if isinstance(scale, TensorSpec) and all(d == 1 for d in scale.shape) and not attrs["block_size"]:
         attrs["axis"] = 0
 
 
-def _quantize(c: Call) -> TensorSpec:
+def _quantize(c: OpCall) -> TensorSpec:
     x, zero = c.tensor(0), c.optional(2)
     _scale(c, x)
     if zero is not None and zero.dtype is not c["dtype"]:
@@ -40,13 +40,13 @@ def _quantize(c: Call) -> TensorSpec:
     return TensorSpec(x.shape, c["dtype"])
 
 
-def _dequantize(c: Call) -> TensorSpec:
+def _dequantize(c: OpCall) -> TensorSpec:
     x, scale = c.tensor(0), c.tensor(1)
     _scale(c, x)
     return TensorSpec(x.shape, c["dtype"] or scale.dtype)
 
 
-def _dynamic(c: Call) -> list[TensorSpec]:
+def _dynamic(c: OpCall) -> list[TensorSpec]:
     return [
         TensorSpec(c.tensor().shape, DType.UINT8),
         TensorSpec((), DType.FLOAT32),
@@ -57,40 +57,40 @@ def _dynamic(c: Call) -> list[TensorSpec]:
 def _integer(*specs: TensorSpec) -> None:
     for spec in specs:
         if not spec.dtype.is_integer and not spec.dtype.value.startswith("float8"):
-            raise Mismatch("multiplies quantized values", spec.dtype.value)
+            raise Mismatch("needs quantized operands", spec.dtype.value)
 
 
-def _matmul_integer(c: Call) -> TensorSpec:
+def _matmul_integer(c: OpCall) -> TensorSpec:
     a, b = c.tensor(0), c.tensor(1)
     _integer(a, b)
     return TensorSpec(matmul_shape(a, b), DType.INT32)
 
 
-def _conv_integer(c: Call) -> TensorSpec:
+def _conv_integer(c: OpCall) -> TensorSpec:
     x, weight = c.tensor(0), c.tensor(1)
     _integer(x, weight)
     return TensorSpec(conv_shape(c, x, weight), DType.INT32)
 
 
-def _qlinear_matmul(c: Call) -> TensorSpec:
+def _qlinear_matmul(c: OpCall) -> TensorSpec:
     a, b, zero = c.tensor(0), c.tensor(3), c.tensor(7)
     _integer(a, b)
     return TensorSpec(matmul_shape(a, b), zero.dtype)
 
 
-def _qlinear_conv(c: Call) -> TensorSpec:
+def _qlinear_conv(c: OpCall) -> TensorSpec:
     x, weight, zero = c.tensor(0), c.tensor(3), c.tensor(7)
     _integer(x, weight)
     return TensorSpec(conv_shape(c, x, weight), zero.dtype)
 
 
-def _fake_quantize(c: Call) -> TensorSpec:
+def _fake_quantize(c: OpCall) -> TensorSpec:
     x, scale, zero = c.tensor(0), c.tensor(1), c.tensor(2)
     broadcast(scale.shape, zero.shape)
     return like(x)
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         f"quantize_linear(x, scale, zero_point?; dtype: dtype, {_BLOCK}, saturate: bool = true,"
         " precision: dtype? = none) -> y",
@@ -99,7 +99,7 @@ ROWS: tuple[Op, ...] = (
         place=_place_axis,
         aten="quantize_per_tensor quantize_per_channel",
         onnx="QuantizeLinear",
-        meaning="saturate(round_half_even(x / scale) + zero_point); axis counts where scale has rank 1 or blocks",
+        meaning="saturate(round_half_even(x / scale) + zero_point); axis applies if scale has rank 1 or is blocked",
     ),
     op(
         f"dequantize_linear(x, scale, zero_point?; dtype: dtype? = none, {_BLOCK}) -> y",

@@ -1,9 +1,9 @@
-"""Reductions along axes, and running (cumulative) forms."""
+"""Reductions along axes, and cumulative ops."""
 
 from __future__ import annotations
 
 from ...types import DType, TensorSpec
-from ..schema import Call, Op, op
+from ..schema import OpCall, OpEntry, op
 from ._shapes import axes_without, broadcast, like
 from ._types import category, float_of
 
@@ -12,66 +12,66 @@ __all__ = ["ROWS"]
 _AXES = "dim: axes? = none, keepdim: bool = false"
 
 
-def _same(c: Call) -> TensorSpec:
+def _same(c: OpCall) -> TensorSpec:
     return like(c.tensor(), axes_without(c.tensor(), c["dim"], c["keepdim"]))
 
 
-def _total(c: Call) -> TensorSpec:
-    """Integers and bool add up in int64, as PyTorch's do, unless dtype says otherwise."""
+def _total(c: OpCall) -> TensorSpec:
+    """Infer a sum or product: integers and bool use int64 unless dtype is set, as in PyTorch."""
     x = c.tensor()
     dtype = c["dtype"] or (DType.INT64 if category(x.dtype) < 2 else x.dtype)
     return TensorSpec(axes_without(x, c["dim"], c["keepdim"]), dtype)
 
 
-def _mean(c: Call) -> TensorSpec:
+def _mean(c: OpCall) -> TensorSpec:
     x = c.tensor()
     return TensorSpec(axes_without(x, c["dim"], c["keepdim"]), c["dtype"] or float_of(x.dtype))
 
 
-def _var(c: Call) -> TensorSpec:
+def _var(c: OpCall) -> TensorSpec:
     x = c.tensor()
     real = {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128: DType.FLOAT64}.get(x.dtype, float_of(x.dtype))
     return TensorSpec(axes_without(x, c["dim"], c["keepdim"]), real)
 
 
-def _float(c: Call) -> TensorSpec:
+def _float(c: OpCall) -> TensorSpec:
     x = c.tensor()
     return TensorSpec(axes_without(x, c["dim"], c["keepdim"]), float_of(x.dtype))
 
 
-def _bool(c: Call) -> TensorSpec:
+def _bool(c: OpCall) -> TensorSpec:
     return TensorSpec(axes_without(c.tensor(), c["dim"], c["keepdim"]), DType.BOOL)
 
 
-def _arg(c: Call) -> TensorSpec:
-    """``dim`` none counts over the flattened operand."""
+def _arg(c: OpCall) -> TensorSpec:
+    """Infer argmax or argmin; without ``dim``, over the flattened operand."""
     x, dim = c.tensor(), c["dim"]
     axes = range(x.rank) if dim is None else (dim,)
     return TensorSpec(axes_without(x, tuple(axes), c["keepdim"]), DType.INT64)
 
 
-def _pair(c: Call) -> list[TensorSpec]:
+def _pair(c: OpCall) -> list[TensorSpec]:
     x = c.tensor()
     shape = axes_without(x, (c["dim"],), c["keepdim"])
     return [like(x, shape), TensorSpec(shape, DType.INT64)]
 
 
-def _running(c: Call) -> TensorSpec:
+def _running(c: OpCall) -> TensorSpec:
     x = c.tensor()
     return TensorSpec(x.shape, c["dtype"] or (DType.INT64 if category(x.dtype) < 2 else x.dtype))
 
 
-def _cdist(c: Call) -> TensorSpec:
+def _cdist(c: OpCall) -> TensorSpec:
     a, b = c.tensor(0), c.tensor(1)
     return like(a, (*broadcast(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-2]))
 
 
-def _pdist(c: Call) -> TensorSpec:
+def _pdist(c: OpCall) -> TensorSpec:
     n = c.tensor().shape[0]
     return like(c.tensor(), (n * (n - 1) // 2,))
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         f"sum(x; {_AXES}, dtype: dtype? = none) -> y",
         "reduce",
@@ -119,7 +119,7 @@ ROWS: tuple[Op, ...] = (
         _arg,
         aten="argmax",
         onnx="ArgMax",
-        meaning="dim none: over the flattened operand; last: of equal ones the last",
+        meaning="dim none: over the flattened operand; last: the last of equal elements",
     ),
     op(
         "argmin(x; dim: axis? = none, keepdim: bool = false, last: bool = false) -> y",

@@ -1,15 +1,15 @@
-"""Sampling an image at other places: interpolation by scale or size (ONNX's Resize covers PyTorch's upsample), grids."""
+"""Resampling: resizing by scale or size (ONNX's Resize covers PyTorch's upsample), and sampling at a grid."""
 
 from __future__ import annotations
 
 from ...types import TensorSpec
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import like, same
 
 __all__ = ["ROWS"]
 
 
-def _resize(c: Call) -> TensorSpec:
+def _resize(c: OpCall) -> TensorSpec:
     x, size = c.tensor(), c["size"]
     if len(size) != x.rank or len(c["scales"]) not in (0, x.rank) or len(c["roi"]) not in (0, 2 * x.rank):
         raise Mismatch(
@@ -18,7 +18,7 @@ def _resize(c: Call) -> TensorSpec:
     return like(x, size)
 
 
-def _grid_sample(c: Call) -> TensorSpec:
+def _grid_sample(c: OpCall) -> TensorSpec:
     x, grid = c.tensor(0), c.tensor(1)
     if x.rank < 3 or grid.rank != x.rank:
         raise Mismatch("x must be [N, C, spatial...] and the grid of the same rank", f"{x} and {grid}")
@@ -28,14 +28,14 @@ def _grid_sample(c: Call) -> TensorSpec:
     )
 
 
-def _affine_grid(c: Call) -> TensorSpec:
+def _affine_grid(c: OpCall) -> TensorSpec:
     theta, size = c.tensor(), c["size"]
     if theta.rank != 3 or len(size) not in (4, 5):
         raise Mismatch("theta must be [N, n, n+1] and size 4 or 5 numbers", f"{theta}, {list(size)}")
     return like(theta, (size[0], *size[2:], len(size) - 2))
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(
         "resize(x; size: dims, scales: floats = [], roi: floats = [], mode: nearest|linear|cubic = nearest,"
         " coordinates: half_pixel|half_pixel_symmetric|pytorch_half_pixel|align_corners|asymmetric|tf_half_pixel_for_nn|"
@@ -46,7 +46,7 @@ ROWS: tuple[Op, ...] = (
         _resize,
         aten="upsample_nearest2d.vec upsample_bilinear2d.vec",
         onnx="Resize Upsample",
-        meaning="size of every dim; scales (one per dim, else size / x's) enter the coordinates; words are ONNX's",
+        meaning="size of every dim; coordinates use scales (one per dim; default size / x's); modes have ONNX's names",
     ),
     op(
         "grid_sample(x, grid; mode: linear|nearest|cubic = linear, padding_mode: zeros|border|reflection = zeros,"

@@ -7,7 +7,7 @@ R [directions, gates*hidden, hidden], B [directions, 2*gates*hidden].
 from __future__ import annotations
 
 from ...types import DimLike, TensorSpec
-from ..schema import Call, Mismatch, Op, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import like, same
 from .matmul import one_dtype
 
@@ -19,7 +19,7 @@ _ATTRS = (
 )
 
 
-def _recurrent(c: Call) -> list[TensorSpec]:
+def _recurrent(c: OpCall) -> list[TensorSpec]:
     x, w, r = c.tensor(0), c.tensor(1), c.tensor(2)
     gates = {"rnn": 1, "gru": 3, "lstm": 4}[c.op.name]
     directions = 2 if c["direction"] == "bidirectional" else 1
@@ -43,7 +43,7 @@ def _recurrent(c: Call) -> list[TensorSpec]:
     return [like(x, sequence), *[like(x, state)] * (2 if c.op.name == "lstm" else 1)]
 
 
-ROWS: tuple[Op, ...] = (
+ROWS: tuple[OpEntry, ...] = (
     op(f"rnn(x, w, r, b?, lengths?, h0?; {_ATTRS}) -> y, h?", "rnn", _recurrent, onnx="RNN"),
     op(
         f"gru(x, w, r, b?, lengths?, h0?; {_ATTRS}, linear_before_reset: bool = false) -> y, h?",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..elementwise import Elementwise
+from ..spec.elementwise import Elementwise
 from .pointwise import lower_pointwise
 
 __all__ = ["KERNELS"]
 
-KERNELS = (Elementwise("cuda", lower_pointwise),)
+KERNELS = (Elementwise(lower_pointwise),)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..fused import Fused
-from .rows import CUDA
+from ..spec.fused import Fused
+from .rows.loops import CUDA
 
 __all__ = ["KERNELS"]
 

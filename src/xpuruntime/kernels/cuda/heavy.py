@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...codegen.cuda import CudaTarget
 from ...codegen.target import CodegenTarget
 from ...types import DType, TensorSpec
 from ..kernel import NodeCall
-from ..product import C_TYPES, sizes
+from ..spec.product import C_TYPES, sizes
 from .launch import Argument
 
 __all__ = [
@@ -30,13 +29,13 @@ FULL = 132
 
 
 def multiprocessors(target: CodegenTarget) -> int:
-    """Multiprocessors that work is cut for."""
-    return FULL
+    """Return the number of multiprocessors that work is divided among."""
+    return target.config.num_sms or FULL
 
 
 def shared_limit(target: CodegenTarget) -> int:
-    """Most bytes of shared memory of a block."""
-    return target.sm.shared_bytes if isinstance(target, CudaTarget) else 48 * 1024
+    """Return the maximum shared memory of a block in bytes; 48 KiB, which every GPU has, if the target does not say."""
+    return target.config.smem_per_block or 48 * 1024
 
 
 def in_chunks(dtype: DType, *elements: int) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..norm import OPS, ChannelNorm
-from ..reduce import RowKernel
-from .rows import CUDA
+from ..spec.norm import OPS, ChannelNorm
+from ..spec.reduce import RowKernel
+from .rows.loops import CUDA
 
 __all__ = ["KERNELS"]
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from ...codegen.expr_terms import STORAGE
 from ...codegen.nest import Nest, indented, nest, offset_text
-from ...codegen.plans import CONSTANT, Operation, Plan
+from ...codegen.plans import CONSTANT, LoopPlan, Operation
 from ...codegen.target import CodegenTarget
 from ...types import DType
-from ..elementwise import in_place_of, signature, stem_of
-from ..elementwise import statement as plain_statement
 from ..kernel import Lowered, NodeCall, Stage, operand_ref
+from ..portable.text import statement as plain_statement
+from ..spec.elementwise import in_place_of, signature, stem_of
 from .launch import Argument, Launch, blocks_for, cuda_stage
 
 __all__ = ["arguments_of", "index_type", "lower_pointwise", "pack_of", "statement", "value_lines"]
@@ -67,17 +67,17 @@ def arguments_of(call: NodeCall, read: Sequence[int]) -> list[Argument]:
     return [*given, *made]
 
 
-def statement(plan: Plan, operation: Operation) -> tuple[str, frozenset[str]]:
+def statement(plan: LoopPlan, operation: Operation) -> tuple[str, frozenset[str]]:
     """The line that computes an operation, and the parts of the prelude that it needs."""
-    line, needed = plain_statement(plan, operation)
-    if operation.op in _NARROW and operation.dtype in (DType.BFLOAT16, DType.FLOAT16):
-        for name in _NARROW[operation.op]:
-            line = line.replace(f" = {name}(", f" = {name}_narrow<{STORAGE[operation.dtype]}>(")
-        needed |= {"narrow"}
-    return line, needed
+    if operation.op not in _NARROW or operation.dtype not in (DType.BFLOAT16, DType.FLOAT16):
+        return plain_statement(plan, operation)
+    kind = STORAGE[operation.dtype]
+    functions = {name: f"{name}_narrow<{kind}>" for name in _NARROW[operation.op]}
+    line, parts = plain_statement(plan, operation, functions=functions)
+    return line, parts | {"narrow"}
 
 
-def value_lines(plan: Plan, operations: Sequence[Operation], parts: set[str]) -> list[str]:
+def value_lines(plan: LoopPlan, operations: Sequence[Operation], parts: set[str]) -> list[str]:
     """The lines that compute operations, one scalar each."""
     lines = []
     for operation in operations:
@@ -88,7 +88,7 @@ def value_lines(plan: Plan, operations: Sequence[Operation], parts: set[str]) ->
 
 
 def lower_pointwise(
-    call: NodeCall, made: Plan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
+    call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
 ) -> Lowered:
     """A plan without reductions: one stage. ``outputs``: strides along the space."""
     strides = {i.name: i.strides for i in made.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
@@ -107,7 +107,7 @@ class _Pointwise:
     """Writes one kernel: ``width`` elements a thread, ``threads`` a block."""
 
     call: NodeCall
-    plan: Plan
+    plan: LoopPlan
     nest: Nest
     width: int
     threads: int

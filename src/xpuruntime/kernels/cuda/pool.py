@@ -10,9 +10,11 @@ from ...codegen.points import number
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType
-from ..conv_shape import C_TYPES, ConvShape, braces
 from ..kernel import Kernel, Lowered, NodeCall, Stage
-from ..pool import Generated, divisor_of, places_text, pool_shape, reducer_of, window_ends, windows_text
+from ..portable.text import braces, shape_text
+from ..portable.windows.pool import places_text, reducer_of, windows_text
+from ..spec.conv_shape import C_TYPES, ConvShape
+from ..spec.pool import OPS, divisor_of, pool_shape, supported, window_ends
 from .launch import Argument, Launch, blocks_for, cuda_stage
 from .pointwise import index_type
 
@@ -27,18 +29,15 @@ _GATHERED_BYTES = 192
 """Registers of a thread for what it reads before it reduces, so that no read waits for another."""
 
 
-class Pool:
+class Pool(Kernel):
     """Maxima, means and p-norms of windows, in any layout."""
 
     name: str = "pool/generated"
-    ops: tuple[str, ...] = Generated.ops
-
-    def __init__(self) -> None:
-        self._cpu = Generated()
+    ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """What it computes on a CPU, up to 2**31 elements."""
-        answer = self._cpu.supports(call, target)
+        answer = supported(call)
         if answer.ok and pool_shape(call).pixels * pool_shape(call).channels >= 2**31:
             return Support.no(Reason.SHAPE_UNSUPPORTED, "more than 2**31 elements")
         return answer
@@ -157,7 +156,7 @@ def _points(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Stage:
     lines = [
         f"const uint32_t e = blockIdx.x * {threads} + threadIdx.x;",
         f"if (e >= {count}) return;",
-        f"const conv::Shape shape = {shape.text()};",
+        f"const conv::Shape shape = {shape_text(shape)};",
         f"const pool::Windows windows = {windows_text(call, shape)};",
     ]
     names = ["out0"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..reduce import OPS, RowKernel
-from .rows import CUDA
+from ..spec.reduce import OPS, RowKernel
+from .rows.loops import CUDA
 
 __all__ = ["KERNELS"]
 

@@ -13,16 +13,17 @@ from ...codegen.points import address, storage, unravel
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ..kernel import Kernel, Lowered, NodeCall, Stage
-from ..moves_stage import STATUS
-from ..product import sizes
-from ..rope import over_rows, table_row, why_not
-from ..rope_append import PLACES, POSITIONS, RopeAppend, named_by, row_of
+from ..portable.rope import named_by, row_of, table_lines, table_row
+from ..spec.movement.elements import STATUS
+from ..spec.product import sizes
+from ..spec.rope import PLACES, POSITIONS, RopeAppend, over_rows, why_not
 from .launch import Argument, Launch, blocks_for, cuda_stage
+from .movement.moves import cuda_moves_stage
 
 __all__ = ["KERNELS"]
 
 
-class Rope:
+class Rope(Kernel):
     """Rotary position embedding of whole or partial heads."""
 
     name: str = "rope/generated"
@@ -91,6 +92,9 @@ class Rope:
 class RopeAppendCuda(RopeAppend):
     """Queries and keys turned, keys and values into their caches, in one launch: a thread has a pair, or two elements of a value."""
 
+    def __init__(self) -> None:
+        super().__init__(cuda_moves_stage)
+
     def turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
         """The stage that turns and writes."""
         q, k = call.tensor(0).spec, call.tensor(1).spec
@@ -116,7 +120,7 @@ class RopeAppendCuda(RopeAppend):
             f"const int64_t t = task % {length}, head = task / {length} % {heads + 2 * kv}, b = task / {length * (heads + 2 * kv)};",
             "void *const scratch = nullptr;",
             f"const int64_t to = index_in({named_by(call, PLACES)}, {capacity}, scratch);",
-            *self.table_lines(call),
+            *table_lines(call),
             f"const bool query = head < {heads}, key = !query && head < {heads + kv};",
             f"const int64_t h = query ? head : key ? head - {heads} : head - {heads + kv};",
             f"const {kind} *x = {one_of('in', 't')};",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ..reduce import RowKernel
-from ..softmax import OPS
-from .rows import CUDA
+from ..spec.reduce import SOFTMAX_OPS, RowKernel
+from .rows.loops import CUDA
 
 __all__ = ["KERNELS"]
 
-KERNELS = (RowKernel("softmax/generated", OPS, CUDA),)
+KERNELS = (RowKernel("softmax/generated", SOFTMAX_OPS, CUDA),)

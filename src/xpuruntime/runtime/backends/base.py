@@ -1,4 +1,4 @@
-"""What every backend has in common: the porting guide's methods, over a few verbs of memory."""
+"""RuntimeBackend: the methods of the porting guide on top of a few memory operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ...protocols import Backend
 from ...targets import DeviceId
 from ...types import DType, Layout, TensorSpec
-from ..buffer import DeviceBuffer
+from ..buffer import BackendBase, DeviceBuffer
 
 if TYPE_CHECKING:
     from ..executor import Executor
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["RuntimeBackend"]
 
 
-class RuntimeBackend(Backend):
+class RuntimeBackend(BackendBase, Backend):
     """A device driver. ``kind`` is the part of a plan's target before the colon: ``cpu``, ``npu-sim``.
 
     Handles of memory are whatever the device has: addresses on the host, objects elsewhere.
@@ -32,13 +32,13 @@ class RuntimeBackend(Backend):
 
     kind: str
     core_is_host = False
-    """Whether device memory is the host's, so that arrays are read and written in place."""
+    """True if device memory is host memory, so that arrays are read and written in place."""
     stages = False
-    """Whether the core brings arrays of the host to the device and back by itself."""
+    """True if the core copies host arrays to the device and back itself."""
 
     @classmethod
     def at(cls, index: int) -> RuntimeBackend:
-        """The driver of the device at an index. Raises DeviceUnavailable."""
+        """Return the driver of the device with this index. Raises DeviceUnavailable."""
         if index:
             raise DeviceUnavailable(
                 f"device {cls.kind}:{index}",
@@ -49,91 +49,93 @@ class RuntimeBackend(Backend):
 
     @abstractmethod
     def allocate(self, size_bytes: int) -> Any:
-        """Memory of that many bytes, content arbitrary. Raises MemoryError."""
+        """Allocate memory with undefined content. Raises MemoryError."""
 
     @abstractmethod
     def upload(self, handle: Any, data: NDArray[np.uint8]) -> None:
-        """Copy bytes of the host to the start of device memory."""
+        """Copy host bytes to the start of device memory."""
 
     @abstractmethod
     def download(self, handle: Any, size_bytes: int) -> NDArray[np.uint8]:
-        """The first bytes of device memory on the host; a view where the two are one."""
+        """Return the first bytes of device memory on the host; a view if the memory is shared."""
 
     @abstractmethod
     def address(self, handle: Any) -> int:
-        """What the core knows the memory by: its address, or ``id`` of the handle for a driver in Python."""
+        """Return the number by which the core knows the memory: its address, or ``id`` of the handle for a driver in Python."""
 
     @abstractmethod
     def core(self, program: CompiledProgram, plan: ExecutionPlan, threads: int) -> _core.Backend:
-        """The driver in the core, for one plan."""
+        """Return the core's driver for one plan."""
 
     def clear(self, handle: Any, size_bytes: int) -> None:
-        """Zeros at the start of device memory."""
+        """Set the start of device memory to zero."""
         self.upload(handle, np.zeros(size_bytes, np.uint8))
 
     def shares_memory(self, other: RuntimeBackend) -> bool:
-        """Whether memory of the other's device can be used here as it is."""
+        """Return True if memory of the other backend's device can be used here directly."""
         return self is other or (self.core_is_host and other.core_is_host)
 
     def load_code(self, binary: Binary) -> _core.Module | _core.Status | None:
-        """Object code as the core wants it; None where the driver loads it by itself."""
+        """Return object code in the core's form; None if the driver loads it itself."""
         return None
 
     def missing(self, requires: tuple[str, ...]) -> list[str]:
-        """Those of a binary's needs that this machine and device lack."""
+        """Return the requirements of a binary that this machine and device lack."""
         return _core.missing_requirements(list(requires))
 
     def foreign(self, format: str) -> str:  # noqa: A002
-        """Why a binary's format is none of this machine's; empty where it is not."""
+        """Return why this machine cannot read a binary's format; empty if it can."""
         return ""
 
     @property
     def device(self) -> DeviceId:
-        """Which device it drives."""
+        """Return the device that it drives."""
         return DeviceId(self.kind or "null")
 
     def notes(self) -> tuple[str, ...]:
-        """What a receipt should say of how runs reached the device."""
+        """Return lines for a receipt on how runs reached the device."""
         return ()
 
     def import_tensor(self, tensor: Any, stream: int) -> DeviceBuffer | None:
-        """Another library's tensor that lies on this device, as a buffer over the same memory; None for any other."""
+        """Return another library's tensor on this device as a buffer over the same memory; None for any other tensor."""
         return None
 
     def export_tensor(self, buffer: DeviceBuffer, stream: int | None) -> Any:
-        """The buffer as a DLPack capsule over the same memory; None where it must come to the host for that."""
+        """Return the buffer as a DLPack capsule over the same memory; None if it must be copied to the host first."""
         return None
 
     def current_stream(self) -> int:
-        """The stream that the calling program works on, where the device has any."""
+        """Return the stream that the calling program works on, if the device has streams."""
         return 0
 
     def allocate_on(self, size_bytes: int, stream: int) -> Any:
-        """``allocate`` in the order of a stream: for work that is queued there."""
+        """Allocate in the order of a stream, for work that is queued on it."""
         return self.allocate(size_bytes)
 
     def order(self, later: int, earlier: int) -> None:
-        """What is queued on ``later`` from now on comes after all that ``earlier`` has."""
+        """Make later work on stream ``later`` wait for all work queued on ``earlier``."""
         return
 
     def wait(self, stream: int) -> None:
-        """Return when everything queued on a stream is done."""
+        """Wait for all work queued on a stream."""
         return
 
     def new_stream(self) -> Any:
-        """A queue of work, as ``Stream`` drives it. Raises DeviceUnavailable where the device has none."""
+        """Return a new queue of work, as ``Stream`` drives it. Raises DeviceUnavailable if the device has none."""
         raise self._without("streams")
 
     def new_event(self) -> Any:
-        """A mark in such a queue."""
+        """Return a new event for such a queue."""
         raise self._without("events")
 
     def memory(self) -> dict[str, int]:
-        """The device's pool: live_bytes, peak_bytes, cached_bytes, allocations, reuses. Raises DeviceUnavailable where there is none."""
+        """Return statistics of the device's pool: live_bytes, peak_bytes, cached_bytes, allocations, reuses. Raises DeviceUnavailable if
+        there is no pool.
+        """
         raise self._without("memory pool")
 
     def trim(self) -> int:
-        """Give cached memory back; returns how many bytes."""
+        """Release cached memory. Return the number of bytes."""
         raise self._without("memory pool")
 
     def _without(self, what: str) -> DeviceUnavailable:
@@ -143,28 +145,28 @@ class RuntimeBackend(Backend):
         )
 
     def dlpack_device(self) -> tuple[int, int]:
-        """DLPack's word for where ``export_tensor`` leaves the memory."""
+        """Return the DLPack device of memory that ``export_tensor`` exports."""
         return (1, 0)
 
     def synchronize(self) -> None:
-        """Return when everything submitted is done."""
+        """Wait for all submitted work."""
         return
 
     def allocate_buffer(
         self, data: Any, alloc_shape: tuple[int, ...] | None = None, spec: TensorSpec | None = None
     ) -> DeviceBuffer:
-        """An array on the device: laid out as ``spec`` says, or padded to ``alloc_shape``, or dense. Raises InputError."""
+        """Copy an array to the device: in the layout of ``spec``, padded to ``alloc_shape``, or dense. Raises InputError."""
         return DeviceBuffer.from_numpy(data, self, spec=spec, alloc_shape=alloc_shape)
 
     def allocate_zeros(
         self, shape: tuple[int, ...], dtype: Any, alloc_shape: tuple[int, ...] | None = None
     ) -> DeviceBuffer:
-        """Zeros on the device."""
+        """Allocate zeros on the device."""
         layout = None if alloc_shape is None else Layout(tuple(range(len(shape))), tuple(alloc_shape))
         return DeviceBuffer.zeros(TensorSpec(tuple(shape), DType.of(dtype), layout=layout), self)
 
     def create_executor(self, program: CompiledProgram, **options: Any) -> Executor:
-        """An executor of the program on this device; options as ``Executor`` takes them."""
+        """Return an executor of the program on this device; options as for ``Executor``."""
         from ..executor import Executor
 
         return Executor(program, self, **options)
@@ -172,5 +174,5 @@ class RuntimeBackend(Backend):
     def execute(
         self, program: CompiledProgram, inputs: Mapping[str, Any], weights: Weights | Mapping[str, Any] | None
     ) -> dict[str, DeviceBuffer]:
-        """Run a program once: outputs by name. Whoever runs it twice keeps the executor."""
+        """Run a program once and return its outputs by name. To run it again, keep an executor instead."""
         return self.create_executor(program).run(inputs, weights=weights)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ... import _core
 from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ..device import cpu
-from ..host_queue import HostMark, HostQueue, wait_for
+from ..host_queue import HostEvent, HostQueue, wait_for
 from .base import RuntimeBackend
 
 __all__ = ["CpuBackend", "HostBackend"]
@@ -29,9 +29,9 @@ class HostBackend(RuntimeBackend):
         return handle[:size_bytes]
 
     def memory(self) -> dict[str, int]:
-        found = _core.host_memory()
+        statistics = _core.host_memory()
         names = ("live_bytes", "peak_bytes", "cached_bytes", "allocations", "reuses")
-        return {n: int(getattr(found, n)) for n in names}
+        return {n: int(getattr(statistics, n)) for n in names}
 
     def trim(self) -> int:
         return _core.trim_host_memory()
@@ -39,8 +39,8 @@ class HostBackend(RuntimeBackend):
     def new_stream(self) -> HostQueue:
         return HostQueue()
 
-    def new_event(self) -> HostMark:
-        return HostMark()
+    def new_event(self) -> HostEvent:
+        return HostEvent()
 
     def wait(self, stream: int) -> None:
         wait_for(stream)

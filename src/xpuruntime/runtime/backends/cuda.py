@@ -1,4 +1,4 @@
-"""An NVIDIA GPU: CUBINs and vendors' libraries on streams, whole plans as CUDA graphs.
+"""CudaBackend: NVIDIA GPUs. CUBINs and vendor libraries run on streams, whole plans as CUDA graphs.
 
     backend = CudaBackend()                                     # cuda:0; opens its primary context, which other libraries share
     executor = Executor(program, backend)
@@ -24,7 +24,7 @@ from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ...targets import DeviceId
 from ...types import DType, TensorSpec
 from ..buffer import DeviceBuffer
-from ..cuda_queue import CudaMark, CudaQueue
+from ..cuda_queue import CudaQueue, CudaStreamEvent
 from ..device import search
 from .base import RuntimeBackend
 
@@ -45,7 +45,7 @@ class ForeignBlock:
     owner: Any
 
     def used_on(self, stream: int) -> None:
-        """Its owner's allocator knows the order of its own streams."""
+        """Do nothing: the owner's allocator tracks its own streams."""
 
 
 class CudaBackend(RuntimeBackend):
@@ -58,15 +58,15 @@ class CudaBackend(RuntimeBackend):
     stages = True
 
     def __init__(self, index: int = 0) -> None:
-        made = _core.cuda_backend(index, search("cuda"))
-        if isinstance(made, _core.Status):
+        core = _core.cuda_backend(index, search("cuda"))
+        if isinstance(core, _core.Status):
             raise DeviceUnavailable(
                 f"device cuda:{index}",
                 "cannot be used",
-                got=made.message,
-                do=made.advice or "Use device='cpu'.",
+                got=core.message,
+                do=core.advice or "Use device='cpu'.",
             )
-        self._core = made
+        self._core = core
         self.index = index
 
     @classmethod
@@ -78,12 +78,12 @@ class CudaBackend(RuntimeBackend):
 
     @property
     def name(self) -> str:
-        """The device's name."""
+        """Return the device's name."""
         return self._core.device_name
 
     @property
     def target(self) -> str:
-        """What code for this device is generated for: ``cuda:sm_90``."""
+        """Return the target that code for this device is generated for: ``cuda:sm_90``."""
         return f"cuda:sm_{self._core.capability}"
 
     # ── memory ──
@@ -95,11 +95,11 @@ class CudaBackend(RuntimeBackend):
         return self._block(size_bytes, stream)
 
     def _block(self, size_bytes: int, stream: int | None) -> _core.CudaBlock:
-        """Memory of that many bytes, content arbitrary; in the order of a stream, or for any use at once. Raises OutOfMemory."""
-        made = self._core.block(size_bytes, stream)
-        if isinstance(made, _core.Status):
-            raise self._failed(made, "cannot give memory")
-        return made
+        """Allocate memory with undefined content, in the order of a stream or usable at once. Raises OutOfMemory."""
+        block = self._core.block(size_bytes, stream)
+        if isinstance(block, _core.Status):
+            raise self._failed(block, "cannot give memory")
+        return block
 
     def upload(self, handle: Any, data: NDArray[np.uint8]) -> None:
         self._check(
@@ -121,15 +121,15 @@ class CudaBackend(RuntimeBackend):
         return isinstance(other, CudaBackend) and other.index == self.index
 
     def memory(self) -> dict[str, int]:
-        """The device's pool in bytes (live_bytes, peak_bytes, cached_bytes) and counts (allocations, reuses)."""
+        """Return statistics of the device's pool in bytes (live_bytes, peak_bytes, cached_bytes) and counts (allocations, reuses)."""
         return _statistics(self._core.memory())
 
     def pinned_memory(self) -> dict[str, int]:
-        """The same of page-locked host memory."""
+        """Return the same statistics for page-locked host memory."""
         return _statistics(self._core.pinned())
 
     def trim(self) -> int:
-        """Give cached memory back, the device's and the page-locked; returns how many bytes."""
+        """Release cached device and page-locked memory. Return the number of bytes."""
         return self._core.trim()
 
     # ── code and runs ──
@@ -141,7 +141,9 @@ class CudaBackend(RuntimeBackend):
         return self._core.load(binary.data)
 
     def missing(self, requires: tuple[str, ...]) -> list[str]:
-        """Binaries run on devices of their own major capability, from their minor on; those with an ``a`` on their own alone."""
+        """Return the unmet requirements. A binary runs on devices of its major capability with its minor number or higher; an ``a`` binary
+        on exactly its own.
+        """
         have = self._core.capability
         lacking = []
         for need in requires:
@@ -159,31 +161,31 @@ class CudaBackend(RuntimeBackend):
         self._check(self._core.synchronize(), "failed")
 
     def counters(self) -> dict[str, Any]:
-        """captures, updates and replays of graphs, plain submissions, and ``declined``: why plans run kernel by kernel."""
-        found = self._core.counters()
+        """Return captures, updates and replays of graphs, plain submissions, and ``declined``: why plans run kernel by kernel."""
+        counters = self._core.counters()
         names = ("captures", "updates", "replays", "plain")
-        return {n: getattr(found, n) for n in names} | {"declined": self._core.declined()}
+        return {n: getattr(counters, n) for n in names} | {"declined": self._core.declined()}
 
     @property
     def device(self) -> DeviceId:
         return DeviceId("cuda", self.index)
 
     def notes(self) -> tuple[str, ...]:
-        found = self._core.counters()
-        runs = f"{found.replays} submissions as a CUDA graph ({found.captures} captured, {found.updates} given other addresses), {found.plain} kernel by kernel"
+        counters = self._core.counters()
+        runs = f"{counters.replays} submissions as a CUDA graph ({counters.captures} captured, {counters.updates} given other addresses), {counters.plain} kernel by kernel"
         return (f"on {self.name}: {runs}", *(f"no graph: {why}" for why in self._core.declined()))
 
     # ── streams ──
 
     def current_stream(self) -> int:
-        """The stream that the calling program works on: PyTorch's current one where PyTorch is in use, else the default stream."""
+        """Return PyTorch's current stream if PyTorch uses the GPU, otherwise the default stream."""
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             return int(torch.cuda.current_stream(self.index).cuda_stream)
         return 0
 
     def order(self, later: int, earlier: int) -> None:
-        """What is queued on ``later`` from now on comes after all that ``earlier`` has."""
+        """Make later work on stream ``later`` wait for all work queued on ``earlier``."""
         if later == earlier:
             return
         event = self._core.event(False)
@@ -193,20 +195,20 @@ class CudaBackend(RuntimeBackend):
         self._check(event.wait(self._core.wrap(later)), "cannot order streams")
 
     def wait(self, stream: int) -> None:
-        """Return when everything queued on a stream is done. Raises RunError for what a kernel of a run in it could not compute."""
+        """Wait for all work queued on a stream. Raises RunError for an error that a kernel of a run on it reported."""
         self._check(self._core.wrap(stream).synchronize(), "failed")
         self._check(self._core.reported(), "failed")
 
     def new_stream(self) -> CudaQueue:
         return CudaQueue(self._core)
 
-    def new_event(self) -> CudaMark:
-        return CudaMark(self._core)
+    def new_event(self) -> CudaStreamEvent:
+        return CudaStreamEvent(self._core)
 
     # ── other libraries' tensors ──
 
     def import_tensor(self, tensor: Any, stream: int) -> DeviceBuffer | None:
-        """A dense tensor on this device as a buffer over the same memory, ready in the order of ``stream``; None for any other."""
+        """Return a dense tensor on this device as a buffer over the same memory, ordered on ``stream``; None for any other tensor."""
         if not hasattr(tensor, "__dlpack_device__"):
             return None
         kind, index = tensor.__dlpack_device__()
@@ -220,7 +222,7 @@ class CudaBackend(RuntimeBackend):
         return DeviceBuffer(ForeignBlock(address, spec.size_bytes or 0, owner), spec, self)
 
     def export_tensor(self, buffer: DeviceBuffer, stream: int | None) -> Any:
-        """The buffer as a DLPack capsule, ready in the order of a consumer's stream (DLPack's numbers: 1 and 2 are default streams)."""
+        """Return the buffer as a DLPack capsule, ordered on the consumer's stream (in DLPack 1 and 2 are default streams)."""
         if buffer.pending is not None:
             if stream is None or stream == -1:
                 self.order(0, buffer.pending)
@@ -244,9 +246,9 @@ class CudaBackend(RuntimeBackend):
         return kind(f"device cuda:{self.index}", what, got=status.message, do=status.advice)
 
 
-def _statistics(found: _core.MemoryStatistics) -> dict[str, int]:
+def _statistics(statistics: _core.MemoryStatistics) -> dict[str, int]:
     names = ("live_bytes", "peak_bytes", "cached_bytes", "allocations", "reuses")
-    return {n: int(getattr(found, n)) for n in names}
+    return {n: int(getattr(statistics, n)) for n in names}
 
 
 def _dtype(code: int, bits: int) -> DType:

@@ -1,4 +1,4 @@
-"""A device that computes nothing and remembers every dispatch."""
+"""NullBackend: a device that computes nothing and records every dispatch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["NullBackend"]
 
 
 class NullBackend(HostBackend):
-    """Takes plans of any target, needs no binary. Outputs hold whatever their memory held.
+    """A backend that accepts plans of any target and needs no binary. The content of outputs is undefined.
 
     ``dispatches`` lists what every executor made by it was asked to run, in order: kernel, symbol, tasks, args (how many), params.
     """
@@ -25,9 +25,9 @@ class NullBackend(HostBackend):
 
     @property
     def dispatches(self) -> list[_core.Dispatch]:
-        """Kernel calls so far."""
+        """Return the kernel calls so far."""
         return self._core.dispatches()
 
     def forget(self) -> None:
-        """Start the list anew."""
+        """Clear the record."""
         self._core.forget()

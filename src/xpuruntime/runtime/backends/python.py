@@ -1,4 +1,4 @@
-"""A device driven from Python: a porter writes four verbs and gets executor, contexts, states and counters from the core.
+"""PythonBackend: a device driven from Python. A porter writes five methods; the core supplies executor, contexts, states and counters.
 
     class MyBackend(PythonBackend):
         kind = "npu-sim"
@@ -24,12 +24,12 @@ from ...protocols import DispatchStrategy
 from ...types import TensorSpec
 from .base import RuntimeBackend
 
-__all__ = ["Place", "PreparedCall", "PythonBackend"]
+__all__ = ["MemoryRef", "PreparedCall", "PythonBackend"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an argument lies: ``memory[slot]`` of ``submit``, ``offset`` bytes from its start."""
+class MemoryRef:
+    """The location of an argument: ``memory[slot]`` of ``submit``, at ``offset`` bytes."""
 
     slot: int
     offset: int
@@ -37,38 +37,38 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """One dispatch of a recording: what ``prepare`` made of it, where its arguments lie (inputs, then outputs), and the grid that
-    the backend's strategy gave it (None without a strategy, or for nothing to do).
+    """One dispatch of a recording: the result of ``prepare``, the locations of its arguments (inputs, then outputs), and the grid from the
+    backend's strategy (None without a strategy or without tasks).
     """
 
     call: KernelCall
     kernel: Any
-    args: tuple[Place, ...]
+    args: tuple[MemoryRef, ...]
     dispatch: tuple[tuple[int, int, int], tuple[int, int, int]] | None = None
 
 
 class PythonBackend(RuntimeBackend):
-    """Base of a driver in Python. ``strategy`` computes grids, once for each call, where the device has any."""
+    """Base class of drivers in Python. ``strategy`` computes grids, once per call."""
 
     strategy: DispatchStrategy | None = None
 
     @abstractmethod
     def prepare(self, call: KernelCall, specs: tuple[TensorSpec, ...], binary: Binary | None) -> Any:
-        """Whatever one kernel call needs, looked up and compiled; called once for each, when an executor is made.
+        """Look up or compile what one kernel call needs. Called once per call when an executor is created.
 
         specs: those of its arguments (inputs, then outputs). ``binary``: what the target's ``assemble`` made, None for a library's call.
         """
 
     @abstractmethod
     def submit(self, calls: Any, memory: Sequence[Any]) -> None:
-        """Run a recording over memory by slot (handles of ``allocate``; None where a slot has no bytes)."""
+        """Run a recording over memory by slot (handles of ``allocate``; None for a slot without bytes)."""
 
     def record(self, calls: Sequence[PreparedCall]) -> Any:
-        """Calls in the form in which ``submit`` wants them; the calls themselves by default."""
+        """Return calls in the form that ``submit`` takes; by default the calls themselves."""
         return tuple(calls)
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, size_bytes: int) -> None:
-        """Copy within the device, for outputs that are an input or a state handed through."""
+        """Copy within the device, for outputs that are an input or a state passed through."""
         data = self.download(to, to_offset + size_bytes).copy()
         data[to_offset:] = self.download(source, offset + size_bytes)[offset:]
         self.upload(to, data)
@@ -81,7 +81,7 @@ class PythonBackend(RuntimeBackend):
 
 
 class _Driver:
-    """What the core's trampoline calls: positions become kernel calls."""
+    """The interface for the core's trampoline: positions become kernel calls."""
 
     def __init__(self, backend: PythonBackend, program: CompiledProgram, plan: ExecutionPlan) -> None:
         self._backend, self._plan = backend, plan
@@ -98,8 +98,8 @@ class _Driver:
 
     def record(self, calls: list[tuple[tuple[KernelCall, Any], tuple[tuple[int, int], ...]]]) -> Any:
         strategy = self._backend.strategy
-        made = []
+        prepared = []
         for (call, kernel), args in calls:
             grid = None if strategy is None else strategy.compute_dispatch(call, kernel)
-            made.append(PreparedCall(call, kernel, tuple(Place(*a) for a in args), grid))
-        return self._backend.record(made)
+            prepared.append(PreparedCall(call, kernel, tuple(MemoryRef(*a) for a in args), grid))
+        return self._backend.record(prepared)

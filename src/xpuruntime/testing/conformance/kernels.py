@@ -22,7 +22,7 @@ from ...program.program import CompiledProgram
 from ...protocols import Array
 from ...runtime import Executor
 from ...types import DType
-from .calls import CALLS, OpCall
+from .calls import CALLS, ConformanceCall
 from .finding import CaseFinding
 from .native_batch import Batch, in_batches, why_refused
 from .subject import DeviceUnderTest
@@ -39,7 +39,7 @@ class _KernelCase:
     """A kernel (None: any), a call and a dtype."""
 
     kernel: Kernel | None
-    call: OpCall
+    call: ConformanceCall
     dtype: str
 
     @property
@@ -65,7 +65,7 @@ class _Ready:
 
 def rows(kind: str) -> list[Kernel]:
     """Return the catalogue's kernels that compute the ops' own results. Kernels that change them on request (int8 weights) have their own tests."""
-    return [k for k in catalogue(kind) if not getattr(k, "on_request", False)]
+    return [k for k in catalogue(kind) if not k.on_request]
 
 
 def without_calls(kind: str) -> list[tuple[str, tuple[str, ...]]]:

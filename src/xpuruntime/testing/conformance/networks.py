@@ -100,7 +100,7 @@ def _scores(
     """Return the scores of each example, run with batch 1, and the kernels that ran."""
     import torch
 
-    from ...frontends.torch import extract_ir
+    from ...frontends.torch.importer import extract_ir
     from ...policies import ExecutionPolicy
 
     count = len(next(iter(feeds.values())))

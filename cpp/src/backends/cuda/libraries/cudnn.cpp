@@ -1,7 +1,7 @@
-// cuda/libraries/cudnn.cpp: cuDNN's graph API as a library of kernels: `conv` and `attention`.
+// cuda/libraries/cudnn.cpp: cuDNN's graph API as a kernel library: `conv` and `attention`.
 //
-// Options of every call beside its own: engine (cuDNN's global index; -1: the heuristic's first that sums as
-// we do), workspace_bytes, in (dtype).
+// Options of every call in addition to its own: engine (cuDNN's global index; -1: the first with the required
+// precision), workspace_bytes, in (dtype).
 #include <cstdio>
 #include <map>
 #include <type_traits>
@@ -11,19 +11,19 @@
 namespace xpurt::cuda {
 namespace {
 
-struct Word {
+struct CudnnOperation {
     const char* symbol;
     const char* what;
     CudnnCheck check;
     CudnnBuild build;
 };
-constexpr Word words[] = {
+constexpr CudnnOperation operations[] = {
     {"conv", "convolution", check_convolution_call, build_convolution},
     {"attention", "attention", check_attention_call, build_attention},
 };
 
-// Calls of equal text compute with one plan. Names and strings are written with their length, so that no
-// option can be written as the text of others.
+// The key of a plan: calls with equal keys share a plan. Names and strings are prefixed with their length, so
+// that two different calls never have equal keys.
 std::string text_of_options(const KernelCall& call, const std::vector<int64_t>& alignment) {
     std::string text = call.symbol;
     const auto add = [&](const auto& value) {
@@ -72,10 +72,10 @@ class CudnnKernel final : public StreamKernel {
     std::shared_ptr<const CudnnPlan> plan_;
 };
 
-class Cudnn final : public StreamLibrary {
+class CudnnLibrary final : public StreamLibrary {
   public:
     std::string version() const override {
-        const CudnnFunctions* const f = functions(nullptr);
+        const CudnnApi* const f = api(nullptr);
         if (f == nullptr) return "";
         const size_t v = f->cudnnGetVersion();
         return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
@@ -83,61 +83,59 @@ class Cudnn final : public StreamLibrary {
     }
 
     Result<std::unique_ptr<StreamKernel>> prepare(const KernelCall& call, Device& device) override {
-        Status why;
-        const CudnnFunctions* const f = functions(&why);
-        if (f == nullptr) return why;
-        const Word* word = nullptr;
-        for (const Word& one : words)
-            if (call.symbol == one.symbol) word = &one;
-        if (word == nullptr)
+        Status reason;
+        const CudnnApi* const f = api(&reason);
+        if (f == nullptr) return reason;
+        const CudnnOperation* operation = nullptr;
+        for (const CudnnOperation& one : operations)
+            if (call.symbol == one.symbol) operation = &one;
+        if (operation == nullptr)
             return Status{Code::unsupported, call.kernel + ": cuDNN computes no " + call.symbol + " here",
                           ""};
         const auto in = option<std::string>(call, "in", "float32");
         if (cudnn_type(in) < 0) return Status{Code::invalid, call.kernel + ": no cuDNN type for " + in, ""};
-        if (Status status = word->check(call, in); !status.ok()) return status;
+        XPURT_TRY(operation->check(call, in));
         CudnnShared* shared = nullptr;
         {
             const std::lock_guard<std::mutex> lock(mutex_);
-            std::unique_ptr<CudnnShared>& found = shared_[device.index];
-            if (!found) found = std::make_unique<CudnnShared>();
-            if (found->handle == nullptr)
-                if (const int result = f->cudnnCreate(&found->handle); result != dnn::success)
+            std::unique_ptr<CudnnShared>& entry = shared_[device.index];
+            if (!entry) entry = std::make_unique<CudnnShared>();
+            if (entry->handle == nullptr)
+                if (const int result = f->cudnnCreate(&entry->handle); result != dnn::success)
                     return Status{Code::call_failed,
                                   std::string("cudnnCreate: ") + f->cudnnGetErrorString(result), ""};
-            shared = found.get();
+            shared = entry.get();
         }
-        auto plan = plan_of(*f, *shared, call, *word);
-        if (!plan.status.ok()) return plan.status;
+        XPURT_ASSIGN_OR_RETURN(auto plan, plan_of(*f, *shared, call, *operation));
         return std::unique_ptr<StreamKernel>(
-            std::make_unique<CudnnKernel>(*shared, call.kernel, std::move(plan.value)));
+            std::make_unique<CudnnKernel>(*shared, call.kernel, std::move(plan)));
     }
 
   private:
-    static const CudnnFunctions* functions(Status* why) {
-        return functions_of<CudnnFunctions>(cudnn_library(), why);
-    }
+    static const CudnnApi* api(Status* reason) { return load_api<CudnnApi>(cudnn_library(), reason); }
 
-    // The plan of a call: that of one before it where the two are equal.
-    static Result<std::shared_ptr<const CudnnPlan>> plan_of(const CudnnFunctions& f, CudnnShared& shared,
-                                                            const KernelCall& call, const Word& word) {
-        // Buffers start at multiples of 16; a part of one (a slice, an operand of a concatenation) where it
-        // lies.
+    // The plan of a call; equal calls share one.
+    static Result<std::shared_ptr<const CudnnPlan>> plan_of(const CudnnApi& f, CudnnShared& shared,
+                                                            const KernelCall& call,
+                                                            const CudnnOperation& operation) {
+        // Buffers are aligned to 16 bytes; an argument with an offset (a slice, an operand of a
+        // concatenation) may be aligned to less.
         std::vector<int64_t> alignment;
-        for (const Place& place : call.args) {
-            int64_t most = 16;
-            while (place.offset % most != 0) most /= 2;
-            alignment.push_back(most);
+        for (const BufferRef& place : call.args) {
+            int64_t alignment_of_arg = 16;
+            while (place.offset % alignment_of_arg != 0) alignment_of_arg /= 2;
+            alignment.push_back(alignment_of_arg);
         }
         const std::string text = text_of_options(call, alignment);
         const std::lock_guard<std::mutex> lock(shared.mutex);
-        if (auto known = shared.plans[text].lock()) return known;
+        if (auto cached = shared.plans[text].lock()) return cached;
         CudnnGraph graph(f, shared.handle, std::move(alignment));
-        word.build(graph, call, f.cudnnGetVersion());
-        auto plan = CudnnPlan::choose(std::move(graph), call, word.what);
+        operation.build(graph, call, f.cudnnGetVersion());
+        auto plan = CudnnPlan::choose(std::move(graph), call, operation.what);
         if (!plan.status.ok()) return plan;
         shared.plans[text] = plan.value;
         shared.recent.push_back(plan.value);
-        if (shared.recent.size() > CudnnShared::most_recent) shared.recent.pop_front();
+        if (shared.recent.size() > CudnnShared::max_recent) shared.recent.pop_front();
         return plan;
     }
 
@@ -147,7 +145,7 @@ class Cudnn final : public StreamLibrary {
 
 }  // namespace
 
-std::unique_ptr<StreamLibrary> make_cudnn() { return std::make_unique<Cudnn>(); }
+std::unique_ptr<StreamLibrary> make_cudnn() { return std::make_unique<CudnnLibrary>(); }
 
 }  // namespace xpurt::cuda
 

@@ -1,9 +1,9 @@
-// cuda/libraries/cudnn_conv.cpp: convolution, then residual, bias and activation in one plan.
+// cuda/libraries/cudnn_conv.cpp: convolution, residual, bias and activation in one plan.
 //
-// A call's options: x_shape, x_strides, w_shape, w_strides, y_shape, y_strides (n, c, space; filters,
-// channels, space), r_strides (equal to y_strides) where there is a residual, stride, dilation, begin, end
-// (padding of each space dim), bias, residual, act, in (dtype). Arguments: x, weight, then bias and residual
-// where the options say so, then y.
+// The options of a call: x_shape, x_strides, w_shape, w_strides, y_shape, y_strides (n, c, space; filters,
+// channels, space), r_strides (equal to y_strides) if there is a residual, stride, dilation, begin, end
+// (padding of each spatial dim), bias, residual, act, in (dtype). Arguments: x, weight, then bias and
+// residual if the options say so, then y.
 #include <algorithm>
 
 #include "backends/cuda/libraries/cudnn_graph.h"
@@ -14,7 +14,7 @@ namespace {
 struct Activation {
     const char* name;
     int mode;
-    double upper, slope;  // of a clipped or leaky relu; 0: none
+    double upper, slope;  // of a clipped or leaky relu; 0 = none
 };
 constexpr int relu = 100;
 constexpr Activation activations[] = {
@@ -28,14 +28,12 @@ Status check_convolution_call(const KernelCall& call, const std::string& in) {
     const Dims none;
     const auto dims = [&](const char* name) { return option(call, name, none); };
     const bool bias = option(call, "bias", false), residual = option(call, "residual", false);
-    if (Status status = check_arguments(call, 3U + bias + residual); !status.ok()) return status;
+    XPURT_TRY(check_arguments(call, 3U + bias + residual));
     const Dims x = dims("x_shape"), w = dims("w_shape"), y = dims("y_shape");
-    if (x.size() < 3 || w.size() < 3) return inconsistent(call, "it has no shapes of images");
+    if (x.size() < 3 || w.size() < 3) return inconsistent(call, "x and weight need at least three dims");
     const int64_t groups = w[1] < 1 ? 0 : x[1] / w[1];
-    if (Status status = check_convolution(
-            call, x, w, y, {dims("stride"), dims("dilation"), dims("begin"), dims("end")}, groups);
-        !status.ok())
-        return status;
+    XPURT_TRY(check_convolution(call, x, w, y, {dims("stride"), dims("dilation"), dims("begin"), dims("end")},
+                                groups));
     const size_t last = call.specs.size() - 1;
     Status status = check_operands(call, {{"x", 0, in, x, dims("x_strides")},
                                           {"weight", 1, in, w, dims("w_strides")},
@@ -46,11 +44,11 @@ Status check_convolution_call(const KernelCall& call, const std::string& in) {
     return status;
 }
 
-// What comes out of one step is the next one's x; the last one's is y.
+// The output of each step is the input of the next one; the output of the last step is y.
 void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t) {
     const Dims none;
     const Dims y_shape = option(call, "y_shape", none), y_strides = option(call, "y_strides", none);
-    if (y_shape.size() < 3) return graph.fail("the call has no shapes of images");
+    if (y_shape.size() < 3) return graph.fail("y needs at least three dims");
     const auto act = option<std::string>(call, "act", "none");
     const bool bias = option(call, "bias", false), residual = option(call, "residual", false);
     const int type = cudnn_type(option<std::string>(call, "in", "float32"));
@@ -69,13 +67,14 @@ void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t) {
     }
     if (residual) {
         const Dims r_strides = option(call, "r_strides", none);
-        // Engine 8 of cuDNN 9.19 reads a residual of float32 with the result's strides, whatever its own are.
-        if (r_strides != y_strides) graph.fail("the residual has other strides than the result");
+        // Engine 8 of cuDNN 9.19 reads a float32 residual with the strides of the output, whatever its own
+        // are.
+        if (r_strides != y_strides) graph.fail("the strides of the residual and the output differ");
         r = graph.argument(y_shape, r_strides, type);
     }
     const dnn::Object y = graph.argument(y_shape, y_strides, type);
     int steps = 1 + bias + residual + (act != "none");
-    const auto out = [&] { return --steps == 0 ? y : graph.inner(y_shape, y_strides, sums); };
+    const auto out = [&] { return --steps == 0 ? y : graph.intermediate(y_shape, y_strides, sums); };
 
     const Dims stride = option(call, "stride", none);
     const auto space = static_cast<int64_t>(stride.size());
@@ -87,37 +86,38 @@ void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t) {
                                         .dims(dnn::conv_dilation, option(call, "dilation", none))
                                         .dims(dnn::conv_begin, option(call, "begin", none))
                                         .dims(dnn::conv_end, option(call, "end", none))
-                                        .keep();
-    dnn::Object at = out();
+                                        .finalize();
+    dnn::Object value = out();
     const float one = 1, zero = 0;
     const double wide_one = 1, wide_zero = 0;
     const int factor = wide ? dnn::type_double : dnn::type_float;
-    CudnnGraph::Builder made = graph.make(dnn::op_convolution);
-    made.object(dnn::conv_desc, description)
+    CudnnGraph::Builder builder = graph.make(dnn::op_convolution);
+    builder.object(dnn::conv_desc, description)
         .object(dnn::conv_x, x)
         .object(dnn::conv_w, w)
-        .object(dnn::conv_y, at)
+        .object(dnn::conv_y, value)
         .set(dnn::conv_alpha, factor, 1, wide ? static_cast<const void*>(&wide_one) : &one)
         .set(dnn::conv_beta, factor, 1, wide ? static_cast<const void*>(&wide_zero) : &zero);
-    graph.operation(made);
+    graph.operation(builder);
 
-    if (residual) at = graph.point(dnn::add, sums, at, out(), r);
-    if (bias) at = graph.point(dnn::add, sums, at, out(), b);
+    if (residual) value = graph.pointwise_op(dnn::add, sums, value, out(), r);
+    if (bias) value = graph.pointwise_op(dnn::add, sums, value, out(), b);
     if (act == "none") return;
-    const auto* const found = std::find_if(std::begin(activations), std::end(activations),
-                                           [&](const Activation& a) { return act == a.name; });
-    if (found == std::end(activations)) return graph.fail("it has no activation " + act);
+    const auto* const activation_row = std::find_if(std::begin(activations), std::end(activations),
+                                                    [&](const Activation& a) { return act == a.name; });
+    if (activation_row == std::end(activations)) return graph.fail("cuDNN has no activation " + act);
     CudnnGraph::Builder how = graph.make(dnn::pointwise);
-    how.set(dnn::pointwise_mode, dnn::type_pointwise, 1, &found->mode)
+    how.set(dnn::pointwise_mode, dnn::type_pointwise, 1, &activation_row->mode)
         .set(dnn::pointwise_math, dnn::type_data, 1, &sums);
-    // Else some engines make 0 of NaN. Those that are offered and their times stay the same (cuDNN 9.19,
-    // H200).
-    if (found->mode == relu) how.wish(dnn::pointwise_nan, dnn::type_nan, 1, &dnn::keep_nan);
-    if (found->upper != 0) how.set(dnn::relu_upper, dnn::type_double, 1, &found->upper);
-    if (found->slope != 0) how.set(dnn::relu_slope, dnn::type_double, 1, &found->slope);
-    const dnn::Object activation = how.keep();
+    // Without this attribute some engines turn NaN into 0. It changes neither the engines offered nor their
+    // times (cuDNN 9.19, H200).
+    if (activation_row->mode == relu)
+        how.set_if_supported(dnn::pointwise_nan, dnn::type_nan, 1, &dnn::keep_nan);
+    if (activation_row->upper != 0) how.set(dnn::relu_upper, dnn::type_double, 1, &activation_row->upper);
+    if (activation_row->slope != 0) how.set(dnn::relu_slope, dnn::type_double, 1, &activation_row->slope);
+    const dnn::Object activation = how.finalize();
     CudnnGraph::Builder last = graph.make(dnn::op_pointwise);
-    last.object(dnn::point_desc, activation).object(dnn::point_x, at).object(dnn::point_y, out());
+    last.object(dnn::point_desc, activation).object(dnn::point_x, value).object(dnn::point_y, out());
     graph.operation(last);
 }
 

@@ -1,7 +1,7 @@
-// cuda/libraries/cudnn_graph.h: cuDNN's graph API as its calls are built here: descriptors that keep their
-// first failure, an operation graph, the choice of an engine, and the plan that runs it.
+// cuda/libraries/cudnn_graph.h: cuDNN's graph API: building descriptors and operation graphs, choosing an
+// engine, and running the plan.
 //
-// cudnn.cpp has the library; cudnn_conv.cpp and cudnn_attention.cpp say which graph a call is.
+// cudnn.cpp has the library; cudnn_conv.cpp and cudnn_attention.cpp build the graphs.
 #pragma once
 
 #include <deque>
@@ -12,17 +12,17 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cuda/libraries/vendor.h"
+#include "backends/cuda/libraries/vendor_library.h"
 
 namespace xpurt::cuda {
 
-// Values of cudnn_graph.h, which have stood since 9.0.
+// Values from cudnn_graph.h, unchanged since 9.0.
 namespace dnn {
 
 using Handle = void*;
 using Object = void*;
 constexpr int success = 0, not_supported = 3000;
-// Types of attributes.
+// Attribute types.
 constexpr int type_handle = 0, type_data = 1, type_bool = 2, type_int = 3, type_float = 4, type_double = 5,
               type_pointer = 6, type_mode = 7, type_heuristic = 8, type_nan = 10, type_note = 11,
               type_pointwise = 14, type_object = 15, type_reduction = 18;
@@ -59,25 +59,25 @@ constexpr int sum = 0, largest = 3;
 
 }  // namespace dnn
 
-#define XPURT_CUDNN_SYMBOLS(X)                                                        \
-    X(cudnnGetVersion, size_t())                                                      \
-    X(cudnnCreate, int(dnn::Handle*))                                                 \
-    X(cudnnSetStream, int(dnn::Handle, CUstream))                                     \
-    X(cudnnGetErrorString, const char*(int))                                          \
-    X(cudnnGetLastErrorString, void(char*, size_t))                                   \
-    X(cudnnBackendCreateDescriptor, int(int, dnn::Object*))                           \
-    X(cudnnBackendDestroyDescriptor, int(dnn::Object))                                \
-    X(cudnnBackendFinalize, int(dnn::Object))                                         \
-    X(cudnnBackendSetAttribute, int(dnn::Object, int, int, int64_t, const void*))     \
-    X(cudnnBackendGetAttribute, int(dnn::Object, int, int, int64_t, int64_t*, void*)) \
-    X(cudnnBackendExecute, int(dnn::Handle, dnn::Object, dnn::Object))
+#define XPURT_CUDNN_SYMBOLS(X)                                                               \
+    X(cudnnGetVersion, size_t())                                                             \
+    X(cudnnCreate, ResultCode(dnn::Handle*))                                                 \
+    X(cudnnSetStream, ResultCode(dnn::Handle, CUstream))                                     \
+    X(cudnnGetErrorString, const char*(int))                                                 \
+    X(cudnnGetLastErrorString, void(char*, size_t))                                          \
+    X(cudnnBackendCreateDescriptor, ResultCode(int, dnn::Object*))                           \
+    X(cudnnBackendDestroyDescriptor, ResultCode(dnn::Object))                                \
+    X(cudnnBackendFinalize, ResultCode(dnn::Object))                                         \
+    X(cudnnBackendSetAttribute, ResultCode(dnn::Object, int, int, int64_t, const void*))     \
+    X(cudnnBackendGetAttribute, ResultCode(dnn::Object, int, int, int64_t, int64_t*, void*)) \
+    X(cudnnBackendExecute, ResultCode(dnn::Handle, dnn::Object, dnn::Object))
 
-struct CudnnFunctions {
+struct CudnnApi {
 #define XPURT_MEMBER(name, type) std::add_pointer_t<type> name = nullptr;
     XPURT_CUDNN_SYMBOLS(XPURT_MEMBER)
 #undef XPURT_MEMBER
 
-    explicit CudnnFunctions(const Library& library) {
+    explicit CudnnApi(const Library& library) {
         size_t index = 0;
 #define XPURT_FILL(name, type) name = reinterpret_cast<std::add_pointer_t<type>>(library.address(index++));
         XPURT_CUDNN_SYMBOLS(XPURT_FILL)
@@ -85,27 +85,27 @@ struct CudnnFunctions {
     }
 };
 
-// cuDNN's word for a dtype; -1 where it has none.
+// cuDNN's value for a dtype; -1 if it has none.
 int cudnn_type(const std::string& dtype);
 
 class CudnnPlan;
 
-// A device's handle, which one thread uses at a time, and its plans. Equal calls share theirs while one of
-// them lives; the last ones are kept beyond that, since a compiler asks for a call before a session makes it,
-// and a plan of attention is compiled for 0.4 s.
+// The handle of a device, which one thread at a time uses, and its plans. Equal calls share a plan while one
+// of them lives. The most recent plans are kept beyond that, since a compiler prepares a call before a
+// session does, and compiling a plan of attention takes 0.4 s.
 struct CudnnShared {
-    static constexpr size_t most_recent = 32;
+    static constexpr size_t max_recent = 32;
     std::mutex mutex;
     dnn::Handle handle = nullptr;
     std::unordered_map<std::string, std::weak_ptr<const CudnnPlan>> plans;
     std::deque<std::shared_ptr<const CudnnPlan>> recent;
 };
 
-// An operation graph under construction. The first failure is kept, with the descriptor and the attribute it
-// came of, and what follows does nothing. Descriptors live as long as the plan that comes of it.
+// An operation graph under construction. It keeps the first failure with its descriptor and attribute; later
+// calls do nothing. The descriptors live as long as the plan that is created from the graph.
 class CudnnGraph {
   public:
-    CudnnGraph(const CudnnFunctions& f, dnn::Handle handle, std::vector<int64_t> alignment)
+    CudnnGraph(const CudnnApi& f, dnn::Handle handle, std::vector<int64_t> alignment)
         : f_(f), handle_(handle), alignment_(std::move(alignment)) {}
 
     // A descriptor under construction.
@@ -113,67 +113,68 @@ class CudnnGraph {
       public:
         Builder(CudnnGraph& graph, int kind);
         Builder& set(int attribute, int type, int64_t count, const void* values);
-        // The same where the library knows the attribute; its refusal is no failure.
-        Builder& wish(int attribute, int type, int64_t count, const void* values);
+        // Set an attribute that older versions lack; its refusal is not a failure.
+        Builder& set_if_supported(int attribute, int type, int64_t count, const void* values);
         Builder& object(int attribute, dnn::Object value) {
             return set(attribute, dnn::type_object, 1, &value);
         }
         Builder& dims(int attribute, const Dims& values) {
             return set(attribute, dnn::type_int, static_cast<int64_t>(values.size()), values.data());
         }
-        dnn::Object keep();  // ready for use by others; null after a failure
+        dnn::Object finalize();  // finalize the descriptor, so that others may use it; null after a failure
 
       private:
         void check(int result, const char* call, int attribute = -1);
         CudnnGraph& graph_;
         int kind_;
-        Owned object_;
+        VendorHandle object_;
     };
     Builder make(int kind) { return {*this, kind}; }
 
-    // The next argument of the call, in its order.
+    // The tensor of the call's next argument.
     dnn::Object argument(const Dims& shape, const Dims& strides, int type);
-    // What only the plan's kernels see.
-    dnn::Object inner(const Dims& shape, const Dims& strides, int type);
-    // A number of `rank` dims that launches hand over from the host.
-    dnn::Object number(float value, size_t rank) { return number(&value, dnn::data_float, rank); }
-    dnn::Object number(int32_t value, size_t rank) { return number(&value, dnn::data_int32, rank); }
+    // An intermediate tensor, which exists inside the plan only.
+    dnn::Object intermediate(const Dims& shape, const Dims& strides, int type);
+    // A scalar tensor of `rank` dims, whose value is passed at launch.
+    dnn::Object scalar(float value, size_t rank) { return scalar(&value, dnn::data_float, rank); }
+    dnn::Object scalar(int32_t value, size_t rank) { return scalar(&value, dnn::data_int32, rank); }
 
-    void operation(Builder& made) { operations_.push_back(made.keep()); }
-    // y = mode(x), mode(x, b) or select(t, x, b), computed in `math`; those that are not there are null.
-    dnn::Object point(int mode, int math, dnn::Object x, dnn::Object y, dnn::Object b = nullptr,
-                      dnn::Object t = nullptr, int64_t axis = -1);
+    void operation(Builder& builder) { operations_.push_back(builder.finalize()); }
+    // y = mode(x), mode(x, b) or select(t, x, b), computed in `math`; unused operands are null.
+    dnn::Object pointwise_op(int mode, int math, dnn::Object x, dnn::Object y, dnn::Object b = nullptr,
+                             dnn::Object t = nullptr, int64_t axis = -1);
 
-    // Whether every argument starts at a multiple of 16 bytes.
+    // True if every argument is aligned to 16 bytes.
     bool aligned() const;
 
     bool failed() const { return !failure_.empty(); }
     const std::string& failure() const { return failure_; }
-    void fail(std::string why) {
-        if (failure_.empty()) failure_ = std::move(why);
+    void fail(std::string reason) {
+        if (failure_.empty()) failure_ = std::move(reason);
     }
 
   private:
     friend class CudnnPlan;
     dnn::Object tensor(int64_t id, const Dims& shape, const Dims& strides, int type, bool is_virtual,
                        bool by_value);
-    dnn::Object number(const void* value, int type, size_t rank);
+    dnn::Object scalar(const void* value, int type, size_t rank);
 
-    const CudnnFunctions& f_;
+    const CudnnApi& f_;
     dnn::Handle handle_;
-    std::vector<int64_t> alignment_;  // of each argument, in bytes
+    std::vector<int64_t> alignment_;  // alignment of each argument in bytes
     std::string failure_;
-    int64_t arguments_ = 0, inner_ = 0;
-    std::vector<Owned> kept_;
+    int64_t arguments_ = 0, intermediates_ = 0;
+    std::vector<VendorHandle> descriptors_;
     std::vector<dnn::Object> operations_;
-    std::vector<uint32_t> numbers_;  // bits of what launches hand over
+    std::vector<uint32_t> scalars_;  // bits of the scalar values
 };
 
-// A graph with the engine that computes it: constant, run from several threads.
+// A graph with the engine that computes it. Immutable; run from several threads.
 class CudnnPlan {
   public:
-    // The first engine (the heuristic's, its fallbacks, then every one) that computes as the policy has it in
-    // the workspace that is allowed, or the one that the call pins. `what` is computed, for errors.
+    // Choose the first engine that computes with the required precision in the allowed workspace: those of
+    // the heuristic, of its fallback mode, then all engines. If the call names an engine, choose that one.
+    // `what` describes the computation in errors.
     static Result<std::shared_ptr<const CudnnPlan>> choose(CudnnGraph graph, const KernelCall& call,
                                                            const char* what);
 
@@ -185,20 +186,20 @@ class CudnnPlan {
 
   private:
     explicit CudnnPlan(CudnnGraph graph) : graph_(std::move(graph)) {}
-    std::string take(dnn::Object config, int64_t limit);
+    std::string try_build(dnn::Object config, int64_t limit);
 
     CudnnGraph graph_;
-    Owned config_, plan_;
+    VendorHandle config_, plan_;
     int64_t workspace_ = 0;
     std::string implementation_;
 };
 
-// The call's options against its buffers, in `in`.
+// Check the call's options, with dtype `in`, against its buffers.
 using CudnnCheck = Status (*)(const KernelCall& call, const std::string& in);
 Status check_convolution_call(const KernelCall& call, const std::string& in);
 Status check_attention_call(const KernelCall& call, const std::string& in);
 
-// What a call's word computes: builds its graph. What cuDNN has no word for is a failure of the graph.
+// Build the graph of a call. An operation that cuDNN lacks is a failure of the graph.
 using CudnnBuild = void (*)(CudnnGraph& graph, const KernelCall& call, size_t version);
 void build_convolution(CudnnGraph& graph, const KernelCall& call, size_t version);
 void build_attention(CudnnGraph& graph, const KernelCall& call, size_t version);

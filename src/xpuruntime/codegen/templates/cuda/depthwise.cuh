@@ -4,7 +4,7 @@
 // A thread has V channels of Q columns in each of R lines of results. It goes through the lines of the input that they read; the elements of
 // one are read together, once, and serve every result whose window they are in. Filters are [tap, channel], read as the input is.
 //
-// W names the sizes of one call (kernels/cuda/conv_depthwise.py): channels, size, out, kernel, stride, dilation, begin (padding before the
+// W names the sizes of one call (kernels/cuda/conv/depthwise.py): channels, size, out, kernel, stride, dilation, begin (padding before the
 // input) of lines and columns, strides x and y of images, lines and columns, and sum, what sums are kept in.
 // `finish.value(row, column, sum)` is what a sum becomes; a row is an output pixel.
 namespace depthwise {

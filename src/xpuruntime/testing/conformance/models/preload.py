@@ -13,7 +13,7 @@ for name in (
     "transformers.models.auto.modeling_auto",
     "xpuruntime.inference.session",
     "xpuruntime.compiler",
-    "xpuruntime.frontends.torch",
+    "xpuruntime.frontends.torch.importer",
 ):
     with suppress(Exception):  # a library that cannot be imported is missing
         import_module(name)

@@ -145,7 +145,9 @@ def _trip(case: BackendCase) -> CaseVerdict:
             if said:
                 return CaseVerdict(case.name, case.kind, Outcome.WRONG, said)
     except XpuError as error:
-        older = "defines otherwise" in str(error)  # an opaque op of an opset that the writer does not support
+        older = "defines differently" in str(
+            error
+        )  # an opaque op of an opset that the writer does not support
         return CaseVerdict(case.name, case.kind, Outcome.OPAQUE if older else Outcome.REFUSED, str(error))
     return CaseVerdict(case.name, case.kind, Outcome.RIGHT)
 

@@ -78,7 +78,7 @@ class LoweredCase:
 
 def lowered(case: BackendCase, feeds: Mapping[str, Any]) -> LoweredCase:
     """Return the frontend's graph. Inputs that determine shapes are bound if lowering needs them. Raises XpuError."""
-    from ....frontends.onnx import import_onnx
+    from ....frontends.onnx.importer import import_onnx
     from ....ir import verify
 
     bound: dict[str, Any] = {}
@@ -154,7 +154,7 @@ def round_trip(model: Any, feeds: Mapping[str, Any], rtol: float = 1e-4, atol: f
     """Compare the results of a model and of its ONNX -> IR -> ONNX round trip on ONNX Runtime. Return an empty text, or the difference;
     ``skipped: ...`` if ONNX Runtime refuses the model itself. Raises XpuError if the graph cannot be read or written.
     """
-    from ....frontends.onnx import import_onnx
+    from ....frontends.onnx.importer import import_onnx
     from ....frontends.onnx_writer import to_onnx
 
     try:

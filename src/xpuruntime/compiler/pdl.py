@@ -1,0 +1,36 @@
+"""Programmatic dependent launch: which kernels may start before their predecessors finish, although they read data early.
+
+The option ``early`` of a stage names arguments that it reads before it waits for the previous launch. A launch without the option ``pdl``
+starts when all earlier launches are done. Early reads are safe if such a launch is between the writer of the data (or the start of
+the run, for inputs and states) and the reader. If there is none, the reader itself is launched without ``pdl``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .calls import StageCall
+from .memory import Memory
+
+__all__ = ["order_early_reads"]
+
+
+def order_early_reads(calls: Sequence[StageCall], memory: Memory) -> list[StageCall]:
+    """Set the option ``pdl`` of each call that reads early: True if its data is complete before it can start."""
+    ordered: list[StageCall] = []
+    written: dict[str, int] = {}  # memory -> the last call that wrote to it
+    alone = -1  # the last call that begins alone
+    for at, call in enumerate(calls):
+        options = dict(call.stage.options)
+        if (early := options.pop("early", None)) is not None:
+            names = dict(zip(call.stage.args, (*call.inputs, *call.outputs), strict=True))
+            last = max((written.get(memory.root(names[a]), -1) for a in early), default=-1)
+            options["pdl"] = alone > last
+            call = replace(call, stage=replace(call.stage, options=options))
+        if not options.get("pdl"):
+            alone = at
+        for name in call.outputs:
+            written[memory.root(name)] = at
+        ordered.append(call)
+    return ordered

@@ -1,0 +1,234 @@
+"""Exporters of reductions, products and convolutions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ....errors import IrError
+from ....types import DType
+from .activation import activated
+from .graph_builder import Exporter, NodeExport, done, full_padding
+
+__all__ = ["EXPORTERS"]
+
+
+def _reduced(e: NodeExport, op: str, value: str, *, out: bool = False) -> str:
+    """Add a Reduce op; its axes are an input from opset 18 on (ReduceSum: 13)."""
+    axes, keep = list(e["dim"]), int(e["keepdim"])
+    if not axes and e.spec().rank:  # a reduction over no axis
+        if e.opset < 18:
+            raise IrError(
+                f"{e.node.op} %{e.node.name}", "opsets below 18 cannot reduce over an empty list of axes"
+            )
+        return e.add(op, [value], out=out, keepdims=keep, noop_with_empty_axes=1)
+    if not axes:
+        return e.add(op, [value], out=out, keepdims=keep)
+    if e.opset >= (13 if op == "ReduceSum" else 18):
+        return e.add(op, [value, e.ints(axes)], out=out, keepdims=keep)
+    return e.add(op, [value], out=out, keepdims=keep, axes=axes)
+
+
+def _reduce(op: str) -> Exporter:
+    """Return the exporter of a reduction in the result's type."""
+
+    def export(e: NodeExport) -> None:
+        _reduced(e, op, e.operand(0, e.node.spec.dtype), out=True)
+
+    return export
+
+
+def _spatial(op: str, whole: str) -> Exporter:
+    """Return the exporter of a reduction, as a global pool if the model had one: engines add up the two in different orders."""
+    reduced = _reduce(op)
+
+    def export(e: NodeExport) -> None:
+        if any(source.op == whole for source in e.node.sources):
+            e.add(whole, [e.operand(0)], out=True)
+        else:
+            reduced(e)
+
+    return export
+
+
+def _truth(op: str) -> Exporter:
+    def export(e: NodeExport) -> None:
+        whole = _reduced(e, op, e.cast(e.operand(0, DType.BOOL), DType.INT32))
+        e.add("Cast", [whole], out=True, to=e.builder.numbers[DType.BOOL])
+
+    return export
+
+
+def _var(e: NodeExport) -> None:
+    """Write var as the mean of squared differences, times n / (n - correction)."""
+    if not e.spec().is_static and e["correction"]:
+        raise IrError(f"var %{e.node.name}", "over symbolic dims needs correction 0")
+    dtype = e.node.spec.dtype
+    x = e.operand(0, dtype)
+    axes = list(e["dim"])
+    mean = (
+        e.add("ReduceMean", [x, e.ints(axes)], keepdims=1)
+        if e.opset >= 18
+        else e.add("ReduceMean", [x], keepdims=1, axes=axes)
+    )
+    away = e.add("Sub", [x, mean])
+    squares = _reduced(e, "ReduceMean", e.add("Mul", [away, away]))
+    if e["correction"]:
+        n = math.prod(int(d) for i, d in enumerate(e.spec().shape) if i in axes and isinstance(d, int))
+        squares = e.add("Mul", [squares, e.constant(n / (n - e["correction"]), dtype)])
+    e.add("Identity", [squares], out=True)
+
+
+def _norm(e: NodeExport) -> None:
+    p, dtype = e["ord"], e.node.spec.dtype
+    x = e.operand(0, dtype)
+    if p in (1.0, 2.0):
+        _reduced(e, f"ReduceL{int(p)}", x, out=True)
+    elif math.isinf(p):
+        _reduced(e, "ReduceMax" if p > 0 else "ReduceMin", e.add("Abs", [x]), out=True)
+    else:
+        total = _reduced(e, "ReduceSum", e.add("Pow", [e.add("Abs", [x]), e.constant(p, dtype)]))
+        e.add("Pow", [total, e.constant(1 / p, dtype)], out=True)
+
+
+def _arg(op: str) -> Exporter:
+    def export(e: NodeExport) -> None:
+        x, axis = e.operand(0), e["dim"]
+        flags: dict[str, Any] = {}
+        if e["last"]:
+            flags["select_last_index"] = 1
+        if axis is None:
+            x = e.add("Reshape", [x, e.ints([-1])])
+            index = e.add(op, [x], axis=0, keepdims=0, **flags)
+            e.add("Reshape", [index, e.ints([1] * e.node.spec.rank)], out=True)
+        else:
+            e.add(op, [x], out=True, axis=axis, keepdims=int(e["keepdim"]), **flags)
+
+    return export
+
+
+def _extreme(reduce: str, arg: str) -> Exporter:
+    def export(e: NodeExport) -> None:
+        axis, keep = e["dim"], int(e["keepdim"])
+        values, indices = e.outs
+        if e.opset >= 18:
+            e.builder.add(reduce, [e.operand(0), e.ints([axis])], [values], keepdims=keep)
+        else:
+            e.builder.add(reduce, [e.operand(0)], [values], keepdims=keep, axes=[axis])
+        e.builder.add(arg, [e.operand(0)], [indices], axis=axis, keepdims=keep)
+
+    return export
+
+
+def _running(op: str) -> Exporter:
+    def export(e: NodeExport) -> None:
+        x = e.operand(0, e.node.spec.dtype)
+        flags = {k: 1 for k in ("exclusive", "reverse") if e[k]}
+        e.add(op, [x, e.constant(e["dim"], DType.INT64)], out=True, **flags)
+
+    return export
+
+
+# ── products ──
+
+
+def _product(e: NodeExport, bias: str | None, dtype: DType) -> str:
+    """Add ``x @ weight.T + bias``, as Gemm for matrices."""
+    if e.spec().rank == 2:
+        return e.add("Gemm", [e.operand(0), e.operand(1), bias], transB=1)
+    product = e.add("MatMul", [e.operand(0), e.add("Transpose", [e.operand(1)], perm=[1, 0])])
+    return product if bias is None else e.add("Add", [product, bias])
+
+
+def _linear(e: NodeExport) -> None:
+    if e.spec().rank == 2:
+        e.add("Gemm", [e.operand(0), e.operand(1), e.opt(2)], out=True, transB=1)
+    else:
+        e.add("Identity", [_product(e, e.opt(2), e.spec().dtype)], out=True)
+
+
+def _fused_linear(e: NodeExport) -> None:
+    value = _product(e, e.opt(2), e.spec().dtype)
+    if e.has(3):
+        value = e.add("Add", [value, e.operand(3)])
+    activated(e, value, e["act"], e.spec().dtype)
+
+
+def _addmm(e: NodeExport) -> None:
+    e.add("Gemm", [e.operand(1), e.operand(2), e.operand(0)], out=True, alpha=e["alpha"], beta=e["beta"])
+
+
+def _plain(op: str) -> Exporter:
+    """Return the exporter of an op with the same operands in the same order."""
+    return lambda e: done(e.add(op, e.operands(), out=True))
+
+
+# ── convolutions ──
+
+
+def _geometry(e: NodeExport) -> dict[str, Any]:
+    return {
+        "strides": list(e["stride"]),
+        "pads": full_padding(e["padding"], len(e["stride"])),
+        "dilations": list(e["dilation"]),
+        "group": e["groups"],
+    }
+
+
+def _conv(e: NodeExport) -> None:
+    if e["transposed"]:
+        extra = list(e["output_padding"]) if any(e["output_padding"]) else None
+        e.add("ConvTranspose", e.operands(), out=True, **_geometry(e), output_padding=extra)
+    else:
+        e.add("Conv", e.operands(), out=True, **_geometry(e))
+
+
+def _fused_conv(e: NodeExport) -> None:
+    op, extra = ("ConvTranspose", list(e["output_padding"]) or None) if e["transposed"] else ("Conv", None)
+    value = e.add(op, [e.operand(0), e.operand(1), e.opt(2)], **_geometry(e), output_padding=extra)
+    if e.has(3):
+        value = e.add("Add", [value, e.operand(3)])
+    activated(e, value, e["act"], e.spec().dtype)
+
+
+def _deform(e: NodeExport) -> None:
+    e.add("DeformConv", e.operands(), out=True, **_geometry(e), offset_group=e["offset_groups"])
+
+
+def _quantized_conv(op: str) -> Exporter:
+    return lambda e: done(e.add(op, e.operands(), out=True, **_geometry(e)))
+
+
+EXPORTERS: dict[str, Exporter] = {
+    "addmm": _addmm,
+    "all": _truth("ReduceMin"),
+    "amax": _spatial("ReduceMax", "GlobalMaxPool"),
+    "amin": _reduce("ReduceMin"),
+    "any": _truth("ReduceMax"),
+    "argmax": _arg("ArgMax"),
+    "argmin": _arg("ArgMin"),
+    "bmm": _plain("MatMul"),
+    "convolution": _conv,
+    "convolution_integer": _quantized_conv("ConvInteger"),
+    "cumprod": _running("CumProd"),
+    "cumsum": _running("CumSum"),
+    "deform_convolution": _deform,
+    "det": _plain("Det"),
+    "einsum": lambda e: done(e.add("Einsum", e.operands(), out=True, equation=e["equation"])),
+    "fused_convolution": _fused_conv,
+    "fused_linear": _fused_linear,
+    "linear": _linear,
+    "logsumexp": _reduce("ReduceLogSumExp"),
+    "matmul": _plain("MatMul"),
+    "matmul_integer": _plain("MatMulInteger"),
+    "max": _extreme("ReduceMax", "ArgMax"),
+    "mean": _spatial("ReduceMean", "GlobalAveragePool"),
+    "min": _extreme("ReduceMin", "ArgMin"),
+    "mm": _plain("MatMul"),
+    "prod": _reduce("ReduceProd"),
+    "qlinear_convolution": _quantized_conv("QLinearConv"),
+    "qlinear_matmul": _plain("QLinearMatMul"),
+    "sum": _reduce("ReduceSum"),
+    "var": _var,
+    "vector_norm": _norm,
+}

@@ -1,0 +1,251 @@
+"""Exporters of indexing: GatherND and ScatterND over the indexed dims, which are moved to the front."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....ir import interp
+from ....protocols import Array
+from ....types import DimLike, DType
+from .graph_builder import Exporter, NodeExport
+
+__all__ = ["EXPORTERS"]
+
+_MAX_TABLE_ELEMENTS = 1 << 22
+"""Maximum elements of an index table, and of the differences of a distance."""
+
+
+class _IndexTuples:
+    """The operands of ``index`` as GatherND's index tuples.
+
+    front: dims of x, indexed ones first. shape: shape of the broadcast indices. at: position of its dims in the result.
+    places: value with an index tuple of the indexed dims for each element of ``shape``.
+    """
+
+    def __init__(self, e: NodeExport, first: int) -> None:
+        rank = e.spec().rank
+        inputs = e.node.inputs[first:]
+        self.indexed = [d for d, value in enumerate(inputs) if value is not None]
+        rest = [d for d in range(rank) if d not in self.indexed]
+        if not self.indexed or any(e.spec(first + d).dtype is DType.BOOL for d in self.indexed):
+            raise e.no("indices must be integers")
+        self.front = [*self.indexed, *rest]
+        together = self.indexed == list(range(self.indexed[0], self.indexed[-1] + 1))
+        self.at = self.indexed[0] if together else 0
+        self.shape = _broadcast(e, [e.spec(first + d).shape for d in self.indexed])
+        self.rest = [e.spec().shape[d] for d in rest]
+        wide = e.builder.dims([*self.shape, 1])
+        columns = []
+        for d in self.indexed:
+            index = e.operand(first + d, DType.INT64)
+            column = _unsqueezed(e, index, e.spec(first + d).rank)
+            columns.append(e.add("Expand", [column, wide]))
+        self.places = columns[0] if len(columns) == 1 else e.add("Concat", columns, axis=-1)
+
+    def result_order(self) -> list[int]:
+        """Return the permutation from (indices, rest) to the result's dims."""
+        k = len(self.shape)
+        rest = list(range(k, k + len(self.rest)))
+        return [*rest[: self.at], *range(k), *rest[self.at :]]
+
+
+def _unsqueezed(e: NodeExport, value: str, axis: int) -> str:
+    """Add Unsqueeze. The axis is an input from opset 13 on."""
+    if e.opset >= 13:
+        return e.add("Unsqueeze", [value, e.ints([axis])])
+    return e.add("Unsqueeze", [value], axes=[axis])
+
+
+def _broadcast(e: NodeExport, shapes: Sequence[Sequence[DimLike]]) -> list[DimLike]:
+    result: list[DimLike] = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for i, size in enumerate(shape, start=len(result) - len(shape)):
+            if result[i] == 1:
+                result[i] = size
+            elif size not in (1, result[i]):
+                raise e.no("the broadcast shape of its indices is known only at run time")
+    return result
+
+
+def _transposed(e: NodeExport, value: str, order: Sequence[int], *, out: bool = False) -> str:
+    """Add Transpose; an identity permutation returns the value itself, or Identity if it is the result."""
+    if list(order) == list(range(len(order))):
+        return e.add("Identity", [value], out=True) if out else value
+    return e.add("Transpose", [value], out=out, perm=list(order))
+
+
+def _index(e: NodeExport) -> None:
+    p = _IndexTuples(e, 1)
+    gathered = e.add("GatherND", [_transposed(e, e.operand(0), p.front), p.places])
+    _transposed(e, gathered, p.result_order(), out=True)
+
+
+def _index_put(e: NodeExport) -> None:
+    """Write index_put as ScatterND. For duplicate indices any of the values may stay, as in PyTorch."""
+    accumulate = bool(e["accumulate"])
+    if accumulate and e.opset < 16:
+        raise e.no("opsets below 16 cannot accumulate")
+    p = _IndexTuples(e, 2)
+    order = p.result_order()
+    shape = [([*p.shape, *p.rest])[i] for i in order]
+    values = e.add("Expand", [e.operand(1, e.spec().dtype), e.builder.dims(shape)])
+    values = _transposed(e, values, [order.index(i) for i in range(len(order))])
+    operands = [_transposed(e, e.operand(0), p.front), p.places, values]
+    scattered = e.add("ScatterND", operands, reduction="add" if accumulate else None)
+    _transposed(e, scattered, [p.front.index(d) for d in range(len(p.front))], out=True)
+
+
+def _index_copy(e: NodeExport) -> None:
+    x, dim = e.spec(), e["dim"]
+    if not x.rank or e.spec(1).rank != 1 or e.spec(2).rank != x.rank:
+        raise e.no("one of its operands is a scalar")
+    order = [dim, *(d for d in range(x.rank) if d != dim)]
+    places = _unsqueezed(e, e.operand(1, DType.INT64), 1)
+    operands = [_transposed(e, e.operand(i), order) for i in (0, 2)]
+    scattered = e.add("ScatterND", [operands[0], places, operands[1]])
+    _transposed(e, scattered, [order.index(d) for d in range(x.rank)], out=True)
+
+
+def _slice_scatter(e: NodeExport) -> None:
+    """Write slice_scatter as a Concat of the parts before, inside and after; with a step as ScatterND."""
+    dim, start, end = e["dim"], e["start"], e["end"]
+    size = e.spec().shape[dim]
+    if not isinstance(size, int) or not isinstance(start, int) or not isinstance(end, int | None):
+        raise e.no("writing to a slice of symbolic size")
+    places = range(size)[slice(start, end, e["step"])]
+    _replaced(e, dim, places, e.operand(1, e.spec().dtype))
+
+
+def _select_scatter(e: NodeExport) -> None:
+    dim, index = e["dim"], e["index"]
+    size = e.spec().shape[dim]
+    if not isinstance(size, int) or not isinstance(index, int):
+        raise e.no("writing to an index of symbolic size")
+    src = _unsqueezed(e, e.operand(1, e.spec().dtype), dim)
+    _replaced(e, dim, range(index % size, index % size + 1), src)
+
+
+def _replaced(e: NodeExport, dim: int, places: range, src: str) -> None:
+    if not places:
+        e.add("Identity", [e.operand(0)], out=True)
+        return
+    if places.step != 1:
+        x = e.spec()
+        order = [dim, *(d for d in range(x.rank) if d != dim)]
+        at = e.constant(np.array(places, np.int64)[:, None])
+        scattered = e.add("ScatterND", [_transposed(e, e.operand(0), order), at, _transposed(e, src, order)])
+        _transposed(e, scattered, [order.index(d) for d in range(x.rank)], out=True)
+        return
+    parts = [src]
+    if places.start:
+        parts.insert(0, e.add("Slice", [e.operand(0), e.ints([0]), e.ints([places.start]), e.ints([dim])]))
+    if places.stop != e.spec().shape[dim]:
+        bounds = [e.ints([places.stop]), e.ints([2**63 - 1]), e.ints([dim])]
+        parts.append(e.add("Slice", [e.operand(0), *bounds]))
+    e.add("Concat", parts, out=True, axis=dim)
+
+
+def _im2col(e: NodeExport) -> None:
+    """Write im2col as a Gather of each map's elements by an index table."""
+    spec, n = e.spec(), len(e["kernel_size"])
+    sizes = [d for d in spec.shape[2:] if isinstance(d, int)]
+    if len(sizes) < n or not isinstance(spec.shape[1], int):
+        raise e.no("windows over maps of symbolic size")
+    padding = list(e["padding"]) * (1 if len(e["padding"]) == 2 * n else 2)
+    x = e.operand(0)
+    if any(padding):
+        pads = [0, 0, *padding[:n], 0, 0, *padding[n:]]
+        x = e.add("Pad", [x, e.ints(pads), e.constant(0, spec.dtype)], mode="constant")
+        sizes = [s + padding[i] + padding[n + i] for i, s in enumerate(sizes)]
+    attrs = {k: e[k] for k in ("kernel_size", "stride", "dilation")}
+    numbers = np.arange(math.prod(sizes), dtype=np.int64).reshape(1, 1, *sizes)
+    (table,) = interp.apply("im2col", numbers, padding=[0] * n, **attrs)
+    every = e.add("Gather", [_shaped(e, x, [spec.shape[0], spec.shape[1], -1]), _table(e, table[0])], axis=2)
+    e.add("Reshape", [every, e.builder.dims(list(_open_first(e.node.spec.shape)))], out=True)
+
+
+def _diagonal(e: NodeExport) -> None:
+    spec, dims = e.spec(), (e["dim1"], e["dim2"])
+    sizes = [s for d in dims if isinstance(s := spec.shape[d], int)]
+    if len(sizes) < 2:
+        raise e.no("the diagonal of dims of symbolic size")
+    rest = [d for d in range(spec.rank) if d not in dims]
+    lines = _transposed(e, e.operand(0), [*rest, *dims])
+    lines = _shaped(e, lines, [*(spec.shape[d] for d in rest), math.prod(sizes)])
+    numbers = np.arange(math.prod(sizes), dtype=np.int64).reshape(sizes)
+    table = np.diagonal(numbers, e["offset"])
+    e.add("Gather", [lines, _table(e, table)], out=True, axis=len(rest))
+
+
+def _table(e: NodeExport, places: Array) -> str:
+    if places.size > _MAX_TABLE_ELEMENTS:
+        raise e.no(f"an index table of {places.size:,} elements")
+    return e.constant(np.ascontiguousarray(places), DType.INT64)
+
+
+def _shaped(e: NodeExport, value: str, size: Sequence[DimLike]) -> str:
+    if 0 in size:
+        raise e.no("dims of size 0 are not supported")
+    return e.add("Reshape", [value, e.builder.dims(list(_open_first(size)))])
+
+
+def _open_first(size: Sequence[DimLike]) -> Sequence[DimLike]:
+    """Return the size with -1 for a symbolic first dim, unless another dim is -1."""
+    return [-1, *size[1:]] if not isinstance(size[0], int) and -1 not in size else size
+
+
+def _masked_scatter(e: NodeExport) -> None:
+    """Write masked_scatter: each true element of the mask takes the source element of its rank; the others keep x."""
+    if 0 in e.spec(2).shape or not e.spec(0).rank or not e.spec(1).rank:
+        raise e.no("an empty source, or a scalar")
+    if e.opset < 12:
+        raise e.no("opsets below 12 have no Max of integers")
+    shape = e.builder.dims(list(e.node.spec.shape))
+    mask = e.add("Expand", [e.operand(1), shape])
+    flat = e.add("Reshape", [e.cast(mask, DType.INT64), e.ints([-1])])
+    number = e.add("Sub", [e.add("CumSum", [flat, e.constant(0, DType.INT64)]), e.ints([1])])
+    number = e.add("Max", [number, e.ints([0])])
+    source = e.add("Reshape", [e.operand(2), e.ints([-1])])
+    taken = e.add("Reshape", [e.add("Gather", [source, number], axis=0), shape])
+    e.add("Where", [mask, taken, e.operand(0)], out=True)
+
+
+def _cdist(e: NodeExport) -> None:
+    a, b, p = e.spec(0), e.spec(1), float(e["p"])
+    size = math.prod(d for d in (*e.node.spec.shape, a.shape[-1]) if isinstance(d, int))
+    if size > _MAX_TABLE_ELEMENTS:
+        raise e.no(f"an intermediate value of {size:,} differences")
+    left = _unsqueezed(e, e.operand(0), a.rank - 1)
+    right = _unsqueezed(e, e.operand(1), b.rank - 2)
+    apart = e.add("Abs", [e.add("Sub", [left, right])])
+    if a.shape[-1] == 0 or p == 0 or e.opset < 13:
+        raise e.no("distances of empty rows, of p = 0, or below opset 13")
+    last = e.ints([-1])
+    if p in (1, 2):
+        total = apart if p == 1 else e.add("Mul", [apart, apart])
+        total = e.add("ReduceSum", [total, last], keepdims=0)
+        e.add("Identity" if p == 1 else "Sqrt", [total], out=True)
+    elif math.isinf(p):
+        if e.opset >= 18:
+            e.add("ReduceMax", [apart, last], out=True, keepdims=0)
+        else:
+            e.add("ReduceMax", [apart], out=True, keepdims=0, axes=[-1])
+    else:
+        total = e.add("Pow", [apart, e.constant(p, a.dtype)])
+        e.add("Pow", [e.add("ReduceSum", [total, last], keepdims=0), e.constant(1 / p, a.dtype)], out=True)
+
+
+EXPORTERS: dict[str, Exporter] = {
+    "cdist": _cdist,
+    "diagonal": _diagonal,
+    "im2col": _im2col,
+    "index": _index,
+    "index_copy": _index_copy,
+    "index_put": _index_put,
+    "masked_scatter": _masked_scatter,
+    "select_scatter": _select_scatter,
+    "slice_scatter": _slice_scatter,
+}

@@ -1,0 +1,234 @@
+"""Exporters of data movement, selection and search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....types import Dim, DimLike, DType
+from .graph_builder import Exporter, NodeExport, done, slice_end
+
+__all__ = ["EXPORTERS"]
+
+
+def _view(e: NodeExport) -> None:
+    size = list(e["size"])
+    zero = any(d == 0 for d in size)
+    if zero and e.opset < 14:
+        raise e.no("opsets below 14 cannot reshape to a dim of size 0")
+    if not zero:
+        size = _shorthand(size, e.spec().shape)
+    e.add("Reshape", [e.operand(0), e.builder.dims(size)], out=True, allowzero=1 if zero else None)
+
+
+def _shorthand(size: list[DimLike], have: Sequence[DimLike]) -> list[DimLike]:
+    """Return the size with symbolic dims that need not be computed: 0 keeps the operand's, one -1 is inferred."""
+    short = [0 if isinstance(d, Dim) and i < len(have) and have[i] == d else d for i, d in enumerate(size)]
+    left = [i for i, d in enumerate(short) if isinstance(d, Dim)]
+    if len(left) == 1:
+        short[left[0]] = -1
+    return short
+
+
+def _axes(op: str) -> Exporter:
+    """Return the exporter of Squeeze or Unsqueeze; axes are an input from opset 13 on."""
+
+    def export(e: NodeExport) -> None:
+        axes = list(e["dims"])
+        if not axes:
+            e.add("Identity", [e.operand(0)], out=True)
+        elif e.opset >= 13:
+            e.add(op, [e.operand(0), e.ints(axes)], out=True)
+        else:
+            e.add(op, [e.operand(0)], out=True, axes=axes)
+
+    return export
+
+
+def _split(e: NodeExport) -> None:
+    sizes = list(e["sizes"])
+    if e.opset >= 13:
+        e.add("Split", [e.operand(0), e.builder.dims(sizes)], out=True, axis=e["dim"])
+    else:
+        e.add("Split", [e.operand(0)], out=True, axis=e["dim"], split=sizes)
+
+
+def _slice(e: NodeExport) -> None:
+    start, end = e["start"], slice_end(e["end"])
+    operands = [
+        e.operand(0),
+        e.builder.dims([start]),
+        e.builder.dims([end]),
+        e.ints([e["dim"]]),
+        e.ints([e["step"]]),
+    ]
+    e.add("Slice", operands, out=True)
+
+
+def _select(e: NodeExport) -> None:
+    index = e["index"]
+    at = (
+        e.add("Squeeze", [e.builder.dims([index])])
+        if isinstance(index, Dim)
+        else e.constant(index, DType.INT64)
+    )
+    e.add("Gather", [e.operand(0), at], out=True, axis=e["dim"])
+
+
+def _flip(e: NodeExport) -> None:
+    axes = list(e["dims"])
+    n = len(axes)
+    operands = [e.operand(0), e.ints([-1] * n), e.ints([-(2**63)] * n), e.ints(axes), e.ints([-1] * n)]
+    e.add("Slice", operands, out=True)
+
+
+def _roll(e: NodeExport) -> None:
+    """Write roll as a Concat of the tail and the head of each axis."""
+    value = e.operand(0)
+    for axis, shift in zip(e["dims"], e["shifts"], strict=True):
+        size = e.spec().shape[axis]
+        if not isinstance(size, int):
+            raise e.no("rolling a symbolic dim")
+        at = e.ints([size - shift % max(size, 1)])
+        tail = e.add("Slice", [value, at, e.ints([2**63 - 1]), e.ints([axis])])
+        head = e.add("Slice", [value, e.ints([0]), at, e.ints([axis])])
+        value = e.add("Concat", [tail, head], axis=axis)
+    e.add("Identity", [value], out=True)
+
+
+def _repeat(e: NodeExport) -> None:
+    value, repeats = e.operand(0), list(e["repeats"])
+    more = len(repeats) - e.spec().rank
+    if more:
+        value = e.add("Reshape", [value, e.builder.dims([*[1] * more, *e.spec().shape])])
+    e.add("Tile", [value, e.builder.dims(repeats)], out=True)
+
+
+_PAD = {"constant": "constant", "replicate": "edge", "reflect": "reflect", "wrap": "wrap"}
+
+
+def _pad(e: NodeExport) -> None:
+    mode = _PAD[e["mode"]]
+    value = e.constant(e["value"], e.spec().dtype) if mode == "constant" else None
+    e.add("Pad", [e.operand(0), e.builder.dims(list(e["pads"])), value], out=True, mode=mode)
+
+
+def _triangle(upper: int) -> Exporter:
+    def export(e: NodeExport) -> None:
+        e.add("Trilu", [e.operand(0), e.constant(e["diagonal"], DType.INT64)], out=True, upper=upper)
+
+    return export
+
+
+def _space_to_depth(e: NodeExport) -> None:
+    if e["mode"] != "DCR" and e.opset < 28:
+        raise e.no("SpaceToDepth supports mode DCR only")
+    e.add("SpaceToDepth", [e.operand(0)], out=True, blocksize=e["block_size"])
+
+
+_REDUCE = {"none": None, "add": "add", "mul": "mul", "amax": "max", "amin": "min"}
+
+
+def _reduction(e: NodeExport) -> str | None:
+    if e["reduce"] not in _REDUCE:
+        raise e.no(f"scattering with {e['reduce']}")
+    return _REDUCE[e["reduce"]]
+
+
+def _scatter(e: NodeExport) -> None:
+    reduction = _reduction(e)
+    if not e["include_self"] and reduction:
+        raise e.no("a reduction without the old element (include_self=False)")
+    src = e.operand(2, e.spec().dtype)
+    if not isinstance(e.node.inputs[2], str):
+        src = e.add("Expand", [src, e.builder.dims(list(e.spec(1).shape))])
+    e.add("ScatterElements", [e.operand(0), e.operand(1), src], out=True, axis=e["dim"], reduction=reduction)
+
+
+def _scatter_nd(e: NodeExport) -> None:
+    e.add(
+        "ScatterND",
+        [e.operand(0), e.operand(1, DType.INT64), e.operand(2)],
+        out=True,
+        reduction=_reduction(e),
+    )
+
+
+def _topk(e: NodeExport) -> None:
+    flags = {"axis": e["dim"], "largest": int(e["largest"]), "sorted": int(e["sorted"])}
+    e.add("TopK", [e.operand(0), e.builder.dims([e["k"]])], out=True, **flags)
+
+
+def _sort(e: NodeExport) -> None:
+    size = e.builder.dims([e.spec().shape[e["dim"]]])
+    e.add("TopK", [e.operand(0), size], out=True, axis=e["dim"], largest=int(e["descending"]))
+
+
+def _one_hot(e: NodeExport) -> None:
+    operands = [e.operand(0), e.builder.dims([e["depth"]]), e.operand(1)]
+    e.add("OneHot", operands, out=True, axis=e["dim"])
+
+
+def _nonzero(e: NodeExport) -> None:
+    e.add("Transpose", [e.add("NonZero", [e.operand(0)])], out=True, perm=[1, 0])
+
+
+def _unique(e: NodeExport) -> None:
+    e.add("Unique", [e.operand(0)], out=True, axis=e["dim"], sorted=int(e["sorted"]))
+
+
+def _nms(e: NodeExport) -> None:
+    box = int(e["center_point_box"]) or None
+    e.add("NonMaxSuppression", e.operands(), out=True, center_point_box=box)
+
+
+def _gather(e: NodeExport) -> None:
+    e.add("GatherElements", [e.operand(0), e.operand(1)], out=True, axis=e["dim"])
+
+
+EXPORTERS: dict[str, Exporter] = {
+    "cat": lambda e: done(e.add("Concat", e.operands(), out=True, axis=e["dim"])),
+    "compress": lambda e: done(e.add("Compress", e.operands(), out=True, axis=e["dim"])),
+    "depth_to_space": lambda e: done(
+        e.add("DepthToSpace", [e.operand(0)], out=True, blocksize=e["block_size"], mode=e["mode"])
+    ),
+    "embedding": lambda e: done(e.add("Gather", [e.operand(0), e.operand(1)], out=True, axis=0)),
+    "expand": lambda e: done(e.add("Expand", [e.operand(0), e.builder.dims(list(e["size"]))], out=True)),
+    "flip": _flip,
+    "gather": _gather,
+    "gather_nd": lambda e: done(
+        e.add(
+            "GatherND",
+            [e.operand(0), e.operand(1, DType.INT64)],
+            out=True,
+            batch_dims=e["batch_dims"] or None,
+        )
+    ),
+    "index_select": lambda e: done(e.add("Gather", [e.operand(0), e.operand(1)], out=True, axis=e["dim"])),
+    "non_max_suppression": _nms,
+    "nonzero": _nonzero,
+    "one_hot": _one_hot,
+    "pad": _pad,
+    "permute": lambda e: done(e.add("Transpose", [e.operand(0)], out=True, perm=list(e["dims"]))),
+    "repeat": _repeat,
+    "reverse_sequence": lambda e: done(
+        e.add("ReverseSequence", e.operands(), out=True, time_axis=e["time_dim"], batch_axis=e["batch_dim"])
+    ),
+    "roll": _roll,
+    "scatter": _scatter,
+    "scatter_nd": _scatter_nd,
+    "select": _select,
+    "slice": _slice,
+    "sort": _sort,
+    "space_to_depth": _space_to_depth,
+    "split": _split,
+    "squeeze": _axes("Squeeze"),
+    "tensor_scatter": lambda e: done(
+        e.add("TensorScatter", e.operands(), out=True, axis=e["dim"], mode=e["mode"])
+    ),
+    "topk": _topk,
+    "tril": _triangle(0),
+    "triu": _triangle(1),
+    "unique": _unique,
+    "unsqueeze": _axes("Unsqueeze"),
+    "view": _view,
+}

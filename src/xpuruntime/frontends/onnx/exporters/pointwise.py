@@ -1,0 +1,237 @@
+"""Exporters of pointwise ops other than activations."""
+
+from __future__ import annotations
+
+import math
+
+from ....errors import IrError
+from ....types import DType
+from .graph_builder import Exporter, NodeExport, done
+
+__all__ = ["EXPORTERS"]
+
+_SAME = {
+    "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
+    "bitwise_not": "BitwiseNot", "ceil": "Ceil", "clone": "Identity", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp",
+    "floor": "Floor", "log": "Log", "neg": "Neg", "reciprocal": "Reciprocal", "relu": "Relu",
+    "sigmoid": "Sigmoid", "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "softsign": "Softsign", "sqrt": "Sqrt",
+    "tan": "Tan", "tanh": "Tanh",
+}  # fmt: skip
+_BINARY = {
+    "add": "Add", "bitwise_and": "BitwiseAnd", "bitwise_or": "BitwiseOr", "bitwise_xor": "BitwiseXor", "eq": "Equal",
+    "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less", "maximum": "Max", "minimum": "Min",
+    "mul": "Mul", "sub": "Sub",
+}  # fmt: skip
+
+
+def _unary(op: str) -> Exporter:
+    """Return the exporter of a unary op. Integers are cast to the result's type (``exp`` of an int32 gives float32)."""
+
+    def export(e: NodeExport) -> None:
+        same = e.node.spec.dtype is e.spec().dtype or e.spec().dtype.is_complex
+        e.add(op, [e.operand(0, None if same else e.node.spec.dtype)], out=True)
+
+    return export
+
+
+def _binary(op: str) -> Exporter:
+    def export(e: NodeExport) -> None:
+        dtype = e.common()
+        if dtype is DType.BOOL and op in ("Add", "Mul"):
+            e.add("Or" if op == "Add" else "And", [e.operand(0, dtype), e.operand(1, dtype)], out=True)
+            return
+        e.add(op, [e.operand(0, dtype), e.operand(1, dtype)], out=True)
+
+    return export
+
+
+def _logic(op: str) -> Exporter:
+    def export(e: NodeExport) -> None:
+        e.add(op, [e.operand(i, DType.BOOL) for i in range(len(e.node.inputs))], out=True)
+
+    return export
+
+
+def _text_equal(e: NodeExport) -> None:
+    dtype = None if e.spec().dtype is DType.STRING else e.common()
+    e.add("Equal", [e.operand(0, dtype), e.operand(1, dtype)], out=True)
+
+
+def _ne(e: NodeExport) -> None:
+    dtype = e.common()
+    e.add("Not", [e.add("Equal", [e.operand(0, dtype), e.operand(1, dtype)])], out=True)
+
+
+def _div(e: NodeExport) -> None:
+    """Write div in each rounding mode. ONNX divides integers toward zero."""
+    mode, dtype = e["rounding_mode"], e.common()
+    if mode is None:
+        result = e.node.spec.dtype
+        e.add("Div", [e.operand(0, result), e.operand(1, result)], out=True)
+        return
+    a, b = e.operand(0, dtype), e.operand(1, dtype)
+    if dtype.is_integer and mode == "trunc":
+        e.add("Div", [a, b], out=True)
+    elif mode == "floor" and dtype.is_float:
+        e.add("Floor", [e.add("Div", [a, b])], out=True)
+    elif mode == "floor" and not dtype.is_signed:
+        e.add("Div", [a, b], out=True)
+    elif mode == "floor":
+        exact = e.add("Sub", [a, e.add("Mod", [a, b])])  # a - (a mod b) is a multiple of b
+        e.add("Div", [exact, b], out=True)
+    else:
+        _trunc_of(e, e.add("Div", [a, b]))
+
+
+def _trunc_of(e: NodeExport, value: str) -> None:
+    e.add("Mul", [e.add("Sign", [value]), e.add("Floor", [e.add("Abs", [value])])], out=True)
+
+
+def _mod(fmod: bool) -> Exporter:
+    def export(e: NodeExport) -> None:
+        dtype = e.common()
+        a, b = e.operand(0, dtype), e.operand(1, dtype)
+        if fmod or dtype.is_integer:
+            e.add("Mod", [a, b], out=True, fmod=1 if fmod else None)
+            return
+        # ONNX's float remainder has the sign of the dividend, so it is shifted to that of the divisor.
+        rest = e.add("Mod", [a, b], fmod=1)
+        shifted = e.add("Mod", [e.add("Add", [rest, b]), b], fmod=1)
+        e.add("Identity", [shifted], out=True)
+
+    return export
+
+
+def _shift(direction: str) -> Exporter:
+    def export(e: NodeExport) -> None:
+        dtype = e.common()
+        if dtype.is_signed:
+            raise IrError(
+                f"{e.node.op} %{e.node.name}",
+                "ONNX supports shifts of unsigned integers only",
+                got=dtype.value,
+            )
+        e.add("BitShift", [e.operand(0, dtype), e.operand(1, dtype)], out=True, direction=direction)
+
+    return export
+
+
+def _pow(e: NodeExport) -> None:
+    e.add("Pow", [e.operand(0, e.common()), e.operand(1, e.common())], out=True)
+
+
+def _where(e: NodeExport) -> None:
+    dtype = e.node.spec.dtype
+    e.add("Where", [e.operand(0), e.operand(1, dtype), e.operand(2, dtype)], out=True)
+
+
+def _clamp(e: NodeExport) -> None:
+    """Write Clip for scalar bounds, Max and Min for bounds with dims."""
+    dtype = e.common()
+    x = e.operand(0, dtype)
+    dims = [i for i in (1, 2) if e.has(i) and isinstance(e.node.inputs[i], str) and e.spec(i).rank]
+    if not dims and (e.opset >= 12 or dtype.is_float):
+        e.add("Clip", [x, e.opt(1, dtype), e.opt(2, dtype)], out=True)
+        return
+    if e.has(1):
+        x = e.add("Max", [x, e.operand(1, dtype)])
+    if e.has(2):
+        x = e.add("Min", [x, e.operand(2, dtype)])
+    e.add("Identity", [x], out=True)
+
+
+def _cast(e: NodeExport) -> None:
+    dtype = e["dtype"]
+    eight = dtype.value.startswith("float8") and dtype is not DType.FLOAT8_E8M0FNU
+    e.add(
+        "Cast",
+        [e.operand(0)],
+        out=True,
+        to=e.builder.numbers[dtype],
+        saturate=0 if eight and not e["saturate"] else None,
+        round_mode=e["round_mode"] if dtype is DType.FLOAT8_E8M0FNU else None,
+    )
+
+
+def _round(e: NodeExport) -> None:
+    if not e["decimals"]:
+        e.add("Round", [e.operand(0)], out=True)
+        return
+    scale = e.constant(10.0 ** e["decimals"], e.spec().dtype)
+    e.add("Div", [e.add("Round", [e.add("Mul", [e.operand(0), scale])]), scale], out=True)
+
+
+def _isinf(e: NodeExport) -> None:
+    flags = {"detect_positive": e["positive"], "detect_negative": e["negative"]}
+    e.add("IsInf", [e.operand(0)], out=True, **{k: 0 for k, v in flags.items() if not v})
+
+
+def _through(inner: str, by: float, outer: str = "") -> Exporter:
+    """Return the exporter of exp2, log2 and log10 by ONNX's natural functions."""
+
+    def export(e: NodeExport) -> None:
+        dtype = e.node.spec.dtype
+        x, factor = e.operand(0, dtype), e.constant(by, dtype)
+        if outer == "before":
+            e.add(inner, [e.add("Mul", [x, factor])], out=True)
+        else:
+            e.add("Mul", [e.add(inner, [x]), factor], out=True)
+
+    return export
+
+
+def _shifted(inner: str, before: bool) -> Exporter:
+    """Return the exporter of log1p or expm1, at the accuracy of the plain forms."""
+
+    def export(e: NodeExport) -> None:
+        dtype = e.node.spec.dtype
+        x, one = e.operand(0, dtype), e.constant(1, dtype)
+        if before:
+            e.add(inner, [e.add("Add", [x, one])], out=True)
+        else:
+            e.add("Sub", [e.add(inner, [x]), one], out=True)
+
+    return export
+
+
+def _rsqrt(e: NodeExport) -> None:
+    e.add("Reciprocal", [e.add("Sqrt", [e.operand(0, e.node.spec.dtype)])], out=True)
+
+
+def _trunc(e: NodeExport) -> None:
+    if e.spec().dtype.is_float:
+        _trunc_of(e, e.operand(0))
+    else:
+        e.add("Identity", [e.operand(0)], out=True)
+
+
+EXPORTERS: dict[str, Exporter] = {
+    **{name: _unary(op) for name, op in _SAME.items()},
+    **{name: _binary(op) for name, op in _BINARY.items()},
+    "bitcast": lambda e: done(e.add("BitCast", [e.operand(0)], out=True, to=e.builder.numbers[e["dtype"]])),
+    "bitwise_left_shift": _shift("LEFT"),
+    "bitwise_right_shift": _shift("RIGHT"),
+    "cast": _cast,
+    "clamp": _clamp,
+    "div": _div,
+    "eq": _text_equal,
+    "exp2": _through("Exp", math.log(2), "before"),
+    "expm1": _shifted("Exp", before=False),
+    "fmod": _mod(True),
+    "isinf": _isinf,
+    "isnan": lambda e: done(e.add("IsNaN", [e.operand(0)], out=True)),
+    "log10": _through("Log", 1 / math.log(10)),
+    "log1p": _shifted("Log", before=True),
+    "log2": _through("Log", 1 / math.log(2)),
+    "logical_and": _logic("And"),
+    "logical_not": _logic("Not"),
+    "logical_or": _logic("Or"),
+    "logical_xor": _logic("Xor"),
+    "ne": _ne,
+    "pow": _pow,
+    "remainder": _mod(False),
+    "round": _round,
+    "rsqrt": _rsqrt,
+    "trunc": _trunc,
+    "where": _where,
+}

@@ -1,0 +1,272 @@
+"""Lowering of an ONNX graph: each node by the op table, else inlined, else opaque."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from ...errors import IrError
+from ...faults import is_fault
+from ...ir import Source, Value
+from ...types import DType, TensorSpec
+from ..not_lowered import NotLowered
+from .fold import fold
+from .nodes import (
+    NOT_LOWERED_REASONS,
+    attributes,
+    body_nodes,
+    defaults,
+    resolve_references,
+    schema_body,
+    version,
+)
+from .opaque import captured, encode
+from .ops import TABLE, OnnxLoweringContext
+from .proto import sub_graphs
+from .scope import Scope
+from .values import Mark, OnnxValues
+
+__all__ = ["MIN_LOWERED_OPSET", "OnnxLowering"]
+
+MIN_LOWERED_OPSET = 9
+"""Ops whose definition is older than this opset are not lowered: their meaning differs."""
+_MAX_DEPTH = 40  # nesting of function calls
+
+
+class OnnxLowering:
+    """The lowering of one model's nodes into ``values``."""
+
+    def __init__(self, proto: Any, values: OnnxValues) -> None:
+        self.values = values
+        self.functions = {(f.domain, f.name): f for f in proto.functions}
+        self.ir_version = int(proto.ir_version)
+
+    def nodes(self, named: Iterable[tuple[str, Any]], scope: Scope) -> None:
+        """Lower nodes in order; names are unique in the model."""
+        for name, node in named:
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            shown = f"{domain}::{node.op_type}" if domain else node.op_type
+            with self.values.b.source(scope.source or Source(name=name, op=shown)):
+                self._node(node, domain, scope)
+
+    def _node(self, node: Any, domain: str, scope: Scope) -> None:
+        mark = self.values.mark()
+        before = self.values.b.stem
+        self.values.b.stem = scope.prefix + next((o for o in node.output if o), node.op_type)
+        node = resolve_references(node, scope.actuals)
+        try:
+            try:
+                self._lower(node, domain, scope, mark)
+                return
+            except NotLowered as no:
+                reason = no.reason
+                if no.value:
+                    self.values.deciding |= self.values.roots(no.value)
+            except IrError as error:
+                reason = f"{error.what}{'' if error.got is None else f' ({error.got})'}"
+            except Exception as error:
+                if not is_fault(error) or isinstance(error, MemoryError):
+                    raise
+                reason = f"its attributes or operands do not match the op ({type(error).__name__}: {error})"
+            self.values.undo(mark)
+            if not self._inlined(node, domain, scope, mark):
+                self.values.undo(mark)
+                self._opaque(node, domain, scope, reason)
+        finally:
+            self.values.b.stem = before
+
+    def _lower(self, node: Any, domain: str, scope: Scope, mark: Mark) -> None:
+        """Lower a node by folding, by its table entry, or as a constant. Raise NotLowered."""
+        op = node.op_type
+        if (domain, op) in self.functions:
+            raise NotLowered("it is a local function of the model")
+        if domain:
+            raise NotLowered(f"the op is of domain {domain!r}")
+        opset = scope.opsets.get("", 1)
+        if op == "Constant":
+            self.values.constant(node, scope)
+            return
+        if op == "If":
+            self._branch(node, scope, mark)
+            return
+        lower = TABLE.get(op)
+        if lower is None:
+            raise NotLowered(NOT_LOWERED_REASONS.get(op, "the op is not in the table of ONNX ops"))
+        if opset < MIN_LOWERED_OPSET and version(op, opset) != version(op, MIN_LOWERED_OPSET):
+            raise NotLowered(f"opset {opset} defines the op differently from opset {MIN_LOWERED_OPSET}")
+        inputs = [self.values.value(i, scope) if i else None for i in node.input]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        attrs = attributes(node)
+        if self._folded(op, inputs, attrs, node, scope):
+            return
+        context = OnnxLoweringContext(
+            self.values.b,
+            op,
+            opset,
+            inputs,
+            list(node.output),
+            attrs,
+            self.values.content,
+            self.values.types.dtypes,
+        )
+        results = lower(context)
+        values: list[str | None] = [results] if isinstance(results, str) else list(results)
+        self._bind_outputs(node, scope, values, mark[0])
+
+    def _bind_outputs(self, node: Any, scope: Scope, results: list[str | None], start: int) -> None:
+        """Rename results to the names that the model has for them."""
+        used: set[str] = set()
+        new = {v.name for n in self.values.b.nodes[start:] for v in n.outputs}
+        renamed: dict[str, str] = {}
+        for index, output in enumerate(node.output):
+            if not output:
+                continue
+            value = results[index] if index < len(results) else None
+            if value is None:
+                raise NotLowered(f"its output {index} ({output!r}) is not computed")
+            value = renamed.get(value, value)
+            if value in used or value not in new:
+                value = str(self.values.b.clone(value))
+            wanted = scope.prefix + output
+            if wanted not in self.values.b.values:
+                self.values.b.values[wanted] = Value(wanted, self.values.b.values.pop(value).spec)
+                renamed[value] = wanted
+                value = wanted
+            used.add(value)
+            scope.values[output] = value
+        self.values.rename(renamed, start)
+        for new_node in self.values.b.nodes[start:]:
+            self.values.learn(new_node)
+
+    def _folded(
+        self, op: str, inputs: list[str | None], attrs: dict[str, Any], node: Any, scope: Scope
+    ) -> bool:
+        """Compute the node now if all its operands are known. Return whether that was possible."""
+        if not inputs:
+            return False
+        facts = attrs
+        if op in ("Cast", "CastLike"):  # only the type of the second operand matters
+            like = self.values.b.values[inputs[1] or ""].spec if op == "CastLike" else None
+            to = self.values.types.dtypes.get(attrs["to"]) if op == "Cast" else like and like.dtype
+            if to is None:
+                return False
+            op, inputs, facts = "Cast", inputs[:1], {"to": to}
+        operands = [None if i is None else self.values.content(i) for i in inputs]
+        if any(i is not None and a is None for i, a in zip(inputs, operands, strict=True)):
+            return False
+        results = fold(op, operands, facts)
+        if results is None or len(results) < len(node.output):
+            return False
+        first = self.values.b.values[next(i for i in inputs if i)].spec
+        kind: DType | None = facts["to"] if op == "Cast" else None if first is None else first.dtype
+        start = len(self.values.b.nodes)
+        self._bind_outputs(node, scope, [self.values.known_value(r, kind) for r in results], start)
+        for output, result in zip(node.output, results, strict=False):
+            if output:
+                self.values.known[scope.values[output]] = result
+        return True
+
+    def _branch(self, node: Any, scope: Scope, mark: Mark) -> None:
+        """Lower an If with a known condition as the branch that is taken."""
+        condition = self.values.content(self.values.value(node.input[0], scope))
+        if condition is None:
+            raise NotLowered("control flow", self.values.value(node.input[0], scope))
+        taken = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
+        graph = attributes(node)[taken]
+        inner = Scope.of_graph(graph, scope.opsets, scope, self._prefix(node, scope))
+        self.nodes(((n.name or n.op_type, n) for n in graph.node), self._sourced(inner))
+        self._hand_out(node, scope, [self.values.value(o.name, inner) for o in graph.output])
+
+    def _inlined(self, node: Any, domain: str, scope: Scope, mark: Mark) -> bool:
+        """Inline a function. Return False if there is no body, or if ONNX's own definition leads to opaque nodes."""
+        local = self.functions.get((domain, node.op_type))
+        if scope.depth > _MAX_DEPTH:
+            return False
+        try:
+            body = local or schema_body(
+                node, domain, scope.opsets.get(domain, 1), lambda i: self.values.type_of(i, scope)
+            )
+            if body is None:
+                return False
+            opsets = {
+                "" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import
+            } or scope.opsets
+            inner = Scope(opsets, prefix=self._prefix(node, scope), depth=scope.depth + 1)
+            for formal, actual in itertools.zip_longest(
+                body.input, node.input[: len(body.input)], fillvalue=""
+            ):
+                if actual:
+                    inner.values[formal] = self.values.value(actual, scope)
+            explicit = {a.name: a for a in node.attribute}
+            inner.actuals = (
+                {a.name: a for a in body.attribute_proto}
+                | defaults(node, scope.opsets.get(domain, 1), local)
+                | explicit
+            )
+            inner.source = self.values.b._sources[0] if self.values.b._sources else None
+            self.nodes(((n.name or n.op_type, n) for n in body_nodes(body, node)), inner)
+            if local is None and any(n.op == "opaque" for n in self.values.b.nodes[mark[0] :]):
+                return False
+            results = [self.values.value(o, inner) for o in body.output[: len(node.output)]]
+            self._hand_out(node, scope, results)
+        except (NotLowered, IrError):
+            return False
+        return True
+
+    def _hand_out(self, node: Any, scope: Scope, results: list[str]) -> None:
+        """Give results of an inlined body their outer names."""
+        for output, value in zip(node.output, results, strict=False):
+            if output:
+                wanted = scope.prefix + output
+                name = wanted if wanted not in self.values.b.values else ""
+                copy = (
+                    str(self.values.b.clone(value, name=name)) if self.values.b.values[value].spec else value
+                )
+                if value in self.values.known:
+                    self.values.known[copy] = self.values.known[value]
+                scope.values[output] = copy
+
+    def _sourced(self, inner: Scope) -> Scope:
+        inner.source = self.values.b._sources[0] if self.values.b._sources else None
+        return inner
+
+    def _prefix(self, node: Any, scope: Scope) -> str:
+        return f"{scope.prefix}{next((o for o in node.output if o), node.op_type)}/"
+
+    def _opaque(self, node: Any, domain: str, scope: Scope, reason: str) -> None:
+        captures = captured(node) if sub_graphs(node) else []
+        inputs: list[str | None] = [self.values.value(i, scope) if i else None for i in node.input]
+        inputs += [self.values.value(c, scope) for c in captures]
+        outputs: list[tuple[str, TensorSpec | None]] = []
+        inferred = self._infer(node, domain, scope)
+        for output in node.output:
+            if not output:
+                outputs.append(("", None))
+                continue
+            wanted = scope.prefix + output
+            name = wanted if wanted not in self.values.b.values else self.values.b.fresh("opaque")
+            declared, own = scope.types.get(output), inferred.get(output)
+            spec = self.values.types.spec(declared, name) or self.values.types.spec(own, name, parse=True)
+            outputs.append((name, spec))
+            scope.values[output] = name
+        names = self.values.b.opaque(
+            node.op_type,
+            inputs,
+            outputs,
+            reason=reason,
+            domain=domain,
+            attributes=encode(node, self.values.types.dtypes, captures),
+        )
+        for output, name, (_, spec) in zip(node.output, names, outputs, strict=True):
+            if spec is None:
+                declared_type = scope.types.get(output) or inferred.get(output)
+                self.values.unknown[name] = declared_type
+
+    def _infer(self, node: Any, domain: str, scope: Scope) -> dict[str, Any]:
+        inputs = {i: self.values.type_of(i, scope) for i in node.input if i}
+        opset = scope.opsets.get(domain, 1)
+        return self.values.types.infer(
+            node, opset, scope.opsets, inputs, lambda i: self.values.tensor_of(i, scope), self.ir_version
+        )

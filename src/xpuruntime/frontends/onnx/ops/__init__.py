@@ -1,0 +1,48 @@
+"""The table of ONNX ops: one lowering per op, one file per family. An op without an entry is inlined, or becomes opaque."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ....ir.tables import joined
+from . import (
+    activation,
+    attention,
+    conv,
+    create,
+    elementwise,
+    indexing,
+    matmul,
+    movement,
+    norm,
+    pool,
+    quant,
+    reduce,
+    resize,
+    rnn,
+    signal,
+)
+from .context import OnnxLoweringContext, OpLowering, Results
+
+__all__ = ["TABLE", "OnnxLoweringContext", "OpLowering", "Results"]
+
+_FILES = (
+    elementwise,
+    activation,
+    reduce,
+    matmul,
+    conv,
+    pool,
+    norm,
+    movement,
+    indexing,
+    attention,
+    create,
+    quant,
+    resize,
+    rnn,
+    signal,
+)
+
+TABLE: Mapping[str, OpLowering] = joined("ONNX op", (file.LOWERINGS for file in _FILES))
+"""Op of the default ONNX domain -> its lowering."""

@@ -1,0 +1,190 @@
+"""Export of a module to an ExportedProgram: example inputs, dynamic shapes, and readable errors."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...errors import EngineUnavailable, InputError, ModelError
+
+__all__ = ["error_source", "exported", "find_torch", "first_lines", "no_warnings"]
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_INTERNAL = re.compile(r"[/\\](torch[/\\](?!nn[/\\])|xpuruntime[/\\]frontends[/\\]|contextlib\.py)")
+"""Frames that say nothing about the model: PyTorch's own, except its layers, and this package's."""
+_CALLS = {
+    "_detect_is_causal_mask": "Pass tgt_is_causal=True or False with tgt_mask= (is_causal= with mask= of an encoder): "
+    "without it PyTorch compares the mask's content. Or export the part without it."
+}
+"""Functions of PyTorch's layers that read a tensor's content -> how to avoid it in the call."""
+_CONTROL_FLOW = "Branch on something known at export (a shape, a flag), use torch.where or torch.cond, or export the part without it."
+_REASONS = (
+    (
+        "not a known type",
+        "takes or returns an object that PyTorch cannot flatten into tensors",
+        "Return tensors, tuples or dicts (transformers: config.use_cache = False), or register the type with torch.export.register_dataclass.",
+    ),
+    ("data-dependent", "branches on the content of a tensor", _CONTROL_FLOW),
+    ("GuardOnDataDependent", "branches on the content of a tensor", _CONTROL_FLOW),
+    (
+        "Constraints violated",
+        "does not allow the dynamic shapes asked for",
+        "Use the torch.export.Dim that PyTorch suggests, or omit that dim.",
+    ),
+    (
+        "dynamic_shapes",
+        "cannot be exported with these dynamic shapes",
+        "Give dynamic_shapes the structure of the inputs: {'x': {0: 'batch'}}.",
+    ),
+)
+
+
+def find_torch() -> Any:
+    """Return the torch package. Raise EngineUnavailable if it is missing, or too old for ``torch.export``."""
+    try:
+        import torch
+    except ImportError as error:
+        raise EngineUnavailable(
+            "extract_ir",
+            "reading a PyTorch model needs PyTorch, which is not installed",
+            do="Run: pip install 'xpuruntime[torch]'",
+        ) from error
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if version < (2, 6):
+        raise EngineUnavailable(
+            "extract_ir",
+            "reading a PyTorch model needs PyTorch 2.6 or later",
+            got=torch.__version__,
+            do="Run: pip install --upgrade torch",
+        )
+    return torch
+
+
+def error_source(name: str) -> str:
+    """Return the subject of error messages."""
+    return f"extract_ir({name!r})"
+
+
+def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> Any:
+    """Return the ExportedProgram of a module for example inputs.
+
+    example_inputs: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
+    dynamic_shapes: as in ``torch.export.export``; a dim may also be a string, which is its name.
+    Raise InputError for inputs of another kind, ModelError if PyTorch cannot export the model.
+    """
+    torch = find_torch()
+    args, kwargs = _arguments(example_inputs, who)
+    shapes = _named_dims(dynamic_shapes, {})
+    args, kwargs = _without_ones(args, kwargs, shapes, model)
+    try:
+        with torch.no_grad(), no_warnings():
+            return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+    except Exception as error:  # PyTorch raises many classes, most of them its own RuntimeErrors
+        text = str(error).strip() or type(error).__name__
+        what, do = next(
+            ((what, do) for key, what, do in _REASONS if key in text or key in type(error).__name__),
+            (
+                "cannot be exported",
+                "Make torch.export.export(model, inputs) work first; the traceback above has its reason.",
+            ),
+        )
+        if "branches" in what:
+            text, do = _branch(error, text), next((_CALLS[f] for f in _functions(error)), do)
+        raise ModelError(who, what, got=first_lines(text), do=do) from error
+
+
+def first_lines(text: str, count: int = 6) -> str:
+    """Return the first lines of a text, without object addresses."""
+    lines = [_ADDRESS.sub("", line.strip()) for line in text.splitlines() if line.strip()]
+    return " ".join(lines[:count])[:900]
+
+
+def _branch(error: BaseException, text: str) -> str:
+    """Return the condition that PyTorch could not decide, and the line of code that evaluates it."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _INTERNAL.search(f.filename)]
+    if not frames:
+        return text
+    last = frames[-1]
+    return f"{text.strip().splitlines()[0]} at {last.filename}:{last.lineno}: {last.line}"
+
+
+def _functions(error: BaseException) -> list[str]:
+    """Return the known functions of PyTorch's layers in the traceback."""
+    return [f.name for f in traceback.extract_tb(error.__traceback__) if f.name in _CALLS]
+
+
+@contextlib.contextmanager
+def no_warnings() -> Iterator[None]:
+    """Suppress PyTorch's internal deprecation warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _arguments(example_inputs: Any, who: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    torch = find_torch()
+    if isinstance(example_inputs, torch.Tensor):
+        return (example_inputs,), {}
+    if isinstance(example_inputs, tuple | list):
+        return tuple(example_inputs), {}
+    if isinstance(example_inputs, Mapping):
+        return (), dict(example_inputs)
+    raise InputError(
+        who,
+        "needs example inputs",
+        got=type(example_inputs).__name__,
+        do="Pass one tensor, a tuple of positional arguments, or a dict of keyword arguments.",
+    )
+
+
+def _named_dims(shapes: Any, seen: dict[str, Any]) -> Any:
+    """Return dynamic shapes with strings replaced by dims; one name is one dim."""
+    torch = find_torch()
+    if isinstance(shapes, str):
+        return seen.setdefault(shapes, torch.export.Dim(shapes))
+    if isinstance(shapes, Mapping):
+        return {k: _named_dims(v, seen) for k, v in shapes.items()}
+    if isinstance(shapes, list | tuple):
+        return type(shapes)(_named_dims(v, seen) for v in shapes)
+    return shapes
+
+
+def _without_ones(args: Any, kwargs: Any, shapes: Any, model: Any) -> tuple[Any, Any]:
+    """Return the examples with dynamic dims of 1 expanded to 2, because PyTorch specializes a 1."""
+    if not shapes:
+        return args, kwargs
+    if isinstance(shapes, Mapping):
+        try:
+            bound = inspect.signature(getattr(model, "forward", model)).bind(*args, **kwargs)
+        except TypeError:  # not a valid call of this model; torch.export reports it
+            return args, kwargs
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = _without_ones_in(value, shapes.get(name))
+        return bound.args, bound.kwargs
+    return tuple(map(_without_ones_in, args, shapes)), kwargs
+
+
+def _without_ones_in(value: Any, shape: Any) -> Any:
+    torch = find_torch()
+    if isinstance(value, torch.Tensor) and shape:
+        dims = shape if isinstance(shape, Mapping) else dict(enumerate(shape))
+        size = list(value.shape)
+        for axis, wanted in dims.items():
+            if wanted is not None and not isinstance(wanted, int) and size[axis] == 1 and _is_dynamic(wanted):
+                size[axis] = 2
+        return value if size == list(value.shape) else value.expand(size).clone()
+    if isinstance(value, tuple | list) and isinstance(shape, tuple | list):
+        return type(value)(_without_ones_in(v, s) for v, s in zip(value, shape, strict=True))
+    if isinstance(value, dict) and isinstance(shape, Mapping):
+        return {k: _without_ones_in(v, shape.get(k)) for k, v in value.items()}
+    return value
+
+
+def _is_dynamic(wanted: Any) -> bool:
+    """Return whether a dim is requested as dynamic (``Dim.STATIC`` requests the contrary)."""
+    return "STATIC" not in str(wanted)

@@ -1,0 +1,180 @@
+"""Import of PyTorch models through ``torch.export``: an nn.Module or an ExportedProgram.
+
+    graph = extract_ir(model, x)                        # or (x, y), or {"tokens": t, "mask": m}
+    graph, weights = import_torch(model, x)             # weights: arrays by name, sharing the module's memory
+    save_ir(graph, weights, "model_ir.json")            # and model_ir.safetensors next to it
+
+Ops are lowered by the table in ``ops``. Composite ops with an entry stay whole; PyTorch decomposes all others to core ATen.
+An op without an exact form becomes an ``opaque`` node with its reason. Buffers that the model changes become
+states. No parameter is read: a model on the meta device gives the same graph, without the data of tensors that no checkpoint
+has. Every node carries its FX name, ATen op, module path, and line of code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import ModelError
+from ...faults import contained
+from ...ir import Graph, save_weights
+from ...protocols import Array
+from .checkpoints import saved_names
+from .decompose import decomposed, refuse_extra_dims
+from .export import error_source, exported, find_torch
+from .ops import TABLE
+from .program import ProgramImport
+from .weights import TorchWeights
+
+__all__ = ["TorchImport", "extract_ir", "import_torch", "save_ir", "weights_of"]
+
+
+class TorchImport(NamedTuple):
+    """A graph and its weights by name."""
+
+    graph: Graph
+    weights: TorchWeights
+
+
+def extract_ir(
+    model: Any, example_inputs: Any = None, *, model_name: str = "", dynamic_shapes: Any = None
+) -> Graph:
+    """Return the graph of a PyTorch model. Parameters and errors are those of ``import_torch``."""
+    return import_torch(model, example_inputs, model_name=model_name, dynamic_shapes=dynamic_shapes).graph
+
+
+@contained("extract_ir", kind=ModelError)
+def import_torch(
+    model: Any, example_inputs: Any = None, *, model_name: str = "", dynamic_shapes: Any = None
+) -> TorchImport:
+    """Return the graph of a PyTorch model and its weights.
+
+    model:          an ``nn.Module`` in eval mode, on any device (``meta`` too), or a ``torch.export.ExportedProgram``.
+    example_inputs: arguments of the call: one tensor, a tuple of positional arguments, or a dict of keyword arguments. Only
+                    shapes and dtypes matter. An ExportedProgram needs none.
+    model_name:     name of the graph; by default the class's.
+    dynamic_shapes: dims that may change from run to run, as in ``torch.export.export`` (``{"x": {0: Dim("batch")}}``); a dim may
+                    also be a string, its name. All other dims are fixed to the example's.
+
+    Inputs have the names of forward's parameters. Outputs are ``output``, or ``output_0`` ... for several, or their keys or fields. Weights
+    have the module's names; tied weights are one weight. Tensors that no checkpoint of the module has (buffers that are not persistent,
+    tensors created in ``forward``) are stored in the graph, up to 16 MiB each. A state ``<buffer>.state`` starts from the weight ``<buffer>``.
+    ``graph.metadata``: ``aliases`` (other names of a weight's tensor, in the module and in its checkpoints, by the
+    weight's name, if there are any), ``torch`` (version), ``ranges`` ([min, max] by symbol), ``specialized`` (dynamic dims that the model
+    fixes).
+    Raises EngineUnavailable without PyTorch 2.6 or later; InputError for example inputs of another kind; ModelError for a model that PyTorch
+    cannot export, that is in training mode with an effect on the outputs, or that changes its inputs in place.
+    """
+    torch = find_torch()
+    name = model_name or _name_of(model)
+    who = error_source(name)
+    saved: dict[str, str] = {}
+    if isinstance(model, torch.export.ExportedProgram):
+        program = model
+    elif isinstance(model, torch.nn.Module):
+        program, saved = exported(model, example_inputs, dynamic_shapes, who), saved_names(model)
+        if model.training:
+            _refuse_training(program, who)
+    else:
+        raise ModelError(
+            who,
+            "is not a PyTorch model",
+            got=type(model).__name__,
+            do="Pass an nn.Module or a torch.export.ExportedProgram.",
+        )
+    whole = set(TABLE)
+    while True:
+        attempt = ProgramImport(decomposed(program, whole, who), name, dynamic_shapes, saved)
+        graph = attempt.graph(who)
+        refused = attempt.lowering.refused & whole
+        if not refused:
+            return TorchImport(graph, TorchWeights(attempt.tensors))
+        if "lstm.input" in refused:
+            refuse_extra_dims(attempt.program, who)
+        whole -= refused  # PyTorch may decompose what the table could not lower
+
+
+def weights_of(model: Any) -> Mapping[str, Array]:
+    """Return the weights of a module or an ExportedProgram as arrays by name, created on access, sharing memory with contiguous CPU
+    tensors. Tensors that ``forward`` creates from Python numbers are in an ExportedProgram only (and in ``import_torch``).
+
+    Raise ModelError for another kind of model, and on access to a tensor on the meta device.
+    """
+    torch = find_torch()
+    if isinstance(model, torch.export.ExportedProgram):
+        return TorchWeights({**model.constants, **model.state_dict})
+    if isinstance(model, torch.nn.Module):
+        named = [
+            *model.named_parameters(remove_duplicate=False),
+            *model.named_buffers(remove_duplicate=False),
+        ]
+        return TorchWeights(dict(named))
+    raise ModelError(
+        "weights_of",
+        "is not a PyTorch model",
+        got=type(model).__name__,
+        do="Pass an nn.Module or a torch.export.ExportedProgram.",
+    )
+
+
+def save_ir(graph: Graph, weights: Mapping[str, Array], path: str | os.PathLike[str]) -> Graph:
+    """Write the graph as JSON and its weights next to it, as safetensors of the same name. Return the graph that was written, whose
+    weights refer to that file.
+
+    Raise StoreError, FormatError for a dtype that safetensors lacks, ModelError for a weight without content.
+    """
+    path = Path(path)
+    file = path.with_suffix(".safetensors")
+    held = {
+        w.name: weights[w.name] if w.name in weights else w.array()
+        for w in graph.weights
+        if w.name in weights or w.data
+    }
+    missing = [w.name for w in graph.weights if w.name not in held]
+    if missing:
+        raise ModelError(
+            f"graph {graph.name!r}",
+            "lacks weights",
+            got=", ".join(missing[:5]),
+            do="Pass their arrays by name.",
+        )
+    written = save_weights(held, file)
+    refs = tuple(
+        replace(w, file=file.name, format="safetensors", key=w.name, digest=written[w.name].digest, data="")
+        for w in graph.weights
+    )
+    saved = graph.replace(weights=refs)
+    saved.save(path)
+    return saved
+
+
+def _name_of(model: Any) -> str:
+    if type(model).__name__ == "ExportedProgram":
+        return "model"
+    return type(model).__name__
+
+
+def _refuse_training(program: Any, who: str) -> None:
+    """Raise ModelError if training mode changes what the model computes."""
+    for node in program.graph.nodes:
+        op = str(node.target)
+        named = (
+            dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False))
+            if hasattr(node.target, "_schema")
+            else {}
+        )
+        named |= dict(node.kwargs)
+        drops = "dropout" in op and named.get("train") and named.get("p")
+        moves = "batch_norm" in op and named.get("training") and named.get("running_mean") is not None
+        if drops or moves:
+            stack = node.meta.get("nn_module_stack") or {}
+            place = [path for path, *_ in stack.values()][-1:] or [""]
+            raise ModelError(
+                who,
+                "is in training mode",
+                got=f"{op} at {place[0] or 'the top'} {'drops out' if drops else 'uses the statistics of the batch'}",
+                do="Call model.eval() first.",
+            )

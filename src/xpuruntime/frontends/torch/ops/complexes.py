@@ -1,0 +1,302 @@
+"""Lowerings of complex tensors as pairs of real tensors, as in rotary embeddings and Fourier transforms.
+
+A complex input or weight is a value of a complex dtype, which these lowerings never see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ....types import DimLike, DType, TensorSpec
+from ...not_lowered import NotLowered
+from . import elementwise, indexing, movement, reduce
+from .context import AtenLoweringContext, ComplexPair, OpLowering, TensorRef
+
+__all__ = ["PAIR_CREATORS", "PAIR_LOWERINGS", "real_form"]
+
+PairResults: TypeAlias = "str | ComplexPair | Sequence[str | ComplexPair | None]"
+PairLowering: TypeAlias = "Callable[[AtenLoweringContext], PairResults]"
+
+_REAL: Mapping[DType, DType] = {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128: DType.FLOAT64}
+
+
+def real_form(spec: TensorSpec) -> TensorSpec:
+    """Return the type of each part of a pair. Raise NotLowered for a real type."""
+    if spec.dtype not in _REAL:
+        raise NotLowered("it converts a complex tensor to a real one")
+    return TensorSpec(spec.shape, _REAL[spec.dtype])
+
+
+def _parts(n: AtenLoweringContext, name: str) -> tuple[Any, Any]:
+    """Return real and imaginary part of an operand in the result's type; None for the imaginary part of a real operand."""
+    n.read.add(name)
+    value = n.args[name]
+    kind = real_form(n.out()).dtype if n.out().dtype in _REAL else None
+    parts: tuple[Any, Any]
+    if isinstance(value, ComplexPair):
+        parts = value.value, value.imaginary
+    elif isinstance(value, complex):
+        parts = value.real, value.imag
+    else:
+        parts = n.operand(name), None
+        if isinstance(parts[0], str) and n.spec(parts[0]).dtype.is_complex:
+            raise NotLowered(f"its argument {name} is a complex tensor, not a pair of real ones")
+    return parts if kind is None else (n.typed(parts[0], kind), n.typed(parts[1], kind))
+
+
+def _mul(n: AtenLoweringContext) -> PairResults:
+    (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
+    b = n.b
+    if ci is None:
+        return ComplexPair(str(b.mul(a, c)), str(b.mul(ai, c)))
+    if ai is None:
+        return ComplexPair(str(b.mul(a, c)), str(b.mul(a, ci)))
+    return ComplexPair(str(b.sub(b.mul(a, c), b.mul(ai, ci))), str(b.add(b.mul(a, ci), b.mul(ai, c))))
+
+
+def _div(n: AtenLoweringContext) -> PairResults:
+    """Lower a division by a real number or tensor."""
+    (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
+    if ci is not None:
+        raise NotLowered("division by a complex number is not supported")
+    return ComplexPair(str(n.b.div(a, c)), str(n.b.div(ai, c)))
+
+
+def _sum(op: str) -> PairLowering:
+    """Return the lowering of ``self + alpha * other``, or of the difference."""
+
+    def lower(n: AtenLoweringContext) -> PairResults:
+        if n.args.get("alpha", 1) != 1:
+            raise NotLowered("alpha other than 1 is not supported for complex operands")
+        n.ignore("alpha")
+        (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
+        real = str(n.b.call(op, a, c))
+        if ai is not None and ci is not None:
+            return ComplexPair(real, str(n.b.call(op, ai, ci)))
+        imaginary = ai if ci is None else ci if op == "add" else str(n.b.neg(ci))
+        shape = real_form(n.out()).shape
+        wide = imaginary if n.spec(imaginary).shape == shape else str(n.b.expand(imaginary, size=shape))
+        return ComplexPair(real, wide)
+
+    return lower
+
+
+def _each(lower: OpLowering) -> PairLowering:
+    """Return a lowering that applies a linear or data-moving lowering to the real and the imaginary parts."""
+
+    def both(n: AtenLoweringContext) -> PairResults:
+        specs = [None if spec is None else real_form(spec) for spec in n.results]
+        parts = []
+        for part in (_real_part, _imaginary_part):
+            args = {name: _of_pairs(value, part) for name, value in n.args.items()}
+            context = AtenLoweringContext(n.b, n.op, args, specs, n.has_readers, frozenset())
+            results = lower(context)
+            n.read |= context.read
+            parts.append([results] if isinstance(results, str) else list(results))
+        return [
+            None if real is None or imaginary is None else ComplexPair(real, imaginary)
+            for real, imaginary in zip(*parts, strict=True)
+        ]
+
+    return both
+
+
+def _real_part(pair: ComplexPair) -> TensorRef:
+    return TensorRef(pair.value)
+
+
+def _imaginary_part(pair: ComplexPair) -> TensorRef:
+    return TensorRef(pair.imaginary)
+
+
+def _of_pairs(value: Any, part: Callable[[ComplexPair], TensorRef]) -> Any:
+    """Return an argument with one part of its pairs. Raise NotLowered if pairs and real tensors are mixed."""
+    if isinstance(value, ComplexPair):
+        return part(value)
+    if isinstance(value, list) and any(isinstance(v, ComplexPair) for v in value):
+        if not all(isinstance(v, ComplexPair) for v in value):
+            raise NotLowered("it mixes real and complex tensors")
+        return [part(v) for v in value]
+    return value
+
+
+def _where(n: AtenLoweringContext) -> PairResults:
+    if not all(isinstance(n.args[name], ComplexPair) for name in ("self", "other")):
+        raise NotLowered("it mixes a real and a complex tensor")
+    return _each(elementwise.LOWERINGS["where.self"])(n)
+
+
+def _of_first(function: Callable[[AtenLoweringContext, str, str], PairResults]) -> PairLowering:
+    """Return the lowering of a function of the first argument's real and imaginary part."""
+
+    def lower(n: AtenLoweringContext) -> PairResults:
+        name = next(iter(n.args))
+        n.read.add(name)
+        pair = n.args[name]
+        return function(n, pair.value, pair.imaginary)
+
+    return lower
+
+
+def _absolute(n: AtenLoweringContext, x: str, y: str) -> PairResults:
+    """Lower abs without overflow: the larger part times a root between 1 and 1.5; infinite if a part is, even if the other is NaN."""
+    b = n.b
+    u, v = b.abs(x), b.abs(y)
+    larger = b.maximum(u, v)
+    ratio = b.div(b.minimum(u, v), b.where(b.eq(larger, 0.0), 1.0, larger))
+    finite = b.mul(larger, b.sqrt(b.add(b.mul(ratio, ratio), 1.0)))
+    return str(b.where(b.logical_or(b.isinf(x), b.isinf(y)), float("inf"), finite))
+
+
+def _exp(n: AtenLoweringContext, x: str, y: str) -> PairResults:
+    size = n.b.exp(x)
+    return ComplexPair(str(n.b.mul(size, n.b.cos(y))), str(n.b.mul(size, n.b.sin(y))))
+
+
+def _as_real(n: AtenLoweringContext, x: str, y: str) -> PairResults:
+    last = n.spec(x).rank
+    return str(n.b.cat(n.b.unsqueeze(x, dims=[last]), n.b.unsqueeze(y, dims=[last]), dim=last))
+
+
+def _polar(n: AtenLoweringContext) -> PairResults:
+    size, angle = n.t("abs"), n.t("angle")
+    return ComplexPair(str(n.b.mul(size, n.b.cos(angle))), str(n.b.mul(size, n.b.sin(angle))))
+
+
+def _complex(n: AtenLoweringContext) -> PairResults:
+    spec = real_form(n.out())
+    parts = (n.cast(n.t(name), spec.dtype) for name in ("real", "imag"))
+    real, imaginary = (
+        p if n.spec(p).shape == spec.shape else str(n.b.expand(p, size=spec.shape)) for p in parts
+    )
+    return ComplexPair(real, imaginary)
+
+
+def _as_complex(n: AtenLoweringContext) -> PairResults:
+    return _parts_of(n, n.x)
+
+
+_SCALES: tuple[Callable[[int], float], ...] = (lambda n: 1.0, lambda n: 1 / math.sqrt(n), lambda n: 1 / n)
+"""Scale factor of a transform by its number of elements, indexed by ATen's normalization mode."""
+
+
+def _fft(n: AtenLoweringContext, x: str, *, forward: bool) -> str:
+    """Add the transforms, one dim after the other, of pairs in the last dim. Inverse ones divide by the length."""
+    for dim in n["dim"]:
+        x = str(n.b.dft(x, dim=dim % (n.spec(x).rank - 1), inverse=not forward))
+    return x
+
+
+def _scaled(n: AtenLoweringContext, x: str, sizes: Sequence[DimLike], *, forward: bool) -> str:
+    count = math.prod(_fixed(d) for d in sizes)
+    scale = _SCALES[n["normalization"]](count) * (1 if forward else count)
+    return x if scale == 1 else str(n.b.mul(x, scale))
+
+
+def _fixed(size: DimLike) -> int:
+    """Return the size. Raise NotLowered for a transform of symbolic or zero length."""
+    if not isinstance(size, int) or not size:
+        raise NotLowered(f"a transform over a dim of {size} elements is not supported")
+    return size
+
+
+def _parts_of(n: AtenLoweringContext, x: str) -> ComplexPair:
+    return ComplexPair(*(str(n.b.select(x, dim=-1, index=i)) for i in (0, 1)))
+
+
+def _r2c(n: AtenLoweringContext) -> PairResults:
+    """Lower _fft_r2c: onesided (if requested) along the last of its dims, then complex along the others."""
+    x, shape, (*others, last) = n.x, n.spec().shape, n["dim"]
+    sizes = [shape[d] for d in n["dim"]]
+    x = n.cast(x, real_form(n.out()).dtype)
+    y = n.b.unsqueeze(x, dims=[len(shape)])
+    y = str(n.b.dft(y, dim=last % len(shape), onesided=bool(n["onesided"])))
+    for dim in others:
+        y = str(n.b.dft(y, dim=dim % len(shape)))
+    return _parts_of(n, _scaled(n, y, sizes, forward=True))
+
+
+def _c2c(n: AtenLoweringContext, x: str, y: str) -> PairResults:
+    if not n["dim"]:
+        n.ignore("normalization", "forward")
+        return ComplexPair(x, y)
+    sizes, forward = [n.spec(x).shape[d] for d in n["dim"]], bool(n["forward"])
+    spectrum = _fft(n, str(_as_real(n, x, y)), forward=forward)
+    return _parts_of(n, _scaled(n, spectrum, sizes, forward=forward))
+
+
+def _c2r(n: AtenLoweringContext, x: str, y: str) -> PairResults:
+    """Lower _fft_c2r: the last of its dims goes from half of the frequencies to ``last_dim_size`` real numbers."""
+    shape, (*others, last), length = n.spec(x).shape, n["dim"], _fixed(n["last_dim_size"])
+    sizes = [*(shape[d] for d in others), length]
+    spectrum = str(_as_real(n, x, y))
+    for dim in others:
+        spectrum = str(n.b.dft(spectrum, dim=dim % len(shape), inverse=True))
+    spectrum = n.b.dft(spectrum, dim=last % len(shape), length=length, inverse=True, onesided=True)
+    return _scaled(n, str(n.b.select(spectrum, dim=-1, index=0)), sizes, forward=False)
+
+
+def _to_complex(n: AtenLoweringContext) -> PairResults:
+    """Lower a cast of a real tensor to a complex pair; other casts belong to the other table."""
+    if n.out().dtype not in _REAL or n.spec().dtype.is_complex:
+        return elementwise.LOWERINGS["_to_copy"](n)
+    kind = real_form(n.out()).dtype
+    n.ignore("dtype")
+    return ComplexPair(n.cast(n.x, kind), str(n.b.full(size=n.spec().shape, value=0.0, dtype=kind)))
+
+
+def _padded(n: AtenLoweringContext) -> PairResults:
+    if n["value"] != 0:
+        raise NotLowered("padding of complex tensors with a value other than 0 is not supported")
+    return _each(movement.LOWERINGS["constant_pad_nd"])(n)
+
+
+_MOVED = {
+    name: (movement.LOWERINGS | indexing.LOWERINGS)[name]
+    for name in (
+        "_unsafe_view", "alias", "cat", "clone", "contiguous", "detach", "expand", "flip", "gather", "index.Tensor", "index_select",
+        "lift_fresh_copy", "permute", "repeat", "reshape", "roll", "select.int", "slice.Tensor", "split.Tensor", "split_with_sizes",
+        "squeeze", "squeeze.dim", "squeeze.dims", "stack", "t", "transpose.int", "unbind.int", "unsqueeze", "view", "view_copy",
+    )
+}  # fmt: skip
+_LINEAR = {
+    "_to_copy": elementwise.LOWERINGS["_to_copy"],
+    "neg": elementwise.LOWERINGS["neg"],
+    "sum": reduce.LOWERINGS["sum"],
+    "sum.dim_IntList": reduce.LOWERINGS["sum.dim_IntList"],
+    "mean": reduce.LOWERINGS["mean"],
+    "mean.dim": reduce.LOWERINGS["mean.dim"],
+}
+
+PAIR_CREATORS: Mapping[str, PairLowering] = {
+    "_fft_r2c": _r2c,
+    "_to_copy": _to_complex,
+    "complex": _complex,
+    "polar": _polar,
+    "view_as_complex": _as_complex,
+}
+"""ATen name of an op that creates a pair -> its lowering."""
+
+PAIR_LOWERINGS: Mapping[str, PairLowering] = (
+    {name: _each(row) for name, row in {**_MOVED, **_LINEAR}.items()}
+    | {f"mul.{form}": _mul for form in ("Tensor", "Scalar")}
+    | {f"div.{form}": _div for form in ("Tensor", "Scalar")}
+    | {f"{op}.{form}": _sum(op) for op in ("add", "sub") for form in ("Tensor", "Scalar")}
+    | {name: _of_first(lambda n, x, y: ComplexPair(x, str(n.b.neg(y)))) for name in ("_conj", "_conj_physical", "conj", "conj_physical")}
+    | {name: _of_first(lambda n, x, y: ComplexPair(x, y)) for name in ("resolve_conj", "resolve_neg")}
+    | {
+        "_fft_c2c": _of_first(_c2c),
+        "_fft_c2r": _of_first(_c2r),
+        "abs": _of_first(_absolute),
+        "angle": _of_first(lambda n, x, y: str(n.b.atan2(y, x))),
+        "constant_pad_nd": _padded,
+        "exp": _of_first(_exp),
+        "imag": _of_first(lambda n, x, y: y),
+        "real": _of_first(lambda n, x, y: x),
+        "view_as_real": _of_first(_as_real),
+        "where.self": _where,
+    }
+)  # fmt: skip
+"""ATen name -> its lowering if an operand is a pair."""

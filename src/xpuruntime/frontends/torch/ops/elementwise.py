@@ -1,0 +1,184 @@
+"""Lowerings of arithmetic, comparisons, logic, bit ops and casts."""
+
+from __future__ import annotations
+
+from ....types import DType
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
+
+__all__ = ["LOWERINGS", "call", "unary"]
+
+
+def unary(op: str) -> OpLowering:
+    """Return the lowering of an op with one tensor and no attributes."""
+    return lambda n: str(n.b.call(op, n.x))
+
+
+def call(op: str, *operands: str, **attrs: str) -> OpLowering:
+    """Return the lowering of an op with arguments as operands, and as attributes (ours=theirs)."""
+
+    def lower(n: AtenLoweringContext) -> Results:
+        values = {ours: n[theirs] for ours, theirs in attrs.items()}
+        return str(n.b.call(op, *(n.operand(o) for o in operands), **values))
+
+    return lower
+
+
+def _pair(op: str, first: str = "self", second: str = "other") -> OpLowering:
+    """Return the lowering of an op with two operands; PyTorch's type promotion is the IR's."""
+    return lambda n: str(n.b.call(op, n.operand(first), n.operand(second)))
+
+
+def _scaled(op: str, *, swapped: bool = False) -> OpLowering:
+    """Return the lowering of ``x +- alpha * other``; the product has the result's dtype."""
+
+    def lower(n: AtenLoweringContext) -> Results:
+        x, other, alpha = n.operand("self"), n.operand("other"), n["alpha"]
+        if alpha != 1:
+            if isinstance(other, str):
+                other = str(n.b.mul(n.cast(other, n.out().dtype), alpha))
+            elif other is not None:
+                other = other * alpha
+        return str(n.b.call(op, *((other, x) if swapped else (x, other))))
+
+    return lower
+
+
+def _div(n: AtenLoweringContext) -> Results:
+    mode = n["rounding_mode"] if "rounding_mode" in n.args else None
+    return str(n.b.div(n.x, n.operand("other"), rounding_mode=mode))
+
+
+def _clamp(low: str | None, high: str | None) -> OpLowering:
+    def lower(n: AtenLoweringContext) -> Results:
+        bounds = [None if name is None else n.operand(name) for name in (low, high)]
+        return str(n.b.clamp(n.x, *bounds))
+
+    return lower
+
+
+def _unless_nan(op: str) -> OpLowering:
+    """Return the lowering of fmax or fmin: if one operand is NaN, the result is the other."""
+
+    def lower(n: AtenLoweringContext) -> Results:
+        x, other = n.t("self"), n.t("other")
+        best = n.b.call(op, x, other)
+        if not n.out().dtype.is_float:
+            return str(best)
+        known = n.b.where(n.b.isnan(other), n.cast(x, n.out().dtype), best)
+        return str(n.b.where(n.b.isnan(x), n.cast(other, n.out().dtype), known))
+
+    return lower
+
+
+def _where(n: AtenLoweringContext) -> Results:
+    condition = n.t("condition")
+    if n.spec(condition).dtype is not DType.BOOL:
+        raise NotLowered("its condition is not bool")
+    return str(n.b.where(condition, n.operand("self"), n.operand("other")))
+
+
+def _masked_fill(n: AtenLoweringContext) -> Results:
+    return str(n.b.where(n.t("mask"), n.typed(n.operand("value"), n.out().dtype), n.x))
+
+
+def _to_copy(n: AtenLoweringContext) -> Results:
+    wanted = n.dtype()
+    if n.spec().dtype.is_complex and not wanted.is_complex:
+        raise NotLowered("the imaginary part would be lost")
+    return n.cast(n.x, wanted)
+
+
+def _copy(n: AtenLoweringContext) -> Results:
+    """Lower copy: the source with the shape and type of the destination."""
+    source = n.cast(n.t("src"), n.out().dtype)
+    n.ignore("self")
+    return source if n.spec(source).shape == n.out().shape else str(n.b.expand(source, size=n.out().shape))
+
+
+def _bitcast(n: AtenLoweringContext) -> Results:
+    n.ignore("dtype")
+    if n.spec().dtype is n.dtype():
+        return n.x
+    return str(n.b.bitcast(n.x, dtype=n.dtype()))
+
+
+def _fake_quantize(n: AtenLoweringContext) -> Results:
+    scale, zero = n.like(n["scale"], DType.FLOAT32), n.like(n["zero_point"], DType.INT32)
+    limits = {k: n[k] for k in ("quant_min", "quant_max")}
+    return str(n.b.fake_quantize(n.x, scale, zero, **limits))
+
+
+_SAME = (
+    "abs", "neg", "sign", "ceil", "floor", "trunc", "round", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf",
+    "exp", "exp2", "expm1", "log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sin", "sinh", "sqrt", "tan", "isnan", "isinf",
+    "logical_not", "bitwise_not",
+)  # fmt: skip
+_PAIRS = ("maximum", "minimum", "atan2", "logical_and", "logical_or", "logical_xor")
+_BOTH = (
+    "mul",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "fmod",
+    "remainder",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+)
+_FROM_NUMBER = ("remainder", "bitwise_and", "bitwise_or", "bitwise_xor")
+_SIDES = (("l", "left"), ("r", "right"))
+_SHIFTS = ("bitwise_left_shift", "bitwise_right_shift")
+
+LOWERINGS: dict[str, OpLowering] = (
+    {name: unary(name) for name in _SAME}
+    | {name: _pair(name) for name in _PAIRS}
+    | {f"{name}.{form}": _pair(name) for name in _BOTH for form in ("Tensor", "Scalar")}
+    | {f"{name}.Scalar_Tensor": _pair(name) for name in _FROM_NUMBER}
+    | {
+        f"{name}.{form}": _pair(name)
+        for name in _SHIFTS
+        for form in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    }
+    | {
+        f"__{side}shift__.{form}": _pair(f"bitwise_{word}_shift")
+        for side, word in _SIDES
+        for form in ("Tensor", "Scalar")
+    }
+    | {
+        "add.Tensor": _scaled("add"),
+        "add.Scalar": _scaled("add"),
+        "sub.Tensor": _scaled("sub"),
+        "sub.Scalar": _scaled("sub"),
+        "rsub.Tensor": _scaled("sub", swapped=True),
+        "rsub.Scalar": _scaled("sub", swapped=True),
+        "div.Tensor": _div,
+        "div.Scalar": _div,
+        "div.Tensor_mode": _div,
+        "div.Scalar_mode": _div,
+        "pow.Tensor_Tensor": _pair("pow", "self", "exponent"),
+        "pow.Tensor_Scalar": _pair("pow", "self", "exponent"),
+        "pow.Scalar": _pair("pow", "self", "exponent"),
+        "round.decimals": call("round", "self", decimals="decimals"),
+        "clamp": _clamp("min", "max"),
+        "clamp.Tensor": _clamp("min", "max"),
+        "clamp_min": _clamp("min", None),
+        "clamp_min.Tensor": _clamp("min", None),
+        "clamp_max": _clamp(None, "max"),
+        "clamp_max.Tensor": _clamp(None, "max"),
+        "where.self": _where,
+        "where.ScalarOther": _where,
+        "where.ScalarSelf": _where,
+        "masked_fill.Scalar": _masked_fill,
+        "masked_fill.Tensor": _masked_fill,
+        "_to_copy": _to_copy,
+        "fmax": _unless_nan("maximum"),
+        "fmin": _unless_nan("minimum"),
+        "copy": _copy,
+        "view.dtype": _bitcast,
+        "fake_quantize_per_tensor_affine": _fake_quantize,
+    }
+)

@@ -1,0 +1,99 @@
+"""Lowerings of histograms, searches among boundaries, and grouped products (routing in mixtures of experts)."""
+
+from __future__ import annotations
+
+import math
+
+from ....types import DType
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
+
+__all__ = ["LOWERINGS"]
+
+_MAX_INTERMEDIATE = 1 << 28
+"""Maximum elements of an intermediate value."""
+
+
+def _bounded(shape: tuple[object, ...], what: str) -> None:
+    """Raise NotLowered for an intermediate value that is too large. Symbolic sizes are not counted."""
+    count = math.prod(d for d in shape if isinstance(d, int))
+    if count > _MAX_INTERMEDIATE:
+        raise NotLowered(
+            f"{what} needs an intermediate value of {count:,} elements; at most {_MAX_INTERMEDIATE:,} are taken"
+        )
+
+
+def _histc(n: AtenLoweringContext) -> Results:
+    """Lower histc with PyTorch's arithmetic in the input's type: trunc((x - min) * bins / (max - min)); the last bin includes max."""
+    spec, bins, low, high = n.spec(), n["bins"], n["min"], n["max"]
+    if not spec.dtype.is_float:
+        raise NotLowered("integer inputs are not supported")
+    if not low < high:
+        raise NotLowered("its range depends on its content")
+    b = n.b
+    x = str(b.view(n.x, size=[math.prod(spec.shape)]))
+    inside = b.logical_and(b.ge(x, low), b.le(x, high))
+    place = b.div(b.mul(b.sub(b.where(inside, x, low), low), bins), n.like(high - low, spec.dtype))
+    place = b.clamp(b.cast(place, dtype=DType.INT64), None, bins - 1)
+    place = b.where(inside, place, bins)
+    size = n.spec(x).shape
+    ones = b.full(size=size, value=1.0, dtype=spec.dtype)
+    counts = b.full(size=[bins + 1], value=0.0, dtype=spec.dtype)
+    counts = b.scatter(counts, place, ones, dim=0, reduce="add", include_self=True)
+    return str(b.slice(counts, dim=0, start=0, end=bins, step=1))
+
+
+def _sorted_place(sequence: str, values: str) -> OpLowering:
+    """Return the lowering that counts the boundaries before a value. NaN comes after all of them, as in PyTorch."""
+
+    def lower(n: AtenLoweringContext) -> Results:
+        right = n["right"]
+        if "side" in n.args:
+            right = right or n["side"] == "right"
+        if n.args.get("sorter") is not None:
+            raise NotLowered("a sorter is not supported")
+        n.ignore("sorter", "out_int32")
+        bounds, x = n.t(sequence), n.t(values)
+        if n.spec(bounds).rank > 1:
+            bounds = str(n.b.unsqueeze(bounds, dims=[n.spec(bounds).rank - 1]))
+        x = str(n.b.unsqueeze(x, dims=[n.spec(x).rank]))
+        _bounded((*n.spec(x).shape, n.spec(bounds).shape[-1]), "a search among boundaries")
+        after = n.b.gt(bounds, x) if right else n.b.ge(bounds, x)
+        return n.cast(str(n.b.sum(n.b.logical_not(after), dim=[-1], dtype=DType.INT64)), n.out().dtype)
+
+    return lower
+
+
+def _grouped_product(rows: str, matrices: str, ends: str) -> OpLowering:
+    """Return the lowering of a grouped product: rows up to ``ends[0]`` times the first matrix, up to ``ends[1]`` times the second, and so on.
+
+    Every row is multiplied by every matrix, and one product is kept. Rows after the last group give 0.
+    """
+
+    def lower(n: AtenLoweringContext) -> Results:
+        a, w, offs = n.t(rows), n.t(matrices), n.opt(ends)
+        if offs is None or (n.spec(a).rank, n.spec(w).rank) != (2, 3):
+            raise NotLowered("only groups of rows of a matrix are supported")
+        if "bias" in n.args and n["bias"] is not None:
+            raise NotLowered("a bias is not supported")
+        count, (groups, _, columns) = n.spec(a).shape[0], n.spec(w).shape
+        _bounded((groups, count, columns), "a product by groups")
+        b = n.b
+        place = b.arange(start=0, end=count, step=1, dtype=DType.INT64)
+        before = b.le(b.cast(offs, dtype=DType.INT64), b.unsqueeze(place, dims=[1]))
+        group = b.sum(before, dim=[1], dtype=DType.INT64)
+        products = b.matmul(a, w)
+        chosen = b.index(products, b.clamp(group, None, groups - 1), place)
+        inside = b.unsqueeze(b.lt(group, groups), dims=[1])
+        return n.cast(str(b.where(inside, chosen, 0.0)), n.out().dtype)
+
+    return lower
+
+
+LOWERINGS: dict[str, OpLowering] = {
+    "_grouped_mm": _grouped_product("self", "mat2", "offs"),
+    "bucketize.Tensor": _sorted_place("boundaries", "self"),
+    "histc": _histc,
+    "searchsorted.Tensor": _sorted_place("sorted_sequence", "self"),
+    "transformers::grouped_mm_fallback": _grouped_product("input", "weight", "offs"),
+}

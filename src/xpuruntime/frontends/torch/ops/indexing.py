@@ -1,0 +1,238 @@
+"""Lowerings of gather, scatter, sorting, and search by value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ....types import Dim, DType, TensorSpec
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
+from .elementwise import call
+
+__all__ = ["LOWERINGS"]
+
+_MODES = {"sum": "add", "prod": "mul", "amax": "amax", "amin": "amin", "mean": "mean"}
+_OLD_MODES = {"add": "add", "multiply": "mul"}
+
+
+def _indices(n: AtenLoweringContext) -> list[str | None]:
+    indices = n.ts("indices")
+    while indices and indices[-1] is None:
+        indices.pop()
+    if any(i is not None and n.spec(i).dtype is DType.BOOL for i in indices):
+        raise NotLowered("the number of elements that a mask selects is known only at run time")
+    return indices
+
+
+def _index(n: AtenLoweringContext) -> Results:
+    return str(n.b.index(n.x, *_indices(n)))
+
+
+def _index_put(n: AtenLoweringContext) -> Results:
+    accumulate, values = n["accumulate"], n.cast(n.t("values"), n.spec().dtype)
+    present = [i for i in n.ts("indices") if i is not None]
+    masks = [i for i in present if n.spec(i).dtype is DType.BOOL]
+    if masks and present == masks[:1] and n.ts("indices")[0] is not None and not accumulate:
+        return _masked(n, masks[0], values)
+    return str(n.b.index_put(n.x, values, *_indices(n), accumulate=accumulate))
+
+
+def _masked(n: AtenLoweringContext, mask: str, values: str) -> str:
+    """Lower ``x[mask] = value`` with one value for every element that the mask selects, as a where."""
+    x, m, shape = n.spec(), n.spec(mask), n.spec(values).shape
+    behind = x.rank - m.rank
+    if len(shape) == behind + 1 and shape[0] == 1:  # one row for all selected elements
+        values = str(n.b.squeeze(values, dims=[0]))
+    elif len(shape) > behind:
+        raise NotLowered("the number of values that a mask takes is known only at run time")
+    wide = mask if not behind else str(n.b.unsqueeze(mask, dims=list(range(m.rank, x.rank))))
+    return str(n.b.where(wide, values, n.x))
+
+
+def _scatter(mode: str | None, source: str) -> OpLowering:
+    """Return the lowering of a scatter. Without a mode, the argument ``reduce`` has it."""
+
+    def lower(n: AtenLoweringContext) -> Results:
+        reduce = mode if mode is not None else (_MODES | _OLD_MODES)[n["reduce"]]
+        x, index, src = n.x, n.t("index"), n.typed(n.operand(source), n.spec().dtype)
+        itself = bool(n["include_self"]) if "include_self" in n.args else True
+        if isinstance(src, bool | int | float):
+            src = n.like(src, n.spec().dtype)
+            src = str(n.b.expand(src, size=n.spec(index).shape)) if n.spec(index).rank else src
+        return str(n.b.scatter(x, index, src, dim=n["dim"], reduce=reduce, include_self=itself))
+
+    return lower
+
+
+def _gather(n: AtenLoweringContext) -> Results:
+    n.ignore("sparse_grad")
+    return str(n.b.gather(n.x, n.t("index"), dim=n["dim"]))
+
+
+def _embedding(n: AtenLoweringContext) -> Results:
+    n.ignore("padding_idx", "scale_grad_by_freq", "sparse")  # these affect gradients only
+    return str(n.b.embedding(n.x, n.t("indices")))
+
+
+def _embedding_bag(n: AtenLoweringContext) -> Results:
+    n.ignore("scale_grad_by_freq", "sparse")
+    bags: Any = n.b.embedding_bag(
+        n.x,
+        n.t("indices"),
+        n.t("offsets"),
+        n.opt("per_sample_weights"),
+        mode=("sum", "mean", "max")[n["mode"]],
+        include_last_offset=n["include_last_offset"],
+        padding_idx=n["padding_idx"],
+        outputs=1,
+    )
+    if any(n.has_readers(i) for i in (1, 2, 3)):
+        raise NotLowered("only the bags are supported as results")
+    return [str(bags), None, None, None]
+
+
+def _topk(n: AtenLoweringContext) -> Results:
+    attrs = {k: n[k] for k in ("k", "dim", "largest", "sorted")}
+    return list(n.b.topk(n.x, **attrs))
+
+
+def _sort(n: AtenLoweringContext) -> Results:
+    stable = bool(n["stable"]) if "stable" in n.args else False
+    return list(n.b.sort(n.x, dim=n["dim"], descending=n["descending"], stable=stable))
+
+
+def _argsort(n: AtenLoweringContext) -> Results:
+    return _sort(n)[1] or ""
+
+
+def _ranked(n: AtenLoweringContext, place: Callable[[str, int], str | int]) -> Results:
+    """Lower a selection by rank along a dim, with its index. place: (sorted line, length) -> the rank, a number or a value per line."""
+    x, spec = n.x, n.spec()
+    dim = n["dim"] % max(spec.rank, 1) if "dim" in n.args else 0
+    keep = bool(n["keepdim"]) if "keepdim" in n.args else False
+    if "dim" not in n.args and spec.rank != 1:
+        x = str(n.b.view(x, size=[-1]))
+    elif not spec.rank:
+        x, keep = str(n.b.view(x, size=[1])), False
+    length = n.spec(x).shape[dim]
+    if not isinstance(length, int) or not length:
+        raise NotLowered(f"a dim of {length} elements is not supported")
+    values, places = (str(v) for v in n.b.sort(x, dim=dim, descending=False, stable=True))
+    at = place(values, length)
+    results = []
+    for line in (values, places) if "dim" in n.args and n.has_readers(1) else (values,):
+        if isinstance(at, str):
+            one = str(n.b.gather(line, at, dim=dim))
+        else:
+            one = str(n.b.slice(line, dim=dim, start=at, end=at + 1, step=1))
+        results.append(one if keep else str(n.b.squeeze(one, dims=[dim])))
+    return [*results, None][:2] if "dim" in n.args else results[0]
+
+
+def _kth(n: AtenLoweringContext) -> Results:
+    k = n["k"]
+    return _ranked(n, lambda line, length: k - 1)
+
+
+def _median(n: AtenLoweringContext) -> Results:
+    """Lower median: the lower of two middle elements; the first NaN of a line with NaN, which sorts directly behind all numbers."""
+
+    def place(line: str, length: int) -> str | int:
+        middle = (length - 1) // 2
+        if not n.spec(line).dtype.is_float:
+            return middle
+        numbers = _numbers(n, line)
+        return str(n.b.where(n.b.lt(numbers, length), numbers, middle))
+
+    return _ranked(n, place)
+
+
+def _nanmedian(n: AtenLoweringContext) -> Results:
+    """Lower nanmedian: the median of the numbers; the first NaN if there are none."""
+
+    def place(line: str, length: int) -> str | int:
+        if not n.spec(line).dtype.is_float:
+            return (length - 1) // 2
+        last = n.b.clamp(n.b.sub(_numbers(n, line), 1), 0, None)
+        return str(n.b.div(last, 2, rounding_mode="floor"))
+
+    return _ranked(n, place)
+
+
+def _numbers(n: AtenLoweringContext, line: str) -> str:
+    """Return how many elements along the sorted dim are numbers."""
+    dim = n["dim"] % max(n.spec(line).rank, 1) if "dim" in n.args else 0
+    return str(n.b.sum(n.b.logical_not(n.b.isnan(line)), dim=[dim], keepdim=True, dtype=DType.INT64))
+
+
+def _count(spec: TensorSpec, axis: int = 0) -> Dim:
+    """Return the fresh symbol for the number of elements found."""
+    count = spec.shape[axis]
+    if not isinstance(count, Dim):
+        raise NotLowered("the number of elements found has no symbol")
+    return count
+
+
+def _found(op: str, *operands: str) -> OpLowering:
+    return lambda n: str(n.b.call(op, *(n.t(o) for o in operands), count=_count(n.out())))
+
+
+def _unique(n: AtenLoweringContext) -> Results:
+    """Lower unique, of all elements or along a dim."""
+    dim = n["dim"] if "dim" in n.args else None
+    count = _count(n.out(), dim or 0)
+    y, _, inverse, counts = n.b.unique(n.x, count=count, dim=dim, sorted=n["sorted"], outputs=4)
+    if dim is None and n["return_inverse"]:
+        inverse = str(n.b.view(inverse, size=n.spec().shape))
+    return [y, inverse if n["return_inverse"] else None, counts if n["return_counts"] else None]
+
+
+def _one_hot(n: AtenLoweringContext) -> Results:
+    depth = n["num_classes"]
+    if isinstance(depth, int) and depth < 1:
+        raise NotLowered("the number of classes is known only at run time")
+    values = n.b.constant(np.array([0, 1], np.int64))
+    return str(n.b.one_hot(n.x, values, depth=depth))
+
+
+def _masked_scatter(n: AtenLoweringContext) -> Results:
+    return str(n.b.masked_scatter(n.x, n.t("mask"), n.t("source")))
+
+
+LOWERINGS: dict[str, OpLowering] = {
+    "_embedding_bag": _embedding_bag,
+    "_embedding_bag_forward_only": _embedding_bag,
+    "_unique2": _unique,
+    "_unsafe_index.Tensor": _index,
+    "_unsafe_index_put": _index_put,
+    "argsort": _argsort,
+    "argsort.stable": _argsort,
+    "embedding": _embedding,
+    "gather": _gather,
+    "index.Tensor": _index,
+    "index_copy": call("index_copy", "self", "index", "source", dim="dim"),
+    "index_put": _index_put,
+    "index_select": call("index_select", "self", "index", dim="dim"),
+    "kthvalue": _kth,
+    "masked_scatter": _masked_scatter,
+    "masked_select": _found("masked_select", "self", "mask"),
+    "median": _median,
+    "median.dim": _median,
+    "nanmedian": _nanmedian,
+    "nanmedian.dim": _nanmedian,
+    "nonzero": _found("nonzero", "self"),
+    "one_hot": _one_hot,
+    "scatter.reduce": _scatter(None, "src"),
+    "scatter.src": _scatter("none", "src"),
+    "scatter.value": _scatter("none", "value"),
+    "scatter.value_reduce": _scatter(None, "value"),
+    "scatter_add": _scatter("add", "src"),
+    "scatter_reduce.two": _scatter(None, "src"),
+    "sort": _sort,
+    "sort.stable": _sort,
+    "topk": _topk,
+    "unique_dim": _unique,
+}

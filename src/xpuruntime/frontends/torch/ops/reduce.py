@@ -1,0 +1,107 @@
+"""Lowerings of reductions and cumulative ops."""
+
+from __future__ import annotations
+
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
+
+__all__ = ["LOWERINGS"]
+
+
+def _keep(n: AtenLoweringContext) -> bool:
+    return bool(n["keepdim"]) if "keepdim" in n.args else False
+
+
+def _over(op: str, *, typed: bool = False) -> OpLowering:
+    """Return the lowering of a reduction over some dims or all. typed: the op computes in the argument ``dtype``."""
+
+    def lower(n: AtenLoweringContext) -> Results:
+        dim = n.axes() if "dim" in n.args else None
+        attrs = {"dtype": n["dtype"]} if typed and n.args["dtype"] is not None else {}
+        return str(n.b.call(op, n.x, dim=dim, keepdim=_keep(n), **attrs))
+
+    return lower
+
+
+def _truth(op: str) -> OpLowering:
+    """Return the lowering of all or any; of uint8 the result is uint8."""
+
+    def lower(n: AtenLoweringContext) -> Results:
+        if n.args.get("dim") == [] and n.spec().rank:
+            raise NotLowered("an empty list of dims is not supported")
+        dim = n.axes() if "dim" in n.args else None
+        return n.cast(str(n.b.call(op, n.x, dim=dim, keepdim=_keep(n))), n.out().dtype)
+
+    return lower
+
+
+def _var(n: AtenLoweringContext) -> Results:
+    correction = n["correction"]
+    degrees = 1.0 if correction is None else float(correction)
+    return str(n.b.var(n.x, dim=n.axes(), keepdim=_keep(n), correction=degrees))
+
+
+def _var_mean(n: AtenLoweringContext) -> Results:
+    return [str(_var(n)), str(n.b.mean(n.x, dim=n.axes(), keepdim=_keep(n)))]
+
+
+def _vector_norm(n: AtenLoweringContext) -> Results:
+    x = n.x if n["dtype"] is None else n.cast(n.x, n["dtype"])
+    return str(n.b.vector_norm(x, ord=float(n["ord"]), dim=n.axes(), keepdim=_keep(n)))
+
+
+def _best(op: str) -> OpLowering:
+    return lambda n: str(n.b.call(op, n.x, dim=n["dim"], keepdim=_keep(n)))
+
+
+def _extreme(op: str, whole: str) -> OpLowering:
+    """Return the lowering of max or min: with a dim values and indices, without one a single value."""
+
+    def lower(n: AtenLoweringContext) -> Results:
+        if "dim" not in n.args:
+            return str(n.b.call(whole, n.x))
+        values, indices = n.b.call(op, n.x, dim=n["dim"], keepdim=_keep(n))
+        return [values, indices]
+
+    return lower
+
+
+def _running(op: str) -> OpLowering:
+    return lambda n: str(n.b.call(op, n.x, dim=n["dim"], dtype=n["dtype"]))
+
+
+def _cdist(n: AtenLoweringContext) -> Results:
+    n.ignore("compute_mode")
+    return str(n.b.cdist(n.x, n.t("x2"), p=float(n["p"])))
+
+
+LOWERINGS: dict[str, OpLowering] = {
+    "_cdist_forward": _cdist,
+    "_pdist_forward": lambda n: str(n.b.pdist(n.x, p=float(n["p"]))),
+    "all": _truth("all"),
+    "all.dim": _truth("all"),
+    "all.dims": _truth("all"),
+    "amax": _over("amax"),
+    "amin": _over("amin"),
+    "any": _truth("any"),
+    "any.dim": _truth("any"),
+    "any.dims": _truth("any"),
+    "argmax": _best("argmax"),
+    "argmin": _best("argmin"),
+    "cumprod": _running("cumprod"),
+    "cumsum": _running("cumsum"),
+    "linalg_vector_norm": _vector_norm,
+    "logsumexp": _over("logsumexp"),
+    "max": _extreme("max", "amax"),
+    "max.dim": _extreme("max", "amax"),
+    "mean": _over("mean", typed=True),
+    "mean.dim": _over("mean", typed=True),
+    "min": _extreme("min", "amin"),
+    "min.dim": _extreme("min", "amin"),
+    "prod": _over("prod", typed=True),
+    "prod.dim_int": _over("prod", typed=True),
+    "sum": _over("sum", typed=True),
+    "sum.dim_IntList": _over("sum", typed=True),
+    "var.correction": _var,
+    "var_mean.correction": _var_mean,
+}

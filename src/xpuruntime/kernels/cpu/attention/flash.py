@@ -1,0 +1,186 @@
+"""Attention on CPUs: ``attention/flash`` in blocks of keys, and ``attention/naive``, one row of scores at a time.
+
+``flash`` puts the queries of all heads that share a key head side by side in the lanes of vectors (``templates/attention.h``), so
+grouped heads read each key once. Few queries over many keys (decoding) are split along the keys, with a second stage that joins.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ....codegen.isa import IsaLevel
+from ....codegen.target import CodegenTarget
+from ....decisions import Support
+from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...spec.attention import AttentionShape, arguments, moved_bytes, supported
+from ..abi import isa_of
+from ..matmul.gemm_tiling import TILE, registers
+from .text import FlashText
+
+__all__ = ["KERNELS", "FlashAttention", "NaiveAttention"]
+
+_ENOUGH_TASKS = 16
+"""With fewer tasks than this the keys are shared between tasks, as long as each has ``_SHARE`` of them."""
+_SHARE = 256
+_FEW = 8
+"""Up to so many queries of a key head, sums across lanes cost less than lanes that stand empty."""
+_BLOCK = 96
+"""Keys of a block: scores of 64 queries are 24 KiB then, half of a first-level cache."""
+_TILE_BLOCK = 128
+"""The same where tiles multiply: the more keys, the less often results are scaled; scores of 32 queries are 16 KiB then."""
+_WASTE = {1: 1.3, 2: 1.05, 3: 1.02, 4: 1.0}
+"""How much longer a product takes with so many vectors of queries: fewer sums hide less of an FMA's latency."""
+
+
+class FlashAttention(Kernel):
+    """Blocks of keys with an online softmax; memory that grows with the sequence."""
+
+    name = "attention/flash"
+    ops = ("attention",)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for floats in any layout; masks of bools or floats."""
+        return supported(call)
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return one stage, or two where the keys are split."""
+        s = AttentionShape.of(call)
+        if s.empty:
+            return Lowered(())
+        isa: IsaLevel = isa_of(target)
+        item = 8 if s.sums == "double" else 4
+        lanes_of_one, regs, rows = isa.lanes(item), registers(isa), s.group * s.queries
+        most = 4 if regs == 32 else 3
+        nv = min(range(1, most + 1), key=lambda v: math.ceil(rows / (v * lanes_of_one)) * v * _WASTE[v])
+        few = rows <= _FEW and s.k[3] == 1 and s.v[3] == 1
+        beside = s.q[3] == s.k[3] == s.v[3] == s.y[3] == 1
+        tiles = s.storage == "bf16" and "amx-bf16" in isa.features and beside and not few
+        if tiles:
+            nv = TILE // lanes_of_one
+        lanes = nv * lanes_of_one
+        r = max(1, min(16, (regs - 1 - nv) // nv))
+        block = max(r, _BLOCK // r * r)
+        if tiles:
+            block = max(TILE, min(_TILE_BLOCK, math.ceil(s.keys / TILE) * TILE))
+        blocks = math.ceil(rows / lanes)
+        tasks = s.batch * s.kv_heads * blocks
+        splits = (
+            1 if tasks >= _ENOUGH_TASKS else max(1, min(-(-2 * _ENOUGH_TASKS // tasks), s.keys // _SHARE))
+        )
+        share = math.ceil(s.keys / splits / block) * block if splits > 1 else s.keys
+        splits = max(1, math.ceil(s.keys / share)) if share else 1
+        constants: dict[str, dict[str, Any]] = {
+            "int": {"NV": nv, "R": r, "key_tail": s.keys % block % r, "dv_tail": s.dv % r},
+            "int64_t": {
+                "block": block, "d": s.d, "dv": s.dv, "q_d": s.q[3], "k_row": s.k[2], "k_d": s.k[3],
+                "v_row": s.v[2], "v_d": s.v[3], "y_d": s.y[3],
+            },
+            "bool": {
+                "masked": str(bool(s.mask)).lower(), "causal": str(s.causal).lower(), "softcap": str(s.softcap != 0).lower(),
+            },
+        }  # fmt: skip
+        if few:  # one task has all of a group's queries
+            constants["int"] = {"queries": rows}
+        text = FlashText(s, constants, lanes, blocks, splits, share, few, lanes_of_one, tiles)
+        scratch = (s.d + s.dv + block) * lanes * item + 256
+        if s.storage != s.sums:
+            scratch += block * (s.d + s.dv) * item
+        if tiles:
+            turned = (
+                math.ceil(s.d / TILE) * TILE * TILE + (TILE + math.ceil(s.dv / 16) * 16) * block + TILE * TILE
+            )
+            scratch = (s.dv + block) * TILE * 4 + turned * 2 + 64
+        if few:
+            scratch = (rows * (s.d + text.state + lanes_of_one) + block + lanes_of_one) * item + 256
+        stem = f"attention_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}"
+        flops = s.flops // (tasks * splits)
+        grain = max(1, round(2e5 / max(flops, 1)))
+        parts = frozenset({"attention_amx" if tiles else "attention"})
+        if splits == 1:
+            stage = Stage(
+                stem, text.whole(), (*arguments(call), "out0"), tasks, grain, scratch,
+                parts=parts, flops=s.flops, bytes=moved_bytes(call),
+            )  # fmt: skip
+            return Lowered((stage,), accumulates="float64" if item == 8 else "float32")
+        kept = tasks * splits * text.kept * item
+        first = Stage(
+            f"{stem}_part", text.part(), (*arguments(call), "temp0"), tasks * splits, grain, scratch,
+            parts=parts, flops=s.flops, bytes=moved_bytes(call),
+        )  # fmt: skip
+        second = Stage(
+            f"{stem}_join", text.join(), ("temp0", "out0"), tasks, 1, s.dv * lanes * item + 256,
+            parts=parts, bytes=kept,
+        )  # fmt: skip
+        return Lowered((first, second), temps=(kept,), accumulates="float64" if item == 8 else "float32")
+
+
+class NaiveAttention(Kernel):
+    """A task is one query: its scores, their softmax, the weighted sum. Plain, and the judge of the fast one."""
+
+    name = "attention/naive"
+    ops = ("attention",)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for floats in any layout; masks of bools or floats."""
+        return supported(call)
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return one stage; a thread holds one row of scores and one of results."""
+        s = AttentionShape.of(call)
+        if s.empty:
+            return Lowered(())
+        heads, t = s.kv_heads * s.group, s.sums
+        mask = (
+            f"score = attention_masked(score, mask + batch * {s.mask[0]} + head * {s.mask[1]} + i * {s.mask[2]} + j * {s.mask[3]});"
+            if s.mask
+            else ""
+        )
+        lines = [
+            f"// attention, a query at a time: {s.batch} x {heads} heads, {s.queries} queries, {s.keys} keys of {s.d}",
+            'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
+            f"    typedef {t} T;",
+            f"    typedef {s.storage} S;",
+            "    const S *q = (const S *)args[0], *k = (const S *)args[1], *v = (const S *)args[2];",
+            *([f"    const {s.mask_type} *mask = (const {s.mask_type} *)args[3];"] if s.mask else []),
+            f"    S *y = (S *)args[{4 if s.mask else 3}];",
+            f"    T *scores = (T *)scratch, *sums = scores + {s.keys};",
+            "    for (int64_t task = begin; task < end; ++task) {",
+            f"        const int64_t i = task % {s.queries}, head = task / {s.queries} % {heads}, batch = task / {s.queries * heads};",
+            f"        const S *qi = q + batch * {s.q[0]} + head * {s.q[1]} + i * {s.q[2]};",
+            f"        const S *kh = k + batch * {s.k[0]} + head / {s.group} * {s.k[1]}, *vh = v + batch * {s.v[0]} + head / {s.group} * {s.v[1]};",
+            "        T most = ATTENTION_HIDDEN<T>, total = 0;",
+            f"        for (int64_t j = 0; j < {s.keys}; ++j) {{",
+            "            T score = 0;",
+            f"            for (int64_t e = 0; e < {s.d}; ++e) score += (T)load<1>(qi + e * {s.q[3]}) * (T)load<1>(kh + j * {s.k[2]} + e * {s.k[3]});",
+            f"            score *= (T){s.scale!r};",
+            *([f"            score = tanh(score / (T){s.softcap!r}) * (T){s.softcap!r};"] if s.softcap else []),
+            *([f"            {mask}"] if mask else []),
+            *([f"            if (j > i + {s.offset}) score = ATTENTION_HIDDEN<T>;"] if s.causal else []),
+            "            scores[j] = score;",
+            "            most = score > most ? score : most;",
+            "        }",
+            "        if (most == ATTENTION_HIDDEN<T>) most = 0;",
+            f"        for (int64_t e = 0; e < {s.dv}; ++e) sums[e] = 0;",
+            f"        for (int64_t j = 0; j < {s.keys}; ++j) {{",
+            "            const T weight = exp(scores[j] - most);",
+            "            total += weight;",
+            f"            for (int64_t e = 0; e < {s.dv}; ++e) sums[e] += weight * (T)load<1>(vh + j * {s.v[2]} + e * {s.v[3]});",
+            "        }",
+            f"        S *to = y + batch * {s.y[0]} + head * {s.y[1]} + i * {s.y[2]};",
+            f"        for (int64_t e = 0; e < {s.dv}; ++e)",
+            f"            store<1>(to + e * {s.y[3]}, (typename storage_<S>::compute)(total == 0 ? 0 : sums[e] / total));",
+            "    }",
+            "}",
+            "",
+        ]  # fmt: skip
+        item = 8 if t == "double" else 4
+        stage = Stage(
+            f"attention_naive_{s.queries}x{s.keys}x{s.d}", "\n".join(lines), (*arguments(call), "out0"),
+            tasks=s.batch * heads * s.queries, scratch_bytes=(s.keys + s.dv) * item + 64,
+            parts=frozenset({"attention"}), flops=s.flops, bytes=moved_bytes(call),
+        )  # fmt: skip
+        return Lowered((stage,), accumulates="float64" if item == 8 else "float32")
+
+
+KERNELS: tuple[Any, ...] = (FlashAttention(), NaiveAttention())

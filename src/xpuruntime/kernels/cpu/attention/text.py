@@ -1,0 +1,200 @@
+"""The functions of flash attention as text: whole, a part of the keys, and the join of parts (``templates/attention.h``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...portable.text import query_place
+from ...spec.attention import AttentionShape
+
+__all__ = ["FlashText"]
+
+
+@dataclass(frozen=True, slots=True)
+class FlashText:
+    """The functions of flash attention; shapes and strides stand in them as numbers."""
+
+    s: AttentionShape
+    constants: dict[str, dict[str, Any]]
+    lanes: int
+    blocks: int
+    splits: int
+    share: int
+    few: bool
+    lanes_of_one: int
+    tiles: bool
+
+    @property
+    def state(self) -> int:
+        """Numbers of one query's state, where queries are few: its result in whole vectors, then maximum and sum."""
+        return (math.ceil(self.s.dv / self.lanes_of_one) + 1) * self.lanes_of_one
+
+    @property
+    def kept(self) -> int:
+        """Numbers that a task of a part keeps for the stage that joins."""
+        if self.few:
+            return self.s.group * self.s.queries * self.state
+        return (self.s.dv + 2) * self.lanes
+
+    def _struct(self) -> list[str]:
+        s = self.s
+        lines = [
+            f"// attention: {s.batch} x {s.kv_heads} key heads of {s.group} query heads, {s.queries} queries, {s.keys} keys of"
+            f" {s.d}, values of {s.dv}; {self.lanes} queries side by side"
+            + (f", keys in {self.splits} parts" if self.splits > 1 else ""),
+            "struct KERNEL_attention {",
+            f"    typedef {s.sums} T;",
+            f"    typedef {s.storage} S;",
+        ]
+        for kind, values in self.constants.items():
+            lines.append(
+                f"    static constexpr {kind} " + ", ".join(f"{n} = {v}" for n, v in values.items()) + ";"
+            )
+        return [*lines, f"    static constexpr T cap() {{ return (T){s.softcap!r}; }}", "};"]
+
+    def _tasks(self, args: str) -> list[str]:
+        """Return the loop over tasks: which batch, key head, block of queries (and part of the keys) it is."""
+        return [
+            'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
+            "    typedef KERNEL_attention P;",
+            *args.splitlines(),
+            *(["    Tiles tiles;"] if self.tiles else []),
+            "    for (int64_t task = begin; task < end; ++task) {",
+        ]
+
+    def _where(self, splits: int) -> list[str]:
+        s = self.s
+        rows = s.group * s.queries
+        whole = rows % self.lanes == 0
+        count = f"{self.lanes}" if whole else f"{rows} - row < {self.lanes} ? {rows} - row : {self.lanes}"
+        return [
+            f"        const int64_t row = task / {splits} % {self.blocks} * {self.lanes}, head = task / {splits * self.blocks}"
+            f" % {s.kv_heads}, batch = task / {splits * self.blocks * s.kv_heads};",
+            f"        const int64_t queries = {count};",
+        ]
+
+    def _compute(self) -> list[str]:
+        s = self.s
+        head = [
+            f"batch * {t[0]} + head * {t[1] * (s.group if n in ('q', 'm') else 1)}"
+            for n, t in (("q", s.q), ("k", s.k), ("v", s.v), ("m", s.mask or (0, 0)))
+        ]
+        first = f"task % {self.splits} * {self.share}" if self.splits > 1 else "0"
+        last = (
+            f"first + {self.share} < {s.keys} ? first + {self.share} : {s.keys}"
+            if self.splits > 1
+            else f"{s.keys}"
+        )
+        if self.few:
+            return [f"        {x}" for x in self._few(head, first, last)]
+        lines = [
+            f"const int64_t first = {first}, last = {last};",
+            f"const auto place = [&](int64_t lane) {{ return {query_place(s.q, 'row + lane', s.queries)}; }};",
+            f"const auto seen = [&](int64_t lane) {{ return (row + lane) % {s.queries} + {s.offset}; }};",
+            "const auto hide = [&](P::T *scores, int64_t at, int64_t keys) {",
+            *(f"    {x}" for x in self._mask(head[3])),
+            "};",
+            "AttentionState<P::T, P::NV> state;",
+            f"attention_block{'_tiles' * self.tiles}<P>({'tiles, ' * self.tiles}q + {head[0]}, k + {head[1]}, v + {head[2]}, (P::T){s.scale!r}, queries,",
+            "                   first, last, state, scratch, place, seen, hide);",
+        ]
+        return [f"        {x}" for x in lines]
+
+    def _few(self, head: Sequence[str], first: str, last: str) -> list[str]:
+        s = self.s
+        state = f"parts + task * {self.kept}" if self.splits > 1 else "(P::T *)scratch"
+        work = "scratch" if self.splits > 1 else f"(P::T *)scratch + {self.kept}"
+        at = f"mask + {head[3]} + {query_place(s.mask, 'i', s.queries)} + j * {s.mask[3]}" if s.mask else "0"
+        hide = f"attention_masked(score, {at})" if s.mask else "score"
+        return [
+            f"const int64_t first = {first}, last = {last};",
+            f"P::T *state = {state};",
+            f"attention_few<P>(q + {head[0]}, k + {head[1]}, v + {head[2]}, (P::T){s.scale!r}, first, last, state, {work},",
+            f"                 [&](int64_t i) {{ return {query_place(s.q, 'i', s.queries)}; }},",
+            f"                 [&](int64_t i) {{ return i % {s.queries} + {s.offset}; }},",
+            f"                 [&](P::T score, int64_t i, int64_t j) {{ return {hide}; }});",
+        ]
+
+    def _mask(self, head: str) -> list[str]:
+        s = self.s
+        if not s.mask:
+            return []
+        step = s.mask[3]
+        if not s.mask[2] and (s.group == 1 or not s.mask[1]):
+            return [f"attention_mask_keys<P::T, P::NV>(scores, keys, mask + {head} + at * {step}, {step});"]
+        row = query_place(s.mask, "row + lane", s.queries)
+        return [
+            f"attention_mask_lanes<P::T, P::NV>(scores, keys, queries, {step},",
+            f"    [&](int64_t lane) {{ return mask + {head} + {row} + at * {step}; }});",
+        ]
+
+    def _operands(self) -> str:
+        s = self.s
+        text = (
+            "    "
+            + f"const {s.storage} *q = (const P::S *)args[0], *k = (const P::S *)args[1], *v = (const P::S *)args[2];"
+        )
+        return text + (f"\n    const {s.mask_type} *mask = (const {s.mask_type} *)args[3];" if s.mask else "")
+
+    def _finish(self) -> list[str]:
+        s = self.s
+        if self.few:
+            y = f"y + batch * {s.y[0]} + head * {s.y[1] * s.group}"
+            return [
+                "        for (int64_t i = 0; i < P::queries; ++i)",
+                f"            attention_few_finish<P>(state + i * {self.state}, {y} + {query_place(s.y, 'i', s.queries)});",
+                "    }",
+                "}",
+                "",
+            ]
+        return [
+            f"        attention_finish{'_tiles' * self.tiles}<P>(state, y + batch * {s.y[0]} + head * {s.y[1] * s.group}, queries,",
+            f"                            [&](int64_t lane) {{ return {query_place(s.y, 'row + lane', s.queries)}; }});",
+            "    }",
+            "}",
+            "",
+        ]
+
+    def whole(self) -> str:
+        at = 4 if self.s.mask else 3
+        args = f"{self._operands()}\n    P::S *y = (P::S *)args[{at}];"
+        return "\n".join(
+            [*self._struct(), *self._tasks(args), *self._where(1), *self._compute(), *self._finish()]
+        )
+
+    def part(self) -> str:
+        """Return the first of two stages: a part of the keys."""
+        at = 4 if self.s.mask else 3
+        args = f"{self._operands()}\n    P::T *parts = (P::T *)args[{at}];"
+        keep = [] if self.few else [f"        attention_keep(state, P::dv, parts + task * {self.kept});"]
+        return "\n".join(
+            [
+                *self._struct(),
+                *self._tasks(args),
+                *self._where(self.splits),
+                *self._compute(),
+                *keep,
+                "    }",
+                "}",
+                "",
+            ]
+        )
+
+    def join(self) -> str:
+        """Return the second: parts become one result."""
+        args = "    P::T *parts = (P::T *)args[0];\n    P::S *y = (P::S *)args[1];"
+        if self.few:
+            join = [
+                f"        P::T *state = parts + task * {self.kept * self.splits};",
+                "        for (int64_t i = 0; i < P::queries; ++i)",
+                f"            attention_few_join<P>(state + i * {self.state}, {self.splits}, {self.kept});",
+            ]
+        else:
+            join = [
+                "        AttentionState<P::T, P::NV> state;",
+                f"        attention_join(state, parts + task * {self.kept * self.splits}, {self.splits}, P::dv, (P::T *)scratch);",
+            ]
+        return "\n".join([*self._struct(), *self._tasks(args), *self._where(1), *join, *self._finish()])

@@ -1,0 +1,99 @@
+"""conv/depthwise on CPUs: each channel on its own, with one filter or several."""
+
+from __future__ import annotations
+
+from ....codegen.target import CodegenTarget
+from ....decisions import Reason, Support
+from ....program.program import RecipeStep
+from ....types import DType, TensorSpec
+from ...kernel import Kernel, Lowered, NodeCall, Packed, Stage
+from ...portable.text import shape_text
+from ...portable.windows.conv import operands
+from ...spec.conv import FLOATS, GRAIN_FLOPS, OPS, act_of, stem_of, supported
+from ...spec.conv_shape import C_TYPES, ConvShape
+from ..abi import function, isa_of
+from ..matmul.gemm_tiling import registers
+
+__all__ = ["CpuDepthwise"]
+
+
+class CpuDepthwise(Kernel):
+    """Each channel on its own, with one filter or several."""
+
+    name: str = "conv/depthwise"
+    ops: tuple[str, ...] = OPS
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for floats, one channel a group, not transposed, filters that are known."""
+        answer = supported(call, FLOATS)
+        if not answer.ok:
+            return answer
+        shape = ConvShape.of(call)
+        if shape.channels != 1 or shape.groups == 1 or shape.transposed:
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED, "only non-transposed depthwise convolutions are supported"
+            )
+        if not call.tensor(1).is_weight:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "the filters must be weights")
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return one stage."""
+        shape, dtype = ConvShape.of(call), call.outputs[0].dtype
+        sums = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
+        lanes = isa_of(target).lanes(sums.bits // 8)
+        rows, channels, tasks = shape.cut(target.config.max_threadgroup_3d_z, shape.groups, 4 * lanes)
+        args, c = operands(call, "in1")
+        kind = f"{C_TYPES[dtype]}, act::{act_of(call)}, {lanes if shape.x[1] == 1 else 1}"
+        block = _block(call, shape, registers(isa_of(target)))
+        run = "run" if block is None else "run_rows"
+        kind += "" if block is None else f", {block[0]}, {block[1]}, {shape.kernel[2]}, {shape.stride[2]}"
+        body = (
+            f"  static const conv::Shape shape = {shape_text(shape)};\n"
+            f"  static const depthwise::Tasks tasks = {{{rows}, {channels}, {-(-shape.groups // channels)}}};\n"
+            f"  depthwise::{run}<{kind}>(shape, tasks, {c['x']}, {c['filters']}, {c['bias']}, {c['residual']}, {c['y']}, begin, end);"
+        )
+        stage = Stage(
+            stem=stem_of("depthwise", shape),
+            source=function(body, shape.about(call)),
+            args=args,
+            tasks=tasks,
+            grain=max(1, GRAIN_FLOPS // 8 * tasks // max(shape.flops(2), 1)),
+            parts=frozenset({"conv_depthwise"}),
+            flops=shape.flops(2),
+            bytes=shape.bytes(call),
+        )
+        # [channel, filter, taps] becomes [filter, taps, channel]
+        steps = (
+            RecipeStep("cast", ("%in",), {"dtype": sums.value}),
+            RecipeStep("reshape", ("%0",), {"shape": [shape.groups, shape.filters, shape.taps]}),
+            RecipeStep("permute", ("%1",), {"order": [1, 2, 0]}),
+        )
+        packed = Packed(steps, TensorSpec((shape.filters, shape.taps, shape.groups), sums))
+        return Lowered((stage,), weights={1: packed}, accumulates=sums.value)
+
+
+_MOST_TAPS, _MOST_STRIDE, _MOST_PIXELS = 7, 2, 8
+"""Rows of a kernel that are unrolled, and pixels that share what they read."""
+
+
+def _block(call: NodeCall, shape: ConvShape, registers: int) -> tuple[int, int] | None:
+    """Return vectors of channels and pixels of a block of ``run_rows``; None where its rows of taps or its channels are not what that wants.
+
+    Sums and a row of filters stay in registers; of the pixels' counts that fit, the one that reads and multiplies least over a row.
+    """
+    taps, stride = shape.kernel[2], shape.stride[2]
+    residual = call.op == "fused_convolution" and call.optional(3) is not None
+    beside = shape.x[1] == shape.y[1] == 1 and (not residual or shape.r[1] == 1)
+    if shape.size[0] != 1 or shape.kernel[0] != 1 or not beside:
+        return None
+    if shape.filters != 1 or shape.dilation[2] != 1 or taps > _MOST_TAPS or stride > _MOST_STRIDE:
+        return None
+    room = registers - taps - 2
+
+    def cost(pixels: int) -> float:
+        columns = (pixels - 1) * stride + taps
+        return -(-shape.out[2] // pixels) * (pixels * taps + 0.7 * columns + 2)
+
+    pixels = min(range(min(_MOST_PIXELS, room), 1, -1), key=cost)
+    return (2 if 2 * pixels <= room else 1), pixels

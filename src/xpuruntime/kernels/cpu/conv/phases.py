@@ -1,0 +1,163 @@
+"""Transposed convolutions as ordinary ones: output places that lie a stride apart meet the same taps.
+
+With stride s, output place ``q * s + phase`` meets tap t at ``(q * s + phase + begin - t * dilation) / s`` where that is whole: every s-th tap. So each phase is
+a convolution of stride 1 with its share of the taps in reverse, whose results lie s places apart, and nothing is scattered or computed twice
+(Shi et al. 2016, "Is the deconvolution layer the same as a convolutional layer?", arXiv:1609.07009). Phases of a row that meet the same places are one
+convolution with more filters where its results lie side by side.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ....program.program import RecipeStep
+from ....types import DType, TensorSpec
+from ...kernel import NodeCall, Packed
+from ...spec.conv_shape import ConvShape
+
+__all__ = ["Phase", "phases", "repeated_bias"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A phase along one dim: the taps ``first``, ``first + step`` ..., ``count`` of them, and the convolution that they are."""
+
+    phase: int
+    first: int
+    step: int
+    count: int
+    begin: int
+    dilation: int
+    out: int
+
+    @property
+    def meets(self) -> tuple[int, int, int]:
+        """What phases must share to be one convolution."""
+        return self.count, self.begin, self.out
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One ordinary convolution of a transposed one. ``y``, ``r``: where its first result and residual lie, in elements.
+
+    beside: phases of a row that it computes, each with all filters.
+    """
+
+    shape: ConvShape
+    lines: tuple[_Line, ...]
+    y: int
+    r: int
+    beside: int = 1
+
+    def filters(self, transposed: ConvShape, dtype: DType, given: TensorSpec) -> list[RecipeStep]:
+        """Return steps from the node's [in, out / groups, taps] to [groups, filters, channels, taps] of the phase."""
+        s, steps = transposed, list[RecipeStep]()
+
+        def step(op: str, *inputs: str, **attrs: object) -> str:
+            steps.append(RecipeStep(op, inputs or ((f"%{len(steps) - 1}" if steps else "%in"),), attrs))
+            return f"%{len(steps) - 1}"
+
+        if given.dtype is not dtype:
+            step("cast", dtype=dtype.value)
+        step("reshape", shape=[s.groups, s.channels, s.filters, *s.kernel])
+        step("permute", order=[0, 2, 1, 3, 4, 5])
+        rows = [-(-k // line.step) for k, line in zip(s.kernel, self.lines, strict=True)]
+        ends = [n * line.step - k for n, k, line in zip(rows, s.kernel, self.lines, strict=True)]
+        step("pad", begin=[0] * 6, end=[0, 0, 0, *ends])
+        split = [x for n, line in zip(rows, self.lines, strict=True) for x in (n, line.step)]
+        whole = step("reshape", shape=[s.groups, s.filters, s.channels, *split])
+        parts = []
+        for w in (
+            range(self.lines[2].first, self.lines[2].first + self.beside) if self.beside > 1 else (None,)
+        ):
+            at = whole
+            for d, line in enumerate(self.lines):
+                first = line.first if w is None or d < 2 else w
+                at = step("slice", at, dim=3 + 2 * d, begin=0, end=line.count)
+                at = step("slice", at, dim=4 + 2 * d, begin=first, end=first + 1)
+            parts.append(at)
+        if self.beside > 1:
+            step("concat", *parts, dim=1)
+        kernel = [line.count for line in self.lines]
+        step("reshape", shape=[s.groups, s.filters * self.beside, s.channels, *kernel])
+        step("flip", dims=[3, 4, 5])
+        return steps
+
+
+def phases(call: NodeCall, shape: ConvShape) -> tuple[Phase, ...] | None:
+    """Return the ordinary convolutions of a transposed one; None where a phase meets no tap, or dilation and stride mix."""
+    if not shape.transposed or not shape.pixels or not shape.filters:
+        return None
+    dims = [_lines(shape, d) for d in range(3)]
+    if any(lines is None for lines in dims):
+        return None
+    found = [lines or () for lines in dims]
+    beside = len(found[2]) if _side_by_side(call, shape, found[2]) else 1
+    if beside > 1:
+        found[2] = found[2][:1]
+    return tuple(_phase(shape, lines, beside) for lines in itertools.product(*found))
+
+
+def repeated_bias(call: NodeCall, phase: Phase) -> Packed | None:
+    """Return the bias of each filter of a phase; None where the node's own serves."""
+    bias = call.optional(2)
+    if bias is None or phase.beside == 1:
+        return None
+    count, filters = phase.beside, phase.shape.filters // phase.beside
+    steps = (
+        RecipeStep("reshape", ("%in",), {"shape": [1, filters]}),
+        RecipeStep("expand", ("%0",), {"shape": [count, filters]}),
+        RecipeStep("reshape", ("%1",), {"shape": [count * filters]}),
+    )
+    return Packed(steps, TensorSpec((count * filters,), bias.spec.dtype))
+
+
+def _lines(shape: ConvShape, d: int) -> tuple[_Line, ...] | None:
+    """Return the phases of a dim that have output places."""
+    kernel, stride, dilation, begin = shape.kernel[d], shape.stride[d], shape.dilation[d], shape.begin[d]
+    if stride == 1:
+        return (_Line(0, 0, 1, kernel, (kernel - 1) * dilation - begin, dilation, shape.out[d]),)
+    if dilation != 1:
+        return None
+    lines = []
+    for phase in range(min(stride, shape.out[d])):
+        first = (phase + begin) % stride
+        count = len(range(first, kernel, stride))
+        if not count:
+            return None
+        base = (phase + begin - first) // stride  # the place that its first tap meets from q = 0
+        out = len(range(phase, shape.out[d], stride))
+        lines.append(_Line(phase, first, stride, count, count - 1 - base, 1, out))
+    return tuple(lines)
+
+
+def _side_by_side(call: NodeCall, shape: ConvShape, lines: Sequence[_Line]) -> bool:
+    """Return whether all phases of a row meet the same places, and their results lie behind one another as filters do."""
+    same = len(lines) == shape.stride[2] > 1 and len({line.meets for line in lines}) == 1
+    ordered = [line.first for line in lines] == [lines[0].first + i for i in range(len(lines))]
+    bias = call.optional(2)
+    known = bias is None or (bias.is_weight and bias.spec.rank == 1)
+    residual = call.op == "fused_convolution" and call.optional(3) is not None
+    steps = [shape.y, *([shape.r] if residual else [])]
+    dense = all(s[4] == shape.filters * s[1] or shape.filters == 1 for s in steps)
+    return same and ordered and known and dense and shape.groups == 1
+
+
+def _phase(shape: ConvShape, lines: Sequence[_Line], beside: int) -> Phase:
+    apart = [line.step for line in lines]
+
+    def spread(steps: tuple[int, ...]) -> tuple[int, ...]:
+        channel = steps[4] if beside > 1 and shape.filters == 1 else steps[1]
+        return (steps[0], channel, *(s * n for s, n in zip(steps[2:], apart, strict=True)))
+
+    def first(steps: tuple[int, ...]) -> int:
+        return sum(line.phase * s for line, s in zip(lines, steps[2:], strict=True))
+
+    ordinary = replace(
+        shape, filters=shape.filters * beside, out=tuple(line.out for line in lines), kernel=tuple(line.count for line in lines),
+        stride=(1, 1, 1), dilation=tuple(line.dilation for line in lines), begin=tuple(line.begin for line in lines),
+        y=spread(shape.y), r=spread(shape.r), transposed=False,
+    )  # fmt: skip
+    return Phase(ordinary, tuple(lines), first(shape.y), first(shape.r), beside)

@@ -1,0 +1,70 @@
+"""Convolutions of one tap as matrix products: a pixel's channels are a row of the left side, which is read where it lies."""
+
+from __future__ import annotations
+
+from ....codegen.isa import IsaLevel
+from ....codegen.target import CodegenTarget
+from ....types import DType
+from ...kernel import NodeCall
+from ...spec.conv import act_of
+from ...spec.conv_shape import ConvShape, strides_of
+from ...spec.product import Product, Term, even_stride
+from ..abi import isa_of
+from ..matmul.gemm_tiling import by_tiles
+from .tiling import ConvTiling
+
+__all__ = ["pixels_apart", "pointwise"]
+
+_STORED = {"F32": DType.FLOAT32, "F64": DType.FLOAT64, "Bf16Pairs": DType.BFLOAT16}
+"""What arithmetic takes without a conversion."""
+_LONGEST = 768
+"""Bytes of a pixel that are one chunk of the depth (conv_tiling)."""
+
+
+def pixels_apart(shape: ConvShape, cut: ConvTiling, dtype: DType) -> int:
+    """Return bytes from pixel to pixel where they may be read as they lie (``AS_IT_LIES`` of conv.h); 0 where they must be gathered."""
+    one = (1, 1, 1)
+    if shape.kernel != one or shape.stride != one or shape.size != shape.out or any(shape.begin):
+        return 0
+    if shape.groups != 1 or shape.transposed or shape.x[1] != 1 or cut.lines[0]:
+        return 0
+    rows = (shape.images, *shape.out)
+    steps = [even_stride(rows, (v[0], *v[2:])) for v in (shape.x, shape.y, shape.r)]
+    own = [v[4] for v in (shape.x, shape.y, shape.r)]
+    bytes_apart = shape.x[4] * dtype.bits // 8
+    fits = _STORED.get(cut.math) is dtype and cut.depth == shape.channels and 0 < bytes_apart <= _LONGEST
+    return bytes_apart if fits and steps == own and cut.depth * dtype.bits // 8 <= _LONGEST else 0
+
+
+def pointwise(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Product | None:
+    """Return the product that tiles compute; None where pixels are skipped or padded, channels lie apart, or tiles do not serve."""
+    one = (1, 1, 1)
+    if (
+        shape.kernel != one
+        or shape.stride != one
+        or shape.size != shape.out
+        or shape.groups != 1
+        or any(shape.begin)
+    ):
+        return None
+    if shape.x[1] != 1 or shape.y[1] != 1 or shape.transposed:
+        return None
+    rows = (shape.images, *shape.out)
+
+    def over(steps: tuple[int, ...]) -> tuple[int, ...]:  # n, c, d, h, w -> rows, then columns
+        return (steps[0], *steps[2:], steps[1])
+
+    w = call.tensor(1).spec.physical.strides
+    terms = []
+    if call.optional(2) is not None:
+        terms.append(Term(2, call.tensor(2), (0, 0, 0, 0, 1)))
+    if call.op == "fused_convolution" and call.optional(3) is not None:
+        terms.append(Term(3, call.tensor(3), over(shape.r)))
+    x = over(strides_of(call.tensor(0).spec, shape.rank))
+    product = Product(
+        0, 1, (), rows, shape.filters, shape.channels,
+        (*x[:-1], 1), (w[1], w[0]), over(shape.y), tuple(terms), act=act_of(call),
+    )  # fmt: skip
+    isa: IsaLevel = isa_of(target)
+    serves = by_tiles(product, call.outputs[0].dtype, False, isa)
+    return product if serves and even_stride(rows, x[:-1]) is not None else None

@@ -1,0 +1,160 @@
+"""elementwise/generated: any pointwise op, and ``fused`` bodies of them, in one loop nest over operands of any strides.
+
+The loops run over the first result in the order of its memory. Dims that are one run of every operand are merged; the innermost is
+a loop of vectors. What does not change along it is computed once a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...codegen.cpp import CppTarget
+from ...codegen.expr_terms import STORAGE, compute_type
+from ...codegen.nest import Nest, TaskSplit, cut, indented, nest, offset_text, task_loops
+from ...codegen.plans import CONSTANT, Input, LoopPlan
+from ...codegen.target import CodegenTarget
+from ...types import DType
+from ..kernel import Lowered, NodeCall, Stage, operand_ref
+from ..portable.text import statement
+from ..spec.elementwise import Elementwise, in_place_of, signature, stem_of
+
+__all__ = ["KERNELS", "declared", "function_text", "lanes_for", "lower_pointwise"]
+
+
+def lanes_for(target: CodegenTarget, dtypes: Sequence[DType]) -> int:
+    """Lanes of every vector of a kernel: as many as one register holds of the widest type. Masks have four bytes a lane."""
+    assert isinstance(target, CppTarget)
+    widest = max((4, *(d.bits // 8 for d in dtypes)))
+    return target.isa.lanes(widest)
+
+
+def declared(names: Sequence[tuple[str, DType]], outputs: int) -> list[str]:
+    """Return lines that give the arguments their types; the last ``outputs`` are written."""
+    lines = []
+    for at, (name, dtype) in enumerate(names):
+        const = "" if at >= len(names) - outputs else "const "
+        kind = STORAGE[dtype]
+        lines.append(f"{const}{kind} *const {name} = ({const}{kind} *)args[{at}];")
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """What one call becomes: its plan, its nest, and how that is cut."""
+
+    call: NodeCall
+    plan: LoopPlan
+    nest: Nest
+    tasks: TaskSplit
+    lanes: int
+
+
+def lower_pointwise(
+    call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
+) -> Lowered:
+    """Return a plan without reductions: one stage. ``outputs``: strides along the space."""
+    strides = {i.name: i.strides for i in made.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
+    order = sorted(range(len(made.space)), key=lambda d: -outputs[0][d])
+    loops = nest(made.space, strides, order)
+    lanes = lanes_for(target, [*(i.dtype for i in made.inputs), *(o.dtype for o in made.operations)])
+    tasks = cut(loops, target.config.max_threadgroup_1d, lanes)
+    stage = _stage(_Loops(call, made, loops, tasks, lanes))
+    return Lowered((stage,), in_place=in_place_of(call, made, outputs), accumulates="")
+
+
+def _levels(loops: _Loops) -> set[str]:
+    """Return names that change along the inner loop."""
+    moving = {i.name for i in loops.plan.inputs if loops.nest.strides[i.name][-1] != 0}
+    for operation in loops.plan.operations:
+        if any(o in moving for o in operation.operands if isinstance(o, str)):
+            moving.add(operation.name)
+    return moving
+
+
+def _read(entry: Input, stride: int, moving: bool) -> str:
+    kind = compute_type(entry.dtype)
+    if not moving:
+        return f"const {kind} {entry.name} = broadcast<N>({entry.name}_row);"
+    if stride == 1:
+        return f"const {kind} {entry.name} = load<N>({entry.name}_row + i, n...);"
+    return f"const {kind} {entry.name} = gather<N>({entry.name}_row + i * {stride}, {stride}, n...);"
+
+
+def _write(name: str, value: str, stride: int) -> str:
+    if stride == 1:
+        return f"store<N>({name}_row + i, {value}, n...);"
+    return f"scatter<N>({name}_row + i * {stride}, {stride}, {value}, n...);"
+
+
+def _stage(loops: _Loops) -> Stage:
+    call, made, space, tasks = loops.call, loops.plan, loops.nest, loops.tasks
+    read = sorted({i.operand for i in made.inputs})
+    arguments = [(f"x{at}", call.tensor(at).spec.dtype) for at in read]
+    arguments += [(f"y{i}", o.dtype) for i, o in enumerate(call.outputs)]
+    moving = _levels(loops)
+    parts: set[str] = set()
+    outside: list[str] = []
+    inside: list[str] = []
+    for entry in made.inputs:
+        line = _read(entry, space.strides[entry.name][-1], entry.name in moving)
+        (inside if entry.name in moving else outside).append(line)
+    for operation in made.operations:
+        line, needed = statement(made, operation)
+        parts |= needed
+        (inside if operation.name in moving else outside).append(line)
+    for i, value in enumerate(made.outputs):
+        inside.append(_write(f"y{i}", value, space.strides[f"y{i}"][-1]))
+
+    rows = []
+    for name in (*(i.name for i in made.inputs), *(f"y{i}" for i in range(len(call.outputs)))):
+        base = name if name.startswith("y") else f"x{next(i.operand for i in made.inputs if i.name == name)}"
+        where = offset_text(space.extents[:-1], space.strides[name][:-1])
+        rows.append(f"const auto {name}_row = {base}{'' if where == '0' else f' + {where}'};")
+    source = _text(loops, declared(arguments, len(call.outputs)), rows, outside, inside)
+    size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))
+    work = sum(1 for o in made.operations if o.op != CONSTANT)
+    return Stage(
+        stem=stem_of(call),
+        source=source,
+        args=(
+            *(operand_ref("in", at) for at in read),
+            *(operand_ref("out", i) for i in range(len(call.outputs))),
+        ),
+        tasks=tasks.count,
+        parts=frozenset(parts),
+        flops=work * space.elements,
+        bytes=size,
+    )
+
+
+def _text(loops: _Loops, head: list[str], rows: list[str], outside: list[str], inside: list[str]) -> str:
+    space, tasks, lanes = loops.nest, loops.tasks, loops.lanes
+    low, high = ("first", "last") if tasks.chunk < space.inner else ("0", str(space.inner))
+    body = [
+        *rows,
+        *outside,
+        "const auto at = [&](int64_t i, auto... n) __attribute__((always_inline)) {",
+        *indented(inside),
+        "};",
+        f"int64_t i = {low};",
+        f"for (; i + N <= {high}; i += N) at(i);",
+    ]
+    if space.inner % lanes:
+        body.append(f"if (i < {high}) at(i, {high} - i);")
+    return function_text(loops.call, lanes, head, task_loops(space, tasks, body) if space.elements else [])
+
+
+def function_text(call: NodeCall, lanes: int, head: Sequence[str], body: Sequence[str]) -> str:
+    """Return the whole function: what it computes, its lanes, its arguments, its body."""
+    lines = [
+        f"// {signature(call)}",
+        'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
+        *indented([f"constexpr int N = {lanes};", *head, *(body or ["// no elements"])]),
+        "}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+KERNELS = (Elementwise(lower_pointwise),)

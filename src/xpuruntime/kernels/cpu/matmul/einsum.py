@@ -1,0 +1,42 @@
+"""Equations of two operands that are a batch of matrix products."""
+
+from __future__ import annotations
+
+from ....codegen.target import CodegenTarget
+from ....decisions import Reason, Support
+from ...kernel import Kernel, Lowered, NodeCall
+from ...spec.einsum import equation_product
+from ...spec.product import C_TYPES
+from .gemm import lower_product
+
+__all__ = ["KERNELS", "EinsumAsMatmul"]
+
+
+class EinsumAsMatmul(Kernel):
+    """Equations of two operands with one summed axis."""
+
+    name = "matmul/generated"
+    ops = ("einsum",)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for one dtype, a batch of matrix products, and the result's last axis from the second operand."""
+        if call.outputs[0].dtype not in C_TYPES:
+            return Support.no(
+                Reason.DTYPE_UNSUPPORTED,
+                f"matrix products in {call.outputs[0].dtype.value} are not supported",
+            )
+        if equation_product(call) is None:
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED,
+                f"{call.attrs['equation']!r} is not a batch of matrix products in this order",
+            )
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """As any matrix product."""
+        product = equation_product(call)
+        assert product is not None
+        return lower_product(call, product, target)
+
+
+KERNELS = (EinsumAsMatmul(),)

@@ -1,0 +1,112 @@
+"""Matrix products on CPUs: which operands of each op are which side of a ``gemm.Product``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from ....codegen.target import CodegenTarget
+from ....decisions import Reason, Support
+from ....ir.ops.matmul import ACTIVATIONS as ACTIVATION_NAMES
+from ....types import DType
+from ...kernel import Kernel, Lowered, NodeCall
+from ...portable.text import ACTIVATIONS
+from ...spec.matmul import OPS, _linear, product_of
+from ...spec.product import C_TYPES
+from .gemm import lower_product
+from .gemm_tiling import STREAMED_ROWS
+
+__all__ = ["KERNELS", "MatmulKernel"]
+
+assert set(ACTIVATIONS) == set(ACTIVATION_NAMES.split("|"))
+
+
+def _supports(call: NodeCall) -> Support:
+    dtype = call.outputs[0].dtype
+    if dtype not in C_TYPES:
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"matrix products in {dtype.value} are not supported")
+    if not call.outputs[0].is_dense:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "the result must be dense")
+    if not dtype.is_float and call.op == "fused_linear" and call.attrs["act"] != "none":
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"activations need a float dtype, not {dtype.value}")
+    for operand in call.tensors:
+        if operand.is_weight and not operand.spec.is_dense:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"weight {operand.name} is not dense")
+    return Support.yes()
+
+
+def _always(call: NodeCall, target: CodegenTarget) -> Support:
+    return Support.yes()
+
+
+def _few_rows(call: NodeCall, target: CodegenTarget) -> Support:
+    """Return a weight times few rows: all of the time is that of reading the weight."""
+    p = product_of(call).flat()
+    if p.m > STREAMED_ROWS:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, f"supports up to {STREAMED_ROWS} rows; got {p.m}")
+    if not call.tensor(p.b).is_weight:
+        return Support.no(
+            Reason.SHAPE_UNSUPPORTED, "the right-hand side must be a weight, which is packed at load"
+        )
+    return Support.yes()
+
+
+_Check: TypeAlias = "Callable[[NodeCall, CodegenTarget], Support]"
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulKernel(Kernel):
+    """A row of the catalogue: both compute by the same templates; what differs is which shapes they are offered for."""
+
+    name: str
+    streamed: bool
+    check: _Check
+    ops: tuple[str, ...] = OPS
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for products in one dtype with a dense result."""
+        found = _supports(call)
+        return self.check(call, target) if found else found
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return one stage of panels times blocks of rows."""
+        return lower_product(call, product_of(call), target, streamed=self.streamed)
+
+
+class Int8Weights(Kernel):
+    """Linear layers with weights in int8, a scale per output, and everything else as it was: half or a quarter of what decoding reads.
+
+    Changes results (a weight by up to a 254th of its row's largest), so only a policy that names it takes it.
+    """
+
+    name = "matmul/int8_weights"
+    ops = ("linear", "fused_linear")
+    on_request = True
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for floats up to 32 bits, and a weight that is known when it is loaded."""
+        found = _supports(call)
+        if not found:
+            return found
+        if call.outputs[0].dtype not in (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16):
+            return Support.no(
+                Reason.DTYPE_UNSUPPORTED, f"int8 weights are not supported for {call.outputs[0].dtype.value}"
+            )
+        if not call.tensor(1).is_weight:
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED, "the right-hand side must be a weight, which is quantized at load"
+            )
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """As the others; few rows are streamed."""
+        p = replace(_linear(call), b_type="int8_t")
+        return lower_product(call, p, target, streamed=p.flat().m <= STREAMED_ROWS)
+
+
+KERNELS: tuple[Any, ...] = (
+    MatmulKernel("matmul/gemv", True, _few_rows),
+    MatmulKernel("matmul/generated", False, _always),
+    Int8Weights(),
+)

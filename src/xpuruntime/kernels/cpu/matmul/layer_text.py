@@ -1,0 +1,69 @@
+"""The text around a linear layer's product on CPUs: operands, the RMS norm before it, and what follows the sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...portable.text import ACTIVATIONS
+from ...spec.linear import LinearLayer
+
+__all__ = ["LayerText"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerText(LinearLayer):
+    """A layer that writes its text."""
+
+    def arguments(self, first: int) -> list[str]:
+        """Return lines that name the operands; ``first``: the argument that the first of them is."""
+        kind = self.storage
+        return [
+            f"const {kind} *{name} = (const {kind} *)args[{first + i}];"
+            for i, (name, _) in enumerate(self.operands)
+        ]
+
+    def epilogue(self, columns: int, scaled: str = "", gate_row: str = "r") -> list[str]:
+        """Finished sums of row ``r`` of a panel to the result ``y``; of a gated layer the gate's are in ``gate``. scaled: numbers, one an output, that sums
+        are multiplied with. gate_row: the row that the gate's sums count.
+        """
+        t = self.sums
+        lines = [
+            f"const int64_t col = panel * {columns}, outputs = {self.n} - col < {columns} ? {self.n} - col : {columns};",
+            "for (int64_t j = 0; j < outputs; j += L) {",
+            "    const int64_t n = outputs - j < L ? outputs - j : L;",
+        ]
+        halves = [
+            ("x", f"gate + {gate_row} * {columns}", "col + j"),
+            ("through", "sums", f"{self.n} + col + j"),
+        ]
+        for name, sums, at in halves if self.halves == 2 else [("x", "sums", "col + j")]:
+            lines.append(f"    auto {name} = load<L>({sums} + j);")
+            if scaled:
+                lines.append(f"    {name} = {name} * gemm_load<{t}>({scaled} + {at}, n);")
+            if self.bias is not None:
+                lines.append(f"    {name} = {name} + gemm_load<{t}>(bias + {at}, n);")
+        if self.residual is not None:
+            lines.append(f"    x = x + gemm_load<{t}>(residual + r * {self.n} + col + j, n);")
+        if self.act != "none":
+            lines.append(f"    x = {ACTIVATIONS[self.act][0]};")
+        if self.halves == 2:
+            lines.append("    x = x * through;")
+        return [*lines, f"    gemm_store<{t}>(y + r * {self.n} + col + j, x, n);", "}"]
+
+    def keep_gate(self, columns: int) -> str:
+        """Finished sums of row ``r`` of the gate, to where the epilogue finds them."""
+        return f"for (int64_t j = 0; j < {columns}; j += L) store<L>(gate + r * {columns} + j, load<L>(sums + j));"
+
+    def normed(self, storage: str, to: str) -> str:
+        """Return the line that makes the normed rows."""
+        t = self.sums
+        return f"normed_rows<{t}, {self.storage}, {storage}>(x, {self.k}, norm, {self.m}, {self.k}, ({t}){self.eps!r}, {to});"
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """Parts of the prelude that the text uses."""
+        return frozenset({"decoder", *ACTIVATIONS[self.act][1]})
+
+    def grain(self, panel_bytes: int) -> int:
+        """Return tasks that are worth a thread: two microseconds of B at 20 GB/s."""
+        return max(1, round(4e4 / max(panel_bytes, 1)))

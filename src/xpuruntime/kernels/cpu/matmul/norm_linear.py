@@ -1,0 +1,161 @@
+"""Linear layers as decoders have them: few rows, weights that come from memory once, and what stands around them in the same call.
+
+``norm_linear`` has an RMS norm before the product (every call of the function makes the normed rows once, in its scratch) and, gated, an activation of
+one half of the outputs times the other half after it: a task then computes a panel of the one half and the panel of the other that it meets.
+Weights lie as for the plain products (``gemm``), so that prefill and decode share them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ....codegen.isa import IsaLevel
+from ....codegen.target import CodegenTarget
+from ....decisions import Reason, Support
+from ....program.program import RecipeStep
+from ....types import DType, TensorSpec
+from ...kernel import Kernel, Lowered, NodeCall, Packed, Stage
+from ...spec.linear import why_not
+from ...spec.product import Product
+from ..abi import isa_of
+from .gemm import _packed, _quantized, after
+from .gemm_tiling import tiling
+from .layer_text import LayerText
+
+__all__ = ["KERNELS", "CpuNormLinear"]
+
+_ROWS = 16
+"""Up to so many rows: normed rows are made again by every thread, and all rows pass over a panel while it is in cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuNormLinear(Kernel):
+    """A row of the catalogue; ``int8``: with weights in int8, a scale per output."""
+
+    name: str
+    int8: bool = False
+    on_request: bool = False
+    ops: tuple[str, ...] = ("norm_linear",)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for dense floats of few rows, and a weight."""
+        refused = why_not(call)
+        if refused is not None:
+            return refused
+        m = LayerText.of(call).m
+        if m > _ROWS:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"supports up to {_ROWS} rows; got {m}")
+        if self.int8 and call.outputs[0].dtype is DType.FLOAT64:
+            return Support.no(Reason.DTYPE_UNSUPPORTED, "int8 weights are not supported for float64")
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return one stage; a task is a panel of B and all rows."""
+        layer = LayerText.of(call)
+        if not layer.m * layer.n:
+            return Lowered(())
+        isa: IsaLevel = isa_of(target)
+        item = 8 if layer.sums == "double" else 4
+        b_type = "int8_t" if self.int8 else ""
+
+        def product(outputs: int) -> Product:
+            k = layer.k
+            return Product(0, 1, (), (layer.m,), outputs, k, (k, 1), (1, k), (outputs, 1), b_type=b_type)
+
+        t = tiling(product(layer.n * layer.halves), layer.dtype, True, True, isa, target.config.matmul_tile)
+        first, outputs = layer.even(t.columns)
+        weight = replace(call.tensor(1), spec=TensorSpec((outputs, layer.k), layer.dtype))
+        packed = _packed(product(outputs), weight, t)
+        panel_bytes = t.columns * layer.k * (1 if self.int8 else layer.dtype.bits // 8) * layer.halves
+        stage = Stage(
+            stem=f"{'norm_' if layer.scale else ''}matmul_{layer.m}x{layer.n * layer.halves}x{layer.k}"
+            + ("" if layer.act == "none" else f"_{layer.act}"),
+            source=self._source(layer, t),
+            args=(
+                "in0", "in1", *(f"in{at}" for _, at in layer.operands), *(("beside0",) if self.int8 else ()), "out0"
+            ),
+            tasks=layer.panels(t.columns),
+            grain=layer.grain(panel_bytes),
+            scratch_bytes=layer.m * (2 * layer.k + 2 * t.columns + 64) * item + 512,
+            parts=layer.parts,
+            flops=2 * layer.m * layer.n * layer.halves * layer.k,
+            bytes=sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), call.outputs[0])),
+        )  # fmt: skip
+        return Lowered(
+            (stage,),
+            weights={1: after(first, _quantized(packed) if self.int8 else packed)},
+            beside={"beside0": (1, _scales(layer))} if self.int8 else {},
+            accumulates="float64" if item == 8 else "float32",
+        )
+
+    def _source(self, layer: LayerText, tiling: Any) -> str:
+        t, s, columns = layer.sums, layer.storage, tiling.columns
+        b = "int8_t" if self.int8 else s
+        made = layer.storage if tiling.pairs or layer.scale is None else layer.sums
+        panel = tiling.depth(layer.k) * columns
+        tile = {"R": tiling.rows, "NV": tiling.vectors, "U": tiling.unroll, "tail": layer.m % tiling.rows}
+        last = 2 + len(layer.operands)
+        lines = [
+            f"// {'rms_norm, then ' if layer.scale else ''}[{layer.m}, {layer.k}] x [{layer.k}, {layer.n * layer.halves}] in {layer.dtype.value}"
+            f"{', weights in int8' if self.int8 else ''}, sums in {t}"
+            + (
+                f"; the first half of the outputs, by {layer.act}, times the second"
+                if layer.halves == 2
+                else ""
+            ),
+            "struct KERNEL_product {",
+            f"    typedef {t} T;",
+            f"    typedef {made} A;",
+            f"    typedef {b} B;",
+            "    static constexpr int " + ", ".join(f"{n} = {v}" for n, v in tile.items()) + ";",
+            f"    static constexpr int64_t k = {layer.k}, block = {tiling.block}, a_row = {layer.k}, a_k = 1, b_k = 0, b_n = 0;",
+            f"    static constexpr bool packed = true, pairs = {str(tiling.pairs).lower()};",
+            "};",
+            'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
+            f"    const {s} *x = (const {s} *)args[0];",
+            f"    const {b} *b = (const {b} *)args[1];",
+            *(f"    {line}" for line in layer.arguments(2)),
+        ]
+        if self.int8:
+            lines.append(f"    const float *codes = (const float *)args[{last}];")
+            last += 1
+        lines += [f"    {s} *y = ({s} *)args[{last}];", f"    constexpr int L = GEMM_LANES<{t}>;"]
+        if layer.halves == 2:
+            lines += [f"    {t} *gate = ({t} *)scratch;", f"    scratch = gate + {layer.m * columns};"]
+        if layer.scale is None:
+            lines.append(f"    const {s} *a = x;")
+        else:
+            room = -(-layer.m * layer.k * (8 if t == "double" else 4) // 64) * 64
+            lines += [
+                f"    {made} *a = ({made} *)scratch;",
+                f"    scratch = (char *)scratch + {room};",
+                f"    {layer.normed(made, 'a')}",
+            ]
+        lines.append("    for (int64_t panel = begin; panel < end; ++panel) {")
+        block = f"        gemm_block<KERNEL_product>(a, b + %s, {layer.m}, {columns}, scratch, [&](const {t} *sums, int64_t r) {{"
+        at = f"panel * {panel}"
+        if layer.halves == 2:
+            lines += [block % at, f"            {layer.keep_gate(columns)}", "        });"]
+            at = f"(panel + {layer.panels(columns)}) * {panel}"
+        lines += [
+            block % at,
+            *(f"            {line}" for line in layer.epilogue(columns, "codes" if self.int8 else "")),
+            "        });",
+            "    }",
+            "}",
+            "",
+        ]
+        return "\n".join(lines)
+
+
+def _scales(layer: LayerText) -> Packed:
+    spec = TensorSpec((layer.n * layer.halves,), DType.FLOAT32)
+    return Packed((RecipeStep("scale_int8", ("%in",), {"dim": 0}),), spec)
+
+
+KERNELS: tuple[Any, ...] = (
+    CpuNormLinear("matmul/gemv"),
+    CpuNormLinear("matmul/generated"),
+    CpuNormLinear("matmul/int8_weights", int8=True, on_request=True),
+)

@@ -1,0 +1,83 @@
+"""Pools on CPUs: windows, adaptive windows and whole planes reduced per channel, in any layout (``templates/pool.h``).
+
+``pool/generated`` computes maxima (with places where they are asked for), means and p-norms; ``pool/places`` puts values back where
+maxima came from; ``pool/regions`` pools regions of interest.
+"""
+
+from __future__ import annotations
+
+from ...codegen.isa import IsaLevel
+from ...codegen.target import CodegenTarget
+from ...decisions import Support
+from ...types import DType
+from ..kernel import Kernel, Lowered, NodeCall, Stage
+from ..portable.text import shape_text
+from ..portable.windows.pool import places_text, reducer_of, windows_text
+from ..spec.conv_shape import C_TYPES
+from ..spec.pool import OPS, pool_shape, supported
+from .abi import function, isa_of
+
+__all__ = ["KERNELS", "CpuPool"]  # fmt: skip
+
+_GRAIN_BYTES = 1 << 16
+"""Operands that are worth a thread of their own: they take some microseconds to read."""
+
+
+class CpuPool(Kernel):
+    """Windows that are clipped to the input, vectors over channels where these lie side by side."""
+
+    name: str = "pool/generated"
+    ops: tuple[str, ...] = OPS
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return the answer of ``spec.pool``."""
+        return supported(call)
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return one stage."""
+        double = call.outputs[0].dtype is DType.FLOAT64
+        return Lowered(
+            (_stage(call, target),),
+            accumulates="float64" if double else "float32" if call.outputs[0].dtype.is_float else "int64",
+        )
+
+
+def _stage(call: NodeCall, target: CodegenTarget) -> Stage:
+    isa: IsaLevel = isa_of(target)
+    dtype = call.outputs[0].dtype
+    shape = pool_shape(call)
+    kind = "uint8_t" if dtype is DType.BOOL else C_TYPES[dtype]
+    reducer, part = reducer_of(call, dtype)
+    item = 4 if dtype in (DType.FLOAT16, DType.BFLOAT16) else max(dtype.bits // 8, 1)
+    beside = shape.x[1] == 1 and shape.y[1] == 1 and reducer != "Mean"
+    lanes = isa.lanes(item) if beside else 1
+    rows, channels, tasks = shape.cut(target.config.max_threadgroup_3d_z, shape.channels, 4 * isa.lanes(item))
+    blocks = -(-shape.channels // channels) if channels else 1
+    lines = [
+        f"static const conv::Shape shape = {shape_text(shape)};",
+        f"static const pool::Windows windows = {windows_text(call, shape)};",
+        f"static const pool::Tasks tasks = {{{rows}, {channels}, {blocks}}};",
+    ]
+    args: tuple[str, ...] = ("in0", "out0")
+    common = f"shape, windows, tasks, {{}}(const {kind} *)args[0], ({kind} *)args[1], "
+    if len(call.outputs) > 1:
+        args = (*args, "out1")
+        lines.append(f"static const pool::Places places = {places_text(call, shape)};")
+        run = f"run_with_places<{kind}, {lanes}>({common.format('places, ')}(int64_t *)args[2], begin, end);"
+    else:
+        run = f"run<pool::{reducer}, {kind}, {lanes}>({common.format('')}begin, end);"
+    lines.append(f"pool::{run}")
+    size = shape.bytes(call)
+    return Stage(
+        stem=call.op,
+        source=function("\n".join(f"  {line}" for line in lines), shape.about(call)),
+        args=args,
+        tasks=tasks,
+        grain=max(1, _GRAIN_BYTES * tasks // max(size, 1)),
+        parts=frozenset({part}),
+        flops=shape.pixels * shape.channels * shape.taps,
+        bytes=size,
+    )
+
+
+KERNELS: tuple[Kernel, ...] = (CpuPool(),)

@@ -1,0 +1,1 @@
+"""Loops over rows on CPUs: reductions, with pointwise work around them."""

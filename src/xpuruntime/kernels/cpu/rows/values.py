@@ -1,0 +1,175 @@
+"""Values of a loop over rows on CPUs (see ``rows``): how each is read, computed and written at one place, and which of them wait for a later
+pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ....codegen.expr_terms import STORAGE, compute_type, element_type
+from ....codegen.nest import Nest, TaskSplit
+from ....codegen.plans import CONSTANT, POSITION, Input, LoopPlan, Operation
+from ....types import DType
+from ...kernel import NodeCall
+from ...portable.text import statement
+from ...spec.row_plan import DEAR, Output, RowNeeds, inner_step
+
+__all__ = ["UNROLL", "RowLoops", "RowValues"]
+
+UNROLL = 4
+"""Accumulators of one reduction; across, vectors of rows side by side."""
+_KEPT_BYTES = 128 * 1024
+"""Largest scratch for values that wait for a later pass: half of a small second-level cache."""
+_NARROW = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
+
+
+@dataclass(frozen=True, slots=True)
+class RowLoops:
+    """What a plan becomes: its loops over rows and along them, and how they are cut into tasks."""
+
+    call: NodeCall
+    plan: LoopPlan
+    outputs: tuple[Output, ...]
+    kept: Nest
+    """the dims that stay; across: the last one is that of the lanes"""
+    run: Nest
+    """the reduced dims; along: the last one is that of the lanes"""
+    across: bool
+    lanes: int
+    tasks: TaskSplit
+
+
+class RowValues:
+    """The lines of single values. ``parts``: of the prelude that they use; ``kept``: lines that say where values wait, ``scratch_bytes`` of it."""
+
+    def __init__(self, rows: RowLoops) -> None:
+        self.rows, self.plan = rows, rows.plan
+        self.needs = RowNeeds(rows.plan, rows.outputs, rows.run)
+        self.parts: set[str] = set()
+        self.scratch_bytes = 0
+        self.waiting: dict[str, str] = {}  # a value's name to where it waits
+        self.kept: list[str] = []
+        self._choose_waiting()
+
+    # ── which values wait in scratch ──
+
+    def _choose_waiting(self) -> None:
+        rows = self.rows
+        length = rows.run.rows * _padded(rows.run.inner, rows.lanes)
+        if rows.across:
+            length = (
+                rows.run.elements * rows.lanes * (UNROLL if rows.kept.inner >= UNROLL * rows.lanes else 1)
+            )
+        used: dict[str, set[int]] = {}
+        for at, wanted in enumerate(self.needs.wanted):
+            for name in self.needs.closure(wanted, stop=set()):
+                used.setdefault(name, set()).add(at)
+        offset = 0
+        for o in self.plan.operations:
+            dear = not o.reduces and o.op != CONSTANT and DEAR & statement(self.plan, o)[1]
+            if (
+                not dear
+                or o.name not in self.needs.moving
+                or len(used.get(o.name, ())) < 2
+                or o.dtype is DType.BOOL
+            ):
+                continue
+            size = length * (8 if o.dtype.bits == 64 else 4)
+            if offset + size > _KEPT_BYTES:
+                continue
+            kind = element_type(o.dtype)
+            self.waiting[o.name] = f"{o.name}_kept"
+            self.kept.append(f"{kind} *const {o.name}_kept = ({kind} *)((char *)scratch + {offset});")
+            offset += -(-size // 64) * 64
+        self.scratch_bytes = offset
+
+    # ── at one place ──
+
+    def still(self, entry: Input) -> str:
+        """Return an operand of the row as a whole."""
+        step = inner_step(self.rows.kept, entry.name) if self.rows.across else 0
+        if entry.operand == POSITION:
+            return f"number<N>(({element_type(entry.dtype)})0)"
+        if step == 0:
+            return f"broadcast<N>({entry.name}_row)"
+        return self._load(f"{entry.name}_row", "c", step)
+
+    def _load(self, base: str, index: str, step: int) -> str:
+        if step == 1:
+            return f"load<N>({base} + {index}, n...)"
+        return f"gather<N>({base} + {index} * {step}, {step}, n...)" if step else f"broadcast<N>({base})"
+
+    def row_level(self, at: int) -> list[str]:
+        """Return operations of the row as a whole that can be computed after so many passes. Across, arrays hold their values."""
+        return [self._statement(o, declare=not self.rows.across) for o in self.needs.row_level(at)]
+
+    def _statement(self, o: Operation, *, declare: bool = True) -> str:
+        line, needed = statement(self.plan, o, declare=declare)
+        self.parts |= needed
+        return line
+
+    def elements(self, names: Sequence[str], ready: set[str]) -> list[str]:
+        """Return lines that compute moving values at one place, from operands and from what waits."""
+        lines = []
+        base = "c" if self.rows.across else "i"
+        for name in self.needs.closure(names, stop=ready):
+            if name in ready:
+                lines.append(f"const {self.type(name)} {name} = load<N>({self._place(name)});")
+            elif name in self.needs.inputs:
+                space = self.rows.kept if self.rows.across else self.rows.run
+                step = inner_step(space, name)
+                load = self._load(f"{name}_run", base, step)
+                if self.needs.inputs[name].operand == POSITION:
+                    kind = f"({element_type(self.plan.spec(name)[0])})"
+                    load = f"counted<N>({kind}({name}_run + {base} * {step}), {kind}{step})"
+                lines.append(f"const {self.type(name)} {name} = {load};")
+            else:
+                lines.append(self._statement(self.needs.operations[name]))
+                if name in self.waiting:
+                    lines.append(f"store<N>({self._place(name)}, {name});")
+        ready |= {n for n in self.needs.closure(names, stop=set()) if n in self.waiting}
+        return lines
+
+    def type(self, name: str) -> str:
+        """Return the C type that a value is computed with."""
+        return compute_type(self.plan.spec(name)[0])
+
+    def _place(self, name: str) -> str:
+        """Return where a waiting value of the present place lies."""
+        if self.rows.across:
+            return f"{self.waiting[name]} + (r * U + u) * N"
+        padded = _padded(self.rows.run.inner, self.rows.lanes)
+        return f"{self.waiting[name]} + {f'r * {padded} + ' if self.rows.run.rows > 1 else ''}i"
+
+    def store(self, y: str) -> str:
+        """Return a result with a value per element of the row."""
+        space = self.rows.kept if self.rows.across else self.rows.run
+        index, step, output = ("c" if self.rows.across else "i"), inner_step(space, y), self.needs.results[y]
+        value = self.converted(output.value, output.spec.dtype)
+        if step == 1:
+            return f"store<N>({y}_run + {index}, {value}, n...);"
+        return f"scatter<N>({y}_run + {index} * {step}, {step}, {value}, n...);"
+
+    def store_row(self, y: str) -> str:
+        """Return a result of the row as a whole."""
+        output = self.needs.results[y]
+        value = self.converted(output.value, output.spec.dtype)
+        if not self.rows.across:
+            return f"store<N>({y}_row, {value}, 1);"
+        step = inner_step(self.rows.kept, y)
+        if step == 1:
+            return f"store<N>({y}_row + c, {value}, n...);"
+        return f"scatter<N>({y}_row + c * {step}, {step}, {value}, n...);"
+
+    def converted(self, name: str, want: DType) -> str:
+        """Return a value in another dtype; narrow floats are computed as float32, and rounded where they are stored."""
+        have = self.plan.spec(name)[0]
+        if have is want or (have in _NARROW and want in _NARROW):
+            return name
+        return f"convert<{STORAGE[want]}>({name})"
+
+
+def _padded(extent: int, lanes: int) -> int:
+    return math.ceil(extent / lanes) * lanes

@@ -1,0 +1,319 @@
+"""``attention/flash_decode`` on CUDA: few queries over many keys, the keys split over blocks (``templates/cuda/flash_decode.cuh``).
+
+The query heads that share a key head are rows of one block, so grouped heads read each key once. The block that comes last of those that
+share a task joins their parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ....codegen.target import CodegenTarget
+from ....decisions import Reason, Support
+from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...spec.attention import AttentionShape
+from ..heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multiprocessors, shared_limit
+from ..launch import Argument, Launch, cuda_stage
+from .flash import LOG2E, arguments_of, logit_text, padded_size, place_text, supported_halves
+
+__all__ = [
+    "CLUSTER",
+    "KERNELS",
+    "ROWS",
+    "WARPS",
+    "DecodeTileConfig",
+    "FlashDecode",
+    "FusedWork",
+    "clustered",
+    "decode_tile_config",
+    "few_queries",
+    "lower_decode",
+]  # fmt: skip
+
+ROWS = 16
+"""Rows (queries times heads of a group) of a block: those of one tensor-core product."""
+
+_MAX_ROWS = 64
+WARPS = 4
+CLUSTER = 8
+"""Maximum blocks of a cluster: the portable limit of CUDA."""
+_MIN_KEYS_PER_SPLIT = 64
+"""Keys that are worth a block: 16 for each warp."""
+_MAX_COMBINED = 24
+"""Parts that one block joins. The 128 parts of 32,768 keys are 400 KB for each key head, which one multiprocessor reads slower than all others the keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTileConfig:
+    """Tile that holds a head, rows of a block, blocks of rows, splits of the keys and keys of each, tiles in shared memory.
+
+    warps: of a block. cluster: a task's blocks are one cluster, which joins their parts in shared memory. narrow: rows are the right side of
+    products, up to eight of them; tiles_per_step: tiles of 16 keys that a warp then has at once.
+    """
+
+    d: int
+    rows: int
+    row_blocks: int
+    splits: int
+    keys_per_split: int
+    stages: int
+    warps: int = WARPS
+    cluster: bool = False
+    narrow: bool = False
+    tiles_per_step: int = 1
+
+    @property
+    def group(self) -> int:
+        """Splits whose parts one block joins: all, or, where that is more than a block has under way at once, about as many as there are groups."""
+        return self.splits if self.splits <= _MAX_COMBINED else math.ceil(math.sqrt(self.splits))
+
+    @property
+    def counters(self) -> int:
+        """Counters of a task by which its blocks meet: one, and one for each group."""
+        groups = math.ceil(self.splits / self.group)
+        return 1 + groups if groups > 1 else 1
+
+    def part_bytes(self, dv: int) -> int:
+        """Bytes of a task's parts: values in fours, then a pair for each row's state; in whole fours."""
+        return math.ceil(self.splits * self.rows * (math.ceil(dv / 4) + 0.5)) * 16
+
+    @property
+    def tiles(self) -> int:
+        """Bytes of shared memory: the queries' tile, and each warp's tiles of keys and values."""
+        return 16 * self.d * 2 * (1 + 2 * self.warps * self.slots * self.tiles_per_step)
+
+    @property
+    def states(self) -> int:
+        """Where the warps' states begin: in the tiles' place, or, where blocks of a cluster wait for nothing they need not, behind them."""
+        return self.tiles if self.cluster else 0
+
+    @property
+    def cluster_smem(self) -> int:
+        """Where begins what a cluster's blocks give each other."""
+        return max(self.tiles, self.states + self.warps * self.rows * (self.d + 4) * 4)
+
+    @property
+    def bounds(self) -> int:
+        """Where begins what the warps find of a mask."""
+        each = math.ceil(self.rows * self.d / 4 / self.splits)
+        return self.cluster_smem + (math.ceil((self.splits * each * 24 + 8) / 16) * 16 if self.cluster else 0)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory, in whole chunks."""
+        return self.bounds + math.ceil(self.warps / 2) * 16
+
+    @property
+    def slots(self) -> int:
+        """Tiles of keys that a warp has room for."""
+        return min(self.stages, math.ceil(self.keys_per_split / (16 * self.warps * self.tiles_per_step)))
+
+
+def decode_tile_config(
+    s: AttentionShape, target: CodegenTarget, least: int = _MIN_KEYS_PER_SPLIT
+) -> DecodeTileConfig:
+    """Splits enough that every multiprocessor has two blocks, and none smaller than ``least`` keys."""
+    d = padded_size(max(s.d, s.dv))
+    all_rows = s.group * s.queries
+    row_blocks = math.ceil(all_rows / ROWS)
+    rows = math.ceil(all_rows / row_blocks)
+    tasks = s.batch * s.kv_heads * row_blocks
+    step = WARPS * 16
+    wanted = max(1, 2 * multiprocessors(target) // tasks)
+    splits = max(1, min(wanted, math.ceil(s.keys / least)))
+    keys_per_split = max(step, math.ceil(s.keys / splits / step) * step)
+    splits = max(1, math.ceil(s.keys / keys_per_split))
+    stages = (
+        3
+        if 2 * DecodeTileConfig(d, rows, row_blocks, splits, keys_per_split, 3).shared <= shared_limit(target)
+        else 2
+    )
+    return DecodeTileConfig(d, rows, row_blocks, splits, keys_per_split, stages)
+
+
+def clustered(config: DecodeTileConfig, keys: int, splits: int = CLUSTER, most: int = 8) -> DecodeTileConfig:
+    """A task's blocks as one cluster of up to ``splits``, of up to ``most`` warps each; of up to eight rows a warp has two tiles of keys at once."""
+    keys_per_split = math.ceil(keys / splits / 16) * 16
+    splits, tiles = math.ceil(keys / keys_per_split), keys_per_split // 16
+    narrow = config.rows <= 8
+    tiles_per_step = 2 if narrow and tiles > most else 1
+    warps = math.ceil(tiles / tiles_per_step / math.ceil(tiles / tiles_per_step / most))
+    return replace(
+        config,
+        splits=splits,
+        keys_per_split=keys_per_split,
+        warps=warps,
+        cluster=splits > 1,
+        stages=3,
+        narrow=narrow,
+        tiles_per_step=tiles_per_step,
+    )
+
+
+class FlashDecode(Kernel):
+    """Keys and values read once, by as many blocks as there are multiprocessors."""
+
+    name = "attention/flash_decode"
+    ops = ("attention",)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """float16 and bfloat16, few queries of each key head."""
+        return few_queries(call)
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage."""
+        s = AttentionShape.of(call)
+        if s.empty:
+            return Lowered(())
+        return lower_decode(call, s, decode_tile_config(s, target))
+
+
+@dataclass(frozen=True, slots=True)
+class FusedWork:
+    """What a launch does beside attention (``decode_append.py``): operands, results, members of the kernel's struct, bytes of shared memory.
+
+    rows: operands that may be read in 16 bytes, if their addresses allow it.
+    """
+
+    operands: Sequence[Argument] = ()
+    results: Sequence[Argument] = ()
+    numbers: Mapping[str, object] = field(default_factory=dict)
+    flags: Mapping[str, object] = field(default_factory=dict)
+    members: Sequence[str] = ()
+    rows: Sequence[str] = ()
+    shared: int = 0
+    parts: frozenset[str] = frozenset()
+
+
+def few_queries(call: NodeCall) -> Support:
+    """Attention in float16 or bfloat16, few queries of each key head."""
+    found = supported_halves(call)
+    if not found:
+        return found
+    s = AttentionShape.of(call)
+    if not 0 < s.group * s.queries <= _MAX_ROWS:
+        return Support.no(
+            Reason.SHAPE_UNSUPPORTED,
+            f"for up to {_MAX_ROWS} queries of a key head, and there are {s.group * s.queries}",
+        )
+    return found
+
+
+def lower_decode(
+    call: NodeCall, s: AttentionShape, config: DecodeTileConfig, added: FusedWork | None = None
+) -> Lowered:
+    """The one stage of a config, and where its parts meet."""
+    tasks = s.batch * s.kv_heads * config.row_blocks
+    stage = _stage(call, s, config, tasks, added or FusedWork())
+    if config.splits == 1 or config.cluster:
+        return Lowered((stage,))
+    return Lowered((stage,), temps=(tasks * config.part_bytes(s.dv),), counters=tasks * config.counters * 4)
+
+
+def _row_text(steps: tuple[int, ...], queries: int, row: str) -> str:
+    return (
+        f"{row} / {queries} * {steps[1]}ll + {row} % {queries} * {steps[2]}ll"
+        if queries > 1
+        else f"{row} * {steps[1]}ll"
+    )
+
+
+def _stage(
+    call: NodeCall, s: AttentionShape, config: DecodeTileConfig, tasks: int, added: FusedWork
+) -> Stage:
+    dtype = call.outputs[0].dtype
+    q, *given, y = arguments_of(call)
+    if added.results:  # the caches, which are keys and values
+        given = list(added.operands)
+    held = [*given, y, *added.results] if added.results else [*given[2:], y]
+    aligned = in_chunks(dtype, s.d, s.dv, *s.q[:3], *s.k[:3], *s.v[:3])
+    all_rows = s.group * s.queries
+    same_mask = s.mask and not s.mask[1] and not s.mask[2] and not s.causal
+    numbers = {
+        "D": config.d, "d": s.d, "dv": s.dv, "rows": config.rows, "keys": s.keys, "SPLITS": config.splits, "KEYS_PER_SPLIT": config.keys_per_split, "GROUP": config.group,
+        "WARPS": config.warps, "STAGES": config.stages, "SMEM_TILES": config.slots, "TILES_PER_STEP": config.tiles_per_step, "STATES_OFFSET": config.states, "CLUSTER_SMEM": config.cluster_smem, "BOUNDS_OFFSET": config.bounds, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if same_mask else config.rows, "NEW_TOKENS": 0, **added.numbers,
+    }  # fmt: skip
+    special = bool(s.mask) or bool(s.softcap)
+    scale = s.scale if s.softcap else s.scale * LOG2E
+    # A row of a block that is none of the node's repeats the last.
+    row = f"(first + r < {all_rows} ? first + r : {all_rows - 1})"
+    struct = [
+        "struct KERNEL_decode {",
+        *(f"    {a.text};" for a in held),
+        "    int first;",
+        f"    typedef {TAGS[dtype]} T;",
+        constants("int", numbers),
+        constants(
+            "bool",
+            {
+                "MASKED": c_bool(special),
+                "ALIGNED": c_bool(aligned),
+                "CLUSTER": c_bool(config.cluster),
+                "NARROW": c_bool(config.narrow),
+                "ADDITIVE_MASK": c_bool(not s.softcap),
+                **added.flags,
+            },
+        ),
+        *(place_text(n, steps) for n, steps in (("key", s.k), ("value", s.v))),
+        f"    __device__ __forceinline__ static float scale() {{ return {scale!r}f; }}",
+        f"    __device__ __forceinline__ int64_t q_at(int r) const {{ return {_row_text(s.q, s.queries, row)}; }}",
+        f"    __device__ __forceinline__ int token(int r) const {{ return {row} % {s.queries}; }}",
+        f"    __device__ __forceinline__ bool sees(int r, int key) const {{ return {f'key <= token(r) + {s.offset}' if s.causal else 'true'}; }}",
+        "    __device__ __forceinline__ float logit(float score, int batch, int kv_head, int r, int key) const {",
+        f"        const int head = kv_head * {s.group} + {row} / {s.queries}, query = token(r);",
+        # Without a softcap, scores are to base 2 already, so the mask must be too.
+        *(logit_text(s, "score", LOG2E) if s.softcap else logit_text(s, "score", 1, LOG2E)),
+        "    }",
+        "    __device__ __forceinline__ void keep(int batch, int kv_head, int r, int at, float value) const {",
+        f"        if (first + r >= {all_rows}) return;",
+        f"        store<1>(y + (batch * {s.y[0]}ll + kv_head * {s.y[1] * s.group}ll + {_row_text(s.y, s.queries, '(first + r)')} + at * {s.y[3]}ll), value);",
+        "    }",
+        *added.members,
+        "};",
+    ]
+    meet = config.splits > 1 and not config.cluster
+    body = [
+        f"const int task = blockIdx.x / {config.splits}, block = task % {config.row_blocks};",
+        f"const int head = task / {config.row_blocks} % {s.kv_heads}, batch = task / {config.row_blocks * s.kv_heads};",
+        f"const auto *q0 = (const tensor::u16 *)q + (batch * {s.q[0]}ll + head * {s.q[1] * s.group}ll);",
+        "const auto *k0 = (const tensor::u16 *)k + KERNEL_decode::key_at(batch, head);",
+        "const auto *v0 = (const tensor::u16 *)v + KERNEL_decode::value_at(batch, head);",
+        f"flash_decode::Four *const to = {f'(flash_decode::Four *)parts + task * {config.part_bytes(s.dv) // 16}ll' if meet else 'nullptr'};",
+        f"uint32_t *const counted = {f'counters + task * {config.counters}' if meet else 'nullptr'};",
+    ]
+    values = f"{{{', '.join(a.name for a in held)}, block * {config.rows}}}"
+    if aligned:
+        constructor = ", ".join([*(a.text for a in held), "int first"])
+        inner = ", ".join([*(a.name for a in held), "first"])
+        struct.append(
+            f"struct KERNEL_anywhere : KERNEL_decode {{ __device__ KERNEL_anywhere({constructor}) : KERNEL_decode{{{inner}}} {{}}"
+            " static constexpr bool ALIGNED = false; };"
+        )
+        body += [
+            f"if (({' | '.join(f'(uint64_t){n}' for n in ('q', 'k', 'v', *added.rows))}) % 16 == 0)",
+            f"    flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_decode{values});",
+            "else",
+            f"    flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_anywhere{values});",
+        ]
+    else:
+        body.append(
+            f"flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_decode{values});"
+        )
+    shared = list(added.results)
+    if meet:
+        shared += [
+            Argument("temp0", "parts", "float", True),
+            Argument("counters", "counters", "uint32_t", True),
+        ]
+    return cuda_stage(
+        f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
+        about(call, f"{config.rows} rows a block, keys in {config.splits} parts of {config.keys_per_split}"), [q, *given, y, *shared], body,
+        Launch((tasks * config.splits, 1, 1), (config.warps * 32, 1, 1), config.shared + added.shared, cluster=config.splits if config.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
+        bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+    )  # fmt: skip
+
+
+KERNELS: tuple[Any, ...] = (FlashDecode(),)

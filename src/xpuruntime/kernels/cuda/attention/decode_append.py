@@ -1,0 +1,172 @@
+"""``attention/flash_decode`` for ``rope_attention``: attention that turns its own queries and writes the new keys and values (``decode_append.cuh``).
+
+Queries are turned as they are read; whichever block has the place of a new row makes it, uses it and writes it. So a layer has no launch for
+rotations and cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ....codegen.target import CodegenTarget
+from ....decisions import Reason, Support
+from ...kernel import Kernel, Lowered, NodeCall, Operand
+from ...spec.attention import AttentionShape
+from ...spec.movement.elements import STATUS
+from ...spec.product import sizes, strides_in
+from ...spec.rope import PLACES, POSITIONS, cache_copies
+from ..heavy import argument, c_bool, in_chunks, shared_limit
+from ..movement.moves import cuda_moves_stage
+from .decode import (
+    CLUSTER,
+    DecodeTileConfig,
+    FusedWork,
+    clustered,
+    decode_tile_config,
+    few_queries,
+    lower_decode,
+)
+
+__all__ = ["KERNELS", "MAX_NEW_TOKENS", "append_tile_config"]
+
+MAX_NEW_TOKENS = 8
+"""New positions of a launch: more of them are worth a launch of their own."""
+_MIN_KEYS_PER_SPLIT = 128
+"""Keys of a block: what it reads is there when its turn comes, so fewer parts to join are worth more than fewer keys of each."""
+_MOST_SHARE = 256
+"""Keys of a block of a cluster."""
+_MASK = 9
+
+
+class RopeAttention(Kernel):
+    """Rotations, both updates of the cache, and attention over it, in one launch."""
+
+    name = "attention/flash_decode"
+    ops = ("rope_attention",)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """As attention of few queries, of up to eight new positions; rows whose elements lie side by side."""
+        found = few_queries(_attention_of(call))
+        if not found:
+            return found
+        new = sizes(call.tensor(1).spec)[2]
+        if new > MAX_NEW_TOKENS:
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED, f"for up to {MAX_NEW_TOKENS} new positions, and there are {new}"
+            )
+        specs = [call.tensor(i).spec for i in range(7)]
+        if any(s.physical.strides[-1] != 1 and sizes(s)[-1] != 1 for s in specs):
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "reads and writes rows that lie together")
+        return found
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage; two before it keep caches as they are where these are not updated in place."""
+        attention = _attention_of(call)
+        s = AttentionShape.of(attention)
+        kept, in_place = cache_copies(call, target, cuda_moves_stage), {1: 5, 2: 6}
+        if s.empty:
+            return Lowered(tuple(kept), in_place=in_place)
+        config = append_tile_config(s, target)
+        made = lower_decode(attention, s, config, _added(call, s, config.shared, config.d))
+        (stage,) = made.stages
+        given = [call.tensor(i).spec for i in (0, 1, 2)] + [call.outputs[i] for i in (0, 1, 2)]
+        early = [
+            f"in{i}"
+            for i in (3, 4, PLACES, POSITIONS, _MASK)
+            if call.optional(i) and not call.tensor(i).is_weight
+        ]
+        stage = replace(
+            stage,
+            options={**stage.options, "pdl": False, "early": [*early, "out1", "out2"]},
+            stem=f"rope_{stage.stem}",
+            scratch_bytes=STATUS,
+            bytes=sum(spec.size_bytes or 0 for spec in given),
+        )
+        return replace(made, stages=(*kept, stage), in_place=in_place)
+
+
+def append_tile_config(s: AttentionShape, target: CodegenTarget) -> DecodeTileConfig:
+    """How a launch is config: where a few blocks have all keys of a key head under way at once, they are a cluster."""
+    config = decode_tile_config(s, target, _MIN_KEYS_PER_SPLIT)
+    blocks = min(CLUSTER, target.config.max_cluster_size)
+    if blocks < 2 or s.keys > blocks * _MOST_SHARE:
+        return config
+    made = clustered(config, s.keys, min(blocks, config.splits))
+    return made if made.shared + _added_bytes(s, made.d) <= shared_limit(target) else config
+
+
+def _added_bytes(s: AttentionShape, d: int) -> int:
+    """Shared memory of the new rows: key, value, cosines and sines of each."""
+    return 3 * s.queries * d * 2
+
+
+def _attention_of(call: NodeCall) -> NodeCall:
+    """The attention within: queries as they come, caches as they are afterwards."""
+    inputs = [
+        call.inputs[0],
+        *(Operand(v.name, s) for v, s in zip(call.node.outputs[1:], call.outputs[1:], strict=True)),
+    ]
+    inputs += [m] if (m := call.optional(_MASK)) else []
+    return NodeCall(call.node, tuple(inputs), call.outputs[:1])
+
+
+def _added(call: NodeCall, s: AttentionShape, tiles: int, d: int) -> FusedWork:
+    names = {
+        1: "new_k",
+        2: "new_v",
+        3: "cosines",
+        4: "sines",
+        PLACES: "places",
+        POSITIONS: "positions",
+        _MASK: "mask",
+    }
+    operands = {n: call.tensor(i).spec for i, n in names.items() if call.optional(i) is not None}
+    table = operands["cosines"]
+    indexed, half = "positions" in operands, (call.attrs["size"] or s.d) // 2
+    strides = {n: spec.physical.strides for n, spec in operands.items()}
+    rows = [step for n in ("new_k", "new_v", "cosines", "sines") for step in strides[n][:-1]]
+    head = "    __device__ __forceinline__"
+
+    def listed(name: str) -> str:
+        b, t = strides_in(operands[name], (s.batch, s.queries))
+        return f"(int64_t)ld_cg({name} + (batch * {b}ll + t * {t}ll))"
+
+    def row_of(name: str) -> str:
+        b, h, t, _ = strides[name]
+        return f"(const tensor::u16 *){name} + (batch * {b}ll + head * {h}ll + t * {t}ll)"
+
+    def angles(name: str) -> str:
+        steps = strides[name]
+        own = f" + batch * {steps[0]}ll" if len(steps) == 3 and sizes(table)[0] != 1 else ""
+        return f"(const tensor::u16 *){name} + ({f'spot * {steps[0]}ll' if indexed else f't * {steps[-2]}ll{own}'})"
+
+    members = [
+        f"{head} int64_t place_of(int batch, int t) const {{ return {listed('places')}; }}",
+        f"{head} int64_t spot_of(int batch, int t) const {{ return {listed('positions') if indexed else 't'}; }}",
+        f"{head} int placed(int64_t place) const {{ return (int)index_in(place, keys); }}",
+        f"{head} int spotted(int64_t spot) const {{ return (int)index_in(spot, TABLE); }}",
+        *(
+            f"{head} const tensor::u16 *{n}_at(int batch, int t, int spot) const {{ return {angles(n)}; }}"
+            for n in ("cosines", "sines")
+        ),
+        f"{head} const tensor::u16 *key_of(int batch, int head, int t) const {{ return {row_of('new_k')}; }}",
+        f"{head} const tensor::u16 *value_of(int batch, int head, int t) const {{ return {row_of('new_v')}; }}",
+        f"{head} tensor::u16 *keys_of(int batch, int head) const {{ return (tensor::u16 *)k + key_at(batch, head); }}",
+        f"{head} tensor::u16 *values_of(int batch, int head) const {{ return (tensor::u16 *)v + value_at(batch, head); }}",
+        f"{head} bool writes() const {{ return first == 0; }}",
+    ]
+    dtype = call.outputs[0].dtype
+    return FusedWork(
+        operands=[argument(spec, f"in{i}", n) for i, n in names.items() if (spec := operands.get(n)) is not None],
+        results=[argument(call.outputs[i], f"out{i}", n, written=True) for i, n in ((1, "k"), (2, "v"))],
+        numbers={"NEW_TOKENS": s.queries, "HALF": half, "TABLE": sizes(table)[0] if indexed else 0, "TILES": tiles},
+        flags={"WIDE": c_bool(in_chunks(dtype, half, *rows))},
+        members=members,
+        rows=("new_k", "new_v", "cosines", "sines"),
+        shared=_added_bytes(s, d),
+        parts=frozenset({"movement"}),
+    )  # fmt: skip
+
+
+KERNELS: tuple[Any, ...] = (RopeAttention(),)

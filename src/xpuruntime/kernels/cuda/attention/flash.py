@@ -1,0 +1,343 @@
+"""Attention on CUDA: ``attention/flash_v2`` on tensor cores in one pass over the keys, and ``attention/naive``, its plain judge.
+
+``flash_v2`` is our own (``templates/cuda/flash_v2.cuh``): memory grows with the sequence, grouped heads read their key head by number, causal
+blocks that nobody sees are never read. ``flash_decode`` (``decode.py``) is for few queries.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ....codegen.cuda import CudaTarget
+from ....codegen.target import CodegenTarget
+from ....decisions import Reason, Support
+from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...spec.attention import AttentionShape, supported
+from ..heavy import (
+    MOST_BLOCKS_YZ,
+    TAGS,
+    about,
+    argument,
+    bytes_of,
+    c_bool,
+    constants,
+    in_chunks,
+    multiprocessors,
+    shared_limit,
+)
+from ..launch import Argument, Launch, cuda_stage
+
+__all__ = [
+    "KERNELS",
+    "LOG2E",
+    "FlashV2",
+    "Naive",
+    "arguments_of",
+    "logit_text",
+    "padded_size",
+    "place_text",
+]
+
+LOG2E = math.log2(math.e)
+"""Exponents are taken to base 2, which is what the hardware has."""
+
+HOPPER = "flash_hopper"
+"""The part for targets with Hopper's products of a warpgroup; flash_v2's own serves all since sm_80."""
+
+HEAD_SIZES = (32, 64, 128)
+"""Sizes of a head that tiles are made for; others are padded with zeros."""
+
+
+def supported_halves(call: NodeCall) -> Support:
+    """Floats of 16 bits whose heads lie element by element."""
+    found = supported(call)
+    if not found:
+        return found
+    dtype = call.outputs[0].dtype
+    if dtype not in TAGS:
+        return Support.no(
+            Reason.DTYPE_UNSUPPORTED, f"tensor cores take float16 and bfloat16, not {dtype.value}"
+        )
+    s = AttentionShape.of(call)
+    if any(steps[3] != 1 for steps in (s.q, s.k, s.v, s.y)) and s.d > 1:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "a head's elements do not lie side by side")
+    if max(s.d, s.dv) > HEAD_SIZES[-1]:
+        return Support.no(
+            Reason.SHAPE_UNSUPPORTED, f"heads of up to {HEAD_SIZES[-1]} elements, not {max(s.d, s.dv)}"
+        )
+    return Support.yes()
+
+
+def padded_size(size: int) -> int:
+    """The size of tile that holds a head."""
+    return next(s for s in HEAD_SIZES if size <= s)
+
+
+def arguments_of(call: NodeCall) -> list[Argument]:
+    """q, k, v, the mask where there is one, and the result."""
+    names = ("q", "k", "v", "mask")
+    found = [
+        argument(call.tensor(i).spec, f"in{i}", n)
+        for i, n in enumerate(names)
+        if call.optional(i) is not None
+    ]
+    return [*found, argument(call.outputs[0], "out0", "y", written=True)]
+
+
+def place_text(name: str, steps: tuple[int, ...]) -> str:
+    """A member that gives the place of a batch's head."""
+    return (
+        f"    __device__ __forceinline__ static int64_t {name}_at(int batch, int head)"
+        f" {{ return batch * {steps[0]}ll + head * {steps[1]}ll; }}"
+    )
+
+
+def logit_text(s: AttentionShape, score: str, unit: float, mask_unit: float = 1) -> list[str]:
+    """The body of ``logit``: from ``score`` to a logit times ``unit``; -inf where the mask hides. ``mask_unit``: factor of the mask alone."""
+    lines = [f"        float x = {score};"]
+    if s.softcap:
+        lines.append(f"        x = tanhf(x * {1 / s.softcap!r}f) * {s.softcap!r}f;")
+    if unit != 1:
+        lines.append(f"        x *= {unit!r}f;")
+    if s.mask:
+        at = f"mask + (batch * {s.mask[0]}ll + head * {s.mask[1]}ll + query * {s.mask[2]}ll + key * {s.mask[3]}ll)"
+        if s.mask_type == "bool":
+            lines.append(f"        if (!load<1>({at})) x = MASKED_SCORE;")
+        else:
+            times = f" * {unit!r}f" if unit != 1 else ""
+            factor = f"{mask_unit!r}f * " if mask_unit != 1 else ""
+            lines.append(f"        x += {factor}(float)load<1>({at}){times};")
+    return [*lines, "        return x;"]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Queries of a block, keys of a step, warps."""
+
+    queries: int
+    keys: int
+    warps: int
+
+    def shared(self, d: int) -> int:
+        """Bytes: the queries, and twice keys and values."""
+        return (self.queries + 4 * self.keys) * d * 2
+
+
+BLOCKS: tuple[Block, ...] = (Block(128, 32, 4), Block(64, 64, 4), Block(64, 32, 4))
+"""From the one that reads keys least to the one that cuts finest. Of 128 queries, 32 keys at a time leave registers enough (334 TFLOP/s on an
+H100, causal, heads of 128); 64 spill some (316).
+"""
+
+
+def block_for(s: AttentionShape, d: int, target: CodegenTarget) -> Block:
+    """The largest that gives every multiprocessor a block of queries."""
+    blocks = BLOCKS if d == HEAD_SIZES[-1] else (Block(128, 64, 4), *BLOCKS[1:])
+    fitting = [b for b in blocks if b.shared(d) <= shared_limit(target)]
+    heads = s.batch * s.kv_heads * s.group
+    enough = [b for b in fitting if math.ceil(s.queries / b.queries) * heads >= multiprocessors(target)]
+    return (enough or fitting[1:] or fitting)[0]
+
+
+class FlashV2(Kernel):
+    """One pass over the keys, on tensor cores."""
+
+    name = "attention/flash_v2"
+    ops = ("attention",)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """float16 and bfloat16, heads of up to 128."""
+        found = supported_halves(call)
+        if found and math.ceil(AttentionShape.of(call).queries / 64) > MOST_BLOCKS_YZ:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "more queries than a launch has blocks")
+        return found
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage: a block of queries of a head each."""
+        s = AttentionShape.of(call)
+        return Lowered(()) if s.empty else Lowered((flash_stage(call, s, target),))
+
+
+HOPPER_BLOCK = Block(128, 128, 8)
+_MAX_TILES = 4096
+"""Blocks of keys whose order shared memory has room for."""
+
+
+def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
+    """Whether the target has warpgroup products and there are queries enough for their blocks."""
+    if not (isinstance(target, CudaTarget) and target.sm.wgmma):
+        return False
+    blocks = math.ceil(s.queries / HOPPER_BLOCK.queries) * s.batch * s.kv_heads * s.group
+    return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and 2 * blocks >= multiprocessors(target)
+
+
+def scans_mask(s: AttentionShape) -> bool:
+    """Whether a mask is looked through for keys that nobody sees: flags, a query's side by side in pieces of 16 bytes, and keys of several blocks."""
+    tiles = math.ceil(s.keys / HOPPER_BLOCK.keys)
+    pieces = s.mask and s.mask[3] == 1 and s.mask[2] and not any(size % 16 for size in (*s.mask[:3], s.keys))
+    return bool(pieces) and s.mask_type == "bool" and not s.causal and 1 < tiles <= _MAX_TILES
+
+
+def _mask_scan_text(s: AttentionShape) -> list[str]:
+    """Where a head's flags lie, and a logit without them."""
+    return [
+        "    __device__ __forceinline__ const unsigned char *flags(int batch, int head) const {",
+        f"        return (const unsigned char *)mask + (batch * {s.mask[0]}ll + head * {s.mask[1]}ll);",
+        "    }",
+        "    __device__ __forceinline__ float unmasked_logit(float score) const {",
+        *logit_text(replace(s, mask=()), f"score * {s.scale!r}f", 1),
+        "    }",
+    ]
+
+
+def flash_stage(
+    call: NodeCall,
+    s: AttentionShape,
+    target: CodegenTarget,
+    block: Block | None = None,
+    hopper: bool | None = None,
+) -> Stage:
+    """The stage of ``flash_v2``: Hopper's own where that is asked for, or where it pays."""
+    dtype = call.outputs[0].dtype
+    d = padded_size(max(s.d, s.dv))
+    special = (wants_hopper(s, target) and block is None) if hopper is None else hopper
+    b = HOPPER_BLOCK if special else block_for(s, d, target) if block is None else block
+    part = HOPPER if special else "flash_v2"
+    function = "flash_hopper::forward" if special else "flash::forward"
+    heads = s.kv_heads * s.group
+    plain = not s.mask and not s.softcap and s.scale > 0
+    aligned = in_chunks(dtype, s.d, s.dv, *s.q[:3], *s.k[:3], *s.v[:3])
+    pairs = s.dv % 2 == 0 and not any(step % 2 for step in s.y[:3])
+    arguments = arguments_of(call)
+    numbers = {
+        "D": d, "d": s.d, "dv": s.dv, "BM": b.queries, "BN": b.keys, "WARPS": b.warps, "queries": s.queries, "keys": s.keys,
+        "group": s.group, "heads": heads, "offset": s.offset, "q_row": s.q[2], "k_row": s.k[2], "v_row": s.v[2], "y_row": s.y[2],
+    }  # fmt: skip
+    scans = special and scans_mask(s)
+    flags = {
+        "CAUSAL": s.causal,
+        "PLAIN": plain,
+        "ALIGNED": aligned,
+        "PAIRS": aligned and pairs,
+        "SCANS_MASK": scans,
+    }
+    if scans:
+        numbers |= {"TILES": math.ceil(s.keys / b.keys), "mask_row": s.mask[2]}
+    mask = [a for a in arguments if a.name == "mask"]
+    struct = [
+        "struct KERNEL_flash {",
+        *(f"    {a.text};" for a in mask),
+        f"    typedef {TAGS[dtype]} T;",
+        constants("int", numbers),
+        constants("bool", {k: c_bool(v) for k, v in flags.items()}),
+        *(place_text(n, steps) for n, steps in (("q", s.q), ("k", s.k), ("v", s.v), ("y", s.y))),
+        f"    __device__ __forceinline__ static float scale() {{ return {s.scale * LOG2E if plain else LOG2E!r}f; }}",
+        "    __device__ __forceinline__ float logit(float score, int batch, int head, int query, int key) const {",
+        *logit_text(s, f"score * {s.scale!r}f", 1),
+        "    }",
+        *(_mask_scan_text(s) if scans else []),
+        "};",
+    ]
+    fields = f"{{{', '.join(a.name for a in mask)}}}"
+    pointers = ", ".join(f"(const tensor::u16 *){n}" for n in "qkv") + ", (tensor::u16 *)y"
+
+    def call_text(name: str) -> str:
+        return f"{function}<{name}>({pointers}, {name}{fields});"
+
+    body = [call_text("KERNEL_flash")]
+    if aligned:
+        constructor = (
+            f" __device__ KERNEL_anywhere({mask[0].text}) : KERNEL_flash{{mask}} {{}}" if mask else ""
+        )
+        struct.append(
+            f"struct KERNEL_anywhere : KERNEL_flash {{{constructor} static constexpr bool ALIGNED = false, PAIRS = false; }};"
+        )
+        body = [
+            "if (((uint64_t)q | (uint64_t)k | (uint64_t)v | (uint64_t)y) % 16 == 0)", f"    {call_text('KERNEL_flash')}",
+            "else", f"    {call_text('KERNEL_anywhere')}",
+        ]  # fmt: skip
+    tiles = math.ceil(s.queries / b.queries)
+    seen = 0.5 if s.causal and s.queries == s.keys and not s.offset else 1
+    return cuda_stage(
+        f"attention_{s.batch}x{heads}x{s.queries}x{s.keys}x{s.d}",
+        about(call, f"{b.queries} queries a block, {b.keys} keys at a time"), arguments, body,
+        Launch((s.batch * heads, tiles, 1), (b.warps * 32, 1, 1), b.shared(d), min_blocks_per_sm=1 if special or 2 * b.shared(d) > shared_limit(target) else 2),
+        before=struct, parts=frozenset({part}), flops=int(s.flops * seen),
+        bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+    )  # fmt: skip
+
+
+class Naive(Kernel):
+    """A block is one query: its scores, their softmax, the weighted sum, in double for float64 and in float else."""
+
+    name = "attention/naive"
+    ops = ("attention",)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Floats in any layout; as many keys as scores fit shared memory."""
+        found = supported(call)
+        s = AttentionShape.of(call)
+        item = 8 if s.sums == "double" else 4
+        if found and s.keys * item + 1024 > shared_limit(target):
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED, f"the scores of {s.keys} keys do not fit shared memory"
+            )
+        return found
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage."""
+        s = AttentionShape.of(call)
+        if s.empty:
+            return Lowered(())
+        heads, t = s.kv_heads * s.group, s.sums
+        item = 8 if t == "double" else 4
+        mask = ""
+        if s.mask:
+            at = f"mask + (batch * {s.mask[0]}ll + head * {s.mask[1]}ll + query * {s.mask[2]}ll + key * {s.mask[3]}ll)"
+            mask = (
+                f"if (!load<1>({at})) score = (T)MASKED_SCORE;"
+                if s.mask_type == "bool"
+                else f"score += (T)load<1>({at});"
+            )
+        body = [
+            f"typedef {t} T;",
+            "DYNAMIC_SMEM(shared);",
+            "T *const scores = (T *)shared;",
+            f"const int query = blockIdx.x % {s.queries};",
+            f"const int head = blockIdx.x / {s.queries} % {heads}, batch = blockIdx.x / {s.queries * heads};",
+            f"const auto *qi = q + (batch * {s.q[0]}ll + head * {s.q[1]}ll + query * {s.q[2]}ll);",
+            f"const auto *kh = k + (batch * {s.k[0]}ll + head / {s.group} * {s.k[1]}ll);",
+            f"const auto *vh = v + (batch * {s.v[0]}ll + head / {s.group} * {s.v[1]}ll);",
+            f"for (int key = threadIdx.x; key < {s.keys}; key += 128) {{",
+            "    T score = 0;",
+            f"    for (int e = 0; e < {s.d}; ++e) score += (T)load<1>(qi + e * {s.q[3]}ll) * (T)load<1>(kh + (key * {s.k[2]}ll + e * {s.k[3]}ll));",
+            f"    score *= (T){s.scale!r};",
+            *([f"    score = tanh(score / (T){s.softcap!r}) * (T){s.softcap!r};"] if s.softcap else []),
+            *([f"    {mask}"] if mask else []),
+            *([f"    if (key > query + {s.offset}) score = (T)MASKED_SCORE;"] if s.causal else []),
+            "    scores[key] = score;",
+            "}",
+            "__syncthreads();",
+            f"for (int e = threadIdx.x; e < {s.dv}; e += 128) {{",
+            "    T row_max = (T)MASKED_SCORE, row_sum = 0, sum = 0;",
+            f"    for (int key = 0; key < {s.keys}; ++key) row_max = scores[key] > row_max ? scores[key] : row_max;",
+            "    if (row_max == (T)MASKED_SCORE) row_max = 0;",
+            f"    for (int key = 0; key < {s.keys}; ++key) {{",
+            "        const T weight = exp(scores[key] - row_max);",
+            "        row_sum += weight;",
+            f"        sum += weight * (T)load<1>(vh + (key * {s.v[2]}ll + e * {s.v[3]}ll));",
+            "    }",
+            f"    auto *const to = y + (batch * {s.y[0]}ll + head * {s.y[1]}ll + query * {s.y[2]}ll + e * {s.y[3]}ll);",
+            f"    store<1>(to, (typename storage_<{s.storage}>::compute)(row_sum == 0 ? (T)0 : sum / row_sum));",
+            "}",
+        ]
+        stage = cuda_stage(
+            f"attention_naive_{s.queries}x{s.keys}x{s.d}", about(call, "a query a block"), arguments_of(call), body,
+            Launch.flat(s.batch * heads * s.queries, 128, max(s.keys, 1) * item), parts=frozenset({"tensor", "exp"}), flops=s.flops,
+            bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+        )  # fmt: skip
+        return Lowered((stage,), accumulates="float64" if item == 8 else "float32")
+
+
+KERNELS: tuple[Any, ...] = (FlashV2(), Naive())

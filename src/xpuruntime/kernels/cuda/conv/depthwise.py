@@ -1,0 +1,152 @@
+"""conv/depthwise on CUDA: a filter of its own for each channel, with bias, residual and activation (``templates/cuda/depthwise.cuh``).
+
+Bound by memory: every element is read once for a few outputs, and a product by tiles would multiply with zeros. A thread has the channels of 16
+bytes at a few output pixels beside and below each other, whose windows share what is read.
+"""
+
+from __future__ import annotations
+
+from ....codegen.target import CodegenTarget
+from ....decisions import Reason, Support
+from ....program.program import RecipeStep
+from ....types import DType, TensorSpec
+from ...kernel import Kernel, Lowered, NodeCall, Packed, Stage
+from ...portable.text import braces
+from ...spec.conv import FLOATS, OPS, act_of, stem_of, supported
+from ...spec.conv_shape import ConvShape
+from ...spec.product import accumulator
+from ..heavy import about, bytes_of
+from ..launch import Launch, blocks_for, cuda_stage
+from ..matmul.text import parts_of
+from .text import arguments_of, finish_text
+
+__all__ = ["Depthwise"]
+
+_PACK_BYTES = 16
+_THREADS = 128
+_MOST_TAPS = 11
+"""Of a dim: the taps of a window are written out."""
+_BUSY = 1 << 16
+"""Threads that keep a device busy: below, a thread has fewer outputs."""
+_TILES = ((2, 4), (1, 4), (1, 2), (1, 1))
+"""Lines and columns of a thread's outputs, from the most."""
+_VALUES = 112
+"""Registers of a thread for what it sums, and for what it has read of a line."""
+
+
+class Depthwise(Kernel):
+    """One input channel to one output channel, channels side by side."""
+
+    name: str = "conv/depthwise"
+    ops: tuple[str, ...] = OPS
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Floats, one or two space dims, known filters of at most 11 taps a dim; not transposed."""
+        found = supported(call, FLOATS)
+        if not found:
+            return found
+        s = ConvShape.of(call)
+
+        def no(reason: str) -> Support:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, reason)
+
+        if s.channels != 1 or s.filters != 1 or s.groups == 1:
+            return no("has a filter for each channel alone")
+        if call.attrs["transposed"] or s.rank > 2 or max(s.kernel) > _MOST_TAPS:
+            return no(
+                f"takes windows of one or two dims, of at most {_MOST_TAPS} taps each, that are not transposed"
+            )
+        if not call.tensor(1).is_weight or not call.tensor(1).spec.is_dense:
+            return no("takes filters that are known and dense")
+        if s.x[1] != 1 or s.y[1] != 1:
+            return no("takes channels that lie side by side")
+        if s.pixels * s.groups >= 2**31:
+            return no("more than 2**31 results")
+        return found
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage over filters as [tap, channel]."""
+        s, spec = ConvShape.of(call), call.tensor(1).spec
+        if not s.pixels * s.groups:
+            return Lowered(())
+        steps = (
+            RecipeStep("reshape", ("%in",), {"shape": [s.groups, s.taps]}),
+            RecipeStep("permute", ("%0",), {"order": [1, 0]}),
+        )
+        packed = Packed(steps, TensorSpec((s.taps, s.groups), spec.dtype))
+        wide = "float64" if spec.dtype is DType.FLOAT64 else "float32"
+        return Lowered((_stage(call, s),), weights={1: packed}, accumulates=wide)
+
+
+def _stage(call: NodeCall, s: ConvShape) -> Stage:
+    width = _width(s, call.outputs[0].dtype)
+    lines, columns = _tile(s, width)
+    count = s.groups // width * -(-s.out[2] // columns) * -(-s.out[1] // lines) * s.images
+    arguments = arguments_of(call)
+    sums, kind = accumulator(call.outputs[0].dtype), arguments[0].ctype
+
+    def work(v: int, item: str) -> str:
+        return (
+            f"depthwise::run<{kind}, {v}, {lines}, {columns}, KERNEL_sizes>(x, filters, y, {item}, finish);"
+        )
+
+    body = [
+        f"const uint32_t e = blockIdx.x * {_THREADS} + threadIdx.x;",
+        *([f"if (e >= {count}) return;"] if count % _THREADS else []),
+        f"const KERNEL_finish finish = {{{', '.join(a.name for a in arguments[2:])}}};",
+    ]
+    if width == 1:
+        body.append(work(1, "e"))
+    else:  # memory from outside may start anywhere
+        body += [
+            f"if (fits<{width}>(x) && fits<{width}>(y)) {work(width, 'e')}",
+            "else",
+            "#pragma unroll 1",
+            f"    for (int u = 0; u < {width}; ++u) {work(1, f'e * {width} + u')}",
+        ]
+    return cuda_stage(
+        stem_of("depthwise", s), about(call, f"{width} channels of {lines} x {columns} pixels a thread"), arguments, body,
+        Launch.flat(blocks_for(count, _THREADS), _THREADS), before=[*_sizes(s, sums), *finish_text(call, s, arguments, sums)],
+        parts=parts_of(act_of(call), "depthwise"), flops=s.flops(2), bytes=bytes_of([*(t.spec for t in call.tensors), call.outputs[0]]),
+    )  # fmt: skip
+
+
+def _width(s: ConvShape, dtype: DType) -> int:
+    """Channels of a pack: what fills 16 bytes, and every step between pixels is a multiple of."""
+    width = _PACK_BYTES * 8 // dtype.bits
+    steps = [s.groups, *(step for own in (s.x, s.y) for i, step in enumerate(own) if i != 1)]
+    while width > 1 and any(step % width for step in steps):
+        width //= 2
+    return width
+
+
+def _tile(s: ConvShape, width: int) -> tuple[int, int]:
+    """Lines and columns of a thread: the most for which it has registers, and the device threads enough."""
+    for lines, columns in _TILES:
+        threads = s.groups // width * -(-s.out[2] // columns) * -(-s.out[1] // lines) * s.images
+        line = (columns - 1) * s.stride[2] + (s.kernel[2] - 1) * s.dilation[2] + 1
+        values = (lines * columns + line) * width
+        fits = values <= _VALUES and lines <= s.out[1] and columns <= s.out[2]
+        shared = lines == 1 or s.kernel[1] > s.stride[1]
+        if threads >= _BUSY and fits and shared:
+            return lines, columns
+    return 1, 1
+
+
+def _sizes(s: ConvShape, sums: str) -> list[str]:
+    """The type that tells the template its sizes."""
+    rows = {
+        "size": s.size[1:], "out": s.out[1:], "kernel": s.kernel[1:], "stride": s.stride[1:], "dilation": s.dilation[1:],
+        "begin": s.begin[1:],
+    }  # fmt: skip
+    texts = ", ".join(f"{name}[2] = {braces(values)}" for name, values in rows.items())
+    steps = ", ".join(
+        f"{name}[3] = {braces((own[0], own[3], own[4]))}" for name, own in (("x", s.x), ("y", s.y))
+    )
+    return [
+        "struct KERNEL_sizes {",
+        f"    typedef {sums} sum;",
+        f"    static constexpr int channels = {s.groups}, {texts};",
+        f"    static constexpr int64_t {steps};",
+        "};",
+    ]

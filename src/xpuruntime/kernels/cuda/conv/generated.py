@@ -1,0 +1,278 @@
+"""Convolutions on CUDA: ``conv/cudnn`` by cuDNN's graph API, ``conv/implicit_gemm`` by our own product (``templates/cuda/implicit_gemm.cuh``),
+and before both ``conv/depthwise`` (``conv_depthwise``) where each channel has a filter of its own.
+
+Both like channels innermost. Filters that are known are packed at load as [filters, taps, channels]. Our own runs 16-bit floats on tensor
+cores where channels lie side by side, everything else in plain arithmetic; transposed convolutions are not its business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ....codegen.target import CodegenTarget
+from ....decisions import Reason, Support
+from ....ir.ops._shapes import pads
+from ....program.program import RecipeStep
+from ....types import DType, TensorSpec
+from ...kernel import Kernel, Lowered, NodeCall, Packed, Stage
+from ...portable.text import offset_text
+from ...spec.conv import FLOATS, OPS, act_of, stem_of, strides_of_weight, supported
+from ...spec.conv_shape import ConvShape
+from ...spec.product import accumulator
+from ..heavy import MOST_BLOCKS_YZ, TAGS, about, bytes_of, c_bool, constants, in_chunks, shared_limit
+from ..launch import Launch, cuda_stage
+from ..matmul.generated import Tile, tile_for
+from ..matmul.libraries import absent
+from ..matmul.text import parts_of
+from .depthwise import Depthwise
+from .text import arguments_of, finish_text, window_text
+
+__all__ = ["KERNELS", "Cudnn", "ImplicitGemm", "tensor_stage"]
+
+_CLIPPED = frozenset(["relu", "relu6", "leaky_relu"])
+_FIRST = 4
+"""Channels of an image: the layer that reads it has no other fast kernel."""
+_CUDNN_ACTS = ("none", "relu", "relu6", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "gelu_tanh")
+
+
+def _packed(shape: ConvShape, spec: TensorSpec, line: int) -> Packed:
+    """Filters as [filter, tap, channel], lines of ``line`` elements."""
+    o, c, taps = shape.groups * shape.filters, shape.channels, shape.taps
+    steps = [
+        RecipeStep("reshape", ("%in",), {"shape": [o, c, taps]}),
+        RecipeStep("permute", ("%0",), {"order": [0, 2, 1]}),
+        RecipeStep("reshape", ("%1",), {"shape": [o, taps * c]}),
+    ]
+    if line > taps * c:
+        steps.append(RecipeStep("pad", ("%2",), {"begin": [0, 0], "end": [0, line - taps * c]}))
+    return Packed(tuple(steps), TensorSpec((o, line), spec.dtype))
+
+
+class ImplicitGemm(Kernel):
+    """Our own convolution."""
+
+    name = "conv/implicit_gemm"
+    ops: tuple[str, ...] = OPS
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Floats of up to three space dims, any stride, padding, dilation, grouping and layout; not transposed."""
+        found = supported(call, FLOATS)
+        if not found:
+            return found
+        if call.attrs["transposed"]:
+            return Support.no(
+                Reason.NOT_IMPLEMENTED, "gathers pixels, which a transposed convolution scatters"
+            )
+        s = ConvShape.of(call)
+        if s.groups > MOST_BLOCKS_YZ or s.pixels >= 2**31:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "more groups or pixels than a launch has blocks")
+        if call.tensor(1).is_weight and not call.tensor(1).spec.is_dense:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "known filters are packed from dense ones")
+        return found
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage, a group in each layer of its grid."""
+        s = ConvShape.of(call)
+        if not s.pixels * s.filters * s.groups:
+            return Lowered(())
+        dtype = call.outputs[0].dtype
+        known, k = call.tensor(1).is_weight, s.taps * s.channels
+        line = math.ceil(k / 8) * 8
+        weights = {1: _packed(s, call.tensor(1).spec, line)} if known else {}
+        tensor_cores = known and dtype in TAGS and s.channels and s.x[1] == 1 and s.y[1] == 1
+        stage = (
+            tensor_stage(call, s, line, target)
+            if tensor_cores
+            else _plain_stage(call, s, line if known else 0)
+        )
+        return Lowered(
+            (stage,), weights=weights, accumulates="float64" if dtype is DType.FLOAT64 else "float32"
+        )
+
+
+def tensor_stage(
+    call: NodeCall, s: ConvShape, line: int, target: CodegenTarget, tile: Tile | None = None
+) -> Stage:
+    """The product on tensor cores over filters in lines of ``line`` elements."""
+    dtype = call.outputs[0].dtype
+    t = tile_for(s.pixels, s.filters, s.groups, target) if tile is None else tile
+    arguments = arguments_of(call)
+    aligned = in_chunks(dtype, s.channels, s.x[0], *s.x[2:])
+    pairs = s.filters % 2 == 0 and not any(step % 2 for step in (s.y[0], *s.y[2:]))
+    numbers = {
+        "BM": t.rows, "BN": t.columns, "STAGES": t.stages, "WARPS_M": t.warps_m, "WARPS_N": t.warps_n, "m": s.pixels, "n": s.filters,
+        "k": s.taps * s.channels, "TILES_N": math.ceil(s.filters / t.columns),
+    }  # fmt: skip
+
+    def flags(b_aligned: bool, stored: bool) -> str:
+        return constants("bool", {"B_ROWS": "false", "B_ALIGNED": c_bool(b_aligned), "PAIRS": c_bool(stored)})
+
+    def run(name: str, fast: bool) -> str:
+        return f"gemm::run<{name}>(conv::Pixels<KERNEL_shape, {c_bool(fast)}>{{pixels}}, weights, {line}, finish);"
+
+    before = [
+        *window_text(s), "struct KERNEL_sizes {", f"    typedef {TAGS[dtype]} T;", constants("int", numbers), "};",
+        f"struct KERNEL_gemm : KERNEL_sizes {{ {flags(True, pairs).strip()} }};",
+        f"struct KERNEL_anywhere : KERNEL_sizes {{ {flags(False, False).strip()} }};",
+        *finish_text(call, s, arguments, "float"),
+    ]  # fmt: skip
+    group = "(int64_t)blockIdx.z * "
+    body = [
+        f"const tensor::u16 *pixels = (const tensor::u16 *)x + {group}{s.channels};",
+        f"const tensor::u16 *weights = (const tensor::u16 *)filters + {group}{s.filters * line};",
+        f"const KERNEL_finish finish = {{{', '.join(a.name for a in arguments[2:])}}};",
+        f"if (((uint64_t)x | (uint64_t)filters | (uint64_t)y) % 16 == 0) {run('KERNEL_gemm', aligned and (s.groups == 1 or s.channels % 8 == 0))}",
+        f"else {run('KERNEL_anywhere', False)}",
+    ]
+    launch = Launch(
+        (t.blocks(s.pixels, s.filters), 1, s.groups),
+        (t.threads, 1, 1),
+        t.shared,
+        min_blocks_per_sm=2 if 2 * t.shared <= shared_limit(target) else 1,
+    )
+    return cuda_stage(
+        stem_of("conv", s), about(call, f"tensor cores, {t.rows} pixels x {t.columns} filters a block"), arguments, body, launch,
+        before=before, parts=parts_of(act_of(call), "implicit_gemm"), flops=s.flops(2),
+        bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+    )  # fmt: skip
+
+
+def _plain_stage(call: NodeCall, s: ConvShape, line: int) -> Stage:
+    """The product in plain arithmetic; ``line``: elements of a packed filter, 0 where filters are computed and lie as they come."""
+    arguments = arguments_of(call)
+    sums, ctype, wtype = accumulator(call.outputs[0].dtype), arguments[0].ctype, arguments[1].ctype
+    blocks_wide = math.ceil(s.pixels / 128) * math.ceil(s.filters / 128) * s.groups
+    wide = sums != "double" and blocks_wide >= 132
+    rows, columns = (8, 8) if wide else (4, 4)
+    if line:
+        place = f"(int64_t)column * {line} + k"
+        first = f"(int64_t)blockIdx.z * {s.filters * line}"
+    else:
+        steps = strides_of_weight(s, call.tensor(1).spec)
+        tap = offset_text(f"(int64_t)(k / {s.channels})", s.kernel, steps[2:5])
+        place = f"(int64_t)column * {steps[0]} + (int64_t)(k % {s.channels}) * {steps[1]} + {tap}"
+        first = f"(int64_t)blockIdx.z * {steps[5]}"
+    numbers = {"TM": rows, "TN": columns, "m": s.pixels, "n": s.filters, "k": s.taps * s.channels}
+    before = [
+        *window_text(s), "struct KERNEL_simt {", f"    typedef {sums} C;", constants("int", numbers),
+        constants("bool", {"A_ALONG_K": c_bool(s.x[1] == 1), "B_ALONG_K": "true"}), "};",
+        f"struct KERNEL_filters {{ const {wtype} *at; __device__ __forceinline__ {sums} operator()(int k, int column) const"
+        f" {{ return ({sums})load<1>(at + ({place})); }} }};",
+        *finish_text(call, s, arguments, sums),
+    ]  # fmt: skip
+    body = [
+        f"const conv::Window<KERNEL_shape, {sums}, {ctype}> left = {{x + (int64_t)blockIdx.z * {s.channels * s.x[1]}}};",
+        f"const KERNEL_filters right = {{filters + {first}}};",
+        f"simt::run<KERNEL_simt>(left, right, KERNEL_finish{{{', '.join(a.name for a in arguments[2:])}}});",
+    ]
+    blocks = math.ceil(s.pixels / (16 * rows)) * math.ceil(s.filters / (16 * columns))
+    return cuda_stage(
+        stem_of("conv", s), about(call, f"{16 * rows} pixels x {16 * columns} filters a block"), arguments, body,
+        Launch((blocks, 1, s.groups), (256, 1, 1), min_blocks_per_sm=2 if wide else 0), before=before, parts=parts_of(act_of(call), "implicit_gemm"),
+        flops=s.flops(2), bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cudnn(Kernel):
+    """cuDNN's plan of convolution, residual, bias and activation. ``engine``: its global index; -1: the heuristic's first that computes as
+    the model's dtype asks (float32 without TF32, full sums, no Winograd transforms, the same bits every time).
+    """
+
+    name: str = "conv/cudnn"
+    engine: int = -1
+    ops: tuple[str, ...] = OPS
+    on_request: bool = False
+    asks: str = "pins an engine"
+
+    def pinned(self, word: str, values: Mapping[str, int]) -> Cudnn:
+        """The row that takes one of the library's engines, and no other."""
+        return replace(self, name=f"conv/{word}", engine=values.get("engine", -1), on_request=True)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Floats of 16 and 32 bits, one or two space dims, known filters, a residual of the result's shape."""
+        missing = absent("cudnn", "nvidia-cudnn-cu13")
+        if missing is not None:
+            return missing
+        found = supported(call, (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16))
+        if not found:
+            return found
+
+        def no(reason: str) -> Support:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, reason)
+
+        s = ConvShape.of(call)
+        if call.attrs["transposed"] or s.rank > 2:
+            return no("takes convolutions of one or two space dims that are not transposed")
+        if not call.tensor(1).is_weight or not call.tensor(1).spec.is_dense:
+            return no("takes filters that are known and dense")
+        if not s.pixels * s.filters * s.channels:
+            return no("has empty operands")
+        if s.x[1] != 1 or s.y[1] != 1:
+            return no("takes channels that lie side by side")
+        if act_of(call) not in _CUDNN_ACTS:
+            return no(f"has no activation {act_of(call)}")
+        if (
+            call.outputs[0].dtype in TAGS
+            and s.groups > 1
+            and s.channels > 1
+            and (s.channels % 8 or s.filters % 8)
+        ):
+            return no("groups of channels that are not in eights")
+        if (
+            call.outputs[0].dtype in TAGS
+            and act_of(call) in _CLIPPED
+            and (s.filters % 8 or (s.channels % 8 and s.channels > _FIRST))
+        ):
+            return no(f"its engines for channels that are not in eights make 0 of NaN in a {act_of(call)}")
+        residual = call.optional(3) if call.op == "fused_convolution" else None
+        if residual is None:
+            return found
+        if residual.spec.shape != call.outputs[0].shape or _strides_of(s, s.r) != _strides_of(s, s.y):
+            # Its engines in plain float32 read the residual with the result's strides (issue 15).
+            return no("adds only a residual that has the result's shape and strides")
+        return found
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One call."""
+        s = ConvShape.of(call)
+        arguments = arguments_of(call)
+        residual = call.optional(3) if call.op == "fused_convolution" else None
+        c, o = s.channels, s.filters * s.groups
+        kernel = s.kernel[1:]
+        begin, end = pads(call.attrs["padding"], s.rank)
+        lead = (1,) * (2 - s.rank)
+        options: dict[str, Any] = {
+            "x_shape": [s.images, c * s.groups, *s.size[1:]], "x_strides": _strides(s.x, c * s.groups, s.size[1:]),
+            "w_shape": [o, c, *kernel], "w_strides": [kernel[0] * kernel[1] * c, 1, kernel[1] * c, c],
+            "y_shape": [s.images, o, *s.out[1:]], "y_strides": _strides_of(s, s.y),
+            "stride": list(s.stride[1:]), "dilation": list(s.dilation[1:]), "begin": [*(0 for _ in lead), *begin],
+            "end": [*(0 for _ in lead), *end], "bias": call.optional(2) is not None, "residual": residual is not None,
+            "act": act_of(call), "in": call.outputs[0].dtype.value, "engine": self.engine,
+        }  # fmt: skip
+        if residual is not None:
+            options["r_strides"] = _strides_of(s, s.r)
+        stage = Stage(
+            "conv", "", tuple(a.ref for a in arguments), library="cudnn", options=options, flops=s.flops(2),
+            bytes=bytes_of([*(t.spec for t in call.tensors), call.outputs[0]]),
+        )  # fmt: skip
+        return Lowered((stage,), weights={1: _packed(s, call.tensor(1).spec, s.taps * c)})
+
+
+def _strides_of(s: ConvShape, steps: tuple[int, ...]) -> list[int]:
+    """Strides of the result or of the residual."""
+    return _strides(steps, s.filters * s.groups, s.out[1:])
+
+
+def _strides(steps: tuple[int, ...], channels: int, space: tuple[int, ...]) -> list[int]:
+    """Strides of n, c, h, w; those of dims of extent 1 as a dense value would have them, which is what cuDNN recognises layouts by."""
+    n, c, _, h, w = steps
+    w = w or channels
+    h = h or w * space[1]
+    return [n or h * space[0], c or 1, h, w]
+
+
+KERNELS: tuple[Any, ...] = (Depthwise(), Cudnn(), ImplicitGemm())

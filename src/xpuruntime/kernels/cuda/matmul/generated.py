@@ -1,0 +1,194 @@
+"""Matrix products on CUDA: ``matmul/cublasLt`` and ``matmul/cublas`` by libraries, ``matmul/generated`` by our own templates.
+
+Our own has two bodies: tensor cores for 16-bit floats (``templates/cuda/gemm.cuh``) and plain arithmetic for every dtype and any strides
+(``templates/cuda/simt.cuh``). What a node multiplies stands in the CPU's ``Product``, which knows no device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ....codegen.target import CodegenTarget
+from ....decisions import Support
+from ....types import DType
+from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...portable.text import offset_text
+from ...spec.matmul import OPS, product_of
+from ...spec.product import Product, accumulator
+from ..heavy import TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
+from ..launch import Launch, cuda_stage
+from .libraries import Cublas, CublasLt
+from .text import Matrices, arguments_of, finish_text, matrices_of, parts_of, supported
+
+__all__ = ["KERNELS", "TILES", "Generated", "Tile", "simt_stage", "tensor_stage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A block's part of y, its warps, and how many tiles of k it holds."""
+
+    rows: int
+    columns: int
+    warps_m: int
+    warps_n: int
+    stages: int
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory: tiles of 64 k, two bytes an element."""
+        return (self.rows + self.columns) * 64 * 2 * self.stages
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.warps_m * self.warps_n * 32
+
+    def blocks(self, m: int, n: int) -> int:
+        """Blocks of one product."""
+        return math.ceil(m / self.rows) * math.ceil(n / self.columns)
+
+
+TILES: tuple[Tile, ...] = (
+    Tile(128, 128, 2, 2, 3),
+    Tile(128, 64, 2, 2, 4),
+    Tile(64, 128, 2, 2, 4),
+    Tile(64, 64, 2, 2, 4),
+    Tile(32, 64, 1, 4, 4),
+)
+"""From the one that reads least to the one that cuts finest."""
+
+
+def tile_for(m: int, n: int, batches: int, target: CodegenTarget) -> Tile:
+    """The largest tile that gives every multiprocessor a block and does not compute twice what is asked; else the finest that fits."""
+    limit, want = shared_limit(target), multiprocessors(target)
+    fitting = [t for t in TILES if t.shared <= limit]
+    for tile in fitting:
+        blocks = tile.blocks(m, n)
+        waste = blocks * tile.rows * tile.columns / (m * n)
+        if blocks * batches >= want and waste <= 1.5:
+            return tile
+    return min(
+        fitting, key=lambda t: (-min(t.blocks(m, n) * batches, want), t.blocks(m, n) * t.rows * t.columns)
+    )
+
+
+class Generated(Kernel):
+    """Our own product."""
+
+    name = "matmul/generated"
+    ops: tuple[str, ...] = OPS
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Every dtype, any strides of the operands."""
+        return supported(call)
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One stage."""
+        p = product_of(call).flat()
+        if not p.batches * p.m * p.n:
+            return Lowered(())
+        dtype = call.outputs[0].dtype
+        sides = matrices_of(p, dtype) if dtype in TAGS else None
+        stage = simt_stage(call, p) if sides is None else tensor_stage(call, p, sides, target)
+        return Lowered((stage,), accumulates="float64" if dtype is DType.FLOAT64 else "float32")
+
+
+def tensor_stage(
+    call: NodeCall, p: Product, sides: Matrices, target: CodegenTarget, tile: Tile | None = None
+) -> Stage:
+    """The product on tensor cores; operands that do not start at 16 bytes take the same way with slower reads."""
+    dtype = call.outputs[0].dtype
+    t = tile_for(p.m, p.n, p.batches, target) if tile is None else tile
+    arguments = arguments_of(call, p)
+    lead = len(p.batch)
+    batch = "(int64_t)blockIdx.z"
+    numbers = {
+        "BM": t.rows, "BN": t.columns, "STAGES": t.stages, "WARPS_M": t.warps_m, "WARPS_N": t.warps_n, "m": p.m, "n": p.n, "k": p.k,
+        "TILES_N": math.ceil(p.n / t.columns),
+    }  # fmt: skip
+    flags = {"B_ROWS": c_bool(sides.b_rows), "PAIRS": c_bool(p.n % 2 == 0)}
+    fast = sides.a_aligned and sides.b_aligned
+
+    def run(name: str, a_aligned: bool) -> str:
+        rows = f"gemm::Rows<{p.m}, {p.k}, {c_bool(a_aligned)}>"
+        return f"gemm::run<{name}>({rows}{{left, {sides.a_row}}}, right, {sides.b_line}, finish);"
+
+    structs = [
+        "struct KERNEL_gemm {", f"    typedef {TAGS[dtype]} T;", constants("int", numbers),
+        constants("bool", flags | {"B_ALIGNED": c_bool(sides.b_aligned)}), "};",
+    ]  # fmt: skip
+    body = [
+        f"const tensor::u16 *left = (const tensor::u16 *)a + {offset_text(batch, p.batch, p.a_strides[:lead])};",
+        f"const tensor::u16 *right = (const tensor::u16 *)b + {offset_text(batch, p.batch, p.b_strides[:lead])};",
+        f"const KERNEL_finish finish = {{{', '.join(a.name for a in arguments[2:])}}};",
+    ]
+    if fast:
+        structs.append(
+            "struct KERNEL_anywhere : KERNEL_gemm { static constexpr bool B_ALIGNED = false, PAIRS = false; };"
+        )
+        body += [
+            "if (((uint64_t)a | (uint64_t)b | (uint64_t)y) % 16 == 0)",
+            f"    {run('KERNEL_gemm', True)}",
+            "else",
+            f"    {run('KERNEL_anywhere', False)}",
+        ]
+    else:
+        structs[3] = constants("bool", flags | {"B_ALIGNED": "false", "PAIRS": "false"})
+        body.append(run("KERNEL_gemm", False))
+    launch = Launch(
+        (t.blocks(p.m, p.n), 1, p.batches),
+        (t.threads, 1, 1),
+        t.shared,
+        min_blocks_per_sm=2 if t.shared * 2 <= shared_limit(target) else 1,
+    )
+    return cuda_stage(
+        f"matmul_{p.m}x{p.n}x{p.k}", about(call, f"tensor cores, {t.rows}x{t.columns} a block"), arguments, body, launch,
+        before=[*structs, *finish_text(p, arguments, "float")], parts=parts_of(p.act, "gemm"),
+        flops=2 * p.batches * p.m * p.n * p.k, bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+    )  # fmt: skip
+
+
+def simt_stage(call: NodeCall, p: Product) -> Stage:
+    """The product in plain arithmetic, any strides."""
+    dtype = call.outputs[0].dtype
+    arguments = arguments_of(call, p)
+    sums = accumulator(dtype)
+    lead = len(p.batch)
+    batch = "(int64_t)blockIdx.z"
+    wide = sums != "double" and math.ceil(p.m / 128) * math.ceil(p.n / 128) * p.batches >= 132
+    each = 8 if wide else 4
+    blocks = math.ceil(p.m / (16 * each)) * math.ceil(p.n / (16 * each))
+    k_step, n_step = p.b_strides[lead:]
+    sizes = {"TM": each, "TN": each, "m": p.m, "n": p.n, "k": p.k}
+    along = {"A_ALONG_K": c_bool(p.a_strides[-1] == 1), "B_ALONG_K": c_bool(k_step == 1 and n_step != 1)}
+
+    def side(name: str, first: str, second: str, ctype: str, text: str) -> str:
+        return (
+            f"struct KERNEL_{name} {{ const {ctype} *at;"
+            f" __device__ __forceinline__ {sums} operator()(int64_t {first}, int64_t {second}) const"
+            f" {{ return ({sums})load<1>(at + ({text})); }} }};"
+        )
+
+    row = offset_text("row", p.rows, p.a_strides[lead:-1])
+    before = [
+        "struct KERNEL_simt {", f"    typedef {sums} C;", constants("int", sizes), constants("bool", along), "};",
+        side("a", "row", "k", arguments[0].ctype, f"{row} + {offset_text('k', (p.k,), p.a_strides[-1:])}"),
+        side("b", "k", "column", arguments[1].ctype,
+             f"{offset_text('k', (p.k,), (k_step,))} + {offset_text('column', (p.n,), (n_step,))}"),
+        *finish_text(p, arguments, sums),
+    ]  # fmt: skip
+    body = [
+        f"const KERNEL_a left = {{a + {offset_text(batch, p.batch, p.a_strides[:lead])}}};",
+        f"const KERNEL_b right = {{b + {offset_text(batch, p.batch, p.b_strides[:lead])}}};",
+        f"simt::run<KERNEL_simt>(left, right, KERNEL_finish{{{', '.join(a.name for a in arguments[2:])}}});",
+    ]
+    return cuda_stage(
+        f"matmul_{p.m}x{p.n}x{p.k}", about(call, f"{16 * each}x{16 * each} a block"), arguments, body,
+        Launch((blocks, 1, p.batches), (256, 1, 1), min_blocks_per_sm=2 if sums == "float" else 0), before=before, parts=parts_of(p.act, "simt", "tensor"),
+        flops=2 * p.batches * p.m * p.n * p.k, bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+    )  # fmt: skip
+
+
+KERNELS: tuple[Any, ...] = (CublasLt(), Generated(), Cublas())

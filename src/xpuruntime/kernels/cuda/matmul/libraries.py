@@ -1,0 +1,257 @@
+"""Matrix products by NVIDIA's libraries: ``matmul/cublasLt`` (bias, residual, relu and gelu within it) and ``matmul/cublas`` (plain products).
+
+What a library has no epilogue for is a second stage over its sums in float32 (float64 for float64), so there is one rounding either way.
+A library chooses its algorithm when a program is loaded (``cpp/src/backends/cuda/libraries``) and says which in the receipt; a row with
+``algorithm`` or ``choice`` takes that one of cuBLASLt's list or refuses to load.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from .... import env
+from ....codegen.target import CodegenTarget
+from ....decisions import Reason, Support
+from ....types import DType
+from ....vendor_folders import vendor_folders
+from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...spec.matmul import OPS, product_of
+from ...spec.product import Product, Term, even_stride
+from ..heavy import about, bytes_of
+from ..launch import Argument, Launch, blocks_for, cuda_stage
+from .text import arguments_of, finish_text, parts_of, supported
+
+__all__ = ["Cublas", "CublasLt", "installed"]
+
+_FILES: Mapping[str, tuple[str, str]] = {
+    "cublas": ("XPU_LIBCUBLAS", "libcublas.so*"),
+    "cublasLt": ("XPU_LIBCUBLASLT", "libcublasLt.so*"),
+    "cudnn": ("XPU_LIBCUDNN", "libcudnn.so*"),
+}
+_SYSTEM = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib")
+_DTYPES = (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16)
+_THREADS = 256
+
+
+@functools.cache
+def installed(library: str) -> bool:
+    """Whether a library's file is on this machine, by its variable, NVIDIA's packages, a toolkit or the system. Loads nothing."""
+    variable, pattern = _FILES[library]
+    if env.get_path(variable) is not None:
+        return True
+    return any(next(Path(folder).glob(pattern), None) is not None for folder in (*vendor_folders(), *_SYSTEM))
+
+
+def absent(library: str, package: str) -> Support | None:
+    """A no where the library is not here."""
+    if installed(library):
+        return None
+    return Support.no(Reason.NOT_INSTALLED, f"{library} is not on this machine", do=f"pip install {package}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Lines of memory of both sides and the steps of a batch, in elements; ``transposed``: a's lines are columns, b's lines are columns."""
+
+    a_line: int
+    a_transposed: bool
+    b_line: int
+    b_transposed: bool
+    a_step: int
+    b_step: int
+
+    @classmethod
+    def of(cls, p: Product) -> _Sides | None:
+        """None where a side has no lines that lie evenly."""
+        lead = len(p.batch)
+        a_row, b_steps = even_stride(p.rows, p.a_strides[lead:-1]), p.b_strides[lead:]
+        a_step, b_step = even_stride(p.batch, p.a_strides[:lead]), even_stride(p.batch, p.b_strides[:lead])
+        if a_row is None or a_step is None or b_step is None:
+            return None
+        a = _lines(p.m, p.k, a_row, p.a_strides[-1])
+        b = _lines(p.k, p.n, *b_steps)
+        return None if a is None or b is None else cls(*a, *b, a_step, b_step)
+
+
+def _lines(rows: int, columns: int, row: int, column: int) -> tuple[int, bool] | None:
+    """Elements from line to line, and whether the lines are the matrix's columns."""
+    if (column == 1 or columns == 1) and (row >= columns or rows == 1):
+        return max(row, columns), False
+    if (row == 1 or rows == 1) and (column >= rows or columns == 1):
+        return max(column, rows), True
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Native:
+    """Terms that cuBLASLt adds by itself: positions of the operands, and the residual's line and step."""
+
+    bias: int | None = None
+    residual: int | None = None
+    r_line: int = 0
+    r_step: int = 0
+
+
+def _native(p: Product, dtype: DType) -> _Native | None:
+    """How cuBLASLt's epilogue does all that follows the product; None where it cannot."""
+    if p.act not in ("none", "relu", "gelu_tanh") or len(p.terms) > 2:
+        return None
+    found = _Native()
+    for term in p.terms:
+        if term.operand.spec.dtype is not dtype or term.factor != 1:
+            return None
+        made = _native_term(p, term, found)
+        if made is None:
+            return None
+        found = made
+    return found
+
+
+def _native_term(p: Product, term: Term, found: _Native) -> _Native | None:
+    lead = len(p.batch)
+    step, line, column = (
+        even_stride(p.batch, term.strides[:lead]),
+        even_stride(p.rows, term.strides[lead:-1]),
+        term.strides[-1],
+    )
+    if column != 1 or step is None or line is None:
+        return None
+    if (
+        not any(term.strides[:-1])
+        and found.bias is None
+        and (p.m > 1 or p.batches > 1 or found.residual is not None or p.m == 1)
+    ):
+        return _Native(term.position, found.residual, found.r_line, found.r_step)
+    if line >= p.n and found.residual is None and (step or p.batches == 1):
+        return _Native(found.bias, term.position, line, step)
+    return None
+
+
+def _supported(call: NodeCall, library: str) -> Support:
+    missing = absent(library, "nvidia-cublas")
+    if missing is not None:
+        return missing
+    found = supported(call)
+    if not found:
+        return found
+    dtype = call.outputs[0].dtype
+    if dtype not in _DTYPES:
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"multiplies floats, not {dtype.value}")
+    p = product_of(call).flat()
+    if not p.batches * p.m * p.n * p.k:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "has empty operands")
+    if max(p.m, p.n, p.k) >= 2**31:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "counts sizes in 32 bits")
+    if _Sides.of(p) is None:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "an operand has no lines that lie evenly in memory")
+    return Support.yes()
+
+
+@dataclass(frozen=True)
+class CublasLt(Kernel):
+    """Products with their epilogue. ``algorithm``: an id of cuBLASLt's, -1: any; ``choice``: which of its heuristic's list, or of those in it
+    with that id.
+    """
+
+    name: str = "matmul/cublasLt"
+    algorithm: int = -1
+    choice: int = 0
+    ops: tuple[str, ...] = OPS
+    on_request: bool = False
+    asks: str = "pins an algorithm"
+
+    def pinned(self, word: str, values: Mapping[str, int]) -> CublasLt:
+        """The row that takes one algorithm of the library's list, and no other."""
+        algorithm, choice = values.get("algorithm", -1), values.get("choice", 0)
+        return replace(self, name=f"matmul/{word}", algorithm=algorithm, choice=choice, on_request=True)
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Floats whose matrices have lines; the library on this machine."""
+        return _supported(call, "cublasLt")
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One call; two stages where the epilogue is not the library's."""
+        p = product_of(call).flat()
+        return _lower(
+            call,
+            p,
+            "cublasLt",
+            "matmul",
+            _native(p, call.outputs[0].dtype),
+            {"algorithm": self.algorithm, "choice": self.choice},
+        )
+
+
+@dataclass(frozen=True)
+class Cublas(Kernel):
+    """Plain products; bias, residual and activation are a second stage."""
+
+    name: str = "matmul/cublas"
+    ops: tuple[str, ...] = OPS
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Floats whose matrices have lines; the library on this machine."""
+        return _supported(call, "cublas")
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """One call, or two stages."""
+        p = product_of(call).flat()
+        plain = not p.terms and p.act == "none"
+        return _lower(call, p, "cublas", "gemm", _Native() if plain else None, {})
+
+
+def _lower(
+    call: NodeCall, p: Product, library: str, word: str, native: _Native | None, more: Mapping[str, Any]
+) -> Lowered:
+    sides = _Sides.of(p)
+    assert sides is not None
+    dtype = call.outputs[0].dtype
+    wide = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
+    options: dict[str, Any] = {
+        "m": p.m, "n": p.n, "k": p.k, "batch": p.batches, "a_line": sides.a_line, "b_line": sides.b_line, "y_line": p.n,
+        "a_step": sides.a_step, "b_step": sides.b_step, "y_step": p.m * p.n, "a_transposed": sides.a_transposed,
+        "b_transposed": sides.b_transposed, "in": dtype.value, **more,
+    }  # fmt: skip
+    args = [f"in{p.a}", f"in{p.b}"]
+    temps: tuple[int, ...] = ()
+    if native is None:
+        options["out"] = wide.value
+        out, temps = "temp0", (p.batches * p.m * p.n * wide.bits // 8,)
+    else:
+        options |= {"out": dtype.value, "alpha": float(p.alpha), "act": p.act}
+        options |= {"bias": native.bias is not None, "residual": native.residual is not None}
+        options |= {"r_line": native.r_line, "r_step": native.r_step}
+        args += [f"in{i}" for i in (native.bias, native.residual) if i is not None]
+        out = "out0"
+    first = Stage(
+        word, "", (*args, out), library=library, options=options, flops=2 * p.batches * p.m * p.n * p.k,
+        bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+    )  # fmt: skip
+    stages = (
+        (first,)
+        if native is not None
+        else (first, _finish(call, p, "double" if wide is DType.FLOAT64 else "float"))
+    )
+    return Lowered(stages, temps, accumulates=wide.value)
+
+
+def _finish(call: NodeCall, p: Product, sums: str) -> Stage:
+    """From sums to results: factor, terms, activation, one rounding."""
+    arguments = [Argument("temp0", "sums", sums), *arguments_of(call, p)[2:]]
+    count = p.m * p.n
+    body = [
+        f"const int64_t i = (int64_t)blockIdx.x * {_THREADS} + threadIdx.x;",
+        f"if (i >= {count}) return;",
+        f"const KERNEL_finish finish = {{{', '.join(a.name for a in arguments[1:])}}};",
+        f"finish.keep((int)(i / {p.n}), (int)(i % {p.n}), sums[blockIdx.z * {count}ll + i]);",
+    ]
+    return cuda_stage(
+        f"finish_{p.m}x{p.n}", about(call, "what follows the product"), arguments, body,
+        Launch((blocks_for(count, _THREADS), 1, p.batches), (_THREADS, 1, 1)),
+        before=finish_text(p, [arguments[0], arguments[0], *arguments[1:]], sums), parts=parts_of(p.act, "tensor"),
+        bytes=p.batches * count * (8 if sums == "double" else 4) + bytes_of([call.outputs[0]]),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Data movement on CUDA devices."""

@@ -1,0 +1,187 @@
+"""How one move is shared out over threads on CUDA devices: its loops, sorted and joined, and what a thread carries at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ....codegen.boxes import Move
+from ..launch import WARP, blocks_for
+
+__all__ = ["Dim", "MoveShare"]
+
+_PACK_BYTES = 16
+_TURNED_BYTES = 4
+_BUSY = 1 << 15
+_TOGETHER = 4
+"""Packs of a thread where it must look up first where they lie: one wait for the place, then all of them are under way."""
+_ROW_PACKS = 32
+"""Packs of a row from which on blocks have whole rows, however few of them there are."""
+_LEAST_TILE = 8
+_LONGEST_CHECK = 1 << 16
+"""Places that a block looks through to see whether they rise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A loop: its length, and how far target, source and every lookup go per step."""
+
+    length: int
+    steps: tuple[int, ...]
+
+
+def _joined(dims: Sequence[Dim]) -> list[Dim]:
+    """Neighbours that every track crosses evenly become one."""
+    kept: list[Dim] = []
+    for d in dims:
+        if kept and all(a == b * d.length for a, b in zip(kept[-1].steps, d.steps, strict=True)):
+            kept[-1] = Dim(kept[-1].length * d.length, d.steps)
+        else:
+            kept.append(d)
+    return kept
+
+
+def _of_rows(lanes: int, threads: int) -> int:
+    """Threads of a block whose rows take so many each: whole rows, of whole warps if possible, or an equal part of one. As many as are asked
+    for where there is no such number.
+    """
+    if lanes > threads:
+        parts = (n for n in range(threads, threads // 2, -WARP) if lanes % n == 0)
+        return next(parts, threads)
+    rows = range(threads // lanes, 0, -1)
+    return lanes * next((n for n in rows if lanes * n % WARP == 0), rows[0])
+
+
+class MoveShare:
+    """The loops of one move of elements of ``item`` bytes. ``shared``: dims over threads, the last side by side; ``serial``: dims that one
+    thread goes through; ``rising``: which of the two is settled on the device, by a look at the places; ``unit``: the dim along which the
+    source lies side by side, where that is another one than the target's: the move goes by tiles, ``tile`` elements wide; ``width``: elements
+    that go together; ``packs``: how many times so many a thread has; ``threads`` of a block, which are fewer than were asked for where the move
+    has the launch to itself (``alone``) and blocks of whole rows are then possible.
+    """
+
+    def __init__(self, move: Move, item: int, threads: int, tile: int, alone: bool = False) -> None:
+        self.move, self.threads, self.tile = move, threads, tile
+        box = move.target
+        source = move.source.strides if move.source else (0,) * len(box.shape)
+        tracks = [box.strides, source, *(x.strides for x in move.lookups)]
+        dims = [Dim(n, tuple(t[i] for t in tracks)) for i, n in enumerate(box.shape) if n != 1]
+        writes = any(x.writes for x in move.lookups)
+        serial = [d for d in dims if writes and d.steps[0] == 0]
+        shared = [d for d in dims if not (writes and d.steps[0] == 0)]
+        shared.sort(key=lambda d: (-abs(d.steps[0]), -abs(d.steps[1])))
+        self.serial, self.shared = _joined(serial), _joined(shared) or [Dim(1, (0,) * len(tracks))]
+        self.rising = self._may_rise()
+        if self.rising:
+            self.shared, self.serial = [*self.serial, *self.shared], []
+        self.unit = self._unit()
+        self.width, self.packs = 1, 1
+        if self.unit is not None:
+            self.width = self._turned_width(item)
+            self.tile *= self.width
+        elif alone and self._has_rows(_PACK_BYTES // item):
+            self.width = _PACK_BYTES // item
+            self.packs = self._packs()
+            self.threads = _of_rows(self.last.length // (self.width * self.packs), threads)
+        else:
+            self.width = self._width(item)
+            self.packs = self._packs()
+
+    @property
+    def last(self) -> Dim:
+        """The dim whose elements lie side by side in the target."""
+        return self.shared[-1]
+
+    def _may_rise(self) -> bool:
+        """Whether the places written are those of one vector, which a block can look through."""
+        moving = [x for x in self.move.lookups if x.writes]
+        return (
+            len(moving) == 1
+            and not self.move.combine
+            and len(self.serial) == 1
+            and not any(d.steps[2] for d in self.shared)
+            and 1 < self.serial[0].length <= _LONGEST_CHECK
+        )
+
+    def _unit(self) -> int | None:
+        """The dim along which the source lies side by side where the target does along the last one."""
+        last = self.last
+        if self.move.lookups or self.move.source is None or last.steps[0] != 1 or last.steps[1] in (0, 1):
+            return None
+        for i, d in enumerate(self.shared[:-1]):
+            if d.steps[1] == 1 and min(d.length, last.length) >= _LEAST_TILE:
+                return i
+        return None
+
+    def _has_rows(self, width: int) -> bool:
+        """Whether rows are read where lookups say, each long enough for threads of its own."""
+        last, reads = self.last, not any(x.writes for x in self.move.lookups)
+        if not self.move.lookups or not reads or last.steps[:2] != (1, 1) or any(last.steps[2:]):
+            return False
+        return last.length % width == 0 and last.length // width >= _ROW_PACKS
+
+    def _turned_width(self, item: int) -> int:
+        """Elements of a tile that go together: four bytes, where lengths and steps on both sides are multiples of them."""
+        assert self.unit is not None
+        width = max(1, _TURNED_BYTES // item)
+        unit, source = self.shared[self.unit], self.move.source
+        assert source is not None
+        steps = [s for d in self.shared for s in d.steps[:2] if s != 1]
+        sizes = [unit.length, self.last.length, self.move.target.offset, source.offset, *steps]
+        return 1 if any(s % width for s in sizes) else width
+
+    def _width(self, item: int) -> int:
+        last = self.last
+        still = any(last.steps[2:])
+        if last.steps[0] != 1 or last.steps[1] not in (0, 1) or still or self.move.combine:
+            return 1
+        count = math.prod(d.length for d in self.shared)
+        width = _PACK_BYTES // item
+        while width > 1 and (width > last.length or count // width < _BUSY):
+            width //= 2
+        return width
+
+    def _packs(self) -> int:
+        """Packs of a thread, evenly apart along the last dim: several where lookups say where the source lies."""
+        beside, rest = divmod(self.last.length, self.width)
+        reads = bool(self.move.lookups) and not any(x.writes for x in self.move.lookups)
+        if self.width == 1 or rest or not reads or self.last.steps[1] != 1:
+            return 1
+        count, packs = math.prod(d.length for d in self.shared) // self.width, _TOGETHER
+        while packs > 1 and (beside % packs or count // packs < _BUSY):
+            packs //= 2
+        return packs
+
+    # ── how it is launched ──
+
+    @property
+    def lengths(self) -> list[int]:
+        """Items of threads per dim: the last one in packs, or so many of them."""
+        each = self.width * self.packs
+        return [*(d.length for d in self.shared[:-1]), math.ceil(self.last.length / each)]
+
+    @property
+    def tiles(self) -> tuple[list[Dim], int, int]:
+        """Of a move by tiles: the dims around them, and how many there are down and beside."""
+        assert self.unit is not None
+        others = [d for i, d in enumerate(self.shared[:-1]) if i != self.unit]
+        down = math.ceil(self.shared[self.unit].length / self.tile)
+        return others, down, math.ceil(self.last.length / self.tile)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of threads."""
+        if self.unit is not None:
+            others, down, beside = self.tiles
+            return math.prod(d.length for d in others) * down * beside
+        return blocks_for(math.prod(self.lengths), self.threads)
+
+    @property
+    def index(self) -> str:
+        """The C type that reaches every place."""
+        reach = [
+            sum(abs(d.steps[t]) * d.length for d in (*self.shared, *self.serial))
+            for t in range(len(self.last.steps))
+        ]
+        return "uint32_t" if max(*reach, math.prod(self.lengths), 1) < 2**31 else "int64_t"

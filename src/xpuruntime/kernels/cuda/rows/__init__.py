@@ -1,0 +1,1 @@
+"""Loops over rows on CUDA devices: reductions, with pointwise work around them."""

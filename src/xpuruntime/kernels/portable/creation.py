@@ -1,0 +1,120 @@
+"""Tensors made without reading one, one-hot, and dropout where it does nothing. What draws at random is refused, with the reason."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...codegen.boxes import bits_type, element_bytes
+from ...codegen.points import address, number, offset, storage, unravel
+from ...decisions import Reason, Support
+from ...ir.attributes import Const
+from ...types import DType
+from ..kernel import NodeCall
+from ..spec.support import FLOATS, INTEGERS, NUMBERS, computes, refuse
+from .tasks import OpTemplate, TaskText, TemplateKernel, result, whole
+
+__all__ = ["KERNELS"]
+
+
+def _table(call: NodeCall) -> TaskText:
+    """What stands in the graph, as bits in the code."""
+    values = call.attrs["value"].numpy() if isinstance(call.attrs.get("value"), Const) else None
+    spec, y = call.outputs[0], result(call)
+    if values is None:
+        values = np.array([int(v) for v in call.attrs["values"]], np.int64)
+    unit = element_bytes(spec.dtype)
+    bits = np.ascontiguousarray(values).reshape(-1).view(f"u{unit}").tolist()
+    kind = bits_type(spec.dtype)
+    text = ", ".join(f"{b}u" if unit < 8 else f"{b}ull" for b in bits) or "0"
+    body = [
+        *unravel(y.shape),
+        f"(({kind} *)out0)[{offset(y, [f'i{d}' for d in range(len(y.shape))])}] = values[task];",
+    ]
+    return TaskText(body, math.prod(y.shape), [f"static const {kind} values[] = {{{text}}};"])
+
+
+def _arange(call: NodeCall) -> TaskText:
+    """Start + i * step: integers exact, fractions in double."""
+    a, y = call.attrs, result(call)
+    start, step = a["start"], a["step"]
+    whole_numbers = all(isinstance(v, int) for v in (start, step, a["end"]))
+    value = (
+        f"{number(int(start))} + task * {number(int(step))}"
+        if whole_numbers
+        else f"{number(float(start))} + (double)task * {number(float(step))}"
+    )
+    kind = storage(call.outputs[0].dtype)
+    return TaskText([f"store<1>({address(y, ['task'])}, convert<{kind}>({value}));"], y.shape[0])
+
+
+def _eye(call: NodeCall) -> TaskText:
+    y, kind = result(call), storage(call.outputs[0].dtype)
+    one = f"i1 - i0 == {call.attrs['diagonal']}"
+    body = [*unravel(y.shape), f"store<1>({address(y, ['i0', 'i1'])}, convert_bool<{kind}>({one}));"]
+    return TaskText(body, math.prod(y.shape))
+
+
+def _one_hot(call: NodeCall) -> TaskText:
+    """Return a place counts from the end where it is negative; one outside gives all off."""
+    at, values, y = whole(call, 0), whole(call, 1), result(call)
+    dim, depth = call.attrs["dim"], y.shape[call.attrs["dim"]]
+    names = [f"i{d}" for d in range(len(y.shape))]
+    own = [n for d, n in enumerate(names) if d != dim]
+    step = values.strides[0]
+    body = [
+        *unravel(y.shape),
+        f"int64_t place = (int64_t)load<1>({address(at, own)});",
+        f"if (place < 0) place += {depth};",
+        f"*({address(y, names)}) = in1[place == i{dim} ? {step} : 0];",
+    ]
+    return TaskText(body, math.prod(y.shape))
+
+
+def _dropout(call: NodeCall) -> TaskText:
+    """Outside training the operand itself, and a mask of ones."""
+    x, y = whole(call, 0), result(call)
+    names = [f"i{d}" for d in range(len(y.shape))]
+    kind, own = storage(call.outputs[0].dtype), call.tensor(0).spec.dtype
+    convert = "convert_bool" if own is DType.BOOL else "convert"
+    body = [
+        *unravel(y.shape),
+        f"store<1>({address(y, names)}, {convert}<{kind}>(load<1>({address(x, names)})));",
+    ]
+    if len(call.outputs) > 1:
+        body.append(f"*({address(result(call, 1), names)}) = true;")
+    return TaskText(body, math.prod(y.shape))
+
+
+def _draws(call: NodeCall) -> Support | None:
+    if call.op == "dropout" and not (call.attrs["train"] and call.attrs["p"]):
+        return computes(dtypes=NUMBERS | {DType.BOOL})(call)
+    return Support.no(
+        Reason.NOT_IMPLEMENTED,
+        f"{call.op} draws random numbers; generated kernels have no random number generator",
+        do="Draw outside the model, or run it on another engine.",
+    )
+
+
+def _made(call: NodeCall) -> Support | None:
+    dtype = call.outputs[0].dtype
+    return None if dtype in NUMBERS | {DType.BOOL} else refuse(dtype, call.op)
+
+
+KERNELS = (
+    TemplateKernel(
+        "create/generated",
+        {
+            "constant": OpTemplate(_table),
+            "dims": OpTemplate(_table),
+            "arange": OpTemplate(_arange, _made),
+            "eye": OpTemplate(_eye, _made),
+            "one_hot": OpTemplate(_one_hot, computes(0, dtypes=FLOATS | INTEGERS)),
+            "dropout": OpTemplate(_dropout, _draws),
+            **dict.fromkeys(
+                ("rand", "randn", "randperm", "bernoulli", "multinomial"), OpTemplate(_dropout, _draws)
+            ),
+        },
+    ),
+)

@@ -1,0 +1,1 @@
+"""Tasks that compute a whole line of a tensor."""

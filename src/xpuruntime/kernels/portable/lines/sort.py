@@ -1,0 +1,65 @@
+"""Sorting along a dim, and the k first of a sorted line, a line per task; NaN counts as the largest.
+
+A stable merge of places; where few of a line are wanted, they are selected by a heap and the line is not sorted.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ....codegen.points import address, outer_dims, storage, unravel
+from ....types import DType
+from ...kernel import NodeCall
+from ...spec.support import NUMBERS, computes
+from ..tasks import OpTemplate, TaskText, TemplateKernel, result, whole
+
+__all__ = ["KERNELS"]
+
+_FEW = 4
+"""A heap holds up to one in so many of a line; beyond, sorting all of it is as quick."""
+
+
+def _sorted(call: NodeCall) -> TaskText:
+    """Keys are loaded once, in the type that they compute in; places are merged, then what is wanted is written."""
+    x, values, places = whole(call, 0), result(call, 0), result(call, 1)
+    if not x.shape:
+        x, values, places = (b.inserted(0) for b in (x, values, places))
+    dim = call.attrs["dim"]
+    n, rest = x.shape[dim], outer_dims(x.shape, dim)
+    count = values.shape[dim]
+    down = call.attrs["largest"] if call.op == "topk" else call.attrs["descending"]
+    names = [f"i{d}" for d in range(len(rest))]
+    at = [*names[:dim], "k", *names[dim:]]
+    dtype = call.tensor(0).spec.dtype
+    key = {DType.FLOAT16: "float", DType.BFLOAT16: "float", DType.BOOL: "uint8_t"}.get(dtype, storage(dtype))
+    way = "true" if down else "false"
+    tasks = math.prod(rest) if count else 0
+    write = [
+        f"for (int64_t k = 0; k < {count}; ++k) {{{{",
+        f"  store<1>({address(values, at)}, keys[{{place}}]);",
+        f"  store<1>({address(places, at)}, (int64_t)sorted[k]);",
+        "}}",
+    ]
+    if count * _FEW <= n:
+        body = [
+            *unravel(rest),
+            f"{key} *const keys = ({key} *)scratch;",
+            f"int32_t *const sorted = (int32_t *)((char *)scratch + {8 * count});",
+            f"for (int64_t k = 0; k < {n}; ++k) hold<{way}>(keys, sorted, {count}, ({key})load<1>({address(x, at)}), k);",
+            f"in_order<{way}>(keys, sorted, {count});",
+            *(line.format(place="k") for line in write),
+        ]
+        return TaskText(body, tasks, per=n * 4, scratch_bytes=16 * count, parts=frozenset({"sorting"}))
+    body = [
+        *unravel(rest),
+        f"{key} *const keys = ({key} *)scratch;",
+        f"int32_t *const order = (int32_t *)((char *)scratch + {8 * n}), *const spare = order + {n};",
+        f"for (int64_t k = 0; k < {n}; ++k) keys[k] = load<1>({address(x, at)}), order[k] = (int32_t)k;",
+        f"const int32_t *const sorted = merge_sort<{way}>(keys, order, spare, {n});",
+        *(line.format(place="sorted[k]") for line in write),
+    ]
+    return TaskText(body, tasks, per=n * 16, scratch_bytes=16 * n, parts=frozenset({"sorting"}))
+
+
+_ROW = OpTemplate(_sorted, computes(dtypes=NUMBERS | {DType.BOOL}))
+KERNELS = (TemplateKernel("sort/generated", {"topk": _ROW, "sort": _ROW}),)

@@ -1,0 +1,159 @@
+"""Between floats and integers with a scale (ONNX semantics): in double, with the one inner rounding that the op defines."""
+
+from __future__ import annotations
+
+import math
+
+from ...codegen.boxes import Place
+from ...codegen.points import address, number, storage, unravel
+from ...decisions import Support
+from ...ir.interp.quant import _limits
+from ...types import DType
+from ..kernel import NodeCall
+from ..spec.support import FLOATS, INTEGERS, NUMBERS, computes, first, refuse
+from .narrow import EIGHT_BITS, decoded, encoder, values_table
+from .tasks import OpTemplate, TaskText, TemplateKernel, result, whole
+
+__all__ = ["KERNELS"]
+
+
+def _spread(call: NodeCall, position: int, shape: tuple[int, ...], axis: int, block: int = 0) -> str:
+    """Return the address of a scale (or zero point): one value, one per place along axis, or one per block of it."""
+    scale = whole(call, position)
+    names = [f"i{d}" for d in range(len(shape))]
+    if block:
+        names[axis] = f"(i{axis} / {block})"
+        return address(scale, names)
+    if math.prod(scale.shape) == 1:
+        return scale.arg
+    if len(scale.shape) == 1 and shape:
+        return address(scale, [names[axis]])
+    return address(_broadcast(scale, shape), names)
+
+
+def _broadcast(box: Place, shape: tuple[int, ...]) -> Place:
+    return box.expanded(shape)
+
+
+def _zero(call: NodeCall, axis: int, block: int, shape: tuple[int, ...]) -> str:
+    """Return the zero point as a double; empty without one."""
+    zero = call.optional(2)
+    return "" if zero is None else decoded(zero.spec.dtype, _spread(call, 2, shape, axis, block), "values")
+
+
+def _quantize(call: NodeCall) -> TaskText:
+    x, y, a = whole(call, 0), result(call), call.attrs
+    names = [f"i{d}" for d in range(len(y.shape))]
+    dtype = call.outputs[0].dtype
+    own = storage(a["precision"] or call.tensor(1).spec.dtype)
+    scale = _spread(call, 1, y.shape, a["axis"], a["block_size"])
+    zero = _zero(call, a["axis"], a["block_size"], y.shape) or "0.0"
+    quotient = f"(double)convert<{own}>((double)load<1>({address(x, names)}) / (double)load<1>({scale}))"
+    if dtype in EIGHT_BITS:
+        head = [values_table(dtype, "values"), *encoder(dtype, a["saturate"])]
+        body = [*unravel(y.shape), f"*({address(y, names)}) = encode({quotient} + {zero});"]
+        return TaskText(body, math.prod(y.shape), head)
+    low, high = _limits(dtype)
+    body = [
+        *unravel(y.shape),
+        f"const double place = rint({quotient}) + {zero};",
+        f"*({address(y, names)}) = ({storage(dtype)})(place < {low} ? {low} : place > {high} ? {high} : place);",
+    ]
+    return TaskText(body, math.prod(y.shape), parts=frozenset({"arith"}))
+
+
+def _dequantize(call: NodeCall) -> TaskText:
+    x, y, a = whole(call, 0), result(call), call.attrs
+    names = [f"i{d}" for d in range(len(y.shape))]
+    dtype = call.tensor(0).spec.dtype
+    scale = _spread(call, 1, y.shape, a["axis"], a["block_size"])
+    zero = _zero(call, a["axis"], a["block_size"], y.shape)
+    value = decoded(dtype, address(x, names), "values") + (f" - {zero}" if zero else "")
+    body = [
+        *unravel(y.shape),
+        f"const double value = ({value}) * (double)load<1>({scale});",
+        f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>(value));",
+    ]
+    head = [values_table(dtype, "values")] if dtype in EIGHT_BITS else []
+    return TaskText(body, math.prod(y.shape), head)
+
+
+def _dynamic(call: NodeCall) -> TaskText:
+    """uint8 over the range of x, stretched to hold 0; in float32, as the ONNX function is written. The range needs all of x: one task."""
+    x, y = whole(call, 0), result(call)
+    names, total = [f"i{d}" for d in range(len(y.shape))], math.prod(y.shape)
+    each = [f"for (int64_t e = 0; e < {total}; ++e) {{", *(f"  {line}" for line in unravel(y.shape, "e"))]
+    body = [
+        "float low = 0, high = 0;",
+        *each,
+        f"  const float v = *({address(x, names)});",
+        "  low = minimum(low, v);",
+        "  high = maximum(high, v);",
+        "}",
+        "const float scale = (high - low) / 255.0f;",
+        "const float from = scale != 0 ? rint(-low / scale) : 0.0f;",
+        "const float zero = from < 0 ? 0.0f : from > 255 ? 255.0f : from;",
+        "*out1 = scale;",
+        "*out2 = (uint8_t)zero;",
+        *each,
+        f"  const float v = *({address(x, names)}), place = rint(scale != 0 ? v / scale : v) + zero;",
+        f"  *({address(y, names)}) = (uint8_t)(place < 0 ? 0.0f : place > 255 ? 255.0f : place);",
+        "}",
+    ]
+    return TaskText(body, 1, per=2 * total, parts=frozenset({"arith"}))
+
+
+def _fake(call: NodeCall) -> TaskText:
+    """(clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale, in float32 as PyTorch's kernel."""
+    x, y, a = whole(call, 0), result(call), call.attrs
+    names, axis = [f"i{d}" for d in range(len(y.shape))], a["axis"] or 0
+    own = "double" if call.tensor(0).spec.dtype is DType.FLOAT64 else "float"
+    body = [
+        *unravel(y.shape),
+        f"const float scale = (float)load<1>({_spread(call, 1, y.shape, axis)});",
+        f"const float zero = (float)load<1>({_spread(call, 2, y.shape, axis)});",
+        f"const {own} moved = ({own})load<1>({address(x, names)}) * ({own})(1.0f / scale);",
+        f"{own} place = rint(({own})(moved + ({own})zero));",
+        f"place = minimum(maximum(place, ({own}){number(float(a['quant_min']))}), ({own}){number(float(a['quant_max']))});",
+        f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>((place - ({own})zero) * ({own})scale));",
+    ]
+    return TaskText(body, math.prod(y.shape), parts=frozenset({"arith"}))
+
+
+_QUANTIZED = INTEGERS - {DType.INT64, DType.UINT64} | EIGHT_BITS - {DType.FLOAT8_E8M0FNU}
+
+
+def _to_quantized(call: NodeCall) -> Support | None:
+    made, precision = call.outputs[0].dtype, call.attrs["precision"]
+    return first(
+        None if made in _QUANTIZED else refuse(made, "quantized values"),
+        None if precision is None or precision in FLOATS else refuse(precision, "a quotient"),
+        computes(0, dtypes=NUMBERS)(call),
+        computes(1)(call),
+    )
+
+
+def _from_quantized(call: NodeCall) -> Support | None:
+    made = call.outputs[0].dtype
+    return first(
+        computes(0, dtypes=NUMBERS | _QUANTIZED)(call),
+        computes(1)(call),
+        None if made in FLOATS else refuse(made, "dequantized values"),
+    )
+
+
+def _fakes(call: NodeCall) -> Support | None:
+    return first(computes(0, 1)(call), computes(2, dtypes=NUMBERS)(call))
+
+
+KERNELS = (
+    TemplateKernel(
+        "quantize/generated",
+        {
+            "quantize_linear": OpTemplate(_quantize, _to_quantized),
+            "dequantize_linear": OpTemplate(_dequantize, _from_quantized),
+            "dynamic_quantize_linear": OpTemplate(_dynamic, computes(dtypes=frozenset({DType.FLOAT32}))),
+            "fake_quantize": OpTemplate(_fake, _fakes),
+        },
+    ),
+)

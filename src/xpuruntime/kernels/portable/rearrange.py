@@ -1,0 +1,175 @@
+"""Elements that move by a rule of their own place: triangles, reversed sequences, masks, a cache's next steps, windows as columns."""
+
+from __future__ import annotations
+
+import math
+
+from ...codegen.points import address, storage, unravel
+from ...ir.interp.windows import Windows
+from ...types import DType
+from ..kernel import NodeCall
+from ..spec.support import FLOATS, INTEGERS, NUMBERS, computes
+from .tasks import OpTemplate, TaskText, TemplateKernel, result, whole
+
+__all__ = ["KERNELS"]
+
+
+def _names(n: int) -> list[str]:
+    return [f"i{d}" for d in range(n)]
+
+
+def _triangle(call: NodeCall) -> TaskText:
+    x, y, n = whole(call, 0), result(call), call.outputs[0].rank
+    at, k = _names(n), call.attrs["diagonal"]
+    keep = f"i{n - 1} - i{n - 2} {'<=' if call.op == 'tril' else '>='} {k}"
+    body = [
+        *unravel(y.shape[:-1]),
+        f"for (int64_t i{n - 1} = 0; i{n - 1} < {y.shape[-1]}; ++i{n - 1})",
+        f"  *({address(y, at)}) = {keep} ? *({address(x, at)}) : {_zero(call)};",
+    ]
+    return TaskText(body, math.prod(y.shape[:-1]), per=y.shape[-1])
+
+
+def _zero(call: NodeCall) -> str:
+    from ...codegen.boxes import bits_type
+    from ...codegen.points import STORAGE
+
+    dtype = call.outputs[0].dtype
+    return f"{STORAGE.get(dtype, bits_type(dtype))}{{}}"
+
+
+def _reverse_sequence(call: NodeCall) -> TaskText:
+    """Return the first lengths[b] steps of sample b backwards."""
+    x, lengths, y = whole(call, 0), whole(call, 1), result(call)
+    time, batch = call.attrs["time_dim"], call.attrs["batch_dim"]
+    at = _names(len(y.shape))
+    source = [*at[:time], "place", *at[time + 1 :]]
+    body = [
+        *unravel(y.shape),
+        f"const int64_t count = (int64_t)*({address(lengths, [f'i{batch}'])});",
+        f"const int64_t place = index_in(i{time} < count ? count - 1 - i{time} : i{time}, {y.shape[time]}, scratch);",
+        f"*({address(y, at)}) = *({address(x, source)});",
+    ]
+    return TaskText(body, math.prod(y.shape))
+
+
+def _masked_scatter(call: NodeCall) -> TaskText:
+    """One task: where an element of the source goes depends on all of the mask before it."""
+    x, mask, source, y = whole(call, 0), whole(call, 1), whole(call, 2), result(call)
+    x, mask, at = x.expanded(y.shape), mask.expanded(y.shape), _names(len(y.shape))
+    total = math.prod(source.shape)
+    where = [f"s{d}" for d in range(len(source.shape))]
+    taken = [*unravel(source.shape, "taken", "s"), f"give = *({address(source, where)});"]
+    body = [
+        "int64_t taken = 0;",
+        f"for (int64_t e = 0; e < {math.prod(y.shape)}; ++e) {{",
+        *(f"  {line}" for line in unravel(y.shape, "e")),
+        f"  auto give = *({address(x, at)});",
+        f"  if (*({address(mask, at)})) {{",
+        f"    if (taken >= {total}) {{ fail(scratch, DOES_NOT_FIT, taken + 1, {total}); return; }}",
+        *(f"    {line}" for line in (taken if total else ())),
+        "    ++taken;",
+        "  }",
+        f"  *({address(y, at)}) = give;",
+        "}",
+    ]
+    return TaskText(body, 1, per=math.prod(y.shape))
+
+
+def _tensor_scatter(call: NodeCall) -> TaskText:
+    """Return each place of the cache asks which step of the update lands on it; of several that go round the last."""
+    past, update, y, dim = whole(call, 0), whole(call, 1), result(call), call.attrs["dim"]
+    at, size, length = _names(len(y.shape)), y.shape[dim], update.shape[dim]
+    start = f"(int64_t)*({address(whole(call, 2), ['i0'])})" if call.optional(2) else "0"
+    source = [*at[:dim], "step", *at[dim + 1 :]]
+    body = [*unravel(y.shape), f"const int64_t start = {start};"]
+    if call.attrs["mode"] == "circular":
+        body += [
+            f"int64_t step = (i{dim} - start) % {size};",
+            f"if (step < 0) step += {size};",
+            *([f"step += ({length - 1} - step) / {size} * {size};"] if length > size else []),
+        ]
+    else:
+        body += [
+            f"if (start < {-size} || start + {length} > {size})"
+            f" fail(scratch, INDEX_OUTSIDE, start < 0 ? start : start + {length - 1}, {size});",
+            f"int64_t step = i{dim} - start;",
+            f"if (step >= {size}) step -= {size};",
+        ]
+    body.append(
+        f"*({address(y, at)}) = step >= 0 && step < {length} ? *({address(update, source)}) : *({address(past, at)});"
+    )
+    return TaskText(body, math.prod(y.shape))
+
+
+# ── windows as columns ──
+
+
+def _windows(call: NodeCall) -> Windows:
+    a = call.attrs
+    image = call.tensor(0).spec if call.op == "im2col" else call.outputs[0]
+    n = len(a["kernel_size"])
+    space = [int(d) for d in image.shape[image.rank - n :] if isinstance(d, int)]
+    return Windows(space, a["kernel_size"], a["stride"], a["padding"], a["dilation"])
+
+
+def _im2col(call: NodeCall) -> TaskText:
+    w, x, y = _windows(call), whole(call, 0), result(call)
+    n, count = w.n, math.prod(w.size)
+    shape = (*y.shape[:-2], x.shape[-n - 1], *w.kernel, *w.size)
+    first = len(shape) - 2 * n
+    place = [
+        f"i{first + n + d} * {w.stride[d]} + i{first + d} * {w.dilation[d]} - {w.begins[d]}" for d in range(n)
+    ]
+    at = [*_names(first), *(f"p{d}" for d in range(n))]
+    inside = " && ".join(f"p{d} >= 0 && p{d} < {s}" for d, s in enumerate(w.space))
+    rows = y.shape[-2]
+    own = [*_names(first - 1), f"task / {count} % {rows}", f"task % {count}"]
+    body = [
+        *unravel(shape),
+        *(f"const int64_t p{d} = {p};" for d, p in enumerate(place)),
+        f"*({address(y, [f'({o})' for o in own])}) = {inside} ? *({address(x, at)}) : {_zero(call)};",
+    ]
+    return TaskText(body, math.prod(shape))
+
+
+def _col2im(call: NodeCall) -> TaskText:
+    """Return each element of the image adds up what meets it, tap by tap."""
+    w, x, y = _windows(call), whole(call, 0), result(call)
+    n, first = w.n, len(y.shape) - w.n
+    names = _names(len(y.shape))
+    body = [*unravel(y.shape), "double total = 0;"]
+    for d, k in enumerate(w.kernel):
+        body.append(f"{'  ' * d}for (int64_t t{d} = 0; t{d} < {k}; ++t{d}) {{")
+        body.append(
+            f"{'  ' * (d + 1)}const int64_t r{d} = i{first + d} + {w.begins[d]} - t{d} * {w.dilation[d]};"
+        )
+        body.append(
+            f"{'  ' * (d + 1)}if (r{d} < 0 || r{d} % {w.stride[d]} || r{d} / {w.stride[d]} >= {w.size[d]}) continue;"
+        )
+    row, column = f"i{first - 1}", "0"
+    for d in range(n):
+        row = f"({row}) * {w.kernel[d]} + t{d}"
+        column = f"({column}) * {w.size[d]} + r{d} / {w.stride[d]}"
+    at = [*names[: first - 1], f"({row})", f"({column})"]
+    body.append(f"{'  ' * n}total += (double)load<1>({address(x, at)});")
+    body += ["  " * d + "}" for d in reversed(range(n))]
+    kind = storage(call.outputs[0].dtype)
+    body.append(f"store<1>({address(y, names)}, convert<{kind}>(total));")
+    return TaskText(body, math.prod(y.shape), per=math.prod(w.kernel))
+
+
+KERNELS = (
+    TemplateKernel(
+        "places/generated",
+        {
+            "tril": OpTemplate(_triangle),
+            "triu": OpTemplate(_triangle),
+            "reverse_sequence": OpTemplate(_reverse_sequence, computes(1, dtypes=INTEGERS)),
+            "masked_scatter": OpTemplate(_masked_scatter, computes(1, dtypes=frozenset({DType.BOOL}))),
+            "tensor_scatter": OpTemplate(_tensor_scatter),
+            "im2col": OpTemplate(_im2col),
+            "col2im": OpTemplate(_col2im, computes(0, dtypes=NUMBERS - {DType.INT64, DType.UINT64} | FLOATS)),
+        },
+    ),
+)

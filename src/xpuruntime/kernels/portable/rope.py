@@ -1,0 +1,53 @@
+"""Addresses that rotary position embedding reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...codegen.boxes import Place
+from ...codegen.points import address
+from ...types import TensorSpec
+from ..kernel import NodeCall, operand_ref
+from ..spec.product import C_TYPES, sizes, strides_in
+from ..spec.rope import POSITIONS, over_rows
+
+__all__ = ["named_by", "row_of", "table_lines", "table_row"]
+
+
+def table_row(call: NodeCall, position: int, rows: Sequence[int]) -> str:
+    """Return where the row of a table of angles begins: by the sample and place of x's row, or by what ``positions`` holds there."""
+    table = call.tensor(position).spec
+    steps, positions = table.physical.strides, call.optional(3)
+    names = [f"i{d}" for d in range(len(rows))]
+    if positions is None:
+        own = over_rows(sizes(table)[:-1], steps[:-1], len(rows))
+        return address(Place(operand_ref("in", position), tuple(rows), own), names)
+    return f"{operand_ref('in', position)} + place * {steps[0]}"
+
+
+def named_by(call: NodeCall, position: int) -> str:
+    """What a tensor of [length] or [batch, length] says of this task."""
+    q = sizes(call.outputs[0])
+    steps = strides_in(call.tensor(position).spec, (q[0], q[2]))
+    return f"in{position}[b * {steps[0]} + t * {steps[1]}]"
+
+
+def row_of(call: NodeCall, name: str, spec: TensorSpec, row: str = "t") -> str:
+    """Return where the row of this task's batch, head and position begins."""
+    steps = spec.physical.strides
+    place = Place(name, sizes(spec)[:3], tuple(steps[:3]))
+    return address(place, ["b", "h", row])
+
+
+def table_lines(call: NodeCall) -> list[str]:
+    """Return where the row of the tables lies that this task reads."""
+    kind = C_TYPES[call.outputs[0].dtype]
+    rows, steps = sizes(call.tensor(3).spec), [call.tensor(i).spec.physical.strides for i in (3, 4)]
+    if call.optional(POSITIONS) is not None:
+        first = f"const int64_t place = index_in({named_by(call, POSITIONS)}, {rows[0]}, scratch);"
+        at = [f"place * {s[0]}" for s in steps]
+        lines = [first]
+    else:
+        at = [f"t * {s[-2]}" + (f" + b * {s[0]}" if len(s) == 3 and rows[0] != 1 else "") for s in steps]
+        lines = []
+    return [*lines, f"const {kind} *cosines = in3 + {at[0]}, *sines = in4 + {at[1]};"]

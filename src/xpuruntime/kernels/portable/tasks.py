@@ -1,0 +1,191 @@
+"""Kernels as text of one task, for ops that models spend little time in.
+
+A task is one element or one line of the result. The text reads and writes by the prelude's scalar ``load<1>`` and ``store<1>``, so
+every storage type and every layout works. A ``TaskStage`` keeps the body apart from the function around it: ``cpu/tasks.py`` and
+``cuda/tasks.py`` wrap it, each in its own ABI.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...codegen.boxes import Place, element_bytes
+from ...codegen.points import STORAGE, for_tasks, storage
+from ...decisions import Support
+from ...types import TensorSpec
+from ..kernel import NodeCall, Operand, operand_ref
+from ..spec.support import refuse
+
+__all__ = [
+    "OpTemplate",
+    "PortableKernel",
+    "TaskEnvironment",
+    "TaskStage",
+    "TaskText",
+    "TemplateKernel",
+    "result",
+    "task_stage",
+    "whole",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnvironment:
+    """Where tasks run.
+
+    thread_per_task: each task is one GPU thread; otherwise one CPU thread loops over many tasks.
+    vector_bytes:    size of a vector register, 0 without vectors.
+    """
+
+    thread_per_task: bool
+    vector_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskText:
+    """The text of one task.
+
+    head:          lines before the loop over tasks (tables).
+    body:          lines of one task, whose index is ``task``.
+    per:           elements that a task computes.
+    scratch_bytes: memory of one thread that the text uses as ``scratch``.
+    """
+
+    body: Sequence[str]
+    tasks: int
+    head: Sequence[str] = ()
+    per: int = 1
+    scratch_bytes: int = 0
+    parts: frozenset[str] = frozenset()
+    stem: str = ""
+    flops: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStage:
+    """One stage, without the function around it.
+
+    lines:         the body: it computes tasks ``begin`` to ``end`` of ``args``, an array of addresses, with ``scratch``.
+    per:           elements that a task computes; ``grain`` is the fewest tasks worth a thread, 0 to derive it from ``per``.
+    scratch_bytes: memory of one thread that the body uses as ``scratch``, apart from the status.
+    """
+
+    stem: str
+    lines: tuple[str, ...]
+    args: tuple[str, ...]
+    tasks: int
+    about: str = ""
+    per: int = 1
+    grain: int = 0
+    scratch_bytes: int = 0
+    parts: frozenset[str] = frozenset()
+    flops: int = 0
+    bytes: int = 0
+    accumulates: str = "float32"
+
+    @property
+    def reports(self) -> bool:
+        """Whether the body may report a value that it cannot compute with (``fail`` of templates/movement.h)."""
+        return any("fail(" in line or "index_in(" in line for line in self.lines)
+
+
+class PortableKernel(ABC):
+    """A kernel whose text compiles on every C-style target. Each room makes a ``Kernel`` of it."""
+
+    name: str
+    ops: tuple[str, ...]
+
+    @abstractmethod
+    def supports(self, call: NodeCall) -> Support:
+        """Return whether the kernel computes this node."""
+
+    @abstractmethod
+    def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:
+        """Return the node as one stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpTemplate:
+    """One op of a ``TemplateKernel``.
+
+    why_not:     returns the reason against a node, or None.
+    thread_text: the text where each task is a GPU thread, if it is another one.
+    """
+
+    text: Callable[[NodeCall], TaskText]
+    why_not: Callable[[NodeCall], Support | None] = field(default=lambda call: None)
+    thread_text: Callable[[NodeCall], TaskText] | None = None
+
+
+class TemplateKernel(PortableKernel):
+    """A kernel of several ops, each an ``OpTemplate``."""
+
+    def __init__(self, name: str, templates: Mapping[str, OpTemplate]) -> None:
+        self.name = name
+        self.ops = tuple(templates)
+        self._templates = templates
+
+    def supports(self, call: NodeCall) -> Support:
+        """Return the template's answer. Elements must have whole bytes and not be complex."""
+        for spec in (*call.outputs, *(t.spec for t in call.tensors)):
+            if not element_bytes(spec.dtype) or spec.dtype.is_complex:
+                return refuse(spec.dtype, f"{call.op} on values")
+        refused = self._templates[call.op].why_not(call)
+        return Support.yes() if refused is None else refused
+
+    def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:
+        """Return the template's text as a stage."""
+        template = self._templates[call.op]
+        text = template.text
+        if environment.thread_per_task and template.thread_text is not None:
+            text = template.thread_text
+        return task_stage(call, text(call))
+
+
+def task_stage(call: NodeCall, text: TaskText, accumulates: str = "float32") -> TaskStage:
+    """Return a text as a stage over all of the node's operands and results."""
+    lines = [*_arguments(call), *text.head, for_tasks(text.body)]
+    return TaskStage(
+        stem=text.stem or call.op,
+        lines=tuple(line for part in lines for line in part.splitlines()),
+        args=_names(call),
+        tasks=text.tasks,
+        per=text.per,
+        scratch_bytes=text.scratch_bytes,
+        parts=frozenset({"movement"}) | text.parts,
+        flops=text.flops,
+        bytes=sum(s.size_bytes or 0 for s in (*call.outputs, *(t.spec for t in call.tensors))),
+        accumulates=accumulates,
+    )
+
+
+def _names(call: NodeCall) -> tuple[str, ...]:
+    inputs = (operand_ref("in", i) for i, v in enumerate(call.inputs) if isinstance(v, Operand))
+    return (*inputs, *(operand_ref("out", i) for i in range(len(call.outputs))))
+
+
+def _arguments(call: NodeCall) -> list[str]:
+    """Return lines that give every argument its type; elements that are only moved have the type of their bits."""
+    specs: dict[str, TensorSpec] = {
+        operand_ref("in", i): v.spec for i, v in enumerate(call.inputs) if isinstance(v, Operand)
+    }
+    specs |= {operand_ref("out", i): s for i, s in enumerate(call.outputs)}
+    lines = []
+    for at, name in enumerate(_names(call)):
+        dtype = specs[name].dtype
+        const = "" if name.startswith("out") else "const "
+        kind = storage(dtype) if dtype in STORAGE else f"uint{8 * element_bytes(dtype)}_t"
+        lines.append(f"[[maybe_unused]] {const}{kind} *const {name} = ({const}{kind} *)args[{at}];")
+    return lines
+
+
+def whole(call: NodeCall, position: int) -> Place:
+    """Return an operand's box."""
+    return Place.of(operand_ref("in", position), call.tensor(position).spec)
+
+
+def result(call: NodeCall, position: int = 0) -> Place:
+    """Return a result's box."""
+    return Place.of(operand_ref("out", position), call.outputs[position])

@@ -1,0 +1,1 @@
+"""Tasks that read a window of an image."""

@@ -1,0 +1,298 @@
+"""Sampling at other places. Interpolation is separable: for every resized dim the code holds tables of the first place and of the
+weights, made when it is compiled; grids name places while the model runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....codegen.points import address, number, storage, table, unravel
+from ....decisions import Reason, Support
+from ....ir.interp import resize as meaning
+from ....ir.interp.numbers import Array
+from ....types import DType
+from ...kernel import NodeCall
+from ...spec.movement.elements import bits_of
+from ...spec.support import FLOATS, NUMBERS, computes, first, refuse
+from ..tasks import OpTemplate, TaskText, TemplateKernel, result, whole
+
+__all__ = ["KERNELS"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One resized dim: ``start[o]`` is the first place that output o reads, ``share[o]`` the weights from there on."""
+
+    dim: int
+    start: tuple[int, ...]
+    share: tuple[tuple[float, ...], ...]
+    outside: tuple[bool, ...]
+
+    @property
+    def taps(self) -> int:
+        return len(self.share[0]) if self.share else 1
+
+
+def _axes(call: NodeCall) -> list[_Axis]:
+    a, x = call.attrs, call.tensor(0).spec
+    shape = [int(d) for d in x.shape if isinstance(d, int)]
+    crop = a["coordinates"] == "tf_crop_and_resize"
+    found = []
+    for dim, (old, out) in enumerate(zip(shape, (int(d) for d in a["size"]), strict=True)):
+        scale = a["scales"][dim] if a["scales"] else out / max(old, 1)
+        if old == out and scale == 1 and not crop:
+            continue
+        at = np.arange(out, dtype=np.float64)
+        outside = np.zeros(out, bool)
+        if crop:
+            places = meaning._cropped(at, scale, old, a["roi"][dim], a["roi"][dim + len(shape)])
+            outside = (places < 0) | (places > old - 1)
+        else:
+            places = meaning._COORDINATES[a["coordinates"]](at, scale, old, out)
+        if a["mode"] == "nearest":
+            chosen = np.clip(meaning._NEAREST[a["nearest"]](places), 0, max(old - 1, 0)).astype(np.int64)
+            found.append(_Axis(dim, tuple(chosen.tolist()), ((1.0,),) * out, tuple(outside.tolist())))
+            continue
+        shrink = min(scale, 1.0) if a["antialias"] else 1.0
+        cubic = a["mode"] == "cubic"
+        matrix = meaning._weights(
+            places,
+            old,
+            (lambda d: meaning._keys(d, a["cubic_a"])) if cubic else meaning._triangle,
+            2 if cubic else 1,
+            shrink,
+            a["exclude_outside"],
+        )
+        found.append(_Axis(dim, *_banded(matrix), tuple(outside.tolist())))
+    return found
+
+
+def _banded(matrix: Array) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:
+    """Return the rows of a matrix as equally long runs that hold everything that is not zero."""
+    used = [np.flatnonzero(row) for row in matrix]
+    width = max((int(u[-1] - u[0]) + 1 for u in used if u.size), default=1)
+    start = [min(int(u[0]) if u.size else 0, matrix.shape[1] - width) for u in used]
+    return tuple(start), tuple(
+        tuple(row[s : s + width].tolist()) for row, s in zip(matrix, start, strict=True)
+    )
+
+
+def _resize(call: NodeCall) -> TaskText:
+    """A task is a line along the dim that is innermost in memory; what other dims add is found once per line."""
+    x, y, axes = whole(call, 0), result(call), _axes(call)
+    dtype, rank = call.outputs[0].dtype, call.outputs[0].rank
+    inner = call.outputs[0].physical.order[-1]
+    nearest = call.attrs["mode"] == "nearest"
+    wide = "float" if dtype in FLOATS - {DType.FLOAT64} else "double"
+    names = [f"i{d}" for d in range(rank)]
+    others = [d for d in range(rank) if d != inner]
+    head, body = [], []
+    for axis in axes:
+        head.append(table("int32_t", f"start{axis.dim}", axis.start))
+        if not nearest:
+            head.append(table(wide, f"share{axis.dim}", [w for row in axis.share for w in row]))
+        if any(axis.outside):
+            # Volatile: knowing these values, NVVM of CUDA 13.0 and 13.3 crashes where a byte copy stands in the same text.
+            head.append(table("volatile bool", f"outside{axis.dim}", axis.outside))
+    split = unravel([y.shape[d] for d in others], prefix="r")
+    body += [*split, *(f"const int64_t i{d} = r{i};" for i, d in enumerate(others))]
+    body.append(f"for (int64_t i{inner} = 0; i{inner} < {y.shape[inner]}; ++i{inner}) {{")
+    out = " || ".join(f"outside{a.dim}[i{a.dim}]" for a in axes if any(a.outside))
+    beyond = call.attrs["extrapolation_value"]
+    if out:
+        fill = bits_of(beyond, dtype)
+        kind = f"uint{dtype.bits}_t"
+        body.append(f"  if ({out}) {{ *({kind} *)({address(y, names)}) = ({kind}){fill}; continue; }}")
+    at = list(names)
+    for axis in axes:
+        at[axis.dim] = f"start{axis.dim}[i{axis.dim}]"
+    if nearest:
+        body += [f"  *({address(y, names)}) = *({address(x, at)});", "}"]
+        return TaskText(body, math.prod(y.shape[d] for d in others), head, per=y.shape[inner])
+    body.append(f"  {wide} total0 = 0;")
+    blended = axes[
+        ::-1
+    ]  # the first dim is summed up first, as the meaning says: halves between integers round alike
+    for depth, axis in enumerate(blended):
+        body.append(f"  for (int64_t k{depth} = 0; k{depth} < {axis.taps}; ++k{depth}) {{")
+        if depth + 1 < len(blended):
+            body.append(f"  {wide} total{depth + 1} = 0;")
+        at[axis.dim] = f"(start{axis.dim}[i{axis.dim}] + k{depth})"
+    deepest = len(blended) - 1
+    for depth, axis in reversed(list(enumerate(blended))):
+        value = f"({wide})load<1>({address(x, at)})" if depth == deepest else f"total{depth + 1}"
+        body.append(f"  total{depth} += share{axis.dim}[i{axis.dim} * {axis.taps} + k{depth}] * {value};")
+        body.append("  }")
+    if not blended:
+        body.append(f"  total0 = ({wide})load<1>({address(x, names)});")
+    body += [f"  {_store(address(y, names), 'total0', dtype)}", "}"]
+    per = y.shape[inner] * math.prod(a.taps for a in axes)
+    return TaskText(body, math.prod(y.shape[d] for d in others), head, per=per, parts=frozenset({"arith"}))
+
+
+def _store(where: str, value: str, dtype: DType) -> str:
+    """Floats are rounded once; integers half to even, within the type."""
+    if dtype.is_float:
+        return f"store<1>({where}, convert<{storage(dtype)}>({value}));"
+    info = np.iinfo(dtype.numpy)
+    kind = storage(dtype)
+    return (
+        f"{{ const double near = rint((double){value}); *({where}) = near < {number(float(info.min))} ? ({kind}){number(int(info.min))}"
+        f" : near > {number(float(info.max))} ? ({kind}){number(int(info.max))} : ({kind})near; }}"
+    )
+
+
+_MOST_TABLE = 65536
+
+
+def _resizable(call: NodeCall) -> Support | None:
+    x = call.tensor(0).spec
+    if 0 in x.shape and 0 not in call.outputs[0].shape:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "cannot resize an empty tensor to a non-empty one")
+    if call.attrs["mode"] != "nearest" and x.dtype not in NUMBERS - {DType.INT64, DType.UINT64}:
+        return refuse(x.dtype, "interpolation")
+    if sum(a.taps * len(a.start) for a in _axes(call)) > _MOST_TABLE:
+        return Support.no(
+            Reason.SHAPE_UNSUPPORTED, f"the interpolation weights are more than {_MOST_TABLE} numbers"
+        )
+    return None
+
+
+# ── grids ──
+
+
+_STRIP = 128
+"""Taps of a strip of a grid: they wait while channels pass by, one plane after the other."""
+
+
+def _grid_sample(call: NodeCall) -> TaskText:
+    """A task is a strip of places: the taps inside and their weights once, then channel by channel."""
+    x, y = whole(call, 0), result(call)
+    outer = (y.shape[0], *y.shape[2:])
+    total, most = math.prod(outer), _taps(call)
+    strip = max(1, min(_STRIP // most, total))
+    kind = storage(call.outputs[0].dtype)
+    names = [f"i{d}" for d in range(len(outer))]
+    body = [
+        f"const int64_t first = task * {strip}, count = {total} - first < {strip} ? {total} - first : {strip};",
+        f"int64_t at[{strip}][{most}], taps[{strip}], to[{strip}]; double share[{strip}][{most}];",
+        "for (int64_t p = 0; p < count; ++p) {",
+        "  const int64_t task = first + p;",
+        *(f"  {line}" for line in _places(call, "at[p]", "share[p]", "taps[p]")),
+        f"  to[p] = {address(y, [names[0], '0', *names[1:]])} - {y.arg};",
+        "}",
+        f"for (int64_t c = 0; c < {x.shape[1]}; ++c)",
+        "  for (int64_t p = 0; p < count; ++p) {",
+        "    double total = 0;",
+        f"    for (int64_t k = 0; k < taps[p]; ++k) total += (double)load<1>({x.arg} + at[p][k] + c * {x.strides[1]}) * share[p][k];",
+        f"    store<1>({y.arg} + to[p] + c * {y.strides[1]}, convert<{kind}>(total));",
+        "  }",
+    ]
+    per = strip * x.shape[1] * 16
+    return TaskText(body, -(-total // strip), per=per, parts=frozenset({"sampling"}))
+
+
+def _grid_sample_alone(call: NodeCall) -> TaskText:
+    """A task is one place of the grid."""
+    x, y = whole(call, 0), result(call)
+    outer, most = (y.shape[0], *y.shape[2:]), _taps(call)
+    names = [f"i{d}" for d in range(len(outer))]
+    body = [
+        f"int64_t at[{most}], taps; double share[{most}];",
+        *_places(call, "at", "share", "taps"),
+        f"for (int64_t c = 0; c < {x.shape[1]}; ++c) {{",
+        "  double total = 0;",
+        f"  for (int64_t k = 0; k < taps; ++k) total += (double)load<1>({x.arg} + at[k] + c * {x.strides[1]}) * share[k];",
+        f"  store<1>({address(y, [names[0], 'c', *names[1:]])}, convert<{storage(call.outputs[0].dtype)}>(total));",
+        "}",
+    ]
+    return TaskText(body, math.prod(outer), per=x.shape[1] * 16, parts=frozenset({"sampling"}))
+
+
+def _reach(mode: str) -> tuple[int, int]:
+    """Return the first neighbour that counts, and the end of them."""
+    return {"nearest": (0, 1), "cubic": (-1, 3)}.get(mode, (0, 2))
+
+
+def _taps(call: NodeCall) -> int:
+    low, high = _reach(call.attrs["mode"])
+    return int((high - low) ** (call.tensor(0).spec.rank - 2))
+
+
+def _places(call: NodeCall, at: str, share: str, taps: str) -> list[str]:
+    """Return lines that take the place ``task`` of the grid apart, and write the offsets and weights of the taps inside, and how many there are."""
+    x, grid, y, a = whole(call, 0), whole(call, 1), result(call), call.attrs
+    n, mode, aligned = len(x.shape) - 2, a["mode"], "true" if a["align_corners"] else "false"
+    pad = {"zeros": 0, "border": 1, "reflection": 2}[a["padding_mode"]]
+    place = [f"i{d}" for d in range(n + 1)]
+    lines = unravel((y.shape[0], *y.shape[2:]))
+    for d in range(n):
+        size = x.shape[2 + d]
+        own = address(grid, [*place, str(n - 1 - d)]) if grid.strides[-1] else grid.arg
+        lines.append(f"double a{d} = unnormalized<{aligned}>((double)load<1>({own}), {size});")
+        if mode != "cubic":
+            lines.append(f"a{d} = placed<{pad}, {aligned}>(a{d}, {size});")
+    lines.append(f"{taps} = 0;")
+    low, high = _reach(mode)
+    for d in range(n):
+        size, before = x.shape[2 + d], f"w{d - 1} * " if d else ""
+        if mode == "nearest":
+            lines.append(f"{{ const double t{d} = rint(a{d}), w{d} = 1;")
+            continue
+        weight = f"keys(tap{d} - a{d})" if mode == "cubic" else f"triangle(tap{d} - a{d})"
+        tap = f"placed<{pad}, {aligned}>(tap{d}, {size})" if mode == "cubic" else f"tap{d}"
+        lines += [
+            f"for (int k{d} = {low}; k{d} < {high}; ++k{d}) {{",
+            f"  const double tap{d} = floor(a{d}) + k{d}, w{d} = {before}{weight}, t{d} = {tap};",
+        ]
+    inside = " && ".join(f"t{d} >= 0 && t{d} <= {x.shape[2 + d] - 1}" for d in range(n))
+    where = address(x, [place[0], "0", *(f"(int64_t)t{d}" for d in range(n))])
+    lines.append(f"  if ({inside}) {{ {at}[{taps}] = {where} - {x.arg}; {share}[{taps}++] = w{n - 1}; }}")
+    return [*lines, "}" * n]
+
+
+def _affine_grid(call: NodeCall) -> TaskText:
+    theta, y = whole(call, 0), result(call)
+    n = y.shape[-1]
+    names = [f"i{d}" for d in range(n + 2)]
+    body = unravel(y.shape)
+    terms = []
+    for d in range(n):
+        size = y.shape[1 + d]
+        tick = f"-1.0 + i{1 + d} * {number(2.0 / (size - 1))}" if size > 1 else "0.0"
+        edge = "" if call.attrs["align_corners"] else f" * {number(float(size - 1))} / {number(float(size))}"
+        body.append(f"const double p{d} = ({tick}){edge};")
+        terms.append(f"(double)load<1>({_theta(theta, ['i0', names[-1], str(n - 1 - d)])}) * p{d}")
+    terms.append(f"(double)load<1>({_theta(theta, ['i0', names[-1], str(n)])})")
+    kind = storage(call.outputs[0].dtype)
+    body.append(f"store<1>({address(y, names)}, convert<{kind}>({' + '.join(terms)}));")
+    return TaskText(body, math.prod(y.shape))
+
+
+def _theta(theta: object, names: Sequence[str]) -> str:
+    from ....codegen.boxes import Place
+
+    assert isinstance(theta, Place)
+    return address(theta, names)
+
+
+def _grids(call: NodeCall) -> Support | None:
+    if 0 in call.tensor(0).spec.shape[2:]:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "cannot sample from an empty tensor")
+    return first(computes()(call))
+
+
+KERNELS = (
+    TemplateKernel(
+        "resize/generated",
+        {
+            "resize": OpTemplate(_resize, _resizable),
+            "grid_sample": OpTemplate(_grid_sample, _grids, _grid_sample_alone),
+            "affine_grid": OpTemplate(_affine_grid, computes()),
+        },
+    ),
+)

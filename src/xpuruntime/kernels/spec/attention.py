@@ -1,0 +1,104 @@
+"""What attention kernels know of a node: sizes, strides over heads and positions, which dtypes there are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...decisions import Reason, Support
+from ...types import DType
+from ..kernel import NodeCall
+from .product import C_TYPES, accumulator, sizes, strides_in
+
+__all__ = ["AttentionShape", "arguments", "moved_bytes", "supported"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """Sizes and strides of an attention node; strides are of [batch, head, position, element]."""
+
+    batch: int
+    kv_heads: int
+    group: int
+    queries: int
+    keys: int
+    d: int
+    dv: int
+    q: tuple[int, ...]
+    k: tuple[int, ...]
+    v: tuple[int, ...]
+    y: tuple[int, ...]
+    mask: tuple[int, ...]
+    causal: bool
+    offset: int
+    scale: float
+    softcap: float
+    storage: str
+    sums: str
+    mask_type: str
+
+    @classmethod
+    def of(cls, call: NodeCall) -> AttentionShape:
+        q, k, v, y = (*(call.tensor(i).spec for i in range(3)), call.outputs[0])
+        (batch, heads, queries, d), (_, kv_heads, keys, dv) = sizes(q), sizes(v)
+        mask = call.optional(3)
+        scale = call.attrs["scale"]
+        return cls(
+            batch=batch,
+            kv_heads=kv_heads,
+            group=heads // max(kv_heads, 1),
+            queries=queries,
+            keys=keys,
+            d=d,
+            dv=dv,
+            q=q.physical.strides,
+            k=k.physical.strides,
+            v=v.physical.strides,
+            y=y.physical.strides,
+            mask=strides_in(mask.spec, (batch, heads, queries, keys)) if mask else (),
+            causal=call.attrs["causal"],
+            offset=int(call.attrs["causal_offset"]),
+            scale=1 / math.sqrt(max(d, 1)) if scale is None else float(scale),
+            softcap=float(call.attrs["softcap"]),
+            storage=C_TYPES[q.dtype],
+            sums=accumulator(q.dtype),
+            mask_type=""
+            if mask is None
+            else "bool"
+            if mask.spec.dtype is DType.BOOL
+            else C_TYPES[mask.spec.dtype],
+        )
+
+    @property
+    def empty(self) -> bool:
+        return not self.batch * self.kv_heads * self.group * self.queries * self.dv
+
+    @property
+    def flops(self) -> int:
+        """Of both products, without what causality spares."""
+        return 2 * self.batch * self.kv_heads * self.group * self.queries * self.keys * (self.d + self.dv)
+
+
+def supported(call: NodeCall) -> Support:
+    """Floats, with a mask of bools or floats."""
+    dtype = call.outputs[0].dtype
+    if dtype not in C_TYPES or not dtype.is_float:
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"attention in {dtype.value} is not supported")
+    mask = call.optional(3)
+    if mask is not None and mask.spec.dtype is not DType.BOOL and not (
+        mask.spec.dtype in C_TYPES and mask.spec.dtype.is_float
+    ):  # fmt: skip
+        return Support.no(
+            Reason.DTYPE_UNSUPPORTED, f"the mask must be bool or float, not {mask.spec.dtype.value}"
+        )
+    return Support.yes()
+
+
+def arguments(call: NodeCall) -> tuple[str, ...]:
+    """Return queries, keys, values, and the mask where there is one."""
+    return ("in0", "in1", "in2", *(("in3",) if call.optional(3) else ()))
+
+
+def moved_bytes(call: NodeCall) -> int:
+    """Return operands once, the result once."""
+    return sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), call.outputs[0]))

@@ -1,0 +1,87 @@
+"""elementwise/generated: any pointwise op, whoever writes its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...codegen.body import plan
+from ...codegen.expr import POINTWISE
+from ...codegen.plans import LoopPlan, UnsupportedLoop, shape_of
+from ...codegen.target import CodegenTarget
+from ...decisions import Support
+from ...ir.attributes import Const
+from ...types import TensorSpec
+from ..kernel import Kernel, Lowered, NodeCall, Operand
+from .writer import PointwiseWriter
+
+__all__ = ["Elementwise", "in_place_of", "operand_specs", "signature", "stem_of"]
+
+
+def operand_specs(call: NodeCall) -> list[TensorSpec | Const | bool | int | float | None]:
+    """Return operands as the body reads them: a tensor's spec, a constant of one element, a number, or None."""
+    return [
+        (o.const if o.const is not None and o.const.size == 1 else o.spec) if isinstance(o, Operand) else o
+        for o in call.inputs
+    ]
+
+
+def signature(call: NodeCall) -> str:
+    """``add(float32[2, 3], 1.0) -> float32[2, 3]``: what the kernel computes, for the comment above it."""
+    inputs = ", ".join(str(i.spec) if isinstance(i, Operand) else str(i) for i in call.inputs)
+    name = call.op
+    if call.op == "fused":
+        body = call.attrs["body"]
+        name = " ".join(["fused", *(n.op for n in body.nodes)])
+    return f"{name}({inputs}) -> {', '.join(str(o) for o in call.outputs)}"
+
+
+class Elementwise(Kernel):
+    """The row of the catalogue."""
+
+    name = "elementwise/generated"
+    ops = tuple(sorted(POINTWISE))
+
+    def __init__(self, write: PointwiseWriter) -> None:
+        self._write = write
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for bool, whole integers and floats of 16 to 64 bits."""
+        try:
+            plan(call.node, operand_specs(call), shape_of(call.outputs[0]))
+        except UnsupportedLoop as why:
+            return Support.no(why.code, str(why))
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return one stage over all elements."""
+        made = plan(call.node, operand_specs(call), shape_of(call.outputs[0]))
+        return self._write(call, made, [o.physical.strides for o in call.outputs], target)
+
+
+def in_place_of(call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...]]) -> dict[int, int]:
+    """Return results that may lie where an operand lay: as many bytes, and every element is read at its own index only."""
+    found: dict[int, int] = {}
+    for at, spec in enumerate(call.outputs):
+        for entry in made.inputs:
+            mine = call.tensor(entry.operand)
+            reads = [i for i in made.inputs if call.tensor(i.operand).name == mine.name]
+            whole = (
+                mine.spec.physical.alloc == spec.physical.alloc and mine.spec.dtype.bits == spec.dtype.bits
+            )
+            same = all(i.strides == outputs[at] for i in reads)
+            if whole and same and not mine.is_weight and entry.operand not in found.values():
+                found[at] = entry.operand
+                break
+    return found
+
+
+def stem_of(call: NodeCall) -> str:
+    """What a kernel is called: the op, or the first ops of a fused body."""
+    if call.op != "fused":
+        return call.op
+    names = [
+        n.op
+        for n in call.attrs["body"].nodes
+        if n.op not in ("constant", "full", "view", "expand", "unsqueeze", "squeeze", "clone")
+    ]
+    return "_".join(["fused", *names[:4]])

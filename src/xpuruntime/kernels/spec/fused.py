@@ -1,0 +1,57 @@
+"""elementwise/generated for ``fused``: bodies of pointwise ops in one loop nest, and those with row reductions in loops over rows."""
+
+from __future__ import annotations
+
+from ...codegen.body import LoopBody, plan
+from ...codegen.plans import LoopPlan, UnsupportedLoop, body_of, shape_of, space_of
+from ...codegen.target import CodegenTarget
+from ...decisions import Support
+from ..kernel import Kernel, Lowered, NodeCall
+from .elementwise import operand_specs, stem_of
+from .reduce import strides_along
+from .row_plan import Output
+from .writer import LoopWriter
+
+__all__ = ["Fused"]
+
+
+class Fused(Kernel):
+    """The row of the catalogue."""
+
+    name = "elementwise/generated"
+    ops = ("fused",)
+
+    def __init__(self, writer: LoopWriter) -> None:
+        self._writer = writer
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for bodies whose values lie along one space, with reductions over one set of its dims at most."""
+        try:
+            _plan(call)
+        except UnsupportedLoop as why:
+            return Support.no(why.code, str(why))
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return one stage."""
+        made, outputs = _plan(call)
+        if any(o.reduces for o in made.operations):
+            return self._writer.rows(call, made, outputs, target, stem_of(call))
+        return self._writer.pointwise(call, made, [o.strides for o in outputs], target)
+
+
+def _plan(call: NodeCall) -> tuple[LoopPlan, list[Output]]:
+    operands = operand_specs(call)
+    made = plan(call.node, operands, space_of(call.node, operands))
+    reference = LoopBody(made.space, operands, body_of(call.node), reduced=made.reduced)
+    outputs = []
+    for value, spec in zip(made.outputs, call.outputs, strict=True):
+        strides = strides_along(spec, made.space, reference.dims_of(shape_of(spec)))
+        outputs.append(Output(value, spec, strides))
+        missing = [d for d, e in enumerate(made.space) if e != 1 and not strides[d] and d not in made.reduced]
+        if missing and all(made.space):
+            raise UnsupportedLoop("results of several shapes do not fit one loop nest")
+        along = [d for d in made.reduced if strides[d]]
+        if along and len(along) != sum(1 for d in made.reduced if made.space[d] != 1):
+            raise UnsupportedLoop("a result that keeps only some of the reduced dims")
+    return made, outputs

@@ -1,0 +1,94 @@
+"""Linear layers as decoders have them: few rows, with a norm before and a gate after the product."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+from ...decisions import Reason, Support
+from ...program.program import RecipeStep
+from ...types import DType
+from ..kernel import NodeCall, Operand
+from .product import C_TYPES, accumulator, sizes
+
+__all__ = ["LinearLayer", "why_not"]
+
+
+_FLOATS = frozenset({DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16})
+
+
+@dataclass(frozen=True, slots=True)
+class LinearLayer:
+    """A node as a product of m rows: n outputs of k inputs; ``halves`` is 2 where it is gated, and B then has twice as many columns."""
+
+    m: int
+    n: int
+    k: int
+    halves: int
+    act: str
+    eps: float
+    dtype: DType
+    bias: Operand | None
+    residual: Operand | None
+    scale: Operand | None
+
+    @classmethod
+    def of(cls, call: NodeCall) -> Self:
+        """Return the shape of ``linear``, ``fused_linear`` or ``norm_linear``."""
+        x, weight = call.tensor(0).spec, call.tensor(1).spec
+        (rows, k), halves = sizes(weight), 2 if call.attrs.get("gated") else 1
+        act, eps = str(call.attrs.get("act", "none")), float(call.attrs.get("eps", 0.0))
+        rest = (call.optional(i) for i in (2, 3, 4))
+        return cls(
+            math.prod(sizes(x)[:-1]), rows // halves, k, halves, act, eps, call.outputs[0].dtype, *rest
+        )
+
+    @property
+    def storage(self) -> str:
+        """The C type of what lies in memory."""
+        return C_TYPES[self.dtype]
+
+    @property
+    def sums(self) -> str:
+        """The C type of sums."""
+        return accumulator(self.dtype)
+
+    @property
+    def operands(self) -> list[tuple[str, int]]:
+        """Name and position of the operands beside x and the weight that are there."""
+        given = (("bias", 2, self.bias), ("residual", 3, self.residual), ("norm", 4, self.scale))
+        return [(name, at) for name, at, operand in given if operand is not None]
+
+    def panels(self, columns: int) -> int:
+        """Return panels of B, of one half."""
+        return math.ceil(self.n / columns)
+
+    def even(self, columns: int) -> tuple[tuple[RecipeStep, ...], int]:
+        """Return steps that give each half of the outputs whole panels, where it has not, and how many outputs there are then."""
+        whole = self.panels(columns) * columns
+        if self.halves == 1 or whole == self.n:
+            return (), self.n * self.halves
+        return (
+            RecipeStep("reshape", ("%in",), {"shape": [2, self.n, self.k]}),
+            RecipeStep("pad", ("%0",), {"begin": [0, 0, 0], "end": [0, whole - self.n, 0]}),
+            RecipeStep("reshape", ("%1",), {"shape": [2 * whole, self.k]}),
+        ), 2 * whole
+
+
+def why_not(call: NodeCall) -> Support | None:
+    """What no layer here takes: other dtypes, weights that are not known at load, values that do not lie in rows."""
+    dtype, weight = call.outputs[0].dtype, call.tensor(1)
+    if dtype not in _FLOATS:
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"{call.op} in {dtype.value} is not supported")
+    if not weight.is_weight or not weight.spec.is_dense:
+        return Support.no(
+            Reason.SHAPE_UNSUPPORTED, "the right-hand side must be a weight, which is packed at load"
+        )
+    lying = [call.outputs[0], *(o.spec for o in call.tensors)]
+    if not all(s.is_dense for s in lying):
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "operands and result must be dense")
+    residual = call.optional(3)
+    if residual is not None and residual.spec.shape != call.outputs[0].shape:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "the residual must have the result's shape")
+    return None

@@ -1,0 +1,54 @@
+"""Rows of a table by index, moved as bits."""
+
+from __future__ import annotations
+
+from ....codegen.boxes import Lookup, Move, Place
+from ....codegen.target import CodegenTarget
+from ....decisions import Reason, Support
+from ...kernel import Kernel, Lowered, NodeCall
+from ..product import sizes
+from ..support import INTEGERS, refuse
+from ..writer import MovesWriter
+from .elements import why_not_movable
+
+__all__ = ["Embedding"]
+
+
+class Embedding(Kernel):
+    """Rows move as bits: any dtype, any layout."""
+
+    name = "embedding/generated"
+    ops = ("embedding",)
+
+    def __init__(self, write_moves: MovesWriter) -> None:
+        self._write_moves = write_moves
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for every type that has bytes of its own."""
+        refused = why_not_movable(call.outputs[0])
+        if refused is not None:
+            return refused
+        if call.tensor(1).spec.dtype not in INTEGERS:
+            return refuse(call.tensor(1).spec.dtype, "indices")
+        if not sizes(call.tensor(0).spec)[0] and 0 not in sizes(call.outputs[0]):
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "the embedding table is empty")
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return one stage: a row at a time."""
+        weight, index, y = call.tensor(0).spec, call.tensor(1).spec, call.outputs[0]
+        table, places, to = Place.of("in0", weight), Place.of("in1", index), Place.of("out0", y)
+        inner = to.shape[len(places.shape) :]  # the row: of complex128 with its two halves
+        rows = len(places.shape)
+        source = Place("in0", to.shape, (*[0] * rows, *table.strides[1:]))
+        lookup = Lookup(
+            "in1",
+            index.dtype,
+            (*places.strides, *[0] * len(inner)),
+            0,
+            table.strides[0],
+            table.shape[0],
+            False,
+        )
+        moves = [Move(to, source, (lookup,))]
+        return Lowered((self._write_moves("embedding", moves, ("in0", "in1", "out0"), y.dtype, target),))

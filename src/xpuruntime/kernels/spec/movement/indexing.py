@@ -1,0 +1,133 @@
+"""Reading and writing at places that other tensors name: moves with lookups (codegen/moves). An index outside its dim is reported
+by the run, and nothing outside is read or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ....codegen.boxes import Move, Place
+from ....codegen.target import CodegenTarget
+from ....decisions import Reason, Support
+from ....types import DType
+from ...kernel import Kernel, Lowered, NodeCall, Operand, operand_ref
+from ..writer import MovesWriter
+from .elements import why_not_movable
+from .indices import Plan, halves, indexed, lookup, place, result, vector
+from .scatters import computed, index_copy, index_put, scatter, scatter_nd
+
+__all__ = ["Indexing"]
+
+
+def _gather(call: NodeCall) -> Plan:
+    dtype, dim = call.outputs[0].dtype, call.attrs["dim"]
+    y, x, at = (vector(b) for b in (result(call), place(call, 0), place(call, 1)))
+    size, step = x.shape[dim], x.strides[dim]
+    source = x.cut(dim, 0, 1)
+    source = Place(
+        x.arg, y.shape, tuple(0 if i == dim else s for i, s in enumerate(source.strides)), x.offset
+    )
+    at = halves(at, call.outputs[0], dtype)
+    return ([Move(y, source, (lookup(call, 1, at, step, size),))],)
+
+
+def _index_select(call: NodeCall) -> Plan:
+    dim = call.attrs["dim"]
+    y, x, at = vector(result(call)), vector(place(call, 0)), place(call, 1)
+    if not call.tensor(0).spec.rank:
+        at = vector(at)
+    n, size, step = len(at.shape), x.shape[dim], x.strides[dim]
+    source = (
+        x.at(dim, 0)
+        if size
+        else Place(x.arg, (*x.shape[:dim], *x.shape[dim + 1 :]), (0,) * (len(x.shape) - 1))
+    )
+    for i in range(n):
+        source = source.inserted(dim + i, at.shape[i], 0)
+    for i, d in enumerate(source.shape):
+        if not dim <= i < dim + n:
+            at = at.inserted(i, d, 0)
+    return ([Move(y, source, (lookup(call, 1, at, step, size),))],)
+
+
+def _gather_nd(call: NodeCall) -> Plan:
+    batch = call.attrs["batch_dims"]
+    x, at, y = place(call, 0), place(call, 1), result(call)
+    depth = at.shape[-1]
+    lead, last = at.shape[:-1], len(at.shape) - 1
+    strides = (*x.strides[:batch], *(0,) * (len(lead) - batch), *x.strides[batch + depth :])
+    lookups = []
+    for i in range(depth):
+        box = at.at(last, i)
+        box = Place(at.arg, y.shape, (*box.strides, *(0,) * (len(y.shape) - len(lead))), box.offset)
+        lookups.append(lookup(call, 1, box, x.strides[batch + i], x.shape[batch + i]))
+    return ([Move(y, Place(x.arg, y.shape, strides, x.offset), tuple(lookups))],)
+
+
+def _index(call: NodeCall) -> Plan:
+    source, lookups = indexed(call, place(call, 0), 1, False)
+    return ([Move(result(call), source, lookups)],)
+
+
+@dataclass(frozen=True, slots=True)
+class _IndexTemplate:
+    plan: Callable[[NodeCall], Plan]
+    writes: bool = False
+
+
+_TEMPLATES = {
+    "gather": _IndexTemplate(_gather),
+    "index_select": _IndexTemplate(_index_select),
+    "gather_nd": _IndexTemplate(_gather_nd),
+    "index": _IndexTemplate(_index),
+    "scatter": _IndexTemplate(scatter, True),
+    "scatter_nd": _IndexTemplate(scatter_nd, True),
+    "index_put": _IndexTemplate(index_put, True),
+    "index_copy": _IndexTemplate(index_copy, True),
+}
+
+
+class Indexing(Kernel):
+    """Gathers and scatters."""
+
+    name = "indexing/generated"
+    ops = tuple(_TEMPLATES)
+
+    def __init__(self, write_moves: MovesWriter) -> None:
+        self._write_moves = write_moves
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for every type that has bytes of its own; what is reduced must be computed in its own type."""
+        refused = why_not_movable(*(t.spec for t in call.tensors))
+        if refused is not None:
+            return refused
+        dtype = call.outputs[0].dtype
+        how = call.attrs.get("reduce", "none")
+        how = "add" if call.op == "index_put" and call.attrs["accumulate"] else how
+        if how == "mean":
+            return Support.no(Reason.NOT_IMPLEMENTED, "scatter with reduce='mean' is not implemented")
+        computes = dtype.is_integer or dtype in (DType.BOOL, DType.FLOAT32, DType.FLOAT64)
+        if how != "none" and not computes:
+            return Support.no(
+                Reason.DTYPE_UNSUPPORTED,
+                f"{dtype.value} would round after each addition; reduce in a wider type",
+            )
+        for moves in _TEMPLATES[call.op].plan(call):
+            if any(x.size == 0 for m in moves if not m.empty for x in m.lookups):
+                return Support.no(Reason.SHAPE_UNSUPPORTED, "the indexed dim is empty")
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return a stage per part of the plan; results of writing may lie in the operand's memory."""
+        row, dtype = _TEMPLATES[call.op], call.outputs[0].dtype
+        positions = [i for i, v in enumerate(call.inputs) if isinstance(v, Operand)]
+        args = (*(operand_ref("in", i) for i in positions), "out0")
+        plan = [list(moves) for moves in row.plan(call)]
+        stages = []
+        for i, moves in enumerate(plan):
+            copies = row.writes and i == 0
+            stem = "stays" if copies else call.op
+            kind = computed(dtype) if any(m.combine for m in plan[-1]) and i else ""
+            stages.append(self._write_moves(stem, moves, args, dtype, target, copies, kind))
+        return Lowered(tuple(stages), in_place={0: 0} if row.writes else {})

@@ -1,0 +1,88 @@
+"""Places that index operands name, as boxes and lookups of moves (codegen/moves)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from ....codegen.boxes import Lookup, Move, Place
+from ....types import DType, TensorSpec
+from ...kernel import NodeCall, operand_ref
+
+__all__ = ["Plan", "halves", "indexed", "lookup", "place", "result", "vector"]
+
+Plan: TypeAlias = "tuple[list[Move], ...]"
+"""Moves by stage; a stage may depend on those before it."""
+
+
+def place(call: NodeCall, position: int) -> Place:
+    """Return an operand as it lies."""
+    return Place.of(operand_ref("in", position), call.tensor(position).spec)
+
+
+def result(call: NodeCall) -> Place:
+    """Return the first result as it lies."""
+    return Place.of("out0", call.outputs[0])
+
+
+def lookup(
+    call: NodeCall, position: int, box: Place, dim_step: int, size: int, writes: bool = False
+) -> Lookup:
+    """Return an index operand whose box (a place in it, expanded to the move's dims) names places of a dim."""
+    return Lookup(
+        operand_ref("in", position),
+        call.tensor(position).spec.dtype,
+        box.strides,
+        box.offset,
+        dim_step,
+        size,
+        writes,
+    )
+
+
+def halves(box: Place, spec: TensorSpec, dtype: DType) -> Place:
+    """Return an index's box beside values of complex128, whose halves are one more dim."""
+    return box.inserted(len(box.shape), 2, 0) if dtype is DType.COMPLEX128 else box
+
+
+def vector(box: Place) -> Place:
+    """Return a scalar as a vector of one; PyTorch lets it stand for one."""
+    return box if box.shape else box.inserted(0)
+
+
+def indexed(call: NodeCall, x: Place, first: int, writes: bool) -> tuple[Place, tuple[Lookup, ...]]:
+    """Advanced indexing of x by the operands from ``first`` on: the box, and the lookups that name its places."""
+    dtype = call.outputs[0].dtype
+    rank = len(x.shape) - int(dtype is DType.COMPLEX128)
+    given = {i - first: place(call, i) for i in range(first, len(call.inputs)) if call.inputs[i] is not None}
+    places = sorted(given)
+    if not places:
+        return x, ()
+    block = _broadcast([b.shape for b in given.values()])
+    kept = [d for d in range(rank) if d not in given]
+    front = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
+    rest = list(range(rank, len(x.shape)))
+    before, after = kept[:front], [*kept[front:], *rest]
+    shape = (*(x.shape[d] for d in before), *block, *(x.shape[d] for d in after))
+    strides = (*(x.strides[d] for d in before), *(0,) * len(block), *(x.strides[d] for d in after))
+    lookups = []
+    for dim, box in given.items():
+        box = box.expanded(block)
+        own = (*(0,) * len(before), *box.strides, *(0,) * len(after))
+        lookups.append(
+            lookup(
+                call,
+                first + dim,
+                Place(box.arg, shape, own, box.offset),
+                x.strides[dim],
+                x.shape[dim],
+                writes,
+            )
+        )
+    return Place(x.arg, shape, strides, x.offset), tuple(lookups)
+
+
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    n = max(len(s) for s in shapes)
+    columns = zip(*((*(1,) * (n - len(s)), *s) for s in shapes), strict=True)
+    return tuple(next((d for d in column if d != 1), 1) for column in columns)

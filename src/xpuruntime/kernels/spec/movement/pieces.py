@@ -1,0 +1,132 @@
+"""Moves that cut dims into pieces: rolling, repeating, padding in every mode."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from ....codegen.boxes import Move, Place
+from ....types import DType
+from ...kernel import NodeCall, operand_ref
+from .elements import bits_of, static
+
+__all__ = [
+    "Moves",
+    "Piece",
+    "operand_box",
+    "pad_moves",
+    "pieced",
+    "repeat_moves",
+    "result_box",
+    "roll_moves",
+    "runs",
+]
+
+Moves: TypeAlias = "Iterator[Move]"
+
+
+# ── ops: node -> moves ──
+
+
+def operand_box(call: NodeCall, position: int = 0) -> Place:
+    """Return an operand's box."""
+    return Place.of(operand_ref("in", position), call.tensor(position).spec)
+
+
+def result_box(call: NodeCall, position: int = 0) -> Place:
+    """Return a result's box."""
+    return Place.of(operand_ref("out", position), call.outputs[position])
+
+
+Piece: TypeAlias = tuple[int, int, int, int]
+"""Along one dim: start in the result, length, start in the operand, step there."""
+
+
+def pieced(target: Place, source: Place, pieces: Sequence[Sequence[Piece]]) -> Moves:
+    """Return a box per combination of pieces, one of each dim."""
+    for chosen in itertools.product(*pieces):
+        y, x = target, source
+        for dim, (to, length, start, step) in enumerate(chosen):
+            y, x = y.cut(dim, to, length), x.cut(dim, start, length, step)
+        yield Move(y, x)
+
+
+def roll_moves(call: NodeCall) -> Moves:
+    """Return two halves of every rolled dim."""
+    shape, shifts, dims = static(call.outputs[0]), call.attrs["shifts"], call.attrs["dims"]
+    total = math.prod(shape)
+    if not dims or not shape:  # along the flattened whole
+        halves = 2 if call.outputs[0].dtype is DType.COMPLEX128 else 1
+        x, y = (Place.dense(arg, (total * halves,)) for arg in ("in0", "out0"))
+        shape, by = (total * halves,), {0: sum(shifts) * halves if shape else 0}
+    else:
+        x, y, by = operand_box(call), result_box(call), dict.fromkeys(dims, 0)
+        for dim, shift in zip(dims, shifts, strict=True):
+            by[dim] += shift
+    pieces = []
+    for dim, n in enumerate(shape):
+        shift = by.get(dim, 0) % n if n else 0
+        pieces.append([p for p in ((shift, n - shift, 0, 1), (0, shift, n - shift, 1)) if p[1]])
+    yield from pieced(y, x, pieces)
+
+
+def repeat_moves(call: NodeCall) -> Moves:
+    """Return one move: the operand stands still along a new dim for each repeated one."""
+    repeats = call.attrs["repeats"]
+    x, y = operand_box(call), result_box(call)
+    for _ in range(len(repeats) - call.tensor(0).spec.rank):
+        x = x.inserted(0)
+    for i, times in enumerate(repeats):
+        dim = 2 * i
+        if 0 in y.shape:
+            return
+        y = y.split(dim, x.shape[dim])
+        x = x.inserted(dim, int(times))
+    yield Move(y, x)
+
+
+def pad_moves(call: NodeCall) -> Moves:
+    """Constant: what is around, a slab per side, then the middle. Other modes: pieces that run forward, backward or stand still."""
+    x, y, mode = operand_box(call), result_box(call), call.attrs["mode"]
+    pads, n = [int(p) for p in call.attrs["pads"]], call.outputs[0].rank
+    begins, ends = pads[:n], pads[n:]
+    for d in range(n):  # negative ones crop
+        cut = max(-begins[d], 0), max(-ends[d], 0)
+        if mode in ("constant", "wrap"):
+            x = x.cut(d, cut[0], x.shape[d] - sum(cut))
+            begins[d], ends[d] = max(begins[d], 0), max(ends[d], 0)
+    if mode == "constant":
+        fill = bits_of(call.attrs["value"], call.outputs[0].dtype)
+        for d in range(n):
+            for start, length in ((0, begins[d]), (y.shape[d] - ends[d], ends[d])):
+                if length:
+                    yield Move(y.cut(d, start, length), None, fill=fill, about=f"around dim {d}")
+            y = y.cut(d, begins[d], x.shape[d])
+        yield Move(y, x, about="the operand")
+        return
+    size = static(call.tensor(0).spec) if mode != "wrap" else x.shape[:n]
+    pieces = [_sources(size[d], begins[d], ends[d], mode) for d in range(n)]
+    yield from pieced(y, x, pieces)
+
+
+def _sources(size: int, begin: int, end: int, mode: str) -> list[Piece]:
+    """Return a padded dim as runs of one step."""
+    from ....ir.interp.movement import _source
+
+    return runs([int(v) for v in _source(size, begin, end, mode)])
+
+
+def runs(places: Sequence[int]) -> list[Piece]:
+    """Return a list of places as runs of one step: -1, 0 or 1."""
+    found: list[Piece] = []
+    for at, place in enumerate(places):
+        if found:
+            start, length, first, step = found[-1]
+            own = place - places[at - 1]
+            if abs(own) <= 1 and (length == 1 or own == step):
+                found[-1] = (start, length + 1, first, own)
+                continue
+        found.append((at, 1, place, 1))
+    return found

@@ -1,0 +1,126 @@
+"""norm/generated: layer, RMS, group, instance and (with given statistics) batch normalisation, in any layout.
+
+Layer and RMS norms are formulas over the last dims. Group and instance norms are the same formula over a space in which the channels
+are split into groups; batch norm is pointwise work with one value a channel.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...codegen.body import LoopBody
+from ...codegen.formulas import moments, normalized, widest
+from ...codegen.plans import LoopPlan, UnsupportedLoop, shape_of
+from ...codegen.target import CodegenTarget
+from ...decisions import Support
+from ...types import DType, TensorSpec
+from ..kernel import Kernel, Lowered, NodeCall
+from .elementwise import operand_specs
+from .row_plan import Output
+from .writer import LoopWriter
+
+__all__ = ["OPS", "ChannelNorm"]
+
+Dims = tuple[int | None, ...]
+
+
+class ChannelNorm(Kernel):
+    """Norms whose weights have one value a channel: the space is [N, groups, channels of a group, ...]."""
+
+    name = "norm/generated"
+    ops = ("group_norm", "instance_norm", "batch_norm", "batch_norm_train")
+
+    def __init__(self, writer: LoopWriter) -> None:
+        self._writer = writer
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for floats of 16 to 64 bits."""
+        try:
+            self._plan(call)
+        except UnsupportedLoop as why:
+            return Support.no(why.code, str(why))
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return one stage."""
+        made, outputs = self._plan(call)
+        if call.op == "batch_norm":
+            return self._writer.pointwise(call, made, [o.strides for o in outputs], target)
+        return self._writer.rows(call, made, outputs, target, call.op)
+
+    def _plan(self, call: NodeCall) -> tuple[LoopPlan, list[Output]]:
+        x = call.tensor(0).spec
+        shape = shape_of(x)
+        channels = shape[1]
+        groups = {"group_norm": call.attrs["groups"] if call.op == "group_norm" else 1}.get(call.op, channels)
+        assert isinstance(groups, int)
+        space = (shape[0], groups, channels // groups if groups else 0, *shape[2:])
+        body = LoopBody(space, operand_specs(call))
+
+        def split(spec: TensorSpec) -> tuple[int, ...]:
+            """Return strides of a value like x along the space."""
+            own = spec.physical.strides
+            return (own[0], own[1] * space[2], *own[1:])
+
+        def channel(position: int) -> str | None:
+            """Return an operand with one value a channel."""
+            found = call.optional(position)
+            if found is None:
+                return None
+            step = found.spec.physical.strides[0]
+            strides = (0, step * space[2], step, *([0] * (len(space) - 3)))
+            return body.read(position, found.spec.dtype, strides)
+
+        wide = widest(x.dtype)
+        read = body.read(0, x.dtype, split(x))
+        names: tuple[str | None, ...]
+        if call.op == "batch_norm":
+            names = (self._by_given(body, read, [channel(i) for i in range(1, 5)], call.attrs["eps"], wide),)
+        else:
+            training = call.op == "batch_norm_train"
+            body.reduced = frozenset(d for d in range(len(space)) if d > 1 or (training and d == 0))
+            names = normalized(body, read, channel(1), channel(2), call.attrs["eps"], wide)
+            if training:
+                names += self._moved(body, read, channel(3), channel(4), call.attrs["momentum"], wide)
+        outputs = []
+        for at, spec in enumerate(call.outputs):
+            own = spec.physical.strides
+            row = own if len(own) == 2 else (0, *own)  # statistics are [N, groups], or one a channel
+            strides = split(spec) if at == 0 else (*row, *([0] * (len(space) - 2)))
+            outputs.append(Output(str(names[at]), spec, strides))
+        return body.done([o.value for o in outputs]), outputs
+
+    def _moved(
+        self,
+        b: LoopBody,
+        x: str,
+        old_mean: str | None,
+        old_variance: str | None,
+        momentum: object,
+        wide: DType,
+    ) -> tuple[str, str]:
+        """Running statistics after this batch: moved by momentum, the variance by its unbiased estimate; absent ones start here."""
+        assert isinstance(momentum, int | float)
+        mean, _, variance = moments(b, x, wide)
+        unbiased = b.emit("mul", variance, b.count / (b.count - 1) if b.count > 1 else math.nan, dtype=wide)
+
+        def moved(old: str | None, now: str) -> str:
+            if old is None:
+                return now
+            kept = b.emit("mul", old, 1.0 - momentum, dtype=wide)
+            return b.emit("add", kept, b.emit("mul", now, float(momentum), dtype=wide), dtype=wide)
+
+        return moved(old_mean, mean), moved(old_variance, unbiased)
+
+    def _by_given(self, b: LoopBody, x: str, rest: list[str | None], eps: object, wide: DType) -> str:
+        weight, bias, mean, variance = rest
+        assert isinstance(eps, int | float)
+        assert mean is not None
+        assert variance is not None
+        spread = b.emit("rsqrt", b.emit("add", variance, float(eps), dtype=wide), dtype=wide)
+        scale = spread if weight is None else b.emit("mul", weight, spread, dtype=wide)
+        y = b.emit("mul", b.emit("sub", x, mean, dtype=wide), scale, dtype=wide)
+        return y if bias is None else b.emit("add", y, bias, dtype=wide)
+
+
+OPS = ("layer_norm", "rms_norm")

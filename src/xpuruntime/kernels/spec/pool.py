@@ -1,0 +1,65 @@
+"""What pools compute: windows, divisors, and which nodes they take."""
+
+from __future__ import annotations
+
+from ...decisions import Reason, Support
+from ...ir.ops._shapes import pads
+from ...types import DType
+from ..kernel import NodeCall
+from .conv_shape import ConvShape
+from .product import C_TYPES
+
+__all__ = ["ADAPTIVE_OPS", "MAX_OPS", "OPS", "divisor_of", "pool_shape", "supported", "window_ends"]
+
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)
+
+
+MAX_OPS = {"max_pool", "adaptive_max_pool"}
+
+
+ADAPTIVE_OPS = {"adaptive_max_pool", "adaptive_avg_pool"}
+
+
+def _space_dims(call: NodeCall) -> int:
+    return len(call.attrs["output_size" if call.op in ADAPTIVE_OPS else "kernel_size"])
+
+
+def pool_shape(call: NodeCall) -> ConvShape:
+    """Return the windows' sizes and the operands' strides."""
+    x, y = call.tensor(0).spec, call.outputs[0]
+    if call.op not in ADAPTIVE_OPS:
+        return ConvShape.window(x, y, call.attrs["kernel_size"], call)
+    return ConvShape.adaptive(x, y, _space_dims(call))
+
+
+def window_ends(call: NodeCall, shape: ConvShape) -> tuple[list[int], list[int]]:
+    """Return where the input ends, less what negative padding crops, and where what counts in an average's divisor does."""
+    ends: tuple[int, ...] = (0, 0, 0)
+    if call.op not in ADAPTIVE_OPS:
+        ends = (*(0,) * (3 - shape.rank), *pads(call.attrs["padding"], shape.rank)[1])
+    limit = [n + min(e, 0) for n, e in zip(shape.size, ends, strict=True)]
+    return limit, [n + e for n, e in zip(shape.size, ends, strict=True)]
+
+
+def divisor_of(call: NodeCall) -> tuple[bool, float]:
+    """Of a mean: whether padding counts, and the divisor where it is given, else 0."""
+    mean = call.op == "avg_pool"
+    return mean and bool(call.attrs["count_include_pad"]), float((call.attrs["divisor"] if mean else 0) or 0)
+
+
+OPS = ("max_pool", "avg_pool", "lp_pool", "adaptive_avg_pool", "adaptive_max_pool")
+
+
+def supported(call: NodeCall) -> Support:
+    """Return yes for up to three space dims, for means and maxima of numbers (maxima of bool too) and norms of floats."""
+    spec = call.tensor(0).spec
+    is_bool = spec.dtype is DType.BOOL and call.op in MAX_OPS
+    if not is_bool and spec.dtype not in (_FLOATS if call.op == "lp_pool" else C_TYPES):
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"{call.op} of {spec.dtype.value}")
+    space = _space_dims(call)
+    if space > 3:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, f"{space} spatial dims; at most 3 are supported")
+    if call.op == "lp_pool" and not call.attrs["p"] > 0:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, f"p must be positive, got {call.attrs['p']}")
+    return Support.yes()

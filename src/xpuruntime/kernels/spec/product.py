@@ -1,0 +1,111 @@
+"""Matrix products as data: ``Product`` describes every op that is one; dtypes, activations, and where elements lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...types import DType, TensorSpec
+from ..kernel import Operand
+
+__all__ = ["C_TYPES", "Product", "Term", "accumulator", "even_stride", "sizes", "strides_in"]
+
+C_TYPES: dict[DType, str] = {
+    DType.FLOAT64: "double",
+    DType.FLOAT32: "float",
+    DType.BFLOAT16: "bf16",
+    DType.FLOAT16: "f16",
+    **{d: f"{d.value}_t" for d in DType if d.is_integer and d.bits >= 8},
+}
+"""Dtypes that products are computed in, as the prelude calls them."""
+
+
+def accumulator(dtype: DType) -> str:
+    """Return the C type of sums: float for what is narrower, integers modulo 2^32 or 2^64."""
+    if dtype.is_float:
+        return "double" if dtype is DType.FLOAT64 else "float"
+    return "uint64_t" if dtype.bits == 64 else "uint32_t"
+
+
+def sizes(spec: TensorSpec) -> tuple[int, ...]:
+    """Return a static shape as integers."""
+    return tuple(int(d) for d in spec.shape if isinstance(d, int))
+
+
+def strides_in(spec: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return strides in memory of a value that broadcasts to ``shape``: 0 along dims that it lacks or that are 1 in it."""
+    own, steps = sizes(spec), spec.physical.strides
+    lead = len(shape) - len(own)
+    return (0,) * lead + tuple(0 if d == 1 else s for d, s in zip(own, steps, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """``factor`` times an operand, added to the product; strides over the product's batch, row and column dims."""
+
+    position: int
+    operand: Operand
+    strides: tuple[int, ...]
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """y[batch, rows, n] = act(alpha * sum over k of a[.., k] * b[k, ..] + terms).
+
+    batch: dims over which both sides may change; rows: dims of the left side's rows (several where a batch became rows).
+    a_strides: over (*batch, *rows, k); b_strides: over (*batch, k, n); y_strides: over (*batch, *rows, n).
+    b_type: what B is stored in where that is not y's type; then its columns have scales, the argument after the terms.
+    """
+
+    a: int
+    b: int
+    batch: tuple[int, ...]
+    rows: tuple[int, ...]
+    n: int
+    k: int
+    a_strides: tuple[int, ...]
+    b_strides: tuple[int, ...]
+    y_strides: tuple[int, ...]
+    terms: tuple[Term, ...] = ()
+    alpha: float = 1.0
+    act: str = "none"
+    b_type: str = ""
+
+    @property
+    def m(self) -> int:
+        """Rows of the left side."""
+        return math.prod(self.rows)
+
+    @property
+    def batches(self) -> int:
+        """Products in all."""
+        return math.prod(self.batch)
+
+    def flat(self) -> Product:
+        """Return the same with the batch as rows, where B is one matrix for all of the batch and A's rows lie evenly."""
+        lead = len(self.batch)
+        if not lead or any(self.b_strides[:lead]) or len(self.rows) != 1:
+            return self
+        rows = (*self.batch, *self.rows)
+        if even_stride(rows, self.a_strides[:-1]) is None:
+            return self
+        return Product(
+            self.a, self.b, (), rows, self.n, self.k,
+            self.a_strides, self.b_strides[lead:], self.y_strides, self.terms, self.alpha, self.act, self.b_type,
+        )  # fmt: skip
+
+
+def even_stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
+    """Return the one stride between neighbours of all these dims together, None when there is none."""
+    step, extent = 0, 1
+    for d, s in zip(reversed(shape), reversed(strides), strict=True):
+        if d == 1:
+            continue
+        if extent == 1:
+            step = s
+        elif s != step * extent:
+            return None
+        extent *= d
+    return step

@@ -1,0 +1,72 @@
+"""reduce/generated: sums, means, extremes, variances and norms over any dims of operands of any strides."""
+
+from __future__ import annotations
+
+from ...codegen.body import plan
+from ...codegen.formulas import row_axes
+from ...codegen.plans import LoopPlan, UnsupportedLoop, shape_of, space_of
+from ...codegen.target import CodegenTarget
+from ...decisions import Support
+from ...types import TensorSpec
+from ..kernel import Kernel, Lowered, NodeCall
+from .elementwise import operand_specs
+from .row_plan import Output
+from .writer import LoopWriter
+
+__all__ = ["OPS", "SOFTMAX_OPS", "RowKernel", "strides_along"]
+
+
+def strides_along(spec: TensorSpec, space: tuple[int, ...], dims: tuple[int | None, ...]) -> tuple[int, ...]:
+    """Return a result's strides along the space, from the dims along which its own lie."""
+    strides = [0] * len(space)
+    for d, stride in zip(dims, spec.physical.strides, strict=True):
+        if d is not None and space[d] != 1:
+            strides[d] = stride
+    return tuple(strides)
+
+
+class RowKernel(Kernel):
+    """A row of the catalogue for ops that have a formula (codegen/formulas)."""
+
+    def __init__(self, name: str, ops: tuple[str, ...], writer: LoopWriter) -> None:
+        self.name, self.ops, self._writer = name, ops, writer
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for whole integers and floats of 16 to 64 bits."""
+        try:
+            self._plan(call)
+        except UnsupportedLoop as why:
+            return Support.no(why.code, str(why))
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return one stage; rows are its tasks."""
+        made = self._plan(call)
+        return self._writer.rows(call, made, self._outputs(call, made), target, call.op)
+
+    def _plan(self, call: NodeCall) -> LoopPlan:
+        operands = operand_specs(call)
+        return plan(call.node, operands, space_of(call.node, operands))
+
+    def _outputs(self, call: NodeCall, made: LoopPlan) -> list[Output]:
+        rank = len(made.space)
+        axes = row_axes(call.op, call.attrs, rank)
+        found = []
+        for value, spec in zip(made.outputs, call.outputs, strict=True):
+            kept = tuple(d for d in range(rank) if d not in axes)
+            dims = tuple(range(rank)) if spec.rank == rank else kept
+            if shape_of(spec) == made.space:
+                strides = strides_along(spec, made.space, dims)
+            else:
+                strides = strides_along(
+                    spec, tuple(1 if d in axes else e for d, e in enumerate(made.space)), dims
+                )
+            found.append(Output(value, spec, strides))
+        return found
+
+
+_TOTALS = ("sum", "prod", "amax", "amin", "any", "all", "mean", "var", "logsumexp", "vector_norm")
+_PLACES = ("argmax", "argmin", "max", "min")
+
+OPS = _TOTALS + _PLACES
+SOFTMAX_OPS = ("softmax", "log_softmax", "hardmax")

@@ -1,0 +1,81 @@
+"""Rotary position embedding: which nodes it takes, and strides of its tables."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from ...codegen.boxes import Move, Place
+from ...codegen.target import CodegenTarget
+from ...decisions import Reason, Support
+from ...types import DType
+from ..kernel import Kernel, Lowered, NodeCall, Stage
+from .product import sizes
+from .support import FLOATS, INTEGERS, first, refuse
+from .writer import MovesWriter
+
+__all__ = ["PLACES", "POSITIONS", "RopeAppend", "cache_copies", "over_rows", "why_not"]
+
+
+def over_rows(shape: Sequence[int], steps: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return strides of [length] or [batch, length] over x's dims before the last; heads stand between the two."""
+    kept = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
+    if len(kept) == 2 and rank == 3:
+        kept.insert(1, 0)
+    return (*[0] * (rank - len(kept)), *kept)
+
+
+def why_not(call: NodeCall) -> Support | None:
+    """Return no for what is neither floats nor (positions) whole numbers."""
+
+    def kinds(*positions: int, among: frozenset[DType]) -> Support | None:
+        wrong = [call.tensor(p).spec.dtype for p in positions if call.optional(p) is not None]
+        wrong = [d for d in wrong if d not in among]
+        return refuse(wrong[0], "rope") if wrong else None
+
+    return first(kinds(0, 1, 2, among=FLOATS), kinds(3, among=INTEGERS))
+
+
+_KEYS, _VALUES, PLACES, POSITIONS = 5, 6, 7, 8
+
+
+def cache_copies(call: NodeCall, target: CodegenTarget, write_moves: MovesWriter) -> list[Stage]:
+    """Return the stages that carry both caches over; they fall away where these are updated in place."""
+    made = []
+    for operand, result in ((_KEYS, 1), (_VALUES, 2)):
+        to = Place.of(f"out{result}", call.outputs[result])
+        move = Move(to, Place.of(f"in{operand}", call.tensor(operand).spec))
+        args = (f"in{operand}", f"out{result}")
+        made.append(write_moves("stays", [move], args, call.outputs[result].dtype, target, copies=True))
+    return made
+
+
+class RopeAppend(Kernel):
+    """Only what is new is written: contents of the caches stay where they are, or are copied first where those may not change."""
+
+    name: str = "rope/generated"
+    ops: tuple[str, ...] = ("rope_append",)
+
+    def __init__(self, write_moves: MovesWriter) -> None:
+        self._write_moves = write_moves
+
+    @abstractmethod
+    def turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
+        """Return the stage that rotates and writes."""
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for floats whose last dim lies in a row."""
+        dtype = call.outputs[0].dtype
+        if dtype not in FLOATS:
+            return Support.no(Reason.DTYPE_UNSUPPORTED, f"rope_append in {dtype.value} is not supported")
+        specs = [*(call.tensor(i).spec for i in range(7)), *call.outputs]
+        if any(s.physical.strides[-1] != 1 and sizes(s)[-1] != 1 for s in specs):
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "the last dim must be contiguous")
+        return Support.yes()
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return three stages; the two that keep caches as they are fall away where these are updated in place."""
+        stages = cache_copies(call, target, self._write_moves)
+        if all(sizes(call.outputs[0])):
+            stages.append(self.turns(call, target))
+        return Lowered(tuple(stages), in_place={1: _KEYS, 2: _VALUES})

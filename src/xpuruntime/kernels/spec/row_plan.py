@@ -1,0 +1,109 @@
+"""A formula over rows, on any device: its loops, what of it changes along a row, and what each pass over the row needs (see ``rows``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...codegen.nest import Nest, nest
+from ...codegen.plans import LoopPlan, Operation
+from ...types import DType, TensorSpec
+
+__all__ = ["DEAR", "Output", "RowNeeds", "inner_step", "neutral_of", "row_nests"]
+
+DEAR = frozenset({"exp", "log", "erf", "trig", "pow", "inverse", "softplus", "division"})
+"""Parts of the prelude whose functions are worth keeping the results of."""
+_NEUTRAL = {"sum": "0", "prod": "1", "any": "0", "all": "-1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A result: the name of its value, its spec, and its strides along the space (0 along reduced dims: one value a row)."""
+
+    value: str
+    spec: TensorSpec
+    strides: tuple[int, ...]
+
+
+def inner_step(space: Nest, name: str) -> int:
+    """Return how far a value moves on with the innermost dim."""
+    return space.strides[name][-1]
+
+
+def row_nests(plan: LoopPlan, outputs: Sequence[Output]) -> tuple[Nest, Nest, bool]:
+    """Return the dims that stay and those that are reduced, in the order of what is read, results as ``y0``, ``y1`` ...; and whether rows lie beside
+    each other in memory (across) rather than their elements.
+    """
+    strides = {i.name: i.strides for i in plan.inputs} | {f"y{i}": o.strides for i, o in enumerate(outputs)}
+    full = next((i for i in plan.inputs if all(i.strides[d] for d in plan.reduced)), None)
+    lead = full.strides if full is not None else outputs[0].strides
+    order = sorted(range(len(plan.space)), key=lambda d: -lead[d])
+    kept = nest(plan.space, strides, [d for d in order if d not in plan.reduced])
+    run = nest(plan.space, strides, [d for d in order if d in plan.reduced])
+    name = full.name if full is not None else "y0"
+    return kept, run, kept.inner > 1 and inner_step(kept, name) == 1 and inner_step(run, name) != 1
+
+
+class RowNeeds:
+    """A plan as passes over the row. ``moving``: names that change along it; ``passes``: after how many passes a name can be computed;
+    ``results``: outputs by the names that kernels give them; ``full``: those with a value per element of the row; ``wanted``: per pass the values
+    that it needs at every element, of which the last one writes results.
+    """
+
+    def __init__(self, plan: LoopPlan, outputs: Sequence[Output], run: Nest) -> None:
+        self.plan = plan
+        self.inputs = {i.name: i for i in plan.inputs}
+        self.operations = {o.name: o for o in plan.operations}
+        self.results = {f"y{i}": o for i, o in enumerate(outputs)}
+        self.full = [y for y in self.results if any(run.strides[y])]
+        self.moving = {i.name for i in plan.inputs if any(run.strides[i.name])}
+        self.passes = dict.fromkeys(self.inputs, 0)
+        for o in plan.operations:
+            names = [n for n in o.operands if isinstance(n, str)]
+            self.passes[o.name] = max((self.passes[n] for n in names), default=0) + o.reduces
+            if not o.reduces and any(n in self.moving for n in names):
+                self.moving.add(o.name)
+        last = max((self.passes[o.name] for o in plan.operations if o.reduces), default=0)
+        wanted = [[str(o.operands[0]) for o in self.reductions(at)] for at in range(last)]
+        self.wanted = [*wanted, [self.results[y].value for y in self.full]]
+
+    def reductions(self, at: int) -> list[Operation]:
+        """What a pass reduces."""
+        return [o for o in self.plan.operations if o.reduces and self.passes[o.name] == at + 1]
+
+    def row_level(self, at: int) -> list[Operation]:
+        """Return operations of the row as a whole that can be computed after so many passes."""
+        still = [o for o in self.plan.operations if not o.reduces and o.name not in self.moving]
+        return [o for o in still if self.passes[o.name] == at]
+
+    def closure(self, names: Sequence[str], stop: set[str]) -> list[str]:
+        """Return the moving values that these need, in order; what waits already (``stop``) is not gone behind."""
+        seen: set[str] = set()
+
+        def visit(name: str) -> None:
+            if name in seen or name not in self.moving:
+                return
+            if name not in stop and name in self.operations:
+                for operand in self.operations[name].operands:
+                    if isinstance(operand, str):
+                        visit(operand)
+            seen.add(name)
+
+        for name in names:
+            visit(name)
+        order = [*self.inputs, *self.operations]
+        return sorted(seen, key=order.index)
+
+
+def neutral_of(o: Operation) -> str:
+    """What a reduction of nothing gives."""
+    if o.op in _NEUTRAL:
+        return _NEUTRAL[o.op]
+    low = o.op in ("amax", "top")
+    if o.dtype.is_float:
+        kind = "f" if o.dtype is not DType.FLOAT64 else ""
+        return f"{'-' if low else ''}__builtin_inf{kind}()"
+    bits, signed = o.dtype.bits, o.dtype.is_signed
+    if low:
+        return f"(-{2 ** (bits - 1) - 1}ll - 1)" if signed else "0"
+    return f"{2 ** (bits - 1) - 1}ll" if signed else f"{2**bits - 1}ull"

@@ -1,0 +1,1 @@
+"""Kernels of users: texts, Triton functions and Python functions."""

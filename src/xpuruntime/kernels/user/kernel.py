@@ -1,0 +1,307 @@
+"""Kernels of users: a row of the catalogue from a text, a Triton function or a Python function.
+
+What every kind has in common stands here: which nodes it takes, how a policy names it, how it is launched. ``user_text`` writes C++ and
+CUDA C++, ``user_triton`` compiles Triton, ``user_host`` calls Python. A policy takes such a kernel only where it names it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from ...codegen.target import CodegenTarget
+from ...decisions import Reason, Support
+from ...errors import KernelUnavailable
+from ...ir import OPS
+from ...ir.infer import find_op
+from ...policies import KernelPolicy
+from ...program.program import KernelParam
+from ...registered import registered_kernels
+from ...types import DType, TensorSpec
+from ..kernel import Kernel, Lowered, NodeCall, Operand, Scalar
+
+__all__ = [
+    "Answer",
+    "Body",
+    "Launch",
+    "OfCall",
+    "Tasks",
+    "UserKernel",
+    "arguments_of",
+    "checked",
+    "extent",
+    "launch_of",
+    "named_digests",
+    "packed_params",
+    "plain_attrs",
+    "specs_of",
+    "tasks_of",
+    "user_kernels",
+]
+
+KINDS = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a CUDA or Triton kernel is launched.
+
+    grid:    blocks along x, y, z (one number: along x).
+    block:   threads of a block along x, y, z; Triton's warps say it instead.
+    shared:  bytes of dynamic shared memory of a block.
+    cluster: blocks of a cluster along x, y, z, on devices that have clusters.
+    """
+
+    grid: int | Sequence[int]
+    block: int | Sequence[int] = 256
+    shared: int = 0
+    cluster: Sequence[int] | None = None
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Grid and block, three numbers each."""
+        return _three(self.grid), _three(self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """How the work of a CPU kernel is shared out: its function is called for runs of ``0 .. count``.
+
+    grain:   fewest tasks that are worth a thread of its own.
+    scratch: bytes of memory of each thread; with any, the function's last argument is its address.
+    """
+
+    count: int
+    grain: int = 1
+    scratch: int = 0
+
+
+Answer: TypeAlias = "Support | str | bool | None"
+"""What ``supports`` may say: a Support; None or True for yes; a text for no, with that reason."""
+
+
+class OfCall(Protocol):
+    """A function of a node: shapes and dtypes stand in ``call.inputs`` and ``call.outputs``, attributes in ``call.attrs``."""
+
+    def __call__(self, call: NodeCall) -> object: ...
+
+
+class Body(Protocol):
+    """How one kind of user's code becomes stages."""
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the code and of everything beside it that decides what it becomes."""
+        ...
+
+    def refuses(self, call: NodeCall, target: CodegenTarget) -> str:
+        """Return why this kind of code cannot have the node at all; empty where it can."""
+        ...
+
+    def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return the node as stages."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class UserKernel(Kernel):
+    """A user's kernel: ``name`` is ``family/word``, ``word`` being what policies say; ``kind`` the targets that it is for.
+
+    dtypes:        of every tensor that it reads and writes; None: all that it has types for.
+    deterministic: equal inputs give equal bits. ``accumulates``: the dtype of its sums.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    kind: str
+    body: Body
+    why_not: OfCall | None = None
+    dtypes: frozenset[DType] | None = None
+    deterministic: bool | None = None
+    accumulates: str = "float32"
+    digest: str = ""
+    on_request: bool = True
+    asks: str = "is a user's kernel"
+
+    def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
+        """Return yes for static, dense, not empty, of its dtypes, and what the user's own ``supports`` says."""
+        for spec in specs_of(call):
+            if not spec.is_static or not spec.is_dense:
+                return Support.no(
+                    Reason.SHAPE_UNSUPPORTED, f"{spec} is not dense, which is all that kernels of users take"
+                )
+            if not spec.size_bytes:
+                return Support.no(
+                    Reason.SHAPE_UNSUPPORTED,
+                    f"{spec} has no elements, and kernels of users are called for some",
+                )
+            if self.dtypes is not None and spec.dtype not in self.dtypes:
+                known = ", ".join(sorted(d.value for d in self.dtypes))
+                return Support.no(
+                    Reason.DTYPE_UNSUPPORTED, f"{self.name} computes {known}, not {spec.dtype.value}"
+                )
+        if refused := self.body.refuses(call, target):
+            return Support.no(Reason.OP_UNSUPPORTED, refused)
+        return Support.yes() if self.why_not is None else self._asked(self.why_not, call)
+
+    def _asked(self, why_not: OfCall, call: NodeCall) -> Support:
+        try:
+            answer = why_not(call)
+        except Exception as error:
+            return Support.no(
+                Reason.BUILD_FAILED, f"its supports() failed with {type(error).__name__}: {error}"
+            )
+        if isinstance(answer, Support):
+            return answer
+        if answer is None or answer is True or answer == "":
+            return Support.yes()
+        return Support.no(
+            Reason.NOT_APPLICABLE, answer if isinstance(answer, str) else "its supports() says no"
+        )
+
+    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+        """Return the node as its code; nothing is compiled yet."""
+        return self.body.lower(self, call, target)
+
+
+def user_kernels(op: str, kind: str) -> tuple[UserKernel, ...]:
+    """Those that are registered for an op on a kind of target."""
+    found = registered_kernels(kind)
+    return tuple(k for k in found if isinstance(k, UserKernel) and op in k.ops)
+
+
+def named_digests(policy: KernelPolicy) -> dict[str, str]:
+    """Digests of the registered kernels that a policy names: what a kept program depends on beside the policy's text."""
+    if not registered_kernels():
+        return {}
+    words: set[str] = set()
+    for layer in policy.layers:
+        words |= {name for _, names in layer.preferences() for name in names}
+        words |= {name for rule in layer.rules for name in ((rule.use,) if rule.use else rule.prefer)}
+    named = [k for k in registered_kernels() if k.name.partition("/")[2] in words]
+    return {f"{k.name}@{k.kind}": k.digest for k in named}
+
+
+def checked(name: str, ops: str | Sequence[str], kind: str) -> tuple[str, tuple[str, ...]]:
+    """Return the full name (``family/word``) and the ops of a kernel that somebody registers. Raises KernelUnavailable."""
+    listed = (ops,) if isinstance(ops, str) else tuple(ops)
+    who = f"kernel {name!r}"
+    for op in listed:
+        if op not in OPS:
+            near = difflib.get_close_matches(op, OPS, 3)
+            hint = f"Did you mean {', '.join(near)}? " if near else ""
+            raise KernelUnavailable(
+                who,
+                "names an op that the IR does not have",
+                got=repr(op),
+                do=f"{hint}docs/reference/ops.md lists them.",
+            )
+    families = dict.fromkeys(find_op(op).family for op in listed)
+    family, _, word = name.rpartition("/")
+    if len(families) != 1 or family not in ("", *families):
+        raise KernelUnavailable(
+            who,
+            f"computes ops of the families {', '.join(families) or 'none'}",
+            do=f"Name it {next(iter(families), 'FAMILY')}/{word or 'WORD'}, with ops of one family.",
+        )
+    if not word or not all(part.isidentifier() for part in word.split(".")):
+        raise KernelUnavailable(
+            who,
+            "has a name that no policy can say",
+            got=repr(word),
+            do="Use letters, digits and underscores.",
+        )
+    if kind not in KINDS:
+        raise KernelUnavailable(
+            who,
+            "is for a kind of target that there is not",
+            got=repr(kind),
+            do=f"Name one of {', '.join(KINDS)}.",
+        )
+    return f"{next(iter(families))}/{word}", listed
+
+
+# ── what the kinds of code share ──
+
+
+def specs_of(call: NodeCall) -> list[TensorSpec]:
+    """Every tensor of a call: those that it reads, then its results."""
+    return [*(o.spec for o in call.tensors), *call.outputs]
+
+
+def extent(spec: TensorSpec) -> tuple[int, ...]:
+    """Return a static shape."""
+    return tuple(int(d) for d in spec.shape if isinstance(d, int))
+
+
+def arguments_of(call: NodeCall) -> list[tuple[str, TensorSpec, bool]]:
+    """(``in0`` or ``out0``, spec, whether it is written) of each buffer, in the order in which kernels take them."""
+    read = [(f"in{i}", o.spec, False) for i, o in enumerate(call.inputs) if isinstance(o, Operand)]
+    return [*read, *((f"out{i}", spec, True) for i, spec in enumerate(call.outputs))]
+
+
+def packed_params(given: OfCall | None, call: NodeCall) -> tuple[KernelParam, ...]:
+    """Scalar parameters by name: whole numbers are i64, others f64. Raises TypeError."""
+    values = {} if given is None else given(call)
+    if not isinstance(values, Mapping):
+        raise TypeError(f"params() must give a mapping from names to numbers, got {type(values).__name__}")
+    return tuple(_param(str(name), value) for name, value in values.items())
+
+
+def _param(name: str, value: Scalar) -> KernelParam:
+    if isinstance(value, bool | int):
+        return KernelParam(name, "i64", int(value))
+    if isinstance(value, float):
+        return KernelParam(name, "f64", value)
+    raise TypeError(f"parameter {name!r} must be a number, got {type(value).__name__}")
+
+
+def launch_of(given: OfCall | None, call: NodeCall) -> Launch:
+    """What the user says, or a thread for each element of the first result. Raises TypeError, ValueError."""
+    if given is None:
+        return Launch(math.ceil(math.prod(extent(call.outputs[0])) / 256), 256)
+    made = given(call)
+    if isinstance(made, int) or (isinstance(made, tuple) and all(isinstance(n, int) for n in made)):
+        made = Launch(made)
+    if not isinstance(made, Launch):
+        raise TypeError(f"launch() must give a Launch, got {type(made).__name__}")
+    return made
+
+
+def tasks_of(given: OfCall | None, call: NodeCall, least: int) -> Tasks:
+    """What the user says, or a task for each element of the first result, ``least`` of them to a thread. Raises TypeError, ValueError."""
+    if given is None:
+        return Tasks(math.prod(extent(call.outputs[0])), least)
+    made = given(call)
+    made = Tasks(made) if isinstance(made, int) else made
+    if not isinstance(made, Tasks):
+        raise TypeError(f"launch() must give Tasks on a CPU, got {type(made).__name__}")
+    if made.count < 1 or made.grain < 1 or made.scratch < 0:
+        raise ValueError(f"{made} is no way to share work out")
+    return made
+
+
+def _three(sizes: int | Sequence[int]) -> tuple[int, int, int]:
+    given = (sizes,) if isinstance(sizes, int) else tuple(int(n) for n in sizes)
+    if not 1 <= len(given) <= 3 or any(n < 1 for n in given):
+        raise ValueError(f"sizes are one to three positive numbers, got {sizes!r}")
+    x, y, z = (*given, 1, 1)[:3]
+    return x, y, z
+
+
+def plain_attrs(call: NodeCall) -> dict[str, object]:
+    """Attributes as numbers, texts, and tuples of them; others (graphs, small tensors) are left out."""
+    made = {name: _plain(value) for name, value in call.attrs.items()}
+    return {name: value for name, value in made.items() if value is not NotImplemented}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, DType):
+        return value.value
+    if isinstance(value, tuple):
+        items = tuple(_plain(v) for v in value)
+        return NotImplemented if any(v is NotImplemented for v in items) else items
+    return value if value is None or isinstance(value, bool | int | float | str) else NotImplemented

@@ -1,0 +1,195 @@
+"""Kernels that are Triton functions: compiled to a CUBIN when a model is, so that the machine that runs needs no Triton.
+
+A function takes pointers to operands, pointers to results, then scalar parameters, then its ``constexpr`` parameters by name: those of the
+user's ``constants``, else ``in0_size`` ... (elements of a buffer), ``in0_dim0`` ... (its extents) and ``attr_NAME`` (attributes of the node).
+
+Needs the package ``triton``; compiling needs no GPU. Buffers may begin at any element, so nothing is said of their alignment.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...codegen.cuda import CudaTarget
+from ...codegen.target import CodegenTarget
+from ...errors import BuildError
+from ...program.program import Binary, KernelParam
+from ...registered import code_digest
+from ...types import DType
+from ..kernel import Built, Lowered, NodeCall, Stage
+from .kernel import OfCall, arguments_of, extent, launch_of, packed_params, plain_attrs, specs_of
+
+if TYPE_CHECKING:
+    from .kernel import UserKernel
+
+__all__ = ["TritonBody", "is_triton"]
+
+_TYPES: Mapping[DType, str] = {
+    DType.BOOL: "i1",
+    DType.FLOAT16: "fp16",
+    DType.BFLOAT16: "bf16",
+    DType.FLOAT32: "fp32",
+    DType.FLOAT64: "fp64",
+    **{DType(f"int{n}"): f"i{n}" for n in (8, 16, 32, 64)},
+    **{DType(f"uint{n}"): f"u{n}" for n in (8, 16, 32, 64)},
+}
+"""Dtypes as Triton's signatures call them."""
+_SCALARS = {"i64": "i64", "f64": "fp64"}
+
+
+def is_triton(function: object) -> bool:
+    """Return whether it is a function of ``triton.jit``; imports nothing."""
+    return type(function).__module__.partition(".")[0] == "triton" and hasattr(function, "arg_names")
+
+
+@dataclass(frozen=True, slots=True)
+class TritonBody:
+    """A function and how it is launched (``launch``: node -> its grid). ``options``: Triton's own, ``num_warps`` and the like."""
+
+    function: Any
+    launch: OfCall | None
+    params: OfCall | None
+    constants: OfCall | None
+    options: tuple[tuple[str, Any], ...]
+
+    @property
+    def digest(self) -> str:
+        return code_digest(
+            self.function.src, self.launch, self.params, self.constants, repr(self.options), "triton"
+        )
+
+    def refuses(self, call: NodeCall, target: CodegenTarget) -> str:
+        if not isinstance(target, CudaTarget) or target.name.partition(":")[0] != "cuda":
+            return f"Triton compiles for CUDA devices, not for {target.name}"
+        strange = [s.dtype.value for s in specs_of(call) if s.dtype not in _TYPES]
+        return f"Triton has no type for {strange[0]}" if strange else ""
+
+    def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> Lowered:
+        params = packed_params(self.params, call)
+        signature, constants = self._signature(kernel.name, call, params)
+        grid = launch_of(self.launch, call).sizes[0]
+        stage = Stage(
+            stem=re.sub(r"\W", "_", kernel.name),
+            source="",
+            args=tuple(name for name, _, _ in arguments_of(call)),
+            params=params,
+            tasks=math.prod(grid),
+            options={"grid": list(grid)},
+            bytes=sum(s.size_bytes or 0 for s in specs_of(call)),
+            unit=TritonUnit(self.function, tuple(signature.items()), tuple(constants.items()), self.options),
+        )
+        return Lowered((stage,), accumulates=kernel.accumulates, deterministic=bool(kernel.deterministic))
+
+    def _signature(
+        self, name: str, call: NodeCall, params: tuple[KernelParam, ...]
+    ) -> tuple[dict[str, str], dict[str, Any]]:
+        """Types of parameters and values of constants by the function's names. Raises TypeError where they do not fit the node."""
+        wanted = [f"*{_TYPES[spec.dtype]}" for _, spec, _ in arguments_of(call)]
+        wanted += [_SCALARS[p.type] for p in params]
+        free = [p.name for p in self.function.params if not p.is_constexpr]
+        if len(free) != len(wanted):
+            takes = ", ".join([*(a for a, _, _ in arguments_of(call)), *(p.name for p in params)])
+            raise TypeError(
+                f"{name} is handed {takes}: {len(wanted)} arguments; its function takes {', '.join(free)}"
+            )
+        known: dict[str, Any] = {f"attr_{k}": v for k, v in plain_attrs(call).items()}
+        for buffer, spec, _ in arguments_of(call):
+            shape = extent(spec)
+            known[f"{buffer}_size"] = math.prod(shape)
+            known |= {f"{buffer}_dim{i}": size for i, size in enumerate(shape)}
+        if self.constants is not None:
+            given = self.constants(call)
+            if not isinstance(given, Mapping):
+                raise TypeError(f"constants() must give a mapping, got {type(given).__name__}")
+            known |= given
+        types = dict(zip(free, wanted, strict=True))
+        constants = {}
+        for parameter in self.function.params:
+            if not parameter.is_constexpr:
+                continue
+            if parameter.name not in known and parameter.default is inspect.Parameter.empty:
+                raise TypeError(
+                    f"{name} says no value for the constexpr {parameter.name}; give it in constants="
+                )
+            constants[parameter.name] = known.get(parameter.name, parameter.default)
+        return {n: types.get(n, "constexpr") for n in self.function.arg_names}, constants
+
+
+@dataclass(frozen=True, slots=True)
+class TritonUnit:
+    """One function for one call."""
+
+    function: Any
+    signature: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, Any], ...]
+    options: tuple[tuple[str, Any], ...]
+
+    @property
+    def digest(self) -> str:
+        return code_digest(self.function.src, repr((self.signature, self.constants, self.options)))
+
+    def build(self, target: CodegenTarget) -> Built:
+        assert isinstance(target, CudaTarget)  # refuses() said so
+        made = self._compiled(target)
+        meta = made.metadata
+        ptx, cubin = str(made.asm["ptx"]), bytes(made.asm["cubin"])
+        who = f"{self.function.__name__} (Triton)"
+        if getattr(meta, "global_scratch_size", 0) or getattr(meta, "profile_scratch_size", 0):
+            raise BuildError(
+                who,
+                f"{who} asks for scratch memory of the whole grid",
+                do="Write it without device-side descriptors.",
+            )
+        taken = [n for n, kind in self.signature if kind != "constexpr"]
+        extra = _parameters(ptx, meta.name) - len(taken)  # addresses of scratch memory, of which it uses none
+        binary = Binary(
+            target=target.name,
+            format="cubin",
+            requires=(target.name,),
+            symbols=(meta.name,),
+            data=cubin,
+            source=self.function.src,
+            compiler=f"Triton {importlib.import_module('triton').__version__}",
+        )
+        options: dict[str, Any] = {"block": [32 * meta.num_warps, 1, 1], "shared": int(meta.shared)}
+        if getattr(meta, "num_ctas", 1) > 1:
+            options["cluster"] = [meta.num_ctas, 1, 1]
+        nothing = tuple(KernelParam(f"unused{i}", "i64", 0) for i in range(extra))
+        return Built(binary, meta.name, options, nothing)
+
+    def _compiled(self, target: CudaTarget) -> Any:
+        triton = importlib.import_module("triton")
+        source = importlib.import_module("triton.compiler").ASTSource(
+            fn=self.function, signature=dict(self.signature), constexprs=dict(self.constants)
+        )
+        gpu = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", target.sm.number, 32)
+        try:
+            return triton.compile(source, target=gpu, options=dict(self.options))
+        except Exception as error:
+            file = inspect.getsourcefile(self.function.fn) or "?"
+            first = inspect.getsourcelines(self.function.fn)[1]
+            line = getattr(getattr(error, "node", None), "lineno", None)
+            lines = self.function.src.splitlines()
+            quoted = f": `{lines[line - 1].strip()}`" if line and line <= len(lines) else ""
+            begins = next(
+                (i for i, text in enumerate(inspect.getsourcelines(self.function.fn)[0]) if "def " in text), 0
+            )
+            at = "" if line is None else f" line {first + begins + line - 1}"
+            raise BuildError(
+                f"{self.function.__name__} (Triton)",
+                f"{file}{at} does not compile{quoted}",
+                got=str(error).strip() or type(error).__name__,
+                do=f"Mend {file}{at}.",
+            ) from error
+
+
+def _parameters(ptx: str, name: str) -> int:
+    """Return how many parameters a kernel has, by its PTX."""
+    found = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)", ptx)
+    return 0 if found is None else found[1].count(".param")

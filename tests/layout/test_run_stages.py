@@ -1,0 +1,88 @@
+"""The stages of `make test` and `make test-all`: each runs whatever the ones before it say, and the last line is the sum."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+
+FAILS = "echo 'FAILED tests/test_a.py::test_b - no'; echo '1 failed, 2 passed, 9 deselected in 1.00s'; exit 1"
+DIES = "kill -9 $$"
+PASSES = "echo '5 passed, 1 skipped, 1 xfailed in 2.00s (0:00:02)'"
+
+
+def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", f"set -uo pipefail\n. scripts/stages\n{script}"],
+        cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def table(text: str) -> list[tuple[str, str]]:
+    rows = (re.fullmatch(r"(\S.*?)\s+(passed|failed \(\d+\))\s+\d+ s", line) for line in text.splitlines())
+    return [(row[1], row[2]) for row in rows if row]
+
+
+def test_a_first_stage_that_fails_keeps_no_other_from_running() -> None:
+    done = run(
+        'stage one sh -c "$A"\nstage two sh -c "$B"\nstage three sh -c "$C"\nfinish',
+        A=FAILS,
+        B=DIES,
+        C=PASSES,
+    )
+    assert done.returncode == 137
+    assert table(done.stdout) == [("one", "failed (1)"), ("two", "failed (137)"), ("three", "passed")]
+    assert (
+        done.stdout.count("FAILED tests/test_a.py::test_b - no") == 2
+    )  # where it happened, and in the summary
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(r"7 passed, 1 failed, 1 skipped, 1 xfailed in \d+ s", last)
+
+
+def test_stages_that_pass_end_in_zero() -> None:
+    done = run('stage one sh -c "$A"\nfinish', A=PASSES)
+    assert done.returncode == 0
+    assert table(done.stdout) == [("one", "passed")]
+
+
+def test_the_longest_stage_comes_first_and_what_is_heavy_has_the_machine_for_itself(tmp_path: Path) -> None:
+    fake = tmp_path / "pytest"
+    fake.write_text('#!/bin/sh\nprintf "%s|" "$@"\nexit 1\n')
+    fake.chmod(0o755)
+    done = run('python_stages "level, "\nfinish', pytest=str(fake))
+    assert [name for name, _ in table(done.stdout)] == [
+        "level, pytest, in parallel",
+        "level, pytest, one at a time",
+    ]
+    first, second = (line.split("|") for line in done.stdout.splitlines() if line.startswith("-"))
+    cores = len(os.sched_getaffinity(0))
+    assert first[first.index("-n") + 1] == str(cores)
+    assert second[:2] == ["-m", "serial and not gpu"]
+
+
+def order(script: str) -> list[str]:
+    """The stages that a script names, in order; comments aside."""
+    text = re.sub(r"^\s*#.*$", "", (ROOT / "scripts" / script).read_text(), flags=re.MULTILINE)
+    return re.findall(r"\b(python_stages|cpp_stages|finish)\b", text)
+
+
+@pytest.mark.parametrize("script", ["test", "test-all"])
+def test_a_run_holds_every_stage(script: str) -> None:
+    assert order(script) == ["python_stages", "cpp_stages", "finish"]
+    named = run("declare -f cpp_stages python_stages").stdout
+    assert all(
+        words in named
+        for words in ("plain", "address,undefined", "thread", "not serial", "serial and not gpu")
+    )
+
+
+@pytest.mark.parametrize(("script", "seed"), [("test", "${XPU_TEST_SEED:-commit}"), ("test-all", "all")])
+def test_only_the_gate_samples(script: str, seed: str) -> None:
+    assert f"XPU_TEST_SEED={seed}" in (ROOT / "scripts" / script).read_text()
