@@ -39,7 +39,7 @@ from ..types import TensorSpec
 __all__ = [
     "Built",
     "Kernel",
-    "Lowered",
+    "LoweredCall",
     "NodeCall",
     "Operand",
     "Packed",
@@ -164,7 +164,7 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class LoweredCall:
     """A node as code.
 
     temps:    bytes of buffers that live between the stages.
@@ -205,7 +205,7 @@ class Kernel(ABC):
         """Return whether the kernel computes this node on this target. A no has a code and a reason."""
 
     @abstractmethod
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return the node as code. The caller has asked ``supports`` before."""
 
     def leads(self, call: NodeCall, target: CodegenTarget) -> bool:

@@ -14,7 +14,7 @@ from ..decisions import Reason, Support
 from ..ir import OPS
 from ..program.program import KernelParam
 from ..types import DType, TensorSpec
-from .kernel import Kernel, Lowered, NodeCall, Operand, Stage, operand_ref
+from .kernel import Kernel, LoweredCall, NodeCall, Operand, Stage, operand_ref
 
 __all__ = ["KERNELS", "Ported"]
 
@@ -42,7 +42,7 @@ class Ported(Kernel):
             return Support.no(Reason.OP_UNSUPPORTED, f"{target.name} names no kernel for {call.op}: {error}")
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage: the target's file, called for every element of the results."""
         entry, file = self._kernel(call, target)
         tensors = [i for i, o in enumerate(call.inputs) if isinstance(o, Operand)]
@@ -59,7 +59,7 @@ class Ported(Kernel):
             operand_ref("out", i) for i in range(len(call.outputs))
         ]
         elements = max(math.prod(_shape(s)) for s in call.outputs)
-        return Lowered(
+        return LoweredCall(
             (
                 Stage(
                     stem=entry,

@@ -18,7 +18,7 @@ from ... import env
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType
-from ..kernel import Kernel, Lowered, NodeCall, Stage, operand_ref
+from ..kernel import Kernel, LoweredCall, NodeCall, Stage, operand_ref
 from ..spec.product import sizes
 
 __all__ = ["KERNELS", "OneDnn", "installed"]
@@ -60,7 +60,7 @@ class OneDnn(Kernel):
             )
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one call of the library, which divides its work by itself."""
         options = _conv_options(call) if self.word == "convolution" else _matmul_options(call)
         present = [i for i in range(len(call.inputs)) if call.optional(i) is not None]
@@ -75,7 +75,7 @@ class OneDnn(Kernel):
             bytes=sum(s.size_bytes or 0 for s in (*(t.spec for t in call.tensors), call.outputs[0])),
         )
         # It divides sums by the number of threads, and promises no more.
-        return Lowered((stage,), deterministic=False)
+        return LoweredCall((stage,), deterministic=False)
 
 
 def _refused(call: NodeCall, target: CodegenTarget) -> Support | None:

@@ -14,7 +14,7 @@ from ...codegen.points import storage
 from ...codegen.target import CodegenTarget
 from ...program.program import RecipeStep
 from ...types import DType, TensorSpec
-from ..kernel import Lowered, NodeCall, Operand, Packed, Stage
+from ..kernel import LoweredCall, NodeCall, Operand, Packed, Stage
 from ..spec.movement.elements import STATUS
 from ..spec.product import Product, Term, sizes
 from .abi import function, isa_of
@@ -34,7 +34,7 @@ _MOST_ROWS, _MOST_SAMPLES = 4, 8
 """Samples of a tile, and of a task: the more, the seldomer its panels come from memory; the fewer, the more tasks."""
 
 
-def lower_packed(call: NodeCall, names: Sequence[str], target: CodegenTarget) -> Lowered | None:
+def lower_packed(call: NodeCall, names: Sequence[str], target: CodegenTarget) -> LoweredCall | None:
     """Return the two stages; None where this is not for the node."""
     isa = isa_of(target)
     if not isa.vector_bytes or not _fits(call, names):
@@ -68,7 +68,7 @@ def lower_packed(call: NodeCall, names: Sequence[str], target: CodegenTarget) ->
     beside = dict(before.beside)
     if call.op == "gru":
         beside["beside1"] = (3, _last_bias(call, (directions, gates, hidden, blocks, lanes)))
-    return Lowered(
+    return LoweredCall(
         (*before.stages, stage),
         temps=(batch * length * columns * item + 64,),
         weights={**before.weights, 2: r},
@@ -110,7 +110,7 @@ def _interleaved(cut: tuple[int, ...], size: int, dtype: DType, *, panels: bool)
     return Packed(tuple(steps), TensorSpec(shape, dtype))
 
 
-def _given(call: NodeCall, target: CodegenTarget, columns: int, cut: tuple[int, ...]) -> Lowered:
+def _given(call: NodeCall, target: CodegenTarget, columns: int, cut: tuple[int, ...]) -> LoweredCall:
     """Return the product of all inputs with the weights of all gates, plus biases, into ``temp0``."""
     x, dtype = call.tensor(0), call.tensor(0).spec.dtype
     rows, size = math.prod(sizes(x.spec)[:2]), sizes(x.spec)[2]
@@ -129,7 +129,7 @@ def _given(call: NodeCall, target: CodegenTarget, columns: int, cut: tuple[int, 
     )
     packed = after(_interleaved(cut, size, dtype, panels=False).steps, made.weights[1])
     beside = {"beside0": (3, _biases(call, cut, dtype))} if bias else {}
-    return Lowered(stages, weights={1: packed}, beside=beside)
+    return LoweredCall(stages, weights={1: packed}, beside=beside)
 
 
 def _split_biases(cut: tuple[int, ...]) -> list[RecipeStep]:

@@ -16,7 +16,7 @@ from ...codegen.nest import indented
 from ...program.program import KernelParam
 from ..kernel import Stage
 
-__all__ = ["WARP", "Argument", "Launch", "blocks_for", "cuda_stage"]
+__all__ = ["WARP", "Argument", "LaunchConfig", "blocks_for", "cuda_stage"]
 
 WARP = 32
 _MOST_BLOCKS = 2**31 - 1
@@ -38,7 +38,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchConfig:
     """Blocks and threads of a call. ``min_blocks_per_sm``: blocks of a multiprocessor that the compiler must leave registers for; ``cluster``: neighbouring
     blocks (along x) that run at once and reach each other's shared memory, on sm_90 and later.
     """
@@ -50,7 +50,7 @@ class Launch:
     cluster: int = 1
 
     @classmethod
-    def flat(cls, blocks: int, threads: int, shared: int = 0) -> Launch:
+    def flat(cls, blocks: int, threads: int, shared: int = 0) -> LaunchConfig:
         """One-dimensional; an empty call has one block that finds nothing to do."""
         if blocks > _MOST_BLOCKS:
             raise ValueError(f"{blocks} blocks in one launch")
@@ -79,7 +79,7 @@ def cuda_stage(
     about: str,
     arguments: Sequence[Argument],
     body: Sequence[str],
-    launch: Launch,
+    launch: LaunchConfig,
     *,
     before: Sequence[str] = (),
     params: Sequence[KernelParam] = (),

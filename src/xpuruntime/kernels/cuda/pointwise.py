@@ -15,10 +15,10 @@ from ...codegen.nest import Nest, indented, nest, offset_text
 from ...codegen.plans import CONSTANT, LoopPlan, Operation
 from ...codegen.target import CodegenTarget
 from ...types import DType
-from ..kernel import Lowered, NodeCall, Stage, operand_ref
+from ..kernel import LoweredCall, NodeCall, Stage, operand_ref
 from ..portable.text import statement as plain_statement
 from ..spec.elementwise import in_place_of, signature, stem_of
-from .launch import Argument, Launch, blocks_for, cuda_stage
+from .launch import Argument, LaunchConfig, blocks_for, cuda_stage
 
 __all__ = ["arguments_of", "index_type", "lower_pointwise", "pack_of", "statement", "value_lines"]
 
@@ -89,7 +89,7 @@ def value_lines(plan: LoopPlan, operations: Sequence[Operation], parts: set[str]
 
 def lower_pointwise(
     call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
-) -> Lowered:
+) -> LoweredCall:
     """A plan without reductions: one stage. ``outputs``: strides along the space."""
     strides = {i.name: i.strides for i in made.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
     order = sorted(range(len(made.space)), key=lambda d: -outputs[0][d])
@@ -99,7 +99,7 @@ def lower_pointwise(
     sides = all(own[-1] in (0, 1) for own in packed)
     width = pack_of(dtypes, packed, loops.inner, loops.elements) if sides else 1
     writer = _Pointwise(call, made, loops, width, target.config.max_threadgroup_1d)
-    return Lowered((writer.stage(),), in_place=in_place_of(call, made, outputs), accumulates="")
+    return LoweredCall((writer.stage(),), in_place=in_place_of(call, made, outputs), accumulates="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class _Pointwise:
         read = sorted({i.operand for i in plan.inputs})
         parts = {"math"}
         items = nest_.elements // self.width if nest_.elements else 0
-        launch = Launch.flat(blocks_for(items, self.threads), self.threads)
+        launch = LaunchConfig.flat(blocks_for(items, self.threads), self.threads)
         body = self._body(items, parts) if items else []
         size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))
         work = sum(1 for o in plan.operations if o.op != CONSTANT)

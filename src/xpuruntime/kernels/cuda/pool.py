@@ -10,12 +10,12 @@ from ...codegen.points import number
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType
-from ..kernel import Kernel, Lowered, NodeCall, Stage
+from ..kernel import Kernel, LoweredCall, NodeCall, Stage
 from ..portable.text import braces, shape_text
 from ..portable.windows.pool import places_text, reducer_of, windows_text
 from ..spec.conv_shape import C_TYPES, ConvShape
 from ..spec.pool import OPS, divisor_of, pool_shape, supported, window_ends
-from .launch import Argument, Launch, blocks_for, cuda_stage
+from .launch import Argument, LaunchConfig, blocks_for, cuda_stage
 from .pointwise import index_type
 
 __all__ = ["KERNELS"]
@@ -42,12 +42,12 @@ class Pool(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "more than 2**31 elements")
         return answer
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One stage."""
         dtype, shape = call.outputs[0].dtype, pool_shape(call)
         stage = (_windows if _regular(call, shape) else _points)(call, shape, target)
         wide = "float64" if dtype is DType.FLOAT64 else "float32" if dtype.is_float else "int64"
-        return Lowered((stage,), accumulates=wide)
+        return LoweredCall((stage,), accumulates=wide)
 
 
 def _kind(call: NodeCall) -> str:
@@ -88,7 +88,7 @@ def _windows(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Stage:
         ]
     return cuda_stage(
         call.op, shape.about(call), [Argument("in0", "in0", kind), Argument("out0", "out0", kind, True)],
-        lines if count else [], Launch.flat(blocks_for(count, threads), threads), before=_sizes(call, shape, beside, _gathered(shape, item, each)),
+        lines if count else [], LaunchConfig.flat(blocks_for(count, threads), threads), before=_sizes(call, shape, beside, _gathered(shape, item, each)),
         parts=frozenset({part, "pool_window"}), flops=elements * shape.taps, bytes=shape.bytes(call),
     )  # fmt: skip
 
@@ -171,7 +171,7 @@ def _points(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Stage:
     kinds = {"out0": kind, "out1": "int64_t"}
     arguments = [Argument("in0", "in0", kind), *(Argument(n, n, kinds[n], True) for n in names)]
     return cuda_stage(
-        call.op, shape.about(call), arguments, lines if count else [], Launch.flat(blocks_for(count, threads), threads),
+        call.op, shape.about(call), arguments, lines if count else [], LaunchConfig.flat(blocks_for(count, threads), threads),
         parts=frozenset({part, "pool_point"}), flops=count * shape.taps, bytes=shape.bytes(call),
     )  # fmt: skip
 

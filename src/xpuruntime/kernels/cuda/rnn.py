@@ -15,12 +15,12 @@ from ...codegen.points import address
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import DType, TensorSpec
-from ..kernel import Kernel, Lowered, NodeCall, Operand, Stage
+from ..kernel import Kernel, LoweredCall, NodeCall, Operand, Stage
 from ..portable import rnn
 from ..portable.tasks import result
 from ..spec.product import C_TYPES, Product, sizes
 from .heavy import FULL, about, argument, bytes_of
-from .launch import Launch, cuda_stage
+from .launch import LaunchConfig, cuda_stage
 from .matmul.generated import simt_stage
 from .tasks import ThreadedTasks
 
@@ -68,12 +68,12 @@ class Recurrent(Kernel):
         """What the CPU's kernel computes."""
         return self._other.supports(call, target)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """A product and a stage of all steps; one stage where this is not for the node."""
         layer = _Layer.of(call)
         if layer is None:
             return self._other.lower(call, target)
-        return Lowered(
+        return LoweredCall(
             (layer.inputs(), layer.steps()),
             temps=(layer.length * layer.batch * layer.columns * layer.item + 64,),
             accumulates="float64" if layer.item == 8 else "float32",
@@ -154,7 +154,7 @@ class _Layer:
         return cuda_stage(
             f"{call.op}_steps_{self.hidden}",
             about(call, f"{config.samples} samples a block, {config.lanes} threads a row of the weights"),
-            arguments, self._body(tiles), Launch((self.directions * tiles, 1, 1), (config.threads, 1, 1)),
+            arguments, self._body(tiles), LaunchConfig((self.directions * tiles, 1, 1), (config.threads, 1, 1)),
             parts=frozenset({"recurrent_steps", "movement", "math"}), flops=flops,
             bytes=bytes_of([*(o.spec for o in call.tensors), *call.outputs]),
         )  # fmt: skip

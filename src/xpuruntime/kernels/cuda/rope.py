@@ -12,12 +12,12 @@ from ...codegen.boxes import Place
 from ...codegen.points import address, storage, unravel
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
-from ..kernel import Kernel, Lowered, NodeCall, Stage
+from ..kernel import Kernel, LoweredCall, NodeCall, Stage
 from ..portable.rope import named_by, row_of, table_lines, table_row
 from ..spec.movement.elements import STATUS
 from ..spec.product import sizes
 from ..spec.rope import PLACES, POSITIONS, RopeAppend, over_rows, why_not
-from .launch import Argument, Launch, blocks_for, cuda_stage
+from .launch import Argument, LaunchConfig, blocks_for, cuda_stage
 from .movement.moves import cuda_moves_stage
 
 __all__ = ["KERNELS"]
@@ -34,7 +34,7 @@ class Rope(Kernel):
         refused = why_not(call)
         return Support.yes() if refused is None else refused
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One stage."""
         x, y = call.tensor(0).spec, call.outputs[0]
         (*rows, d), kind = sizes(x), storage(x.dtype)
@@ -83,10 +83,10 @@ class Rope(Kernel):
         arguments.append(Argument("out0", "out0", kind, True))
         stage = cuda_stage(
             f"rope_{math.prod(rows)}x{d}", f"rope({x}) -> {y}", arguments, lines if count else [],
-            Launch.flat(blocks_for(count, threads), threads), parts=frozenset({"movement"}),
+            LaunchConfig.flat(blocks_for(count, threads), threads), parts=frozenset({"movement"}),
             flops=6 * math.prod(rows) * half, bytes=2 * (y.size_bytes or 0),
         )  # fmt: skip
-        return Lowered((stage if positions is None else replace(stage, scratch_bytes=STATUS),))
+        return LoweredCall((stage if positions is None else replace(stage, scratch_bytes=STATUS),))
 
 
 class RopeAppendCuda(RopeAppend):
@@ -140,7 +140,7 @@ class RopeAppendCuda(RopeAppend):
         stage = cuda_stage(
             f"rope_append_{batch}x{heads}+{kv}x{length}x{d}",
             f"queries of {heads} heads and keys of {kv} turned by their positions; keys and values into their caches",
-            arguments, lines, Launch.flat(blocks_for(tasks * each, threads), threads), parts=frozenset({"movement"}),
+            arguments, lines, LaunchConfig.flat(blocks_for(tasks * each, threads), threads), parts=frozenset({"movement"}),
             flops=3 * d * batch * (heads + kv) * length, bytes=2 * d * tasks * q.dtype.bits // 8,
         )  # fmt: skip
         return replace(stage, scratch_bytes=STATUS)

@@ -11,7 +11,7 @@ from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...ir.attributes import Const
 from ...types import TensorSpec
-from ..kernel import Kernel, Lowered, NodeCall, Operand
+from ..kernel import Kernel, LoweredCall, NodeCall, Operand
 from .writer import PointwiseWriter
 
 __all__ = ["Elementwise", "in_place_of", "operand_specs", "signature", "stem_of"]
@@ -52,7 +52,7 @@ class Elementwise(Kernel):
             return Support.no(why.code, str(why))
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage over all elements."""
         made = plan(call.node, operand_specs(call), shape_of(call.outputs[0]))
         return self._write(call, made, [o.physical.strides for o in call.outputs], target)

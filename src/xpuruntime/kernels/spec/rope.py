@@ -9,7 +9,7 @@ from ...codegen.boxes import Move, Place
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType
-from ..kernel import Kernel, Lowered, NodeCall, Stage
+from ..kernel import Kernel, LoweredCall, NodeCall, Stage
 from .product import sizes
 from .support import FLOATS, INTEGERS, first, refuse
 from .writer import MovesWriter
@@ -73,9 +73,9 @@ class RopeAppend(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "the last dim must be contiguous")
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return three stages; the two that keep caches as they are fall away where these are updated in place."""
         stages = cache_copies(call, target, self._write_moves)
         if all(sizes(call.outputs[0])):
             stages.append(self.turns(call, target))
-        return Lowered(tuple(stages), in_place={1: _KEYS, 2: _VALUES})
+        return LoweredCall(tuple(stages), in_place={1: _KEYS, 2: _VALUES})

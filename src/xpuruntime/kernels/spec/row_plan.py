@@ -9,7 +9,7 @@ from ...codegen.nest import Nest, nest
 from ...codegen.plans import LoopPlan, Operation
 from ...types import DType, TensorSpec
 
-__all__ = ["DEAR", "Output", "RowNeeds", "inner_step", "neutral_of", "row_nests"]
+__all__ = ["DEAR", "RowNeeds", "RowOutput", "inner_step", "neutral_of", "row_nests"]
 
 DEAR = frozenset({"exp", "log", "erf", "trig", "pow", "inverse", "softplus", "division"})
 """Parts of the prelude whose functions are worth keeping the results of."""
@@ -17,7 +17,7 @@ _NEUTRAL = {"sum": "0", "prod": "1", "any": "0", "all": "-1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class RowOutput:
     """A result: the name of its value, its spec, and its strides along the space (0 along reduced dims: one value a row)."""
 
     value: str
@@ -30,7 +30,7 @@ def inner_step(space: Nest, name: str) -> int:
     return space.strides[name][-1]
 
 
-def row_nests(plan: LoopPlan, outputs: Sequence[Output]) -> tuple[Nest, Nest, bool]:
+def row_nests(plan: LoopPlan, outputs: Sequence[RowOutput]) -> tuple[Nest, Nest, bool]:
     """Return the dims that stay and those that are reduced, in the order of what is read, results as ``y0``, ``y1`` ...; and whether rows lie beside
     each other in memory (across) rather than their elements.
     """
@@ -50,7 +50,7 @@ class RowNeeds:
     that it needs at every element, of which the last one writes results.
     """
 
-    def __init__(self, plan: LoopPlan, outputs: Sequence[Output], run: Nest) -> None:
+    def __init__(self, plan: LoopPlan, outputs: Sequence[RowOutput], run: Nest) -> None:
         self.plan = plan
         self.inputs = {i.name: i for i in plan.inputs}
         self.operations = {o.name: o for o in plan.operations}

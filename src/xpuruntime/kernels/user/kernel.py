@@ -21,7 +21,7 @@ from ...policies import KernelPolicy
 from ...program.program import KernelParam
 from ...registered import registered_kernels
 from ...types import DType, TensorSpec
-from ..kernel import Kernel, Lowered, NodeCall, Operand, Scalar
+from ..kernel import Kernel, LoweredCall, NodeCall, Operand, Scalar
 
 __all__ = [
     "Answer",
@@ -101,7 +101,7 @@ class Body(Protocol):
         """Return why this kind of code cannot have the node at all; empty where it can."""
         ...
 
-    def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return the node as stages."""
         ...
 
@@ -162,7 +162,7 @@ class UserKernel(Kernel):
             Reason.NOT_APPLICABLE, answer if isinstance(answer, str) else "its supports() says no"
         )
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return the node as its code; nothing is compiled yet."""
         return self.body.lower(self, call, target)
 

@@ -26,7 +26,7 @@ from ...codegen.target import CodegenTarget
 from ...errors import BuildError
 from ...registered import code_digest
 from ...types import TensorSpec
-from ..kernel import Built, Lowered, NodeCall, Stage
+from ..kernel import Built, LoweredCall, NodeCall, Stage
 from .kernel import (
     Launch,
     OfCall,
@@ -73,7 +73,7 @@ class TextBody:
         strange = [s.dtype.value for s in specs_of(call) if s.dtype not in STORAGE]
         return f"texts have no type for {strange[0]}" if strange else ""
 
-    def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         on_cuda = target.kind == "cuda"
         params = packed_params(self.params, call)
         head = _constants(call, self.constants)
@@ -107,7 +107,7 @@ class TextBody:
             unit=unit,
             **sharing,  # type: ignore[arg-type]
         )
-        return Lowered((stage,), accumulates=kernel.accumulates, deterministic=bool(kernel.deterministic))
+        return LoweredCall((stage,), accumulates=kernel.accumulates, deterministic=bool(kernel.deterministic))
 
     def _own(self) -> list[str]:
         """Return the user's lines under their own numbers."""

@@ -13,7 +13,7 @@ from ....codegen.target import CodegenTarget
 from ....decisions import Support
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
-from ...kernel import Kernel, Lowered, NodeCall, Operand, Packed, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Operand, Packed, Stage
 from ...portable.text import braces, shape_text
 from ...portable.windows.conv import DeformedConv, NaiveConv, operands
 from ...spec.conv import FLOATS, GRAIN_FLOPS, OPS, act_of, stem_of, strides_of_weight, supported
@@ -83,7 +83,7 @@ class GeneratedConv(Kernel):
         """Return yes for floats of up to three space dims."""
         return supported(call, FLOATS)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage; one before it where weights are computed."""
         shape = ConvShape.of(call)
         dtype = call.outputs[0].dtype
@@ -103,14 +103,16 @@ class GeneratedConv(Kernel):
         stages.append(_product_stage(call, shape, cut, filters))
         given = _filters(shape, _DTYPES[cut.math], weight.spec)
         weights = {1: _packed(shape, cut, given)} if weight.is_weight else {}
-        return Lowered(tuple(stages), tuple(temps), weights=weights, accumulates=_sums(dtype))
+        return LoweredCall(tuple(stages), tuple(temps), weights=weights, accumulates=_sums(dtype))
 
 
 def _sums(dtype: DType) -> str:
     return "float64" if dtype is DType.FLOAT64 else "float32"
 
 
-def _lower_phases(call: NodeCall, shape: ConvShape, split: Sequence[Phase], target: CodegenTarget) -> Lowered:
+def _lower_phases(
+    call: NodeCall, shape: ConvShape, split: Sequence[Phase], target: CodegenTarget
+) -> LoweredCall:
     """Return a stage per phase, each with filters of its own; the first one's stand in the place of the node's."""
     dtype, weight = call.outputs[0].dtype, call.tensor(1).spec
     stages, weights, beside = [], dict[int, Packed](), dict[str, tuple[int, Packed]]()
@@ -126,7 +128,7 @@ def _lower_phases(call: NodeCall, shape: ConvShape, split: Sequence[Phase], targ
     bias = repeated_bias(call, split[0])
     if bias is not None:
         weights[2] = bias
-    return Lowered(tuple(stages), weights=weights, beside=beside, accumulates=_sums(dtype))
+    return LoweredCall(tuple(stages), weights=weights, beside=beside, accumulates=_sums(dtype))
 
 
 def _product_stage(

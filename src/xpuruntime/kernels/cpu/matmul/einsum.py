@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
-from ...kernel import Kernel, Lowered, NodeCall
+from ...kernel import Kernel, LoweredCall, NodeCall
 from ...spec.einsum import equation_product
 from ...spec.product import C_TYPES
 from .gemm import lower_product
@@ -32,7 +32,7 @@ class EinsumAsMatmul(Kernel):
             )
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """As any matrix product."""
         product = equation_product(call)
         assert product is not None

@@ -10,7 +10,7 @@ from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....ir.ops.matmul import ACTIVATIONS as ACTIVATION_NAMES
 from ....types import DType
-from ...kernel import Kernel, Lowered, NodeCall
+from ...kernel import Kernel, LoweredCall, NodeCall
 from ...portable.text import ACTIVATIONS
 from ...spec.matmul import OPS, _linear, product_of
 from ...spec.product import C_TYPES
@@ -69,7 +69,7 @@ class MatmulKernel(Kernel):
         found = _supports(call)
         return self.check(call, target) if found else found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage of panels times blocks of rows."""
         return lower_product(call, product_of(call), target, streamed=self.streamed)
 
@@ -99,7 +99,7 @@ class Int8Weights(Kernel):
             )
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """As the others; few rows are streamed."""
         p = replace(_linear(call), b_type="int8_t")
         return lower_product(call, p, target, streamed=p.flat().m <= STREAMED_ROWS)

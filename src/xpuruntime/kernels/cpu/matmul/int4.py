@@ -15,7 +15,7 @@ from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
-from ...kernel import Kernel, Lowered, NodeCall, Packed, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...spec.linear import why_not
 from ..abi import isa_of
 from .gemm import after
@@ -54,11 +54,11 @@ class Int4Weights(Kernel):
             )
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage; a task is a panel of B and a block of rows."""
         layer = LayerText.of(call)
         if not layer.m * layer.n:
-            return Lowered(())
+            return LoweredCall(())
         isa: IsaLevel = isa_of(target)
         vectors, lanes = (4 if registers(isa) == 32 else 2), isa.lanes(4)
         columns = vectors * lanes
@@ -80,7 +80,7 @@ class Int4Weights(Kernel):
             flops=2 * layer.m * layer.n * layer.halves * layer.k,
             bytes=layer.n * layer.halves * self._bytes(depth),
         )
-        return Lowered((stage,), weights={1: self._packed(layer, columns, depth)})
+        return LoweredCall((stage,), weights={1: self._packed(layer, columns, depth)})
 
     def _bytes(self, depth: int) -> int:
         """Of an output: codes, and a scale and a low in bfloat16 for each group."""

@@ -15,7 +15,7 @@ from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
-from ...kernel import Kernel, Lowered, NodeCall, Packed, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...spec.linear import why_not
 from ...spec.product import Product
 from ..abi import isa_of
@@ -50,11 +50,11 @@ class CpuNormLinear(Kernel):
             return Support.no(Reason.DTYPE_UNSUPPORTED, "int8 weights are not supported for float64")
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage; a task is a panel of B and all rows."""
         layer = LayerText.of(call)
         if not layer.m * layer.n:
-            return Lowered(())
+            return LoweredCall(())
         isa: IsaLevel = isa_of(target)
         item = 8 if layer.sums == "double" else 4
         b_type = "int8_t" if self.int8 else ""
@@ -82,7 +82,7 @@ class CpuNormLinear(Kernel):
             flops=2 * layer.m * layer.n * layer.halves * layer.k,
             bytes=sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), call.outputs[0])),
         )  # fmt: skip
-        return Lowered(
+        return LoweredCall(
             (stage,),
             weights={1: after(first, _quantized(packed) if self.int8 else packed)},
             beside={"beside0": (1, _scales(layer))} if self.int8 else {},

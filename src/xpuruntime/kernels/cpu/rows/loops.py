@@ -17,24 +17,24 @@ from collections.abc import Sequence
 from ....codegen.nest import Nest, TaskSplit, cut
 from ....codegen.plans import CONSTANT, POSITION, LoopPlan
 from ....codegen.target import CodegenTarget
-from ...kernel import Lowered, NodeCall, Stage, operand_ref
-from ...spec.row_plan import Output, row_nests
+from ...kernel import LoweredCall, NodeCall, Stage, operand_ref
+from ...spec.row_plan import RowOutput, row_nests
 from ...spec.writer import LoopWriter
 from ..elementwise import declared, function_text, lanes_for, lower_pointwise
 from .text import CpuRowText
 from .values import UNROLL, RowLoops
 
-__all__ = ["CPP", "Output", "lower_rows"]
+__all__ = ["CPP", "RowOutput", "lower_rows"]
 
 
 def lower_rows(
-    call: NodeCall, plan: LoopPlan, outputs: Sequence[Output], target: CodegenTarget, stem: str
-) -> Lowered:
+    call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget, stem: str
+) -> LoweredCall:
     """Return the kernel of a plan with reductions."""
-    return Lowered((_stage(_loops(call, plan, outputs, target), stem),))
+    return LoweredCall((_stage(_loops(call, plan, outputs, target), stem),))
 
 
-def _loops(call: NodeCall, plan: LoopPlan, outputs: Sequence[Output], target: CodegenTarget) -> RowLoops:
+def _loops(call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget) -> RowLoops:
     kept, run, across = row_nests(plan, outputs)
     lanes = lanes_for(target, [*(i.dtype for i in plan.inputs), *(o.dtype for o in plan.operations)])
     tasks = _tasks(kept, run, across, target.config.max_threadgroup_1d, lanes)

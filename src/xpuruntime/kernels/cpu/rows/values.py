@@ -14,7 +14,7 @@ from ....codegen.plans import CONSTANT, POSITION, Input, LoopPlan, Operation
 from ....types import DType
 from ...kernel import NodeCall
 from ...portable.text import statement
-from ...spec.row_plan import DEAR, Output, RowNeeds, inner_step
+from ...spec.row_plan import DEAR, RowNeeds, RowOutput, inner_step
 
 __all__ = ["UNROLL", "RowLoops", "RowValues"]
 
@@ -31,7 +31,7 @@ class RowLoops:
 
     call: NodeCall
     plan: LoopPlan
-    outputs: tuple[Output, ...]
+    outputs: tuple[RowOutput, ...]
     kept: Nest
     """the dims that stay; across: the last one is that of the lanes"""
     run: Nest

@@ -14,14 +14,14 @@ from typing import Any
 from ....codegen.cuda import CudaTarget
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
-from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape, supported
 from ...spec.product import sizes
 from ..heavy import CHUNK_BYTES, TAGS, bytes_of, in_chunks
 from ..matmul.libraries import absent
 from .flash import HEAD_SIZES
 
-__all__ = ["KERNELS", "Cudnn"]
+__all__ = ["KERNELS", "CudnnAttention"]
 
 _MOST_ELEMENTS = 256
 """Of a head: what its engines for compute capability 8.0 and later take (support matrix of cuDNN 9.19's graph API)."""
@@ -33,7 +33,7 @@ _SIZED = ("q", "k", "v")
 
 
 @dataclass(frozen=True)
-class Cudnn(Kernel):
+class CudnnAttention(Kernel):
     """cuDNN's attention. ``engine``: its global index; -1: the heuristic's first with full sums and the same bits every time."""
 
     name: str = "attention/cudnn"
@@ -42,7 +42,7 @@ class Cudnn(Kernel):
     on_request: bool = False
     asks: str = "pins an engine"
 
-    def pinned(self, word: str, values: Mapping[str, int]) -> Cudnn:
+    def pinned(self, word: str, values: Mapping[str, int]) -> CudnnAttention:
         """The row that takes one of the library's engines, and no other."""
         return replace(self, name=f"attention/{word}", engine=values.get("engine", -1), on_request=True)
 
@@ -65,7 +65,7 @@ class Cudnn(Kernel):
         """Where it is faster than ours, in a program that runs where it is compiled: others may run where the library is not."""
         return target.here and _faster(AttentionShape.of(call), target)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One call."""
         s = AttentionShape.of(call)
         specs = {n: call.tensor(i).spec for i, n in enumerate(_SIZED)} | {"y": call.outputs[0]}
@@ -80,7 +80,7 @@ class Cudnn(Kernel):
             "attention", "", ("in0", "in1", "in2", "out0"), library="cudnn", options=options, flops=int(s.flops * seen),
             bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
         )  # fmt: skip
-        return Lowered((stage,))
+        return LoweredCall((stage,))
 
 
 def _faster(s: AttentionShape, target: CodegenTarget) -> bool:
@@ -142,4 +142,4 @@ def _misplaced(call: NodeCall, s: AttentionShape) -> str:
     return ""
 
 
-KERNELS: tuple[Any, ...] = (Cudnn(),)
+KERNELS: tuple[Any, ...] = (CudnnAttention(),)

@@ -13,10 +13,10 @@ from typing import Any
 
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
-from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multiprocessors, shared_limit
-from ..launch import Argument, Launch, cuda_stage
+from ..launch import Argument, LaunchConfig, cuda_stage
 from .flash import LOG2E, arguments_of, logit_text, padded_size, place_text, supported_halves
 
 __all__ = [
@@ -163,11 +163,11 @@ class FlashDecode(Kernel):
         """float16 and bfloat16, few queries of each key head."""
         return few_queries(call)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One stage."""
         s = AttentionShape.of(call)
         if s.empty:
-            return Lowered(())
+            return LoweredCall(())
         return lower_decode(call, s, decode_tile_config(s, target))
 
 
@@ -204,13 +204,15 @@ def few_queries(call: NodeCall) -> Support:
 
 def lower_decode(
     call: NodeCall, s: AttentionShape, config: DecodeTileConfig, added: FusedWork | None = None
-) -> Lowered:
+) -> LoweredCall:
     """The one stage of a config, and where its parts meet."""
     tasks = s.batch * s.kv_heads * config.row_blocks
     stage = _stage(call, s, config, tasks, added or FusedWork())
     if config.splits == 1 or config.cluster:
-        return Lowered((stage,))
-    return Lowered((stage,), temps=(tasks * config.part_bytes(s.dv),), counters=tasks * config.counters * 4)
+        return LoweredCall((stage,))
+    return LoweredCall(
+        (stage,), temps=(tasks * config.part_bytes(s.dv),), counters=tasks * config.counters * 4
+    )
 
 
 def _row_text(steps: tuple[int, ...], queries: int, row: str) -> str:
@@ -311,7 +313,7 @@ def _stage(
     return cuda_stage(
         f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
         about(call, f"{config.rows} rows a block, keys in {config.splits} parts of {config.keys_per_split}"), [q, *given, y, *shared], body,
-        Launch((tasks * config.splits, 1, 1), (config.warps * 32, 1, 1), config.shared + added.shared, cluster=config.splits if config.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
+        LaunchConfig((tasks * config.splits, 1, 1), (config.warps * 32, 1, 1), config.shared + added.shared, cluster=config.splits if config.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
-from ...kernel import Kernel, Lowered, NodeCall, Operand
+from ...kernel import Kernel, LoweredCall, NodeCall, Operand
 from ...spec.attention import AttentionShape
 from ...spec.movement.elements import STATUS
 from ...spec.product import sizes, strides_in
@@ -60,13 +60,13 @@ class RopeAttention(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "reads and writes rows that lie together")
         return found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One stage; two before it keep caches as they are where these are not updated in place."""
         attention = _attention_of(call)
         s = AttentionShape.of(attention)
         kept, in_place = cache_copies(call, target, cuda_moves_stage), {1: 5, 2: 6}
         if s.empty:
-            return Lowered(tuple(kept), in_place=in_place)
+            return LoweredCall(tuple(kept), in_place=in_place)
         config = append_tile_config(s, target)
         made = lower_decode(attention, s, config, _added(call, s, config.shared, config.d))
         (stage,) = made.stages

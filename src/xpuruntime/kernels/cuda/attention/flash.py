@@ -13,7 +13,7 @@ from typing import Any
 from ....codegen.cuda import CudaTarget
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
-from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape, supported
 from ..heavy import (
     MOST_BLOCKS_YZ,
@@ -27,7 +27,7 @@ from ..heavy import (
     multiprocessors,
     shared_limit,
 )
-from ..launch import Argument, Launch, cuda_stage
+from ..launch import Argument, LaunchConfig, cuda_stage
 
 __all__ = [
     "KERNELS",
@@ -153,10 +153,10 @@ class FlashV2(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "more queries than a launch has blocks")
         return found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One stage: a block of queries of a head each."""
         s = AttentionShape.of(call)
-        return Lowered(()) if s.empty else Lowered((flash_stage(call, s, target),))
+        return LoweredCall(()) if s.empty else LoweredCall((flash_stage(call, s, target),))
 
 
 HOPPER_BLOCK = Block(128, 128, 8)
@@ -262,7 +262,7 @@ def flash_stage(
     return cuda_stage(
         f"attention_{s.batch}x{heads}x{s.queries}x{s.keys}x{s.d}",
         about(call, f"{b.queries} queries a block, {b.keys} keys at a time"), arguments, body,
-        Launch((s.batch * heads, tiles, 1), (b.warps * 32, 1, 1), b.shared(d), min_blocks_per_sm=1 if special or 2 * b.shared(d) > shared_limit(target) else 2),
+        LaunchConfig((s.batch * heads, tiles, 1), (b.warps * 32, 1, 1), b.shared(d), min_blocks_per_sm=1 if special or 2 * b.shared(d) > shared_limit(target) else 2),
         before=struct, parts=frozenset({part}), flops=int(s.flops * seen),
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
@@ -285,11 +285,11 @@ class Naive(Kernel):
             )
         return found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One stage."""
         s = AttentionShape.of(call)
         if s.empty:
-            return Lowered(())
+            return LoweredCall(())
         heads, t = s.kv_heads * s.group, s.sums
         item = 8 if t == "double" else 4
         mask = ""
@@ -334,10 +334,10 @@ class Naive(Kernel):
         ]
         stage = cuda_stage(
             f"attention_naive_{s.queries}x{s.keys}x{s.d}", about(call, "a query a block"), arguments_of(call), body,
-            Launch.flat(s.batch * heads * s.queries, 128, max(s.keys, 1) * item), parts=frozenset({"tensor", "exp"}), flops=s.flops,
+            LaunchConfig.flat(s.batch * heads * s.queries, 128, max(s.keys, 1) * item), parts=frozenset({"tensor", "exp"}), flops=s.flops,
             bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
         )  # fmt: skip
-        return Lowered((stage,), accumulates="float64" if item == 8 else "float32")
+        return LoweredCall((stage,), accumulates="float64" if item == 8 else "float32")
 
 
 KERNELS: tuple[Any, ...] = (FlashV2(), Naive())

@@ -10,13 +10,13 @@ from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
-from ...kernel import Kernel, Lowered, NodeCall, Packed, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...portable.text import braces
 from ...spec.conv import FLOATS, OPS, act_of, stem_of, supported
 from ...spec.conv_shape import ConvShape
 from ...spec.product import accumulator
 from ..heavy import about, bytes_of
-from ..launch import Launch, blocks_for, cuda_stage
+from ..launch import LaunchConfig, blocks_for, cuda_stage
 from ..matmul.text import parts_of
 from .text import arguments_of, finish_text
 
@@ -64,18 +64,18 @@ class Depthwise(Kernel):
             return no("more than 2**31 results")
         return found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One stage over filters as [tap, channel]."""
         s, spec = ConvShape.of(call), call.tensor(1).spec
         if not s.pixels * s.groups:
-            return Lowered(())
+            return LoweredCall(())
         steps = (
             RecipeStep("reshape", ("%in",), {"shape": [s.groups, s.taps]}),
             RecipeStep("permute", ("%0",), {"order": [1, 0]}),
         )
         packed = Packed(steps, TensorSpec((s.taps, s.groups), spec.dtype))
         wide = "float64" if spec.dtype is DType.FLOAT64 else "float32"
-        return Lowered((_stage(call, s),), weights={1: packed}, accumulates=wide)
+        return LoweredCall((_stage(call, s),), weights={1: packed}, accumulates=wide)
 
 
 def _stage(call: NodeCall, s: ConvShape) -> Stage:
@@ -106,7 +106,7 @@ def _stage(call: NodeCall, s: ConvShape) -> Stage:
         ]
     return cuda_stage(
         stem_of("depthwise", s), about(call, f"{width} channels of {lines} x {columns} pixels a thread"), arguments, body,
-        Launch.flat(blocks_for(count, _THREADS), _THREADS), before=[*_sizes(s, sums), *finish_text(call, s, arguments, sums)],
+        LaunchConfig.flat(blocks_for(count, _THREADS), _THREADS), before=[*_sizes(s, sums), *finish_text(call, s, arguments, sums)],
         parts=parts_of(act_of(call), "depthwise"), flops=s.flops(2), bytes=bytes_of([*(t.spec for t in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

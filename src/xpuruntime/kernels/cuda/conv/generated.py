@@ -17,20 +17,20 @@ from ....decisions import Reason, Support
 from ....ir.ops._shapes import pads
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
-from ...kernel import Kernel, Lowered, NodeCall, Packed, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...portable.text import offset_text
 from ...spec.conv import FLOATS, OPS, act_of, stem_of, strides_of_weight, supported
 from ...spec.conv_shape import ConvShape
 from ...spec.product import accumulator
 from ..heavy import MOST_BLOCKS_YZ, TAGS, about, bytes_of, c_bool, constants, in_chunks, shared_limit
-from ..launch import Launch, cuda_stage
+from ..launch import LaunchConfig, cuda_stage
 from ..matmul.generated import Tile, tile_for
 from ..matmul.libraries import absent
 from ..matmul.text import parts_of
 from .depthwise import Depthwise
 from .text import arguments_of, finish_text, window_text
 
-__all__ = ["KERNELS", "Cudnn", "ImplicitGemm", "tensor_stage"]
+__all__ = ["KERNELS", "CudnnConv", "ImplicitGemm", "tensor_stage"]
 
 _CLIPPED = frozenset(["relu", "relu6", "leaky_relu"])
 _FIRST = 4
@@ -73,11 +73,11 @@ class ImplicitGemm(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "known filters are packed from dense ones")
         return found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One stage, a group in each layer of its grid."""
         s = ConvShape.of(call)
         if not s.pixels * s.filters * s.groups:
-            return Lowered(())
+            return LoweredCall(())
         dtype = call.outputs[0].dtype
         known, k = call.tensor(1).is_weight, s.taps * s.channels
         line = math.ceil(k / 8) * 8
@@ -88,7 +88,7 @@ class ImplicitGemm(Kernel):
             if tensor_cores
             else _plain_stage(call, s, line if known else 0)
         )
-        return Lowered(
+        return LoweredCall(
             (stage,), weights=weights, accumulates="float64" if dtype is DType.FLOAT64 else "float32"
         )
 
@@ -127,7 +127,7 @@ def tensor_stage(
         f"if (((uint64_t)x | (uint64_t)filters | (uint64_t)y) % 16 == 0) {run('KERNEL_gemm', aligned and (s.groups == 1 or s.channels % 8 == 0))}",
         f"else {run('KERNEL_anywhere', False)}",
     ]
-    launch = Launch(
+    launch = LaunchConfig(
         (t.blocks(s.pixels, s.filters), 1, s.groups),
         (t.threads, 1, 1),
         t.shared,
@@ -171,13 +171,13 @@ def _plain_stage(call: NodeCall, s: ConvShape, line: int) -> Stage:
     blocks = math.ceil(s.pixels / (16 * rows)) * math.ceil(s.filters / (16 * columns))
     return cuda_stage(
         stem_of("conv", s), about(call, f"{16 * rows} pixels x {16 * columns} filters a block"), arguments, body,
-        Launch((blocks, 1, s.groups), (256, 1, 1), min_blocks_per_sm=2 if wide else 0), before=before, parts=parts_of(act_of(call), "implicit_gemm"),
+        LaunchConfig((blocks, 1, s.groups), (256, 1, 1), min_blocks_per_sm=2 if wide else 0), before=before, parts=parts_of(act_of(call), "implicit_gemm"),
         flops=s.flops(2), bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Cudnn(Kernel):
+class CudnnConv(Kernel):
     """cuDNN's plan of convolution, residual, bias and activation. ``engine``: its global index; -1: the heuristic's first that computes as
     the model's dtype asks (float32 without TF32, full sums, no Winograd transforms, the same bits every time).
     """
@@ -188,7 +188,7 @@ class Cudnn(Kernel):
     on_request: bool = False
     asks: str = "pins an engine"
 
-    def pinned(self, word: str, values: Mapping[str, int]) -> Cudnn:
+    def pinned(self, word: str, values: Mapping[str, int]) -> CudnnConv:
         """The row that takes one of the library's engines, and no other."""
         return replace(self, name=f"conv/{word}", engine=values.get("engine", -1), on_request=True)
 
@@ -236,7 +236,7 @@ class Cudnn(Kernel):
             return no("adds only a residual that has the result's shape and strides")
         return found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One call."""
         s = ConvShape.of(call)
         arguments = arguments_of(call)
@@ -259,7 +259,7 @@ class Cudnn(Kernel):
             "conv", "", tuple(a.ref for a in arguments), library="cudnn", options=options, flops=s.flops(2),
             bytes=bytes_of([*(t.spec for t in call.tensors), call.outputs[0]]),
         )  # fmt: skip
-        return Lowered((stage,), weights={1: _packed(s, call.tensor(1).spec, s.taps * c)})
+        return LoweredCall((stage,), weights={1: _packed(s, call.tensor(1).spec, s.taps * c)})
 
 
 def _strides_of(s: ConvShape, steps: tuple[int, ...]) -> list[int]:
@@ -275,4 +275,4 @@ def _strides(steps: tuple[int, ...], channels: int, space: tuple[int, ...]) -> l
     return [n or h * space[0], c or 1, h, w]
 
 
-KERNELS: tuple[Any, ...] = (Depthwise(), Cudnn(), ImplicitGemm())
+KERNELS: tuple[Any, ...] = (Depthwise(), CudnnConv(), ImplicitGemm())

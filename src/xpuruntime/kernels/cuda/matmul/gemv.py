@@ -17,13 +17,13 @@ from typing import Any
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....types import DType
-from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...portable.text import ACTIVATIONS
 from ...spec.linear import LinearLayer, why_not
 from ...spec.matmul import OPS, product_of
 from ...spec.product import C_TYPES, accumulator
 from ..heavy import FULL, about, argument, bytes_of, c_bool, constants, in_chunks
-from ..launch import Argument, Launch, cuda_stage
+from ..launch import Argument, LaunchConfig, cuda_stage
 from .text import arguments_of, matrices_of, parts_of, place_text, supported
 
 __all__ = ["KERNELS", "ROWS", "Gemv", "GemvTileConfig", "NormLinear", "gemv_stage", "gemv_tile_config"]
@@ -163,10 +163,10 @@ class Gemv(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "the weight's inner dim does not lie side by side")
         return found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One stage."""
         p = product_of(call).flat()
-        return Lowered((gemv_stage(call, gemv_tile_config(p.m, p.n, p.k, call.outputs[0].dtype)),))
+        return LoweredCall((gemv_stage(call, gemv_tile_config(p.m, p.n, p.k, call.outputs[0].dtype)),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +186,13 @@ class NormLinear(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, f"for up to {MAX_ROWS} rows, and there are {m}")
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One stage."""
         layer = LinearLayer.of(call)
         if not layer.m * layer.n:
-            return Lowered(())
+            return LoweredCall(())
         config = gemv_tile_config(layer.m, layer.n, layer.k, layer.dtype, layer.halves == 2)
-        return Lowered(
+        return LoweredCall(
             (gemv_stage(call, config),), accumulates="float64" if layer.sums == "double" else "float32"
         )
 
@@ -267,7 +267,7 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
         body.append(f"gemv::run<KERNEL_gemv>(a, b, {scale}, finish);")
     own = config.columns // (1 + s.gated)
     rows = s.n * (1 + s.gated)
-    launch = Launch(
+    launch = LaunchConfig(
         (config.blocks(math.ceil(s.n / own)), 1, 1),
         (config.threads, 1, 1),
         min_blocks_per_sm=config.min_blocks_per_sm if s.m == 1 and s.sums == "float" else 0,

@@ -13,12 +13,12 @@ from typing import Any
 from ....codegen.target import CodegenTarget
 from ....decisions import Support
 from ....types import DType
-from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...portable.text import offset_text
 from ...spec.matmul import OPS, product_of
 from ...spec.product import Product, accumulator
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
-from ..launch import Launch, cuda_stage
+from ..launch import LaunchConfig, cuda_stage
 from .libraries import Cublas, CublasLt
 from .text import Matrices, arguments_of, finish_text, matrices_of, parts_of, supported
 
@@ -84,15 +84,15 @@ class Generated(Kernel):
         """Every dtype, any strides of the operands."""
         return supported(call)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One stage."""
         p = product_of(call).flat()
         if not p.batches * p.m * p.n:
-            return Lowered(())
+            return LoweredCall(())
         dtype = call.outputs[0].dtype
         sides = matrices_of(p, dtype) if dtype in TAGS else None
         stage = simt_stage(call, p) if sides is None else tensor_stage(call, p, sides, target)
-        return Lowered((stage,), accumulates="float64" if dtype is DType.FLOAT64 else "float32")
+        return LoweredCall((stage,), accumulates="float64" if dtype is DType.FLOAT64 else "float32")
 
 
 def tensor_stage(
@@ -137,7 +137,7 @@ def tensor_stage(
     else:
         structs[3] = constants("bool", flags | {"B_ALIGNED": "false", "PAIRS": "false"})
         body.append(run("KERNEL_gemm", False))
-    launch = Launch(
+    launch = LaunchConfig(
         (t.blocks(p.m, p.n), 1, p.batches),
         (t.threads, 1, 1),
         t.shared,
@@ -186,7 +186,7 @@ def simt_stage(call: NodeCall, p: Product) -> Stage:
     ]
     return cuda_stage(
         f"matmul_{p.m}x{p.n}x{p.k}", about(call, f"{16 * each}x{16 * each} a block"), arguments, body,
-        Launch((blocks, 1, p.batches), (256, 1, 1), min_blocks_per_sm=2 if sums == "float" else 0), before=before, parts=parts_of(p.act, "simt", "tensor"),
+        LaunchConfig((blocks, 1, p.batches), (256, 1, 1), min_blocks_per_sm=2 if sums == "float" else 0), before=before, parts=parts_of(p.act, "simt", "tensor"),
         flops=2 * p.batches * p.m * p.n * p.k, bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

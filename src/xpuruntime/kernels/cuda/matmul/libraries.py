@@ -18,11 +18,11 @@ from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....types import DType
 from ....vendor_folders import vendor_folders
-from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.matmul import OPS, product_of
 from ...spec.product import Product, Term, even_stride
 from ..heavy import about, bytes_of
-from ..launch import Argument, Launch, blocks_for, cuda_stage
+from ..launch import Argument, LaunchConfig, blocks_for, cuda_stage
 from .text import arguments_of, finish_text, parts_of, supported
 
 __all__ = ["Cublas", "CublasLt", "installed"]
@@ -173,7 +173,7 @@ class CublasLt(Kernel):
         """Floats whose matrices have lines; the library on this machine."""
         return _supported(call, "cublasLt")
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One call; two stages where the epilogue is not the library's."""
         p = product_of(call).flat()
         return _lower(
@@ -197,7 +197,7 @@ class Cublas(Kernel):
         """Floats whose matrices have lines; the library on this machine."""
         return _supported(call, "cublas")
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """One call, or two stages."""
         p = product_of(call).flat()
         plain = not p.terms and p.act == "none"
@@ -206,7 +206,7 @@ class Cublas(Kernel):
 
 def _lower(
     call: NodeCall, p: Product, library: str, word: str, native: _Native | None, more: Mapping[str, Any]
-) -> Lowered:
+) -> LoweredCall:
     sides = _Sides.of(p)
     assert sides is not None
     dtype = call.outputs[0].dtype
@@ -236,7 +236,7 @@ def _lower(
         if native is not None
         else (first, _finish(call, p, "double" if wide is DType.FLOAT64 else "float"))
     )
-    return Lowered(stages, temps, accumulates=wide.value)
+    return LoweredCall(stages, temps, accumulates=wide.value)
 
 
 def _finish(call: NodeCall, p: Product, sums: str) -> Stage:
@@ -251,7 +251,7 @@ def _finish(call: NodeCall, p: Product, sums: str) -> Stage:
     ]
     return cuda_stage(
         f"finish_{p.m}x{p.n}", about(call, "what follows the product"), arguments, body,
-        Launch((blocks_for(count, _THREADS), 1, p.batches), (_THREADS, 1, 1)),
+        LaunchConfig((blocks_for(count, _THREADS), 1, p.batches), (_THREADS, 1, 1)),
         before=finish_text(p, [arguments[0], arguments[0], *arguments[1:]], sums), parts=parts_of(p.act, "tensor"),
         bytes=p.batches * count * (8 if sums == "double" else 4) + bytes_of([call.outputs[0]]),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from ....codegen.nest import indented
 from ....codegen.target import CodegenTarget
 from ....types import DType
 from ...kernel import Stage
-from ..launch import Argument, Launch, cuda_stage
+from ..launch import Argument, LaunchConfig, cuda_stage
 from .share import MoveShare
 from .text import move_lines
 
@@ -51,7 +51,7 @@ def cuda_moves_stage(
     total = carried(kept) * element_bytes(dtype)
     stage = cuda_stage(
         stem, f"{stem}: {carried(kept)} elements of {dtype.value}", _arguments(kept, args, kind), lines,
-        Launch.flat(blocks, threads), parts=frozenset({"movement"}), copies=copies, bytes=2 * total,
+        LaunchConfig.flat(blocks, threads), parts=frozenset({"movement"}), copies=copies, bytes=2 * total,
     )  # fmt: skip
     return stage if not any(m.lookups for m in kept) else _reporting(stage)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ....codegen.expr_terms import compute_type
 from ....codegen.nest import Nest, indented
 from ....codegen.plans import POSITION, LoopPlan
-from ...spec.row_plan import Output, neutral_of
+from ...spec.row_plan import RowOutput, neutral_of
 from .parts import one_pass, partial_of, shared_parts
 from .text import RowText
 
@@ -21,7 +21,7 @@ LANE_BYTES = 4
 """What a thread reads of a line at least, where columns allow it."""
 
 
-def column_width(plan: LoopPlan, outputs: Sequence[Output], kept: Nest, run: Nest) -> int:
+def column_width(plan: LoopPlan, outputs: Sequence[RowOutput], kept: Nest, run: Nest) -> int:
     """Rows beside each other of one thread; 1 where the formula or how its operands lie allows no more."""
     if any(any(o.strides[d] for d in plan.reduced) for o in outputs) or not one_pass(plan):
         return 1

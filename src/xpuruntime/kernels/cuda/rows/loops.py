@@ -18,12 +18,12 @@ from dataclasses import replace
 from ....codegen.nest import Nest
 from ....codegen.plans import CONSTANT, POSITION, LoopPlan
 from ....codegen.target import CodegenTarget
-from ...kernel import Lowered, NodeCall, Stage
+from ...kernel import LoweredCall, NodeCall, Stage
 from ...spec.elementwise import signature
-from ...spec.row_plan import Output, inner_step, row_nests
+from ...spec.row_plan import RowOutput, inner_step, row_nests
 from ...spec.writer import LoopWriter
 from ..heavy import FULL
-from ..launch import WARP, Argument, Launch, cuda_stage
+from ..launch import WARP, Argument, LaunchConfig, cuda_stage
 from ..pointwise import arguments_of, lower_pointwise
 from .column_text import ColumnText, column_width
 from .parts import SLOT, divisible, partial_of
@@ -46,22 +46,22 @@ _LEAST_TURNS = 8
 
 
 def lower_rows(
-    call: NodeCall, plan: LoopPlan, outputs: Sequence[Output], target: CodegenTarget, stem: str
-) -> Lowered:
+    call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget, stem: str
+) -> LoweredCall:
     """The kernel of a plan with reductions."""
     share = _share(call, plan, outputs, target)
     stage = _stage(share, stem)
     if share.parts == 1:
-        return Lowered((stage,))
+        return LoweredCall((stage,))
     size = share.kept.elements * share.parts * len(partial_of(plan)) * SLOT
-    return Lowered((stage,), temps=(size,), counters=share.groups * 4)
+    return LoweredCall((stage,), temps=(size,), counters=share.groups * 4)
 
 
 CUDA = LoopWriter(lower_pointwise, lower_rows)
 """CUDA C++."""
 
 
-def _share(call: NodeCall, plan: LoopPlan, outputs: Sequence[Output], target: CodegenTarget) -> RowShare:
+def _share(call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget) -> RowShare:
     kept, run, across = row_nests(plan, outputs)
     threads = min(_THREADS, target.config.max_threadgroup_1d)
     if across:
@@ -96,7 +96,7 @@ def _beside(share: RowShare, threads: int) -> RowShare:
     return replace(wide, parts=max(1, parts * groups // wide.groups))
 
 
-def _parts(plan: LoopPlan, outputs: Sequence[Output], groups: int, turns: int, least: int) -> int:
+def _parts(plan: LoopPlan, outputs: Sequence[RowOutput], groups: int, turns: int, least: int) -> int:
     """Blocks that share what one could do, where those are too few for a device, and there are so many turns that each has ``least`` of them."""
     full = any(any(o.strides[d] for d in plan.reduced) for o in outputs)
     if full or 2 * groups > FULL or not divisible(plan):
@@ -106,7 +106,7 @@ def _parts(plan: LoopPlan, outputs: Sequence[Output], groups: int, turns: int, l
     return next(even, most)
 
 
-def _width(plan: LoopPlan, outputs: Sequence[Output], run: Nest) -> int:
+def _width(plan: LoopPlan, outputs: Sequence[RowOutput], run: Nest) -> int:
     """Elements of a pack along a row: what lies side by side in all that is read or written there."""
     moving = {i.name: i.dtype for i in plan.inputs if i.operand != POSITION}
     moving |= {f"y{i}": o.spec.dtype for i, o in enumerate(outputs)}
@@ -126,7 +126,7 @@ def _stage(share: RowShare, stem: str) -> Stage:
     read = sorted({i.operand for i in plan.inputs if i.operand != POSITION})
     writer = ColumnText(share) if share.across and share.width > 1 else RowText(share)
     body = writer.body() if share.kept.elements else []
-    launch = Launch((max(share.blocks, 1), 1, 1), (share.x, share.y, 1))
+    launch = LaunchConfig((max(share.blocks, 1), 1, 1), (share.x, share.y, 1))
     size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))
     work = sum(1 for o in plan.operations if o.op != CONSTANT)
     arguments, parts = arguments_of(call, read), {"reduce"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ....codegen.nest import Nest
 from ....codegen.plans import LoopPlan
 from ...kernel import NodeCall
-from ...spec.row_plan import Output
+from ...spec.row_plan import RowOutput
 
 __all__ = ["RowShare"]
 
@@ -26,7 +26,7 @@ class RowShare:
 
     call: NodeCall
     plan: LoopPlan
-    outputs: tuple[Output, ...]
+    outputs: tuple[RowOutput, ...]
     kept: Nest
     run: Nest
     across: bool

@@ -10,7 +10,7 @@ from ....codegen.expr_terms import STORAGE, compute_type
 from ....codegen.nest import indented, offset_text
 from ....codegen.plans import CONSTANT, POSITION, Input, Operation
 from ....types import DType
-from ...spec.row_plan import DEAR, Output, RowNeeds, neutral_of
+from ...spec.row_plan import DEAR, RowNeeds, RowOutput, neutral_of
 from ..pointwise import statement
 from .parts import joined_parts
 from .place import RowPlace
@@ -263,7 +263,7 @@ class RowText:
             "}",
         ]
 
-    def converted(self, output: Output) -> str:
+    def converted(self, output: RowOutput) -> str:
         """A result in its own dtype; narrow floats are rounded by the store."""
         have, want = self.plan.spec(output.value)[0], output.spec.dtype
         if have is want or (have in _NARROW and want in _NARROW):
