@@ -24,7 +24,7 @@ _GRAIN_BYTES = 1 << 16
 
 
 class CpuPool(Kernel):
-    """Windows that are clipped to the input, vectors over channels where these lie side by side."""
+    """Windows that are clipped to the input; vectors run over channels where these are contiguous."""
 
     name: str = "pool/generated"
     ops: tuple[str, ...] = OPS

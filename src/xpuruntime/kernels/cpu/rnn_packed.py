@@ -1,7 +1,7 @@
-"""Recurrent layers with known weights: one product for the inputs of all steps, then a step's state by packed panels (``recurrent_packed.h``).
+"""Recurrent layers with known weights: one product for the inputs of all steps, then the state's steps over packed panels (``recurrent_packed.h``).
 
-Gates lie side by side for a vector of units, so that a panel's product ends in the cell itself; no gate goes through memory twice. For
-float32 and float64, ONNX's own activations, no clip and no peepholes; ``rnn/generated`` has another text for the rest.
+Gates of a vector of units are adjacent, so the product of a panel ends in the cell itself and no gate is written to memory. It supports
+float32 and float64 with ONNX's own activations, no clip and no peepholes; ``rnn/generated`` has a general text for the rest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_ROWS, _MOST_SAMPLES = 4, 8
 
 
 def lower_packed(call: NodeCall, names: Sequence[str], target: CodegenTarget) -> LoweredCall | None:
-    """Return the two stages; None where this is not for the node."""
+    """Return the two stages; None if the node is not supported."""
     isa = isa_of(target)
     if not isa.vector_bytes or not _fits(call, names):
         return None
@@ -95,8 +95,9 @@ def _fits(call: NodeCall, names: Sequence[str]) -> bool:
 
 
 def _interleaved(cut: tuple[int, ...], size: int, dtype: DType, *, panels: bool) -> Packed:
-    """[directions, gates * hidden, size] with the gates of a vector of units side by side: as rows [columns, size], or as panels
-    [directions, blocks, size, gates * lanes]; zeros beyond the units.
+    """Return steps from [directions, gates * hidden, size] to the gates of a vector of units next to each other.
+
+    The result is rows [columns, size], or panels [directions, blocks, size, gates * lanes], with zeros beyond the units.
     """
     d, g, h, blocks, lanes = cut
     steps = [

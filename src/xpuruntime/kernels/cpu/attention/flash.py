@@ -1,7 +1,7 @@
 """Attention on CPUs: ``attention/flash`` in blocks of keys, and ``attention/naive``, one row of scores at a time.
 
-``flash`` puts the queries of all heads that share a key head side by side in the lanes of vectors (``templates/attention.h``), so
-grouped heads read each key once. Few queries over many keys (decoding) are split along the keys, with a second stage that joins.
+``flash`` packs the queries of all heads that share a key head into the lanes of vectors (``templates/attention.h``), so grouped heads read each
+key once. With few queries over many keys (decoding), the keys are split over tasks, and a second stage merges the partial results.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WASTE = {1: 1.3, 2: 1.05, 3: 1.02, 4: 1.0}
 
 
 class FlashAttention(Kernel):
-    """Blocks of keys with an online softmax; memory that grows with the sequence."""
+    """Attention over blocks of keys with an online softmax; memory is linear in the sequence length."""
 
     name = "attention/flash"
     ops = ("attention",)
@@ -116,7 +116,7 @@ class FlashAttention(Kernel):
 
 
 class NaiveAttention(Kernel):
-    """A task is one query: its scores, their softmax, the weighted sum. Plain, and the judge of the fast one."""
+    """Attention with one task per query: scores, softmax, weighted sum. It is the reference for ``flash``."""
 
     name = "attention/naive"
     ops = ("attention",)

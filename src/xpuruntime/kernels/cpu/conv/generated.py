@@ -53,8 +53,9 @@ def _last(steps: Sequence[RecipeStep]) -> str:
 
 
 def _packed(shape: ConvShape, cut: ConvTiling, given: Sequence[RecipeStep]) -> Packed:
-    """What ``given`` makes, [groups, filters, channels, taps], as [group, tile, depth, filter of the tile]; pairs of the depth innermost
-    for VDPBF16PS.
+    """Return a ``Packed`` that reorders the [groups, filters, channels, taps] made by ``given`` to [group, tile, depth, filter of the tile].
+
+    Pairs of the depth are innermost for VDPBF16PS.
     """
     g, o, c, taps, tile = shape.groups, shape.filters, shape.channels, shape.taps, cut.tile
     dtype = _DTYPES[cut.math]
@@ -74,7 +75,7 @@ def _packed(shape: ConvShape, cut: ConvTiling, given: Sequence[RecipeStep]) -> P
 
 
 class GeneratedConv(Kernel):
-    """Implicit GEMM for floats; every layout, the channels of one pixel side by side being the fast one."""
+    """Implicit GEMM for floats in every layout; contiguous channels are the fast case."""
 
     name: str = "conv/generated"
     ops: tuple[str, ...] = OPS
@@ -113,7 +114,7 @@ def _sums(dtype: DType) -> str:
 def _lower_phases(
     call: NodeCall, shape: ConvShape, split: Sequence[Phase], target: CodegenTarget
 ) -> LoweredCall:
-    """Return a stage per phase, each with filters of its own; the first one's stand in the place of the node's."""
+    """Return one stage per phase, each with its own filters; the first phase's filters replace the node's weight operand."""
     dtype, weight = call.outputs[0].dtype, call.tensor(1).spec
     stages, weights, beside = [], dict[int, Packed](), dict[str, tuple[int, Packed]]()
     for at, phase in enumerate(split):
@@ -134,7 +135,7 @@ def _lower_phases(
 def _product_stage(
     call: NodeCall, shape: ConvShape, cut: ConvTiling, filters: str, phase: Phase | None = None
 ) -> Stage:
-    """Return the product of one convolution; of a transposed one's phase, the results of which lie apart."""
+    """Return the stage of one convolution, or of one phase of a transposed one, whose results are strided."""
     args, c = operands(call, filters)
     if phase is not None:
         c["y"] += f" + {phase.y}" if phase.y else ""

@@ -33,7 +33,7 @@ class EinsumAsMatmul(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """As any matrix product."""
+        """Lower the equation as a matrix product."""
         product = equation_product(call)
         assert product is not None
         return lower_product(call, product, target)

@@ -1,7 +1,7 @@
-"""Products of matrices as code for CPUs: ``product`` describes them, ``gemm_tiling`` cuts them, ``gemm_text`` writes them.
+"""Matrix products as code for CPUs: ``product`` describes them, ``gemm_tiling`` tiles them, ``gemm_text`` writes them.
 
-The left side A gives rows, the right side B comes in panels of ``columns`` columns: packed when weights are loaded, or by each task.
-A task is one panel of one batch times a block of rows, so tasks are many and even. How it computes stands in ``templates/gemm.h``.
+The left side A gives rows. The right side B is read in panels of ``columns`` columns, packed when weights are loaded or by each task.
+A task is one panel of one batch times a block of rows, so tasks are many and of equal size. The micro-kernels are in ``templates/gemm.h``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Linear layers as decoders have them: few rows, weights that come from memory once, and what stands around them in the same call.
+"""Linear layers as decoders have them: few rows, weights that are read from memory once, with the surrounding ops in the same call.
 
-``norm_linear`` has an RMS norm before the product (every call of the function makes the normed rows once, in its scratch) and, gated, an activation of
-one half of the outputs times the other half after it: a task then computes a panel of the one half and the panel of the other that it meets.
-Weights lie as for the plain products (``gemm``), so that prefill and decode share them.
+``norm_linear`` has an RMS norm before the product; every call of the function computes the normalized rows once, in its scratch. A gated layer
+multiplies an activation of one half of the outputs by the other half; a task then computes the two matching panels of both halves.
+Weights have the packing of the plain products (``gemm``), so that prefill and decode share them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class CpuNormLinear(Kernel):
-    """A row of the catalogue; ``int8``: with weights in int8, a scale per output."""
+    """Linear layers of few rows with a norm, a gate, or both; ``int8``: with int8 weights and one scale per output."""
 
     name: str
     int8: bool = False

@@ -1,7 +1,8 @@
 """``attention/cudnn``: the fused attention of cuDNN's graph API (``cpp/src/backends/cuda/libraries/cudnn_attention.cpp``).
 
-For many queries of 16-bit heads without a mask tensor; memory does not grow with the sequence. The default where it was measured to be faster
-than our own (``leads``). cuDNN chooses one of its engines when a program is loaded and says which in the receipt; ``{kernel: cudnn, engine: N}`` takes that one or refuses to load.
+It takes many queries of 16-bit heads without a mask tensor; memory does not grow with the sequence. It is the default where it was measured to be
+faster than our kernel (``leads``). cuDNN chooses one of its engines when a program is loaded and names it in the receipt.
+``{kernel: cudnn, engine: N}`` selects that engine, or loading raises an error.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SIZED = ("q", "k", "v")
 
 @dataclass(frozen=True)
 class CudnnAttention(Kernel):
-    """cuDNN's attention. ``engine``: its global index; -1: the heuristic's first with full sums and the same bits every time."""
+    """cuDNN's attention. ``engine``: its global index; -1: the heuristic's first engine with full sums and deterministic bits."""
 
     name: str = "attention/cudnn"
     engine: int = -1
@@ -43,11 +44,11 @@ class CudnnAttention(Kernel):
     asks: str = "pins an engine"
 
     def pinned(self, word: str, values: Mapping[str, int]) -> CudnnAttention:
-        """The row that takes one of the library's engines, and no other."""
+        """Return the kernel with one engine of the library."""
         return replace(self, name=f"attention/{word}", engine=values.get("engine", -1), on_request=True)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """float16 and bfloat16, heads of whole chunks of 16 bytes up to 256 elements, causal from the first key on, no mask tensor."""
+        """Return yes for float16 and bfloat16, heads of whole 16-byte chunks up to 256 elements, causal from the first key on, no mask tensor."""
         missing = absent("cudnn", "nvidia-cudnn-cu13")
         if missing is not None:
             return missing
@@ -62,11 +63,11 @@ class CudnnAttention(Kernel):
         return Support.no(Reason.SHAPE_UNSUPPORTED, reason) if reason else found
 
     def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
-        """Where it is faster than ours, in a program that runs where it is compiled: others may run where the library is not."""
+        """Return whether cuDNN is faster than our kernel. A program that is compiled for another machine may run without the library, so it gets no."""
         return target.here and _faster(AttentionShape.of(call), target)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """One call."""
+        """Lower the call to one stage."""
         s = AttentionShape.of(call)
         specs = {n: call.tensor(i).spec for i, n in enumerate(_SIZED)} | {"y": call.outputs[0]}
         options: dict[str, Any] = {f"{n}_shape": list(sizes(spec)) for n, spec in specs.items()}
@@ -111,7 +112,7 @@ def _faster(s: AttentionShape, target: CodegenTarget) -> bool:
 
 
 def _missing(s: AttentionShape) -> str:
-    """What the node asks for and the library's graph has not; ``""``: nothing."""
+    """Return what the node needs and the library's graph does not have; ``""`` if nothing is missing."""
     if s.empty or not s.keys or not s.d:
         return "has empty operands"
     if s.mask:
@@ -130,7 +131,7 @@ def _missing(s: AttentionShape) -> str:
 
 
 def _misplaced(call: NodeCall, s: AttentionShape) -> str:
-    """Where operands lie otherwise than its loads of 16 bytes want them, which it does not check by itself."""
+    """Return why the operands' layout does not suit the library's 16-byte loads. The library does not check this."""
     if any(steps[3] != 1 for steps in (s.q, s.k, s.v, s.y)):
         return "a head's elements do not lie side by side"
     if not in_chunks(

@@ -1,8 +1,8 @@
-"""Convolutions on CUDA: ``conv/cudnn`` by cuDNN's graph API, ``conv/implicit_gemm`` by our own product (``templates/cuda/implicit_gemm.cuh``),
-and before both ``conv/depthwise`` (``conv_depthwise``) where each channel has a filter of its own.
+"""Convolutions on CUDA: ``conv/cudnn`` by cuDNN's graph API, ``conv/implicit_gemm`` by our own product (``templates/cuda/implicit_gemm.cuh``).
 
-Both like channels innermost. Filters that are known are packed at load as [filters, taps, channels]. Our own runs 16-bit floats on tensor
-cores where channels lie side by side, everything else in plain arithmetic; transposed convolutions are not its business.
+``conv/depthwise`` (``conv_depthwise``) precedes both where each channel has its own filter. Both prefer channels innermost. Known filters are packed
+at load as [filters, taps, channels]. Our kernel runs 16-bit floats with contiguous channels on tensor cores and everything else on CUDA cores. It
+does not support transposed convolutions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CUDNN_ACTS = ("none", "relu", "relu6", "leaky_relu", "tanh", "sigmoid", "gelu",
 
 
 def _packed(shape: ConvShape, spec: TensorSpec, line: int) -> Packed:
-    """Filters as [filter, tap, channel], lines of ``line`` elements."""
+    """Return the filters packed as [filter, tap, channel] in lines of ``line`` elements."""
     o, c, taps = shape.groups * shape.filters, shape.channels, shape.taps
     steps = [
         RecipeStep("reshape", ("%in",), {"shape": [o, c, taps]}),
@@ -52,13 +52,13 @@ def _packed(shape: ConvShape, spec: TensorSpec, line: int) -> Packed:
 
 
 class ImplicitGemm(Kernel):
-    """Our own convolution."""
+    """Our own implicit GEMM convolution."""
 
     name = "conv/implicit_gemm"
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats of up to three space dims, any stride, padding, dilation, grouping and layout; not transposed."""
+        """Return yes for floats of up to three space dims, any stride, padding, dilation, grouping and layout; not transposed."""
         found = supported(call, FLOATS)
         if not found:
             return found
@@ -74,7 +74,7 @@ class ImplicitGemm(Kernel):
         return found
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """One stage, a group in each layer of its grid."""
+        """Lower the call to one stage; the grid's z dimension is the group."""
         s = ConvShape.of(call)
         if not s.pixels * s.filters * s.groups:
             return LoweredCall(())
@@ -96,7 +96,7 @@ class ImplicitGemm(Kernel):
 def tensor_stage(
     call: NodeCall, s: ConvShape, line: int, target: CodegenTarget, tile: Tile | None = None
 ) -> Stage:
-    """The product on tensor cores over filters in lines of ``line`` elements."""
+    """Return the stage on tensor cores over filters in lines of ``line`` elements."""
     dtype = call.outputs[0].dtype
     t = tile_for(s.pixels, s.filters, s.groups, target) if tile is None else tile
     arguments = arguments_of(call)
@@ -141,7 +141,7 @@ def tensor_stage(
 
 
 def _plain_stage(call: NodeCall, s: ConvShape, line: int) -> Stage:
-    """The product in plain arithmetic; ``line``: elements of a packed filter, 0 where filters are computed and lie as they come."""
+    """Return the stage on CUDA cores. ``line``: elements of a packed filter; 0 where filters are computed and not packed."""
     arguments = arguments_of(call)
     sums, ctype, wtype = accumulator(call.outputs[0].dtype), arguments[0].ctype, arguments[1].ctype
     blocks_wide = math.ceil(s.pixels / 128) * math.ceil(s.filters / 128) * s.groups
@@ -178,8 +178,10 @@ def _plain_stage(call: NodeCall, s: ConvShape, line: int) -> Stage:
 
 @dataclass(frozen=True)
 class CudnnConv(Kernel):
-    """cuDNN's plan of convolution, residual, bias and activation. ``engine``: its global index; -1: the heuristic's first that computes as
-    the model's dtype asks (float32 without TF32, full sums, no Winograd transforms, the same bits every time).
+    """cuDNN's plan of convolution, residual, bias and activation.
+
+    engine: its global index; -1: the heuristic's first engine that computes in the model's dtype (float32 without TF32, full sums, no Winograd
+        transforms, deterministic bits).
     """
 
     name: str = "conv/cudnn"
@@ -189,11 +191,11 @@ class CudnnConv(Kernel):
     asks: str = "pins an engine"
 
     def pinned(self, word: str, values: Mapping[str, int]) -> CudnnConv:
-        """The row that takes one of the library's engines, and no other."""
+        """Return the kernel with one engine of the library."""
         return replace(self, name=f"conv/{word}", engine=values.get("engine", -1), on_request=True)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats of 16 and 32 bits, one or two space dims, known filters, a residual of the result's shape."""
+        """Return yes for floats of 16 and 32 bits, one or two space dims, known filters, a residual of the result's shape."""
         missing = absent("cudnn", "nvidia-cudnn-cu13")
         if missing is not None:
             return missing
@@ -237,7 +239,7 @@ class CudnnConv(Kernel):
         return found
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """One call."""
+        """Lower the call to one library call."""
         s = ConvShape.of(call)
         arguments = arguments_of(call)
         residual = call.optional(3) if call.op == "fused_convolution" else None
@@ -263,12 +265,12 @@ class CudnnConv(Kernel):
 
 
 def _strides_of(s: ConvShape, steps: tuple[int, ...]) -> list[int]:
-    """Strides of the result or of the residual."""
+    """Return the strides of the result or of the residual."""
     return _strides(steps, s.filters * s.groups, s.out[1:])
 
 
 def _strides(steps: tuple[int, ...], channels: int, space: tuple[int, ...]) -> list[int]:
-    """Strides of n, c, h, w; those of dims of extent 1 as a dense value would have them, which is what cuDNN recognises layouts by."""
+    """Return the strides of n, c, h, w. Dims of extent 1 get the stride of a dense value, because cuDNN recognizes layouts by it."""
     n, c, _, h, w = steps
     w = w or channels
     h = h or w * space[1]

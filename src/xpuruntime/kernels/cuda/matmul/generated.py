@@ -1,7 +1,7 @@
 """Matrix products on CUDA: ``matmul/cublasLt`` and ``matmul/cublas`` by libraries, ``matmul/generated`` by our own templates.
 
-Our own has two bodies: tensor cores for 16-bit floats (``templates/cuda/gemm.cuh``) and plain arithmetic for every dtype and any strides
-(``templates/cuda/simt.cuh``). What a node multiplies stands in the CPU's ``Product``, which knows no device.
+Our kernel has two bodies: tensor cores for 16-bit floats (``templates/cuda/gemm.cuh``), and CUDA cores for every dtype and any strides
+(``templates/cuda/simt.cuh``). ``spec.product.Product`` describes the operands, independent of the device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["KERNELS", "TILES", "Generated", "Tile", "simt_stage", "tensor_stage"
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A block's part of y, its warps, and how many tiles of k it holds."""
+    """The output tile of a block, its warps, and the number of k tiles in shared memory."""
 
     rows: int
     columns: int
@@ -42,11 +42,11 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The threads of a block."""
         return self.warps_m * self.warps_n * 32
 
     def blocks(self, m: int, n: int) -> int:
-        """Blocks of one product."""
+        """Return the blocks of one product."""
         return math.ceil(m / self.rows) * math.ceil(n / self.columns)
 
 
@@ -61,7 +61,7 @@ TILES: tuple[Tile, ...] = (
 
 
 def tile_for(m: int, n: int, batches: int, target: CodegenTarget) -> Tile:
-    """The largest tile that gives every multiprocessor a block and does not compute twice what is asked; else the finest that fits."""
+    """Return the largest tile that gives every SM a block and pads to less than twice the work; otherwise the smallest that fits."""
     limit, want = shared_limit(target), multiprocessors(target)
     fitting = [t for t in TILES if t.shared <= limit]
     for tile in fitting:
@@ -75,17 +75,17 @@ def tile_for(m: int, n: int, batches: int, target: CodegenTarget) -> Tile:
 
 
 class Generated(Kernel):
-    """Our own product."""
+    """Our own matrix product."""
 
     name = "matmul/generated"
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Every dtype, any strides of the operands."""
+        """Return yes for every dtype and any strides of the operands."""
         return supported(call)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """One stage."""
+        """Lower the call to one stage."""
         p = product_of(call).flat()
         if not p.batches * p.m * p.n:
             return LoweredCall(())
@@ -98,7 +98,7 @@ class Generated(Kernel):
 def tensor_stage(
     call: NodeCall, p: Product, sides: Matrices, target: CodegenTarget, tile: Tile | None = None
 ) -> Stage:
-    """The product on tensor cores; operands that do not start at 16 bytes take the same way with slower reads."""
+    """Return the stage on tensor cores; operands that are not 16-byte aligned use slower reads."""
     dtype = call.outputs[0].dtype
     t = tile_for(p.m, p.n, p.batches, target) if tile is None else tile
     arguments = arguments_of(call, p)
@@ -151,7 +151,7 @@ def tensor_stage(
 
 
 def simt_stage(call: NodeCall, p: Product) -> Stage:
-    """The product in plain arithmetic, any strides."""
+    """Return the stage on CUDA cores, for any strides."""
     dtype = call.outputs[0].dtype
     arguments = arguments_of(call, p)
     sums = accumulator(dtype)
