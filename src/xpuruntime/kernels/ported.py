@@ -1,7 +1,7 @@
-"""Kernels of targets that bring their own: the porting guide's four methods name an entry point and a file, and this is the call.
+"""Kernels of targets that bring their own: a method of the porting guide names an entry point and a file, and ``Ported`` is the call.
 
-A call says in ``options`` what it computes, as plain data: ``op`` and ``attrs`` of the node (those that are set), ``entry`` and ``file`` as the target named
-them, ``operands``: a position among the buffers (``{"buffer": 0}``), a number, or null. Its buffers are dense.
+A call describes its computation in ``options`` as plain data: ``op`` and ``attrs`` of the node (those that are set), ``entry`` and ``file`` as the
+target named them, ``operands``: a position among the buffers (``{"buffer": 0}``), a number, or null. Its buffers are dense.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PRODUCTS = {"mm": False, "matmul": False, "bmm": False, "linear": True}
 
 
 class Ported(Kernel):
-    """One of the guide's methods as a row of the catalogue; any target that is not ours may be asked."""
+    """A kernel for one of the guide's methods; it is offered for any target that is not built in."""
 
     def __init__(self, method: str, ops: tuple[str, ...]) -> None:
         self.name, self.ops = f"{method}/ported", ops
@@ -81,7 +81,7 @@ class Ported(Kernel):
         return target.fused_kernel(call.op)
 
     def _sizes(self, call: NodeCall) -> tuple[KernelParam, ...]:
-        """m, n, k of a matrix product."""
+        """Return m, n, k of a matrix product."""
         if call.op not in _PRODUCTS:
             return ()
         left, out = _shape(call.tensor(0).spec), _shape(call.outputs[0])

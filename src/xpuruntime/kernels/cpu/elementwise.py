@@ -23,7 +23,7 @@ __all__ = ["KERNELS", "declared", "function_text", "lanes_for", "lower_pointwise
 
 
 def lanes_for(target: CodegenTarget, dtypes: Sequence[DType]) -> int:
-    """Lanes of every vector of a kernel: as many as one register holds of the widest type. Masks have four bytes a lane."""
+    """Return the lanes of every vector of a kernel: as many as one register holds of the widest type. Masks have four bytes a lane."""
     assert isinstance(target, CppTarget)
     widest = max((4, *(d.bits // 8 for d in dtypes)))
     return target.isa.lanes(widest)
@@ -41,7 +41,7 @@ def declared(names: Sequence[tuple[str, DType]], outputs: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Loops:
-    """What one call becomes: its plan, its nest, and how that is cut."""
+    """The plan of one call, its loop nest, and the split into tasks."""
 
     call: NodeCall
     plan: LoopPlan

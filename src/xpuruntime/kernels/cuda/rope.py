@@ -1,4 +1,4 @@
-"""rope/generated on CUDA devices (Su et al., "RoFormer", 2021): a thread turns one pair, or carries one element that is not turned.
+"""rope/generated on CUDA devices (Su et al., "RoFormer", 2021): a thread rotates one pair, or copies one element that is not rotated.
 
 ``rope_append`` writes the KV cache in the same launch.
 """
@@ -30,12 +30,12 @@ class Rope(Kernel):
     ops: tuple[str, ...] = ("rope",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats."""
+        """Return yes for floats."""
         refused = why_not(call)
         return Support.yes() if refused is None else refused
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """One stage."""
+        """Lower the call to one stage."""
         x, y = call.tensor(0).spec, call.outputs[0]
         (*rows, d), kind = sizes(x), storage(x.dtype)
         size = call.attrs["size"] or d
@@ -90,13 +90,13 @@ class Rope(Kernel):
 
 
 class RopeAppendCuda(RopeAppend):
-    """Queries and keys turned, keys and values into their caches, in one launch: a thread has a pair, or two elements of a value."""
+    """Rotation of queries and keys and update of both caches in one launch: a thread has a pair, or two elements of a value."""
 
     def __init__(self) -> None:
         super().__init__(cuda_moves_stage)
 
     def turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
-        """The stage that turns and writes."""
+        """Return the stage that rotates and writes."""
         q, k = call.tensor(0).spec, call.tensor(1).spec
         (batch, heads, length, d), kv, kind = sizes(q), sizes(k)[1], storage(q.dtype)
         size = call.attrs["size"] or d

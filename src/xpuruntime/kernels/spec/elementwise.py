@@ -26,7 +26,7 @@ def operand_specs(call: NodeCall) -> list[TensorSpec | Const | bool | int | floa
 
 
 def signature(call: NodeCall) -> str:
-    """``add(float32[2, 3], 1.0) -> float32[2, 3]``: what the kernel computes, for the comment above it."""
+    """Return ``add(float32[2, 3], 1.0) -> float32[2, 3]``, the computation of the kernel for the comment above it."""
     inputs = ", ".join(str(i.spec) if isinstance(i, Operand) else str(i) for i in call.inputs)
     name = call.op
     if call.op == "fused":
@@ -36,7 +36,7 @@ def signature(call: NodeCall) -> str:
 
 
 class Elementwise(Kernel):
-    """The row of the catalogue."""
+    """The kernel of pointwise ops."""
 
     name = "elementwise/generated"
     ops = tuple(sorted(POINTWISE))
@@ -59,7 +59,7 @@ class Elementwise(Kernel):
 
 
 def in_place_of(call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...]]) -> dict[int, int]:
-    """Return results that may lie where an operand lay: as many bytes, and every element is read at its own index only."""
+    """Return the results that may reuse an operand's memory: equal size, and every element is read at its own index only."""
     found: dict[int, int] = {}
     for at, spec in enumerate(call.outputs):
         for entry in made.inputs:
@@ -76,7 +76,7 @@ def in_place_of(call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...
 
 
 def stem_of(call: NodeCall) -> str:
-    """What a kernel is called: the op, or the first ops of a fused body."""
+    """Return the name of a kernel: the op, or the first ops of a fused body."""
     if call.op != "fused":
         return call.op
     names = [

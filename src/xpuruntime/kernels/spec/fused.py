@@ -16,7 +16,7 @@ __all__ = ["Fused"]
 
 
 class Fused(Kernel):
-    """The row of the catalogue."""
+    """The kernel of fused bodies."""
 
     name = "elementwise/generated"
     ops = ("fused",)
@@ -25,7 +25,7 @@ class Fused(Kernel):
         self._writer = writer
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for bodies whose values lie along one space, with reductions over one set of its dims at most."""
+        """Return yes for bodies whose values share one space, with reductions over at most one set of its dims."""
         try:
             _plan(call)
         except UnsupportedLoop as why:

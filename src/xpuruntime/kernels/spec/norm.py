@@ -1,4 +1,4 @@
-"""norm/generated: layer, RMS, group, instance and (with given statistics) batch normalisation, in any layout.
+"""norm/generated: layer, RMS, group, instance and (with given statistics) batch normalization, in any layout.
 
 Layer and RMS norms are formulas over the last dims. Group and instance norms are the same formula over a space in which the channels
 are split into groups; batch norm is pointwise work with one value a channel.
@@ -99,7 +99,10 @@ class ChannelNorm(Kernel):
         momentum: object,
         wide: DType,
     ) -> tuple[str, str]:
-        """Running statistics after this batch: moved by momentum, the variance by its unbiased estimate; absent ones start here."""
+        """Return the running statistics after this batch: updated by momentum, the variance by its unbiased estimate.
+
+        Absent statistics start here.
+        """
         assert isinstance(momentum, int | float)
         mean, _, variance = moments(b, x, wide)
         unbiased = b.emit("mul", variance, b.count / (b.count - 1) if b.count > 1 else math.nan, dtype=wide)

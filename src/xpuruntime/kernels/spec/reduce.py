@@ -17,7 +17,7 @@ __all__ = ["OPS", "SOFTMAX_OPS", "RowKernel", "strides_along"]
 
 
 def strides_along(spec: TensorSpec, space: tuple[int, ...], dims: tuple[int | None, ...]) -> tuple[int, ...]:
-    """Return a result's strides along the space, from the dims along which its own lie."""
+    """Return a result's strides along the space, from the dims that its own dims map to."""
     strides = [0] * len(space)
     for d, stride in zip(dims, spec.physical.strides, strict=True):
         if d is not None and space[d] != 1:
@@ -26,7 +26,7 @@ def strides_along(spec: TensorSpec, space: tuple[int, ...], dims: tuple[int | No
 
 
 class RowKernel(Kernel):
-    """A row of the catalogue for ops that have a formula (codegen/formulas)."""
+    """A kernel of ops that have a formula (codegen/formulas)."""
 
     def __init__(self, name: str, ops: tuple[str, ...], writer: LoopWriter) -> None:
         self.name, self.ops, self._writer = name, ops, writer

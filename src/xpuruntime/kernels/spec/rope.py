@@ -18,7 +18,7 @@ __all__ = ["PLACES", "POSITIONS", "RopeAppend", "cache_copies", "over_rows", "wh
 
 
 def over_rows(shape: Sequence[int], steps: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return strides of [length] or [batch, length] over x's dims before the last; heads stand between the two."""
+    """Return strides of [length] or [batch, length] over x's dims before the last; the head dim is between the two."""
     kept = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
     if len(kept) == 2 and rank == 3:
         kept.insert(1, 0)
@@ -51,7 +51,7 @@ def cache_copies(call: NodeCall, target: CodegenTarget, write_moves: MovesWriter
 
 
 class RopeAppend(Kernel):
-    """Only what is new is written: contents of the caches stay where they are, or are copied first where those may not change."""
+    """Base class of ``rope_append``: only new rows are written. The caches are updated in place, or copied first if they may not change."""
 
     name: str = "rope/generated"
     ops: tuple[str, ...] = ("rope_append",)
@@ -64,7 +64,7 @@ class RopeAppend(Kernel):
         """Return the stage that rotates and writes."""
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for floats whose last dim lies in a row."""
+        """Return yes for floats whose last dim is contiguous."""
         dtype = call.outputs[0].dtype
         if dtype not in FLOATS:
             return Support.no(Reason.DTYPE_UNSUPPORTED, f"rope_append in {dtype.value} is not supported")

@@ -1,4 +1,4 @@
-"""A formula over rows, on any device: its loops, what of it changes along a row, and what each pass over the row needs (see ``rows``)."""
+"""A formula over rows, on any device: its loops, the values that change along a row, and the needs of each pass (see ``rows``)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def inner_step(space: Nest, name: str) -> int:
 
 
 def row_nests(plan: LoopPlan, outputs: Sequence[RowOutput]) -> tuple[Nest, Nest, bool]:
-    """Return the dims that stay and those that are reduced, in the order of what is read, results as ``y0``, ``y1`` ...; and whether rows lie beside
-    each other in memory (across) rather than their elements.
+    """Return the kept dims and the reduced ones, in the order of what is read, with results as ``y0``, ``y1`` ....
+
+    The last value is whether adjacent rows are contiguous in memory (across) rather than their elements.
     """
     strides = {i.name: i.strides for i in plan.inputs} | {f"y{i}": o.strides for i, o in enumerate(outputs)}
     full = next((i for i in plan.inputs if all(i.strides[d] for d in plan.reduced)), None)
@@ -45,9 +46,13 @@ def row_nests(plan: LoopPlan, outputs: Sequence[RowOutput]) -> tuple[Nest, Nest,
 
 
 class RowNeeds:
-    """A plan as passes over the row. ``moving``: names that change along it; ``passes``: after how many passes a name can be computed;
-    ``results``: outputs by the names that kernels give them; ``full``: those with a value per element of the row; ``wanted``: per pass the values
-    that it needs at every element, of which the last one writes results.
+    """A plan as passes over the row.
+
+    moving:  names that change along it.
+    passes:  after how many passes a name can be computed.
+    results: outputs by the names that kernels give them.
+    full:    results with a value per element of the row.
+    wanted:  per pass the values that it needs at every element; the last one writes results.
     """
 
     def __init__(self, plan: LoopPlan, outputs: Sequence[RowOutput], run: Nest) -> None:
@@ -68,7 +73,7 @@ class RowNeeds:
         self.wanted = [*wanted, [self.results[y].value for y in self.full]]
 
     def reductions(self, at: int) -> list[Operation]:
-        """What a pass reduces."""
+        """Return the reductions of a pass."""
         return [o for o in self.plan.operations if o.reduces and self.passes[o.name] == at + 1]
 
     def row_level(self, at: int) -> list[Operation]:
@@ -77,7 +82,7 @@ class RowNeeds:
         return [o for o in still if self.passes[o.name] == at]
 
     def closure(self, names: Sequence[str], stop: set[str]) -> list[str]:
-        """Return the moving values that these need, in order; what waits already (``stop``) is not gone behind."""
+        """Return the moving values that these need, in order; the search ends at values that are kept already (``stop``)."""
         seen: set[str] = set()
 
         def visit(name: str) -> None:
@@ -96,7 +101,7 @@ class RowNeeds:
 
 
 def neutral_of(o: Operation) -> str:
-    """What a reduction of nothing gives."""
+    """Return the value of a reduction over nothing."""
     if o.op in _NEUTRAL:
         return _NEUTRAL[o.op]
     low = o.op in ("amax", "top")

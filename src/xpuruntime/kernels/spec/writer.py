@@ -1,4 +1,4 @@
-"""What each room (``cpu``, ``cuda``) hands to the kernels in ``spec``: functions that write a plan's loops, or moves, as a stage."""
+"""The functions that each target's package (``cpu``, ``cuda``) passes to the kernels in ``spec``: they write a plan's loops, or moves, as a stage."""
 
 from __future__ import annotations
 

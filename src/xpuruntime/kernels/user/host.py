@@ -27,13 +27,13 @@ class HostBody:
     digest: str
 
     def refuses(self, call: NodeCall, target: CodegenTarget) -> str:
-        """Attributes that are graphs or tensors have no plain form."""
+        """Return why attributes that are graphs or tensors are refused: they have no plain form."""
         plain = plain_attrs(call)
         odd = [name for name in call.attrs if name not in plain]
         return f"its attribute {odd[0]} is nothing that a Python function is handed" if odd else ""
 
     def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return one call; how operands and attributes are handed over stands in ``options``."""
+        """Return one call; ``options`` describes how operands and attributes are passed."""
         place = iter(range(len(call.tensors)))
         operands = [{"buffer": next(place)} if isinstance(i, Operand) else i for i in call.inputs]
         how = {"operands": operands, "attrs": plain_attrs(call), "results": len(call.outputs)}

@@ -89,7 +89,7 @@ class TritonBody:
     def _signature(
         self, name: str, call: NodeCall, params: tuple[KernelParam, ...]
     ) -> tuple[dict[str, str], dict[str, Any]]:
-        """Types of parameters and values of constants by the function's names. Raises TypeError where they do not fit the node."""
+        """Return the types of parameters and the values of constants by the function's names. Raises TypeError if they do not fit the node."""
         wanted = [f"*{_TYPES[spec.dtype]}" for _, spec, _ in arguments_of(call)]
         wanted += [_SCALARS[p.type] for p in params]
         free = [p.name for p in self.function.params if not p.is_constexpr]

@@ -87,7 +87,7 @@ class Phase:
 
 
 def phases(call: NodeCall, shape: ConvShape) -> tuple[Phase, ...] | None:
-    """Return the ordinary convolutions of a transposed one; None if a phase has no tap, or if both dilation and stride exceed 1."""
+    """Return the ordinary convolutions of a transposed one; None if a phase has no tap, or if a strided dim is dilated."""
     if not shape.transposed or not shape.pixels or not shape.filters:
         return None
     dims = [_lines(shape, d) for d in range(3)]
@@ -101,7 +101,7 @@ def phases(call: NodeCall, shape: ConvShape) -> tuple[Phase, ...] | None:
 
 
 def repeated_bias(call: NodeCall, phase: Phase) -> Packed | None:
-    """Return the bias of each filter of a phase; None where the node's own serves."""
+    """Return the bias of each filter of a phase; None if the node's own bias fits."""
     bias = call.optional(2)
     if bias is None or phase.beside == 1:
         return None
@@ -115,7 +115,7 @@ def repeated_bias(call: NodeCall, phase: Phase) -> Packed | None:
 
 
 def _lines(shape: ConvShape, d: int) -> tuple[_Line, ...] | None:
-    """Return the phases of a dim that have output places."""
+    """Return the phases of a dim that have output positions; None if one has no tap, or if the strided dim is dilated."""
     kernel, stride, dilation, begin = shape.kernel[d], shape.stride[d], shape.dilation[d], shape.begin[d]
     if stride == 1:
         return (_Line(0, 0, 1, kernel, (kernel - 1) * dilation - begin, dilation, shape.out[d]),)

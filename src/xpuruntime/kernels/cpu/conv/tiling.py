@@ -58,7 +58,7 @@ class ConvTiling:
 
     @property
     def scratch_bytes(self) -> int:
-        """What ``conv::run`` takes: rows, sums, biases, two offsets for each pixel. Or ``run_lines``, with lines in place of rows."""
+        """Bytes of scratch of ``conv::run``: rows, sums, biases, two offsets for each pixel. ``run_lines`` has lines in place of rows."""
         if self.lines[0]:
             count, length = self.lines
             sums = (self.pixels + self.tiles) * self.tile
@@ -70,7 +70,7 @@ class ConvTiling:
         return whole * (chunk + 64) + sums * self.tile * max(self.row_bytes, 4) + 16 * self.block + 64
 
     def text(self) -> str:
-        """An initializer of ``conv::Blocks``."""
+        """Return an initializer of ``conv::Blocks``."""
         return f"{{{self.depth}, {self.block}, {self.blocks}, {self.tiles}, {self.together}}}"
 
 

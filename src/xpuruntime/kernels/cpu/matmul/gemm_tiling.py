@@ -59,7 +59,7 @@ class GemmTiling:
 
 
 def registers(isa: IsaLevel) -> int:
-    """The number of vector registers of a level."""
+    """Return the number of vector registers of a level."""
     return 32 if isa.vector_bytes == 64 or isa.architecture == "aarch64" else 16
 
 

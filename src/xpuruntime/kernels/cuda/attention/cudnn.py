@@ -85,12 +85,12 @@ class CudnnAttention(Kernel):
 
 
 def _faster(s: AttentionShape, target: CodegenTarget) -> bool:
-    """Whether it is faster than ours, by 51 sizes on an H200 (``benchmarks/results/cuda_attention_sizes.json``, ``benchmarks/cuda/attention_sizes.py``).
+    """Return whether it is faster than ours, by 51 sizes on an H200 (``benchmarks/results/cuda_attention_sizes.json``, ``benchmarks/cuda/attention_sizes.py``).
 
-    Heads of 64 and 128, as many keys as queries, bfloat16 and float16; ours over the library's time, where it leads and where it does not:
+    Heads of 64 and 128, as many keys as queries, bfloat16 and float16; the figures are our time over the library's:
 
         ======================  =====================  ==========================================
-                                it leads               it does not
+                                cuDNN is preferred     our kernel is preferred
         ======================  =====================  ==========================================
         512 positions, no mask  1.19 to 1.58
         512 blocks              1.05 to 1.31, no mask  causal 0.62 to 1.24 (0.86 to 0.89 with 192
@@ -131,7 +131,7 @@ def _missing(s: AttentionShape) -> str:
 
 
 def _misplaced(call: NodeCall, s: AttentionShape) -> str:
-    """Return why the operands' layout does not suit the library's 16-byte loads. The library does not check this."""
+    """Return why the operands' layout does not suit the library's 16-byte loads, which it does not check; ``""`` if it does."""
     if any(steps[3] != 1 for steps in (s.q, s.k, s.v, s.y)):
         return "a head's elements do not lie side by side"
     if not in_chunks(

@@ -79,7 +79,7 @@ class DecodeTileConfig:
         return 1 + groups if groups > 1 else 1
 
     def part_bytes(self, dv: int) -> int:
-        """Bytes of a task's parts: values in fours, then a pair for each row's state; in whole fours."""
+        """Return the bytes of a task's parts: values in fours, then a pair for each row's state; in whole fours."""
         return math.ceil(self.splits * self.rows * (math.ceil(dv / 4) + 0.5)) * 16
 
     @property
@@ -89,7 +89,7 @@ class DecodeTileConfig:
 
     @property
     def states(self) -> int:
-        """Offset of the warps' states: they reuse the tiles' memory, or follow it where blocks of a cluster would otherwise wait."""
+        """Offset of the warps' states. They reuse the tiles' memory, except in a cluster, where they follow it to avoid a wait."""
         return self.tiles if self.cluster else 0
 
     @property
@@ -178,7 +178,7 @@ class FlashDecode(Kernel):
 
 @dataclass(frozen=True, slots=True)
 class FusedWork:
-    """Work that a launch does besides attention (``decode_append.py``): operands, results, struct members, bytes of shared memory.
+    """Additional work of an attention launch (``decode_append.py``): operands, results, struct members, bytes of shared memory.
 
     rows: operands that may be read in 16 bytes, if their addresses allow it.
     """

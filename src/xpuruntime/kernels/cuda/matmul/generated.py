@@ -61,7 +61,10 @@ TILES: tuple[Tile, ...] = (
 
 
 def tile_for(m: int, n: int, batches: int, target: CodegenTarget) -> Tile:
-    """Return the largest tile that gives every SM a block and pads to less than twice the work; otherwise the smallest that fits."""
+    """Return the largest tile that gives every SM a block and computes at most 1.5 times the result.
+
+    Otherwise return the tile with the most blocks, up to one per SM, and the least padding.
+    """
     limit, want = shared_limit(target), multiprocessors(target)
     fitting = [t for t in TILES if t.shared <= limit]
     for tile in fitting:

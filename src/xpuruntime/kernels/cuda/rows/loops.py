@@ -1,9 +1,9 @@
-"""How rows are shared out on CUDA devices: formulas of reductions (codegen/formulas), and pointwise work around them, in one kernel.
+"""The division of rows on CUDA devices: formulas of reductions (codegen/formulas), and pointwise work around them, in one kernel.
 
-A row is everything that one reduction reads. Two ways, by what lies side by side in memory:
+A row is everything that one reduction reads. There are two ways, by the dim that is contiguous in memory:
 
-    along   a dim that is reduced: up to a block of threads works on one row, each on packs that lie side by side
-    across  a dim that is kept: neighbouring threads have neighbouring rows, and those above each other share one
+    along   a reduced dim: up to a block of threads works on one row, each on contiguous packs
+    across  a kept dim: threads adjacent in x have adjacent rows, and threads along y share a row
 
 Where rows are few and long, several blocks share them (``row_parts``). Partial results are joined in a fixed tree, so equal inputs give
 equal bits.
@@ -48,7 +48,7 @@ _LEAST_TURNS = 8
 def lower_rows(
     call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget, stem: str
 ) -> LoweredCall:
-    """The kernel of a plan with reductions."""
+    """Lower a plan with reductions to one kernel."""
     share = _share(call, plan, outputs, target)
     stage = _stage(share, stem)
     if share.parts == 1:
@@ -79,7 +79,7 @@ def _share(call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target:
 
 
 def _beside(share: RowShare, threads: int) -> RowShare:
-    """Rows beside each other: shared out to threads, above each other too, and to blocks where those are few."""
+    """Return the division of adjacent rows over the threads of a block in x and y, and over blocks where those are few."""
     plan, kept, elements = share.plan, share.kept, share.run.elements
     width = column_width(plan, share.outputs, kept, share.run)
     x = min(WARP, _power_above(kept.inner // width))
@@ -89,7 +89,7 @@ def _beside(share: RowShare, threads: int) -> RowShare:
         return share
     wide = replace(share, y=_WIDER[width > 1] * y)  # larger blocks leave fewer partial results
     turns, groups, least = elements // wide.y, wide.groups, _LEAST_TURNS
-    if FULL < 2 * groups <= 3 * FULL:  # half of a device is busy as it is: parts must be worth their counters
+    if FULL < 2 * groups <= 3 * FULL:  # half of the SMs are busy already: parts must be worth their counters
         least *= 8
         groups = max(FULL // 2, 1)
     parts = _parts(plan, share.outputs, groups, turns, least)
@@ -97,7 +97,10 @@ def _beside(share: RowShare, threads: int) -> RowShare:
 
 
 def _parts(plan: LoopPlan, outputs: Sequence[RowOutput], groups: int, turns: int, least: int) -> int:
-    """Blocks that share what one could do, where those are too few for a device, and there are so many turns that each has ``least`` of them."""
+    """Return how many blocks share the work of one.
+
+    It is more than one where the blocks are too few for the device and each part has at least ``least`` turns.
+    """
     full = any(any(o.strides[d] for d in plan.reduced) for o in outputs)
     if full or 2 * groups > FULL or not divisible(plan):
         return 1
@@ -107,7 +110,7 @@ def _parts(plan: LoopPlan, outputs: Sequence[RowOutput], groups: int, turns: int
 
 
 def _width(plan: LoopPlan, outputs: Sequence[RowOutput], run: Nest) -> int:
-    """Elements of a pack along a row: what lies side by side in all that is read or written there."""
+    """Return the elements of a pack along a row, which are contiguous in all that is read or written there."""
     moving = {i.name: i.dtype for i in plan.inputs if i.operand != POSITION}
     moving |= {f"y{i}": o.spec.dtype for i, o in enumerate(outputs)}
     bits = [d.bits for n, d in moving.items() if inner_step(run, n) == 1]

@@ -31,7 +31,7 @@ class Fill(Kernel):
         return Support.yes() if refused is None else refused
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Runs of the value's bits."""
+        """Lower the call to runs of the value's bits."""
         spec = call.outputs[0]
         box = Place.of("out0", spec)
         moves = [Move(box, None, fill=bits_of(call.attrs["value"], spec.dtype))]

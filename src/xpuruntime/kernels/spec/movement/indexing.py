@@ -119,7 +119,7 @@ class Indexing(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return a stage per part of the plan; results of writing may lie in the operand's memory."""
+        """Return a stage per part of the plan; a scatter's result may reuse the operand's memory."""
         row, dtype = _TEMPLATES[call.op], call.outputs[0].dtype
         positions = [i for i, v in enumerate(call.inputs) if isinstance(v, Operand)]
         args = (*(operand_ref("in", i) for i in positions), "out0")

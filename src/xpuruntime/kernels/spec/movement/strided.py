@@ -1,7 +1,7 @@
-"""Elements that keep their value and change their place: every op is a list of boxes (codegen/moves), whatever the layouts.
+"""Elements that keep their value and change their position: every op is a list of boxes (codegen/moves), for any layouts.
 
 Each op's function turns a node into moves that do not depend on each other, so their tasks run in any order. Values of 1, 2, 4, 8
-and 16 bytes move as bits; what lies beyond a value in its layout is not touched.
+and 16 bytes move as bits; memory between the values of a layout is not touched.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Movement(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return one stage; where the result may lie in the operand's memory, what stays is not moved then."""
+        """Return one stage; where the result may reuse the operand's memory, elements that keep their position are not moved."""
         row = MOVEMENTS[call.op]
         outs = range(len(call.outputs))
         args = tuple(operand_ref("in", i) for i in range(len(call.inputs)) if call.inputs[i] is not None)
