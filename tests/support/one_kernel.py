@@ -23,7 +23,7 @@ from xpuruntime import _core
 from xpuruntime.codegen.cpp import cpu_target
 from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.ir import GraphBuilder, interp
-from xpuruntime.kernels.kernel import Kernel, Lowered, NodeCall, Operand, Packed
+from xpuruntime.kernels.kernel import Kernel, LoweredCall, NodeCall, Operand, Packed
 from xpuruntime.numerics import compare, tolerance_for
 from xpuruntime.program.program import WeightTransformRecipe
 from xpuruntime.protocols import Array
@@ -66,7 +66,7 @@ def channels_last(shape: Sequence[int], pad_to: int = 1) -> Layout:
 @dataclass(frozen=True)
 class _Built:
     call: NodeCall
-    lowered: Lowered
+    lowered: LoweredCall
     symbols: tuple[str, ...]
     library: ctypes.CDLL
 
