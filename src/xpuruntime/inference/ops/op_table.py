@@ -37,7 +37,7 @@ def _attention(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:
     return made
 
 
-def _normalised(dims: tuple[int, ...] | None, shown: Shown) -> tuple[int, ...]:
+def _normalized(dims: tuple[int, ...] | None, shown: Shown) -> tuple[int, ...]:
     """The dims that a norm is over: those that were named, else the weight's, else the last one."""
     if dims is not None:
         return tuple(int(d) for d in dims)
@@ -48,11 +48,11 @@ def _normalised(dims: tuple[int, ...] | None, shown: Shown) -> tuple[int, ...]:
 
 
 def _layer_norm(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:
-    return _first(b.layer_norm(*v, normalized_shape=_normalised(a[0], shown), eps=float(a[1])))
+    return _first(b.layer_norm(*v, normalized_shape=_normalized(a[0], shown), eps=float(a[1])))
 
 
 def _rms_norm(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:
-    return _first(b.rms_norm(*v, normalized_shape=_normalised(a[0], shown), eps=float(a[1])))
+    return _first(b.rms_norm(*v, normalized_shape=_normalized(a[0], shown), eps=float(a[1])))
 
 
 def _conv2d(b: Any, v: Values, a: tuple[Any, ...], shown: Shown) -> str:

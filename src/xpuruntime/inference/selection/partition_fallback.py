@@ -29,7 +29,7 @@ def on_several(
 
     Raises BuildError for a policy whose placement cannot be had, EngineUnavailable and KernelUnavailable as ``mixed`` does.
     """
-    free = ask.engine in (None, "auto")  # nobody named the engine, so a region may go to its neighbour's
+    free = ask.engine in (None, "auto")  # nobody named the engine, so a region may go to its neighbor's
     others = tuple(dict.fromkeys(w.engine for w in fallback if w.device.kind == "cpu"))
     if ask.place:
         first = _first(ask)

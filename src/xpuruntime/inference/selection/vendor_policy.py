@@ -1,7 +1,7 @@
 """What a KernelPolicy means for a region that a vendor engine owns.
 
 Inside a black box no kernel is ours to choose: where the vendor has an option for a demand it is set (``vendor_kernels``); else ``prefer`` (which is
-what plain keywords mean) is recorded as not applicable, and ``use`` is honoured or an error. One decision stands for all nodes that get the same answer.
+what plain keywords mean) is recorded as not applicable, and ``use`` is honored or an error. One decision stands for all nodes that get the same answer.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def is_tie(node: Node, scores: Array, got: Array, want: Array, tolerance: float)
 
 
 def has_tie(node: Node, scores: Array, tolerance: float) -> bool:
-    """Whether scores that decide are as close as that: neighbours in order, of ``topk`` down to the first that is not chosen."""
+    """Whether scores that decide are as close as that: neighbors in order, of ``topk`` down to the first that is not chosen."""
     dim = node.attrs["dim"]
     ranked = np.sort(scores.astype(np.float64), axis=None if dim is None else dim)
     ranked = np.moveaxis(ranked, 0 if dim is None else dim, -1)

@@ -39,7 +39,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Blocks and threads of a call. ``min_blocks_per_sm``: blocks of a multiprocessor that the compiler must leave registers for; ``cluster``: neighbouring
+    """Blocks and threads of a call. ``min_blocks_per_sm``: blocks of a multiprocessor that the compiler must leave registers for; ``cluster``: neighboring
     blocks (along x) that run at once and reach each other's shared memory, on sm_90 and later.
     """
 

@@ -1,4 +1,4 @@
-"""norm/generated on CUDA devices: layer, RMS, group, instance and batch normalisation."""
+"""norm/generated on CUDA devices: layer, RMS, group, instance and batch normalization."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Casts from and to floats of 8 bits: values by a table of all codes, codes by a search among them with ties to even.
 
 The positive codes of every such type rise with their values, and what lies beyond the largest value would have the next code; so
-rounding is choosing between two neighbouring codes (ml_dtypes and the ONNX specification agree on that).
+rounding is choosing between two neighboring codes (ml_dtypes and the ONNX specification agree on that).
 """
 
 from __future__ import annotations

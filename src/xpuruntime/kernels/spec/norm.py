@@ -1,4 +1,4 @@
-"""norm/generated: layer, RMS, group, instance and (with given statistics) batch normalisation, in any layout.
+"""norm/generated: layer, RMS, group, instance and (with given statistics) batch normalization, in any layout.
 
 Layer and RMS norms are formulas over the last dims. Group and instance norms are the same formula over a space in which the channels
 are split into groups; batch norm is pointwise work with one value a channel.

@@ -70,7 +70,7 @@ class ConvTiling:
         return whole * (chunk + 64) + sums * self.tile * max(self.row_bytes, 4) + 16 * self.block + 64
 
     def text(self) -> str:
-        """As an initialiser of ``conv::Blocks``."""
+        """As an initializer of ``conv::Blocks``."""
         return f"{{{self.depth}, {self.block}, {self.blocks}, {self.tiles}, {self.together}}}"
 
 

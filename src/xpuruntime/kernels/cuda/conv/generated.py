@@ -268,7 +268,7 @@ def _strides_of(s: ConvShape, steps: tuple[int, ...]) -> list[int]:
 
 
 def _strides(steps: tuple[int, ...], channels: int, space: tuple[int, ...]) -> list[int]:
-    """Strides of n, c, h, w; those of dims of extent 1 as a dense value would have them, which is what cuDNN recognises layouts by."""
+    """Strides of n, c, h, w; those of dims of extent 1 as a dense value would have them, which is what cuDNN recognizes layouts by."""
     n, c, _, h, w = steps
     w = w or channels
     h = h or w * space[1]

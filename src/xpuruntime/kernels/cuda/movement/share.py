@@ -32,7 +32,7 @@ class Dim:
 
 
 def _joined(dims: Sequence[Dim]) -> list[Dim]:
-    """Neighbours that every track crosses evenly become one."""
+    """Neighbors that every track crosses evenly become one."""
     kept: list[Dim] = []
     for d in dims:
         if kept and all(a == b * d.length for a, b in zip(kept[-1].steps, d.steps, strict=True)):

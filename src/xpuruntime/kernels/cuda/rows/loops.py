@@ -3,7 +3,7 @@
 A row is everything that one reduction reads. Two ways, by what lies side by side in memory:
 
     along   a dim that is reduced: up to a block of threads works on one row, each on packs that lie side by side
-    across  a dim that is kept: neighbouring threads have neighbouring rows, and those above each other share one
+    across  a dim that is kept: neighboring threads have neighboring rows, and those above each other share one
 
 Where rows are few and long, several blocks share them (``row_parts``). Partial results are joined in a fixed tree, so equal inputs give
 equal bits.

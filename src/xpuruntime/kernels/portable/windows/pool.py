@@ -13,7 +13,7 @@ __all__ = ["places_text", "reducer_of", "windows_text"]
 
 
 def windows_text(call: NodeCall, shape: ConvShape) -> str:
-    """Return an initialiser of ``pool::Windows``."""
+    """Return an initializer of ``pool::Windows``."""
     limit, counted = window_ends(call, shape)
     padding, divisor = divisor_of(call)
     flags = [str(f).lower() for f in (call.op in ADAPTIVE_OPS, padding)]
@@ -33,7 +33,7 @@ def reducer_of(call: NodeCall, dtype: DType) -> tuple[str, str]:
 
 
 def places_text(call: NodeCall, shape: ConvShape) -> str:
-    """Return an initialiser of ``pool::Places``."""
+    """Return an initializer of ``pool::Places``."""
     over = call.attrs.get("indices_over", "plane")
     d, h, w = shape.size
     steps = (1, d, d * h) if over == "tensor_column_major" else (h * w, w, 1)

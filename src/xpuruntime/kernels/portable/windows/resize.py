@@ -214,7 +214,7 @@ def _grid_sample_alone(call: NodeCall) -> TaskText:
 
 
 def _reach(mode: str) -> tuple[int, int]:
-    """Return the first neighbour that counts, and the end of them."""
+    """Return the first neighbor that counts, and the end of them."""
     return {"nearest": (0, 1), "cubic": (-1, 3)}.get(mode, (0, 2))
 
 

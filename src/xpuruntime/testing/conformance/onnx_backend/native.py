@@ -61,7 +61,7 @@ def judge_natively(
     threads: int = 1,
     looser: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Judged]:
-    """A judgement per case, in order. ``passes``: ``none`` or ``all``; ``device``: a device or backend that runs the target's programs;
+    """A judgment per case, in order. ``passes``: ``none`` or ``all``; ``device``: a device or backend that runs the target's programs;
     ``batch``: cases whose kernels are compiled together, ``jobs`` batches at once; ``looser``: case to the ``ulps`` or ``atol`` that
     it may differ by.
     """

@@ -53,7 +53,7 @@ def judge_samples(
     threads: int = 1,
     lacking: MutableMapping[str, str] | None = None,
 ) -> Iterator[Sampled]:
-    """A judgement per sample that is a call of one of our ops. ``limit``: samples per variant and dtype; ``device``: what runs the
+    """A judgment per sample that is a call of one of our ops. ``limit``: samples per variant and dtype; ``device``: what runs the
     target's programs; ``batch``: samples that are compiled together, ``jobs`` batches at once; ``lacking``: as ``drawn`` has it.
     """
     samples = drawn(names, dtypes, limit, lacking)

@@ -79,7 +79,7 @@ def embedding(s: Any) -> Adapted:
 def embedding_bag(s: Any) -> Adapted:
     given = named(s, "indices", "offsets")
     if given.get("max_norm") is not None or given.get("offsets") is None:
-        raise Unfit("renormalisation, or bags of equal size")
+        raise Unfit("renormalization, or bags of equal size")
     attrs = {
         "mode": given.get("mode", "mean"),
         "include_last_offset": given.get("include_last_offset", False),

@@ -201,16 +201,16 @@ Source: TypeAlias = "Callable[[int, int], tuple[Array, ...]]"
 
 
 def _images(side: int) -> Source:
-    """A colour, a texture, and noise. The texture repeats every 32 pixels, which is the step of the last stage: every place of it
+    """A color, a texture, and noise. The texture repeats every 32 pixels, which is the step of the last stage: every place of it
     sees the same, so that the mean over places tells images apart as well as the places do.
     """
 
     def source(count: int, seed: int) -> tuple[Array, ...]:
-        colour = draw(seed, "colour", (count, 3, 1, 1))
+        color = draw(seed, "colour", (count, 3, 1, 1))
         coarse = np.kron(draw(seed, "texture", (count, 3, 8, 8)), np.ones((4, 4), np.float32))
         texture = np.tile(coarse, (-(-side // 32),) * 2)[..., :side, :side]
         noise = draw(seed, "noise", (count, 3, side, side))
-        return ((0.5 * colour + texture + 0.2 * noise).astype(np.float32),)
+        return ((0.5 * color + texture + 0.2 * noise).astype(np.float32),)
 
     return source
 

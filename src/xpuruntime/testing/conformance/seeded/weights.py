@@ -79,8 +79,8 @@ def _scaled(layer: Any, key: str, values: Any) -> Any:
     from torch import nn
 
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-        centre, spread = getattr(layer, "reach", (LIFT, 1.0))
-        return values * SHIFT + centre if key == "bias" else (values * SPREAD).exp() * spread
+        center, spread = getattr(layer, "reach", (LIFT, 1.0))
+        return values * SHIFT + center if key == "bias" else (values * SPREAD).exp() * spread
     if key == "bias":
         return values * SHIFT
     if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
@@ -113,7 +113,7 @@ class _Statistics:
 
 
 class _Head:
-    """After the head ran: centre and scale it over the batch, then shift it by its bias."""
+    """After the head ran: center and scale it over the batch, then shift it by its bias."""
 
     def __init__(self, seed: int, name: str) -> None:
         self.seed, self.name = seed, name
