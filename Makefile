@@ -10,7 +10,7 @@ test:  ## the gate: C++ and Python tests; heavy ones run a sample that the commi
 	@scripts/test
 test-cpp: setup  ## the C++ tests, plain and under sanitizers
 	@PATH="$(CURDIR)/$${VENV:-.venv}/bin:$$PATH" scripts/test-cpp
-test-sanitize: setup  ## the C++ harness under the thread, address and undefined-behaviour sanitizers
+test-sanitize: setup  ## the C++ harness under the thread, address and undefined-behavior sanitizers
 	@PATH="$(CURDIR)/$${VENV:-.venv}/bin:$$PATH" scripts/test-cpp "address,undefined thread"
 test-min:  ## the engines' tests with the oldest supported vendors
 	@scripts/test-min

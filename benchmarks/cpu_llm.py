@@ -12,7 +12,7 @@ The same weights, the same tokens, a cache of fixed size, the KV cache in the ty
 by transformers' logits; bfloat16 by how far from float32 it is, next to transformers' own error; weights of four bits by the likelihood of a real text.
 Who is wrong has no speed, but for llama.cpp, which is asked for its speed only. Compiling is not timed.
 
-Contenders alternate, and the best round of each counts, so that a busy neighbour disturbs all alike. ``bandwidth``: the bytes of weights that one
+Contenders alternate, and the best round of each counts, so that a busy neighbor disturbs all alike. ``bandwidth``: the bytes of weights that one
 token reads by its time, beside what the machine reads at best (``read_bandwidth.py``, measured in the same rounds).
 """
 

@@ -2,7 +2,7 @@
 
     python benchmarks/kernels_gemm.py [--threads 1 2] [--dtype float32 bfloat16] [--seconds 0.2]
 
-The best of many short runs, alternating between the contenders, so that a busy neighbour disturbs all of them alike. Peak: FMAs of
+The best of many short runs, alternating between the contenders, so that a busy neighbor disturbs all of them alike. Peak: FMAs of
 one core in registers, measured in the same process (bfloat16: twice that where the machine has vdpbf16ps). ``GB/s`` is the weight's
 size by time: with one row that is what counts.
 """
@@ -93,7 +93,7 @@ def ours(
 
 
 def best(runs: dict[str, Callable[[], object]], seconds: float, threads: int = 1) -> dict[str, float]:
-    """The least time of each, in rounds of about two milliseconds. Of one thread its own time counts, which no neighbour stretches."""
+    """The least time of each, in rounds of about two milliseconds. Of one thread its own time counts, which no neighbor stretches."""
     clock = time.thread_time if threads == 1 else time.perf_counter
     counts = {}
     for name, run in runs.items():

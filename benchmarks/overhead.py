@@ -94,7 +94,7 @@ def measure(engine: str, pairs: int) -> dict[str, Any]:
     for run in (theirs, mine):
         np.testing.assert_array_equal(run(), np.maximum(X, 0))
     difference = (session - vendor) / 1000
-    # Neighbouring calls resemble each other: the interval is that of the medians of blocks, not of single calls.
+    # Neighboring calls resemble each other: the interval is that of the medians of blocks, not of single calls.
     blocks = [float(np.median(b)) for b in np.array_split(difference, BLOCKS)]
     interval = median_interval(blocks)
     added = float(np.median(blocks))

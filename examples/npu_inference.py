@@ -26,7 +26,7 @@ def main(model: str | None = None) -> None:
     try:
         session = xrt.InferenceSession(chosen, device="npu", backend="openvino", exec_policy=demand)
     except xrt.UnavailableError as error:
-        # What is named explicitly is honoured, or it is an error that carries the whole decision.
+        # What is named explicitly is honored, or it is an error that carries the whole decision.
         print(f"{type(error).__name__}: {error}\n")
         if error.decision is not None:
             print(error.decision, "\n")

@@ -171,7 +171,7 @@ def _thumbnail(path: Path, name: str, width: int = _THUMBNAIL) -> Picture | None
 def _reading(readings: Sequence[Reading]) -> Section:
     parts: list[Block] = [
         Prose(
-            "The detector finds the pieces of text, the recogniser reads each of them; both run on the same engine."
+            "The detector finds the pieces of text, the recognizer reads each of them; both run on the same engine."
         )
     ]
     for reading in readings:

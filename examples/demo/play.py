@@ -181,14 +181,14 @@ def _readings(
     from examples.zoo.ppocr_rec import symbols
 
     by_name = {c.model.name: c for c in chapters}
-    detector, recogniser = by_name["ppocr-det"], by_name["ppocr-rec"]
+    detector, recognizer = by_name["ppocr-det"], by_name["ppocr-rec"]
     texts: dict[str, dict[str, str]] = {name: {} for name, _, _ in PAGES}
     for engine in engines:
-        if engine in detector.receipts and engine in recogniser.receipts:
+        if engine in detector.receipts and engine in recognizer.receipts:
             on = options.on(engine)
-            with on.open(detector.path) as detect, on.open(recogniser.path) as recognise:
+            with on.open(detector.path) as detect, on.open(recognizer.path) as recognize:
                 for name, file, _ in PAGES:
-                    texts[name][engine] = read_page(DATA / file, detect.run, recognise.run, symbols()).text
+                    texts[name][engine] = read_page(DATA / file, detect.run, recognize.run, symbols()).text
     truth = (DATA / "invoice.txt").read_text(encoding="utf-8").strip()
     return tuple(Reading(name, DATA / file, truth, texts[name], allowed) for name, file, allowed in PAGES)
 

@@ -84,15 +84,15 @@ def read(image: Path, cache: Path) -> str:
     """The text of a page, by the two OCR models."""
     from .ppocr_rec import symbols
 
-    detector, recogniser = (MODELS[name].onnx_path(cache) for name in ("ppocr-det", "ppocr-rec"))
+    detector, recognizer = (MODELS[name].onnx_path(cache) for name in ("ppocr-det", "ppocr-rec"))
 
     def detect(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return run_onnxruntime(detector, inputs)
 
-    def recognise(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return run_onnxruntime(recogniser, inputs)
+    def recognize(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return run_onnxruntime(recognizer, inputs)
 
-    return read_page(image, detect, recognise, symbols()).text
+    return read_page(image, detect, recognize, symbols()).text
 
 
 @app.command()

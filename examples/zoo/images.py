@@ -14,8 +14,8 @@ def open_rgb(path: str | Path) -> Image.Image:
         return ImageOps.exif_transpose(image).convert("RGB")
 
 
-def centre_square(image: Image.Image, side: int) -> Image.Image:
-    """The largest centred square, resampled to ``side`` x ``side`` pixels."""
+def center_square(image: Image.Image, side: int) -> Image.Image:
+    """The largest centered square, resampled to ``side`` x ``side`` pixels."""
     width, height = image.size
     edge = min(width, height)
     left, top = (width - edge) / 2, (height - edge) / 2

@@ -28,12 +28,12 @@ CORE, SURE, GROW = (
     1.6,
 )  # pixel threshold, mean score of a line, unclip ratio: the models' published settings
 STRIDE = 32  # the detector halves its input five times
-HEIGHT, NARROWEST = 48, 320  # of the recogniser's input, in pixels
+HEIGHT, NARROWEST = 48, 320  # of the recognizer's input, in pixels
 
 
 @dataclass(frozen=True)
 class Box:
-    """A line of text: a rectangle by its centre, size (pixels) and the angle of its long side (radians, y downwards)."""
+    """A line of text: a rectangle by its center, size (pixels) and the angle of its long side (radians, y downwards)."""
 
     x: float
     y: float
@@ -45,7 +45,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Word:
-    """What one box says, and how sure the recogniser is of it (mean probability of its symbols)."""
+    """What one box says, and how sure the recognizer is of it (mean probability of its symbols)."""
 
     box: Box
     text: str
@@ -85,14 +85,14 @@ def find_boxes(chances: np.ndarray, size: tuple[int, int]) -> list[Box]:
         y, x = np.nonzero(mine)
         pixels = np.stack([x + columns.start, y + rows.start], axis=1)
         corners = np.concatenate([pixels + corner for corner in ((0, 0), (0, 1), (1, 0), (1, 1))])
-        centre, (width, height), angle = tightest_rectangle(corners * scale)
+        center, (width, height), angle = tightest_rectangle(corners * scale)
         grow = 2 * (width * height * GROW / (2 * (width + height)))
-        boxes.append(Box(*centre, width + grow, height + grow, angle, score))
+        boxes.append(Box(*center, width + grow, height + grow, angle, score))
     return boxes
 
 
 def tightest_rectangle(points: np.ndarray) -> tuple[tuple[float, float], tuple[float, float], float]:
-    """Centre, size and angle (within 45 degrees of level) of the smallest rectangle around ``points`` [N, 2].
+    """Center, size and angle (within 45 degrees of level) of the smallest rectangle around ``points`` [N, 2].
 
     One side of it lies on an edge of the convex hull (Freeman and Shapira, 1975), so only those angles are tried.
     """
@@ -110,8 +110,8 @@ def tightest_rectangle(points: np.ndarray) -> tuple[tuple[float, float], tuple[f
     u = (along[:, best].max() + along[:, best].min()) / 2
     v = (across[:, best].max() + across[:, best].min()) / 2
     cos, sin = axes[best]
-    centre = (float(u * cos - v * sin), float(u * sin + v * cos))
-    return centre, (float(width[best]), float(height[best])), float(angles[best])
+    center = (float(u * cos - v * sin), float(u * sin + v * cos))
+    return center, (float(width[best]), float(height[best])), float(angles[best])
 
 
 def crop(image: Image.Image, box: Box) -> Image.Image:
@@ -126,7 +126,7 @@ def crop(image: Image.Image, box: Box) -> Image.Image:
     )
 
 
-def recogniser_input(lines: Sequence[Image.Image]) -> np.ndarray:
+def recognizer_input(lines: Sequence[Image.Image]) -> np.ndarray:
     """float32 [lines, 3, 48, W] in -1..1, BGR; W is that of the widest line, the others end in zeros."""
     scaled = [line.resize((max(1, round(line.width * HEIGHT / line.height)), HEIGHT)) for line in lines]
     batch = np.zeros((len(scaled), 3, HEIGHT, max(NARROWEST, *(line.width for line in scaled))), np.float32)
@@ -144,24 +144,24 @@ def decode(chances: np.ndarray, symbols: Sequence[str]) -> tuple[str, float]:
     return text, float(chances[keep, best[keep]].mean()) if keep.any() else 0.0
 
 
-def read_page(image: Image.Image | str | Path, detect: Run, recognise: Run, symbols: Sequence[str]) -> Page:
+def read_page(image: Image.Image | str | Path, detect: Run, recognize: Run, symbols: Sequence[str]) -> Page:
     """Read a page with two models of any engine.
 
-    ``detect`` and ``recognise`` take the input arrays by name and give the output arrays by name, one each; ``symbols``
-    are the recogniser's (``ppocr_rec.symbols()``).
+    ``detect`` and ``recognize`` take the input arrays by name and give the output arrays by name, one each; ``symbols``
+    are the recognizer's (``ppocr_rec.symbols()``).
     """
     picture = image if isinstance(image, Image.Image) else open_rgb(image)
     chances = next(iter(detect({"x": detector_input(picture)}).values()))
     boxes = find_boxes(np.asarray(chances)[0, 0], picture.size)
     if not boxes:
         return Page(())
-    maps = next(iter(recognise({"x": recogniser_input([crop(picture, box) for box in boxes])}).values()))
+    maps = next(iter(recognize({"x": recognizer_input([crop(picture, box) for box in boxes])}).values()))
     words = [Word(box, *decode(np.asarray(line), symbols)) for box, line in zip(boxes, maps, strict=True)]
     return Page(rows_of([word for word in words if word.text]))
 
 
 def rows_of(words: Sequence[Word]) -> tuple[tuple[Word, ...], ...]:
-    """Words in rows: turned level by their median angle, a row goes on while the next centre is within half a height."""
+    """Words in rows: turned level by their median angle, a row goes on while the next center is within half a height."""
     tilt = float(np.median([word.box.angle for word in words])) if words else 0.0
 
     def level(word: Word) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .base import DATA, Answer, Arrays, Check, Sample, ZooModel, package_file, shipped
 from .images import open_rgb
-from .ocr import decode, recogniser_input
+from .ocr import decode, recognizer_input
 
 PACKAGES = {"rapidocr": "3.10.0"}
 INSIDE = "rapidocr/models/PP-OCRv6_rec_small.onnx"
@@ -43,7 +43,7 @@ def symbols() -> tuple[str, ...]:
 def inputs(sample: Sample) -> dict[str, np.ndarray]:
     """``x``: float32 [1, 3, 48, W], BGR."""
     assert sample.path is not None
-    return {"x": recogniser_input([open_rgb(sample.path)])}
+    return {"x": recognizer_input([open_rgb(sample.path)])}
 
 
 def interpret(outputs: Arrays, sample: Sample) -> Answer:

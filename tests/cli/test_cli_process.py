@@ -165,7 +165,7 @@ def test_interrupt_is_130(tmp_path: Path) -> None:
 
 
 @ort
-def test_the_cache_mode_is_honoured_by_a_process(xpu_process, model: Path, own_store: Path) -> None:
+def test_the_cache_mode_is_honored_by_a_process(xpu_process, model: Path, own_store: Path) -> None:
     assert xpu_process("run", model, "--json", XPU_CACHE_MODE="off").code == 0
     assert not list(own_store.glob("v1/artifact/*"))
 

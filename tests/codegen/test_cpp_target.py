@@ -97,7 +97,7 @@ def test_a_function_of_a_library_is_an_error_when_it_is_built_not_when_it_is_loa
         cpu_target("cpu:x86-64-v2").assemble({"f": text}, frozenset())
 
 
-def test_cxx_is_honoured_or_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cxx_is_honored_or_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CXX", "g++ -Wall")
     assert cxx_toolchain().command == ("g++", "-Wall")
     monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))

@@ -53,7 +53,7 @@ def make() -> Callable[..., onnx.ModelProto]:
 
 @pytest.fixture(scope="session")
 def conv_net(make: Callable[..., onnx.ModelProto]) -> onnx.ModelProto:
-    """Convolution, batch norm, residual, pooling, constants, SiLU: what optimisers fuse, fold and rename."""
+    """Convolution, batch norm, residual, pooling, constants, SiLU: what optimizers fuse, fold and rename."""
     rng = np.random.default_rng(0)
     node = helper.make_node
     weights = {n: rng.standard_normal((16, 16, 3, 3), dtype=np.float32) / 12 for n in ("w1", "w2")}

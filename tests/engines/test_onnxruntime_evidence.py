@@ -72,7 +72,7 @@ def test_the_twin_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_optimisers_every_node_has_its_own_row(conv_net: onnx.ModelProto, opened: Opened) -> None:
+def test_without_optimizers_every_node_has_its_own_row(conv_net: onnx.ModelProto, opened: Opened) -> None:
     options = {"graph_optimization_level": "ORT_DISABLE_ALL"}
     e = opened("onnxruntime", conv_net, options=options).evidence({"x": np.ones((1, 16, 8, 8), np.float32)})
     assert all(len(r.nodes) == 1 for r in e.rows)
@@ -130,7 +130,7 @@ def test_names_are_filled_in_beside_external_data_too(make: Make, opened: Opened
     assert [r.nodes for r in executable.evidence({"x": np.ones(4, np.float32)}).rows] == [("Mul_0",)]
 
 
-def test_a_quantised_model_computes_in_integers(make: Make, opened: Opened) -> None:
+def test_a_quantized_model_computes_in_integers(make: Make, opened: Opened) -> None:
     rng = np.random.default_rng(0)
     node = helper.make_node
     nodes = [

@@ -38,11 +38,11 @@ def answer_of(name: str, sample: Sample) -> Answer:
 
 
 def page_of(image: str) -> str:
-    detector, recogniser = path_of("ppocr-det"), path_of("ppocr-rec")
+    detector, recognizer = path_of("ppocr-det"), path_of("ppocr-rec")
     page = read_page(
         DATA / image,
         lambda inputs: run_onnxruntime(detector, inputs),
-        lambda inputs: run_onnxruntime(recogniser, inputs),
+        lambda inputs: run_onnxruntime(recognizer, inputs),
         ppocr_rec.symbols(),
     )
     return page.text

@@ -33,8 +33,8 @@ def test_the_tightest_rectangle_of_a_turned_rectangle_is_itself(angle, width, he
         ],
         axis=1,
     )
-    centre, size, turned = ocr.tightest_rectangle(points)
-    assert centre == pytest.approx((x, y), abs=1e-6)
+    center, size, turned = ocr.tightest_rectangle(points)
+    assert center == pytest.approx((x, y), abs=1e-6)
     assert size == pytest.approx((width, height), rel=1e-6)
     assert turned == pytest.approx(angle, abs=1e-6)
 
@@ -100,7 +100,7 @@ def test_inputs_are_what_the_models_take() -> None:
     assert page.shape == (1, 3, 64, 96)
     assert page.dtype == np.float32
     assert page[0, :, 0, 0].tolist() == [-1.0, -1.0, 1.0]  # blue, green, red
-    lines = ocr.recogniser_input([Image.new("RGB", (10, 24), "white"), Image.new("RGB", (400, 48), "white")])
+    lines = ocr.recognizer_input([Image.new("RGB", (10, 24), "white"), Image.new("RGB", (400, 48), "white")])
     assert lines.shape == (2, 3, 48, 400)
     assert lines[0, 0, 0, 19] == 1
     assert lines[0, 0, 0, 20] == 0

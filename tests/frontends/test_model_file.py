@@ -103,7 +103,7 @@ def test_precision(kind: int, weight: type | None, expected: DType) -> None:
     assert source.quantized is None
 
 
-def test_quantised_models_say_so() -> None:
+def test_quantized_models_say_so() -> None:
     weights = [
         numpy_helper.from_array(np.ones((4, 4), np.uint8), "w"),
         numpy_helper.from_array(np.float32(0.5), "s"),

@@ -217,7 +217,7 @@ def test_inputs_that_are_no_tensors_do_not_stop_the_import() -> None:
     assert str(made.node("y").spec) == "float32[2]"
 
 
-def test_quantised_models_keep_their_pairs() -> None:
+def test_quantized_models_keep_their_pairs() -> None:
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),

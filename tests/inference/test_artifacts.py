@@ -144,7 +144,7 @@ def test_read_only_mode_reads(path, x, tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
-def test_the_optimisation_level_reaches_the_engine_or_is_refused(level, path, x, tmp_path) -> None:
+def test_the_optimization_level_reaches_the_engine_or_is_refused(level, path, x, tmp_path) -> None:
     policy = xrt.ExecutionPolicy(optimization_level=level)
     with xrt.InferenceSession(path, device="cpu", engine="onnxruntime", exec_policy=policy) as sess:
         sess.run(input=x)

@@ -1,4 +1,4 @@
-"""InferenceSession against the ONNX reference evaluator, and the table "Honoured, or said" cell by cell."""
+"""InferenceSession against the ONNX reference evaluator, and the table "Honored, or said" cell by cell."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_zero_size_strided_and_nan_arrays_work(engine, path, x) -> None:
 
 
 class TestNamedAndNothingAboutFallback:
-    """Row 1: what is named is honoured or is an error that says who, why, what to do."""
+    """Row 1: what is named is honored or is an error that says who, why, what to do."""
 
     def test_an_engine_that_this_release_lacks(self, path) -> None:
         with pytest.raises(EngineUnavailable) as caught:

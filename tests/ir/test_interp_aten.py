@@ -118,7 +118,7 @@ def test_deformed_by_nothing_is_a_convolution() -> None:
     same(got, want)
 
 
-def test_deformed_by_one_place_reads_the_neighbour() -> None:
+def test_deformed_by_one_place_reads_the_neighbor() -> None:
     x, w = random(1, 1, 5, 5), torch.ones(1, 1, 1, 1)
     offset = torch.zeros(1, 2, 5, 5)
     offset[:, 1] = 1.5  # to the right by one and a half

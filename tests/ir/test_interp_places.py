@@ -135,9 +135,9 @@ def test_non_max_suppression() -> None:
     limits = [np.array(v) for v in (3, np.float32(0.5), np.float32(0.0))]
     kept = one("non_max_suppression", boxes, scores, *limits, count=dim("u0"))
     assert kept.tolist() == [[0, 0, 0], [0, 0, 2]]
-    centred = np.array([[[0.5, 0.5, 1, 1], [0.5, 0.6, 1, 1], [10.5, 0.5, 1, 1]]], np.float32)
+    centered = np.array([[[0.5, 0.5, 1, 1], [0.5, 0.6, 1, 1], [10.5, 0.5, 1, 1]]], np.float32)
     kept = one(
-        "non_max_suppression", centred, scores[..., :3], *limits, count=dim("u0"), center_point_box=True
+        "non_max_suppression", centered, scores[..., :3], *limits, count=dim("u0"), center_point_box=True
     )
     assert kept.tolist() == [[0, 0, 0], [0, 0, 2]]
 
@@ -171,7 +171,7 @@ def test_a_ramp_shows_where_resize_reads(coordinates: str, want: list[float]) ->
     np.testing.assert_allclose(y, want)
 
 
-def test_symmetric_coordinates_keep_the_centre() -> None:
+def test_symmetric_coordinates_keep_the_center() -> None:
     """4 * 0.6 = 2.4 is rounded to 2: half_pixel leans to the left, half_pixel_symmetric reads around the middle."""
     x = np.arange(4.0)
     attrs: dict[str, Any] = {"size": [2], "scales": [0.6], "mode": "linear"}

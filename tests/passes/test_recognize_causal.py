@@ -276,7 +276,7 @@ def test_where_nothing_computes_attention_it_is_written_out_with_its_mask() -> N
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_recognised_if_and_only_if_causal(data: st.DataObject) -> None:
+def test_recognized_if_and_only_if_causal(data: st.DataObject) -> None:
     queries, keys = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
     mask = _causal(queries, keys, data.draw(st.integers(-1, keys)))
     flips = st.lists(st.tuples(st.integers(0, queries - 1), st.integers(0, keys - 1)), max_size=2)

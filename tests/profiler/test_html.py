@@ -182,7 +182,7 @@ def test_all_that_was_found_out_is_there(text: str, story) -> None:
         assert version in shown
 
 
-def test_it_has_both_themes_prints_and_is_labelled(text: str) -> None:
+def test_it_has_both_themes_prints_and_is_labeled(text: str) -> None:
     assert "prefers-color-scheme: dark" in text
     assert "@media print" in text
     page = Page(text)
@@ -190,7 +190,7 @@ def test_it_has_both_themes_prints_and_is_labelled(text: str) -> None:
     drawings = [a for a in page.attributes if a[0] == "svg" and a[1] == "aria-label"]
     assert len(drawings) == sum(a[0] == "svg" and a[1] == "role" for a in page.attributes) > 0
     assert all(len(value) > 20 for _, _, value in drawings)
-    # every colour of a drawing is a variable of the page
+    # every color of a drawing is a variable of the page
     for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
         assert re.findall(r"#[0-9a-f]{6}\b", svg) == []
 

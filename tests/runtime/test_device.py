@@ -185,7 +185,7 @@ def test_many_threads_may_ask_at_once() -> None:
 
 
 def test_the_gil_is_free_while_a_library_loads(tmp_path: Path) -> None:
-    """A library whose initialiser sleeps for half a second: other Python threads run meanwhile."""
+    """A library whose initializer sleeps for half a second: other Python threads run meanwhile."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler")

@@ -96,10 +96,10 @@ def _written_norm(draw: DrawFn, b: GraphBuilder) -> None:
     """rms_norm or layer_norm in parts."""
     x = pick(draw, b, lambda s: _static_float(s, 2) or _static_float(s, 3))
     last = b.spec(x).rank - 1
-    centred = b.sub(x, b.mean(x, dim=last, keepdim=True)) if choose(draw, (True, False)) else x
-    square = choose(draw, (lambda: b.mul(centred, centred), lambda: b.pow(centred, 2.0)))()
+    centered = b.sub(x, b.mean(x, dim=last, keepdim=True)) if choose(draw, (True, False)) else x
+    square = choose(draw, (lambda: b.mul(centered, centered), lambda: b.pow(centered, 2.0)))()
     spread = b.add(b.mean(square, dim=last, keepdim=True), 0.1)
-    y = b.mul(centred, b.rsqrt(spread)) if choose(draw, (True, False)) else b.div(centred, b.sqrt(spread))
+    y = b.mul(centered, b.rsqrt(spread)) if choose(draw, (True, False)) else b.div(centered, b.sqrt(spread))
     b.mul(*draw_order(draw, y, _new_weight(b, int(b.spec(x).shape[-1]))))  # type: ignore[arg-type]
 
 

@@ -24,8 +24,8 @@ def build_model(
     from onnx import helper, numpy_helper
 
     values = [[helper.make_tensor_value_info(*v) for v in group] for group in (inputs, outputs)]
-    initialisers = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
-    graph = helper.make_graph(nodes, "g", *values, initialisers)
+    initializers = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "g", *values, initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
     onnx.checker.check_model(model, full_check=True)
     return model

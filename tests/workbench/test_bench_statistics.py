@@ -87,7 +87,7 @@ def test_equal_contenders_are_not_told_apart(rounds: int) -> None:
     assert wins / 400 <= 0.075  # 5% allowed, plus a little over two standard errors
 
 
-def test_rounds_that_resemble_their_neighbours_do_not_make_certainty() -> None:
+def test_rounds_that_resemble_their_neighbors_do_not_make_certainty() -> None:
     """Own noise that lasts for some 30 rounds: counting every round once would cry wolf far more often than 1 in 20."""
     random = np.random.default_rng(3)
 

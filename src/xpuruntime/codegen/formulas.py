@@ -108,7 +108,7 @@ def _mean(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: 
     return (_mean_of(b, _real(b, x), widest(dtype)),)
 
 
-def _centred(b: LoopBody, x: str, wide: DType) -> tuple[str, str]:
+def _centered(b: LoopBody, x: str, wide: DType) -> tuple[str, str]:
     """Return the mean, and x minus the mean."""
     mean = _mean_of(b, x, wide)
     return mean, _two(b, "sub", x, mean, wide)
@@ -117,7 +117,7 @@ def _centred(b: LoopBody, x: str, wide: DType) -> tuple[str, str]:
 def _var(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     wide, correction = widest(dtype), attrs["correction"]
     assert isinstance(correction, int | float)
-    _, d = _centred(b, _real(b, x), wide)
+    _, d = _centered(b, _real(b, x), wide)
     squares = b.reduce("sum", _two(b, "mul", d, d, wide), wide)
     return (_two(b, "div", squares, float(max(b.count - correction, 0.0)), wide),)
 
@@ -184,7 +184,7 @@ def _affine(b: LoopBody, y: str, weight: str | None, bias: str | None, wide: DTy
 
 def moments(b: LoopBody, x: str, wide: DType) -> tuple[str, str, str]:
     """Return the mean over the reduced dims, x minus the mean, and the variance (over the count)."""
-    mean, d = _centred(b, _real(b, x), wide)
+    mean, d = _centered(b, _real(b, x), wide)
     return mean, d, _mean_of(b, _two(b, "mul", d, d, wide), wide)
 
 

@@ -78,7 +78,7 @@ def _nest(move: Move, least: int, tile: int) -> _Nest:
 
 
 def _joined(dims: list[_Dim]) -> list[_Dim]:
-    """Merge neighbouring loops that every track traverses evenly."""
+    """Merge neighboring loops that every track traverses evenly."""
     merged: list[_Dim] = []
     for d in dims:
         if merged and all(a == b * d.length for a, b in zip(merged[-1].steps, d.steps, strict=True)):

@@ -36,7 +36,7 @@ class Nest:
 
 
 def nest(extents: Sequence[int], strides: Mapping[str, Sequence[int]], order: Sequence[int]) -> Nest:
-    """Return dims in ``order``, without those of extent 1, and with neighbours merged that are contiguous in every value. At least one dim
+    """Return dims in ``order``, without those of extent 1, and with neighbors merged that are contiguous in every value. At least one dim
     remains.
     """
     dims = [d for d in order if extents[d] != 1]

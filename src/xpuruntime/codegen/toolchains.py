@@ -158,7 +158,7 @@ def cxx_toolchain(architecture: str = "") -> Toolchain:
             return Toolchain(command, version)
         tried.append(shlex.join(command) + (f" (makes code for {makes})" if makes else ""))
         if command == _from_environment():
-            break  # what a user names is honoured or an error
+            break  # what a user names is honored or an error
     foreign = architecture != own
     raise BuildError(
         "codegen",

@@ -69,7 +69,7 @@ def partition(
              over patterns, a longer pattern over a shorter one. It is had, or an error.
     costs:   measured seconds by engine and node, or rates too (``Costs``). Nodes that every candidate was measured on go to the
              engines that are fastest in all, borders counted (``partition_measured``).
-    absorb:  count borders: give a region to a neighbour's engine where a border costs more than the region saves. Without it, each node
+    absorb:  count borders: give a region to a neighbor's engine where a border costs more than the region saves. Without it, each node
              goes where it alone is best.
 
     Raises EngineUnavailable (with its decision) where no engine takes a node or a placement cannot be had, KernelUnavailable for a kernel that
@@ -301,7 +301,7 @@ class _Partitioner:
         return cluster(self.before, [a.engine for a in self.atoms])
 
     def _cheaper(self, groups: Sequence[Sequence[int]]) -> tuple[Sequence[int], str, str] | None:
-        """Return a region that is cheaper on a neighbour's engine: its borders cost more than its own engine can save."""
+        """Return a region that is cheaper on a neighbor's engine: its borders cost more than its own engine can save."""
         owner = {a: g for g, group in enumerate(groups) for a in group}
         cost = [sum(self._predicted(a) for a in group) for group in groups]
         for g in sorted(range(len(groups)), key=lambda g: cost[g]):
@@ -338,7 +338,7 @@ class _Partitioner:
         return total - sum(t for t in ours if t is not None)
 
     def _borders(self, group: Sequence[int], owner: Mapping[int, int]) -> dict[int, set[str]]:
-        """Return neighbouring regions with the values that cross to or from them."""
+        """Return neighboring regions with the values that cross to or from them."""
         mine = owner[group[0]]
         crossing: dict[int, set[str]] = defaultdict(set)
         for a in group:

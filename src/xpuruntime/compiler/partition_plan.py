@@ -82,7 +82,7 @@ class PartitionPlan:
 class Atom:
     """Nodes that stay together, the engines that can run all of them, the chosen engine, and the reason.
 
-    nodes: places among the graph's nodes without constants. forced: somebody placed it. moved: it went to a neighbour's engine.
+    nodes: places among the graph's nodes without constants. forced: somebody placed it. moved: it went to a neighbor's engine.
     """
 
     nodes: list[int]

@@ -1,4 +1,4 @@
-"""Clustering: labelled items become connected, convex groups of one label, so that the groups have an order of execution.
+"""Clustering: labeled items become connected, convex groups of one label, so that the groups have an order of execution.
 
 A group may grow only while no path leaves it and comes back (it is convex), so groups never wait for one another in a ring.
 """
@@ -14,7 +14,7 @@ __all__ = ["cluster", "hulls"]
 def cluster(before: Sequence[Collection[int]], labels: Sequence[object]) -> list[list[int]]:
     """Return groups of items in an order in which they can run; items within a group keep their order.
 
-    before: for each item the items that it reads, all of them smaller. labels: only neighbours of equal label are joined.
+    before: for each item the items that it reads, all of them smaller. labels: only neighbors of equal label are joined.
     Greedy, in the items' order: an item joins every group that it reads from and may join.
     """
     groups = _RegionGroups()

@@ -85,7 +85,7 @@ def compile(  # noqa: A001  - the specification's name
     passes:  a level from 0 to 3 or its name, names of passes, or names with a minus: ``"-fuse_conv"`` is the usual level without it. The usual
              one is the policy's, else 3 (1 for a target without fused kernels).
     phase:   what rules call the work, for all entry points or by name.
-    weights: the model's arrays by name, where at hand: a pass may look at one to recognise what it is (a table of rotary angles).
+    weights: the model's arrays by name, where at hand: a pass may look at one to recognize what it is (a table of rotary angles).
     watch:   called with the name of each pass and the graph after it.
     times:   what was measured of kernels (``compiler.times``), or the path of such a file: where no rule or preference names a kernel, the
              fastest of those that were all measured is taken.

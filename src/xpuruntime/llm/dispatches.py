@@ -52,7 +52,7 @@ _FUSIONS: tuple[tuple[str, ...], ...] = (
     ("fuse_rope_attention",),
 )
 """Fusions in the order in which rows add them; passes run in the pipeline's order."""
-_RECOGNISED = _FUSIONS[:3]
+_RECOGNIZED = _FUSIONS[:3]
 _FIRST = ("norms, rotations and attention in plain operations", "norms, rotations and attention whole")
 _MAKES = {"fuse_rope_attention": "rope_attention"}
 """Ops that some targets compute: without a kernel for them, there is no row."""
@@ -104,7 +104,7 @@ def dispatch_table(
     rows, chosen = [], list(_BARE)
     for added in ((), *fusions):
         if any(n in _MAKES and not has_kernel(_MAKES[n], to) for n in added) or (
-            whole and added in _RECOGNISED
+            whole and added in _RECOGNIZED
         ):
             continue
         chosen += added

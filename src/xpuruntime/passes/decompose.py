@@ -150,10 +150,10 @@ def _rms_norm(emit: Expansion) -> None:
 
 def _layer_norm(emit: Expansion) -> None:
     x, dims = emit.wide(0), _trailing(emit)
-    centred = emit("sub", x, emit("mean", x, dim=dims, keepdim=True))
-    square = emit("mean", emit("mul", centred, centred), dim=dims, keepdim=True)
+    centered = emit("sub", x, emit("mean", x, dim=dims, keepdim=True))
+    square = emit("mean", emit("mul", centered, centered), dim=dims, keepdim=True)
     root = emit("rsqrt", emit("add", square, emit.node.attrs["eps"]))
-    _affine(emit, emit("mul", centred, root), emit.wide(1), emit.wide(2))
+    _affine(emit, emit("mul", centered, root), emit.wide(1), emit.wide(2))
 
 
 def _batch_norm(emit: Expansion) -> None:
@@ -192,16 +192,16 @@ def _log_softmax(emit: Expansion) -> None:
     dim = emit.node.attrs["dim"]
     x = emit.wide(0)
     x = x if emit.node.attrs["dtype"] is None else emit("cast", x, dtype=emit.node.attrs["dtype"])
-    centred = emit("sub", x, emit("amax", x, dim=dim, keepdim=True))
-    emit.last("sub", centred, emit("log", emit("sum", emit("exp", centred), dim=dim, keepdim=True)))
+    centered = emit("sub", x, emit("amax", x, dim=dim, keepdim=True))
+    emit.last("sub", centered, emit("log", emit("sum", emit("exp", centered), dim=dim, keepdim=True)))
 
 
 def _var(emit: Expansion) -> None:
     dims, attrs = emit.node.attrs["dim"], emit.node.attrs
     x = emit.wide(0)
     count = math.prod(int(emit.spec(x).shape[d]) for d in dims)
-    centred = emit("sub", x, emit("mean", x, dim=dims, keepdim=True))
-    total = emit("sum", emit("mul", centred, centred), dim=dims, keepdim=attrs["keepdim"])
+    centered = emit("sub", x, emit("mean", x, dim=dims, keepdim=True))
+    total = emit("sum", emit("mul", centered, centered), dim=dims, keepdim=attrs["keepdim"])
     left = max(count - attrs["correction"], 0.0)
     emit.last("div", total, left)
 

@@ -33,7 +33,7 @@ def _mean(x: Pattern) -> Op:
     return Op("mean", x, keepdim=True, name="mean")
 
 
-def _normalised(x: Pattern, square: Op) -> Iterator[Op]:
+def _normalized(x: Pattern, square: Op) -> Iterator[Op]:
     """Yield ``x`` divided by the root of the mean of ``square``."""
     inner = Op("add", _mean(square), Number(name="eps"))
     yield Op("mul", x, Op("rsqrt", inner))
@@ -75,15 +75,17 @@ def _softmax(editor: Editor, node: Node, match: Match) -> Node:
 
 
 def _cores() -> Iterator[PatternRule]:
-    centred = Op("sub", _X, Op("mean", _X, keepdim=True), shared=True)
-    for square in _squares(centred):
-        for pattern in _normalised(centred, square):
+    centered = Op("sub", _X, Op("mean", _X, keepdim=True), shared=True)
+    for square in _squares(centered):
+        for pattern in _normalized(centered, square):
             yield PatternRule(pattern, _make("layer_norm"), (_last_dim,))
     deviation = Op("add", Op("var", _X, keepdim=True, correction=0.0, name="mean"), Number(name="eps"))
-    yield PatternRule(Op("mul", centred, Op("rsqrt", deviation)), _make("layer_norm"), (_last_dim, _variance))
-    yield PatternRule(Op("div", centred, Op("sqrt", deviation)), _make("layer_norm"), (_last_dim, _variance))
+    yield PatternRule(
+        Op("mul", centered, Op("rsqrt", deviation)), _make("layer_norm"), (_last_dim, _variance)
+    )
+    yield PatternRule(Op("div", centered, Op("sqrt", deviation)), _make("layer_norm"), (_last_dim, _variance))
     for square in _squares(_X):
-        for pattern in _normalised(_X, square):
+        for pattern in _normalized(_X, square):
             yield PatternRule(pattern, _make("rms_norm"), (_last_dim,))
     power = Op("exp", Op("sub", _X, Op("amax", _X, keepdim=True)), shared=True)
     yield PatternRule(Op("div", power, Op("sum", power, keepdim=True)), _softmax, (_last_dim,))

@@ -99,7 +99,7 @@ def _unknown(cls: type[Any], name: object, path: FieldPath) -> Problem:
     return Problem((*path, name), "unknown key", do=f"{nearest(name, known)}Known keys: {', '.join(known)}.")
 
 
-def _normalise(self: Any) -> None:
+def _normalize(self: Any) -> None:
     """Convert every set field to normal form, then let the class check constraints between fields. Raises Problem."""
     for name, f in fields_of(type(self)).items():
         value = getattr(self, name)
@@ -125,7 +125,7 @@ def record(cls: type[T]) -> type[T]:
             for name in values.keys() - {f.name for f in dataclasses.fields(cls)}:  # type: ignore[arg-type]
                 raise _unknown(cls, name, ())
             plain_init(self, **values)
-            _normalise(self)
+            _normalize(self)
         except Problem as problem:
             raise problem.error(cls.__name__) from None
 
@@ -170,7 +170,7 @@ def build(cls: type[T], data: object, path: FieldPath = ()) -> T:
     for f in dataclasses.fields(cls):  # type: ignore[arg-type]
         object.__setattr__(instance, f.name, values.get(f.name, f.default))
     try:
-        _normalise(instance)
+        _normalize(instance)
     except Problem as problem:
         raise problem.below(path) from None
     return instance

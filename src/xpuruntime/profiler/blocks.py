@@ -1,7 +1,7 @@
 """Blocks of a report page, as plain values. ``views`` creates them; ``html`` renders them.
 
 Every text here is text: markup in it is shown, not obeyed. A ``tone`` (good, bad, warn, dim) never stands alone: whoever
-sets one also says it in words or by a sign, so that the page reads without colours.
+sets one also says it in words or by a sign, so that the page reads without colors.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Cell:
 
     note:   a second, smaller line.
     keep:   on one line.
-    share:  0 to 1: a bar behind the text, in the colour of ``series``.
+    share:  0 to 1: a bar behind the text, in the color of ``series``.
     series: number of the series (an engine) that the cell belongs to; None for none.
     href:   id of a section of the same page.
     """

@@ -1,7 +1,7 @@
 """Shared parts of all plots of a page: axes, legends, and SVG in the page's colors. Needs matplotlib (extra ``report``).
 
-matplotlib writes fixed colours. Each colour drawn here stands for a CSS variable of the page and is replaced by it, so that
-one drawing serves both themes. Series differ by marker too, not by colour alone.
+matplotlib writes fixed colors. Each color drawn here stands for a CSS variable of the page and is replaced by it, so that
+one drawing serves both themes. Series differ by marker too, not by color alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
     "ReportExtraMissing",
     "axes_of",
     "bar_handle",
-    "colour",
+    "color",
     "distinct",
     "handle_of",
     "legend_of",
@@ -36,7 +36,7 @@ __all__ = [
 INK, DIM, GRID, BAND = "#010101", "#020202", "#030303", "#040404"
 SERIES = tuple(f"#0501{k:02x}" for k in range(6))
 _VARIABLES = {INK: "--ink", DIM: "--dim", GRID: "--line", BAND: "--code"} | {
-    colour: f"--series-{k}" for k, colour in enumerate(SERIES)
+    color: f"--series-{k}" for k, color in enumerate(SERIES)
 }
 MARKERS = "osD^vP"  # the page's own dots have the first four shapes
 _WIDTH = 9.4  # inches
@@ -62,7 +62,7 @@ def require_report_extra() -> None:
         )
 
 
-def colour(series: int) -> str:
+def color(series: int) -> str:
     """Return the color of a series."""
     return SERIES[series % len(SERIES)]
 
@@ -153,7 +153,7 @@ def handle_of(name: str, series: int) -> Any:
         [],
         linestyle="",
         marker=MARKERS[series % len(MARKERS)],
-        color=colour(series),
+        color=color(series),
         label=literal(name),
         markersize=7,
     )

@@ -75,7 +75,7 @@ class EventSpan:
 class EventRing:
     """A ring of at most ``capacity`` undrained events (rounded up to a power of two; 64 bytes an event).
 
-    Any number of threads may record; drains are serialised. Order in the array is the order of arrival; sort by
+    Any number of threads may record; drains are serialized. Order in the array is the order of arrival; sort by
     ``time_ns`` to compare threads. Raises ValueError for a capacity above 2**28.
     """
 

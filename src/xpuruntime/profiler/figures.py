@@ -15,7 +15,7 @@ from .drawing import (
     MARKERS,
     axes_of,
     bar_handle,
-    colour,
+    color,
     handle_of,
     legend_of,
     literal,
@@ -50,7 +50,7 @@ def dots(
 ) -> str:
     """Plot a row per name with a marker per series. ``limits``: a bound per row, drawn as a bar; ``mark``: a line at that value.
 
-    On a log axis a value of 0 stands at the left edge, labelled ``equal``.
+    On a log axis a value of 0 stands at the left edge, labeled ``equal``.
     """
     rows = list(dict.fromkeys(d.row for d in values))
     many = len(names)
@@ -63,8 +63,8 @@ def dots(
         y = places[d.row] + _offset(list(names).index(d.series), many)
         x = left if left is not None and d.value <= 0 else d.value
         if d.low is not None and d.high is not None:
-            axes.plot([d.low, d.high], [y, y], color=colour(d.series), linewidth=2.2, solid_capstyle="butt")
-        axes.plot([x], [y], MARKERS[d.series % len(MARKERS)], color=colour(d.series), markersize=7, zorder=3)
+            axes.plot([d.low, d.high], [y, y], color=color(d.series), linewidth=2.2, solid_capstyle="butt")
+        axes.plot([x], [y], MARKERS[d.series % len(MARKERS)], color=color(d.series), markersize=7, zorder=3)
         if left is not None and d.value <= 0:
             axes.annotate(
                 "equal", (x, y), (7, 0), textcoords="offset points", va="center", color=DIM, fontsize=8.5
@@ -119,7 +119,7 @@ def runs(
             some,
             y - 0.12 + random.uniform(-0.16, 0.16, some.size),
             ".",
-            color=colour(series),
+            color=color(series),
             alpha=0.35,
             markersize=3.5,
             markeredgewidth=0,
@@ -131,7 +131,7 @@ def runs(
             [m.value],
             [y],
             MARKERS[series % len(MARKERS)],
-            color=colour(series),
+            color=color(series),
             markersize=8,
             markeredgecolor=INK,
             zorder=4,
@@ -168,7 +168,7 @@ def grouped_bars(
     top = max((v for row in values.values() for v in row), default=1.0) or 1.0
     for k, (series, row) in enumerate(values.items()):
         ys = [len(groups) - 1 - g + 0.4 - thick * (k + 0.5) for g in range(len(groups))]
-        axes.barh(ys, row, height=thick * 0.86, color=colour(series), linewidth=0)
+        axes.barh(ys, row, height=thick * 0.86, color=color(series), linewidth=0)
         for y, value in zip(ys, row, strict=True):
             axes.annotate(
                 text(value) if value else "-",
@@ -182,5 +182,5 @@ def grouped_bars(
     axes.set_xlim(0, top * 1.16)
     axes.set_yticks(range(len(groups) - 1, -1, -1), [literal(g) for g in groups])
     axes.set_ylim(-0.55, len(groups) - 0.45)
-    legend_of(axes, [Patch(color=colour(s), label=literal(names[s])) for s in sorted(values)])
+    legend_of(axes, [Patch(color=color(s), label=literal(names[s])) for s in sorted(values)])
     return svg_of(figure, alt)

@@ -73,7 +73,7 @@ def html_report(
 
     sections: Sections, or values that are shown in a section of their own.
     lead:     a paragraph under the title. badge: the answer in a few words.
-    engines:  names in the order of their colours; else the order in which they are met.
+    engines:  names in the order of their colors; else the order in which they are met.
     machine:  whether facts of this machine and the receipts' versions stand at the end.
 
     Raises ReportExtraMissing without jinja2 or matplotlib, StoreError when the file cannot be written, TypeError for a part
@@ -164,9 +164,9 @@ def _receipts(receipts: Sequence[Receipt], series: Series) -> list[Block]:
 
 
 def _comparison(model: str, pairs: Sequence[Any], series: Series) -> list[Block]:
-    labelled = [(model, p) for p in pairs]
-    figure = agreement_figure(labelled, series)
-    return [agreement_table(labelled, series), *([figure] if figure else [])]
+    labeled = [(model, p) for p in pairs]
+    figure = agreement_figure(labeled, series)
+    return [agreement_table(labeled, series), *([figure] if figure else [])]
 
 
 def _title(part: Part) -> str:

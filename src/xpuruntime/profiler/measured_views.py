@@ -57,7 +57,7 @@ class Bench(Protocol):
 
 
 def agreement_table(pairs: Sequence[tuple[str, Agreement]], series: Series) -> Table:
-    """Return one row per output of each labelled pair."""
+    """Return one row per output of each labeled pair."""
     rows: list[tuple[Cell | str, ...]] = []
     for label, pair in pairs:
         for c in pair.outputs:

@@ -21,12 +21,12 @@ _FAMILIES = 8  # bars of a receipt; the smaller ones are added up
 
 def receipt_blocks(receipts: Sequence[Receipt], series: Series) -> list[Block]:
     """Return blocks for receipts of one model: findings, time by op family (engines side by side), then the most expensive steps of each."""
-    labelled = list(zip(_labels(receipts), receipts, strict=True))
-    blocks: list[Block] = [_findings(labelled, series)]
-    timed = [(n, r) for n, r in labelled if any(row.time_us for e in r.evidence.values() for row in e.rows)]
+    labeled = list(zip(_labels(receipts), receipts, strict=True))
+    blocks: list[Block] = [_findings(labeled, series)]
+    timed = [(n, r) for n, r in labeled if any(row.time_us for e in r.evidence.values() for row in e.rows)]
     if timed:
         blocks.append(_families(timed, series))
-    blocks += [_steps(name, r, series) for name, r in labelled]
+    blocks += [_steps(name, r, series) for name, r in labeled]
     return blocks
 
 

@@ -2,7 +2,7 @@
 
 A group's values are ``low + scale * code``, codes from 0 to 15. The widest grid, from the least value to the largest, wastes codes on few outliers; a narrower
 one cuts those off. So several widths are tried, and for the codes that each gives scale and low are fitted by least squares, as in
-linear regression; the best of all is kept, group by group. Weights that come from such a grid (a checkpoint that was quantised before) are found again: their
+linear regression; the best of all is kept, group by group. Weights that come from such a grid (a checkpoint that was quantized before) are found again: their
 error is that of rounding scale and low to bfloat16.
 """
 

@@ -1,4 +1,4 @@
-"""ONNX models as the edits see them. Weights are initialisers, also behind Transpose, Identity and Cast."""
+"""ONNX models as the edits see them. Weights are initializers, also behind Transpose, Identity and Cast."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class OnnxForm:
         )
 
     def _root(self, name: str) -> tuple[str, list[int] | None]:
-        """The initialiser that a value is, and how its axes are permuted on the way (None: not); "" where it is computed."""
+        """The initializer that a value is, and how its axes are permuted on the way (None: not); "" where it is computed."""
         if name in self._tensors:
             return name, None
         node = self.nodes[self._makers[name]] if name in self._makers else None

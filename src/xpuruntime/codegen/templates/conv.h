@@ -31,7 +31,7 @@ struct F64 {
     static INLINE_MEMBER V madd(V acc, double a, W w) { return acc + a * w; }
 };
 #ifdef __AVX512BF16__
-struct Bf16Pairs {  // a word is two neighbours of the depth; VDPBF16PS adds both products in float
+struct Bf16Pairs {  // a word is two neighbors of the depth; VDPBF16PS adds both products in float
     template <class S> using source = uint16_t;
     typedef uint16_t row;
     typedef float sum;
@@ -285,7 +285,7 @@ static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const
 }
 
 // The same for few channels (a net's first layer), where gathering would take as long as the product: a block is `g.block` rows of
-// output pixels of an image; the lines of input that they meet are copied once, with their padding, and neighbouring pixels read them
+// output pixels of an image; the lines of input that they meet are copied once, with their padding, and neighboring pixels read them
 // BYTES apart. Lines hold `length` elements, `lines` of them a block. Scratch: lines | sums | bias of the tiles | offsets.
 template <class M, class S, class A, int P, int NV, int BYTES>
 static __attribute__((noinline)) void run_lines(const Shape &s, const Blocks &g, int64_t lines, int64_t length, const S *x,

@@ -37,9 +37,9 @@ struct Regions {
     double scale;
 };
 
-// A sample's neighbours along one axis: rows low and high, the share of high, and whether it is near the input at all.
-struct Neighbours { int64_t low, high; double share; bool inside; };
-INLINE Neighbours neighbours(double at, int64_t size) {
+// A sample's neighbors along one axis: rows low and high, the share of high, and whether it is near the input at all.
+struct Neighbors { int64_t low, high; double share; bool inside; };
+INLINE Neighbors neighbors(double at, int64_t size) {
     const bool inside = at >= -1 && at <= (double)size;
     const double near = at < 0 ? 0 : at > (double)(size - 1) ? (double)(size - 1) : at == at ? at : 0;
     const int64_t low = (int64_t)near;
@@ -70,8 +70,8 @@ static void align(const Regions &s, int64_t ratio, bool maximum, bool aligned, c
                     for (int64_t h = 0; some && h < count[0]; h++)
                         for (int64_t w = 0; w < count[1]; w++) {
                             const double down = size[0] / (double)s.out[2] / (double)count[0], right = size[1] / (double)s.out[3] / (double)count[1];
-                            const Neighbours r = neighbours(edge[1] + ((double)(i * count[0] + h) + 0.5) * down, s.in[2]);
-                            const Neighbours q = neighbours(edge[0] + ((double)(j * count[1] + w) + 0.5) * right, s.in[3]);
+                            const Neighbors r = neighbors(edge[1] + ((double)(i * count[0] + h) + 0.5) * down, s.in[2]);
+                            const Neighbors q = neighbors(edge[0] + ((double)(j * count[1] + w) + 0.5) * right, s.in[3]);
                             for (int corner = 0; corner < 4; corner++) {
                                 const double wr = corner & 2 ? r.share : 1 - r.share, wc = corner & 1 ? q.share : 1 - q.share;
                                 const S *p = x + image * s.x[0] + c * s.x[1] + (corner & 2 ? r.high : r.low) * s.x[2] + (corner & 1 ? q.high : q.low) * s.x[3];

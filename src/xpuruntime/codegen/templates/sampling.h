@@ -1,7 +1,7 @@
 // needs: arith
-// sampling: where a grid's numbers lie, and how much each neighbour counts. In double: floor decides which neighbours they are.
+// sampling: where a grid's numbers lie, and how much each neighbor counts. In double: floor decides which neighbors they are.
 
-// -1 and 1 are the centres of the border places, or (not aligned) their outer edges.
+// -1 and 1 are the centers of the border places, or (not aligned) their outer edges.
 template <bool ALIGNED> INLINE double unnormalized(double g, double size) {
     return ALIGNED ? (g + 1) / 2 * (size - 1) : ((g + 1) * size - 1) / 2;
 }

@@ -1,6 +1,6 @@
 """ONNX Runtime's graph rewrites, traced back from its final graph to the nodes of the model.
 
-What its optimisers leave behind, and what is used here (seen in graphs that it writes, releases 1.24 to 1.31):
+What its optimizers leave behind, and what is used here (seen in graphs that it writes, releases 1.24 to 1.31):
 fused nodes keep the name of their last value (``add/MatMulAddFusion``, ``fused conv``); the NCHWc rewrite names a node after
 the value that the convolution made (``VALUE_nchwc``) and gives its output a new name (``reorder_token_3``), and a convolution
 may go on to do the addition and the activation after it.

@@ -68,8 +68,8 @@ def batch_norm(
 ) -> Array:
     """Normalize with the given statistics."""
     shape = (-1, *[1] * (x.ndim - 2))
-    centre, spread = mean.reshape(shape), var.reshape(shape)
-    return _scaled((x - centre) / np.sqrt(spread + eps), _per_channel(x, weight), _per_channel(x, bias))
+    center, spread = mean.reshape(shape), var.reshape(shape)
+    return _scaled((x - center) / np.sqrt(spread + eps), _per_channel(x, weight), _per_channel(x, bias))
 
 
 def batch_norm_train(
@@ -87,13 +87,13 @@ def batch_norm_train(
     y, mean, rstd = _standard(x, axes, eps)
     scaled = _scaled(y, _per_channel(x, weight), _per_channel(x, bias))
     count = x.size // max(x.shape[1], 1)
-    centre = mean.reshape(-1)
+    center = mean.reshape(-1)
     spread = np.square(np.abs(x - mean)).sum(axis=axes) / np.float64(count - 1)
     moved = [
         now if old is None else (1 - momentum) * old + momentum * now
-        for old, now in ((running_mean, centre), (running_var, spread))
+        for old, now in ((running_mean, center), (running_var, spread))
     ]
-    return scaled, centre, rstd.reshape(-1), moved[0], moved[1]
+    return scaled, center, rstd.reshape(-1), moved[0], moved[1]
 
 
 def local_response_norm(x: Array, *, size: int, alpha: float, beta: float, k: float) -> Array:

@@ -73,8 +73,8 @@ def all_(x: Array, *, dim: Sequence[int], keepdim: bool) -> Array:
 def var(x: Array, *, dim: Sequence[int], keepdim: bool, correction: float) -> Array:
     """Return the sum of squared deviations from the mean, divided by max(count - correction, 0)."""
     axes = _axes(x, dim)
-    centre = np.sum(x, axis=axes, keepdims=True) / _count(x, axes)
-    squares = np.sum(np.abs(x - centre) ** 2, axis=axes, keepdims=keepdim and x.ndim > 0)
+    center = np.sum(x, axis=axes, keepdims=True) / _count(x, axes)
+    squares = np.sum(np.abs(x - center) ** 2, axis=axes, keepdims=keepdim and x.ndim > 0)
     return np.asarray(squares / np.maximum(_count(x, axes) - correction, 0.0))
 
 

@@ -56,7 +56,7 @@ def _samples(start: float, size: float, bins: int, ratio: int) -> tuple[Array, i
 def _corners(x: Array, rows: Array, columns: Array) -> Array:
     """Return [4, C, rows, columns]: the four neighbors of each sample times their weights; 0 for samples more than one pixel outside."""
     (low_r, high_r, share_r, in_r), (low_c, high_c, share_c, in_c) = (
-        _neighbours(at, size) for at, size in zip((rows, columns), x.shape[1:], strict=True)
+        _neighbors(at, size) for at, size in zip((rows, columns), x.shape[1:], strict=True)
     )
     inside = in_r[:, None] & in_c
     return np.stack(
@@ -68,7 +68,7 @@ def _corners(x: Array, rows: Array, columns: Array) -> Array:
     )
 
 
-def _neighbours(at: Array, size: int) -> tuple[Array, Array, Array, Array]:
+def _neighbors(at: Array, size: int) -> tuple[Array, Array, Array, Array]:
     inside = (at >= -1) & (at <= size)
     near = np.clip(at, 0, size - 1)
     low = np.floor(near).astype(np.int64)

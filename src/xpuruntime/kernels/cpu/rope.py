@@ -38,7 +38,7 @@ def _rope(call: NodeCall) -> TaskText:
         f"{kind} *y = {address(Place('out0', rows, y.physical.strides[:-1]), names)};",
         f"const {kind} *cosines = {table_row(call, 1, rows)}, *sines = {table_row(call, 2, rows)};",
     ]
-    # The second of a pair is its neighbour, or the element half of the size on.
+    # The second of a pair is its neighbor, or the element half of the size on.
     step, other = (2, 1) if interleaved else (1, half)
 
     def get(base: str, stride: int) -> str:

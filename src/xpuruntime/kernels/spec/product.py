@@ -98,7 +98,7 @@ class Product:
 
 
 def even_stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
-    """Return the one stride between neighbours of all these dims together, None when there is none."""
+    """Return the one stride between neighbors of all these dims together, None when there is none."""
     step, extent = 0, 1
     for d, s in zip(reversed(shape), reversed(strides), strict=True):
         if d == 1:

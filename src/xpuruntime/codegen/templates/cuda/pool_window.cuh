@@ -163,7 +163,7 @@ template <class S, int V> INLINE pack<S, V> chosen(bool first, const pack<S, V> 
 template <class W> constexpr bool serves(int line, int r) { return line >= r * W::stride[0] && line < r * W::stride[0] + W::kernel[0]; }
 
 // R windows below each other, the first at (h, v): every element is read before one is looked at, from the nearest place in the input. Of
-// those that are not in it nothing is taken; a maximum may see its neighbours twice.
+// those that are not in it nothing is taken; a maximum may see its neighbors twice.
 template <class Op, class S, int V, int R, class W>
 INLINE void gathered(Beside<Op, S, V> (&total)[R], const S *x, int h, int v, const Windows &w) {
     typedef typename W::index I;

@@ -60,7 +60,7 @@ def _affine_grid(e: NodeExport) -> None:
     e.add("AffineGrid", [e.operand(0), size], out=True, align_corners=int(e["align_corners"]))
 
 
-# ── quantisation ──
+# ── quantization ──
 
 
 def _quantize(e: NodeExport) -> None:
