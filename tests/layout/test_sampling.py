@@ -114,12 +114,12 @@ def test_commit_is_a_digest_of_the_sources_where_there_is_no_git(project: Path) 
 
 
 def test_a_test_that_hangs_is_ended(project: Path, tmp_path: Path) -> None:
-    """The limit of pyproject.toml applies to tests without a limit of their own."""
+    """A test has the limit that scripts/test gives, or its own."""
     shutil.copy(project / "pyproject.toml", tmp_path)
     (tmp_path / "tests").mkdir()
     hangs = "import time, pytest\n@pytest.mark.timeout(1)\ndef test_hangs():\n    time.sleep(60)\n"
     (tmp_path / "tests" / "test_hangs.py").write_text(hangs)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--timeout", "300", "tests"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode != 0
     assert "timeout: 300.0s" in done.stdout

@@ -80,7 +80,7 @@ def test_frozen_hashable_picklable_and_readable():
         ),
         (
             lambda: KernelPolicy(matmul=[]),
-            "[KernelPolicy] matmul: must be one value or a list of 1 to  values64; got [].",
+            "[KernelPolicy] matmul: must be one value or a list of 1 to 64 values; got [].",
         ),
         (
             lambda: KernelPolicy(matmul=["a", "a"]),

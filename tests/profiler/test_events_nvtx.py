@@ -41,7 +41,7 @@ def python(code: str, **variables: str) -> str:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        env={**os.environ, **variables},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1]), **variables},
         timeout=60,
     )
     assert done.returncode == 0, done.stderr

@@ -107,7 +107,9 @@ def text(story, tmp_path_factory: pytest.TempPathFactory) -> str:
         TRICKY, [HOSTILE, pair, measured, [receipt, receipt]], HOSTILE, Badge(HOSTILE, True), "mine"
     )
     picture = blocks.Picture(b"GIF89a", "image/gif", HOSTILE, HOSTILE)
-    more = Section("Blocks", [picture, blocks.Listing(HOSTILE, HOSTILE), blocks.Facts(((HOSTILE, HOSTILE),))])
+    more = Section(
+        "Blocks", [picture, blocks.Listing(HOSTILE, HOSTILE), blocks.FactList(((HOSTILE, HOSTILE),))]
+    )
     written = html_report(
         path,
         HOSTILE,

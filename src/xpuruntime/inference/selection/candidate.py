@@ -22,6 +22,7 @@ from ...errors import (
     OutOfMemory,
     PluginError,
     StoreError,
+    XpuError,
 )
 from ...faults import contained
 from ...plugins import EnginePlugin
@@ -121,7 +122,7 @@ def attempt(model: ModelSource, wanted: EngineCandidate, store: Store) -> Loaded
         facts = {"parts": list(error.parts), "reproduction": error.folder}
         return Candidate(wanted.name, Reason.INTERNAL_ERROR, error.what, error.do, facts=facts)
     except (OutOfMemory, PluginError) as error:
-        return Candidate(wanted.name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
+        return Candidate(wanted.name, Reason.BUILD_FAILED, _what_and_got(error), error.do)
 
 
 def _attempt(model: ModelSource, wanted: EngineCandidate, store: Store) -> LoadedEngine | Candidate:
@@ -165,11 +166,11 @@ def _attempt(model: ModelSource, wanted: EngineCandidate, store: Store) -> Loade
             wanted.compile_timeout_s,
         )
     except BuildTimeout as error:
-        return Candidate(wanted.name, Reason.TIMED_OUT, f"{error.what}: {error.got}", error.do)
+        return Candidate(wanted.name, Reason.TIMED_OUT, _what_and_got(error), error.do)
     except InternalError:
         raise
     except BuildError as error:
-        return Candidate(wanted.name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
+        return Candidate(wanted.name, Reason.BUILD_FAILED, _what_and_got(error), error.do)
     own = source.quantized if integers else None
     precision = own or request.precision or source.precision
     if met:
@@ -343,3 +344,7 @@ def _unpack(engine: str, payload: bytes | memoryview) -> Artifact:
             f"the kept artifact of {engine} is damaged: its meta would end at byte {end} of {len(payload)}."
         )
     return Artifact(engine, payload[end:], True, json.loads(bytes(payload[8:end])))
+
+
+def _what_and_got(error: XpuError) -> str:
+    return error.what if error.got is None else f"{error.what}: {error.got}"

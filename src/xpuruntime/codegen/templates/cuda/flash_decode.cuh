@@ -11,7 +11,7 @@
 //    adds to logits), ALIGNED, k_row, v_row, MASKED (logits change), MASK_ROWS (rows with different masks), q_at(row), sees(row, key), scale() (for
 //    base-2 exponents), logit(score, batch, head, row, key), keep(batch, head, row, at, value).
 //    NEW_TOKENS (positions that the launch itself appends to the KV cache, 0 for none) adds the members that decode_append.cuh lists. Such a launch
-//    reads the mask and the old keys and values before griddep_wait; compiler/turns.py holds that no earlier launch is still writing them.
+//    reads the mask and the old keys and values before griddep_wait; compiler/pdl.py ensures that no earlier launch is still writing them.
 namespace flash_decode {
 
 using tensor::u16;
