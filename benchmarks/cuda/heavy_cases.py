@@ -19,7 +19,7 @@ from xpuruntime.kernels.cuda.attention import flash as attention
 from xpuruntime.kernels.cuda.matmul import gemv
 from xpuruntime.kernels.cuda.matmul import generated as matmul
 from xpuruntime.kernels.cuda.matmul import text as product_text
-from xpuruntime.kernels.kernel import Lowered, NodeCall, Stage
+from xpuruntime.kernels.kernel import LoweredCall, NodeCall, Stage
 from xpuruntime.kernels.spec.matmul import product_of
 
 __all__ = ["Case", "odd_cases", "timed_cases", "tuned_cases"]
@@ -30,7 +30,7 @@ class Case:
     """A kernel's stages over operands; ``reference`` of float64 tensors; ``peer`` torch's way, timed for comparison."""
 
     name: str
-    lowered: Lowered
+    lowered: LoweredCall
     operands: list[Any]
     out: tuple[int, ...]
     dtype: str
@@ -52,7 +52,7 @@ def product(
     call = node(op, xs, (1,) if "linear" in op else (), **attrs)
     said = row.supports(call, target())
     assert said, said.reason
-    lowered = row.lower(call, target()) if lower is None else Lowered((lower(call),))
+    lowered = row.lower(call, target()) if lower is None else LoweredCall((lower(call),))
 
     def reference(a: Any, b: Any, bias: Any = None, residual: Any = None) -> Any:
         y = a @ (b.T if "linear" in op else b)
@@ -91,7 +91,7 @@ def attend(
     said = row.supports(call, target())
     assert said, said.reason
     s = AttentionShape.of(call)
-    lowered = row.lower(call, target()) if lower is None else Lowered((lower(call, s),))
+    lowered = row.lower(call, target()) if lower is None else LoweredCall((lower(call, s),))
     group = q[1] // k[1]
 
     def reference(q: Any, k: Any, v: Any, mask: Any = None) -> Any:

@@ -13,7 +13,7 @@ import torch
 
 from xpuruntime.codegen.cuda import CudaTarget, cuda_target
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.kernels.kernel import Lowered, NodeCall, Operand, Stage
+from xpuruntime.kernels.kernel import LoweredCall, NodeCall, Operand, Stage
 
 __all__ = ["Loaded", "node", "random", "target", "timed"]
 
@@ -52,7 +52,7 @@ class Loaded:
     functions: list[Any] = field(default_factory=list)
 
     @classmethod
-    def build(cls, lowered: Lowered) -> Loaded:
+    def build(cls, lowered: LoweredCall) -> Loaded:
         """Compile; any thread may."""
         texts = {f"kernel{i}": s.source for i, s in enumerate(lowered.stages)}
         parts = frozenset(p for s in lowered.stages for p in s.parts)

@@ -39,7 +39,7 @@ def test_json_has_every_count(xpu) -> None:
 def test_a_page_has_counts_reasons_and_what_failed(xpu, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     pytest.importorskip("matplotlib")
-    from xpuruntime.testing.conformance import ConformanceReport, Finding, SuiteReport
+    from xpuruntime.testing.conformance import CaseFinding, ConformanceReport, SuiteReport
     from xpuruntime.testing.conformance.page import write_page
 
     done = xpu(*EDGE, *ONE, "--report", tmp_path / "page.html")
@@ -48,9 +48,9 @@ def test_a_page_has_counts_reasons_and_what_failed(xpu, tmp_path: Path) -> None:
     assert "npu-sim:edge names no kernel for addmm" in page
     assert "nothing is wrong" in page
     found = [
-        Finding("timm/a cpu float32 batch 2", "right", "error 1e-7"),
-        Finding("timm/b cpu float32 batch 2", "wrong", "error <2>"),
-        Finding("timm/c", "not run", "export: no"),
+        CaseFinding("timm/a cpu float32 batch 2", "right", "error 1e-7"),
+        CaseFinding("timm/b cpu float32 batch 2", "wrong", "error <2>"),
+        CaseFinding("timm/c", "not run", "export: no"),
     ]
     facts = {"engine": "native", "version": "1", "device": "cpu", "machine": "one"}
     suites = [SuiteReport("models", found), SuiteReport("ops", not_run="needs torch")]

@@ -74,7 +74,7 @@ def test_a_forced_pin_where_the_kernel_is_not_is_an_error(monkeypatch: pytest.Mo
     policy = {"version": 1, "kernel": {"rules": [rule]}}
     with pytest.raises(
         KernelUnavailable,
-        match=r"forces 'cublasLt\[algorithm=66\]', which cannot be had; got no kernel of this name",
+        match=r"forces 'cublasLt\[algorithm=66\]', which is unavailable; got no kernel of this name",
     ):
         xrt.compile(net(), target="cpu", policy=policy)
     monkeypatch.setattr(libraries, "installed", lambda library: False)

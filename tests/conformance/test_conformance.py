@@ -15,7 +15,7 @@ from xpuruntime.errors import DeviceUnavailable, EngineUnavailable, InputError
 from xpuruntime.kernels.catalogue import kernels as catalogue
 from xpuruntime.testing import conformance as kit
 from xpuruntime.testing.conformance import conformance, kernels, nodes, ops, subject
-from xpuruntime.testing.conformance.finding import Finding
+from xpuruntime.testing.conformance.finding import CaseFinding
 from xpuruntime.testing.conformance.onnx_backend.native import judge_natively
 from xpuruntime.testing.conformance.onnx_backend.suite import cases, differs
 from xpuruntime.testing.conformance.opinfo import BRIDGES
@@ -111,7 +111,7 @@ def test_what_the_vendor_s_own_api_gives_as_well_is_the_vendor_s() -> None:
     y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])
     graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "neg", [x], [y])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    feeds, found = {"x": np.array([1, 2], np.float32)}, Finding("neg", "wrong", "is 1")
+    feeds, found = {"x": np.array([1, 2], np.float32)}, CaseFinding("neg", "wrong", "is 1")
 
     def wrong(want: list[float], made: list[Any]) -> str:
         return "" if made[0].tolist() == want else f"is {made[0].tolist()}"
@@ -135,8 +135,8 @@ def test_cases_are_compared_as_the_suite_compares() -> None:
     ("where", "options", "error", "says"),
     [
         ("onnxruntme", {}, EngineUnavailable, "Did you mean 'onnxruntime'"),
-        (EdgeBackend(), {}, DeviceUnavailable, "nothing says what code it takes"),
-        ("json:JSONDecoder", {"target": EdgeTarget()}, DeviceUnavailable, "is no backend of native programs"),
+        (EdgeBackend(), {}, DeviceUnavailable, "its target is unknown"),
+        ("json:JSONDecoder", {"target": EdgeTarget()}, DeviceUnavailable, "is not a backend of native programs"),
         ("no_such_package:Backend", {}, DeviceUnavailable, "cannot be imported: ModuleNotFoundError"),
         ("cpu:x86-64-v9", {}, DeviceUnavailable, "x86-64-v9"),
         ("cpu", {"suites": ("node",)}, InputError, "Suites are nodes, ops, kernels, networks"),

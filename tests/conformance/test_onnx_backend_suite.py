@@ -99,7 +99,7 @@ def test_a_known_case_that_became_right_fails_the_run(tmp_path: Path) -> None:
     listed.write_text("interpreter: {noise: {atol: 1.0e-6, cases: [test_abs]}}\n", encoding="utf-8")
     case = next(c for c in cases("node") if c.name == "test_abs")
     _, said = judge(case, "interpreter", load_known(listed, "interpreter"))
-    assert said == "is right: take it off the list of known cases (noise)"
+    assert said == "is right: remove it from the list of known cases (noise)"
 
 
 def test_an_unknown_reason_is_refused(tmp_path: Path) -> None:

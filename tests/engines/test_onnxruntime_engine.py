@@ -86,7 +86,7 @@ def test_own_precision_only(source: ModelSource) -> None:
     assert no.code is Reason.PRECISION_UNSUPPORTED
     assert (
         no.reason
-        == "ONNX Runtime computes in the model's own precision, float32; it has no such switch for float16"
+        == "ONNX Runtime computes in the model's own precision, float32; it cannot compute in float16 instead"
     )
     assert no.do.startswith("Convert the model to float16 first")
 

@@ -60,7 +60,7 @@ def test_mutated_programs_reach_every_stage_of_the_reader() -> None:
                 "schema"
                 if "must be" in error.what
                 else "rule"
-                if "is no valid program" in error.what
+                if "is not a valid program" in error.what
                 else error.what
             )
     assert {"passes", "schema", "rule"} <= outcomes

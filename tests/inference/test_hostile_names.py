@@ -87,7 +87,7 @@ def test_long_names_are_cut_where_they_only_tell(tmp_path: Path) -> None:
 def test_what_no_program_file_holds_is_a_reason_against_the_native_engine(model: bytes, says: str) -> None:
     with pytest.raises(xrt.BuildError, match=says) as error:
         xrt.InferenceSession(model, engine="native")
-    assert "makes a program that no file holds" in str(error.value)
+    assert "makes a program that cannot be saved" in str(error.value)
     assert "Copy the file again" not in str(error.value)
 
 

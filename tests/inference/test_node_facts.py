@@ -65,7 +65,7 @@ def test_a_prefer_rule_is_recorded_for_the_nodes_that_match() -> None:
 def test_a_condition_on_a_symbolic_dim_is_said_to_be_open() -> None:
     with session(batch="batch", shape="M <= 16", use="gemv") as sess:
         (decision,) = [d for d in sess.plan.decisions if d.question.startswith("kernel rule")]
-    assert "cannot be read for 2 nodes" in decision.rejected[0].reason
+    assert "cannot be evaluated before a run for 2 nodes" in decision.rejected[0].reason
     with pytest.raises(KernelUnavailable):
         session(batch=2, shape="M <= 16", use="cublas")
 

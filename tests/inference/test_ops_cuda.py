@@ -13,7 +13,7 @@ from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import BuildError
 from xpuruntime.inference.ops.prepare import graph_of
-from xpuruntime.inference.ops.tensor_layout import Facts, lying
+from xpuruntime.inference.ops.tensor_layout import TensorFacts, dense_block
 from xpuruntime.ir import Graph
 from xpuruntime.types import DType
 
@@ -35,8 +35,8 @@ CASES: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
 
 def graph(name: str, dtype: DType) -> Graph:
     op, attributes, operands = CASES[name]
-    facts = [None if o is None else Facts(o[0], strides(*o), dtype, CUDA) for o in operands]
-    return graph_of(op, attributes, facts, [None if f is None else lying(f) for f in facts])
+    facts = [None if o is None else TensorFacts(o[0], strides(*o), dtype, CUDA) for o in operands]
+    return graph_of(op, attributes, facts, [None if f is None else dense_block(f) for f in facts])
 
 
 def strides(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:

@@ -109,7 +109,7 @@ def test_programs_of_one_build_with_other_weights_share_none(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("ask", "what"),
     [
-        ({"engine": "onnxruntime"}, "is a compiled program, which has no other form"),
+        ({"engine": "onnxruntime"}, "is a compiled program and cannot be converted to ONNX"),
         ({"exec_policy": xrt.ExecutionPolicy(precision="bfloat16")}, "the program was compiled for float32"),
         (
             {"kernel_policy": xrt.KernelPolicy(rules=[xrt.Rule(op="matmul", use="naive")])},

@@ -143,7 +143,7 @@ def test_no_value_of_a_right_program_differs(name, files, store):
     with opened(file(name), OFF, cache_dir=store) as session:
         source, executor = native_model(session.model), session._executable.only
         told = first_wrong(source, executor, sample_feeds(session.model.inputs))
-    assert told.text == "no node is named: every value of the plan that can be compared is right by itself"
+    assert told.text == "no node is named: every comparable value of the plan is correct on its own"
 
 
 def test_a_value_whose_parts_have_no_name_is_told_with_what_it_uses(files, store, monkeypatch):
@@ -152,7 +152,7 @@ def test_a_value_whose_parts_have_no_name_is_told_with_what_it_uses(files, store
     file("gated")
     monkeypatch.setenv(HOOK, "matmul/gemv@0:tile")
     with pytest.raises(
-        WrongResult, match=r"or what it uses, whose values cannot be compared \(matmul/gemv for "
+        WrongResult, match=r"or one of its inputs, whose values cannot be compared \(matmul/gemv for "
     ):
         opened(file("gated"), FIRST, cache_dir=store)
 
@@ -361,7 +361,7 @@ def test_a_run_is_stopped_at_its_bound(files, store, monkeypatch):
     monkeypatch.setattr(checks, "MOST_S", 1e-9)
     monkeypatch.setattr(checks, "_unaffordable", lambda *_: "")
     with opened(file("mixer"), cache_dir=store) as session:
-        assert "was stopped after" in verdict_of(session).reason
+        assert "was stopped at the limit" in verdict_of(session).reason
 
 
 def test_no_memory_is_said(files, store, monkeypatch):

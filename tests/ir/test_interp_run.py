@@ -106,7 +106,7 @@ def test_expressions_are_solved_and_checked() -> None:
     assert out["z"].shape == (6,)
     with pytest.raises(InputError) as error:
         interp.run(graph, {"a": np.ones(7, f32), "b": np.ones((4, 2), f32)})
-    assert str(error.value) == "[input 'a'] has another shape; got [7]. Give float32[2*n + 1] (2*n + 1 = 9)."
+    assert str(error.value) == "[input 'a'] has another shape; got [7]. Pass float32[2*n + 1] (2*n + 1 = 9)."
 
 
 def test_one_unknown_in_an_expression() -> None:

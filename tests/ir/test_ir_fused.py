@@ -118,14 +118,14 @@ def test_outputs_that_are_inputs_are_forwarded() -> None:
 
 
 BROKEN = {
-    "holds matmul": ("relu(%t)", "matmul(%t, %t)"),
-    "another number of inputs": ("fused(%x, %b, body", "fused(%x, body"),
+    "contains matmul": ("relu(%t)", "matmul(%t, %t)"),
+    "number of the body's inputs": ("fused(%x, %b, body", "fused(%x, body"),
     "another type": ("input %q: float32[4]", "input %q: float32[1]"),
-    "breaks a law": ("%t: float32[n, 4] = add", "%t: float32[n, 5] = add"),
-    "names a dim that no operand has": ("%u: float32[n, 4] = relu(%t)", "%u: float32[n, 4] = relu(%t)\n%w: float32[m] = full(size=[<m>], value=0.0, dtype=float32)"),
-    "gives nothing": ('    output "y" = %u\n    output "s" = %v\n', ""),
+    "not a valid graph": ("%t: float32[n, 4] = add", "%t: float32[n, 5] = add"),
+    "uses a symbol that no operand has": ("%u: float32[n, 4] = relu(%t)", "%u: float32[n, 4] = relu(%t)\n%w: float32[m] = full(size=[<m>], value=0.0, dtype=float32)"),
+    "has no outputs": ('    output "y" = %u\n    output "s" = %v\n', ""),
     "weights or states": ("    %t:", "    weight %w: float32[4]\n    %t:"),
-    "holds fused": ("relu(%t)", 'fused(%t, body=graph "" { input %t: float32[n, 4] output "t" = %t })'),
+    "contains fused": ("relu(%t)", 'fused(%t, body=graph "" { input %t: float32[n, 4] output "t" = %t })'),
 }  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def test_laws_of_a_body(what: str) -> None:
 
 def test_bodies_nest_a_little_only() -> None:
     text = 'graph "g" {' + '%x: float32[] = fused(body=graph "g" {' * 9
-    with pytest.raises(FormatError, match="nest over"):
+    with pytest.raises(FormatError, match="are nested more than"):
         ir.parse(text)
     data = ir.parse(TEXT).to_json()
     for _ in range(9):
@@ -148,7 +148,7 @@ def test_bodies_nest_a_little_only() -> None:
     deep = data
     for _ in range(9):
         deep = {**data, "nodes": [{**data["nodes"][0], "attrs": {"body": {"graph": deep}}}]}
-    with pytest.raises(FormatError, match="nest over"):
+    with pytest.raises(FormatError, match="are nested more than"):
         ir.Graph.from_json(deep)
 
 

@@ -66,11 +66,11 @@ def test_every_reader_takes_the_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", ["AAAA", "no base64!", Weight.encoded(np.zeros(5, np.float32))])
 def test_data_that_does_not_fit_is_refused(data: str) -> None:
-    with pytest.raises(IrError, match=r"weight %w.*holds data"):
+    with pytest.raises(IrError, match=r"weight %w.*has data"):
         graph(data)
     lie = graph(Weight.encoded(W)).to_json()
     lie["weights"][0]["data"] = data
-    with pytest.raises(IrError, match=r"weight %w.*holds data"):
+    with pytest.raises(IrError, match=r"weight %w.*has data"):
         Graph.from_json(lie)
     lie["weights"][0]["data"] = 3
     with pytest.raises(FormatError, match="a weight's data must be a str"):

@@ -123,5 +123,5 @@ def test_the_error_of_a_layer_is_bounded_and_grows_with_the_group(group: int, li
 def test_a_recipe_of_no_whole_groups_is_refused() -> None:
     steps = (RecipeStep("groups_int4", ("%in",), {"group": 32}),)
     recipe = WeightTransformRecipe("r", TensorSpec((2, 1, 20), DType.INT8), "w", steps)
-    with pytest.raises(FormatError, match="is no whole number of even groups of 32"):
+    with pytest.raises(FormatError, match="must be a multiple of the even group size 32"):
         run_recipe(recipe, {"w": np.ones((2, 48), np.float32)})

@@ -310,7 +310,7 @@ def test_names_offered_from_above_are_not_imported_by_our_own_modules() -> None:
         ("workbench.bench", "from ..cli import app", "not cli.app"),
         (
             "kernels.cpu.pool",
-            "from ..cuda.launch import Launch",
+            "from ..cuda.launch import LaunchConfig",
             "kernels.cpu.pool may not know kernels.cuda",
         ),
         (
@@ -322,7 +322,7 @@ def test_names_offered_from_above_are_not_imported_by_our_own_modules() -> None:
         ("kernels.spec.movement.fill", "from ...cpu.moves import moves_stage", "may not know kernels.cpu"),
         ("kernels.spec.rope", "from ..cuda import rope", "may not know kernels.cuda"),
         ("kernels.portable.rnn", "from ..cpu.abi import isa_of", "may not know kernels.cpu"),
-        ("kernels.user.text", "from ..cuda.launch import Launch", "may not know kernels.cuda"),
+        ("kernels.user.text", "from ..cuda.launch import LaunchConfig", "may not know kernels.cuda"),
         ("kernels.kernel", "from .spec.product import Product", "may not know kernels.spec"),
     ],
 )
@@ -348,7 +348,7 @@ def test_the_checker_sees_what_is_forbidden(module: str, text: str, says: str) -
         ("runtime.device", "from .. import _core"),
         (
             "kernels.cuda.conv.generated",
-            "from ...portable.text import braces\nfrom ...spec import conv\nfrom ..launch import Launch",
+            "from ...portable.text import braces\nfrom ...spec import conv\nfrom ..launch import LaunchConfig",
         ),
         ("kernels.catalogue", "from .cpu import matmul\nfrom .cuda import conv"),
         ("cli.app", "import typer\nfrom rich.table import Table\nfrom ..workbench import doctor"),

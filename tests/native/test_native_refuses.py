@@ -26,7 +26,7 @@ def model_of(op: str, out: tuple[int, list[Any]], *, domain: str = "") -> Any:
 @pytest.mark.parametrize(
     ("model", "code", "text"),
     [
-        (model_of("NonZero", (INT64, [1, "n"])), Reason.SHAPE_UNSUPPORTED, "only a run knows the shape that find gives"),
+        (model_of("NonZero", (INT64, [1, "n"])), Reason.SHAPE_UNSUPPORTED, "the shape of find's result is known only at run time"),
         (model_of("Strange", (FLOAT, [4]), domain="mine"), Reason.OP_UNSUPPORTED, "Strange (find) has no form in the IR"),
     ],
     ids=["shape", "op"],

@@ -15,7 +15,7 @@ from xpuruntime.inference.partitioned import auto_mixed, mixed_search
 from xpuruntime.inference.partitioned.node_costs import measured_costs, node_seconds
 from xpuruntime.inference.selection import auto
 from xpuruntime.inference.selection.auto import Contender
-from xpuruntime.inference.selection.candidate import Wanted, attempt
+from xpuruntime.inference.selection.candidate import EngineCandidate, attempt
 from xpuruntime.protocols import EvidenceRow
 from xpuruntime.store import Store
 from xpuruntime.targets import DeviceId
@@ -64,7 +64,8 @@ def test_every_engine_says_what_its_nodes_cost(model) -> None:
     graph = native_model(model).graph
     store = Store(mode="off")
     engines = {
-        e: attempt(model, Wanted(e, CPU, threads=1), store).executable for e in ("native", "onnxruntime")
+        e: attempt(model, EngineCandidate(e, CPU, threads=1), store).executable
+        for e in ("native", "onnxruntime")
     }
     costs = measured_costs(graph, engines, {"input": X})
     for engine in engines:
@@ -80,7 +81,7 @@ def test_plans_come_from_costs_and_a_change_must_pay(model) -> None:
     half = len(nodes) // 2
     first = {n.name: 1e-3 if i < half else 9e-3 for i, n in enumerate(nodes)}
     second = {n.name: 9e-3 if i < half else 1e-3 for i, n in enumerate(nodes)}
-    wanted = Wanted("native", CPU)
+    wanted = EngineCandidate("native", CPU)
     costs = Costs(measured={"native": first, "onnxruntime": second})
     (plan,) = mixed_search.mixes(graph, costs, wanted, {})
     assert [(r.engine, len(plan.members[r.id])) for r in plan.regions] == [
@@ -169,7 +170,7 @@ def test_what_regions_took_corrects_what_their_nodes_cost(model) -> None:
     native = {n: 1e-3 if i < half else 9e-3 for i, n in enumerate(names)}
     other = {n: 9e-3 if i < half else 1e-3 for i, n in enumerate(names)}
     costs = Costs(measured={"native": native, "onnxruntime": other})
-    (plan,) = mixed_search.mixes(graph, costs, Wanted("native", CPU), {})
+    (plan,) = mixed_search.mixes(graph, costs, EngineCandidate("native", CPU), {})
     first, second = plan.regions
     once = mixed_search.Mix(None, plan, {first.id: 4 * half * 1e-3, second.id: (len(names) - half) * 1e-3})
     twice = mixed_search.Mix(None, plan, {first.id: half * 1e-3, second.id: (len(names) - half) * 1e-3})
@@ -196,7 +197,7 @@ def test_a_mix_is_built_timed_and_kept_only_where_it_may_win(model, monkeypatch)
     costs = Costs(measured={"native": native, "onnxruntime": other})
 
     def looked() -> tuple[list, list]:
-        wanted = Wanted("native", CPU, threads=1)
+        wanted = EngineCandidate("native", CPU, threads=1)
         return mixed_search.searched(model, graph, costs, wanted, {}, feeds, store)
 
     kept, refused = looked()

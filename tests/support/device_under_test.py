@@ -14,11 +14,11 @@ from typing import Any
 
 from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.program.program import CompiledProgram
-from xpuruntime.testing.conformance.subject import Subject, subject
+from xpuruntime.testing.conformance.subject import DeviceUnderTest, subject
 
 __all__ = ["device_of", "name_device", "named", "target_of"]
 
-_named: list[Subject] = []
+_named: list[DeviceUnderTest] = []
 
 
 def name_device(where: str, target: str | None = None) -> None:
@@ -26,7 +26,7 @@ def name_device(where: str, target: str | None = None) -> None:
     _named[:] = [subject(where, target=target)] if where else []
 
 
-def named() -> Subject | None:
+def named() -> DeviceUnderTest | None:
     """The device that was named; None: the processor, as tests say."""
     return _named[0] if _named else None
 

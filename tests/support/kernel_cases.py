@@ -22,12 +22,12 @@ import numpy as np
 from xpuruntime.codegen.cpp import CppTarget, cpu_target
 from xpuruntime.errors import IrError
 from xpuruntime.ir import Graph, GraphBuilder, interp
-from xpuruntime.kernels.kernel import Kernel, Lowered, NodeCall, Operand
+from xpuruntime.kernels.kernel import Kernel, LoweredCall, NodeCall, Operand
 from xpuruntime.protocols import Array
 from xpuruntime.runtime.layouts import from_memory, memory_shape, to_memory
 from xpuruntime.targets import TargetConfig
 from xpuruntime.testing.conformance.opinfo.judge import disagreement
-from xpuruntime.testing.conformance.subject import Subject
+from xpuruntime.testing.conformance.subject import DeviceUnderTest
 from xpuruntime.types import DType, Layout, TensorSpec
 
 from .device_under_test import named
@@ -91,7 +91,7 @@ def check_cases(
     where = cpu_target(target)
     where = where if config is None else CppTarget(where.isa, config)
     refused: list[tuple[KernelCase, str]] = []
-    lowered: list[tuple[KernelCase, NodeCall, Lowered]] = []
+    lowered: list[tuple[KernelCase, NodeCall, LoweredCall]] = []
     functions: dict[str, str] = {}
     parts: frozenset[str] = frozenset()
     for case in cases:
@@ -114,7 +114,7 @@ def check_cases(
     return refused
 
 
-def _on_device(there: Subject, cases: Sequence[KernelCase]) -> list[tuple[KernelCase, str]]:
+def _on_device(there: DeviceUnderTest, cases: Sequence[KernelCase]) -> list[tuple[KernelCase, str]]:
     """The same nodes and values on a named device, whose compiler chooses layouts and kernels."""
     every: list[OneNode] = [
         (str(c), c.graph(), {f"x{i}": o for i, o in enumerate(c.operands) if isinstance(o, np.ndarray)}, {})
@@ -138,7 +138,7 @@ def _load(target: CppTarget, functions: Mapping[str, str], parts: frozenset[str]
 
 
 def _judge(
-    case: KernelCase, call: NodeCall, low: Lowered, library: ctypes.CDLL, rng: np.random.Generator
+    case: KernelCase, call: NodeCall, low: LoweredCall, library: ctypes.CDLL, rng: np.random.Generator
 ) -> str:
     feeds = {f"x{i}": o for i, o in enumerate(case.operands) if isinstance(o, np.ndarray)}
     try:

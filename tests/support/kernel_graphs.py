@@ -18,7 +18,7 @@ from xpuruntime.protocols import Array
 from xpuruntime.runtime import Executor
 from xpuruntime.testing.conformance.native_batch import Batch, in_batches, why_refused
 from xpuruntime.testing.conformance.opinfo.judge import disagreement
-from xpuruntime.testing.conformance.subject import Subject
+from xpuruntime.testing.conformance.subject import DeviceUnderTest
 from xpuruntime.types import DType
 
 __all__ = ["OneNode", "judge_graphs"]
@@ -27,7 +27,7 @@ OneNode = tuple[str, Graph, Mapping[str, Array], Mapping[str, Array]]
 """What to call it, the graph, its inputs and its weights."""
 
 
-def judge_graphs(there: Subject, cases: Sequence[OneNode]) -> dict[int, str]:
+def judge_graphs(there: DeviceUnderTest, cases: Sequence[OneNode]) -> dict[int, str]:
     """Compile all, run all, compare; gives why some are refused, by place. Where the interpreter raises, the run must. Raises AssertionError."""
     assert there.target is not None
     refused: dict[int, str] = {}

@@ -23,13 +23,13 @@ from xpuruntime import _core
 from xpuruntime.codegen.cpp import cpu_target
 from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.ir import GraphBuilder, interp
-from xpuruntime.kernels.kernel import Kernel, Lowered, NodeCall, Operand, Packed
+from xpuruntime.kernels.kernel import Kernel, LoweredCall, NodeCall, Operand, Packed
 from xpuruntime.numerics import compare, tolerance_for
 from xpuruntime.program.program import WeightTransformRecipe
 from xpuruntime.protocols import Array
 from xpuruntime.runtime.layouts import from_memory, memory_shape, to_memory
 from xpuruntime.runtime.recipes import run_recipe
-from xpuruntime.testing.conformance.subject import Subject
+from xpuruntime.testing.conformance.subject import DeviceUnderTest
 from xpuruntime.types import DType, Layout, TensorSpec
 
 from .device_under_test import named
@@ -66,7 +66,7 @@ def channels_last(shape: Sequence[int], pad_to: int = 1) -> Layout:
 @dataclass(frozen=True)
 class _Built:
     call: NodeCall
-    lowered: Lowered
+    lowered: LoweredCall
     symbols: tuple[str, ...]
     library: ctypes.CDLL
 
@@ -252,7 +252,7 @@ def check_kernel(
 
 
 def _on_device(
-    there: Subject, op: str, operands: Sequence[Any], attrs: Mapping[str, Any]
+    there: DeviceUnderTest, op: str, operands: Sequence[Any], attrs: Mapping[str, Any]
 ) -> tuple[Array, ...]:
     """The same node and values on a named device, whose compiler chooses layouts and kernels."""
     b = GraphBuilder("one")

@@ -10,9 +10,9 @@ import pytest
 
 from xpuruntime.errors import InputError
 from xpuruntime.testing.conformance import models
-from xpuruntime.testing.conformance.finding import FAILURES, Finding
+from xpuruntime.testing.conformance.finding import FAILURES, CaseFinding
 from xpuruntime.testing.conformance.models import judge, pool
-from xpuruntime.testing.conformance.models.cases import Case, Options, Task
+from xpuruntime.testing.conformance.models.cases import ModelCase, Options, Task
 from xpuruntime.testing.conformance.subject import subject
 
 torch = pytest.importorskip("torch")
@@ -24,7 +24,7 @@ def odd_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent)
 
 
-def judged(sample: int = 0, **options: Any) -> dict[str, Finding]:
+def judged(sample: int = 0, **options: Any) -> dict[str, CaseFinding]:
     return {f.case: f for f in models.findings(subject("cpu"), sample, 0, Options(**options))}
 
 
@@ -62,16 +62,16 @@ def test_what_takes_too_long_is_ended() -> None:
 
 
 def test_ends_of_processes_count_against_whoever_worked() -> None:
-    task = Task("timm", "net", "native", (Case("cpu", "float32", "2"),))
+    task = Task("timm", "net", "native", (ModelCase("cpu", "float32", "2"),))
 
     class Process:
         exitcode = -11
 
     worker = pool._Worker(task, Process(), None)  # type: ignore[arg-type]
     worker.stage = "export"
-    assert pool._died(worker) == Finding("timm/net", "not run", "export: the process ended with -11")
+    assert pool._died(worker) == CaseFinding("timm/net", "not run", "export: the process ended with -11")
     worker.stage = task.name(task.cases[0])
-    assert pool._died(worker) == Finding(
+    assert pool._died(worker) == CaseFinding(
         "timm/net cpu float32 batch 2", "killed", "the process ended with -11"
     )
     late = pool._late(worker, Options(each=7))
@@ -94,11 +94,11 @@ def test_a_case_just_over_its_limit_is_judged_on_more_inputs(
     first: float, others: tuple[float, ...], outcome: str, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PyTorch's own error is 0.01 everywhere; ours a multiple of it, and another on other inputs."""
-    task = Task("odd_networks", "plain", "native", (Case("cpu", "float32", "2"),))
+    task = Task("odd_networks", "plain", "native", (ModelCase("cpu", "float32", "2"),))
     network = judge._Network(task, "2", lambda kind, value: None)
     seen: list[Any] = []
 
-    def ours(one: Any, case: Case) -> float:
+    def ours(one: Any, case: ModelCase) -> float:
         seen.append(one.inputs[0])
         assert torch.equal(one.exact[0], network.module.double()(one.inputs[0].double()).detach())
         network.module.float()

@@ -9,7 +9,7 @@ from ..decisions import Decision
 from ..errors import BuildError
 from ..ir import Graph, Node
 from ..ir.family import source_names
-from ..kernels.kernel import Lowered, Stage
+from ..kernels.kernel import LoweredCall, Stage
 from ..program.program import StateRef
 from .memory import Memory, MemoryUse
 from .weights import KnownValues
@@ -60,7 +60,7 @@ class LoweredGraph:
 
 
 def calls_of(
-    kernel: str, node: Node, lowered: Lowered, names: Mapping[str, str], because: str = ""
+    kernel: str, node: Node, lowered: LoweredCall, names: Mapping[str, str], because: str = ""
 ) -> list[StageCall]:
     """Return the stages of a lowered node in order. ``names``: the buffer of each argument (``in0``, ``out0``, ``temp0`` ...).
 

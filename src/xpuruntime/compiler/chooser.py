@@ -17,7 +17,7 @@ from ..faults import as_error, is_fault, part
 from ..ir import Graph, Node
 from ..ir.family import source_names
 from ..kernels.catalogue import answer, failed
-from ..kernels.kernel import Kernel, Lowered, NodeCall
+from ..kernels.kernel import Kernel, LoweredCall, NodeCall
 from ..kernels.user.kernel import UserKernel
 from ..policies import KernelPolicy, Offer, choose
 from ..policies.pins import parted
@@ -40,11 +40,11 @@ class Chosen(NamedTuple):
     """A kernel, the code that it generated for a node, and the reason for the choice."""
 
     kernel: Kernel
-    lowered: Lowered
+    lowered: LoweredCall
     because: str
 
 
-def workspace_of(lowered: Lowered) -> int:
+def workspace_of(lowered: LoweredCall) -> int:
     """Return the bytes that a node's code uses besides operands and results: its temps and the largest scratch of one thread."""
     return sum(lowered.temps) + max((s.scratch_bytes for s in lowered.stages), default=0)
 
@@ -108,7 +108,9 @@ class Chooser:
                         raise as_error(error, f"compile for {self.target.name}") from error
                 raise
             kernel, lowered = rows[chosen][0], code[chosen]
-            why = declined(self.target, kernel.name, call, lowered) if isinstance(lowered, Lowered) else ""
+            why = (
+                declined(self.target, kernel.name, call, lowered) if isinstance(lowered, LoweredCall) else ""
+            )
             if not why:
                 break
             rows[chosen] = kernel, Support.no(Reason.FORBIDDEN, f"the library declines: {why}")
@@ -122,7 +124,7 @@ class Chooser:
                 rows[name][1].reason,
                 kernel.name,
             )
-        if not isinstance(lowered, Lowered):
+        if not isinstance(lowered, LoweredCall):
             raise BuildError(
                 f"kernel {kernel.name} for {node.op} %{node.name}",
                 "failed during code generation",
@@ -153,7 +155,7 @@ def _kernels_named(layer: KernelPolicy) -> Iterator[str]:
         yield from (*((rule.use,) if rule.use else ()), *rule.prefer)
 
 
-def _code(kernel: Kernel, call: NodeCall, target: CodegenTarget) -> Lowered | Exception:
+def _code(kernel: Kernel, call: NodeCall, target: CodegenTarget) -> LoweredCall | Exception:
     """Return the kernel's code for the node, or its exception, which matters only if the kernel is forced or the last candidate."""
     try:
         with part(f"kernel {kernel.name}"):
@@ -169,9 +171,9 @@ def _is_users(kernel: Kernel) -> bool:
 
 
 def _offer(
-    name: str, kernel: Kernel, support: Support, code: Lowered | Exception | None, time_us: float | None
+    name: str, kernel: Kernel, support: Support, code: LoweredCall | Exception | None, time_us: float | None
 ) -> Offer:
-    lowered = code if isinstance(code, Lowered) else None
+    lowered = code if isinstance(code, LoweredCall) else None
     return Offer(
         name,
         support,

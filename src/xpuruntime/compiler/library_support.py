@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ..codegen.target import CodegenTarget
-from ..kernels.kernel import Lowered, NodeCall
+from ..kernels.kernel import LoweredCall, NodeCall
 from ..program.program import KernelCall
 from ..types import DType, TensorSpec
 
 __all__ = ["declined"]
 
 
-def declined(target: CodegenTarget, kernel: str, call: NodeCall, lowered: Lowered) -> str:
+def declined(target: CodegenTarget, kernel: str, call: NodeCall, lowered: LoweredCall) -> str:
     """Return why a library declines a stage of a node; empty if none does or the target is not this machine."""
     if target.libraries is None:
         return ""
@@ -35,7 +35,7 @@ def declined(target: CodegenTarget, kernel: str, call: NodeCall, lowered: Lowere
     return ""
 
 
-def _spec(name: str, call: NodeCall, lowered: Lowered) -> TensorSpec:
+def _spec(name: str, call: NodeCall, lowered: LoweredCall) -> TensorSpec:
     """Return the spec of a stage's argument."""
     if name in lowered.beside:
         return lowered.beside[name][1].spec

@@ -13,7 +13,7 @@ from ..ir import Graph, Node
 from ..ir.attributes import Attrs
 from ..ir.family import source_names
 from ..ir.graph import Source, State, Value
-from ..kernels.kernel import Lowered, NodeCall, Operand, Scalar
+from ..kernels.kernel import LoweredCall, NodeCall, Operand, Scalar
 from ..passes.layout import Layouts
 from ..policies import KernelPolicy
 from ..program.program import BufferKind, StateRef
@@ -194,7 +194,7 @@ class _Lowerer:
             return BufferKind.OUTPUT
         return BufferKind.SCRATCH
 
-    def _emit(self, node: Node, kernel: str, lowered: Lowered, because: str) -> None:
+    def _emit(self, node: Node, kernel: str, lowered: LoweredCall, because: str) -> None:
         if all(v.spec is not None and v.spec.size_bytes == 0 for v in node.outputs):
             return  # results without elements are made by nobody
         temps = [self._temp(size) for size in lowered.temps]

@@ -1,8 +1,8 @@
-"""What a program written for ONNX Runtime's Python package finds here under the same names.
+"""The names under which programs written for ONNX Runtime's Python package use xpuruntime.
 
 ``import xpuruntime as ort`` is the one line that changes: ``InferenceSession(path, providers=[...])``, ``run(names, feeds)``,
-``get_inputs()``, ``get_outputs()``, ``io_binding()``, ``run_with_iobinding``. Options that ONNX Runtime takes as a SessionOptions are read where
-a policy has a word for them; others are an error, for nothing that is asked for is dropped.
+``get_inputs()``, ``get_outputs()``, ``io_binding()``, ``run_with_iobinding``. Attributes of a SessionOptions are translated where a policy has
+a field for them. Others raise an error, so that no option is ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WHO = "session"
 
 @dataclass(frozen=True, slots=True)
 class NodeArg:
-    """An input or output: ``type`` as ``tensor(float)``; ``shape`` of integers, names of open dims, None for those without a name."""
+    """An input or output. ``type``: for example ``tensor(float)``. ``shape``: integers, names of open dims, None for unnamed ones."""
 
     name: str
     type: str
@@ -38,7 +38,7 @@ class NodeArg:
 
 
 def node_args(specs: Sequence[TensorSpec]) -> list[NodeArg]:
-    """The specs in ONNX Runtime's words."""
+    """Return the specs as ONNX Runtime's NodeArg."""
     return [
         NodeArg(
             s.name,
@@ -50,7 +50,7 @@ def node_args(specs: Sequence[TensorSpec]) -> list[NodeArg]:
 
 
 def pick(outputs: Mapping[str, Any], names: Sequence[str] | None, run_options: Any, who: str) -> list[Any]:
-    """The named outputs in their order; all for None. Raises InputError for a name that is none."""
+    """Return the named outputs in their order, or all for None. Raises InputError for an unknown name."""
     no_options(run_options, who)
     if not names:
         return list(outputs.values())
@@ -62,7 +62,7 @@ def pick(outputs: Mapping[str, Any], names: Sequence[str] | None, run_options: A
 
 
 def no_options(run_options: Any, who: str) -> None:
-    """Raises InputError for RunOptions."""
+    """Raise InputError if RunOptions are given."""
     if run_options is not None:
         do = "Use run_timeout_s of an ExecutionPolicy, or sess.cancel()."
         raise InputError(who, "takes no RunOptions", got=type(run_options).__name__, do=do)
@@ -75,10 +75,10 @@ def policy_of(
     *,
     engine_named: bool,
 ) -> tuple[ExecutionPolicy | None, int | None]:
-    """The policy and the number of threads that they mean.
+    """Return the policy and the number of threads that the arguments mean.
 
-    providers: the first one's device is the target, the others' devices may take over in their order. They are ONNX Runtime's, so that is
-    the engine unless one is named. Raises PolicyError.
+    providers: the first one's device is the target; the devices of the others are fallbacks in order. The engine is onnxruntime unless
+    one is named. Raises PolicyError.
     """
     fields: dict[str, Any] = {}
     _check_providers(providers, provider_options)
@@ -109,7 +109,7 @@ def policy_of(
 
 
 def _check_providers(providers: Any, provider_options: Any) -> None:
-    """Raises PolicyError for what ONNX Runtime's own session would not take."""
+    """Raise PolicyError for arguments that ONNX Runtime's own session refuses."""
 
     def listed(value: Any, fine: Callable[[Any], bool]) -> bool:
         return not value or (isinstance(value, list | tuple) and all(map(fine, value)))
@@ -134,7 +134,7 @@ _LEVELS = {
     "ORT_ENABLE_ALL": 3,
 }
 
-# Attributes of SessionOptions that change what is computed or written, with the value that asks for nothing.
+# Attributes of SessionOptions that change the computation or write files, with the value that requests nothing.
 _MUST_BE_DEFAULT = {
     "enable_profiling": (False, "Use sess.receipt()."),
     "optimized_model_filepath": ("", "Use xpu compile."),

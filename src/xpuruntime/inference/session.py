@@ -34,7 +34,7 @@ from .models.model_cache import fixed_known
 from .models.modules import open_any
 from .models.node_facts import NodeDetail, node_details
 from .partitioned.mixed import MixedExecutable
-from .selection.request import effective_ask, half
+from .selection.request import effective_request, half
 from .selection.select import Selection, select
 from .self_check import QUESTION, SelfCheck
 from .session_plan import REGION, detailed, first_plan
@@ -50,31 +50,33 @@ _log = logger("xpuruntime.session")
 
 
 class InferenceSession:
-    """Run a model on the engine and device that you choose, or that measuring chooses.
+    """A model on an engine and a device that you name or that measuring selects.
 
     Parameters
     ----------
     model:         path to an ``.onnx`` or OpenVINO ``.xml`` file, the bytes of an ONNX file, an ``onnx.ModelProto``, an ``nn.Module`` in
-                   eval mode (with ``example_inputs``), a ``torch.export.ExportedProgram``, or a compiled program (``.npubin``), which runs as it is.
-    device:        ``cpu``, ``cuda:0``, ``npu``, ... Named: had or an error. Default: policy, XPU_DEVICE, built-in order.
-    engine:        ``onnxruntime`` (``onnxrt``), ``openvino``, ... or ``auto``. ``backend`` is another name of it.
-    policy:        a policy file, mapping or ``Policy`` that holds both halves.
-    kernel_policy, exec_policy: one half each, stronger than ``policy``.
-    fp16:          use float16 where the engine can, else keep the model's own precision and say so (an error if strict).
-    strict:        what a vendor does behind one's back is an error: inner fallback, or evidence against the plan.
+                   eval mode (with ``example_inputs``), a ``torch.export.ExportedProgram``, or a compiled program (``.npubin``), which is not recompiled.
+    device:        ``cpu``, ``cuda:0``, ``npu``, ... If given, it must be available; otherwise the session raises. Default: policy, XPU_DEVICE,
+                   built-in order.
+    engine:        ``onnxruntime`` (``onnxrt``), ``openvino``, ... or ``auto``. ``backend`` is an alias.
+    policy:        a policy file, mapping or ``Policy`` with execution and kernel fields.
+    kernel_policy, exec_policy: one half each; they take precedence over ``policy``.
+    fp16:          use float16 if the engine supports it; otherwise warn and keep the model's own precision (an error if strict).
+    strict:        raise if the engine silently falls back, or if evidence differs from the plan.
     cache_dir:     folder of the store; default XPU_CACHE_DIR.
-    threads:       CPU threads; default XPU_NUM_THREADS, else every core this process may use.
-    contexts:       how many runs may be in progress at a time (at most 1024), others wait; default: every core this process may use.
-    sess_options, providers, provider_options: as ONNX Runtime's own session takes them (``like_onnxruntime`` says what they mean here).
-    example_inputs, dynamic_shapes: what a PyTorch module is traced with, as ``extract_ir`` takes them. Wherever engines are measured, they are
-                   measured on ``example_inputs``: for a file, tensors by input name or in its order. Without them inputs are seeded.
+    threads:       CPU threads; default XPU_NUM_THREADS, else every core available to this process.
+    contexts:      how many runs may be in progress at a time (at most 1024); others wait. Default: every core available to this process.
+    sess_options, providers, provider_options: as for ONNX Runtime's own session (``like_onnxruntime`` gives their meaning here).
+    example_inputs, dynamic_shapes: arguments for tracing a PyTorch module, as for ``extract_ir``. Engines are also measured on
+                   ``example_inputs``; for a file, give tensors by input name or in its order. Without them inputs are seeded.
 
     Raises
     ------
     ModelError, PolicyError, UnavailableError (with its Decision), BuildError (BuildTimeout after the policy's ``compile_timeout_s``),
     StrictError, StoreError.
 
-    A session may be used by several threads at once. A run that takes longer than the policy's ``run_timeout_s`` is ended. Close it, or use it as a context manager, to free the engine early.
+    A session may be used by several threads at once. A run that exceeds the policy's ``run_timeout_s`` is stopped. Close the session, or use it as a
+    context manager, to free the engine early.
     """
 
     @contained("InferenceSession")
@@ -103,7 +105,7 @@ class InferenceSession:
         theirs, their_threads = policy_of(
             sess_options, providers, provider_options, engine_named=bool(engine or backend)
         )
-        effective = effective_ask(
+        effective = effective_request(
             device=device,
             engine=engine,
             backend=backend,
@@ -113,18 +115,18 @@ class InferenceSession:
             threads=their_threads if threads is None else threads,
         )
         store = Store(cache_dir)
-        kept = store if effective.ask.caching else Store(mode="off")
+        used = store if effective.selection.caching else Store(mode="off")
         with reports_into(*report_folders(store)):
-            self._model = open_any(model, example_inputs, dynamic_shapes, kept)
+            self._model = open_any(model, example_inputs, dynamic_shapes, used)
             source = self._model
             if effective.static_shape:
-                source = fixed_known(self._model, effective.fixed_shapes, kept)
+                source = fixed_known(self._model, effective.fixed_shapes, used)
             examples = examples_of(source, example_inputs)
             module = (
                 model if self._model.format == "graph" and not hasattr(model, "graph_signature") else None
             )
-            check = SelfCheck(effective.ask.check.word, module, example_inputs, examples, began)
-            selection = select(source, replace(effective.ask, examples=examples, check=check), store)
+            check = SelfCheck(effective.selection.check.word, module, example_inputs, examples, began)
+            selection = select(source, replace(effective.selection, examples=examples, check=check), store)
         self._loaded = selection.loaded
         self._executable = selection.loaded.executable
         self._on_tensors = getattr(self._executable, "run_tensors", None)
@@ -138,7 +140,7 @@ class InferenceSession:
         self._contexts = Contexts(who, self._executable, limit, effective.run_timeout_s)
         self._async = AsyncRuns(self._contexts)
         self._names = tuple(s.name for s in self._output_info)
-        self._count = itertools.count()  # next() is atomic, so that runs of several threads are all counted
+        self._count = itertools.count()  # next() is atomic, so runs of several threads are all counted
         self._count_reads = 0
         self._last: dict[str, Array] | None = None
         self._source = source
@@ -153,7 +155,7 @@ class InferenceSession:
             self.close()
             raise EngineUnavailable(
                 who,
-                f"run_timeout_s cannot be kept: runs of {selection.loaded.wanted.name} cannot be ended",
+                f"run_timeout_s cannot be enforced: runs of {selection.loaded.wanted.name} cannot be stopped",
                 do="Drop run_timeout_s, or name another engine.",
             )
         for warning in warnings:
@@ -175,40 +177,40 @@ class InferenceSession:
             self.close()
             raise StrictError(
                 who,
-                "strict=True, and not everything runs as asked",
+                "strict=True, and not everything runs as requested",
                 got="; ".join(broken),
-                do="Change what is asked for, or drop strict to let it run with a warning.",
+                do="Change the request, or drop strict to run with a warning.",
             )
 
     def _strict_feeds(
         self, selection: Selection, examples: Mapping[str, Array] | None
     ) -> dict[str, Array] | None:
-        """Inputs of a run whose evidence shows which arithmetic a quantized model's products run in; None where placement is enough."""
+        """Return inputs for a run whose evidence shows the arithmetic of a quantized model's products, or None if placement is enough."""
         if not selection.loaded.precision.is_integer:
             return None
         return measuring_feeds(selection.loaded.model, examples)[0]
 
     @property
     def input_info(self) -> tuple[TensorSpec, ...]:
-        """Name, shape and dtype of each input, in the model's order."""
+        """Return name, shape and dtype of each input, in the model's order."""
         return self._input_info
 
     @property
     def output_info(self) -> tuple[TensorSpec, ...]:
-        """Name, shape and dtype of each output, in the model's order."""
+        """Return name, shape and dtype of each output, in the model's order."""
         return self._output_info
 
     @property
     def model(self) -> ModelSource:
-        """The model as it was opened."""
+        """Return the model as it was opened."""
         return self._model
 
     @property
     def plan(self) -> Plan:
-        """What will run and why: ``print(sess.plan)``, ``sess.plan.explain()``, ``sess.plan.to_json()``."""
+        """Return the plan and its reasons: ``print(sess.plan)``, ``sess.plan.explain()``, ``sess.plan.to_json()``."""
         if (
             self._details is None
-        ):  # lowering takes about as long as opening, so it waits for somebody to read it
+        ):  # lowering takes about as long as opening, so it waits until the plan is read
             self._plan = replace(self._plan, nodes=detailed(self._plan.nodes, self._node_details()))
         return self._plan
 
@@ -226,11 +228,11 @@ class InferenceSession:
         self, names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: None = None, /
     ) -> list[Any]: ...
     def run(self, inputs: Any = None, feeds: Any = None, run_options: Any = None, /, **named: Any) -> Any:
-        """Outputs by name, as the same kind of tensor as the inputs (NumPy, or what spoke DLPack).
+        """Return outputs by name, as the same kind of tensor as the inputs (NumPy, or another DLPack library).
 
         inputs: a dictionary by name, or a list in the order of ``input_info``; keywords add to a dictionary.
-        Tensors that lie on the session's CUDA device are used where they are, and so are the outputs made: the run is queued on the
-        caller's stream and comes back at once. Or as ONNX Runtime has it: ``run(names, feeds)`` gives a list of the named outputs, of all for None.
+        Tensors on the session's CUDA device are used in place, and outputs are made there. Such a run is queued on the caller's stream and returns at
+        once. ONNX Runtime's form ``run(names, feeds)`` returns a list of the named outputs, or of all for None.
         Raises InputError for a wrong name, dtype, rank, shape or byte order, RunTimeout, RunCancelled, RunError with the vendor's text.
         """
         if feeds is not None:
@@ -240,9 +242,9 @@ class InferenceSession:
     def run_async(
         self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, /, **named: Any
     ) -> Future[dict[str, Any]]:
-        """``run`` in the background. ``cancel()`` of the Future ends the run even when it is in progress; ``result()`` gives its outputs.
+        """Run in the background. ``cancel()`` of the Future also stops a run in progress; ``result()`` returns its outputs.
 
-        The inputs are read when the run's turn comes: do not write to them before it is done.
+        The inputs are read when the run starts: do not write to them before it is done.
         """
         return self._async.start(lambda future: self._run(inputs, named, future))
 
@@ -257,9 +259,9 @@ class InferenceSession:
             next(self._count)
             return quick  # type: ignore[no-any-return]
         if self._on_tensors is not None and on_a_device(inputs):
-            found = self._on_tensors(inputs)
+            outputs_on_device = self._on_tensors(inputs)
             next(self._count)
-            return dict(zip(self._names, found, strict=True))
+            return dict(zip(self._names, outputs_on_device, strict=True))
         if self._takes is not None and self._takes(inputs):
             feeds, to_caller = inputs, None
         else:
@@ -282,19 +284,19 @@ class InferenceSession:
     ) -> dict[str, Any]:
         if isinstance(inputs, Mapping):
             return {**inputs, **named}
-        # One bare tensor for a model with one input is what a newcomer writes, and means one thing only.
+        # A bare tensor for a model with one input is unambiguous.
         bare = hasattr(inputs, "__dlpack__") and len(self._input_info) == 1
         if not bare and (not isinstance(inputs, Iterable) or isinstance(inputs, str | bytes)):
             raise InputError(
                 self._feeds.who,
-                "takes inputs by name, or a list in the model's order",
+                "expects inputs by name, or a list in the model's order",
                 got=type(inputs).__name__,
                 do=f"Give {{{', '.join(f'{s.name!r}: ...' for s in self._input_info)}}}.",
             )
         return {**self._feeds.named([inputs] if bare else list(inputs)), **named}
 
     def receipt(self, *, times: bool = True) -> Receipt:
-        """What did run: placement from this very session; with ``times``, measured on the last inputs (after a run)."""
+        """Return the receipt of past runs: the placement of this session and, with ``times``, times measured on the last inputs."""
         feeds = self._feeds.check(self._last)[0] if times and self._last is not None else None
         evidence = self._evidence(feeds)
         runs = next(self._count) - self._count_reads
@@ -302,7 +304,7 @@ class InferenceSession:
         return Receipt.write(self._as_run(), evidence, runs)
 
     def _as_run(self) -> Plan:
-        """The plan with the kernel decisions of the program that ran last: open shapes get their kernels when they are met."""
+        """Return the plan with the kernel decisions of the last program: open shapes get their kernels at their first run."""
         own = getattr(self._executable, "decisions", None)
         if own is None:
             return self.plan
@@ -311,46 +313,46 @@ class InferenceSession:
         return replace(self.plan, decisions=(*chosen, *own))
 
     def _evidence(self, feeds: dict[str, Array] | None = None) -> dict[str, Evidence]:
-        """What the engine of each region says ran."""
+        """Return each region's evidence."""
         if isinstance(self._executable, MixedExecutable):
             return self._executable.region_evidence(feeds)
         return {REGION: self._executable.evidence(feeds)}
 
     def _inner_fallbacks(self) -> list[str]:
-        """Where a vendor uses something else than what was asked for. An engine that can say it alone is not asked for all of its evidence."""
+        """Return where a vendor used something other than requested. An engine with ``fallbacks`` is not queried for all of its evidence."""
         wanted = self._loaded.wanted
         if hasattr(self._executable, "fallbacks"):
-            found = [(wanted.engine, f) for f in self._executable.fallbacks()]
+            fallbacks = [(wanted.engine, f) for f in self._executable.fallbacks()]
         else:
-            found = [(e.engine, f) for e in self._evidence().values() for f in e.fallbacks]
-        return [f"{engine} on {wanted.device}: {f}" for engine, f in found]
+            fallbacks = [(e.engine, f) for e in self._evidence().values() for f in e.fallbacks]
+        return [f"{engine} on {wanted.device}: {f}" for engine, f in fallbacks]
 
     def get_inputs(self) -> list[NodeArg]:
-        """``input_info`` in ONNX Runtime's words."""
+        """Return ``input_info`` as ONNX Runtime's NodeArg."""
         return node_args(self._input_info)
 
     def get_outputs(self) -> list[NodeArg]:
-        """``output_info`` in ONNX Runtime's words."""
+        """Return ``output_info`` as ONNX Runtime's NodeArg."""
         return node_args(self._output_info)
 
     def io_binding(self) -> IOBinding:
-        """A new IOBinding: memory that runs read and write in place."""
+        """Return a new IOBinding: memory that runs read and write in place."""
         borders = (self._input_info, self._output_info)
         return IOBinding(self._feeds.who, self._executable, self._feeds, self._contexts, borders)
 
     def run_with_iobinding(self, binding: IOBinding, run_options: None = None) -> None:
-        """Run on what is bound. Raises as ``run``."""
+        """Run on the bound memory. Raises as ``run``."""
         no_options(run_options, self._feeds.who)
         self._last = binding.run()
         next(self._count)
 
     def cancel(self) -> None:
-        """End every run in progress, and those of ``run_async`` that wait: each raises RunCancelled. The session goes on."""
+        """Stop every run in progress and cancel those of ``run_async`` that wait: each raises RunCancelled. The session stays usable."""
         self._async.cancel()
         self._contexts.stop()
 
     def close(self) -> None:
-        """End the runs in progress, wait for them, free what the engine holds. Runs after this raise RunError. May be called twice."""
+        """Stop the runs in progress, wait for them, and free the engine's resources. Later runs raise RunError. May be called twice."""
         self._async.close()
         self._contexts.close()
         self._executable.close()
@@ -370,5 +372,5 @@ class InferenceSession:
 
 
 def _bounds(model: ModelSource) -> Bounds:
-    """What a model from PyTorch says of its open dims; a file says nothing."""
+    """Return the bounds of open dims of a model from PyTorch; a file has none."""
     return bounds_of(model.graph[0]) if model.format == "graph" else {}

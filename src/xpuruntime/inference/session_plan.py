@@ -1,4 +1,4 @@
-"""The plan of a session, made of what selecting gave: one region on one engine, or the regions of a model that is partitioned."""
+"""The plan of a session: one region on one engine, or the regions of a partitioned model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..program.plan import Plan, PlanNode, Region
 from ..protocols import ModelSource
 from .models.node_facts import NodeDetail
 from .partitioned.mixed import MixedExecutable
-from .selection.request import Effective
+from .selection.request import EffectiveRequest
 from .selection.select import Selection
 from .selection.vendor_policy import family_of_ref, kernel_decisions
 
@@ -22,11 +22,11 @@ REGION = "r0"
 
 def first_plan(
     model: ModelSource,
-    effective: Effective,
+    effective: EffectiveRequest,
     selection: Selection,
     details: Callable[[], Mapping[str, NodeDetail]],
 ) -> Plan:
-    """The plan without the IR's detail of each node, except where a kernel policy has to look at it: then ``details`` is called."""
+    """Return the plan without IR details of its nodes, unless a kernel policy needs them: then ``details`` is called."""
     loaded = selection.loaded
     nodes = tuple(PlanNode(n.name, n.op, family_of_ref(n), REGION, n.domain) for n in model.nodes)
     region = Region(
@@ -55,7 +55,7 @@ def first_plan(
 
 
 def detailed(nodes: Sequence[PlanNode], details: Mapping[str, NodeDetail]) -> tuple[PlanNode, ...]:
-    """The nodes with their spec and the ops that the IR lowers them to, where it is known."""
+    """Return the nodes with their spec and the ops that they are lowered to, where known."""
 
     def one(node: PlanNode) -> PlanNode:
         detail = details.get(node.name)
@@ -66,7 +66,7 @@ def detailed(nodes: Sequence[PlanNode], details: Mapping[str, NodeDetail]) -> tu
 
 def _whole(
     model: ModelSource,
-    effective: Effective,
+    effective: EffectiveRequest,
     selection: Selection,
     nodes: tuple[PlanNode, ...],
     regions: tuple[Region, ...],

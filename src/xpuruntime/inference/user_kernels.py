@@ -1,11 +1,11 @@
-"""Registering kernels: from C++ and CUDA C++ texts, from Triton, from Python functions; and judging one by the interpreter.
+"""Registration of user kernels from C++ and CUDA C++ sources, Triton and Python functions, with verification by the interpreter.
 
     xrt.register_kernel("softmax/mine", op="softmax", target="cpu", source=TEXT, entry="rows", launch=lambda call: Tasks(...))
 
     @xrt.kernel("softmax/mine", op="softmax", target="cpu")
     def softmax(x, *, dim, ...): return ...
 
-A policy takes one by its word: ``KernelPolicy(softmax="mine")``, or by force in a rule with ``use``.
+A policy selects one by its word, ``KernelPolicy(softmax="mine")``, or forces it by a rule with ``use``.
 """
 
 from __future__ import annotations
@@ -54,30 +54,30 @@ def register_kernel(
     accumulates: str = "float32",
     verify: Iterable[Mapping[str, Any]] = (),
 ) -> UserKernel:
-    """Make a kernel known to this process; policies name it by the word after the slash.
+    """Register a kernel in this process; policies name it by the word after the slash.
 
-    name:      ``family/word``, or the word alone. ``op``: the IR's ops that it computes (docs/reference/ops.md), one or several of one family.
+    name:      ``family/word``, or the word alone. ``op``: the IR ops that it computes (docs/reference/ops.md), one or several of one family.
     target:    ``cpu`` or ``cuda``: a name may be registered for both.
-    source:    a C++ text (CPU) or CUDA C++ text, or the path of one; ``entry``: its function, by default the only one that returns void.
-               Operands come first, then results, then ``params``; on a CPU then the first task and the one after the last.
+    source:    C++ source (CPU) or CUDA C++ source, or its path; ``entry``: its function, by default the only one that returns void.
+               Operands come first, then results, then ``params``; on a CPU then the first task and the end of the task range.
     function:  a Triton function (``triton.jit``), or a Python function of operands (arrays, numbers, None) and attributes by keyword that
-               gives the result, or a tuple of them.
+               returns the result, or a tuple of results.
     launch:    node -> ``Launch`` (CUDA, Triton: its grid) or ``Tasks`` (CPU); by default one thread or task for each element of the result.
-    supports:  node -> None for yes, a text for no. ``dtypes``: of every tensor that it takes.
-    params:    node -> numbers by name, handed over by value. ``constants``: node -> numbers by name that the text or Triton function may use.
-    parts:     of the prelude that a text uses; ``flags``: of the compiler. ``options``: Triton's (``num_warps``, ``num_stages``).
-    arrays:    what a Python function is handed: ``numpy`` arrays or ``torch`` tensors.
-    deterministic: equal inputs give equal bits on every run; policies may ask for it.
-    verify:    nodes on which it is held to the interpreter now: ``{"inputs": ["float32[4, 128]"], "attrs": {"dim": 1}}``, and what else
-               ``verify_kernel`` takes by keyword. A kernel that fails is not kept.
+    supports:  node -> None for yes, a text for no. ``dtypes``: dtypes that every tensor may have.
+    params:    node -> numbers by name, passed by value. ``constants``: node -> numbers by name that the source or Triton function may use.
+    parts:     parts of the prelude that the source uses; ``flags``: compiler flags. ``options``: Triton's (``num_warps``, ``num_stages``).
+    arrays:    arguments of a Python function: ``numpy`` arrays or ``torch`` tensors.
+    deterministic: equal inputs give equal bits on every run; policies may demand it.
+    verify:    nodes on which it is verified now: ``{"inputs": ["float32[4, 128]"], "attrs": {"dim": 1}}``, and further keywords
+               of ``verify_kernel``. A kernel that fails is not registered.
 
-    Raises KernelUnavailable for a name, op or kind that there is not; what ``verify_kernel`` raises.
+    Raises KernelUnavailable for an unknown name, op or kind, and the errors of ``verify_kernel``.
     """
     full, ops = checked(name, op, target)
     body: Body
     host: HostFunction | None = None
     if (source is None) == (function is None):
-        raise KernelUnavailable(f"kernel {full}", "is made from a source or from a function, one of them")
+        raise KernelUnavailable(f"kernel {full}", "needs either a source or a function")
     if source is not None:
         text, file = _text(source, full, target)
         body = TextBody(
@@ -93,18 +93,20 @@ def register_kernel(
     elif is_triton(function):
         if target != "cuda":
             raise KernelUnavailable(
-                f"kernel {full}", "is Triton's, which compiles for CUDA devices", do="Say target='cuda'."
+                f"kernel {full}",
+                "is a Triton kernel, which compiles for CUDA devices only",
+                do="Give target='cuda'.",
             )
         body = TritonBody(function, launch, params, constants, tuple(sorted((options or {}).items())))
     else:
         if arrays not in ("numpy", "torch"):
             raise KernelUnavailable(
-                f"kernel {full}", "is handed numpy arrays or torch tensors", got=repr(arrays)
+                f"kernel {full}", "supports arrays='numpy' or arrays='torch'", got=repr(arrays)
             )
         host = HostFunction(f"{full}@{target}", function, code_digest(function, arrays), arrays)
         body = HostBody(host.name, host.digest)
     kinds = None if dtypes is None else frozenset(DType.of(d) for d in dtypes)
-    made = UserKernel(
+    registered = UserKernel(
         full,
         ops,
         target,
@@ -115,20 +117,20 @@ def register_kernel(
         accumulates,
         code_digest(body.digest, full, ops, supports, str(sorted(kinds or ())), deterministic, accumulates),
     )
-    register(made, host)
+    register(registered, host)
     try:
         for case in verify:
-            verify_kernel(made, *case["inputs"], **{k: v for k, v in case.items() if k != "inputs"})
+            verify_kernel(registered, *case["inputs"], **{k: v for k, v in case.items() if k != "inputs"})
     except BaseException:
         unregister(full)
         raise
-    return made
+    return registered
 
 
 def kernel(
     name: str, *, op: str | Sequence[str], target: str = "cpu", **options: Any
 ) -> Callable[[_Function], _Function]:
-    """``register_kernel`` as a decorator of a Python or Triton function, which stays what it is."""
+    """Register a Python or Triton function as a kernel, as a decorator that returns it unchanged."""
 
     def keep(function: _Function) -> _Function:
         register_kernel(name, op=op, target=target, function=function, **options)
@@ -138,7 +140,7 @@ def kernel(
 
 
 def _text(source: str | PathLike[str], name: str, kind: str) -> tuple[str, str]:
-    """The text and the name of its file in errors: the path, or one made of the kernel's word."""
+    """Return the source and its file name in errors: the path, or a name made of the kernel's word."""
     if isinstance(source, str) and ("\n" in source or "{" in source):
         return textwrap.dedent(source).lstrip("\n"), name.partition("/")[2] + _SUFFIXES[kind]
     if not str(source).strip():
@@ -158,12 +160,14 @@ def _text(source: str | PathLike[str], name: str, kind: str) -> tuple[str, str]:
 
 
 def _only_function(text: str, name: str) -> str:
-    found = list(dict.fromkeys(re.findall(r"\bvoid\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(", text)))
-    if len(found) == 1:
-        return str(found[0])
+    functions = list(
+        dict.fromkeys(re.findall(r"\bvoid\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(", text))
+    )
+    if len(functions) == 1:
+        return str(functions[0])
     raise KernelUnavailable(
         f"kernel {name}",
-        "must say which function of its text is called",
-        got=f"functions {', '.join(found) or 'none'}",
+        "must name the function of its source to call",
+        got=f"functions {', '.join(functions) or 'none'}",
         do="Name it: entry='...'.",
     )

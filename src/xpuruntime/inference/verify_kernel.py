@@ -1,4 +1,4 @@
-"""verify_kernel: a user's kernel beside the reference interpreter, on random inputs, through compiler and runtime."""
+"""verify_kernel: comparison of a user kernel with the reference interpreter on random inputs, through compiler and runtime."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def verify_kernel(
 ) -> tuple[Comparison, ...]:
     """Compile one node for the kernel, run it, and compare each result with the reference interpreter's.
 
-    kernel:    as ``register_kernel`` gave it, or its name. ``op``: the node's op, the kernel's first one by default.
-    inputs:    the node's operands: a spec (``"float32[4, 128]"``) gets seeded normal numbers, an array is taken as it is, numbers and None too.
-    target:    what to compile for; by default the kernel's kind on this machine, so a kernel for CUDA needs a device.
-    tolerance: largest max|d|/max|ref|; by default that of the coarsest dtype (``xpuruntime.numerics``).
+    kernel:    the result of ``register_kernel``, or its name. ``op``: the node's op, by default the kernel's first one.
+    inputs:    the node's operands: a spec (``"float32[4, 128]"``) gets seeded normal numbers; arrays, numbers and None are used unchanged.
+    target:    the compilation target; by default the kernel's kind on this machine, so a CUDA kernel needs a device.
+    tolerance: the largest max|d|/max|ref|; by default that of the coarsest dtype (``xpuruntime.numerics``).
 
-    Gives a comparison per result. Raises KernelUnavailable: the kernel refuses the node, or gives other results; BuildError, RunError.
+    Returns a comparison per result. Raises KernelUnavailable if the kernel refuses the node or computes other results; BuildError, RunError.
     """
-    found = _named(kernel) if isinstance(kernel, str) else kernel
-    node_op = op or found.ops[0]
+    user_kernel = _named(kernel) if isinstance(kernel, str) else kernel
+    node_op = op or user_kernel.ops[0]
     graph, feeds = _one_node(node_op, inputs, attrs or {}, seed)
-    word = found.name.partition("/")[2]
+    word = user_kernel.name.partition("/")[2]
     policy = KernelPolicy(rules=[Rule(use=word, reason="it is being verified")])
-    program = compile_graph(graph, target=target or found.kind, policy=policy, passes=0)
+    program = compile_graph(graph, target=target or user_kernel.kind, policy=policy, passes=0)
     device = "cuda:0" if program.entries[0].plans[0].target.startswith("cuda") else "cpu"
     with Executor(program, device, policy=SETTLED) as executor:
         got = executor.run_arrays([feeds[s.name] for s in program.input_specs])
@@ -59,30 +59,32 @@ def verify_kernel(
     wrong = next((c for c in compared if not c.ok), None)
     if wrong is not None:
         operands = ", ".join(str(s) for s in graph.input_specs)
-        candidate = Candidate(found.name, Reason.WRONG_RESULT, wrong.reason, facts={"max_rel": wrong.max_rel})
+        candidate = Candidate(
+            user_kernel.name, Reason.WRONG_RESULT, wrong.reason, facts={"max_rel": wrong.max_rel}
+        )
         raise KernelUnavailable(
-            f"kernel {found.name}",
-            f"gives other results than the reference interpreter for {node_op}({operands})",
+            f"kernel {user_kernel.name}",
+            f"differs from the reference interpreter for {node_op}({operands})",
             got=wrong.reason,
-            do="Mend the kernel, narrow its supports(), or allow a larger tolerance.",
-            decision=Decision("verification", found.name, None, (candidate,)),
+            do="Fix the kernel, narrow its supports(), or allow a larger tolerance.",
+            decision=Decision("verification", user_kernel.name, None, (candidate,)),
         )
     return tuple(compared)
 
 
 def _named(name: str) -> UserKernel:
     load_plugins()
-    found = [k for k in registered_kernels() if isinstance(k, UserKernel) and k.name == name]
-    if not found:
+    matching = [k for k in registered_kernels() if isinstance(k, UserKernel) and k.name == name]
+    if not matching:
         known = ", ".join(dict.fromkeys(k.name for k in registered_kernels())) or "none"
         raise KernelUnavailable(f"kernel {name!r}", "is not registered", do=f"Registered are: {known}.")
-    return found[0]
+    return matching[0]
 
 
 def _one_node(
     op: str, inputs: Sequence[Any], attrs: Mapping[str, Any], seed: int
 ) -> tuple[Graph, dict[str, Any]]:
-    """A graph of one node and what its inputs hold. Raises IrError for operands that the op does not take."""
+    """Return a graph of one node and the values of its inputs. Raises IrError for invalid operands."""
     builder = GraphBuilder(op)
     operands: list[Any] = []
     feeds: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Kernel: one implementation of one op (or fused op) on a kind of target, and what it says of itself.
+"""Kernel: one implementation of one op (or fused op) on a kind of target, and its properties.
 
 ``supports`` answers yes, or no with a reason. ``lower`` gives the code: stages (usually one) of independent tasks. A stage's
 ``source`` is the text of one function called ``KERNEL``; the compiler names it, and equal texts become one function.
@@ -14,12 +14,12 @@ CUDA ABI of a stage::
 
     extern "C" __global__ void KERNEL(T0 const *in0, T1 *out0, ..., params...)
 
-one pointer per argument in order, then ``params`` by value; ``options`` say how it is launched: ``grid`` and ``block`` (three sizes each),
-``shared`` bytes, and where a kernel wants them ``cluster`` (three sizes), ``pdl``, and ``early``: arguments that it reads before its turn
-(``compiler/pdl.py``). ``tasks`` is the number of blocks, and there is no scratch: a stage that needs memory of its own declares temps.
+It takes one pointer per argument in order, then ``params`` by value. ``options`` are the launch: ``grid`` and ``block`` (three sizes each),
+``shared`` bytes, and optionally ``cluster`` (three sizes), ``pdl``, and ``early``: arguments that it reads before the previous launch is complete
+(``compiler/pdl.py``). ``tasks`` is the number of blocks. There is no scratch: a stage that needs workspace declares temps.
 
-Code that cannot stand among the others (a user's text, what another compiler made) is a ``Unit`` of its stage: it is compiled apart, and its
-function has the same ABI.
+Code that cannot be part of the common source (a user's text, the output of another compiler) is a ``Unit`` of its stage. It is compiled
+separately, and its function has the same ABI.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ..types import TensorSpec
 __all__ = [
     "Built",
     "Kernel",
-    "Lowered",
+    "LoweredCall",
     "NodeCall",
     "Operand",
     "Packed",
@@ -54,8 +54,9 @@ Scalar: TypeAlias = bool | int | float
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that a node reads: its spec with layout, whether it is a weight (known before the run, so it may be packed), and
-    its content where it stands in the graph.
+    """A tensor that a node reads.
+
+    It has a spec with layout, whether it is a weight (known before the run, so it may be packed), and its content if it is a constant of the graph.
     """
 
     name: str
@@ -88,14 +89,14 @@ class NodeCall:
         return tuple(i for i in self.inputs if isinstance(i, Operand))
 
     def tensor(self, position: int) -> Operand:
-        """A tensor operand by position. Raises TypeError when it is a number or absent."""
+        """Return a tensor operand by position. Raises TypeError if it is a number or absent."""
         found = self.inputs[position] if position < len(self.inputs) else None
         if not isinstance(found, Operand):
             raise TypeError(f"operand {position} of {self.op} is {found!r}, no tensor")
         return found
 
     def optional(self, position: int) -> Operand | None:
-        """A tensor operand, or None when it is absent."""
+        """Return a tensor operand, or None if it is absent."""
         return (
             None if position >= len(self.inputs) or self.inputs[position] is None else self.tensor(position)
         )
@@ -103,8 +104,9 @@ class NodeCall:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A unit as object code: its function, and what only its compiler knew of the launch: further ``options``, and ``params`` behind the
-    stage's own.
+    """A unit as object code.
+
+    It has the function's name, further launch ``options`` that only its compiler knows, and ``params`` after the stage's own.
     """
 
     binary: Binary
@@ -114,15 +116,15 @@ class Built:
 
 
 class Unit(Protocol):
-    """Code that is compiled apart from all other and has a binary of its own. Equal digests are equal code."""
+    """Code that is compiled separately and has a binary of its own. Equal digests are equal code."""
 
     @property
     def digest(self) -> str:
-        """sha256 of everything that decides what it becomes."""
+        """sha256 of everything that decides the object code."""
         ...
 
     def build(self, target: CodegenTarget) -> Built:
-        """The object code. Raises BuildError with the compiler's text."""
+        """Return the object code. Raises BuildError with the compiler's text."""
         ...
 
 
@@ -164,17 +166,17 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class LoweredCall:
     """A node as code.
 
     temps:    bytes of buffers that live between the stages.
     counters: bytes of the buffer ``counters``, which stages name among their results: zeros when a run begins, and each stage that uses
-              it leaves zeros behind; all nodes of a program share it.
+          it leaves zeros behind; all nodes of a program share it.
     weights:  operand position to the packed form; only for operands with ``is_weight``.
-    beside:   further arguments by name (``beside0``): made of a known operand, beside its packed form.
-    in_place: output position to the operand whose memory it may take when nothing reads that later: element i of the output
-              is written after element i of the operand was read, by the same task.
-    accumulates: dtype of sums; ``deterministic``: equal inputs give equal bits, whatever the threads.
+    beside:   further arguments by name (``beside0``): made of a known operand, in addition to its packed form.
+    in_place: output position to the operand whose memory it may reuse when nothing reads that later: element i of the output
+          is written after element i of the operand was read, by the same task.
+    accumulates: dtype of sums; ``deterministic``: equal inputs give equal bits, for any number of threads.
     """
 
     stages: tuple[Stage, ...]
@@ -205,7 +207,7 @@ class Kernel(ABC):
         """Return whether the kernel computes this node on this target. A no has a code and a reason."""
 
     @abstractmethod
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return the node as code. The caller has asked ``supports`` before."""
 
     def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
@@ -218,5 +220,5 @@ class Kernel(ABC):
 
 
 def operand_ref(kind: str, position: int) -> str:
-    """``in0``, ``out1``, ``temp0``: how a stage names its arguments."""
+    """Return ``in0``, ``out1``, ``temp0``: the stage's names of its arguments."""
     return f"{kind}{position}"

@@ -1,7 +1,7 @@
-"""Kernels of targets that bring their own: the porting guide's four methods name an entry point and a file, and this is the call.
+"""Kernels of targets that bring their own: a method of the porting guide names an entry point and a file, and ``Ported`` is the call.
 
-A call says in ``options`` what it computes, as plain data: ``op`` and ``attrs`` of the node (those that are set), ``entry`` and ``file`` as the target named
-them, ``operands``: a position among the buffers (``{"buffer": 0}``), a number, or null. Its buffers are dense.
+A call describes its computation in ``options`` as plain data: ``op`` and ``attrs`` of the node (those that are set), ``entry`` and ``file`` as the
+target named them, ``operands``: a position among the buffers (``{"buffer": 0}``), a number, or null. Its buffers are dense.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..decisions import Reason, Support
 from ..ir import OPS
 from ..program.program import KernelParam
 from ..types import DType, TensorSpec
-from .kernel import Kernel, Lowered, NodeCall, Operand, Stage, operand_ref
+from .kernel import Kernel, LoweredCall, NodeCall, Operand, Stage, operand_ref
 
 __all__ = ["KERNELS", "Ported"]
 
@@ -23,7 +23,7 @@ _PRODUCTS = {"mm": False, "matmul": False, "bmm": False, "linear": True}
 
 
 class Ported(Kernel):
-    """One of the guide's methods as a row of the catalogue; any target that is not ours may be asked."""
+    """A kernel for one of the guide's methods; it is offered for any target that is not built in."""
 
     def __init__(self, method: str, ops: tuple[str, ...]) -> None:
         self.name, self.ops = f"{method}/ported", ops
@@ -42,7 +42,7 @@ class Ported(Kernel):
             return Support.no(Reason.OP_UNSUPPORTED, f"{target.name} names no kernel for {call.op}: {error}")
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage: the target's file, called for every element of the results."""
         entry, file = self._kernel(call, target)
         tensors = [i for i, o in enumerate(call.inputs) if isinstance(o, Operand)]
@@ -59,7 +59,7 @@ class Ported(Kernel):
             operand_ref("out", i) for i in range(len(call.outputs))
         ]
         elements = max(math.prod(_shape(s)) for s in call.outputs)
-        return Lowered(
+        return LoweredCall(
             (
                 Stage(
                     stem=entry,
@@ -81,7 +81,7 @@ class Ported(Kernel):
         return target.fused_kernel(call.op)
 
     def _sizes(self, call: NodeCall) -> tuple[KernelParam, ...]:
-        """m, n, k of a matrix product."""
+        """Return m, n, k of a matrix product."""
         if call.op not in _PRODUCTS:
             return ()
         left, out = _shape(call.tensor(0).spec), _shape(call.outputs[0])

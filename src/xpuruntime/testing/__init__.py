@@ -1,1 +1,1 @@
-"""What a test needs, shipped: seeded models, random graphs, the conformance kit."""
+"""Test tools for users: the conformance suites, CUDA emulation and the Polygraphy runner."""

@@ -1,7 +1,7 @@
-"""A runner for Polygraphy (`polygraphy run model.onnx --onnxrt --xpu`): its own comparator judges a session.
+"""A runner for Polygraphy (`polygraphy run model.onnx --onnxrt --xpu`), so that its comparator can judge a session.
 
-Polygraphy finds ``argument_groups`` by the entry point ``polygraphy.run.plugins``; the script that it writes makes an ``XpuRunner``.
-Its package is imported when it asks, so this module can be imported without it.
+Polygraphy finds ``argument_groups`` through the entry point ``polygraphy.run.plugins``; its generated script makes an ``XpuRunner``.
+Polygraphy is imported on first use, so this module can be imported without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["argument_groups", "runner_class"]
 
 
 def argument_groups() -> list[Any]:
-    """Polygraphy's hook: the command line's ``--xpu``, ``--xpu-engine`` and ``--xpu-device``."""
+    """Return the argument groups of ``--xpu``, ``--xpu-engine`` and ``--xpu-device`` for Polygraphy's hook."""
     from polygraphy.tools.args import ModelArgs
     from polygraphy.tools.args import util as args_util
     from polygraphy.tools.args.base import BaseRunnerArgs
@@ -37,7 +37,7 @@ def argument_groups() -> list[Any]:
                 ("engine", "onnxruntime, openvino, ... (default: chosen)"),
                 ("device", "cpu, cuda:0, ..."),
             ):
-                text = f"The {name} that xpuruntime uses: {what}"
+                text = f"The {name} for xpuruntime: {what}"
                 self.group.add_argument(f"--xpu-{name}", help=text, default=None, dest=f"xpu_{name}")
 
         def parse_impl(self, args: Any) -> None:
@@ -54,13 +54,13 @@ def argument_groups() -> list[Any]:
 
 @functools.cache
 def runner_class() -> type:
-    """``XpuRunner``, a Polygraphy runner over an InferenceSession."""
+    """Return ``XpuRunner``, a Polygraphy runner over an InferenceSession."""
     from polygraphy.backend.base import BaseRunner
     from polygraphy.common import TensorMetadata
     from polygraphy.datatype import DataType
 
     class XpuRunner(BaseRunner):  # type: ignore[misc]
-        """Runs a model on an InferenceSession. model, engine, device: as InferenceSession takes them."""
+        """A runner of a model on an InferenceSession. model, engine, device: as for InferenceSession."""
 
         def __init__(
             self, model: Any, engine: str | None = None, device: str | None = None, name: str | None = None
@@ -72,11 +72,11 @@ def runner_class() -> type:
             self.session = InferenceSession(**self._asked)
 
         def get_input_metadata_impl(self) -> Any:
-            found = TensorMetadata()
+            metadata = TensorMetadata()
             for spec in self.session.input_info:
                 shape = [str(d) if isinstance(d, Dim) else d for d in spec.shape]
-                found.add(spec.name, dtype=DataType.from_dtype(spec.dtype.numpy), shape=shape)
-            return found
+                metadata.add(spec.name, dtype=DataType.from_dtype(spec.dtype.numpy), shape=shape)
+            return metadata
 
         def infer_impl(self, feed_dict: dict[str, Any]) -> Any:
             feeds = {name: np.asarray(value) for name, value in feed_dict.items()}

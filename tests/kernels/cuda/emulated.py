@@ -25,7 +25,7 @@ import numpy as np
 from xpuruntime.codegen.cpp import ordered_parts
 from xpuruntime.codegen.cuda import CudaTarget, cuda_part, cuda_target
 from xpuruntime.ir import Graph, GraphBuilder, interp
-from xpuruntime.kernels.kernel import Kernel, Lowered, NodeCall, Operand, Packed, Stage
+from xpuruntime.kernels.kernel import Kernel, LoweredCall, NodeCall, Operand, Packed, Stage
 from xpuruntime.numerics import compare, tolerance_for
 from xpuruntime.passes.layout import channels_last
 from xpuruntime.program.program import WeightTransformRecipe
@@ -134,7 +134,7 @@ def _guarded(shape: Sequence[int], dtype: Any, fill: Any = None, shift: int = 0)
 
 
 def emulate(
-    lowered: Lowered, call: NodeCall, target: CudaTarget, arrays: Mapping[str, Any], shift: int = 0
+    lowered: LoweredCall, call: NodeCall, target: CudaTarget, arrays: Mapping[str, Any], shift: int = 0
 ) -> list[Any]:
     """The results of a lowered node."""
     library = _built(text_of(lowered.stages, target)) if lowered.stages else None

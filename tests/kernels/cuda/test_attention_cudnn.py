@@ -15,7 +15,7 @@ from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.kernels.catalogue import offers
-from xpuruntime.kernels.cuda.attention.cudnn import Cudnn
+from xpuruntime.kernels.cuda.attention.cudnn import CudnnAttention
 from xpuruntime.kernels.cuda.matmul import libraries
 from xpuruntime.kernels.kernel import NodeCall
 from xpuruntime.policies import KernelPolicy
@@ -49,20 +49,20 @@ def node(
 
 def test_shapes_strides_and_mask_go_into_the_call() -> None:
     call = node((2, 4, 33, 40), (2, 2, 90, 40), 24, causal=True, causal_offset=57, scale=0.5)
-    assert Cudnn().supports(call, TARGET)
-    (stage,) = Cudnn().lower(call, TARGET).stages
+    assert CudnnAttention().supports(call, TARGET)
+    (stage,) = CudnnAttention().lower(call, TARGET).stages
     assert (stage.library, stage.stem, stage.args) == ("cudnn", "attention", ("in0", "in1", "in2", "out0"))
     assert dict(stage.options) == {
         "q_shape": [2, 4, 33, 40], "k_shape": [2, 2, 90, 40], "v_shape": [2, 2, 90, 24], "y_shape": [2, 4, 33, 24],
         "q_strides": [5280, 1320, 40, 1], "k_strides": [7200, 3600, 40, 1], "v_strides": [4320, 2160, 24, 1],
         "y_strides": [3168, 792, 24, 1], "scale": 0.5, "causal": True, "offset": 57, "in": "bfloat16", "engine": -1,
     }  # fmt: skip
-    pinned = Cudnn().pinned("cudnn[engine=2]", {"engine": 2})
+    pinned = CudnnAttention().pinned("cudnn[engine=2]", {"engine": 2})
     assert pinned.on_request
     assert pinned.lower(call, TARGET).stages[0].options["engine"] == 2
     # A mask that hides nothing is none.
     sees_all = node((1, 2, 4, 64), (1, 2, 9, 64), 64, causal=True, causal_offset=8)
-    assert Cudnn().lower(sees_all, TARGET).stages[0].options["causal"] is False
+    assert CudnnAttention().lower(sees_all, TARGET).stages[0].options["causal"] is False
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_shapes_strides_and_mask_go_into_the_call() -> None:
     ],
 )
 def test_what_the_library_has_not_is_a_reason(call: NodeCall, reason: str) -> None:
-    said = Cudnn().supports(call, TARGET)
+    said = CudnnAttention().supports(call, TARGET)
     assert not said
     assert said.reason == reason
 
 
 def test_a_library_that_is_absent_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "installed", lambda library: False)
-    said = Cudnn().supports(node((1, 2, 8, 64), (1, 2, 8, 64), 64), TARGET)
+    said = CudnnAttention().supports(node((1, 2, 8, 64), (1, 2, 8, 64), 64), TARGET)
     assert (said.reason, said.do) == ("cudnn is not on this machine", "pip install nvidia-cudnn-cu13")
 
 

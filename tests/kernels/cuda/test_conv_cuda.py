@@ -12,7 +12,7 @@ from emulated import call_of, judge, one_node
 from xpuruntime.codegen.cuda import CudaTarget, cuda_target
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.kernels.cuda.conv.generated import Cudnn, ImplicitGemm
+from xpuruntime.kernels.cuda.conv.generated import CudnnConv, ImplicitGemm
 from xpuruntime.kernels.cuda.matmul import libraries
 from xpuruntime.program.program import Binary
 
@@ -78,8 +78,8 @@ def test_what_cudnn_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         "fused_convolution", operands, "1", act="relu", stride=[2, 1], padding=[1, 1], dilation=[1, 1]
     )
     call = call_of(graph, known, innermost=True)
-    assert Cudnn().supports(call, target)
-    lowered = Cudnn().lower(call, target)
+    assert CudnnConv().supports(call, target)
+    lowered = CudnnConv().lower(call, target)
     (stage,) = lowered.stages
     assert (stage.library, stage.stem, stage.args) == ("cudnn", "conv", ("in0", "in1", "in2", "in3", "out0"))
     options = dict(stage.options)
@@ -93,7 +93,7 @@ def test_what_cudnn_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         "relu",
         -1,
     )
-    refused = Cudnn().supports(call_of(graph, known), target)
+    refused = CudnnConv().supports(call_of(graph, known), target)
     assert refused.reason == "takes channels that lie side by side"
 
 
@@ -148,6 +148,6 @@ def test_relu_in_16_bits_over_odd_channels_is_not_cudnn_s(
     operands = [array(s, dtype) for s in ((2, channels, 5, 5), (filters, channels, 1, 1), (filters,))]
     given = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}
     graph, _, known = one_node("fused_convolution", operands, "1", act=act, **given)
-    said = Cudnn().supports(call_of(graph, known, innermost=True), cuda_target("cuda:sm_90"))
+    said = CudnnConv().supports(call_of(graph, known, innermost=True), cuda_target("cuda:sm_90"))
     assert bool(said) == taken
     assert taken or "make 0 of NaN" in str(said.reason)

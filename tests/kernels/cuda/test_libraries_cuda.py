@@ -12,7 +12,7 @@ from emulated import call_of, one_node
 from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.kernels.cuda.matmul import libraries
 from xpuruntime.kernels.cuda.matmul.libraries import Cublas, CublasLt
-from xpuruntime.kernels.kernel import Lowered
+from xpuruntime.kernels.kernel import LoweredCall
 
 TARGET = cuda_target("cuda:sm_90")
 
@@ -22,13 +22,13 @@ def libraries_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "installed", lambda library: True)
 
 
-def lowered(kernel: Any, op: str, *shapes: Any, dtype: str = "bfloat16", **attrs: Any) -> Lowered:
+def lowered(kernel: Any, op: str, *shapes: Any, dtype: str = "bfloat16", **attrs: Any) -> LoweredCall:
     operands = [None if s is None else np.zeros(s, getattr(ml_dtypes, dtype, dtype)) for s in shapes]
     graph, _, known = one_node(op, operands, **attrs)
     call = call_of(graph, known)
     said = kernel.supports(call, TARGET)
     assert said, said.reason
-    found: Lowered = kernel.lower(call, TARGET)
+    found: LoweredCall = kernel.lower(call, TARGET)
     return found
 
 

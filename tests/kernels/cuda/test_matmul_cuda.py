@@ -15,7 +15,7 @@ from xpuruntime.codegen.cuda import cuda_target
 from xpuruntime.kernels.cuda.matmul.gemv import Gemv, GemvTileConfig, NormLinear, gemv_stage, gemv_tile_config
 from xpuruntime.kernels.cuda.matmul.generated import TILES, Generated, tensor_stage
 from xpuruntime.kernels.cuda.matmul.text import matrices_of
-from xpuruntime.kernels.kernel import Lowered
+from xpuruntime.kernels.kernel import LoweredCall
 from xpuruntime.kernels.spec.matmul import product_of
 from xpuruntime.types import DType
 
@@ -64,11 +64,11 @@ def test_every_tile_gives_the_same(tile: Any) -> None:
         def supports(self, call: Any, target: Any) -> Any:
             return Generated().supports(call, target)
 
-        def lower(self, call: Any, target: Any) -> Lowered:
+        def lower(self, call: Any, target: Any) -> LoweredCall:
             p = product_of(call).flat()
             sides = matrices_of(p, call.outputs[0].dtype)
             assert sides is not None
-            return Lowered((tensor_stage(call, p, sides, target, tile),))
+            return LoweredCall((tensor_stage(call, p, sides, target, tile),))
 
     judge(GemvTileConfig(), "linear", array((tile.rows + 3, 328)), array((tile.columns + 9, 328)))  # type: ignore[arg-type]
 
@@ -108,8 +108,8 @@ def test_every_cut_of_a_streamed_weight_gives_the_same(config: GemvTileConfig, w
         def supports(self, call: Any, target: Any) -> Any:
             return Gemv().supports(call, target)
 
-        def lower(self, call: Any, target: Any) -> Lowered:
-            return Lowered((gemv_stage(call, config),))
+        def lower(self, call: Any, target: Any) -> LoweredCall:
+            return LoweredCall((gemv_stage(call, config),))
 
     judge(Streamed(), "linear", array((2, 520)), array((37, 520)), shift=config.columns == 1, weights=weights)  # type: ignore[arg-type]
 

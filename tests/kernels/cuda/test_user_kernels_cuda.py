@@ -161,7 +161,7 @@ def test_a_python_function_of_arrays_is_for_the_host() -> None:
         .calls
     )
     assert (call.library, call.symbol) == ("python", "softmax/py@cuda")
-    with pytest.raises(KernelUnavailable, match=r"is handed numpy arrays or torch tensors; got 'cupy'"):
+    with pytest.raises(KernelUnavailable, match=r"supports arrays='numpy' or arrays='torch'; got 'cupy'"):
         xrt.register_kernel("softmax/py", op="softmax", target="cuda", function=print, arrays="cupy")
 
 
@@ -249,7 +249,7 @@ def test_mistakes_in_triton_are_said(functions: Any) -> None:
     assert "says no value for the constexpr COLS; give it in constants=" in refused(
         functions.rows, constants=None
     )
-    with pytest.raises(KernelUnavailable, match="Say target='cuda'"):
+    with pytest.raises(KernelUnavailable, match="Give target='cuda'"):
         xrt.register_kernel("softmax/mine", op="softmax", function=functions.rows)
     of_triton(functions.rows)
     forced = xrt.KernelPolicy(rules=[xrt.Rule(op="softmax", use="mine")])

@@ -30,41 +30,44 @@ __all__ = ["BoundValue", "IOBinding"]
 
 @dataclass(frozen=True, slots=True)
 class BoundValue:
-    """A bound output, with the verbs of ONNX Runtime's OrtValue that make sense for memory of the host."""
+    """A bound output, with those verbs of ONNX Runtime's OrtValue that apply to host memory."""
 
     array: Array
 
     def numpy(self) -> Array:
-        """The array itself: the next run writes to it."""
+        """Return the array itself. The next run overwrites it."""
         return self.array
 
     def shape(self) -> list[int]:
-        """Its extents."""
+        """Return the shape."""
         return list(self.array.shape)
 
     def data_ptr(self) -> int:
-        """Where its memory lies."""
+        """Return the address of its memory."""
         return int(self.array.ctypes.data)
 
     def device_name(self) -> str:
-        """``cpu``."""
+        """Return ``cpu``."""
         return "cpu"
 
 
 class _Watched:
-    """A bound context that remembers that it was ended."""
+    """A bound context that remembers that it was stopped."""
 
     def __init__(self, context: RunContext) -> None:
         self.run, self._stop, self.stopped = context.run, context.stop, False
 
     def stop(self) -> None:
-        """As the context's."""
+        """Stop the context."""
         self.stopped = True
         self._stop()
 
 
 class IOBinding:
-    """What is bound for one session. For one thread at a time; several bindings of a session may run at once."""
+    """The inputs and outputs bound for one session.
+
+    Use one binding from one thread at a time. Several bindings of a session may run at once.
+    """
 
     def __init__(
         self,
@@ -94,9 +97,9 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Read this input from ``value``, or, as ONNX Runtime says it, from ``buffer_ptr`` on device ``value`` (``cpu``).
+        """Read this input from ``value``, or, in ONNX Runtime's form, from ``buffer_ptr`` on the device ``value`` (``cpu``).
 
-        Raises InputError: no such input, another dtype or shape than the model's, memory that is not C-contiguous.
+        Raises InputError for an unknown input, a dtype or shape that differs from the model's, or memory that is not C-contiguous.
         """
         spec = self._spec(self._in_specs, name, "input")
         array = self._array(name, value, device_id, element_type, shape, buffer_ptr)
@@ -104,7 +107,7 @@ class IOBinding:
         self._bound = None
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """``bind_input`` of an array."""
+        """Bind an array; the same as ``bind_input(name, array)``."""
         self.bind_input(name, arr_on_cpu)
 
     def bind_output(
@@ -116,7 +119,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Write this output to ``value``, or to ``buffer_ptr``; with neither to memory of ours. Raises as ``bind_input``."""
+        """Write this output to ``value`` or to ``buffer_ptr``; with neither, to memory of the binding. Raises as ``bind_input``."""
         spec = self._spec(self._out_specs, name, "output")
         self._bound = None
         if isinstance(value, str) and buffer_ptr is None:
@@ -130,33 +133,33 @@ class IOBinding:
         self._outputs[name] = array
 
     def clear_binding_inputs(self) -> None:
-        """Forget every input."""
+        """Unbind every input."""
         self._inputs, self._bound = {}, None
 
     def clear_binding_outputs(self) -> None:
-        """Forget every output."""
+        """Unbind every output."""
         self._outputs, self._made, self._bound = {}, {}, None
 
     def synchronize_inputs(self) -> None:
-        """The host's memory is always there."""
+        """Do nothing: host memory needs no synchronization."""
 
     def synchronize_outputs(self) -> None:
-        """A run returns when its outputs are written."""
+        """Do nothing: a run returns after its outputs are written."""
 
     # ── results ──
 
     def get_outputs(self) -> list[BoundValue]:
-        """The bound outputs, in the order in which they were bound; all of the model's where none was."""
+        """Return the bound outputs in the order of binding, or all outputs of the model if none was bound."""
         return [BoundValue(self._result(name)) for name in self._outputs or self._out_specs]
 
     def copy_outputs_to_cpu(self) -> list[Array]:
-        """Copies of them, which the next run does not write to."""
+        """Return copies of the outputs. The next run does not change them."""
         return [value.array.copy() for value in self.get_outputs()]
 
     # ── running ──
 
     def run(self) -> dict[str, Array]:
-        """What ``run_with_iobinding`` does; the inputs that it ran on. Raises InputError, RunError."""
+        """Run on the bound memory and return the inputs. Raises InputError, RunError."""
         with self._running:
             missing = [n for n in self._in_specs if n not in self._inputs]
             if missing:
@@ -187,7 +190,7 @@ class IOBinding:
             )
 
     def _bind(self) -> _Watched | None:
-        """A context over all memory, where the engine has such and every output's size is known."""
+        """Return a context over all bound memory, or None if the engine has none or an output's size is unknown."""
         specs = (*self._in_specs.values(), *self._out_specs.values())
         if not isinstance(self._executable, Bindable) or any(s.dtype is DType.STRING for s in specs):
             return None
@@ -205,9 +208,9 @@ class IOBinding:
         return _Watched(self._executable.bind_context(self._inputs, outputs))
 
     def _run_unbound(self) -> None:
-        """Sizes that show only in a run: the outputs are the run's own, copied where an array is bound."""
-        made = dict(zip(self._out_specs, self._contexts.run(self._inputs), strict=True))
-        for name, array in made.items():
+        """Run with outputs whose sizes only the run knows, and copy them where an array is bound."""
+        outputs = dict(zip(self._out_specs, self._contexts.run(self._inputs), strict=True))
+        for name, array in outputs.items():
             target = self._outputs.get(name)
             if target is None:
                 self._made[name] = array
@@ -225,11 +228,11 @@ class IOBinding:
 
     def _result(self, name: str) -> Array:
         array = self._outputs.get(name)
-        found = array if array is not None else self._made.get(name)
-        if found is None:
+        value = array if array is not None else self._made.get(name)
+        if value is None:
             do = "Call sess.run_with_iobinding(binding) first."
             raise InputError(self._who, f"output {name!r} has no values yet", do=do)
-        return found
+        return value
 
     def _spec(self, specs: Mapping[str, TensorSpec], name: str, what: str) -> TensorSpec:
         if name not in specs:

@@ -1,8 +1,8 @@
-"""A bounded pool of contexts: who may run now, until when, and how a run is ended.
+"""A bounded pool of contexts, with time limits and cancellation of runs.
 
-A run takes the context that was used last (its memory is warm), or makes one while there are fewer than ``limit``, or waits. The common
-case is a ``deque.pop``, a few attributes and one uncontended lock. A context whose run was ended is thrown away, for nobody can say what a
-vendor left in it.
+A run takes the context that was used last, because its memory is warm. Otherwise it makes one while there are fewer than ``limit``, or waits.
+The common case is a ``deque.pop``, a few attributes and one uncontended lock. A context whose run was stopped is discarded, because the
+vendor's state in it is unknown.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["DEADLINES", "Contexts", "Deadlines", "contexts_limit"]
 
 _TIMED_OUT, _CANCELLED = "timed out", "cancelled"
 
-_MOST = 1024  # each may need a thread and an arena of its own, and closing looks at each whenever one ends
+_MOST = 1024  # each may need a thread and an arena, and ``close`` visits each of them
 
 
 def contexts_limit(given: int | None) -> int:
-    """How many runs may be in progress. Raises PolicyError."""
+    """Return how many runs may be in progress. Raises PolicyError."""
     if given is None:
         return cpu().usable_cores
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST:
@@ -40,23 +40,23 @@ def contexts_limit(given: int | None) -> int:
 
 
 class _Plain:
-    """A context of an engine whose runs cannot be ended: it lets them end by themselves."""
+    """A context of an engine that cannot stop a run."""
 
     def __init__(self, executable: Executable) -> None:
         self._run = executable.run
 
     def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
-        """As the executable's."""
+        """Run as the executable does."""
         return self._run(feeds)
 
     def stop(self) -> None:
-        """Nothing can be done."""
+        """Do nothing: the engine cannot stop a run."""
 
 
 class _Slot:
-    """A context, whose run is in it now (``token``; None: nobody's), and why that was ended.
+    """A context, the token of its current run (None: no token), and the reason why that run was stopped.
 
-    current: what runs: the slot's own context, or a bound one in its place.
+    current: the context in use: the slot's own, or a bound one in its place.
     """
 
     __slots__ = ("context", "current", "lock", "reason", "token")
@@ -68,7 +68,7 @@ class _Slot:
         self.reason = ""
 
     def stop(self, reason: str, token: object = None) -> None:
-        """End the run in progress; with a token only that one."""
+        """Stop the run in progress; with a token, only the run of that token."""
         with self.lock:  # the run cannot end meanwhile, so the next one on this context is never hit
             if self.token is None or (token is not None and token is not self.token):
                 return
@@ -76,16 +76,18 @@ class _Slot:
             self.current.stop()
 
     def leave(self) -> str:
-        """The run is over; why it was ended, where it was."""
+        """Mark the run as finished and return why it was stopped, or an empty text."""
         with self.lock:
             self.token = None
             return self.reason
 
 
 class Contexts:
-    """Runs of one executable: at most ``limit`` at a time, each at most ``timeout_s`` seconds (its wait included; None: no limit).
+    """Runs of one executable.
 
-    Counters: ``made`` contexts that exist, ``peak`` the most that ever did.
+    At most ``limit`` runs are in progress. Each takes at most ``timeout_s`` seconds, waiting included; None means no limit.
+
+    Counters: ``made`` is the number of contexts that exist, ``peak`` the highest number so far.
     """
 
     def __init__(self, who: str, executable: Executable, limit: int, timeout_s: float | None = None) -> None:
@@ -103,19 +105,19 @@ class Contexts:
 
     @property
     def stoppable(self) -> bool:
-        """Whether runs can be ended."""
+        """Return True if runs can be stopped."""
         return isinstance(self._executable, Stoppable)
 
     @property
     def made(self) -> int:
-        """How many contexts exist."""
+        """Return how many contexts exist."""
         return len(self._all)
 
     def run(
         self, feeds: dict[str, Array], token: Any = None, bound: RunContext | None = None
     ) -> Sequence[Array]:
-        """One run. ``token``: by what ``stop`` finds it; ``token.cancelled()`` says whether it is not wanted any more.
-        ``bound``: a context of the caller's to run in; it takes the place of one of the pool's meanwhile.
+        """Run once. ``stop`` finds the run by ``token``; ``token.cancelled()`` tells that it is no longer wanted.
+        ``bound``: a context of the caller to run in. It takes the place of a pooled one during the run.
 
         Raises RunTimeout, RunCancelled, and what the executable raises.
         """
@@ -164,7 +166,7 @@ class Contexts:
                     self._changed.notify()
 
     def _why(self, reason: str, error: RunError) -> RunError:
-        """The error of a run that was ended, else the run's own."""
+        """Return the error for a run that was stopped, otherwise the run's own error."""
         if reason == _TIMED_OUT:
             return self._late("a run took longer than run_timeout_s and was ended")
         if reason and not isinstance(error, RunCancelled):
@@ -177,13 +179,13 @@ class Contexts:
         return RunCancelled(self._who, "the run was cancelled")
 
     def _late(self, what: str) -> RunTimeout:
-        do = "The session goes on; allow more time, or give it less to do."
+        do = "Allow more time, or smaller inputs; the session stays usable."
         return RunTimeout(self._who, what, got=f"{self.timeout_s} s", do=do)
 
     def _take(self, end: float | None) -> _Slot:
-        """A free slot, a new one, or the next that is given back. Raises RunTimeout when ``end`` comes first."""
+        """Return a free slot, a new one, or the next one that is released. Raises RunTimeout at the time ``end``."""
         with self._changed:
-            self._waiting += 1  # before looking: whoever gives one back after this look notifies
+            self._waiting += 1  # before the look-up, so that a slot released after it notifies this thread
             try:
                 while True:
                     if self._closed:
@@ -191,7 +193,7 @@ class Contexts:
                     if self._free:
                         try:
                             return self._free.pop()
-                        except IndexError:  # a run without a wait was quicker
+                        except IndexError:  # another run took it
                             continue
                     if len(self._all) < self.limit:
                         slot = _Slot(self._make())
@@ -210,12 +212,12 @@ class Contexts:
             self._all.discard(slot)
 
     def stop(self, token: object = None) -> None:
-        """End every run in progress, or the one with this token."""
+        """Stop every run in progress, or the one with this token."""
         for slot in tuple(self._all):
             slot.stop(_CANCELLED, token)
 
     def close(self) -> None:
-        """End every run, wait for them, forget the contexts. Later runs raise RunError. May be repeated."""
+        """Stop every run, wait for them and drop the contexts. Later runs raise RunError. May be called twice."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -225,7 +227,7 @@ class Contexts:
             try:
                 while len(self._free) < len(self._all):
                     self._changed.wait(1.0)
-                    for slot in tuple(self._all):  # one that slipped in before it could see that all is over
+                    for slot in tuple(self._all):  # a run that started before it could see the pool close
                         slot.stop(_CANCELLED)
             finally:
                 self._waiting -= 1
@@ -233,11 +235,11 @@ class Contexts:
             self._all.clear()
 
 
-_SWEEP = 256  # appointments among which those that were left are looked for
+_SWEEP = 256  # after so many appointments, abandoned ones are removed
 
 
 class _Appointment:
-    """One callback at one time; leaving the ``with`` block takes it back. ``over``: its time has come."""
+    """One callback at one time. Leaving the ``with`` block cancels it. ``over``: the callback was made."""
 
     __slots__ = ("call", "over")
 
@@ -253,11 +255,11 @@ class _Appointment:
 
 
 class Deadlines:
-    """Callbacks at given times, from one thread for the whole process, which starts with the first of them."""
+    """Callbacks at given times, made by one thread per process that starts with the first of them."""
 
     def __init__(self) -> None:
         self._begin()
-        os.register_at_fork(after_in_child=self._begin)  # a child has no thread of its parent's
+        os.register_at_fork(after_in_child=self._begin)  # a forked child does not inherit the thread
 
     def _begin(self) -> None:
         self._changed = threading.Condition()
@@ -267,20 +269,22 @@ class Deadlines:
         self._sweep_at = _SWEEP
 
     def after(self, seconds: float, call: Callable[[], None]) -> _Appointment:
-        """Call back unless the appointment was left before."""
-        made = _Appointment(call)
+        """Call ``call`` after ``seconds``, unless the appointment is left before."""
+        appointment = _Appointment(call)
         with self._changed:
-            if len(self._heap) >= self._sweep_at:  # runs that ended in time leave theirs behind
+            if (
+                len(self._heap) >= self._sweep_at
+            ):  # runs that end in time leave their appointments on the heap
                 self._heap = [entry for entry in self._heap if entry[2].call is not None]
                 heapq.heapify(self._heap)
                 self._sweep_at = max(_SWEEP, 2 * len(self._heap))
-            heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._order), made))
+            heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._order), appointment))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="xpu-deadlines", daemon=True)
                 self._thread.start()
-            elif self._heap[0][2] is made:  # earlier than what the thread waits for
+            elif self._heap[0][2] is appointment:  # earlier than the time that the thread waits for
                 self._changed.notify()
-        return made
+        return appointment
 
     def _watch(self) -> None:
         while True:
@@ -295,7 +299,7 @@ class Deadlines:
                 due.over, call = True, due.call
             if call is not None:
                 call()
-            del due, call  # or what it would have ended lives until the next one
+            del due, call  # otherwise they live until the next appointment
 
 
 DEADLINES = Deadlines()

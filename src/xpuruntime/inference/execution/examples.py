@@ -1,7 +1,7 @@
-"""What candidates are measured on: the inputs that the user gave as examples, else seeded ones.
+"""The inputs that candidates are measured on: the user's example inputs, otherwise seeded ones.
 
-Seeded inputs are right for speed and mostly for results, but a model may be ill-conditioned on what it never sees in use: engines then differ
-there by more than they may, and a right one is passed over.
+Seeded inputs suit timing and most comparisons. A model may still be ill-conditioned on inputs that it never sees in use: engines then differ
+by more than the tolerance, and a correct engine is rejected.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["digest_of", "examples_of", "measuring_feeds"]
 
 
 def examples_of(model: ModelSource, given: Any) -> dict[str, Array] | None:
-    """``example_inputs`` of a session as arrays by input name; None without any.
+    """Return the ``example_inputs`` of a session as arrays by input name, or None without any.
 
-    given: tensors by input name, one tensor, or a sequence of them in the model's order. Raises InputError for what a run would refuse, but where a
-    PyTorch module was only traced with them: arguments that are no inputs are None, too.
+    given: tensors by input name, one tensor, or a sequence in the model's order. Raises InputError for inputs that a run would refuse. Example
+    arguments of a traced PyTorch module that are no inputs of the model give None instead.
     """
     if given is None:
         return None
@@ -41,18 +41,18 @@ def examples_of(model: ModelSource, given: Any) -> dict[str, Array] | None:
 
 
 def measuring_feeds(model: ModelSource, examples: Mapping[str, Array] | None) -> tuple[dict[str, Array], str]:
-    """The inputs, and their name in a decision's text. Raises InputError where none can be made."""
+    """Return the inputs and what a decision's text calls them. Raises InputError if none can be made."""
     if examples is not None:
         return dict(examples), "the given inputs"
     return sample_feeds(model.inputs), "seeded inputs"
 
 
 def digest_of(examples: Mapping[str, Array] | None) -> str | None:
-    """Of names, types and bytes: a choice that was measured on others is another choice."""
+    """Return the digest of names, types and bytes. A choice measured on other inputs is a different choice."""
     if examples is None:
         return None
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(examples):
         value = examples[name]
-        found.update(f"{name}\0{value.dtype}\0{value.shape}\0".encode() + value.tobytes())
-    return found.hexdigest()
+        digest.update(f"{name}\0{value.dtype}\0{value.shape}\0".encode() + value.tobytes())
+    return digest.hexdigest()

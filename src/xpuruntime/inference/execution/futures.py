@@ -1,7 +1,7 @@
-"""Runs in the background: a ``concurrent.futures.Future`` that can be cancelled while its run is in progress.
+"""Background runs: a ``concurrent.futures.Future`` that can be cancelled while its run is in progress.
 
-A Future that is marked as running cannot be cancelled, so these are not marked until their run is over. ``cancel()`` therefore succeeds
-at any time before that: a run that waits is never started, one in progress is ended by its context.
+A Future that is marked as running cannot be cancelled, so it is marked only after its run. ``cancel()`` therefore succeeds until then: a
+waiting run never starts, and a run in progress is stopped by its context.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["AsyncRuns"]
 
 
 class AsyncRuns:
-    """Threads that run in the background, as many as there are contexts. They start with the first run."""
+    """Background threads, as many as there are contexts. They start with the first run."""
 
     def __init__(self, contexts: Contexts) -> None:
         self._contexts = contexts
@@ -28,10 +28,10 @@ class AsyncRuns:
         self._pending: set[Future[Any]] = set()
 
     def start(self, run: Callable[[Future[Any]], Any]) -> Future[Any]:
-        """``run(future)`` in the background; it hands the future to the contexts as its token."""
+        """Start ``run(future)`` in the background. The future is the token of its run."""
         if (
             self._process != os.getpid()
-        ):  # after a fork: the parent's threads are not here, and its lock may be held
+        ):  # after a fork the parent's threads are missing and its lock may be held
             self._process, self._starting = os.getpid(), threading.Lock()
             self._threads, self._pending = None, set()
         with self._starting:
@@ -60,12 +60,12 @@ class AsyncRuns:
                 future.set_result(result)
 
     def cancel(self) -> None:
-        """Cancel every run that is waiting or in progress."""
+        """Cancel every run that waits or is in progress."""
         for future in tuple(self._pending):
             future.cancel()
 
     def close(self) -> None:
-        """``cancel``, and end the threads."""
+        """Cancel every run and end the threads."""
         self.cancel()
         if self._threads is not None:
             self._threads.shutdown(wait=False)

@@ -1,7 +1,7 @@
-"""What the caller hands to ``run`` becomes checked NumPy arrays; what comes back becomes the caller's kind of tensor.
+"""Inputs of ``run`` as checked NumPy arrays, and outputs as the caller's kind of tensor.
 
-The common case, NumPy arrays of the right dtype and a fixed shape, is a dictionary look-up and three comparisons per
-input. Everything else takes the slow path, which either makes it right without changing a value or says what is wrong.
+The common case, NumPy arrays of the right dtype and a fixed shape, costs a dictionary look-up and three comparisons per
+input. Everything else takes the slow path: it converts without changing a value, or raises an error that names the problem.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _DEVICE_NAMES = {
     15: "webgpu",
 }
 
-_ANY_RANK = (dim("..."),)  # how open_model writes a value whose rank the file does not say
+_ANY_RANK = (dim("..."),)  # how open_model writes a value of unknown rank
 
-# How the caller changes a dtype, in the words of the library that the value came from.
+# How to change a dtype, in the API of the library that the value came from.
 _NUMPY_CAST, _TORCH_CAST = "value.astype('{}')", "value.to(torch.{})"
 
 _NO_BOUNDS: Bounds = {}
@@ -41,10 +41,10 @@ ToCaller = Callable[[Array], Any]
 
 
 class Feeds:
-    """The inputs of one session, ready to check what ``run`` is given.
+    """The inputs of one session, used to check the arguments of ``run``.
 
-    who:    how errors name the session.
-    bounds: what sizes the model's symbols may have, where it says so.
+    who:    the session's name in errors.
+    bounds: limits on the sizes of the model's symbols, where it declares them.
     """
 
     def __init__(self, who: str, inputs: Sequence[TensorSpec], bounds: Bounds = _NO_BOUNDS) -> None:
@@ -53,11 +53,11 @@ class Feeds:
         self._specs = {s.name: s for s in inputs}
         self._names = tuple(self._specs)
         self._count = len(self._names)
-        # A shape with a symbol in it can equal no array's shape, so such inputs go the slow way.
+        # No array's shape equals a shape with a symbol, so such inputs take the slow path.
         self._fast = tuple((s.name, s.dtype.numpy, tuple(s.shape)) for s in inputs)
 
     def check(self, given: Mapping[str, Any]) -> tuple[dict[str, Array], ToCaller | None]:
-        """Checked arrays by name, and how outputs become the caller's kind (None: they stay NumPy). Raises InputError."""
+        """Return checked arrays by name, and the function that converts outputs to the caller's kind (None: NumPy). Raises InputError."""
         if type(given) is dict and len(given) == self._count:
             for name, dtype, shape in self._fast:
                 value = given.get(name)
@@ -67,7 +67,7 @@ class Feeds:
         return self._slow(given)
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
-        """A list in the model's order as a dictionary. Raises InputError for the wrong number."""
+        """Return a list in the model's order as a dictionary. Raises InputError for the wrong number of values."""
         if len(values) != self._count:
             raise InputError(
                 self.who,
@@ -78,11 +78,11 @@ class Feeds:
         return dict(zip(self._names, values, strict=True))
 
     def imported(self, name: str, value: Any) -> Array:
-        """One value as a NumPy array over the same memory. Raises InputError."""
+        """Return one value as a NumPy array over the same memory. Raises InputError."""
         return value if isinstance(value, np.ndarray) else self._import(name, value)[0]
 
     def one(self, spec: TensorSpec, value: Array) -> Array:
-        """One array, checked against its spec (an output's too). Raises InputError."""
+        """Return one input or output array after checking it against its spec. Raises InputError."""
         return self._fit(spec, value, _NUMPY_CAST)
 
     def _slow(self, given: Mapping[str, Any]) -> tuple[dict[str, Array], ToCaller | None]:
@@ -101,7 +101,7 @@ class Feeds:
         return feeds, to_caller
 
     def check_bounds(self, feeds: Mapping[str, Array]) -> None:
-        """Hold sizes to what the model says of its symbols. Raises InputError."""
+        """Check sizes against the bounds of the model's symbols. Raises InputError."""
         if self._bounds:
             check_bounds(self.who, self._inputs, self._bounds, {n: a.shape for n, a in feeds.items()})
 
@@ -127,7 +127,7 @@ class Feeds:
             )
 
     def _import(self, name: str, value: Any) -> tuple[Array, ToCaller | None]:
-        """A foreign tensor as a NumPy array without a copy, and the way back."""
+        """Return a foreign tensor as a NumPy array without a copy, and the conversion back."""
         if isinstance(value, np.generic):
             return np.asarray(value), None
         if not hasattr(value, "__dlpack__"):
@@ -147,7 +147,7 @@ class Feeds:
             ValueError,
             BufferError,
             RuntimeError,
-        ) as error:  # as torch's meta tensors, which hold no values
+        ) as error:  # for example torch's meta tensors, which hold no values
             raise self._unreadable(name, error) from error
         if kind not in _HOST_DEVICES:
             raise InputError(
@@ -174,12 +174,12 @@ class Feeds:
         )
 
     def _fit(self, spec: TensorSpec, value: Array, cast: str) -> Array:
-        """The array as the engine takes it, or an InputError. Values never change; text becomes an object array."""
+        """Return the array in the engine's form, or raise InputError. Values never change; text becomes an object array."""
         who = f"{self.who} input {spec.name!r}"
         if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
             raise InputError(
                 who,
-                "must have a value everywhere, and engines know no masks",
+                "must have a value everywhere; masked arrays are not supported",
                 got=f"an array with {int(np.count_nonzero(value.mask))} masked elements",
                 do="Use value.filled(...) with a value that the model understands.",
             )
@@ -217,7 +217,7 @@ class Feeds:
 
 
 def on_a_device(values: Mapping[str, Any]) -> bool:
-    """Whether any of the values is another library's tensor that does not lie in the host's memory."""
+    """Return True if any value is another library's tensor outside host memory."""
     for value in values.values():
         if type(value) is np.ndarray or not hasattr(value, "__dlpack_device__"):
             continue
@@ -229,13 +229,13 @@ def on_a_device(values: Mapping[str, Any]) -> bool:
             ValueError,
             BufferError,
             RuntimeError,
-        ):  # tensors without values, which are refused later
+        ):  # tensors without values are refused later
             continue
     return False
 
 
 def _from_torch(tensor: Any) -> Array:
-    """NumPy knows no bfloat16 of torch's, so those bits travel as int16 and are read as ml_dtypes' bfloat16."""
+    """Return a torch tensor as an array. NumPy has no bfloat16, so the bits travel as int16 and are read as ml_dtypes' bfloat16."""
     tensor = tensor.detach()
     if str(tensor.dtype) in _TORCH_BY_BITS:
         carrier, dtype = _TORCH_BY_BITS[str(tensor.dtype)]

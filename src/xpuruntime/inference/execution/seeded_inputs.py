@@ -1,7 +1,7 @@
-"""Seeded inputs for a model that came without any: the same seed gives the same arrays on every machine.
+"""Seeded inputs for a model without example inputs. The same seed gives the same arrays on every machine.
 
-Dims that are symbols get a size by their name where a name says something, else 1. Integers stay small, so that an
-index into a small table is valid; masks are ones, bytes are any. A user who knows better gives shapes or real inputs.
+A symbolic dim gets a size by its name where the name is known, otherwise 1. Integers stay small, so that an
+index into a small table is valid; masks are ones, bytes are any. Users can give shapes or real inputs instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _symbol_size(name: str) -> int:
 
 
 def sample_symbols(inputs: Iterable[TensorSpec], given: Mapping[str, int] | None = None) -> dict[str, int]:
-    """A size for every symbol in the inputs' shapes: the given one, else by name, spatial dims of images get 64."""
+    """Return a size for every symbol in the inputs' shapes: the given size, else one by name; spatial dims of images get 64."""
     sizes: dict[str, int] = {}
     for spec in inputs:
         for axis, d in enumerate(spec.shape):
@@ -43,7 +43,7 @@ def sample_symbols(inputs: Iterable[TensorSpec], given: Mapping[str, int] | None
 def sample_feeds(
     inputs: Iterable[TensorSpec], *, seed: int = 0, symbols: Mapping[str, int] | None = None
 ) -> dict[str, Array]:
-    """One array per input. ``symbols`` fixes sizes of symbolic dims. Raises InputError: an unknown symbol, a
+    """Return one array per input. ``symbols`` fixes sizes of symbolic dims. Raises InputError for an unknown symbol or a
     shape that does not fit into memory.
     """
     specs = tuple(inputs)
@@ -64,7 +64,7 @@ def _sample(spec: TensorSpec, sizes: Mapping[str, int], seed: int) -> Array:
     shape = tuple(max(0, _size(d, sizes)) for d in spec.shape)
     try:
         return _values(spec, shape, seed)
-    except (MemoryError, OverflowError, ValueError) as error:  # the latter two: beyond what NumPy can address
+    except (MemoryError, OverflowError, ValueError) as error:  # the last two: sizes that NumPy cannot address
         raise InputError(
             f"input {spec.name!r}",
             "is too large to be made here",

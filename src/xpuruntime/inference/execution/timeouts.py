@@ -1,10 +1,10 @@
-"""Work that really ends when its time is up: a function called in a process of its own, which is killed with all of its children.
+"""Functions with a hard time limit: each runs in its own process, which is killed with all of its children.
 
-No compiler can be interrupted from within, so what must be stoppable runs in a fresh interpreter (no fork: vendors' threads would not
-survive one). That costs its start, about a second, only where a limit is set; the limit counts from when the work itself begins.
+A compiler cannot be interrupted from within, so work with a limit runs in a fresh interpreter. A fork would not do: vendors' threads do not
+survive one. Starting it costs about a second, only where a limit is set. The limit counts from the start of the work itself.
 
-The child leads a process group and writes its temporary files to a folder of its own. It ends with its group when its parent does, however
-that ends: it watches a pipe that the kernel closes then.
+The child leads a process group and writes its temporary files to its own folder. It ends with its group when the parent ends, however
+that happens: it watches a pipe that the kernel then closes.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from ...protocols import Artifact, EngineRequest, ModelSource
 
 __all__ = ["build_within", "call_within"]
 
-_START_S = 120.0  # longest time for the interpreter to start and to read what it is handed
+_START_S = 120.0  # longest time for the interpreter to start and to read its arguments
 _MAIN = "from xpuruntime.inference.execution.timeouts import _child; _child()"
 
 
 def build_within(entry: str, model: ModelSource, request: EngineRequest, seconds: float) -> Artifact:
-    """``build`` of the engine whose module is ``entry``. Raises BuildTimeout, and what it raises."""
+    """Build with the engine whose module is ``entry``. Raises BuildTimeout and the errors of ``build``."""
     artifact: Artifact = call_within(f"{entry}:build", (model, request), seconds, f"build of {model.name!r}")
     return artifact
 
 
 def call_within(function: str, arguments: tuple[Any, ...], seconds: float, who: str) -> Any:
-    """``function`` (``module:name``) of picklable arguments, called in a child; what it gives.
+    """Call ``function`` (``module:name``) in a child process and return its result. The arguments must be picklable.
 
-    Raises BuildTimeout after ``seconds``, BuildError when the child dies or the arguments cannot be sent, and what the function raises.
+    Raises BuildTimeout after ``seconds``, BuildError if the child dies or the arguments cannot be sent, and the errors of the function.
     """
     try:
         work = pickle.dumps((function, arguments, report_folders()), protocol=pickle.HIGHEST_PROTOCOL)
@@ -60,7 +60,7 @@ def call_within(function: str, arguments: tuple[Any, ...], seconds: float, who: 
         try:
             child.wait(seconds)
         except subprocess.TimeoutExpired:
-            do = "Allow more time, or name another engine or device; allow_fallback='cpu' goes on with another one."
+            do = "Allow more time, or name another engine or device; allow_fallback='cpu' continues with another one."
             raise BuildTimeout(
                 who, "took longer than compile_timeout_s and was ended", got=f"{seconds} s", do=do
             ) from None
@@ -76,8 +76,8 @@ def call_within(function: str, arguments: tuple[Any, ...], seconds: float, who: 
 
 @contextlib.contextmanager
 def _started(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A child that waits for its work. When this is left, its whole group is gone."""
-    # What a killed compiler leaves behind is removed with the folder.
+    """Start a child that waits for its work. On exit its whole process group is killed."""
+    # The folder is removed with the temporary files of a killed compiler.
     env = environment(TMPDIR=str(folder), _BUILD_FOLDER_OF_XPURUNTIME=str(folder))
     with (folder / "stderr").open("wb") as log:
         child = subprocess.Popen(
@@ -102,11 +102,11 @@ def _started(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 def _send(pipe: IO[bytes], work: bytes) -> None:
     with contextlib.suppress(OSError, ValueError):
         pipe.write(len(work).to_bytes(8, "little") + work)
-        pipe.flush()  # and stays open: its end would end the child
+        pipe.flush()  # the pipe stays open: the child ends when it closes
 
 
 def _line_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Whether the child said that it begins."""
+    """Return True if the child reports in time that it begins."""
     import select
 
     assert child.stdout is not None
@@ -120,10 +120,10 @@ def _said(folder: Path) -> str:
 
 
 def _child() -> None:
-    """The whole life of the child."""
+    """Run the child process from start to end."""
     folder = Path(os.environ.pop("_BUILD_FOLDER_OF_XPURUNTIME"))
     begin = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a compiler may print
+    os.dup2(2, 1)  # a compiler may print to standard output
     size = int.from_bytes(sys.stdin.buffer.read(8), "little")
     work = sys.stdin.buffer.read(size)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -141,9 +141,9 @@ def _child() -> None:
         begin.flush()
     (folder / "result").write_bytes(pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL))
     sys.stderr.flush()
-    os._exit(0)  # a vendor's threads need no good-bye
+    os._exit(0)  # skip interpreter shutdown: vendors' threads may hang it
 
 
 def _end_with_parent() -> None:
-    os.read(0, 1)  # comes back when the other end is closed
+    os.read(0, 1)  # returns when the other end is closed
     os.killpg(0, signal.SIGKILL)

@@ -1,1 +1,1 @@
-"""Models as sessions open them: files, modules, programs, and what the store keeps of them."""
+"""Models as sessions open them: files, modules and programs, with their store entries."""

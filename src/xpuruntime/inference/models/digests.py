@@ -1,4 +1,4 @@
-"""What is made of a model, kept by the model's digest: asking, building and loading follow one another, and each needs it."""
+"""Caches keyed by a model's digest. Support checks, building and loading follow one another and need the same values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Made = TypeVar("Made")
 
 
 class _Held:
-    """A model that does not enter a cache's key: its digest says all."""
+    """A model that compares equal to any other, so that only its digest enters the cache key."""
 
     def __init__(self, model: ModelSource) -> None:
         self.model = model
@@ -27,7 +27,7 @@ class _Held:
 
 
 def kept_by_digest(make: Callable[[ModelSource], Made]) -> Callable[[ModelSource], Made]:
-    """A function of a model whose last two results are kept."""
+    """Wrap a function of a model in a cache of its last two results."""
 
     @functools.lru_cache(maxsize=2)
     def made(digest: str, held: _Held) -> Made:

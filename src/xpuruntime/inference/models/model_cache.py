@@ -1,12 +1,12 @@
-"""What was learned of a model file when it was first opened, kept so that a second start reads neither the file nor the onnx package.
+"""Store records of opened model files, so that a second start reads neither the file nor the onnx package.
 
-A record holds the ``ModelSource`` but for the file's content, under the file's identity: path, device and inode, size, and both of its times to
-the nanosecond, of every file that the model's digest covers. Any change of a file gives it a new time of status change, which no program can set
-back, so a record never speaks of other content. A file that changed less than two seconds ago is not recorded: a further change might fall into
-the same tick of its file system's clock.
+A record holds the ``ModelSource`` without the file's content. Its key is the identity of every file that the model's digest covers: path, device,
+inode, size, and both times to the nanosecond. Any change of a file gives it a new time of status change, which no program can reset, so a record
+never describes other content. A file that changed less than two seconds ago is not recorded: a further change might fall into the same tick of
+its file system's clock.
 
-A model with fixed dims (``static_shape``) is written anew from the original; its record says what that gives, and it is written only when somebody
-wants its bytes.
+A model with fixed dims (``static_shape``) is rewritten from the original. Its record describes the result, and the bytes are written only when
+they are read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logger("xpuruntime.session")
 
 
 def open_known(model: Any, store: Store) -> ModelSource:
-    """``open_model``; for a path, what the store knows of the file while the file is the same. Raises ModelError."""
+    """Return ``open_model``; for an unchanged path, return the model from its store record. Raises ModelError."""
     if not isinstance(model, str | os.PathLike) or store.mode == "off":
         return open_model(model)
     path = Path(os.fspath(model))
@@ -60,7 +60,7 @@ def open_known(model: Any, store: Store) -> ModelSource:
 
 
 def fixed_known(model: ModelSource, sizes: Mapping[str, int | Sequence[int]], store: Store) -> ModelSource:
-    """``fix_shapes``; where the store knows what that gives, its bytes are made when they are asked for. Raises as ``fix_shapes``."""
+    """Return ``fix_shapes``; with a store record, defer making the bytes until they are read. Raises as ``fix_shapes``."""
     if model.format != "onnx" or store.mode == "off":
         return fix_shapes(model, sizes)
     asked = {n: s if isinstance(s, int) else list(s) for n, s in sizes.items()}
@@ -82,13 +82,13 @@ def fixed_known(model: ModelSource, sizes: Mapping[str, int | Sequence[int]], st
 
 
 class _Deferred(ModelSource):
-    """A model whose bytes are made when they are first read. Pickled and copied with them."""
+    """A model whose bytes are made at the first read. Pickling and copying make them."""
 
     __slots__ = ("_make",)
     _make: Callable[[], bytes]
 
     def postpone(self, make: Callable[[], bytes]) -> None:
-        """Leave ``data`` unset until then."""
+        """Leave ``data`` unset until it is read."""
         object.__setattr__(self, "_make", make)
         object.__delattr__(self, "data")
 
@@ -102,7 +102,7 @@ class _Deferred(ModelSource):
 
 @functools.cache
 def _readers() -> dict[str, Any]:
-    """Whoever reads and checks a model: another one may find something else in it."""
+    """Return the versions of the packages that read models. Another version may read a model differently."""
     packages = {p: package_version(p) for p in ("onnx", "openvino")}
     return {"format": _FORMAT, "xpuruntime": __version__, **packages}
 
@@ -116,7 +116,7 @@ def _identity(path: Path) -> list[int] | None:
 
 
 def _of_file(record: Mapping[str, Any], path: Path) -> tuple[ModelSource, dict[Path, list[int]]]:
-    """Return what a record says of a file, and the identities of the further files that it speaks of. Raise anything."""
+    """Return the model of a record, and the identities of the further files in it. Raise anything."""
     further = {path.parent / str(n): list(i) for n, i in record["further"].items()}
     known = _source(
         record["source"], ModelSource, name=path.stem, path=path, data=None, files=(path, *further)
@@ -125,7 +125,7 @@ def _of_file(record: Mapping[str, Any], path: Path) -> tuple[ModelSource, dict[P
 
 
 def _keep(store: Store, key: Mapping[str, Any], model: ModelSource, further: Mapping[str, Any]) -> None:
-    """Keep a record, where it can be read back: a dim's name may be longer than a spec's text can be."""
+    """Store a record if it can be read back: a dim's name may be longer than a spec's text can be."""
     known = _plain(model)
     try:
         _source(known | {"nodes": []}, ModelSource, name="", path=None, data=None)
@@ -137,7 +137,7 @@ def _keep(store: Store, key: Mapping[str, Any], model: ModelSource, further: Map
 
 
 def _plain(model: ModelSource) -> dict[str, Any]:
-    """A ModelSource without its name, its place and its content, as plain data."""
+    """Return a ModelSource without name, path and content as plain data."""
     return {
         "format": model.format,
         "digest": model.digest,
@@ -153,7 +153,7 @@ def _plain(model: ModelSource) -> dict[str, Any]:
 
 
 def _source(known: Mapping[str, Any], kind: type[Any], **place: Any) -> Any:
-    """The inverse of ``_plain``."""
+    """Return the inverse of ``_plain``."""
     return kind(
         format=known["format"],
         digest=known["digest"],

@@ -1,4 +1,4 @@
-"""PyTorch modules as models of a session: the graph as it is for our own compiler, written as ONNX for engines that read that."""
+"""PyTorch modules as models of a session: as a graph for the native engine, exported to ONNX for the other engines."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ __all__ = ["as_onnx", "open_any"]
 
 
 def open_any(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store) -> ModelSource:
-    """``open_model``, for an ``nn.Module`` (traced with example inputs) and a ``torch.export.ExportedProgram`` too; files by what the store knows of
-    them. Raises ModelError, InputError.
+    """Open a model, an ``nn.Module`` (traced with example inputs) or a ``torch.export.ExportedProgram``. Files use their store records.
+
+    Raises ModelError, InputError.
     """
     if is_program(model):
         return open_program(model)
@@ -49,7 +50,7 @@ def open_any(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store)
 
 
 def _is_torch(model: object) -> bool:
-    """Without importing torch: whoever has a module has imported it."""
+    """Return True for an ``nn.Module`` or ExportedProgram, without importing torch: a caller that has one has imported it."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False
@@ -75,16 +76,16 @@ def _source(graph: Graph, weights: Mapping[str, Array]) -> ModelSource:
 
 
 def _digest(graph: Graph, weights: Mapping[str, Array]) -> str:
-    """sha256 of the graph without the places in source files that it came from, and of every weight's bytes."""
+    """Return the sha256 of the graph without source locations, and of every weight's bytes."""
     bare = graph.replace(nodes=tuple(Node(n.op, n.inputs, n.attrs, n.outputs) for n in graph.nodes))
-    found = hashlib.sha256(bare.digest.encode())
+    digest = hashlib.sha256(bare.digest.encode())
     for weight in graph.weights:
-        found.update(weight.name.encode() + weights[weight.name].tobytes())
-    return found.hexdigest()
+        digest.update(weight.name.encode() + weights[weight.name].tobytes())
+    return digest.hexdigest()
 
 
 def _nodes(graph: Graph) -> tuple[NodeRef, ...]:
-    """The nodes of the exported program, each once."""
+    """Return the nodes of the exported program, each once."""
     refs: dict[str, NodeRef] = {}
     for node in graph.nodes:
         outputs = tuple(v.name for v in node.outputs)
@@ -95,7 +96,7 @@ def _nodes(graph: Graph) -> tuple[NodeRef, ...]:
 
 
 def _precision(graph: Graph) -> DType:
-    """The float type of most weight elements; else of the widest border; else float32."""
+    """Return the float type of most weight elements, else of the widest input or output, else float32."""
     counts: Counter[DType] = Counter()
     for weight in graph.weights:
         if weight.spec.dtype.is_float:
@@ -107,11 +108,11 @@ def _precision(graph: Graph) -> DType:
 
 
 def as_onnx(model: ModelSource) -> ModelSource:
-    """A model from PyTorch as ONNX; any other as it is. Raises ModelError where ONNX has no form for it."""
+    """Return a model from PyTorch as ONNX and any other unchanged. Raises ModelError if ONNX cannot express it."""
     if model.format == "program":
         raise ModelError(
             f"model {model.name!r}",
-            "is a compiled program, which has no other form",
+            "is a compiled program and cannot be converted to ONNX",
             got=f"program {model.name!r}",
             do="Use engine='native', or open the model that it was compiled from.",
         )
@@ -126,7 +127,7 @@ def _written(model: ModelSource) -> ModelSource:
     if graph.states:
         raise ModelError(
             f"model {model.name!r}",
-            "keeps state from run to run, which ONNX cannot say",
+            "keeps state from run to run, which ONNX cannot express",
             got=", ".join(s.name for s in graph.states),
             do="Use engine='native'.",
         )

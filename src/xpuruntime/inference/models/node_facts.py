@@ -1,4 +1,4 @@
-"""What the IR knows of each node of the user's model: its ops there, its type, and the named dims that policy rules ask for."""
+"""IR facts about each node of the user's model: its lowered ops, its result type, and the named dims that policy rules use."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _log = logger("xpuruntime.session")
 
 @dataclass(frozen=True, slots=True)
 class NodeDetail:
-    """One node of the model in the IR's words.
+    """One node of the model as seen in the IR.
 
-    lowered: the IR ops that it became, in order; ``opaque: reason`` where only vendor engines take it.
-    spec:    type of its result; None where the shape cannot be known before it runs.
+    lowered: the IR ops that it was lowered to, in order; ``opaque: reason`` if only vendor engines support it.
+    spec:    type of its result; None if the shape is known only at run time.
     dims:    named dims by op family (policies' vocabulary: M, N, K of a product, ...); values may be symbolic.
     """
 
@@ -36,7 +36,7 @@ class NodeDetail:
 
 
 def node_details(model: ModelSource) -> dict[str, NodeDetail]:
-    """Detail by node name; empty for a format that is not lowered (OpenVINO IR), and where lowering fails, which is logged."""
+    """Return details by node name. The result is empty for a format that is not lowered (OpenVINO IR) and if lowering fails, which is logged."""
     if model.format not in ("onnx", "graph"):
         return {}
     try:

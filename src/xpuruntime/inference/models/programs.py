@@ -1,4 +1,4 @@
-"""A compiled program as the model of a session: its entry points were built before, for targets and by a policy that stand in it."""
+"""A compiled program as the model of a session. Its targets and policy were fixed when it was compiled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...runtime.demands import demanded_precision
 from ...types import DType, TensorSpec, dim
 
 DOMAIN = "xpuruntime"
-"""Of the nodes of programs: their ops are called as in the IR."""
+"""The domain of nodes of programs: their ops have IR names."""
 
 SUFFIX = ".npubin"
 
@@ -27,7 +27,7 @@ __all__ = ["DOMAIN", "SUFFIX", "buckets_of", "holds_program", "is_program", "ope
 def is_program(model: object) -> bool:
     """Return True for a CompiledProgram and for a path that ends in ``.npubin``.
 
-    The content decides nothing: a program runs native code, so a file is one only if its name says so.
+    The content is not examined: a program runs native code, so a file counts as one only by its name.
     """
     if isinstance(model, CompiledProgram):
         return True
@@ -35,18 +35,18 @@ def is_program(model: object) -> bool:
 
 
 def holds_program(path: str | os.PathLike[str]) -> bool:
-    """Return True for a file that is a program by its name or by its first bytes. For whoever shows it, and never runs it."""
+    """Return True for a file that is a program by its name or its first bytes. For tools that show it and never run it."""
     if is_program(path):
         return True
     try:
         with open_regular(path) as file:
             return file.read(len(MAGIC)) == MAGIC
     except (OSError, ValueError):
-        return False  # whoever opens it next says why
+        return False  # opening it next raises the reason
 
 
 def open_program(model: CompiledProgram | str | os.PathLike[str]) -> ModelSource:
-    """The program as a session's model. Raises FormatError."""
+    """Return the program as a session's model. Raises FormatError."""
     program = model if isinstance(model, CompiledProgram) else CompiledProgram.load(model)
     path = None if isinstance(model, CompiledProgram) else Path(os.fspath(model))
     entries = [program.entry(name) for name in buckets_of(program)]
@@ -65,8 +65,8 @@ def open_program(model: CompiledProgram | str | os.PathLike[str]) -> ModelSource
 
 
 def buckets_of(program: CompiledProgram, entry: str = "") -> tuple[str, ...]:
-    """Entry points that are one function for other shapes: those whose inputs and outputs are called as those of ``entry`` (the first)
-    and have its dtypes and ranks. Raises InputError for an entry point that does not exist.
+    """Return the entry points that are one function for different shapes: those with the names, dtypes and ranks of inputs and outputs
+    of ``entry`` (default: the first). Raises InputError for an unknown entry point.
     """
 
     def kind(e: EntryPoint) -> tuple[tuple[str, DType, int], ...]:
@@ -77,29 +77,29 @@ def buckets_of(program: CompiledProgram, entry: str = "") -> tuple[str, ...]:
 
 
 def _open_specs(each: list[tuple[TensorSpec, ...]]) -> tuple[TensorSpec, ...]:
-    """Specs over all entry points: a dim that is not the same in all of them is a symbol."""
-    made = []
+    """Return specs over all entry points. A dim that differs between them is a symbol."""
+    specs = []
     for same in zip(*each, strict=True):
         dims = [d[0] if len(set(d)) == 1 else None for d in zip(*(s.shape for s in same), strict=True)]
         name = same[0].name
         shape = tuple(dim(f"{name}_{i}") if d is None else d for i, d in enumerate(dims))
-        made.append(TensorSpec(shape, same[0].dtype, name))
-    return tuple(made)
+        specs.append(TensorSpec(shape, same[0].dtype, name))
+    return tuple(specs)
 
 
 def _nodes(entry: EntryPoint) -> tuple[NodeRef, ...]:
-    """The model's nodes that the first alternative says it computes, each once."""
-    found: dict[str, NodeRef] = {}
+    """Return the model's nodes that the first alternative computes, each once."""
+    nodes: dict[str, NodeRef] = {}
     for call in entry.plans[0].calls:
         alike = len(call.nodes) == len(call.ops)
         for i, name in enumerate(call.nodes):
             op = call.ops[i] if alike else call.ops[0] if call.ops else call.kernel.partition("/")[0]
-            found.setdefault(name, NodeRef(name, op, DOMAIN))
-    return tuple(found.values())
+            nodes.setdefault(name, NodeRef(name, op, DOMAIN))
+    return tuple(nodes.values())
 
 
 def _precision(program: CompiledProgram) -> DType:
-    """The precision that it was compiled for; else the float type of most weight bytes; else of the widest border; else float32."""
+    """Return the precision that it was compiled for, else the float type of most weight bytes, else of the widest input or output, else float32."""
     if demanded := demanded_precision(program):
         return demanded
     sizes: dict[DType, int] = {}
@@ -115,8 +115,8 @@ def _precision(program: CompiledProgram) -> DType:
 
 
 def _digest(program: CompiledProgram) -> str:
-    """sha256 of what it was built from and of its weights. Files that only the program's folder tells apart, and programs without a
-    digest, count as themselves alone.
+    """Return the sha256 of its origin and its weights. Files that only the program's folder identifies, and programs without a digest,
+    count as distinct.
     """
 
     def weight(ref: WeightRef) -> Any:

@@ -1,4 +1,4 @@
-"""Further artifacts of one candidate in the store: what an engine builds when it meets a new set of shapes."""
+"""Stored artifacts of one candidate for further sets of shapes, built when a session first receives them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _log = logger("xpuruntime.session")
 
 
 class KeptShapes:
-    """Artifacts by shapes. ``ingredients``: all that decides what the candidate builds (``artifact_key``), but for the shapes."""
+    """Artifacts by shapes. ``ingredients``: the artifact key without the shapes."""
 
     def __init__(self, store: Store, ingredients: Mapping[str, Any]) -> None:
         self._store, self._ingredients = store, dict(ingredients)
 
     @contextmanager
     def building(self, shapes: Mapping[str, int], who: str, seconds: float | None = None) -> Iterator[None]:
-        """Hold the lock of these shapes, so that several processes build them once. Raises BuildTimeout after ``seconds`` of waiting."""
+        """Hold the lock of these shapes, so that only one process builds them. Raises BuildTimeout after ``seconds`` of waiting."""
         try:
             with self._store.lock(digest(self._all(shapes)), seconds):
                 yield
@@ -34,11 +34,11 @@ class KeptShapes:
             raise BuildTimeout(who, "waited longer than compile_timeout_s", got=error, do=do) from error
 
     def get(self, shapes: Mapping[str, int]) -> bytes | None:
-        """What is kept, whole by its checksum; None when nothing is."""
+        """Return the stored bytes after checking their checksum, or None."""
         return self._store.get("artifact", digest(self._all(shapes)))
 
     def put(self, shapes: Mapping[str, int], blob: bytes) -> None:
-        """Keep it. A full disk must not stop a run whose program is built."""
+        """Store an artifact. A full disk must not stop a run whose program is built."""
         try:
             self._store.put("artifact", self._all(shapes), blob)
         except StoreError as error:

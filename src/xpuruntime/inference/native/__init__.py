@@ -1,1 +1,1 @@
-"""The native engine: where our compiler meets our runtime. ``engine`` has the functions that every engine has."""
+"""The native engine: our compiler and runtime as an engine. ``engine`` has the functions of ``protocols.Engine``."""

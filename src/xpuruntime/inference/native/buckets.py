@@ -1,4 +1,4 @@
-"""Executors by the shapes that they were compiled for: as many as are kept, the least recently used go first."""
+"""A bounded cache of executors by shapes, with least-recently-used eviction."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ Shapes = tuple[tuple[str, int], ...]
 
 
 class Buckets:
-    """Safe from several threads. An executor that goes is not closed: a run that is in it ends as it would, and then its memory is freed.
+    """Executors by shapes, safe from several threads.
 
-    limit: how many are kept.
-    dropped: how many were let go.
+    An evicted executor is not closed: a run in progress finishes, and then the memory is freed.
+
+    limit: the highest number of executors.
+    dropped: how many were evicted.
     """
 
     def __init__(self, limit: int) -> None:
@@ -30,15 +32,15 @@ class Buckets:
         return len(self._live)
 
     def get(self, shapes: Shapes) -> Executor | None:
-        """The executor for these shapes, from now on the most recently used one."""
+        """Return the executor for these shapes and mark it as the most recently used."""
         with self._lock:
-            found = self._live.get(shapes)
-            if found is not None:
+            executor = self._live.get(shapes)
+            if executor is not None:
                 self._live.move_to_end(shapes)
-            return found
+            return executor
 
     def put(self, shapes: Shapes, executor: Executor) -> None:
-        """Keep one more, and let go of what is over the limit."""
+        """Add an executor and evict those over the limit."""
         with self._lock:
             self._live[shapes] = executor
             while len(self._live) > self.limit:
@@ -48,12 +50,12 @@ class Buckets:
 
     @property
     def executors(self) -> list[Executor]:
-        """Those that are kept, the least recently used one first."""
+        """Return the cached executors, the least recently used one first."""
         with self._lock:
             return list(self._live.values())
 
     def take_all(self) -> list[Executor]:
-        """Every executor; none is kept after that."""
+        """Remove and return every executor."""
         with self._lock:
             live = list(self._live.values())
             self._live.clear()
@@ -61,7 +63,7 @@ class Buckets:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Those of ``Executor.counters``, over all sets of shapes; of one that was let go, as they were then."""
+        """Return the sums of ``Executor.counters`` over all shapes. An evicted executor counts with its values at eviction."""
         with self._lock:
             total = dict(self._gone)
             for executor in self._live.values():
@@ -69,7 +71,7 @@ class Buckets:
             return total
 
     def note(self) -> str:
-        """What became of them, as part of a receipt's sentence."""
+        """Return the counts as part of a receipt's sentence."""
         return f"{len(self)} of at most {self.limit} kept, {self.dropped} let go"
 
 

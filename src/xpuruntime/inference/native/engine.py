@@ -34,13 +34,13 @@ PRECISIONS = (DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
 def supports(model: ModelSource, request: EngineRequest) -> Support:
-    """Whether the request can be met and the model has a form in the IR; which kernels take its ops shows when it is built."""
+    """Return whether the request can be met and the model can be lowered to the IR. Kernels are chosen only at build."""
     if not (answer := reaches(request.device)):
         return answer
     if model.format not in ("onnx", "graph", "program"):
         return Support.no(
             Reason.FORMAT_UNSUPPORTED,
-            f"the native engine reads ONNX, not {model.format}",
+            f"the native engine reads ONNX, got {model.format}",
             do="Give the ONNX file.",
         )
     if not (answer := _options(request)):
@@ -75,7 +75,7 @@ def _options(request: EngineRequest) -> Support:
 
 
 def _settled(model: ModelSource, request: EngineRequest) -> Support:
-    """Whether nothing is asked of a compiled program that was settled when it was compiled."""
+    """Return whether the request agrees with everything that was fixed when the program was compiled."""
     program: CompiledProgram = model.graph
     if request.precision not in (None, model.precision):
         return Support.no(
@@ -111,56 +111,56 @@ def _ops(model: ModelSource) -> Support:
             if spec.symbols - known:
                 return Support.no(
                     Reason.SHAPE_UNSUPPORTED,
-                    f"only a run knows the shape that {name} gives: {spec}; native programs have static shapes",
+                    f"the shape of {name}'s result is known only at run time: {spec}; native programs have static shapes",
                     do="Use a vendor engine for this model.",
                 )
     return Support.yes()
 
 
 def fingerprint(request: EngineRequest) -> Mapping[str, str]:
-    """The instruction set that code is generated for, and the compiler itself: a kernel that changed makes another program."""
-    made = {"target": target_of(request.device), "version": __version__, **compiler_facts()}
+    """Return the instruction set of the generated code, and the compiler's own digest: a changed kernel makes another program."""
+    facts = {"target": target_of(request.device), "version": __version__, **compiler_facts()}
     if request.kernels and registered_kernels():
         from ...kernels.user.kernel import named_digests
 
         if users := named_digests(kernel_policy(request)):
-            made["user_kernels"] = json.dumps(users, sort_keys=True)
-    return made
+            facts["user_kernels"] = json.dumps(users, sort_keys=True)
+    return facts
 
 
 def compiler_facts() -> Mapping[str, str]:
-    """What of this machine and package decides which code is made of a graph."""
-    # A compiler that the user names; any other one is not the user's wish.
+    """Return the facts of this machine and package that decide the generated code."""
+    # Only a compiler named by the user counts; the default is not part of the request.
     return {"compiler": _compiler_digest(), "cxx": os.environ.get("CXX", "")}
 
 
 @functools.cache
 def _compiler_digest() -> str:
-    """sha256 of every file that decides what is generated."""
+    """Return the sha256 of every file that decides the generated code."""
     package = resources.files("xpuruntime")
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in ("ir", "passes", "kernels", "codegen", "compiler", "frontends"):
         for file in sorted(Path(str(package / part)).rglob("*")):
             if file.suffix in (".py", ".h", ".cuh"):
-                found.update(file.name.encode() + file.read_bytes())
-    return found.hexdigest()
+                digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def build(model: ModelSource, request: EngineRequest) -> Artifact:
-    """The program of a model with static shapes; for symbolic ones the artifact is empty, and each shape gets its program when it is first met.
+    """Return the program of a model with static shapes. With symbolic shapes the artifact is empty, and each set of shapes is compiled at its first run.
 
     Raises BuildError.
     """
     if model.format == "program":
         return Artifact("native", b"", False)
-    found = native_model(model)
-    if found.graph.symbols:
+    source = native_model(model)
+    if source.graph.symbols:
         return Artifact("native", b"", False)
     return Artifact("native", compiled_bytes(model, request, {}), True)
 
 
 def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> NativeExecutable | PlannedProgram:
-    """Make it runnable. Raises BuildError."""
+    """Load an artifact. Raises BuildError."""
     if model.format == "program":
         if model.plan_only:
             return PlannedProgram(model, request)
@@ -181,7 +181,7 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> Nati
 
 
 def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]) -> CompiledProgram:
-    """The program of a model for one set of sizes. Raises BuildError, with the text of whoever failed."""
+    """Compile a model for one set of sizes. Raises BuildError with the text of the failing part."""
     from ...compiler import compile as compile_graph
     from ...compiler.resolve import resolve_target
     from ...policies import ExecutionPolicy, Policy, Resolved
@@ -193,13 +193,13 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
         optimization_level=request.optimization,
     )
     try:
-        found = native_model(model)
+        source = native_model(model)
         return compile_graph(
-            found.graph,
+            source.graph,
             target=target,
             policy=Resolved(Policy(kernel=kernel_policy(request), execution=execution), {}),
             shapes=shapes,
-            weights=found.weights,
+            weights=source.weights,
         )
     except BuildError:
         raise
@@ -210,13 +210,13 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
 
 
 def compiled_bytes(model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]) -> bytes:
-    """``compiled`` as the bytes of its file, so that a process of its own can do it. Raise BuildError."""
+    """Return ``compiled`` as the bytes of its file, so that a separate process can make them. Raise BuildError."""
     program = compiled(model, request, shapes)
     try:
         return program.to_bytes()
     except FormatError as error:
         raise BuildError(
             f"native, model {model.name}",
-            f"makes a program that no file holds: {error.what}",
+            f"makes a program that cannot be saved: {error.what}",
             do="Use a vendor engine for this model.",
         ) from error

@@ -1,4 +1,4 @@
-"""A model loaded on the native engine: a program per set of shapes, weights transformed once and shared between them."""
+"""A model loaded on the native engine: a program per set of shapes, with transformed weights shared between them."""
 
 from __future__ import annotations
 
@@ -36,19 +36,21 @@ __all__ = ["NativeExecutable", "times_of"]
 
 _log = logger("xpuruntime.session")
 _PROFILED_RUNS = 5
-_ANY_NUMBER = 1024  # of runs in flight: sessions have the bound
+_ANY_NUMBER = 1024  # of runs in flight: sessions bound it
 _NOTHING = DeviceRecord()
 _NO_FEEDS: Mapping[str, Any] = MappingProxyType({})
-_KEPT_SHAPES = 16  # programs of a session with open shapes; the engine option shape_buckets says otherwise
+_KEPT_SHAPES = 16  # programs of a session with open shapes; the engine option shape_buckets overrides it
 
 
 Examine: TypeAlias = "Callable[[Executor, Mapping[str, tuple[int, ...]], Mapping[str, Any], float], Decision]"
-"""Looks at a program of new shapes before its first run: executor, shapes, the run's inputs, and when its making began."""
+"""A check of a program of new shapes before its first run: executor, shapes, the run's inputs, and the start time of its build."""
 
 
 class NativeExecutable:
-    """Safe to call from several threads. A program for shapes that were not met before is opened when they are; as many as the engine option
-    ``shape_buckets`` says are kept: evidence says how many and how often.
+    """A loaded model, safe to call from several threads.
+
+    A program for new shapes is opened at their first run. The engine option ``shape_buckets`` bounds how many stay open; evidence reports the
+    number and how often each was opened.
     """
 
     def __init__(self, model: ModelSource, request: EngineRequest, programs: Programs) -> None:
@@ -61,10 +63,12 @@ class NativeExecutable:
         self._buckets = Buckets(int(request.options.get("shape_buckets", _KEPT_SHAPES)))
         self._compiling = threading.Lock()
         self._states: States | None = None
-        self._only: Executor | None = None  # of a model with static shapes
-        self._last: Executor | None = None  # that ran; before the first run of open shapes there is none
+        self._only: Executor | None = None  # for a model with static shapes
+        self._last: Executor | None = (
+            None  # the executor of the last run; None before the first run of open shapes
+        )
         self._closed = False
-        self._declined: dict[str, None] = {}  # what libraries declined, a sentence each
+        self._declined: dict[str, None] = {}  # one sentence for each call that a library declined
         self._observed: weakref.WeakKeyDictionary[Executor, DeviceRecord] = weakref.WeakKeyDictionary()
         self._examine: Examine | None = None
         self._examined: weakref.WeakKeyDictionary[Executor, Decision] = weakref.WeakKeyDictionary()
@@ -73,27 +77,27 @@ class NativeExecutable:
             self._only = self._last = self._open((), *programs.only, {})
 
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
-        """Outputs in the model's order. Raises RunError."""
+        """Return outputs in the model's order. Raises RunError."""
         return self.run_until(feeds, None)
 
     def run_until(
         self, feeds: dict[str, Array], stop: _core.Stop | None, out: Sequence[Array] | None = None
     ) -> Sequence[Array]:
-        """``run``, until ``stop`` is set; into ``out`` where that is given."""
+        """Run until ``stop`` is set; write to ``out`` if given."""
         executor = self._only if self._static else self._bucket(feeds)
         if executor is None or self._closed:
             raise RunError(self._who, "the session is closed", do="Make a new one.")
-        self._last = executor  # one store, so that threads need no lock: a receipt is of one of the last runs
+        self._last = executor  # one store, so threads need no lock: a receipt describes one of the last runs
         return executor.run_arrays([feeds[n] for n in self._order], out, stop=stop)
 
     @property
     def run_tensors(self) -> Callable[[Mapping[str, Any]], Sequence[Any]] | None:
-        """Runs on tensors that lie on the device, by name; None where the device is the host. Such runs are queued, so nothing ends them."""
+        """Return the function that runs on device tensors by name, or None if the device is the host. Such runs are queued and cannot be stopped."""
         return None if self._device.backend.core_is_host else self._run_tensors
 
     @property
     def run_shown(self) -> Callable[[dict[str, Any]], dict[str, Any] | None] | None:
-        """The quick way for tensors that lie on the device, outputs by name; it gives None for what ``run_tensors`` must look at."""
+        """Return the fast path for device tensors, with outputs by name. It returns None for inputs that ``run_tensors`` must handle."""
         return None if self._device.backend.core_is_host else self._run_shown
 
     def _run_shown(self, given: dict[str, Any], stop: _core.Stop | None = None) -> dict[str, Any] | None:
@@ -103,7 +107,7 @@ class NativeExecutable:
         return executor.run_tensors(given, stop=stop)
 
     def takes(self, given: dict[str, Any]) -> bool:
-        """Whether a context's run takes these as they are: tensors of one library, and nothing about them to convert."""
+        """Return True if a context's run takes these inputs unchanged: tensors of one library that need no conversion."""
         executor = self._only if self._static else self._last
         return executor is not None and executor.output_names == self._named and executor.takes(given)
 
@@ -112,52 +116,52 @@ class NativeExecutable:
         if executor is None or self._closed:
             raise RunError(self._who, "the session is closed", do="Make a new one.")
         self._last = executor
-        found = executor.run_tensors(dict(given))
-        return list(found.values()) if found is not None else run_on_tensors(executor, given)
+        outputs = executor.run_tensors(dict(given))
+        return list(outputs.values()) if outputs is not None else run_on_tensors(executor, given)
 
     def limit_compiles(self, seconds: float) -> None:
-        """Compile shapes that are met from now on in a process that is ended after ``seconds``: their runs raise BuildTimeout."""
+        """Compile programs for new shapes in a process with a time limit of ``seconds``; their runs raise BuildTimeout."""
         if isinstance(self._programs, Compiled):
             self._programs.limit(seconds)
 
     def keep_in(self, kept: KeptShapes) -> None:
-        """Take programs of shapes that are met from now on from the store where they lie there, and keep those that are compiled."""
+        """Read programs for new shapes from the store if they are there, and store those that are compiled."""
         if isinstance(self._programs, Compiled):
             self._programs.keep_in(kept)
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """Those of the program that ran last, and what examining it found."""
+        """Return the decisions of the program that ran last, and of its examination."""
         last = self._last
         if last is None:
             return ()
-        found = self._examined.get(last)
-        return last.program.decisions if found is None else (*last.program.decisions, found)
+        decision = self._examined.get(last)
+        return last.program.decisions if decision is None else (*last.program.decisions, decision)
 
     @property
     def only(self) -> Executor | None:
-        """The executor of a model with static shapes."""
+        """Return the executor of a model with static shapes."""
         return self._only
 
     def examine_with(self, examine: Examine) -> None:
-        """Have the program of each set of shapes examined before its first run. What ``examine`` raises, the run raises."""
+        """Have ``examine`` check the program of each set of shapes before its first run. Its errors are raised by the run."""
         self._examine = examine
 
     def context(self) -> RunContext:
-        """A context with a flag of its own: its run is ended between two kernels."""
-        return _Context(self)
+        """Return a context with its own stop flag, which is read between two kernels."""
+        return _RunContext(self)
 
     def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
-        """A context that runs on the given memory."""
-        return _Context(self, dict(inputs), [outputs[s.name] for s in self.outputs])
+        """Return a context that runs on the given memory."""
+        return _RunContext(self, dict(inputs), [outputs[s.name] for s in self.outputs])
 
     @property
     def counters(self) -> dict[str, int]:
-        """Those of ``Executor.counters``, over all sets of shapes."""
+        """Return the sums of ``Executor.counters`` over all sets of shapes."""
         return self._buckets.counters
 
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
-        """Every dispatched kernel, from the plan that the executor recorded; with ``feeds`` the time of each, from the executor's own clock."""
+        """Return every dispatched kernel from the executor's recorded plan; with ``feeds`` also its time by the executor's clock."""
         if self._closed:
             raise RunError(self._who, "the session is closed", do="Make a new one.")
         executor = self._last
@@ -190,16 +194,16 @@ class NativeExecutable:
         )
 
     def _observe(self, executor: Executor, feeds: dict[str, Array] | None) -> DeviceRecord:
-        """What the device's driver says of a run of these inputs; looked at once for each executor. A look leaves its states as they are."""
+        """Return the kernels that the driver reports for a run of these inputs, observed once per executor. The executor's states do not change."""
         if feeds is None or executor.backend.core_is_host:
             return _NOTHING
-        found = self._observed.get(executor)
-        if found is None:
+        observed = self._observed.get(executor)
+        if observed is None:
             with executor.twin() if executor.states else nullcontext(executor) as looked_at:
                 arrays = [feeds[n] for n in self._order]
-                looked_at.run_arrays(arrays)  # so that it is the graph that is seen
-                found = self._observed[executor] = looked_at.observe(arrays)
-        return found
+                looked_at.run_arrays(arrays)  # warm up, so that the graph is observed
+                observed = self._observed[executor] = looked_at.observe(arrays)
+        return observed
 
     def close(self) -> None:
         """Free programs and weights; further runs raise RunError."""
@@ -209,18 +213,18 @@ class NativeExecutable:
         self._only = self._last = None
 
     def _bucket(self, feeds: Mapping[str, Any]) -> Executor | None:
-        """The executor for these shapes; opened when they are new."""
+        """Return the executor for these shapes, opening it if they are new."""
         key: Shapes = tuple((n, d) for n in self._order for d in feeds[n].shape)
-        found = self._buckets.get(key)
-        if found is not None or self._closed:
-            return found
+        executor = self._buckets.get(key)
+        if executor is not None or self._closed:
+            return executor
         with self._compiling:
-            found = self._buckets.get(key)
-            if found is None and not self._closed:
+            executor = self._buckets.get(key)
+            if executor is None and not self._closed:
                 shapes = {n: tuple(feeds[n].shape) for n in self._order}
                 began = time.perf_counter()
-                found = self._open(key, *self._programs.find(shapes), shapes, feeds, began)
-            return found
+                executor = self._open(key, *self._programs.find(shapes), shapes, feeds, began)
+            return executor
 
     def _open(
         self,
@@ -245,7 +249,7 @@ class NativeExecutable:
         return executor
 
     def _ready(self, program: CompiledProgram, entry: str, shapes: Mapping[str, tuple[int, ...]]) -> Executor:
-        """An executor; of another program where libraries decline calls of this one, which evidence then says. Raises KernelRefused, BuildError."""
+        """Open an executor. If libraries decline calls, use a program compiled without them; evidence reports that. Raises KernelRefused, BuildError."""
         threads, states = self._request.threads, self._states
         while True:
             try:
@@ -262,20 +266,20 @@ class NativeExecutable:
                 program, entry = self._programs.find_without(shapes, refused)
                 for call in refused.calls:
                     self._declined[sentence(call)] = None
-                    if shapes:  # met in mid-run; what is found at the start the session tells itself
+                    if shapes:  # during a run; the session reports those found at opening itself
                         _log.warning("native, model %s: %s", self._model.name, sentence(call))
 
     def _notes(self) -> tuple[str, ...]:
         return () if self._static else (f"{self._programs.note()}; {self._buckets.note()}",)
 
 
-# Transformed weights by the model's digest, of every session that is open: nobody writes to them, so buffers made alike are shared.
+# Transformed weights of every open session by the model's digest. They are read-only, so equal buffers are shared.
 _HELD: dict[str, weakref.WeakSet[Weights]] = {}
 _LOADING = threading.Lock()
 
 
-class _Context:
-    """Runs that a flag ends; on fixed memory where that is given."""
+class _RunContext:
+    """A context of stoppable runs, on fixed memory if given."""
 
     def __init__(
         self,
@@ -287,7 +291,7 @@ class _Context:
         self._flag = _core.Stop()
 
     def run(self, feeds: dict[str, Array], watched: bool = False) -> Any:
-        """As the executable's; outputs by name where it takes the tensors as they are."""
+        """Run as the executable does; return outputs by name if it takes the tensors unchanged."""
         if self._inputs is None and (found := self._executable._run_shown(feeds, self._flag)) is not None:
             return found
         return self._executable.run_until(
@@ -295,14 +299,14 @@ class _Context:
         )
 
     def stop(self) -> None:
-        """The executor looks at this before each kernel."""
+        """Set the flag that the executor reads before each kernel."""
         self._flag.set()
 
 
 def _row(
     call: KernelCall, types: Mapping[str, DType], time_us: float | None, device: str, chosen: str
 ) -> EvidenceRow:
-    """chosen: what a library says that it took for the call."""
+    """Return the evidence row of one call. chosen: the algorithm that a library reports for it."""
     precision = types[call.outputs[0]].value if call.outputs else ""
     kernel = f"{call.kernel}: {call.symbol}" + (f" ({chosen})" if chosen else "")
     operands = _operands(call, types) if call.kernel.partition("/")[0] in ("conv", "matmul") else ("", "")
@@ -310,7 +314,7 @@ def _row(
 
 
 def _operands(call: KernelCall, types: Mapping[str, DType]) -> tuple[str, str]:
-    """Element types of the activations and weights of a product; empty for a call that only packs weights."""
+    """Return element types of activations and weights of a product; empty for a call that only packs weights."""
     if len(call.inputs) < 2:
         return "", ""
     activations, weights = (types[name] for name in call.inputs[:2])
@@ -322,17 +326,17 @@ def _operands(call: KernelCall, types: Mapping[str, DType]) -> tuple[str, str]:
 
 
 def _others(plan: ExecutionPlan, observed: DeviceRecord) -> tuple[str, ...]:
-    """Where the driver ran something else than the plan's own function. Which kernels a library takes is its own affair."""
-    made = []
+    """Return the calls for which the driver ran another function than the plan's. A library may choose its kernels freely."""
+    differing = []
     for i, call in enumerate(plan.calls):
         seen = [s.name for s in observed.calls.get(i, ())]
         if seen and not call.library and call.symbol not in seen:
-            made.append(f"for {call.kernel} the driver ran {', '.join(seen)} instead of {call.symbol}")
-    return tuple(made)
+            differing.append(f"for {call.kernel} the driver ran {', '.join(seen)} instead of {call.symbol}")
+    return tuple(differing)
 
 
 def times_of(executor: Executor, arrays: Sequence[Array]) -> list[float]:
-    """Microseconds of each kernel call: the median of a few timed runs. A look leaves the executor's states as they are."""
+    """Return microseconds of each kernel call, the median of a few timed runs. The executor's states do not change."""
     runs = []
     with executor.twin() if executor.states else nullcontext(executor) as timed:
         for _ in range(_PROFILED_RUNS):

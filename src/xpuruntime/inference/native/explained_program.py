@@ -1,4 +1,4 @@
-"""A compiled program that is explained and never run: none of its native code is loaded, for loading alone executes constructors."""
+"""A compiled program that is explained without running. Its native code is not loaded, because loading alone executes constructors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["PlannedProgram"]
 
 
 class PlannedProgram:
-    """What a plan needs to know of a program: its inputs, outputs and decisions, and that this machine has what its binaries require.
+    """The inputs, outputs and decisions of a program, after a check that this machine meets its binaries' requirements.
 
-    Raises UnavailableError where no alternative of an entry point runs here.
+    Raises UnavailableError if no alternative of an entry point runs here.
     """
 
     def __init__(self, model: ModelSource, request: EngineRequest) -> None:
@@ -41,12 +41,12 @@ class PlannedProgram:
         self.run({})
 
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
-        """Nothing has run."""
+        """Return empty evidence."""
         return Evidence("native", __version__, (), "session")
 
     def fallbacks(self) -> tuple[str, ...]:
-        """Nothing has run."""
+        """Return no fallbacks."""
         return ()
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Do nothing."""

@@ -1,7 +1,7 @@
-"""When libraries decline calls of a program: the policy under which it is compiled again without them.
+"""Recompilation of a program whose library calls were declined, under a policy that forbids them.
 
-The demand goes under all that the user said, as a layer of ``forbid`` rules, one for each kernel and its nodes: a kernel that he prefers is
-passed over, one that he forces is forced again, and declined again, which is an error.
+A layer of ``forbid`` rules, one for each declined kernel and its nodes, is placed below the user's policy. A kernel that the user prefers is
+then skipped. A kernel that the user forces is declined again, which raises an error.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING
 from ...errors import RefusedCall
 from ...protocols import EngineRequest
 
-if TYPE_CHECKING:  # reading policies needs packages that naming the devices does not
+if TYPE_CHECKING:  # reading policies needs packages that listing devices does not
     from ...policies import KernelPolicy
 
 __all__ = ["kernel_policy", "sentence", "without"]
 
-_MOST_NODES = 64  # of one rule
+_MOST_NODES = 64  # per rule
 _MOST_TEXT = 500
 
 
 def kernel_policy(request: EngineRequest) -> KernelPolicy:
-    """The demands on kernels that a request carries."""
+    """Return the kernel policy of a request."""
     from ...policies import Policy, load_policy
 
     return (load_policy(json.loads(request.kernels)) if request.kernels else Policy()).kernel
 
 
 def without(policy: KernelPolicy, calls: Sequence[RefusedCall]) -> KernelPolicy:
-    """The policy over one that forbids the declined kernels at their nodes, and says why."""
+    """Return the policy merged over rules that forbid the declined kernels at their nodes, with the reason."""
     from ...policies import KernelPolicy, Rule
 
     rules = []
@@ -51,14 +51,14 @@ def without(policy: KernelPolicy, calls: Sequence[RefusedCall]) -> KernelPolicy:
 
 
 def sentence(call: RefusedCall) -> str:
-    """For receipts."""
+    """Return the sentence for receipts."""
     kernel, nodes, why = call
     node = nodes[0] + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "") if nodes else "a node"
     return f"{kernel} was chosen for {node} and its library declines it ({why}): another kernel computes it"
 
 
 def _exactly(node: str) -> str:
-    """A pattern for one name; a very long one is cut, and then matches what begins so."""
+    """Return a pattern that matches one name. A very long name is cut, and the pattern then matches its prefix."""
     pattern = f"re:{re.escape(node)}"
     return pattern if len(pattern) <= _MOST_TEXT else f"{pattern[: _MOST_TEXT - 3].rstrip(chr(92))}.*"
 

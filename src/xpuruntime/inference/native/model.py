@@ -1,4 +1,4 @@
-"""A model for the native engine: its graph, and where its weights lie."""
+"""A model for the native engine: its graph and its weights."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["NativeModel", "native_model"]
 
 @dataclass(frozen=True, slots=True)
 class NativeModel:
-    """The graph of a model and its weights by name, read when asked for."""
+    """The graph of a model and its weights by name, which are read on access."""
 
     graph: Graph
     weights: Mapping[str, Array]
 
 
 def native_model(model: ModelSource) -> NativeModel:
-    """The model in the IR. Raises ModelError. The last few are kept: asking, building and loading follow one another."""
+    """Return the model in the IR. Raises ModelError. The last few results are cached for building and loading."""
     if model.format == "graph":
         return NativeModel(*model.graph)
     return _imported(model)

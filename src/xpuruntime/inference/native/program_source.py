@@ -1,4 +1,4 @@
-"""Where the programs of a native session come from: compiled when their shapes are met (or taken from the store), or given in a file."""
+"""Sources of a native session's programs: compiled at the first run of their shapes, read from the store, or given in a file."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ _log = logger("xpuruntime.session")
 _COMPILE = "xpuruntime.inference.native.engine:compiled_bytes"
 CompileFor = Callable[[EngineRequest, Mapping[str, int]], CompiledProgram]
 Found = tuple[CompiledProgram, str]
-"""A program and which of its entry points."""
+"""A program and the name of an entry point."""
 
 
 class Programs(Protocol):
-    """only: the program of a session whose shapes are fixed. ``weights``: what ``load_weights`` takes as the source."""
+    """A source of programs. only: the program of a session with fixed shapes. ``weights``: the source for ``load_weights``."""
 
     only: Found | None
 
     @property
     def weights(self) -> Any:
-        """The model's arrays by name; None where the program holds or names them."""
+        """Return the model's arrays by name, or None if the program holds or names them."""
         ...
 
     def find(self, shapes: Mapping[str, tuple[int, ...]]) -> Found:
-        """The program for inputs of these shapes. Raises BuildError, InputError."""
+        """Return the program for inputs of these shapes. Raises BuildError, InputError."""
         ...
 
     def find_without(self, shapes: Mapping[str, tuple[int, ...]], refused: KernelRefused) -> Found:
-        """The same without the calls that libraries decline. Raises ``refused`` where they are demanded or nothing else computes them."""
+        """Return a program without the calls that libraries declined. Raises ``refused`` if they are forced or have no alternative."""
         ...
 
     def note(self) -> str:
-        """Where programs came from, as part of a receipt's sentence."""
+        """Return the origin of the programs as part of a receipt's sentence."""
         ...
 
 
 class Compiled:
-    """Programs of a model. ``program``: the one of a model with static shapes."""
+    """Compiled programs of a model. ``program``: the one of a model with static shapes."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class Compiled:
 
     @property
     def weights(self) -> Any:
-        """Of the model."""
+        """Return the model's weights."""
         return native_model(self._model).weights
 
     def limit(self, seconds: float) -> None:
-        """Compile from now on in a process that is ended after ``seconds``: BuildTimeout."""
+        """Compile from now on in a process with a time limit of ``seconds``; raise BuildTimeout after it."""
         model = self._model
 
         def within(request: EngineRequest, shapes: Mapping[str, int]) -> CompiledProgram:
@@ -83,11 +83,11 @@ class Compiled:
         self._compile_for, self._limit_s = within, seconds
 
     def keep_in(self, kept: KeptShapes) -> None:
-        """Take programs from the store where they lie there, and keep those that are compiled."""
+        """Read programs from the store if they are there, and store those that are compiled."""
         self._kept = kept
 
     def find(self, shapes: Mapping[str, tuple[int, ...]]) -> Found:
-        """From the store, else compiled and kept there."""
+        """Return the stored program, otherwise compile and store it."""
         symbols = bind(native_model(self._model).graph.input_specs, shapes)
         if self._kept is None:
             self.compiled += 1
@@ -97,7 +97,7 @@ class Compiled:
             if blob is not None:
                 try:
                     program = CompiledProgram.from_bytes(blob)
-                except Exception as error:  # whole by its checksum, yet of another release
+                except Exception as error:  # its checksum is right, but another release wrote it
                     _log.warning("%s It is compiled again.", error)
                 else:
                     self.stored += 1
@@ -108,11 +108,13 @@ class Compiled:
             return program, ""
 
     def find_without(self, shapes: Mapping[str, tuple[int, ...]], refused: KernelRefused) -> Found:
-        """Compiled again, for these (none: a model with static shapes) and all later ones, and not kept in the store: it is what this machine's libraries say today."""
+        """Recompile these shapes (none: a model with static shapes) and all later ones without the declined calls. The result is not stored, because it
+        depends on the libraries of this machine.
+        """
         policy = without(kernel_policy(self._request), refused.calls)
         request = replace(self._request, kernels=json.dumps(policy.to_dict(), sort_keys=True))
         if request == self._request:
-            raise refused  # what is forced is declined again
+            raise refused  # a forced kernel would be declined again
         symbols = bind(native_model(self._model).graph.input_specs, shapes) if shapes else {}
         try:
             program = self._compile_for(request, symbols)
@@ -123,14 +125,14 @@ class Compiled:
         return program, ""
 
     def note(self) -> str:
-        """How many were compiled, and how many taken from the store."""
+        """Return how many were compiled and how many came from the store."""
         met = self.compiled + self.stored
         sets = "set" if met == 1 else "sets"
         return f"{met} {sets} of shapes met: {self.compiled} compiled, {self.stored} taken from the store"
 
 
 class Given:
-    """Entry points of a program that was compiled before; those of ``entries`` take the same inputs in other shapes."""
+    """Entry points of a program that was compiled before. ``entries`` take the same inputs in different shapes."""
 
     weights = None
 
@@ -139,7 +141,7 @@ class Given:
         self.only: Found | None = (program, entries[0]) if len(entries) == 1 else None
 
     def find(self, shapes: Mapping[str, tuple[int, ...]]) -> Found:
-        """The entry point whose inputs have these shapes. Raises InputError with the shapes that there are."""
+        """Return the entry point for these shapes. Raises InputError that lists the available shapes."""
         for name in self._entries:
             if all(tuple(shapes[s.name]) == s.shape for s in self._program.entry(name).inputs):
                 return self._program, name
@@ -151,11 +153,11 @@ class Given:
         )
 
     def find_without(self, shapes: Mapping[str, tuple[int, ...]], refused: KernelRefused) -> Found:
-        """It is compiled already."""
+        """Raise ``refused``: the program cannot be recompiled."""
         raise refused
 
     def note(self) -> str:
-        """How many there are."""
+        """Return the number of entry points."""
         return f"{len(self._entries)} entry points of a program"
 
 

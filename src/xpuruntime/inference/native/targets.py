@@ -1,4 +1,4 @@
-"""Where native programs run: the devices of this machine, and the target that each one's code is generated for."""
+"""Devices that native programs run on, and the compilation target of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["device_facts", "own_target", "reaches", "target_of"]
 
 
 def device_facts() -> tuple[DeviceFact, ...]:
-    """The host processor, then every CUDA device that its driver shows."""
+    """Return the host processor and every CUDA device that the driver reports."""
     facts = cpu()
     level = own_level()
     host = {"target": f"cpu:{level.name}" if level else _cpu_target(), "cores": facts.usable_cores}
@@ -25,7 +25,7 @@ def device_facts() -> tuple[DeviceFact, ...]:
 
 
 def reaches(device: DeviceId) -> Support:
-    """Whether native programs run on a device of this machine."""
+    """Return whether native programs run on a device of this machine."""
     if device.kind in ("cpu", "auto"):
         if not device.index:
             return Support.yes()
@@ -41,19 +41,19 @@ def reaches(device: DeviceId) -> Support:
             do="Use device='cpu' or device='cuda:0', or another engine.",
         )
     report = cuda()
-    found = next((d for d in report.devices if d.index == device.index), None)
-    if found is None:
+    named = next((d for d in report.devices if d.index == device.index), None)
+    if named is None:
         why = report.status.message or f"the driver shows {len(report.devices)} devices, counted from 0"
         return Support.no(
             Reason.NO_DEVICE,
             f"there is no {device}: {why}",
             do=report.status.advice or "Use device='cpu'.",
         )
-    return _drives(found)
+    return _drives(named)
 
 
 def target_of(device: DeviceId) -> str:
-    """``cpu:x86-64-v4``, ``cuda:sm_90``: what code for a device of this machine is generated for. Raises DeviceUnavailable."""
+    """Return the compilation target of a device, for example ``cpu:x86-64-v4`` or ``cuda:sm_90``. Raises DeviceUnavailable."""
     support = reaches(device)
     if not support:
         raise DeviceUnavailable(
@@ -61,21 +61,21 @@ def target_of(device: DeviceId) -> str:
         )
     if device.kind != "cuda":
         return _cpu_target()
-    found = next(d for d in cuda().devices if d.index == device.index)
-    level = sm_level(found.compute_capability)
-    assert level is not None  # as reaches says
+    gpu = next(d for d in cuda().devices if d.index == device.index)
+    level = sm_level(gpu.compute_capability)
+    assert level is not None  # checked by reaches
     return f"cuda:{level.name}"
 
 
 def _cpu_target() -> str:
     """Return the target of this machine's processor. Raise DeviceUnavailable."""
-    from ...codegen.cpp import cpu_target  # in a function: a list of devices needs no code generator
+    from ...codegen.cpp import cpu_target  # imported here, because listing devices needs no code generator
 
     return cpu_target().name
 
 
 def own_target(device: DeviceId) -> str:
-    """What to compile for where the program runs on this very device: of a GPU its name, so that its libraries are asked. Raises as ``target_of``."""
+    """Return the target for compiling on this device: a GPU by its name, so that its libraries can be queried. Raises as ``target_of``."""
     target = target_of(device)
     return str(device) if device.kind == "cuda" else target
 

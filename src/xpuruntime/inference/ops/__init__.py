@@ -1,21 +1,21 @@
-"""Single ops on anybody's tensors: the policy decides once how a call is computed, every later call is a look-up and a launch.
+"""Single ops on tensors of any library. The first call chooses kernels by the policy; later calls are a look-up and a launch.
 
     from xpuruntime import ops                              # or: import xpuruntime as xrt; xrt.ops.matmul(...)
 
     y = ops.softmax(ops.matmul(q, k.transpose(-1, -2)))      # NumPy, PyTorch or any DLPack tensors; the same kind out
-    ops.attention(q, k, v, causal=True, out=buffer)          # into memory of yours
+    ops.attention(q, k, v, causal=True, out=buffer)          # into your own buffer
     with ops.use({"kernel": {"matmul": "generated"}}):       # as ``with_policy``
         ops.matmul(a, b)
-    print(ops.explain("matmul", a, b))                       # which kernel, and why none of the others
+    print(ops.explain("matmul", a, b))                       # which kernel, and why not the others
 
 A call's signature is the op, its attributes, the policy, and each tensor's type, shape, strides and device. The first call of a signature
-compiles a program of one op by the native engine, or takes it from the store; the program is kept in memory (``CAPACITY`` of them, the one
-that was not used for the longest goes first). On a CUDA device the op is queued on the stream that the caller's library works on, and
-nobody waits. Safe from several threads.
+compiles a program of one op by the native engine, or reads it from the store. Up to ``CAPACITY`` programs stay in memory; the least recently
+used one is evicted. On a CUDA device the op is queued on the caller's stream, and the call does not wait for it. Calls are safe from
+several threads.
 
-Tensors are read in place where they are dense in some order of their dims (a transpose, ``channels_last``) or broadcast (``expand``); others
-(slices with gaps, reversed ones) are copied first, by their own library. Results are dense and row-major. Nobody computes gradients here: a
-tensor that asks for one is refused unless gradients are off.
+Tensors are read in place if they are dense in some order of their dims (a transpose, ``channels_last``) or broadcast (``expand``). Others
+(slices with gaps, reversed ones) are first copied by their own library. Results are dense and row-major. Gradients are not computed: a
+tensor that requires a gradient is refused unless gradients are off.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 from ...errors import InputError
 from ...policies import with_policy as use
 from .calls import CAPACITY, call, clear, counters
-from .explained import Explained, Wanted
+from .explained import Explained, OpRequest
 
 __all__ = [
     "CAPACITY",
@@ -45,13 +45,13 @@ __all__ = [
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, policy: Any = None) -> Any:
-    """``a @ b`` as NumPy and PyTorch mean it: batches broadcast, a vector is a row on the left and a column on the right.
+    """Return ``a @ b`` with the rules of NumPy and PyTorch: batches broadcast, a vector is a row on the left and a column on the right.
 
     a: [..., m, k], b: [..., k, n] of one dtype; gives [..., m, n].
-    out:    a dense tensor for the result, which must not overlap an operand; it is given back.
-    policy: a KernelPolicy or what else ``load_policy`` takes, over those of the enclosing ``use`` blocks.
+    out:    a dense tensor for the result, which must not overlap an operand; it is returned.
+    policy: a KernelPolicy or another argument of ``load_policy``; it takes precedence over the enclosing ``use`` blocks.
 
-    Raises InputError for operands that do not fit, KernelUnavailable, BuildError, RunError. Every op takes ``out`` and ``policy``, and raises these.
+    Raises InputError for invalid operands, KernelUnavailable, BuildError, RunError. Every op takes ``out`` and ``policy`` and raises these errors.
     """
     return call("matmul", (), (a, b), out, policy)
 
@@ -69,11 +69,11 @@ def attention(
     out: Any = None,
     policy: Any = None,
 ) -> Any:
-    """``softmax(q @ k.T * scale + mask) @ v`` per head; ``scale`` is 1/sqrt(size) when it is None.
+    """Return ``softmax(q @ k.T * scale + mask) @ v`` per head. ``scale`` None means 1/sqrt(size).
 
     q: [batch, heads, queries, size], k: [batch, kv heads, keys, size], v: [batch, kv heads, keys, size of v]; the heads of k and v divide
     those of q (grouped queries). mask: broadcasts to [batch, heads, queries, keys]; a bool mask keeps where true, a float one is added.
-    causal: query i sees keys up to i + causal_offset. softcap: c * tanh(scores / c) where it is not 0. Gives [batch, heads, queries, size of v].
+    causal: query i sees keys up to i + causal_offset. softcap: c * tanh(scores / c) unless it is 0. Returns [batch, heads, queries, size of v].
     """
     return call("attention", (causal, causal_offset, scale, softcap), (q, k, v, mask), out, policy)
 
@@ -88,7 +88,7 @@ def layer_norm(
     out: Any = None,
     policy: Any = None,
 ) -> Any:
-    """``(x - mean) / sqrt(variance + eps) * weight + bias`` over the last dims: those of ``normalized_shape``, else of weight, else the last one."""
+    """Return ``(x - mean) / sqrt(variance + eps) * weight + bias`` over the last dims: ``normalized_shape``, else the weight's, else one."""
     dims = None if normalized_shape is None else tuple(normalized_shape)
     return call("layer_norm", (dims, eps), (x, weight, bias), out, policy)
 
@@ -102,7 +102,7 @@ def rms_norm(
     out: Any = None,
     policy: Any = None,
 ) -> Any:
-    """``x / sqrt(mean(x * x) + eps) * weight`` over the last dims, as in ``layer_norm``."""
+    """Return ``x / sqrt(mean(x * x) + eps) * weight`` over the last dims, as in ``layer_norm``."""
     dims = None if normalized_shape is None else tuple(normalized_shape)
     return call("rms_norm", (dims, eps), (x, weight), out, policy)
 
@@ -119,31 +119,33 @@ def conv2d(
     out: Any = None,
     policy: Any = None,
 ) -> Any:
-    """x: [n, channels, height, width], weight: [out, channels / groups, kernel height, kernel width], bias: [out].
+    """Return the 2-d convolution of x.
 
-    stride, padding, dilation: one number, or one for height and one for width. Gives [n, out, height, width].
+    x: [n, channels, height, width], weight: [out, channels / groups, kernel height, kernel width], bias: [out].
+
+    stride, padding, dilation: one number, or one for height and one for width. Returns [n, out, height, width].
     """
     sizes = (_pair(stride), _pair(padding), _pair(dilation), groups)
     return call("conv2d", sizes, (x, weight, bias), out, policy)
 
 
 def softmax(x: Any, dim: int = -1, *, out: Any = None, policy: Any = None) -> Any:
-    """``exp(x) / sum(exp(x))`` along ``dim``, of x less its largest element there."""
+    """Return ``exp(x) / sum(exp(x))`` along ``dim``, after subtracting the largest element."""
     return call("softmax", (dim,), (x,), out, policy)
 
 
 def silu_mul(gate: Any, up: Any, *, out: Any = None, policy: Any = None) -> Any:
-    """``gate * sigmoid(gate) * up``: the gate of SwiGLU layers. The two broadcast."""
+    """Return ``gate * sigmoid(gate) * up``, the gate of SwiGLU layers. The two broadcast."""
     return call("silu_mul", (), (gate, up), out, policy)
 
 
 def explain(op: str, *operands: Any, policy: Any = None, **attributes: Any) -> Explained:
-    """What a call computes with, and why: kernels, the rejected ones with reasons, where the program came from. Prepares it; runs nothing.
+    """Return the kernels of a call, the rejected ones with reasons, and the program's origin. The call is prepared, not run.
 
-    op: the name of one of these functions; the rest as it takes them.
+    op: the name of one of these functions; operands and attributes as for that function.
     """
-    found: Explained = globals()[Wanted.checked(op)](*operands, policy=Wanted(policy), **attributes)
-    return found
+    explained: Explained = globals()[OpRequest.checked(op)](*operands, policy=OpRequest(policy), **attributes)
+    return explained
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, ...]:

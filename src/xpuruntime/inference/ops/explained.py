@@ -1,4 +1,4 @@
-"""What a call computes with, and why."""
+"""Explanation of a call: its kernels, and the reasons."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ...decisions import Decision
 from ...errors import InputError
 from .op_table import ROWS
 
-__all__ = ["Explained", "Wanted"]
+__all__ = ["Explained", "OpRequest"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Handed to an op in place of its policy: explain the call under that policy."""
+class OpRequest:
+    """A request to explain a call, given to an op in place of its policy."""
 
     policy: Any
 
     @staticmethod
     def checked(op: str) -> str:
-        """The op's name. Raises InputError."""
+        """Return the op's name. Raises InputError."""
         if op in ROWS:
             return op
         near = difflib.get_close_matches(str(op), ROWS, n=1)
@@ -31,11 +31,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """One signature.
+    """The explanation of one signature.
 
-    op, operands (their types as text), target: what was compiled; kernels: ``name: entry point`` of each launch, with a library's own word
-    for its algorithm; decisions: what was chosen, and why the others were not; origin: ``compiled`` or ``store``; copies: which operands are
-    copied before each call, by bit.
+    op, operands (types as text), target: the compiled program. kernels: ``name: entry point`` of each launch, with a library's name for its
+    algorithm. decisions: the chosen kernels, and the reasons against the others. origin: ``compiled`` or ``store``. copies: a bit for each
+    operand that is copied before each call.
     """
 
     op: str
@@ -47,7 +47,7 @@ class Explained:
     copies: int = 0
 
     def with_copies(self, copies: int) -> Explained:
-        """The same for operands that are copied to come to this signature."""
+        """Return the same explanation for operands that are copied before the call."""
         return replace(self, copies=copies)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Tensors that the core does not read in place: of libraries without DLPack's table of C functions, with gaps, of odd byte orders."""
+"""Tensors that the core cannot read in place: from libraries without DLPack's C function table, with gaps, or with swapped bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...runtime.executor import Executor
 from .op_table import ROWS
 from .policy_scope import effective_demands
 from .prepare import device_of, graph_of, held_demands, program_of
-from .tensor_layout import Facts, lying
+from .tensor_layout import TensorFacts, dense_block
 
 __all__ = ["Elsewhere", "from_host", "readable"]
 
@@ -26,32 +26,32 @@ _CUDA = 2  # DLPack's kDLCUDA
 
 
 def readable(op: str, operands: tuple[Any, ...], mask: int) -> tuple[Any, ...]:
-    """The operands with those of the mask, by bit, as dense tensors that the core reads. Raises InputError."""
+    """Return the operands, those in the bit mask as dense tensors that the core reads. Raises InputError."""
     return tuple(_dense(op, i, o) if mask >> i & 1 else o for i, o in enumerate(operands))
 
 
 def _dense(op: str, position: int, operand: Any) -> Any:
-    """A copy by the tensor's own library, or over the same memory as an array of NumPy's."""
+    """Return a copy made by the tensor's own library, or a NumPy array over the same memory."""
     kind = type(operand)
     try:
         if _core.knows_tensors(kind) and not isinstance(operand, np.ndarray):
-            made = operand.contiguous() if hasattr(operand, "contiguous") else operand.copy()
-            made = operand.clone() if made is operand and hasattr(operand, "clone") else made
+            copied = operand.contiguous() if hasattr(operand, "contiguous") else operand.copy()
+            copied = operand.clone() if copied is operand and hasattr(operand, "clone") else copied
         elif isinstance(operand, np.ma.MaskedArray):
-            made = None  # its mask would be lost
+            copied = None  # a copy would lose its mask
         elif isinstance(operand, np.ndarray | np.generic) or hasattr(operand, "__dlpack__"):
-            made = np.asarray(host_array(operand))
-            if made is operand or _core.Ops.unread((made,)):
-                copy = np.empty(made.shape, np.dtype(made.dtype.type))  # in this machine's byte order
-                copy[...] = made
-                made = copy
+            copied = np.asarray(host_array(operand))
+            if copied is operand or _core.Ops.unread((copied,)):
+                copy = np.empty(copied.shape, np.dtype(copied.dtype.type))  # in native byte order
+                copy[...] = copied
+                copied = copy
         else:
-            made = None
+            copied = None
     except (InputError, RuntimeError, NotImplementedError) as error:
         raise _unread(op, position, operand, str(error)[:200]) from error
-    if made is None or _core.Ops.unread((made,)):
+    if copied is None or _core.Ops.unread((copied,)):
         raise _unread(op, position, operand, f"{kind.__name__} of {getattr(operand, 'dtype', 'no dtype')}")
-    return made
+    return copied
 
 
 def _unread(op: str, position: int, operand: Any, got: str) -> InputError:
@@ -60,7 +60,7 @@ def _unread(op: str, position: int, operand: Any, got: str) -> InputError:
 
 
 def from_host(operands: tuple[Any, ...], out: Any) -> Callable[[Any], Any] | None:
-    """How the core's result becomes what the caller gets; None where it is that already."""
+    """Return the conversion of the core's result to the caller's kind of tensor, or None if none is needed."""
     if out is not None and not _core.knows_tensors(type(out)):
         return lambda _: out
     first = next((o for o in operands if o is not None), None)
@@ -70,7 +70,7 @@ def from_host(operands: tuple[Any, ...], out: Any) -> Callable[[Any], Any] | Non
 
 
 def library(tensor: Any) -> Callable[[Any], Any]:
-    """``from_dlpack`` of the library that a tensor is of; what that has none stays what it is."""
+    """Return ``from_dlpack`` of a tensor's library, or the identity if it has none."""
     if isinstance(tensor, DeviceBuffer):
         return DeviceBuffer.from_dlpack
     module = sys.modules.get(type(tensor).__module__.partition(".")[0])
@@ -81,9 +81,9 @@ def library(tensor: Any) -> Callable[[Any], Any]:
 
 
 class Elsewhere:
-    """A call on tensors of a CUDA device whose library shows them by ``__dlpack__`` alone: the same programs, without the core's table.
+    """A call on CUDA tensors whose library offers ``__dlpack__`` only. It runs the same programs without the core's table.
 
-    They are kept by what the dense operands look like, as many as ``most``.
+    At most ``most`` programs are cached by the facts of the dense operands.
     """
 
     most = 256
@@ -94,18 +94,20 @@ class Elsewhere:
 
     @classmethod
     def of(cls, op: str, operands: tuple[Any, ...]) -> Elsewhere | None:
-        """The call, where it is one."""
+        """Return the call if it is of this kind, otherwise None."""
         strange = [o for o in operands if o is not None and not _core.knows_tensors(type(o))]
         if any(_device_type(o) == _CUDA for o in strange):
             return cls(op, operands)
         return None
 
-    def run(self, number: int, asked: Any, attributes: tuple[Any, ...], out: Any) -> Any:
-        """A tensor of the first operand's library, queued on the stream that PyTorch works on, else on the default one."""
+    def run(self, number: int, request: Any, attributes: tuple[Any, ...], out: Any) -> Any:
+        """Return a tensor of the first operand's library. The op is queued on PyTorch's current stream, or on the default one."""
         who = f"ops.{self.op}"
         if out is not None:
             do = "Leave it out, or use a library with DLPack's table of C functions (PyTorch 2.10 or later)."
-            raise InputError(who, "takes out only from such libraries", got=type(out).__name__, do=do)
+            raise InputError(
+                who, "does not support out= for tensors of this library", got=type(out).__name__, do=do
+            )
         first = next(o for o in self.operands if o is not None)
         index = int(first.__dlpack_device__()[1])
         backend = Device(f"cuda:{index}").backend
@@ -115,32 +117,34 @@ class Elsewhere:
             if buffer is None and operand is not None:
                 raise _unread(self.op, position, operand, f"not dense, or not on cuda:{index}")
         facts = [None if b is None else _facts(b, index) for b in buffers]
-        executor = self._executor((self.op, number, attributes, tuple(facts)), asked, attributes, facts)
+        executor = self._executor((self.op, number, attributes, tuple(facts)), request, attributes, facts)
         names = ROWS[self.op].operands
-        given = {n: b for n, b in zip(names, buffers, strict=True) if b is not None}
-        (made,) = executor.run(given, stream=stream).values()
+        inputs = {n: b for n, b in zip(names, buffers, strict=True) if b is not None}
+        (made,) = executor.run(inputs, stream=stream).values()
         return library(first)(made)
 
     def _executor(
-        self, key: Any, asked: Any, attributes: tuple[Any, ...], facts: list[Facts | None]
+        self, key: Any, request: Any, attributes: tuple[Any, ...], facts: list[TensorFacts | None]
     ) -> Executor:
-        found = self._kept.get(key)
-        if found is None:
+        executor = self._kept.get(key)
+        if executor is None:
             device = device_of(self.op, facts)
-            graph = graph_of(self.op, attributes, facts, [None if f is None else lying(f) for f in facts])
+            graph = graph_of(
+                self.op, attributes, facts, [None if f is None else dense_block(f) for f in facts]
+            )
             dtypes = {f.dtype for f in facts if f is not None}
-            demands = held_demands(self.op, effective_demands(asked), device, dtypes)
+            demands = held_demands(self.op, effective_demands(request), device, dtypes)
             program, _ = program_of(graph, device, demands)
-            found = Executor(program, Device(device), policy=SETTLED)
-            self._kept[key] = found
+            executor = Executor(program, Device(device), policy=SETTLED)
+            self._kept[key] = executor
             while len(self._kept) > self.most:
                 self._kept.popitem(last=False)
-        return found
+        return executor
 
 
-def _facts(buffer: DeviceBuffer, index: int) -> Facts:
+def _facts(buffer: DeviceBuffer, index: int) -> TensorFacts:
     strides = tuple(int(s) for s in buffer.spec.physical.strides)
-    return Facts(buffer.shape, strides, buffer.spec.dtype, (_CUDA, index))
+    return TensorFacts(buffer.shape, strides, buffer.spec.dtype, (_CUDA, index))
 
 
 def _device_type(tensor: Any) -> int:
@@ -152,5 +156,5 @@ def _device_type(tensor: Any) -> int:
         ValueError,
         BufferError,
         RuntimeError,
-    ):  # tensors without values, which are refused later
+    ):  # tensors without values are refused later
         return 0

@@ -1,4 +1,4 @@
-"""Which policy a call is under, as one object that the core knows by its number."""
+"""The policy of a call as one object with a number that the core knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...policies import Policy, Resolved
 from ...policies.context import current_policy
 from ...policies.entrances import demanded
 from ...store import digest
-from .explained import Wanted
+from .explained import OpRequest
 
 __all__ = ["asked_policy", "effective_demands", "known_policy"]
 
@@ -21,42 +21,44 @@ _known: dict[int, tuple[Any, int]] = {}
 
 
 def asked_policy(policy: Any) -> Any:
-    """What a call's own policy and the enclosing blocks say together, the same object each time where both are frozen objects.
+    """Return a call's own policy merged over the enclosing blocks. Frozen arguments give the same object each time.
 
-    Others (mappings, paths) are read again by each call: they may have changed. Raises PolicyError.
+    Mappings and paths are read again by each call, because they may have changed. Raises PolicyError.
     """
-    if isinstance(policy, Wanted):
+    if isinstance(policy, OpRequest):
         return policy
     around = current_policy()
     key = id(policy), id(around)
-    found = _merged.get(key)
-    if found is not None:
-        return found[1]
+    cached = _merged.get(key)
+    if cached is not None:
+        return cached[1]
     from ...policies import load_policy
 
     merged = around.merge(load_policy(policy))
     if getattr(type(policy), "__dataclass_params__", None) is not None:
         if len(_merged) >= _MOST:
             _merged.clear()
-        _merged[key] = (policy, merged, around)  # held, so that nobody else gets their ids
+        _merged[key] = (policy, merged, around)  # keeps the objects alive, so that their ids stay unique
     return merged
 
 
-def known_policy(table: _core.Ops, asked: Any) -> int:
-    """The policy's number: equal policies have equal ones. The core knows it from now on."""
-    found = _known.get(id(asked))
-    if found is not None and found[0] is asked:
-        table.know_policy(asked, found[1])
-        return found[1]
-    whole = digest({"policy": json.loads(json.dumps(effective_demands(asked).policy.to_dict(), default=str))})
+def known_policy(table: _core.Ops, request: Any) -> int:
+    """Return the policy's number and register it in the core. Equal policies have equal numbers."""
+    cached = _known.get(id(request))
+    if cached is not None and cached[0] is request:
+        table.know_policy(request, cached[1])
+        return cached[1]
+    whole = digest(
+        {"policy": json.loads(json.dumps(effective_demands(request).policy.to_dict(), default=str))}
+    )
     number = _numbers.setdefault(whole, len(_numbers))
     if len(_known) >= _MOST:
         _known.clear()
-    _known[id(asked)] = (asked, number)
-    table.know_policy(asked, number)
+    _known[id(request)] = (request, number)
+    table.know_policy(request, number)
     return number
 
 
-def effective_demands(asked: Any) -> Resolved:
-    """With what the environment adds, but what an op cannot honor is an error. Raises PolicyError, UnavailableError."""
-    return demanded("ops", {}, asked)
+def effective_demands(request: Any) -> Resolved:
+    """Return the demands with those of the environment. Raises PolicyError for demands that an op cannot honor, and UnavailableError."""
+    return demanded("ops", {}, request)

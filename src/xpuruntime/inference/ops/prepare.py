@@ -1,4 +1,4 @@
-"""The first call of a signature: a graph of one op, its program from the compiler or the store, its executor in the core's table."""
+"""The first call of a signature: a graph of one op, its program from the compiler or the store, and its executor in the core's table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ...types import DType, TensorSpec
 from .explained import Explained
 from .op_table import ROWS
 from .policy_scope import effective_demands
-from .tensor_layout import Facts, Lying, facts_of, lying
+from .tensor_layout import DenseBlock, TensorFacts, dense_block, facts_of
 
 __all__ = ["device_of", "graph_of", "held_demands", "prepare", "program_of"]
 
@@ -33,23 +33,23 @@ _HOST, _CUDA = 1, 2  # DLPack's kDLCPU and kDLCUDA
 
 @contained("ops")
 def prepare(
-    table: _core.Ops, op: str, asked: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...]
+    table: _core.Ops, op: str, request: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...]
 ) -> Explained:
-    """Put the call's signature into the table: an executor, or which operands must be copied before any program can read them.
+    """Add the call's signature to the table: an executor, or the operands that must be copied before a program can read them.
 
     Raises InputError, PolicyError, KernelUnavailable, BuildError.
     """
     facts = [None if o is None else _facts(op, i, o) for i, o in enumerate(operands)]
-    held = [None if f is None else lying(f) for f in facts]
+    held = [None if f is None else dense_block(f) for f in facts]
     copies = sum(
         1 << i for i, (f, b) in enumerate(zip(facts, held, strict=True)) if f is not None and b is None
     )
     number = ROWS[op].number
     if copies:
-        found = Explained(op, (), "", (), (), "copied", copies)
+        explained = Explained(op, (), "", (), (), "copied", copies)
         table.put(
             number,
-            asked,
+            request,
             attributes,
             operands,
             None,
@@ -59,16 +59,16 @@ def prepare(
             (2, 32),
             DType.FLOAT32.numpy,
             copies,
-            found,
+            explained,
         )
-        return found
+        return explained
     device = device_of(op, facts)
     graph = graph_of(op, attributes, facts, held)
-    demands = held_demands(op, effective_demands(asked), device, {f.dtype for f in facts if f is not None})
+    demands = held_demands(op, effective_demands(request), device, {f.dtype for f in facts if f is not None})
     program, origin = program_of(graph, device, demands)
     executor = Executor(program, Device(device), policy=SETTLED)
     fixed = executor.bind(None)
-    found = _explained(op, executor, [f for f in facts if f is not None], origin)
+    explained = _explained(op, executor, [f for f in facts if f is not None], origin)
     result = program.output_specs[0]
     words = dlpack_words(result.dtype)
     assert words is not None, "a result has the operands' dtype"
@@ -76,7 +76,7 @@ def prepare(
     shape = [int(d) for d in result.shape if isinstance(d, int)]
     table.put(
         number,
-        asked,
+        request,
         attributes,
         operands,
         executor.core,
@@ -86,13 +86,13 @@ def prepare(
         words,
         result.dtype.numpy,
         0,
-        found,
+        explained,
     )
-    return found
+    return explained
 
 
 def held_demands(op: str, demands: Resolved, device: DeviceId, dtypes: set[DType]) -> Resolved:
-    """The demands that are left for the compiler, once the operands' device and type are known to hold. Raises UnavailableError."""
+    """Return the demands for the compiler, after checking those on device and precision against the operands. Raises UnavailableError."""
     execution = demands.policy.execution
     target = "auto" if execution.target is None else execution.target
     notes: list[str] = []
@@ -100,23 +100,21 @@ def held_demands(op: str, demands: Resolved, device: DeviceId, dtypes: set[DType
         if device.kind not in {DeviceId.parse(d).kind for d in execution.allow_fallback or ()}:
             why, do = f"the operands are on {device}", f"Move them to {target}, or drop target."
             raise refuse("ops", "target", demands, why, do)
-        notes.append(f"the operands are on {device}, not on {target}, and it runs there")
+        notes.append(f"the operands are on {device}, not on {target}; it runs on {device}")
     if execution.precision not in (None, "model"):
         wanted, floats = DType.of(execution.precision), {d for d in dtypes if d.is_float}
         if wanted.is_integer and execution.allow_fallback:
-            notes.append(f"precision {wanted.value} cannot be had, and the operands' own is used")
+            notes.append(f"precision {wanted.value} is unavailable; the operands' own is used")
         elif floats - {wanted} or wanted.is_integer:
-            why = f"the operands are {', '.join(sorted(d.value for d in dtypes))}"
-            raise refuse(
-                "ops", "precision", demands, why, "Convert the operands, which decide it, or drop precision."
-            )
+            why = f"the operands' dtypes are {', '.join(sorted(d.value for d in dtypes))}"
+            raise refuse("ops", "precision", demands, why, "Convert the operands, or drop precision.")
     if notes:
         _log.warning("ops.%s: %s", op, "; ".join(notes))
     return demands.without("target", "precision", "allow_fallback")
 
 
 def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[CompiledProgram, str]:
-    """The program of a graph on a device of this machine, and where it came from: ``store`` or ``compiled``."""
+    """Return the program of a graph for a device of this machine, and its origin: ``store`` or ``compiled``."""
     from ...compiler import compile as compile_graph
     from ...kernels.user.kernel import named_digests
     from ..native.engine import compiler_facts
@@ -124,21 +122,21 @@ def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[Compi
 
     target = target_of(device)
     policy = demands.policy
-    settles = ("caching", "engine_order", "engine_options")  # they change nothing of a program
-    asked = demands.without(*settles)
+    settles = ("caching", "engine_order", "engine_options")  # they do not change the program
+    remaining = demands.without(*settles)
     store = Store(mode="off") if policy.execution.caching is False else Store()
     ingredients = {
         "op": graph.digest,
         "target": target,
-        "policy": asked.policy.to_dict(),
+        "policy": remaining.policy.to_dict(),
         "version": __version__,
         **compiler_facts(),
         **({"user_kernels": users} if (users := named_digests(policy.kernel)) else {}),
     }
-    kept = store.recall("artifact", digest(ingredients), CompiledProgram.from_bytes)
-    if kept is not None:
-        return kept, "store"
-    program = compile_graph(graph, target=own_target(device), policy=asked)
+    stored = store.recall("artifact", digest(ingredients), CompiledProgram.from_bytes)
+    if stored is not None:
+        return stored, "store"
+    program = compile_graph(graph, target=own_target(device), policy=remaining)
     try:
         store.put("artifact", ingredients, program.to_bytes())
     except StoreError as error:  # a full disk must not stop an op
@@ -146,15 +144,15 @@ def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[Compi
     return program, "compiled"
 
 
-def device_of(op: str, facts: list[Facts | None]) -> DeviceId:
-    """Where all operands lie. Raises InputError."""
+def device_of(op: str, facts: list[TensorFacts | None]) -> DeviceId:
+    """Return the device of all operands. Raises InputError."""
     places = {f.device for f in facts if f is not None}
     if not places:
         raise InputError(f"ops.{op}", "needs its operands", got="None", do="Hand in tensors.")
     if len(places) > 1:
         shown = ", ".join(sorted(f"DLPack device {d}" for d in places))
         raise InputError(
-            f"ops.{op}", "operands lie on different devices", got=shown, do="Move them to one first."
+            f"ops.{op}", "operands are on different devices", got=shown, do="Move them to one first."
         )
     kind, index = places.pop()
     if kind == _HOST:
@@ -169,12 +167,12 @@ def device_of(op: str, facts: list[Facts | None]) -> DeviceId:
     )
 
 
-def _facts(op: str, position: int, operand: Any) -> Facts:
-    found = facts_of(operand)
-    if found is None:
+def _facts(op: str, position: int, operand: Any) -> TensorFacts:
+    facts = facts_of(operand)
+    if facts is None:
         name = ROWS[op].operands[position]
-        raise InputError(f"ops.{op}", f"{name} has a dtype that no kernel takes", got=_described(operand))
-    return found
+        raise InputError(f"ops.{op}", f"{name} has an unsupported dtype", got=_described(operand))
+    return facts
 
 
 def _described(operand: Any) -> str:
@@ -182,9 +180,9 @@ def _described(operand: Any) -> str:
 
 
 def graph_of(
-    op: str, attributes: tuple[Any, ...], facts: list[Facts | None], held: list[Lying | None]
+    op: str, attributes: tuple[Any, ...], facts: list[TensorFacts | None], held: list[DenseBlock | None]
 ) -> Graph:
-    """One node over the operands as they lie. Raises InputError for operands or attributes that do not fit."""
+    """Return a graph of one node over the operands in place. Raises InputError for invalid operands or attributes."""
     row = ROWS[op]
     builder = GraphBuilder(op)
     try:
@@ -202,7 +200,7 @@ def graph_of(
         raise InputError(f"ops.{op}", what, got=got, do=do) from error
 
 
-def _explained(op: str, executor: Executor, facts: list[Facts], origin: str) -> Explained:
+def _explained(op: str, executor: Executor, facts: list[TensorFacts], origin: str) -> Explained:
     calls = zip(executor.plan.calls, executor.implementations, strict=True)
     kernels = tuple(f"{c.kernel}: {c.symbol}" + (f" ({how})" if how else "") for c, how in calls)
     operands = tuple(str(TensorSpec(f.shape, f.dtype)) for f in facts)

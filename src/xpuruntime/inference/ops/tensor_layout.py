@@ -1,4 +1,4 @@
-"""How a tensor lies in memory, and as which dense input of a graph, transposed and broadcast there, it is read in place."""
+"""Memory layout of a tensor, and the dense graph input, transposed and broadcast, that reads it in place."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ...ir.build import GraphBuilder
 from ...runtime.arrays import dlpack_dtype
 from ...types import DType, TensorSpec
 
-__all__ = ["Facts", "Lying", "facts_of", "lying"]
+__all__ = ["DenseBlock", "TensorFacts", "dense_block", "facts_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What a tensor shows of itself. strides: in elements; device: DLPack's (type, index)."""
+class TensorFacts:
+    """Shape, strides in elements, dtype and device of a tensor. device: DLPack's (type, index)."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -24,37 +24,37 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class DenseBlock:
     """A dense block of memory that holds each element once.
 
-    order: the tensor's dims from the outermost to the innermost in memory; shape: the block's, in that order; broadcast dims have extent 1.
+    order: the tensor's dims from outermost to innermost in memory. shape: the block's dims in that order; broadcast dims have extent 1.
     """
 
     order: tuple[int, ...]
     shape: tuple[int, ...]
 
-    def input(self, builder: GraphBuilder, name: str, facts: Facts) -> str:
-        """The block as an input of a graph and the tensor as a view of it; the view's name."""
+    def input(self, builder: GraphBuilder, name: str, facts: TensorFacts) -> str:
+        """Add the block as a graph input, view it as the tensor, and return the view's name."""
         b: Any = builder
-        made: str = b.input(name, TensorSpec(self.shape, facts.dtype))
+        value: str = b.input(name, TensorSpec(self.shape, facts.dtype))
         if self.order != tuple(range(len(self.order))):
-            made = b.permute(made, dims=[self.order.index(d) for d in range(len(self.order))])
+            value = b.permute(value, dims=[self.order.index(d) for d in range(len(self.order))])
         if tuple(self.shape[self.order.index(d)] for d in range(len(self.order))) != facts.shape:
-            made = b.expand(made, size=facts.shape)
-        return made
+            value = b.expand(value, size=facts.shape)
+        return value
 
 
-def facts_of(tensor: Any) -> Facts | None:
-    """Of a tensor that the core reads in place; None for any other."""
+def facts_of(tensor: Any) -> TensorFacts | None:
+    """Return the facts of a tensor that the core reads in place, or None."""
     shown = _core.show_tensor(tensor)
     dtype = None if shown is None else dlpack_dtype(*shown[2])
-    return None if shown is None or dtype is None else Facts(shown[0], shown[1], dtype, shown[3])
+    return None if shown is None or dtype is None else TensorFacts(shown[0], shown[1], dtype, shown[3])
 
 
-def lying(facts: Facts) -> Lying | None:
-    """The block that a tensor is a view of; None where it has gaps, overlaps itself or runs backwards."""
+def dense_block(facts: TensorFacts) -> DenseBlock | None:
+    """Return the block behind a tensor, or None if the tensor has gaps, overlaps itself or runs backwards."""
     if 0 in facts.shape:
-        return Lying(tuple(range(len(facts.shape))), facts.shape)
+        return DenseBlock(tuple(range(len(facts.shape))), facts.shape)
     extents = tuple(
         1 if stride == 0 else size for size, stride in zip(facts.shape, facts.strides, strict=True)
     )
@@ -64,7 +64,7 @@ def lying(facts: Facts) -> Lying | None:
         if facts.strides[d] != expected:
             return None
         expected *= extents[d]
-    if real == sorted(real):  # row-major, but for dims of one element
-        return Lying(tuple(range(len(extents))), extents)
+    if real == sorted(real):  # row-major, ignoring dims of one element
+        return DenseBlock(tuple(range(len(extents))), extents)
     order = (*(d for d, size in enumerate(extents) if size == 1), *real)
-    return Lying(order, tuple(extents[d] for d in order))
+    return DenseBlock(order, tuple(extents[d] for d in order))

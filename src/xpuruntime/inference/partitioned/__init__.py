@@ -1,1 +1,1 @@
-"""One model on several engines and devices."""
+"""Models partitioned across engines and devices."""

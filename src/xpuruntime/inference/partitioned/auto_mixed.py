@@ -1,8 +1,8 @@
-"""``place: {"*": "auto"}``: the model on one engine or on several, whichever is measured to be the fastest with right outputs.
+"""``place: {"*": "auto"}``: the fastest measured partition of the model over one or several engines with correct outputs.
 
-Every engine runs the whole model first and says what each node costs (``measured``). Of these costs come a few ways to share the model between
-engines (``mixed_search``), which then run against the single engines, in turn. A mix is taken only where it is faster than the best
-single engine by more than measuring can be wrong, so it is never a loss. The choice is recorded with the place of every node: a later start measures
+Every engine first runs the whole model and reports the cost of each node (``measured``). From these costs ``mixed_search`` proposes a few ways
+to share the model between engines, which then run in turn against the single engines. A mix is chosen only if it is faster than the best
+single engine by more than the measuring error. The choice is recorded with the engine of every node, so that a later start measures
 nothing.
 """
 
@@ -25,8 +25,8 @@ from ...targets import DeviceId
 from ..execution.examples import digest_of, measuring_feeds
 from ..native.model import native_model
 from ..selection.auto import Contender, measure
-from ..selection.candidate import Loaded, Wanted, attempt, find
-from ..selection.request import Ask
+from ..selection.candidate import EngineCandidate, LoadedEngine, attempt, find
+from ..selection.request import SelectionRequest
 from .mixed import demanded_kernels, mixed_of
 from .mixed_search import searched
 from .node_costs import measured_costs
@@ -34,32 +34,37 @@ from .node_costs import measured_costs
 __all__ = ["MARGIN", "WORD", "chosen_mix", "wanted_by"]
 
 WORD = "auto"
-"""As the engine of the place ``*``."""
+"""The engine name of the place ``*``."""
 
 MARGIN = 0.97
-"""A mix must take at most this share of the best single engine's time."""
+"""The highest share of the best single engine's time at which a mix is chosen."""
 
 
 def wanted_by(place: Mapping[str, str]) -> bool:
-    """Whether a policy leaves it to measuring."""
+    """Return True if a policy leaves the placement to measuring."""
     return place.get("*") == WORD
 
 
-def chosen_mix(model: ModelSource, ask: Ask, store: Store) -> tuple[Loaded | None, Decision, list[str]]:
-    """What was chosen, the decision with every candidate's time, warnings. None where no engine can be had."""
-    place = {k: v for k, v in ask.place.items() if k != "*"}
-    names = [ask.engine] if ask.engine not in (None, WORD) else []
-    wanted = [ask.wanted(str(e), DeviceId("cpu")) for e in dict.fromkeys((*names, *ask.order.get("cpu", ())))]
-    key = _key(model, wanted, place) | {"inputs": digest_of(ask.examples)}
-    known = _recorded(model, wanted, store, key) if ask.caching else None
+def chosen_mix(
+    model: ModelSource, request: SelectionRequest, store: Store
+) -> tuple[LoadedEngine | None, Decision, list[str]]:
+    """Return the chosen engine (None: none is available), the decision with every candidate's time, and warnings."""
+    place = {k: v for k, v in request.place.items() if k != "*"}
+    names = [request.engine] if request.engine not in (None, WORD) else []
+    wanted = [
+        request.wanted(str(e), DeviceId("cpu"))
+        for e in dict.fromkeys((*names, *request.order.get("cpu", ())))
+    ]
+    key = _key(model, wanted, place) | {"inputs": digest_of(request.examples)}
+    known = _recorded(model, wanted, store, key) if request.caching else None
     if known is not None:
         return *known, []
     outcomes = [attempt(model, w, store) for w in wanted]
-    singles = [o for o in outcomes if isinstance(o, Loaded)]
+    singles = [o for o in outcomes if isinstance(o, LoadedEngine)]
     refused = [o for o in outcomes if isinstance(o, Candidate)]
-    feeds, told = measuring_feeds(model, ask.examples)
+    feeds, told = measuring_feeds(model, request.examples)
     made, why_not = _loaded_mixes(model, singles, place, feeds, store)
-    contending = made if place else [*singles, *made]  # a placement that was demanded is had, or nothing
+    contending = made if place else [*singles, *made]  # a demanded placement has no alternative
     contenders = [Contender(_name(o), o.executable, o.precision) for o in contending]
     decision, warnings = measure(model, contenders, feeds, env.get_seconds("XPU_AUTO_SECONDS"), told)
     best = _by_margin(contenders, [_name(o) for o in made], decision)
@@ -69,7 +74,7 @@ def chosen_mix(model: ModelSource, ask: Ask, store: Store) -> tuple[Loaded | Non
         if other is not loaded:
             other.executable.close()
     decision = Decision("engine", model.name, head, (*best.rejected, *refused, *why_not))
-    if loaded is not None and ask.caching and len(contenders) > 1:
+    if loaded is not None and request.caching and len(contenders) > 1:
         _record(store, key, decision, loaded)
     return loaded, decision, list(warnings)
 
@@ -79,18 +84,18 @@ def chosen_mix(model: ModelSource, ask: Ask, store: Store) -> tuple[Loaded | Non
 
 def _loaded_mixes(
     model: ModelSource,
-    singles: Sequence[Loaded],
+    singles: Sequence[LoadedEngine],
     place: Mapping[str, str],
     feeds: dict[str, Array],
     store: Store,
-) -> tuple[list[Loaded], list[Candidate]]:
-    """Mixes that can be had, and why others cannot."""
+) -> tuple[list[LoadedEngine], list[Candidate]]:
+    """Return the mixes that load, and the reasons against the others."""
     who = "several engines"
     if len(singles) < 2:
         return [], [Candidate(who, Reason.ONLY_ONE, "only one engine runs this model here")]
     lower = next((o for o in singles if o.wanted.precision not in (None, model.precision)), None)
     if lower is not None:
-        text = f"regions compute in the model's own {model.precision.value}, not in {lower.precision.value}"
+        text = f"regions compute in the model's own precision {model.precision.value}, not in {lower.precision.value}"
         return [], [Candidate(who, Reason.PRECISION_UNSUPPORTED, text, "Leave precision out.")]
     try:
         graph = native_model(model).graph
@@ -101,12 +106,12 @@ def _loaded_mixes(
     except XpuError as error:
         return [], [Candidate(who, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)]
     if not found and not refused:
-        text = "by the measured costs of its nodes one engine is the best for all of them"
+        text = "by measured costs, one engine is the fastest for every node"
         refused = [Candidate(who, Reason.SLOWER, text)]
     return found, refused
 
 
-def _name(loaded: Loaded) -> str:
+def _name(loaded: LoadedEngine) -> str:
     return str(loaded.facts.get("mix") or loaded.wanted.name)
 
 
@@ -114,7 +119,7 @@ def _name(loaded: Loaded) -> str:
 
 
 def _by_margin(contenders: Sequence[Contender], mixed: Sequence[str], decision: Decision) -> Decision:
-    """The decision, unless it is a mix that is not clearly faster than the best single engine: then that one."""
+    """Return the decision, or replace a mix that is not clearly faster by the best single engine."""
     head = decision.chosen
     if head is None or head.name not in mixed:
         return decision
@@ -136,8 +141,8 @@ def _by_margin(contenders: Sequence[Contender], mixed: Sequence[str], decision: 
 # ── the record ──
 
 
-def _key(model: ModelSource, wanted: Sequence[Wanted], place: Mapping[str, str]) -> dict[str, Any]:
-    """Everything that the choice depends on."""
+def _key(model: ModelSource, wanted: Sequence[EngineCandidate], place: Mapping[str, str]) -> dict[str, Any]:
+    """Return everything that the choice depends on."""
     versions = {}
     for w in wanted:
         plugin = find(w.engine)
@@ -158,22 +163,20 @@ def _key(model: ModelSource, wanted: Sequence[Wanted], place: Mapping[str, str])
     }
 
 
-def _record(store: Store, key: Mapping[str, Any], decision: Decision, loaded: Loaded) -> None:
+def _record(store: Store, key: Mapping[str, Any], decision: Decision, loaded: LoadedEngine) -> None:
     try:
         store.put(
             "auto",
             key,
             json.dumps({"decision": decision.to_json(), "homes": loaded.facts.get("homes")}).encode(),
         )
-    except (
-        StoreError
-    ):  # a full disk must not stop a model that is already loaded; it said so when an artifact was kept
+    except StoreError:  # a full disk must not stop a loaded model; storing the artifact already warned
         return
 
 
 def _recorded(
-    model: ModelSource, wanted: Sequence[Wanted], store: Store, key: Mapping[str, Any]
-) -> tuple[Loaded, Decision] | None:
+    model: ModelSource, wanted: Sequence[EngineCandidate], store: Store, key: Mapping[str, Any]
+) -> tuple[LoadedEngine, Decision] | None:
     record = store.recall("auto", digest(key), _parsed)
     if record is None or record[0].chosen is None:
         return None
@@ -187,7 +190,7 @@ def _recorded(
         outcome = _again(model, wanted[0], homes, key["place"], store)
     else:
         outcome = None
-    if not isinstance(outcome, Loaded):
+    if not isinstance(outcome, LoadedEngine):
         return None
     text = f"measured before: {past.chosen.reason}"
     head = Candidate(past.chosen.name, Reason.RECORDED, text, facts={**past.chosen.facts, **_told(outcome)})
@@ -195,7 +198,7 @@ def _recorded(
 
 
 def _parsed(payload: bytes) -> tuple[Decision, dict[str, str] | None]:
-    """Return a record's decision and homes. Raise anything for what is no record."""
+    """Return a record's decision and homes. Raise any error for an invalid record."""
     record = json.loads(payload)
     homes = record["homes"]
     if homes is not None and not (homes and all(type(e) is str for e in homes.values())):
@@ -204,9 +207,13 @@ def _parsed(payload: bytes) -> tuple[Decision, dict[str, str] | None]:
 
 
 def _again(
-    model: ModelSource, first: Wanted, homes: Mapping[str, str], place: Mapping[str, str], store: Store
-) -> Loaded | Candidate:
-    """A mix from the engine of each of its nodes: the home costs nothing, any other engine a second."""
+    model: ModelSource,
+    first: EngineCandidate,
+    homes: Mapping[str, str],
+    place: Mapping[str, str],
+    store: Store,
+) -> LoadedEngine | Candidate:
+    """Load a mix from the recorded engine of each node: that engine costs nothing, any other a second."""
     engines = tuple(dict.fromkeys(homes.values()))
     away = {e: {n: float(e != home) for n, home in homes.items()} for e in engines}
     try:
@@ -222,5 +229,5 @@ def _again(
     return mixed_of(model, plan, first, store)
 
 
-def _told(loaded: Loaded) -> dict[str, Any]:
+def _told(loaded: LoadedEngine) -> dict[str, Any]:
     return {k: v for k, v in loaded.facts.items() if k not in ("homes", "mix")}

@@ -6,8 +6,8 @@
     result = dag.execute(inputs={"x": x})          # arrays by output name
     print(dag.plan.explain(), dag.receipt())
 
-Regions are compiled when the executor is made and weights go to them once. A run moves values at borders only: between regions on one
-device the memory itself is handed over. Regions that do not wait for each other run side by side.
+Regions are compiled when the executor is made, and weights are transferred once. A run moves values only between regions; regions on one
+device share memory. Regions that do not depend on each other run in parallel.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from ...runtime.dag_executor import Schedule, Step
 from ...store import Store
 from ...types import TensorSpec
 from ..execution.inputs import Feeds
-from ..selection.candidate import Wanted
+from ..selection.candidate import EngineCandidate
 from .dag_policy import backend_for, native_demands, settled_demands, wanted_by
-from .dag_run import Pass, Timer, Watch
+from .dag_run import DagRun, Timer, Watch
 from .placement import Placed
 from .region_weights import WeightArrays
-from .regions import Work
+from .regions import RegionWork
 
 __all__ = ["DAGExecutor"]
 
@@ -53,19 +53,19 @@ _log = logger("xpuruntime.session")
 
 
 class DAGExecutor:
-    """Runs the regions of a PartitionPlan. Safe from several threads; a model with states runs once at a time.
+    """An executor of a PartitionPlan's regions. It is safe from several threads; a model with states runs once at a time.
 
-    backend:    drives the device of native regions: a backend, a Device or its name; the host by default.
-    compile_fn: a static graph to a CompiledProgram for that device; by default our compiler, for the
-                backend's own target, else this processor.
-    original:   the ONNX model that the graph came from: vendor engines then get its own nodes.
+    backend:    backend, Device or device name of the native regions; the host by default.
+    compile_fn: compiles a static graph to a CompiledProgram for that device. The default is our compiler for the
+                backend's own target, or for this processor.
+    original:   the ONNX model that the graph came from; vendor engines then get its original nodes.
     threads:    CPU threads of each engine; ``parallel``: how many regions may run at once.
-    store:      where engines keep compiled regions; by default nowhere.
-    policy:     over the plan's own, which is over ``with_policy`` and the environment. What partition settles (engines, placement, sizes,
-                kernels that rules force) is said to partition. Does not go with ``wanted``.
+    store:      the store for compiled regions; none by default.
+    policy:     takes precedence over the plan's policy, which precedes ``with_policy`` and the environment. Demands that partition settles
+                (engines, placement, sizes, forced kernels) must be given to partition. It excludes ``wanted``.
 
-    A region whose engine fails, when it is opened or in a run, goes to its next alternative; ``decisions`` and ``plan`` say so.
-    Raises EngineUnavailable (with the region's decision) when no alternative is left.
+    A region whose engine fails, at opening or in a run, moves to its next alternative; ``decisions`` and ``plan`` record it.
+    Raises EngineUnavailable (with the region's decision) if no alternative is left.
     """
 
     @contained("DAGExecutor")
@@ -79,7 +79,7 @@ class DAGExecutor:
         threads: int | None = None,
         parallel: int | None = None,
         store: Store | None = None,
-        wanted: Wanted | None = None,
+        wanted: EngineCandidate | None = None,
         policy: Any = None,
     ) -> None:
         self.graph = plan.graph
@@ -88,10 +88,10 @@ class DAGExecutor:
         demands = settled_demands(plan, policy) if wanted is None else Resolved(Policy(), {})
         self._strict = bool(demands.policy.execution.strict)
         self.backend: RuntimeBackend = backend_for(demands, backend)
-        found = None if original is None else OnnxExtractor(original, self.graph)
-        asked = wanted or wanted_by(demands)
-        asked = replace(asked, threads=threads or asked.threads)
-        # A GPU by its own name, so that its libraries are asked what they compute.
+        cutter = None if original is None else OnnxExtractor(original, self.graph)
+        candidate = wanted or wanted_by(demands)
+        candidate = replace(candidate, threads=threads or candidate.threads)
+        # A GPU by its own name, so that its libraries can be queried.
         mine = (
             str(self.backend.device)
             if self.backend.kind == "cuda"
@@ -100,14 +100,14 @@ class DAGExecutor:
         own = functools.partial(compile_graph, target=mine, policy=native_demands(demands))
         self._regions = [
             Placed(
-                Work(
+                RegionWork(
                     region=r,
                     graph=plan.subgraph(r.id),
                     backend=self.backend,
                     compile_fn=compile_fn or own,
                     store=store or Store(mode="off"),
-                    original=found,
-                    wanted=asked,
+                    original=cutter,
+                    wanted=candidate,
                 ),
                 self._first.decision_for(r.id),
             )
@@ -116,11 +116,11 @@ class DAGExecutor:
         ]
         for placed in self._regions:
             placed.open()
-        given = {v.name for v in self.graph.inputs}
+        input_names = {v.name for v in self.graph.inputs}
         held = [s.name for s in self.graph.states]
         keep = list(self.graph.kept)
         steps = [Step(p.work.region.id, p.work.region.inputs, p.work.region.outputs) for p in self._regions]
-        self._schedule = Schedule(steps, [*keep, *given, *held], threads=parallel)
+        self._schedule = Schedule(steps, [*keep, *input_names, *held], threads=parallel)
         known = [
             TensorSpec(v.spec.shape, v.spec.dtype, v.name) for v in self.graph.inputs if v.spec is not None
         ]
@@ -139,8 +139,10 @@ class DAGExecutor:
 
     @contained("DAGExecutor.load_weights")
     def load_weights(self, source: Mapping[str, Any] | str | os.PathLike[str] | None = None) -> None:
-        """Give every region its weights, once: arrays by name, a safetensors file, or a folder in which the graph's own files lie
-        (None: the working folder). Raises InputError for one that is missing or has another type than the graph's.
+        """Load every region's weights once, from arrays by name, a safetensors file, or the folder of the graph's own files
+        (None: the working folder).
+
+        Raises InputError for a missing weight or one whose type differs from the graph's.
         """
         with self._loading:
             weights = WeightArrays(self._who, self.graph, source)
@@ -154,17 +156,17 @@ class DAGExecutor:
                 self._be_strict()
 
     def _be_strict(self) -> None:
-        """Raises StrictError where evidence differs from the plan, or a region is not on its first engine."""
+        """Raise StrictError if evidence differs from the plan or a region is not on its first engine."""
         broken = [f"{f.claim}: {f.seen}" for f in confirm(self.plan, self.evidence()) if not f.ok]
         broken += self.plan.warnings
         if broken:
-            do = "Change what is asked for, or drop strict."
+            do = "Change the request, or drop strict."
             raise StrictError(
                 self._who, "strict=True, and not everything runs as asked", got="; ".join(broken), do=do
             )
 
     def reset_states(self) -> None:
-        """Back to what the graph starts from. Not while a run is in flight."""
+        """Reset states to the graph's initial values. Do not call during a run."""
         with self._stateful:
             self._reset_states()
 
@@ -178,8 +180,9 @@ class DAGExecutor:
     # ── running ──
 
     def execute(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Outputs by name, as the same kind of tensor as the inputs. Raises InputError; RunError when a region fails and nothing may take
-        its place.
+        """Return outputs by name, as the same kind of tensor as the inputs.
+
+        Raises InputError; RunError if a region fails without an alternative.
         """
         return self._execute(inputs, None)
 
@@ -187,7 +190,7 @@ class DAGExecutor:
         return self.execute(inputs)
 
     def run(self, feeds: Mapping[str, Array], *, stopped: Callable[[], bool] | None = None) -> list[Array]:
-        """Outputs in the graph's order, of arrays that were checked. ``stopped`` is asked before each region: true ends the run with a
+        """Return outputs in the graph's order for checked arrays. ``stopped`` is called before each region; True ends the run with a
         RunError.
         """
         return list(self._run(dict(feeds), None, stopped).values())
@@ -225,7 +228,7 @@ class DAGExecutor:
         symbols = (
             bind(self._specs, {s.name: feeds[s.name].shape for s in self._specs}) if graph.symbols else {}
         )
-        pass_ = Pass(self, symbols, watch, stopped)
+        pass_ = DagRun(self, symbols, watch, stopped)
         values: dict[str, Any] = {**feeds, **self._states}
         self._schedule.run(values, pass_.work if timer is None else timer.around(pass_.work))
         outputs = {o.name: pass_.host(self._kept(o.value, values)) for o in graph.outputs}
@@ -238,7 +241,7 @@ class DAGExecutor:
         return outputs
 
     def _kept(self, value: str, values: Mapping[str, Any]) -> Any:
-        """A value that leaves the graph, whoever made it."""
+        """Return a value that leaves the graph, from a region, the weights or a constant."""
         if value in values:
             return values[value]
         if value in self.graph.weight_names:
@@ -246,14 +249,14 @@ class DAGExecutor:
             return np.array(self._weights[value])
         const = self.graph.literal(value)
         if const is None:
-            raise RunError(self._who, "made no such value", got=repr(value))
+            raise RunError(self._who, "has no such value", got=repr(value))
         return np.array(const.numpy())
 
     # ── facts ──
 
     @property
     def plan(self) -> Plan:
-        """What runs now: the plan with the engines that were had, and why others were not."""
+        """Return the plan as it runs now, with the engines in use and the reasons against others."""
         regions = tuple(p.region for p in self._regions)
         return replace(
             self._first,
@@ -264,27 +267,27 @@ class DAGExecutor:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """Which engine each region has, and why not the others."""
+        """Return each region's engine, and the reasons against the others."""
         return tuple(p.decision for p in self._regions)
 
     @property
     def counters(self) -> dict[str, int]:
-        """Since the executor was made: runs, regions (that ran), crossings (values that one region handed to another), copies of values
-        between devices and their bytes, fallbacks (of regions to their next alternative).
+        """Return counts since the executor was made: runs, regions run, crossings (values passed between regions), copies of values
+        between devices and their bytes, and fallbacks (of regions to their next alternative).
         """
         with self._counting:
-            made = {k: self._counts[k] for k in ("runs", "regions", "crossings", "copies", "bytes")}
-        return {**made, "fallbacks": sum(p.fallbacks for p in self._regions)}
+            counts = {k: self._counts[k] for k in ("runs", "regions", "crossings", "copies", "bytes")}
+        return {**counts, "fallbacks": sum(p.fallbacks for p in self._regions)}
 
     def evidence(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Evidence]:
-        """By region, what its engine says ran; with ``inputs``, the model is run on them and every region timed."""
+        """Return each region's evidence. With ``inputs``, run the model on them and time every region."""
         seen: Watch = {}
         if inputs is not None:
             self._execute(inputs, seen)
         return {p.region.id: p.evidence(*seen.get(p.region.id, (None, None))) for p in self._regions}
 
     def region_times(self, feeds: Mapping[str, Array], clock: Callable[[], int]) -> dict[str, float]:
-        """Seconds of each region in one run on arrays that were checked, with bringing its values to it; ``clock`` gives nanoseconds.
+        """Return seconds of each region in one run on checked arrays, transfers included. ``clock`` returns nanoseconds.
         Raises RunError.
         """
         timer = Timer(clock)
@@ -292,13 +295,13 @@ class DAGExecutor:
         return {self._regions[i].region.id: t for i, t in timer.seconds.items()}
 
     def receipt(self, *, times: bool = True) -> Receipt:
-        """What did run: every region's own evidence held against the plan; with ``times``, measured on the last inputs."""
+        """Return every region's evidence compared with the plan; with ``times``, measured on the last inputs."""
         runs = self.counters["runs"]
         evidence = self.evidence(self._last if times else None)
         return Receipt.write(self.plan, evidence, runs)
 
     def close(self) -> None:
-        """Free what the engines hold; later runs raise RunError. May be repeated."""
+        """Free the engines' resources. Later runs raise RunError. May be called twice."""
         self._closed = True
         self._schedule.close()
         for placed in self._regions:

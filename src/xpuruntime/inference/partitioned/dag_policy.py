@@ -1,4 +1,4 @@
-"""What a policy demands of a DAGExecutor: what partition settled is kept, the rest reaches the engines of the regions."""
+"""A policy's demands on a DAGExecutor. Those settled by partition are kept; the rest apply to the engines of the regions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...runtime.backends.base import RuntimeBackend
 from ...runtime.backends.cpu import CpuBackend
 from ...runtime.buffer import backend_of
 from ...targets import DeviceId
-from ..selection.candidate import Wanted
+from ..selection.candidate import EngineCandidate
 from ..selection.vendor_policy import limits
 
 __all__ = ["backend_for", "native_demands", "settled_demands", "wanted_by"]
@@ -23,25 +23,25 @@ _log = logger("xpuruntime.session")
 
 
 def settled_demands(plan: PartitionPlan, policy: Any) -> Resolved:
-    """The demands of the argument, the plan, ``with_policy`` and the environment. Raises PolicyError, UnavailableError."""
+    """Return the demands of the argument, the plan, ``with_policy`` and the environment. Raises PolicyError, UnavailableError."""
     given = plan.demands.policy
-    found = effective_policy({}, policy, given, builtin=False)
-    possible("DAGExecutor", found)
-    fallback = {DeviceId.parse(d) for d in found.policy.execution.allow_fallback or ()}
+    demands = effective_policy({}, policy, given, builtin=False)
+    possible("DAGExecutor", demands)
+    fallback = {DeviceId.parse(d) for d in demands.policy.execution.allow_fallback or ()}
     fell = []
     for field in PARTITIONED:
-        value = getattr(found.policy.execution, field)
+        value = getattr(demands.policy.execution, field)
         if value == getattr(given.execution, field) or _satisfies(plan, field, value):
             continue
         if field in ("target", "precision") and {DeviceId.parse(r.device) for r in plan.regions} <= fallback:
             fell.append(f"{field} {value}")
             continue
-        raise refuse("DAGExecutor", field, found, "partition settled it", "Give the policy to partition.")
+        raise refuse("DAGExecutor", field, demands, "partition settled it", "Give the policy to partition.")
     if fell:
-        _log.warning("DAGExecutor: %s cannot be had; the plan's own is used", ", ".join(fell))
+        _log.warning("DAGExecutor: %s is unavailable; the plan's own is used", ", ".join(fell))
     engines = {e for r in plan.regions for e in (r.engine, *(a.partition(" on ")[0] for a in r.alternatives))}
     known = {r for layer in given.kernel.layers for r in layer.rules}
-    for layer in found.policy.kernel.layers:
+    for layer in demands.policy.kernel.layers:
         for rule in layer.rules:
             if rule not in known and (rule.use or (limits(rule) and engines != {"native"})):
                 text = f"use {rule.use!r}" if rule.use else rule.label()
@@ -52,11 +52,11 @@ def settled_demands(plan: PartitionPlan, policy: Any) -> Resolved:
                     got=f"{text} ({layer.origin})" if layer.origin else text,
                     do="Give the policy to partition.",
                 )
-    return found
+    return demands
 
 
 def _satisfies(plan: PartitionPlan, field: str, value: Any) -> bool:
-    """Return whether a plan is already as a field says."""
+    """Return True if the plan already satisfies a field."""
     regions = plan.regions
     match field:
         case "target":
@@ -72,7 +72,7 @@ def _satisfies(plan: PartitionPlan, field: str, value: Any) -> bool:
 
 
 def backend_for(demands: Resolved, backend: Any) -> RuntimeBackend:
-    """The argument, else the backend of the policy's device, else the host. Raises DeviceUnavailable where the two are different devices."""
+    """Return the argument, else the backend of the policy's device, else the host. Raises DeviceUnavailable if the two devices differ."""
     named = demands.policy.execution.target
     device = DeviceId("cpu") if named in (None, "auto") else DeviceId.parse(named)
     fallback = demands.policy.execution.allow_fallback
@@ -82,28 +82,28 @@ def backend_for(demands: Resolved, backend: Any) -> RuntimeBackend:
         except DeviceUnavailable:
             if not fallback:
                 raise
-            return CpuBackend()  # partition said so
-    found = backend_of(backend)
-    other = named not in (None, "auto") and device.kind in ("cpu", "cuda") and found.kind != device.kind
-    if other and not (fallback and found.kind == "cpu"):
-        why = f"the backend drives {found.kind}"
+            return CpuBackend()  # partition has warned
+    chosen = backend_of(backend)
+    other = named not in (None, "auto") and device.kind in ("cpu", "cuda") and chosen.kind != device.kind
+    if other and not (fallback and chosen.kind == "cpu"):
+        why = f"the backend drives {chosen.kind}"
         raise refuse("DAGExecutor", "target", demands, why, "Hand in a backend of that device, or drop one.")
-    return found
+    return chosen
 
 
 def native_demands(demands: Resolved) -> Resolved:
-    """What the compiler of native regions is asked for."""
+    """Return the demands on the compiler of native regions."""
     execution = demands.policy.execution
-    asked = ExecutionPolicy(optimization_level=execution.optimization_level, strict=execution.strict)
-    return Resolved(Policy(kernel=demands.policy.kernel, execution=asked), demands.origins)
+    compiling = ExecutionPolicy(optimization_level=execution.optimization_level, strict=execution.strict)
+    return Resolved(Policy(kernel=demands.policy.kernel, execution=compiling), demands.origins)
 
 
-def wanted_by(demands: Resolved) -> Wanted:
-    """How the engines of the other regions are asked."""
+def wanted_by(demands: Resolved) -> EngineCandidate:
+    """Return the request to the engines of the other regions."""
     execution = demands.policy.execution
     level = execution.optimization_level
     options = {e: execution.options_for(e) for e in execution.engine_options or {}}
-    return Wanted(
+    return EngineCandidate(
         "native",
         DeviceId("cpu"),
         threads=env.get_int("XPU_NUM_THREADS"),

@@ -1,4 +1,4 @@
-"""One run of a partitioned model: what crosses borders, counted and copied once, and how long every region takes."""
+"""One run of a partitioned model. Values that cross region borders are counted and copied once; every region is timed."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ...types import TensorSpec
 if TYPE_CHECKING:
     from .dag_executor import DAGExecutor
 
-__all__ = ["Pass", "Timer", "Watch"]
+__all__ = ["DagRun", "Timer", "Watch"]
 
 Watch: TypeAlias = dict[str, tuple[Mapping[str, Any], Mapping[str, int]]]
-"""By region, what it was given in one run, and the sizes of that run."""
+"""The inputs of each region in one run, and the sizes of that run, by region."""
 
-Work: TypeAlias = Callable[[int, Mapping[str, Any]], Sequence[Any]]
-"""Runs a region by its index."""
+RegionCall: TypeAlias = Callable[[int, Mapping[str, Any]], Sequence[Any]]
+"""A function that runs a region by its index."""
 
 
 class Timer:
-    """Seconds of every region of one run, by its index."""
+    """Seconds of every region of one run, by index."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self.seconds: dict[int, float] = {}
 
-    def around(self, work: Work) -> Work:
-        """The same work, timed."""
+    def around(self, work: RegionCall) -> RegionCall:
+        """Wrap a region call with timing."""
 
         def timed(index: int, values: Mapping[str, Any]) -> Sequence[Any]:
             start = self._clock()
@@ -44,8 +44,8 @@ class Timer:
         return timed
 
 
-class Pass:
-    """One run: what crosses borders, counted."""
+class DagRun:
+    """One run, with counters of values that cross region borders."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Pass:
         self._lock = threading.Lock()
 
     def work(self, index: int, values: Mapping[str, Any]) -> Sequence[Any]:
-        """Run a region. Raises RunError where the run was ended."""
+        """Run a region. Raises RunError if the run was stopped."""
         if self.stopped is not None and self.stopped():
             raise RunError(self.executor._who, "the run was ended", do="Start another.")
         placed = self.executor._regions[index]
@@ -69,15 +69,15 @@ class Pass:
         crossing = sum(v in self._made for v in region.inputs)
         with self._lock:
             self.counts.update(regions=1, crossings=crossing)
-        given = {v: values[v] for v in region.inputs}
+        inputs = {v: values[v] for v in region.inputs}
         if self.watch is not None:
-            self.watch[region.id] = given, dict(self.symbols)
+            self.watch[region.id] = inputs, dict(self.symbols)
         symbols = dict(self.symbols)
         if trace.RING is None:
-            results = placed.run(given, symbols, self.bring)
+            results = placed.run(inputs, symbols, self.bring)
         else:
             results = trace.timed(
-                f"{region.id}: {placed.region.engine}", placed.run, given, symbols, self.bring
+                f"{region.id}: {placed.region.engine}", placed.run, inputs, symbols, self.bring
             )
         self._made.update(region.outputs)
         if self.executor.graph.symbols:
@@ -85,17 +85,17 @@ class Pass:
         return results
 
     def bring(self, values: Mapping[str, Any], to_device: bool) -> Mapping[str, Any]:
-        """The values where the region is: one copy of each for all regions there, none where it is there already."""
+        """Return the values on the region's side, copied at most once for all regions there."""
         return {n: self.device(v) if to_device else self.host(v) for n, v in values.items()}
 
     def host(self, value: Any) -> Any:
-        """A value in the host's memory."""
+        """Return a value in host memory."""
         if not isinstance(value, DeviceBuffer):
             return value
         return self._copied(value, False, lambda: value.to_numpy())
 
     def device(self, value: Any) -> Any:
-        """A value in the device's memory."""
+        """Return a value in device memory."""
         if isinstance(value, DeviceBuffer):
             return value
         return self._copied(value, True, lambda: DeviceBuffer.from_numpy(value, self.executor.backend))
@@ -104,13 +104,13 @@ class Pass:
         key = id(value), to_device
         with self._lock:
             if key not in self._copies:
-                made = copy()
-                self._copies[key] = value, made  # the value too: its id stays its own
+                copied = copy()
+                self._copies[key] = value, copied  # keeps the value alive, so that its id stays unique
                 self.counts.update(copies=1, bytes=_size(value))
             return self._copies[key][1]
 
     def _learn(self, names: Sequence[str], results: Sequence[Any]) -> None:
-        """Sizes that a region's results decide."""
+        """Bind sizes that a region's results determine."""
         graph = self.executor.graph
         for name, result in zip(names, results, strict=True):
             spec = graph.values[name].spec

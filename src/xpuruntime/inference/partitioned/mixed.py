@@ -1,7 +1,7 @@
-"""A session's model on several engines: when that happens, and the partitioned model as one executable.
+"""A session's model on several engines: the conditions, and the partitioned model as one executable.
 
-It happens where the policy places nodes (``place``), where a rule forces a kernel (``use``) in a model that a vendor engine runs, whose
-kernels nobody can choose, and where the native engine was named, lacks ops, and ``allow_fallback`` admits others for those.
+The conditions are: the policy places nodes (``place``); a rule forces a kernel (``use``) in a model on a vendor engine, whose kernels cannot be
+chosen; or the native engine was named, lacks ops, and ``allow_fallback`` admits other engines for those.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...protocols import Array, Evidence, ModelSource
 from ...store import Store
 from ..native.engine import compiler_facts
 from ..native.model import native_model
-from ..selection.candidate import Loaded, Wanted
+from ..selection.candidate import EngineCandidate, LoadedEngine
 from ..selection.vendor_options import speaks_of_families
 from .dag_executor import DAGExecutor
 
@@ -35,7 +35,7 @@ _LACKING = (Reason.OP_UNSUPPORTED, Reason.BUILD_FAILED)
 
 
 def forces_kernels(kernels: str, met: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a KernelPolicy, as JSON text, has a rule that forces a kernel, other than those that a vendor's options met."""
+    """Return True if a KernelPolicy (JSON text) has a rule that forces a kernel, apart from those that a vendor's options satisfy."""
     if not kernels:
         return False
     rules = [r for layer in _policy(kernels).kernel.layers for r in layer.rules if r.use]
@@ -45,24 +45,24 @@ def forces_kernels(kernels: str, met: Mapping[str, Sequence[str]]) -> bool:
 
 
 def lacks_ops(rejected: Sequence[Candidate]) -> bool:
-    """Whether the native engine was refused for ops that it lacks, and not for a device, an option or a precision."""
+    """Return True if the native engine was refused for missing ops, and not for a device, an option or a precision."""
     return any(c.name.startswith("native on ") and c.code in _LACKING for c in rejected)
 
 
 def mixed(
     model: ModelSource,
-    first: Wanted,
+    first: EngineCandidate,
     others: Sequence[str],
     place: Mapping[str, str],
     store: Store,
     *,
     absorb: bool = True,
-) -> Loaded | Candidate:
-    """The model with ``first`` as the engine of whatever nobody else is wanted for; or why that cannot be had.
+) -> LoadedEngine | Candidate:
+    """Partition the model with ``first`` as the default engine, or return the reason why that is impossible.
 
-    absorb: as ``partition`` takes it; an engine that the user named keeps what it can run.
-    Gives a Candidate too where nothing would be mixed: all of the model is on one engine. Raises EngineUnavailable, KernelUnavailable for a
-    placement or a kernel that was demanded and cannot be had.
+    absorb: as for ``partition``; an engine named by the user keeps every node that it supports.
+    Returns a Candidate also if one engine has all of the model. Raises EngineUnavailable, KernelUnavailable if a demanded
+    placement or kernel is unavailable.
     """
     name = f"{first.engine} with others on {first.device}"
     if first.device.kind not in ("cpu", "auto"):
@@ -75,11 +75,11 @@ def mixed(
         text = "a model on several engines runs in its own precision"
         return Candidate(name, Reason.PRECISION_UNSUPPORTED, text, "Leave precision out.")
     try:
-        found = native_model(model)
-        if found.graph.states:
+        source = native_model(model)
+        if source.graph.states:
             return Candidate(name, Reason.OP_UNSUPPORTED, "a session's model has no states")
         plan = partition(
-            found.graph,
+            source.graph,
             demanded_kernels(first, first.engine),
             others=tuple(others),
             place=place,
@@ -94,18 +94,20 @@ def mixed(
     return mixed_of(model, plan, first, store)
 
 
-def demanded_kernels(wanted: Wanted, engine: str) -> Resolved:
-    """What ``partition`` takes as demands: the kernels that are wanted, and the engine that comes first."""
+def demanded_kernels(wanted: EngineCandidate, engine: str) -> Resolved:
+    """Return the demands for ``partition``: the requested kernels and the engine that comes first."""
     policy = Policy(kernel=_policy(wanted.kernels).kernel, execution=ExecutionPolicy(engine=engine))
     return Resolved(policy, {})
 
 
-def mixed_of(model: ModelSource, plan: PartitionPlan, first: Wanted, store: Store) -> Loaded | Candidate:
-    """The partitioned model as an executable; or why that cannot be had. ``facts`` hold its name and the engine of each node.
+def mixed_of(
+    model: ModelSource, plan: PartitionPlan, first: EngineCandidate, store: Store
+) -> LoadedEngine | Candidate:
+    """Return the partitioned model as an executable, or the reason against it. ``facts`` hold its name and the engine of each node.
 
-    Raises EngineUnavailable, KernelUnavailable for what was demanded and cannot be had.
+    Raises EngineUnavailable, KernelUnavailable if a demand cannot be met.
     """
-    regions = [r for r in plan.regions if r.outputs]  # others make nothing that is read, and do not run
+    regions = [r for r in plan.regions if r.outputs]  # others compute nothing that is read, and do not run
     engines = dict.fromkeys(r.engine for r in regions)
     name = f"{' + '.join(engines)} on {first.device}, {len(regions)} regions"
     try:
@@ -136,7 +138,7 @@ def mixed_of(model: ModelSource, plan: PartitionPlan, first: Wanted, store: Stor
         "optimization": first.optimization,
         "kernels": first.kernels,
     }
-    return Loaded(first, model, executable, __version__, model.precision, Support.yes(), facts, key)
+    return LoadedEngine(first, model, executable, __version__, model.precision, Support.yes(), facts, key)
 
 
 def _policy(kernels: str) -> Policy:
@@ -149,22 +151,22 @@ def _compiler(kernels: Policy, level: int) -> Callable[[Graph], CompiledProgram]
 
 
 class MixedExecutable:
-    """A DAGExecutor as an engine's executable. ``regions`` is the plan in the words of the user's model."""
+    """A DAGExecutor as an engine's executable. ``regions`` is the plan in names of the user's model."""
 
     def __init__(self, model: ModelSource, plan: PartitionPlan, dag: DAGExecutor) -> None:
         self.inputs, self.outputs = model.inputs, model.outputs
         self._model, self._dag, self._partition = model, dag, plan
 
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
-        """Outputs in the model's order. Raises RunError."""
+        """Return outputs in the model's order. Raises RunError."""
         return self._dag.run(feeds)
 
     def context(self) -> MixedContext:
-        """A place for one run that can be ended between two regions."""
+        """Return a context for one run that can be stopped between two regions."""
         return MixedContext(self._dag)
 
     def plan(self, plan: Plan) -> Plan:
-        """The session's plan with the regions, transfers and decisions of this one."""
+        """Return the session's plan with the regions, transfers and decisions of this executable."""
         now = self._dag.plan
         home = {n.name: n.region for n in self._partition.plan.nodes}
         regions: dict[str, list[str]] = {}
@@ -183,23 +185,23 @@ class MixedExecutable:
         )
 
     def region_evidence(self, feeds: Mapping[str, Array] | None = None) -> dict[str, Evidence]:
-        """By region, what its engine says ran."""
+        """Return each region's evidence."""
         return self._dag.evidence(feeds)
 
     def region_times(self, feeds: Mapping[str, Array], clock: Callable[[], int]) -> dict[str, float]:
-        """Seconds of each region in one run, by a clock of nanoseconds. Raises RunError."""
+        """Return seconds of each region in one run. ``clock`` returns nanoseconds. Raises RunError."""
         return self._dag.region_times(feeds, clock)
 
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
-        """Every region's rows in one."""
-        found = self.region_evidence(feeds)
-        rows = tuple(row for e in found.values() for row in e.rows)
-        fallbacks = tuple(f for e in found.values() for f in e.fallbacks)
+        """Return the rows of every region as one evidence."""
+        evidence = self.region_evidence(feeds)
+        rows = tuple(row for e in evidence.values() for row in e.rows)
+        fallbacks = tuple(f for e in evidence.values() for f in e.fallbacks)
         return Evidence("mixed", __version__, rows, "session", fallbacks=fallbacks)
 
     @property
     def counters(self) -> dict[str, int]:
-        """As ``DAGExecutor.counters``."""
+        """Return ``DAGExecutor.counters``."""
         return self._dag.counters
 
     def close(self) -> None:
@@ -208,21 +210,21 @@ class MixedExecutable:
 
 
 class MixedContext:
-    """One run at a time."""
+    """A context of one run at a time."""
 
     def __init__(self, dag: DAGExecutor) -> None:
         self._dag, self._stopped = dag, threading.Event()
 
     def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
-        """As the executable's."""
+        """Run as the executable does."""
         return self._dag.run(feeds, stopped=self._stopped.is_set)
 
     def stop(self) -> None:
-        """The run ends before its next region."""
+        """Stop the run before its next region."""
         self._stopped.set()
 
 
 def _in_region(node: PlanNode, regions: Mapping[str, Sequence[str]], first: str) -> PlanNode:
-    """A node that became several is in the region of the last; one that the IR folded away is in the first."""
-    found = regions.get(node.name, (first,))
-    return replace(node, region=found[-1])
+    """Return a plan node with its region: the last one for a split node, the first one for a node folded away in the IR."""
+    ids = regions.get(node.name, (first,))
+    return replace(node, region=ids[-1])

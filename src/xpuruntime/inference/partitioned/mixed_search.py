@@ -1,7 +1,7 @@
-"""Ways to share a model between engines: proposed by measured costs, built, timed region by region, and proposed again.
+"""Search for partitions over several engines: proposed by measured costs, built, timed by region, and proposed again.
 
-What a node costs inside a whole model is not what it costs where a region is cut out: at the border engines convert layouts, cannot fuse, and find other
-caches. So a region's own time, once it is built, corrects the costs of its nodes on its engine, and the corrected costs propose the next mixes.
+A node costs more or less in a region than inside the whole model: at region borders engines convert layouts, cannot fuse, and find other
+caches. The measured time of a built region therefore corrects the costs of its nodes on its engine, and the corrected costs propose the next mixes.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from ...ir import Graph
 from ...protocols import Array, ModelSource
 from ...store import Store
 from ..selection import auto
-from ..selection.candidate import Loaded, Wanted
+from ..selection.candidate import EngineCandidate, LoadedEngine
 from .mixed import MixedExecutable, demanded_kernels, mixed_of
 
 __all__ = ["Mix", "corrected", "mixes", "predicted", "searched"]
 
 _ROUNDS = (4, 3, 2)
-"""Mixes that are built in each round at most; each round but the first with costs that the ones before it corrected."""
+"""The highest number of mixes built per round. Each round after the first uses costs corrected by the rounds before it."""
 
 _KEPT = 3  # mixes that are measured against the single engines
 _HOPELESS = 1.1
-"""A mix that takes over this many times the best single engine's time, region by region, is not measured against it."""
+"""A mix whose regions take more than this multiple of the best single engine's time is not measured against it."""
 
 _SHARES = (0.02, 0.06)
-"""Of the best engine's whole time: what a change of engine must save at least. An engine books the time of a fused step on one of its nodes, another
-engine on another, so single nodes cannot be compared between engines; stretches can."""
+"""The share of the best engine's time that a change of engine must save at least. Engines attribute the time of a fused step to different
+nodes, so single nodes cannot be compared between engines, but runs of nodes can."""
 
 _RUNS, _SECONDS = (
     9,
     0.5,
-)  # of a mix, region by region: this many, or as many as fit in this time, and at least three
+)  # runs of a mix by region: this many, or as many as fit in this time, and at least three
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A mix that was built, and the least seconds of each of its regions. ``seconds`` is their sum."""
+    """A built mix and the least seconds of each of its regions. ``seconds`` is their sum."""
 
-    loaded: Loaded
+    loaded: LoadedEngine
     plan: PartitionPlan
     times: Mapping[str, float]
 
@@ -64,14 +64,14 @@ def searched(
     model: ModelSource,
     graph: Graph,
     costs: Costs,
-    first: Wanted,
+    first: EngineCandidate,
     place: Mapping[str, str],
     feeds: dict[str, Array],
     store: Store,
-) -> tuple[list[Loaded], list[Candidate]]:
-    """The mixes that are worth measuring against the single engines, the fastest first, and why others are not.
+) -> tuple[list[LoadedEngine], list[Candidate]]:
+    """Return the mixes worth measuring against single engines, fastest first, and the reasons against the others.
 
-    Rounds end when nothing new is proposed, or when they took ``XPU_AUTO_SECONDS``.
+    Rounds end when nothing new is proposed or after ``XPU_AUTO_SECONDS``.
     """
     whole = min(sum(times.values()) for times in costs.measured.values())
     deadline = time.monotonic() + env.get_seconds("XPU_AUTO_SECONDS")
@@ -101,24 +101,26 @@ def searched(
                 )
                 outcome.executable.close()
     built.sort(key=lambda m: m.seconds)
-    limit = math.inf if place else _HOPELESS * whole  # what was placed by name is had at any price
-    kept = [m for m in built if m.seconds <= limit][:_KEPT]
+    limit = math.inf if place else _HOPELESS * whole  # a demanded placement is built at any cost
+    fastest = [m for m in built if m.seconds <= limit][:_KEPT]
     for mix in built:
-        if mix not in kept:
+        if mix not in fastest:
             text = f"{mix.seconds * 1e6:.0f} us region by region: not worth measuring further"
             refused.append(Candidate(_name(mix.loaded), Reason.SLOWER, text))
             mix.loaded.executable.close()
-    return _apart([m.loaded for m in kept]), refused
+    return _apart([m.loaded for m in fastest]), refused
 
 
-def mixes(graph: Graph, costs: Costs, first: Wanted, place: Mapping[str, str]) -> Iterator[PartitionPlan]:
-    """Different plans with at least two engines (or with what was placed where it was): the best of each group of engines, then the others, by predicted time."""
+def mixes(
+    graph: Graph, costs: Costs, first: EngineCandidate, place: Mapping[str, str]
+) -> Iterator[PartitionPlan]:
+    """Yield distinct plans with at least two engines, or with the demanded placement: the best of each engine group, then others by predicted time."""
     seen: set[Shape] = set()
     ranked: list[tuple[int, float, int, PartitionPlan]] = []
     engines = list(costs.measured)
     whole = min(sum(times.values()) for times in costs.measured.values()) if engines else 0.0
     for group in (g for size in range(2, len(engines) + 1) for g in itertools.combinations(engines, size)):
-        found = []
+        plans = []
         for share in _SHARES:
             dearer = replace(costs, region_s={e: costs.enter_s(e) + share * whole for e in engines})
             demands = demanded_kernels(first, group[0])
@@ -126,14 +128,14 @@ def mixes(graph: Graph, costs: Costs, first: Wanted, place: Mapping[str, str]) -
             shape = _shape(plan)
             if (place or len({e for e, _ in shape}) > 1) and shape not in seen:
                 seen.add(shape)
-                found.append((predicted(plan, costs), plan))
-        found.sort(key=lambda f: f[0])
-        ranked += [(turn, s, len(ranked) + turn, p) for turn, (s, p) in enumerate(found)]
+                plans.append((predicted(plan, costs), plan))
+        plans.sort(key=lambda f: f[0])
+        ranked += [(turn, s, len(ranked) + turn, p) for turn, (s, p) in enumerate(plans)]
     yield from (plan for *_, plan in sorted(ranked))
 
 
 def predicted(plan: PartitionPlan, costs: Costs) -> float:
-    """Seconds of a plan: its nodes where they are, and its borders."""
+    """Return the predicted seconds of a plan: its nodes on their engines, and its transfers."""
     total = 0.0
     for region in plan.regions:
         measured = costs.measured.get(region.engine, {})
@@ -143,8 +145,8 @@ def predicted(plan: PartitionPlan, costs: Costs) -> float:
 
 
 def corrected(costs: Costs, built: Sequence[Mix]) -> Costs:
-    """Costs by which every region that was built takes what it took: each of its nodes by the region's factor, by the geometric mean of the
-    factors where several regions of one engine held it.
+    """Return costs that reproduce the time of every built region: each node is scaled by the factor of its region, or by the geometric
+    mean of the factors if several regions of one engine contained it.
     """
     factors: dict[tuple[str, str], list[float]] = defaultdict(list)
     for mix in built:
@@ -168,8 +170,8 @@ def _mean(factors: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, factors)) / len(factors)) if factors else 1.0
 
 
-def _times(loaded: Loaded, feeds: dict[str, Array]) -> dict[str, float]:
-    """The least seconds of each region. Raises RunError."""
+def _times(loaded: LoadedEngine, feeds: dict[str, Array]) -> dict[str, float]:
+    """Return the least seconds of each region. Raises RunError."""
     assert isinstance(loaded.executable, MixedExecutable)
     least: dict[str, float] = {}
     end = time.monotonic() + _SECONDS
@@ -186,15 +188,15 @@ def _shape(plan: PartitionPlan) -> Shape:
     return tuple((r.engine, plan.members[r.id]) for r in plan.regions)
 
 
-def _name(loaded: Loaded) -> str:
+def _name(loaded: LoadedEngine) -> str:
     return str(loaded.facts["mix"])
 
 
-def _apart(found: Sequence[Loaded]) -> list[Loaded]:
-    """The same with names that differ: two mixes may have the same engines and as many regions."""
+def _apart(engines: Sequence[LoadedEngine]) -> list[LoadedEngine]:
+    """Return the mixes with distinct names: two mixes may have the same engines and the same number of regions."""
     used: dict[str, int] = defaultdict(int)
     named = []
-    for loaded in found:
+    for loaded in engines:
         name = _name(loaded)
         used[name] += 1
         told = name if used[name] == 1 else f"{name} (way {used[name]})"

@@ -1,8 +1,8 @@
-"""What each node of a model costs on each engine, from the engines' own times: the measured costs of ``partition``.
+"""Measured costs for ``partition``: seconds of each node on each engine, from the engines' own times.
 
-An engine says how long each of its steps takes and which of the model's nodes a step computes. A step of several nodes (a convolution with what
-was fused into it) is shared out among them in proportion to their predicted work. Steps of no node (a vendor's reorders) and what a profiler adds are
-settled by scale: the nodes of an engine add up to what a whole run of it takes.
+An engine reports the time of each of its steps and the model's nodes that the step computes. The time of a step of several nodes (a convolution
+with fused nodes) is divided in proportion to their predicted work. The rest (a vendor's reorders, the profiler's overhead) is distributed by
+scaling: the nodes of an engine add up to the time of a whole run.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..selection import auto
 
 __all__ = ["measured_costs", "node_seconds", "run_seconds"]
 
-_RUNS, _SECONDS = 15, 1.0  # of a whole run: this many, or as many as fit in this time, and at least three
+_RUNS, _SECONDS = 15, 1.0  # whole runs: this many, or as many as fit in this time, and at least three
 
 
 def measured_costs(graph: Graph, engines: Mapping[str, Executable], feeds: dict[str, Array]) -> Costs:
-    """Seconds by engine and node of the graph, measured on ``feeds``. An engine that cannot be timed is left out."""
+    """Measure seconds by engine and node on ``feeds``. An engine that cannot be timed is left out."""
     measured = {}
     for name, executable in engines.items():
         try:
@@ -35,14 +35,14 @@ def measured_costs(graph: Graph, engines: Mapping[str, Executable], feeds: dict[
                 rows = _least([executable.evidence(feeds).rows for _ in range(3 if name == "native" else 1)])
         except XpuError:
             continue
-        found = node_seconds(graph, rows, whole)
-        if found:
-            measured[name] = found
+        seconds = node_seconds(graph, rows, whole)
+        if seconds:
+            measured[name] = seconds
     return Costs(measured=measured)
 
 
 def _least(looks: Sequence[Sequence[EvidenceRow]]) -> list[EvidenceRow]:
-    """The rows with the least time of several looks, where an engine times few runs at a look."""
+    """Return the rows of the fastest observation, for an engine that times few runs at once."""
     rows = []
     for row, *others in zip(*looks, strict=True):
         times = [r.time_us for r in (row, *others) if r.time_us is not None]
@@ -51,7 +51,7 @@ def _least(looks: Sequence[Sequence[EvidenceRow]]) -> list[EvidenceRow]:
 
 
 def run_seconds(executable: Executable, feeds: dict[str, Array]) -> float:
-    """The least time of some runs, the first not counted. Raises RunError."""
+    """Return the least time of several runs, excluding the first. Raises RunError."""
     executable.run(feeds)
     times: list[float] = []
     end = time.monotonic() + _SECONDS
@@ -65,9 +65,9 @@ def run_seconds(executable: Executable, feeds: dict[str, Array]) -> float:
 
 
 def node_seconds(graph: Graph, rows: Iterable[EvidenceRow], whole_s: float) -> dict[str, float]:
-    """Seconds of every node of the graph, ``whole_s`` in all; nodes that no step names take none. Empty where no step has a time.
+    """Return seconds of every node, ``whole_s`` in total; nodes without a step take none. The result is empty if no step has a time.
 
-    Of steps that name the same node (a vendor that counts a layer twice) each counts.
+    If several steps name one node (some vendors report a layer twice), each counts.
     """
     costs = Costs()
     by_source: dict[str, list[str]] = defaultdict(list)
@@ -75,13 +75,13 @@ def node_seconds(graph: Graph, rows: Iterable[EvidenceRow], whole_s: float) -> d
         if node.op != "constant":
             for name in dict.fromkeys((node.name, *source_names(node))):
                 by_source[name].append(node.name)
-    found: dict[str, float] = dict.fromkeys((n.name for n in graph.nodes if n.op != "constant"), 0.0)
+    seconds: dict[str, float] = dict.fromkeys((n.name for n in graph.nodes if n.op != "constant"), 0.0)
     for row in rows:
         nodes = list(dict.fromkeys(n for s in row.nodes for n in by_source.get(s, ())))
         if not row.time_us or not nodes:
             continue
         work = [costs.predicted_s(graph, graph.node(n)) + 1e-12 for n in nodes]
         for name, share in zip(nodes, work, strict=True):
-            found[name] += row.time_us * share / sum(work)
-    total = sum(found.values())
-    return {n: t * whole_s / total for n, t in found.items()} if total else {}
+            seconds[name] += row.time_us * share / sum(work)
+    total = sum(seconds.values())
+    return {n: t * whole_s / total for n, t in seconds.items()} if total else {}

@@ -1,4 +1,4 @@
-"""A region with the engine that it has now, and those that it may still go to."""
+"""A region with its current engine and its remaining alternatives."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ...program.plan import Region
 from ...protocols import Array, Evidence
 from ...runtime.buffer import DeviceBuffer
 from .region_runners import runner_of
-from .regions import Runner, Work
+from .regions import RegionWork, Runner
 
 __all__ = ["Bring", "Placed"]
 
 _log = logger("xpuruntime.session")
 
 Bring = Callable[[Mapping[str, Any], bool], Mapping[str, Any]]
-"""Values to where a region is: in the device's memory (True) or the host's."""
+"""Moves values to the memory of a region: the device's (True) or the host's."""
 
 
 @dataclass(slots=True)
 class Placed:
-    """A region with the runner that it has now, and those that it may still go to."""
+    """A region with its current runner and its remaining alternatives."""
 
-    work: Work
+    work: RegionWork
     decision: Decision
     runner: Runner | None = None
     rejected: list[Candidate] = field(default_factory=list)
@@ -40,12 +40,12 @@ class Placed:
 
     @property
     def region(self) -> Region:
-        """As it runs now."""
+        """Return the region with its current engine version."""
         version = "" if self.runner is None else self.runner.version
         return replace(self.work.region, engine_version=version)
 
     def open(self) -> None:
-        """Prepare the engine, or the next that can. Raises EngineUnavailable."""
+        """Prepare the engine, or the first alternative that works. Raises EngineUnavailable."""
         while True:
             runner = runner_of(self.work)
             try:
@@ -61,7 +61,7 @@ class Placed:
             return
 
     def load(self, weights: Mapping[str, Array]) -> None:
-        """Hand in the weights."""
+        """Load the weights."""
         with self._lock:
             self._weights = {w.name: weights[w.name] for w in self.work.graph.weights}
             assert self.runner is not None
@@ -74,10 +74,10 @@ class Placed:
                 self.open()
 
     def run(self, values: Mapping[str, Any], symbols: Mapping[str, int], bring: Bring) -> Sequence[Any]:
-        """Run on whatever engine the region has; on the next one when it fails."""
+        """Run on the current engine, or on the next one if it fails."""
         while True:
             runner = self.runner
-            if runner is None:  # another thread is on its way to the next one
+            if runner is None:  # another thread is switching to the next one
                 with self._lock:
                     continue
             try:
@@ -86,12 +86,12 @@ class Placed:
                 raise
             except Exception as error:
                 with self._lock:
-                    if self.runner is runner:  # else another thread has been here
+                    if self.runner is runner:  # otherwise another thread has switched already
                         self.fall(as_known(error, str(self.work.graph.name)), Reason.RUN_FAILED)
                         self.open()
 
     def fall(self, error: XpuError, code: Reason) -> None:
-        """Note why the engine is out and take the next. Raises the error itself where there is none and nothing was tried before."""
+        """Record why the engine failed and switch to the next. Raises the error itself if there is no alternative and none was tried."""
         region = self.work.region
         name = f"{region.engine} on {region.device}"
         text = error.what if error.got is None else f"{error.what}: {error.got}"
@@ -106,7 +106,7 @@ class Placed:
             decision = Decision("engine", region.id, None, (*self.rejected, *left))
             raise EngineUnavailable(
                 f"{self.work.graph.name}",
-                f"no engine takes the region: {name}: {error.what}",
+                f"no engine can run the region: {name}: {error.what}",
                 got=error.got,
                 do=error.do or "Name another engine in others= of partition.",
                 decision=decision,
@@ -123,13 +123,13 @@ class Placed:
         self.decision = Decision(
             "engine", region.id, chosen, (*self.rejected, *(c for c in left if c.name != following))
         )
-        self.warnings.append(f"{region.id}: {name} cannot be had ({text}); {following} runs it instead")
+        self.warnings.append(f"{region.id}: {name} is unavailable ({text}); {following} runs it instead")
         _log.warning("%s: %s", self.work.graph.name, self.warnings[-1])
 
     def evidence(
         self, values: Mapping[str, Any] | None, symbols: Mapping[str, int] | None = None
     ) -> Evidence:
-        """Of the engine that it has, for a run's values and sizes, or without times of the last run."""
+        """Return evidence of the current engine for a run's values and sizes, or without times for the last run."""
         assert self.runner is not None
         if values is not None and not self.runner.on_device:
             values = {k: v.to_numpy() if isinstance(v, DeviceBuffer) else v for k, v in values.items()}

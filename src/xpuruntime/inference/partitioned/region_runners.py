@@ -1,6 +1,6 @@
-"""Runners of regions: one class for each way in which engines take a region. ``RUNNERS`` is the table.
+"""Region runners: one class for each kind of engine. ``RUNNERS`` is the table.
 
-The native one also takes and gives buffers of a device whose memory is not the host's.
+The native runner also takes and returns buffers of a device with its own memory.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from ...runtime.executor import Executor
 from ...runtime.weights import load_weights
 from ...targets import DeviceId
 from ..native.executable import times_of
-from ..selection.candidate import Wanted, attempt, find
-from .regions import Runner, Symbols, Values, Work
+from ..selection.candidate import EngineCandidate, attempt, find
+from .regions import RegionWork, Runner, Symbols, Values
 
 __all__ = ["RUNNERS", "EngineRunner", "InterpreterRunner", "NativeRunner", "TorchRunner", "runner_of"]
 
 
 class NativeRunner(Runner):
-    """A program on the backend's device. Compiled before weights are there."""
+    """A program on the backend's device, compiled before the weights are loaded."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: RegionWork) -> None:
         super().__init__(work)
         self.on_device = not work.backend.core_is_host
         self._program: CompiledProgram | None = None
 
     def prepare(self) -> None:
-        """Compile, where no size is open."""
+        """Compile if every size is known."""
         if not self.work.graph.symbols:
             self._program = self.work.compile_fn(self.work.graph)
 
@@ -53,11 +53,11 @@ class NativeRunner(Runner):
         if not self.on_device:
             return form.run_arrays(arrays)
         names = [s.name for s in form.entry.inputs]
-        made = form.run(dict(zip(names, arrays, strict=True)))
-        return [made[s.name] for s in form.entry.outputs]
+        outputs = form.run(dict(zip(names, arrays, strict=True)))
+        return [outputs[s.name] for s in form.entry.outputs]
 
     def evidence(self, values: Values | None = None, symbols: Symbols | None = None) -> Evidence:
-        """Every kernel call of the plan; times by the executor's own clock."""
+        """Return every kernel call of the plan, with times by the executor's clock."""
         executor = self._form_of(symbols)
         if executor is None:
             return super().evidence()
@@ -81,22 +81,22 @@ class NativeRunner(Runner):
 
 
 class EngineRunner(Runner):
-    """A vendor engine. It gets the region's own ONNX nodes where the graph came from ONNX, else the graph written as ONNX."""
+    """A vendor engine. It gets the region's original ONNX nodes if the graph came from ONNX, otherwise the graph exported to ONNX."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: RegionWork) -> None:
         super().__init__(work)
         self._cut: Any = None
         if work.original is not None:
             own = {s.name for n in work.graph.nodes for s in n.sources}
-            found = work.original.extract(work.region.inputs, work.region.outputs, own)
-            if isinstance(found, Support):
-                self.notes = (f"written from the IR, not cut from the original nodes: {found.reason}",)
+            model = work.original.extract(work.region.inputs, work.region.outputs, own)
+            if isinstance(model, Support):
+                self.notes = (f"written from the IR, not cut from the original nodes: {model.reason}",)
             else:
-                self._cut, self.takes_open_sizes = found, True
-                self.notes = (f"cut from {len(found.graph.node)} of the model's own nodes",)
+                self._cut, self.takes_open_sizes = model, True
+                self.notes = (f"cut from {len(model.graph.node)} of the model's own nodes",)
 
     def prepare(self) -> None:
-        """Ask for the vendor's version: a region whose sizes are open is built at its first run only. Raises EngineUnavailable."""
+        """Read the vendor's version. A region with open sizes is built at its first run. Raises EngineUnavailable."""
         plugin = find(self.work.region.engine)
         if not isinstance(plugin, Support):
             self.version = plugin.version() or self.version
@@ -106,7 +106,7 @@ class EngineRunner(Runner):
         proto = self._cut if self._cut is not None else to_onnx(graph, self._weights)
         model = open_model(proto, name=work.graph.name)
         device = DeviceId.parse(work.region.device)
-        wanted = Wanted(
+        wanted = EngineCandidate(
             work.region.engine,
             device,
             threads=work.wanted.threads,
@@ -124,19 +124,22 @@ class EngineRunner(Runner):
         return form.run(dict(zip(self.work.region.inputs, arrays, strict=True)))
 
     def evidence(self, values: Values | None = None, symbols: Symbols | None = None) -> Evidence:
-        """As the engine says."""
+        """Return the engine's evidence."""
         form = self._form_of(symbols)
         if form is None:
             return super().evidence()
         feeds = None if values is None else {v: np.asarray(values[v]) for v in self.work.region.inputs}
-        found: Evidence = form.evidence(feeds)
+        evidence: Evidence = form.evidence(feeds)
         return Evidence(
-            **{**{k: getattr(found, k) for k in found.__slots__}, "notes": (*found.notes, *self.notes)}
+            **{
+                **{k: getattr(evidence, k) for k in evidence.__slots__},
+                "notes": (*evidence.notes, *self.notes),
+            }
         )
 
 
 class TorchRunner(Runner):
-    """Opaque ATen ops, evaluated by PyTorch one after the other."""
+    """Opaque ATen ops, evaluated by PyTorch one by one."""
 
     def prepare(self) -> None:
         """Find every operator. Raises EngineUnavailable, RunError."""
@@ -156,8 +159,8 @@ class TorchRunner(Runner):
                 values[node.name] = node.attrs["value"].numpy()
                 continue
             operands = [values[i] if isinstance(i, str) else None for i in node.inputs]
-            made = evaluate_opaque(node, operands)
-            values.update((v.name, a) for v, a in zip(node.outputs, made, strict=True))
+            results = evaluate_opaque(node, operands)
+            values.update((v.name, a) for v, a in zip(node.outputs, results, strict=True))
         return [values[v] for v in self.work.region.outputs]
 
     def _row(self, node: Node) -> EvidenceRow:
@@ -169,15 +172,15 @@ class TorchRunner(Runner):
 
 
 class InterpreterRunner(Runner):
-    """The reference interpreter: NumPy, every op of the IR, slow."""
+    """The reference interpreter: every IR op in NumPy, slowly."""
 
     def open(self, graph: Graph) -> Graph:
         return graph
 
     def call(self, form: Graph, arrays: Sequence[Array]) -> Sequence[Array]:
         feeds = dict(zip(self.work.region.inputs, arrays, strict=True))
-        made = interp.run(form, feeds, weights=self._weights)
-        return [made[v] for v in self.work.region.outputs]
+        outputs = interp.run(form, feeds, weights=self._weights)
+        return [outputs[v] for v in self.work.region.outputs]
 
 
 RUNNERS: Mapping[str, type[Runner]] = {
@@ -185,9 +188,9 @@ RUNNERS: Mapping[str, type[Runner]] = {
     "torch": TorchRunner,
     "interpreter": InterpreterRunner,
 }
-"""By engine; every other word is an engine that takes ONNX."""
+"""Runners by engine name. Any other name is an engine that takes ONNX."""
 
 
-def runner_of(work: Work) -> Runner:
-    """The runner of the region's engine."""
+def runner_of(work: RegionWork) -> Runner:
+    """Return the runner of the region's engine."""
     return RUNNERS.get(work.region.engine, EngineRunner)(work)

@@ -1,4 +1,4 @@
-"""Weights of a graph by the graph's names, wherever they come from."""
+"""Weights of a graph by the graph's names, from any source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["WeightArrays"]
 
 
 class WeightArrays(Mapping[str, Array]):
-    """Arrays by name from a mapping, a checkpoint, or a folder (None: the working one) that holds the graph's own files."""
+    """Arrays by name from a mapping, a checkpoint, or the folder of the graph's own files (None: the working folder)."""
 
     def __init__(self, who: str, graph: Graph, source: Any) -> None:
         self._who, self._refs = who, {w.name: w for w in graph.weights}
@@ -26,9 +26,9 @@ class WeightArrays(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         ref = self._refs[name]
-        given = self._source.find(ref)
-        if given is not None:
-            return host_array(given)
+        array = self._source.find(ref)
+        if array is not None:
+            return host_array(array)
         if ref.data:
             return ref.array()
         if self._files is not None and ref.file:
@@ -45,7 +45,7 @@ class WeightArrays(Mapping[str, Array]):
         return len(self._refs)
 
     def check(self, weight: Weight) -> None:
-        """Raises InputError for another type than the graph's."""
+        """Raise InputError if a weight's type differs from the graph's."""
         array = self[weight.name]
         got = TensorSpec(tuple(array.shape), DType.of(array.dtype))
         if got.dtype is not weight.spec.dtype or (weight.spec.is_static and got.shape != weight.spec.shape):

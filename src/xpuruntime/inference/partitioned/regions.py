@@ -1,6 +1,6 @@
-"""A region on an engine: prepared (what needs no weights), loaded, and run.
+"""Execution of one region on an engine: prepare (without weights), load, run.
 
-Runners (``region_runners``) take arrays by value name and give arrays in the order of the region's outputs.
+Runners (``region_runners``) take arrays by value name and return arrays in the order of the region's outputs.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from ...protocols import Array, Evidence, EvidenceRow
 from ...runtime.backends.base import RuntimeBackend
 from ...store import Store
 from ...targets import DeviceId
-from ..selection.candidate import Wanted
+from ..selection.candidate import EngineCandidate
 
-__all__ = ["Runner", "Symbols", "Values", "Work"]
+__all__ = ["RegionWork", "Runner", "Symbols", "Values"]
 
 Symbols = Mapping[str, int]
 Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a runner needs to know.
+class RegionWork:
+    """The arguments of a runner.
 
-    region:   names, engine and borders. graph: the region's own.
-    compile_fn: a static graph to a program for ``backend``.
-    original: the ONNX model that the graph came from, so that engines get the region's own nodes.
-    wanted:   how engines are asked (precision, threads, options), but for engine and device.
+    region:   names, engine, inputs and outputs. graph: the region's own.
+    compile_fn: compiles a static graph to a program for ``backend``.
+    original: the ONNX model that the graph came from, so that engines get the region's original nodes.
+    wanted:   the request to the engine (precision, threads, options), apart from engine and device.
     """
 
     region: Region
@@ -45,26 +45,26 @@ class Work:
     compile_fn: Callable[[Graph], CompiledProgram]
     store: Store
     original: OnnxExtractor | None = None
-    wanted: Wanted = field(default_factory=lambda: Wanted("native", DeviceId("cpu")))
+    wanted: EngineCandidate = field(default_factory=lambda: EngineCandidate("native", DeviceId("cpu")))
 
     @property
     def who(self) -> str:
-        """Who speaks in errors."""
+        """Return the name of this runner in errors."""
         return f"region {self.graph.name} on {self.region.engine}"
 
 
 class Runner(ABC):
     """A region on one engine. ``run`` is safe from several threads.
 
-    Sizes that the caller decides are bound when a run starts: a form of the region is opened for each set of them, the only one at
-    ``load`` where nothing is open. ``version`` is the engine's own.
+    Open sizes are bound at the start of a run: each set of them gets an opened form of the region. A region without open sizes is opened
+    once by ``load``. ``version`` is the engine's own.
     """
 
     version = __version__
     on_device = False
-    """Whether it takes and gives buffers of the backend."""
+    """True if it takes and returns buffers of the backend."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: RegionWork) -> None:
         self.work = work
         self.notes: tuple[str, ...] = ()
         self._forms: dict[tuple[tuple[str, int], ...], Any] = {}
@@ -73,10 +73,10 @@ class Runner(ABC):
         self._used: Any = None
 
     def prepare(self) -> None:  # noqa: B027  - most engines want the weights first
-        """Whatever can be done without weights. Raises BuildError and what the compiler raises."""
+        """Do the work that needs no weights. Raises BuildError and the compiler's errors."""
 
     def load(self, weights: Mapping[str, Array]) -> None:
-        """Take the weights, by the names of the graph; open what is static. Raises BuildError, InputError."""
+        """Take the weights by the graph's names, and open the region if it is static. Raises BuildError, InputError."""
         self.close()  # forms with other weights
         self._weights = weights
         if not self.work.graph.symbols or self.takes_open_sizes:
@@ -85,32 +85,32 @@ class Runner(ABC):
     takes_open_sizes = False
 
     def run(self, values: Values, symbols: Symbols) -> Sequence[Any]:
-        """Results in the order of the region's outputs. Raises RunError."""
+        """Return results in the order of the region's outputs. Raises RunError."""
         form = self._used = self._form(symbols)
         return self.call(form, [values[v] for v in self.work.region.inputs])
 
     @abstractmethod
     def open(self, graph: Graph) -> Any:
-        """A runnable form of the graph."""
+        """Return a runnable form of the graph."""
 
     @abstractmethod
     def call(self, form: Any, arrays: Sequence[Any]) -> Sequence[Any]:
-        """Run a form on the region's inputs, in their order."""
+        """Run a form on the region's inputs in order."""
 
     def evidence(self, values: Values | None = None, symbols: Symbols | None = None) -> Evidence:
-        """What ran; with ``values``, the region's inputs in a run, and the ``symbols`` of that run, also times where the engine has them."""
+        """Return evidence. ``values`` (the region's inputs in a run) and ``symbols`` of that run add times if the engine has them."""
         rows = tuple(self._row(n) for n in self.work.graph.nodes if n.op != "constant")
         return Evidence(self.work.region.engine, self.version, rows, "session", notes=self.notes)
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free its resources."""
         forms, self._forms, self._used = self._forms, {}, None
         for form in forms.values():
             if hasattr(form, "close"):
                 form.close()
 
     def _form_of(self, symbols: Symbols | None) -> Any:
-        """The form of a run of these sizes; without them that of the last run, or the only one that is open."""
+        """Return the form of a run of these sizes; without sizes, that of the last run or the only open one."""
         if symbols is not None:
             return self._form(symbols)
         return self._used or next(reversed(self._forms.values()), None)
@@ -122,13 +122,13 @@ class Runner(ABC):
             if self.takes_open_sizes
             else tuple((s, symbols[s]) for s in sorted(graph.symbols & symbols.keys()))
         )
-        found = self._forms.get(key)
-        if found is None:
+        form = self._forms.get(key)
+        if form is None:
             with self._opening:
                 if key not in self._forms:
                     self._forms[key] = self.open(specialize(graph, dict(key)))
-                found = self._forms[key]
-        return found
+                form = self._forms[key]
+        return form
 
     def _row(self, node: Node) -> EvidenceRow:
         spec = node.outputs[0].spec

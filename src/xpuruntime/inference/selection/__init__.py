@@ -1,1 +1,1 @@
-"""Choosing an engine and a device for a model."""
+"""Selection of an engine and a device for a model."""

@@ -1,9 +1,9 @@
-"""engine="auto": measure the candidates once, on the same inputs, and take the fastest whose outputs are right.
+"""engine="auto": the fastest candidate with correct outputs, measured once on the same inputs.
 
-Right means: agrees with the ONNX reference evaluator where that can run in time; else agrees with most candidates (with
-two that disagree nobody knows, so the one earlier in the built-in order is taken and a warning says so). Runs alternate,
-so that a machine that speeds up or slows down does so for every candidate. Everything is bounded in seconds.
-Candidates that choose others of equal scores are no less right; a warning names the node that chooses.
+Outputs are correct if they agree with the ONNX reference evaluator, where it can run in time, otherwise with most candidates.
+If two candidates disagree, the one earlier in the built-in order is chosen with a warning. Runs alternate between candidates,
+so that a change of the machine's speed affects all of them. All measuring is bounded in seconds.
+Candidates that break a tie of equal scores differently are still correct; a warning names the node of the tie.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ..self_check.onnx_reference import reference_outputs
 __all__ = ["CLOCK", "Contender", "measure"]
 
 CLOCK = time.perf_counter_ns
-"""What runs are timed by. A benchmark of one thread on a busy machine may put ``time.process_time_ns`` here."""
+"""The clock of the measurement. A one-thread benchmark on a busy machine may set ``time.process_time_ns``."""
 
 _MAX_RUNS = 50
 _BURST_NS = 20_000_000
-"""Nanoseconds that a candidate runs on its own before the next has its turn."""
+"""Nanoseconds that a candidate runs before the next one has its turn."""
 _MIN_RUNS = 3
 _REFERENCE_SHARE = 0.4  # of the time bound
 
 
 @dataclass(slots=True)
 class Contender:
-    """One loaded candidate of a measurement and what was learned about it."""
+    """One loaded candidate of a measurement and its results."""
 
     name: str
     executable: Executable
@@ -50,20 +50,20 @@ class Contender:
     shifts: Mapping[str, float] | None = None
 
     def moves(self, names: Sequence[str]) -> Mapping[str, float]:
-        """How far its outputs move with the last bits of its inputs; measured when first asked for (``conditioning``)."""
+        """Return how far the outputs move with the last bits of the inputs, measured on first use (``conditioning``)."""
         if self.shifts is None:
             self.shifts = sensitivity(self.executable.run, names, self.feeds, self.outputs)
         return self.shifts
 
     @property
     def median_us(self) -> float:
-        """Median of its timed runs in microseconds."""
+        """Return the median of its timed runs in microseconds."""
         return statistics.median(self.times_us)
 
 
 @dataclass(slots=True)
 class _Case:
-    """What is measured. ``tie``: a choice among equal scores in the model, looked for within ``seconds`` when candidates first disagree."""
+    """One measurement. ``tie``: a choice among equal scores, searched for up to ``seconds`` when candidates first disagree."""
 
     model: ModelSource
     feeds: Mapping[str, Array]
@@ -72,11 +72,11 @@ class _Case:
     excused: bool = False
 
     def excuses(self, output: str) -> bool:
-        """Whether candidates may differ in this output because they choose others of equal scores."""
+        """Return True if candidates may differ in this output because they break a tie differently."""
         if self.tie is None:
             try:
                 self.tie = first_tie(native_model(self.model), self.feeds, self.model.precision, self.seconds)
-            except XpuError:  # it has no form in the IR
+            except XpuError:  # the model cannot be lowered to the IR
                 self.tie = Located("")
         self.excused |= output in self.tie.undecided
         return output in self.tie.undecided
@@ -89,7 +89,7 @@ def measure(
     seconds: float,
     told: str = "seeded inputs",
 ) -> tuple[Decision, tuple[str, ...]]:
-    """The decision among contenders (in built-in order) and warnings. ``chosen`` is None when none could run. ``told`` names the feeds."""
+    """Return the decision among contenders (in built-in order) and warnings. ``chosen`` is None if none could run. ``told`` names the feeds."""
     deadline = time.monotonic() + seconds
     for c in contenders:
         _first_run(c, feeds, told)
@@ -112,12 +112,12 @@ def _first_run(c: Contender, feeds: dict[str, Array], told: str) -> None:
         c.feeds, c.outputs = feeds, c.executable.run(feeds)
     except WrongResult as error:
         c.no = Support.no(Reason.WRONG_RESULT, f"{error.what}: {error.got}", do=error.do)
-    except XpuError as error:  # the native engine compiles a new shape when it meets it, which may fail, too
+    except XpuError as error:  # the native engine compiles a new shape during its first run, which may fail
         c.no = Support.no(Reason.RUN_FAILED, f"failed on {told}: {error.got or error.what}")
 
 
 def _judge(case: _Case, able: Sequence[Contender], seconds: float) -> tuple[Support, list[str]]:
-    """Mark the wrong ones; whether the reference evaluator was the judge; warnings."""
+    """Mark wrong contenders. Return whether the reference evaluator decided, and warnings."""
     model = case.model
     reference, support = reference_outputs(model, case.feeds, seconds)
     if reference is not None:
@@ -125,7 +125,7 @@ def _judge(case: _Case, able: Sequence[Contender], seconds: float) -> tuple[Supp
             c.no = _disagreement(case, c, reference, model.precision, "the ONNX reference evaluator")
         if any(c.no is None for c in able):
             return support, []
-        for c in able:  # everybody against the reference: then it is the reference that is in doubt
+        for c in able:  # if every candidate disagrees with the reference, the reference is in doubt
             c.no = None
         support = Support.no(Reason.WRONG_RESULT, "no candidate agrees with the ONNX reference evaluator")
     group = _largest_group(case, able)
@@ -137,10 +137,8 @@ def _judge(case: _Case, able: Sequence[Contender], seconds: float) -> tuple[Supp
     for c in able[1:]:
         c.no = _disagreement(case, c, able[0].outputs, able[0].precision, able[0].name)
     told = "; ".join(f"{c.name}: {c.no.reason}" for c in able[1:] if c.no is not None)
-    text = (
-        f"{' and '.join(c.name for c in able)} disagree on {model.name} and no reference could judge ({told})"
-    )
-    return support, [f"{text}; {able[0].name} is taken because it stands first"]
+    text = f"{' and '.join(c.name for c in able)} disagree on {model.name} and no reference was available ({told})"
+    return support, [f"{text}; {able[0].name} is chosen because it is earlier in the preference order"]
 
 
 def _largest_group(case: _Case, able: Sequence[Contender]) -> list[Contender]:
@@ -170,7 +168,7 @@ def _alternate(able: Sequence[Contender], feeds: dict[str, Array], deadline: flo
         if turn >= _MIN_RUNS and time.monotonic() > deadline:
             return
         for c in able:
-            c.executable.run(feeds)  # what the others drove out of the caches comes back, as it stays in use
+            c.executable.run(feeds)  # warm the caches again after the other candidates' runs
             begun = CLOCK()
             while not c.times_us or CLOCK() - begun < _BURST_NS:
                 start = CLOCK()

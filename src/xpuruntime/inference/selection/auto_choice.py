@@ -1,4 +1,4 @@
-"""The engine ``auto``: the choice that was recorded for this model and machine, else the measured one, which is recorded."""
+"""The engine ``auto``: the choice recorded for this model and machine, otherwise a measured one that is then recorded."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ...runtime.device import cpu
 from ...store import Store, digest
 from ..execution.examples import digest_of, measuring_feeds
 from .auto import Contender, measure
-from .candidate import Loaded, Wanted, attempt, find
-from .request import Ask
+from .candidate import EngineCandidate, LoadedEngine, attempt, find
+from .request import SelectionRequest
 
 __all__ = ["measured_choice"]
 
@@ -24,36 +24,36 @@ _log = logger("xpuruntime.session")
 
 
 def measured_choice(
-    model: ModelSource, ask: Ask, candidates: Sequence[Wanted], store: Store
-) -> tuple[Loaded | None, Decision, list[str]]:
-    """The recorded choice, else the measured one, else the first that loads."""
-    ingredients = _record_key(model, ask, candidates)
-    recorded = _recorded(model, ask, candidates, store, ingredients)
+    model: ModelSource, request: SelectionRequest, candidates: Sequence[EngineCandidate], store: Store
+) -> tuple[LoadedEngine | None, Decision, list[str]]:
+    """Return the recorded choice, else the measured one, else the first that loads."""
+    ingredients = _record_key(model, request, candidates)
+    recorded = _recorded(model, request, candidates, store, ingredients)
     if recorded is not None:
         return *recorded, []
     outcomes = [attempt(model, wanted, store) for wanted in candidates]
-    loaded = [o for o in outcomes if isinstance(o, Loaded)]
+    loaded = [o for o in outcomes if isinstance(o, LoadedEngine)]
     refused = tuple(o for o in outcomes if isinstance(o, Candidate))
     if not loaded:
         return None, Decision("engine", model.name, None, refused), []
     if len(loaded) == 1:
         head = Candidate(
-            loaded[0].wanted.name, Reason.ONLY_ONE, "the only one that can be had", facts=loaded[0].facts
+            loaded[0].wanted.name, Reason.ONLY_ONE, "the only one available", facts=loaded[0].facts
         )
         return loaded[0], Decision("engine", model.name, head, refused), []
     contenders = [Contender(o.wanted.name, o.executable, o.precision) for o in loaded]
     try:
-        feeds, told = measuring_feeds(model, ask.examples)
+        feeds, told = measuring_feeds(model, request.examples)
         decision, warnings = measure(model, contenders, feeds, env.get_seconds("XPU_AUTO_SECONDS"), told)
     except (InputError, ValueError) as error:
         decision, warnings = (
             Decision("engine", model.name, None),
-            (f"no inputs could be made to measure with: {error}",),
+            (f"no inputs could be made for measuring: {error}",),
         )
     if decision.chosen is None:
         decision = _unmeasured(model, loaded, decision)
     decision = Decision("engine", model.name, decision.chosen, (*decision.rejected, *refused))
-    if decision.chosen and decision.chosen.code is Reason.FASTEST and ask.caching:
+    if decision.chosen and decision.chosen.code is Reason.FASTEST and request.caching:
         _record(store, ingredients, decision)
     best = next(o for o in loaded if decision.chosen and o.wanted.name == decision.chosen.name)
     for other in loaded:
@@ -62,22 +62,27 @@ def measured_choice(
     return best, decision, list(warnings)
 
 
-def _unmeasured(model: ModelSource, loaded: Sequence[Loaded], failed: Decision) -> Decision:
-    """No candidate ran on the seeded inputs (a model may need inputs of a special kind): the built-in order decides."""
+def _unmeasured(model: ModelSource, loaded: Sequence[LoadedEngine], failed: Decision) -> Decision:
+    """Choose by the built-in order, if no candidate ran on the seeded inputs (a model may need special inputs)."""
     why = failed.rejected[0].reason if failed.rejected else "no inputs could be made"
-    text = f"first in the built-in order; measuring was not possible: {why}"
+    text = f"first in the built-in order; measuring failed: {why}"
     head = Candidate(loaded[0].wanted.name, Reason.DEFAULT, text, facts=loaded[0].facts)
     rest = [
         Candidate(
-            o.wanted.name, Reason.LOWER_PREFERENCE, f"loads too, stands after {head.name}", facts=o.facts
+            o.wanted.name,
+            Reason.LOWER_PREFERENCE,
+            f"{head.name} is earlier in the preference order",
+            facts=o.facts,
         )
         for o in loaded[1:]
     ]
     return Decision("engine", model.name, head, tuple(rest))
 
 
-def _record_key(model: ModelSource, ask: Ask, candidates: Sequence[Wanted]) -> dict[str, Any]:
-    """Everything that a measured choice depends on: model, candidates with their versions, options, processor, threads."""
+def _record_key(
+    model: ModelSource, request: SelectionRequest, candidates: Sequence[EngineCandidate]
+) -> dict[str, Any]:
+    """Return everything that a measured choice depends on: model, candidates, versions, options, processor, threads."""
     versions = {}
     for name in dict.fromkeys(w.engine for w in candidates):
         plugin = find(name)
@@ -86,35 +91,39 @@ def _record_key(model: ModelSource, ask: Ask, candidates: Sequence[Wanted]) -> d
         "model": model.digest,
         "candidates": [w.name for w in candidates],
         "versions": versions,
-        "precision": ask.precision,
-        "permit": ask.permit,
-        "threads": ask.threads,
-        "options": {k: dict(v) for k, v in ask.options.items()},
-        "optimization": ask.optimization,
-        "kernels": ask.kernels,
+        "precision": request.precision,
+        "permit": request.permit,
+        "threads": request.threads,
+        "options": {k: dict(v) for k, v in request.options.items()},
+        "optimization": request.optimization,
+        "kernels": request.kernels,
         "processor": cpu().model,
-        "inputs": digest_of(ask.examples),
+        "inputs": digest_of(request.examples),
     }
 
 
 def _record(store: Store, ingredients: dict[str, Any], decision: Decision) -> None:
     try:
         store.put("auto", ingredients, json.dumps(decision.to_json()).encode())
-    except StoreError as error:  # a full disk must not stop a model that is already loaded
+    except StoreError as error:  # a full disk must not stop a loaded model
         _log.warning("%s The model runs; the next start measures again.", error)
 
 
 def _recorded(
-    model: ModelSource, ask: Ask, candidates: Sequence[Wanted], store: Store, ingredients: dict[str, Any]
-) -> tuple[Loaded, Decision] | None:
-    if not ask.caching:
+    model: ModelSource,
+    request: SelectionRequest,
+    candidates: Sequence[EngineCandidate],
+    store: Store,
+    ingredients: dict[str, Any],
+) -> tuple[LoadedEngine, Decision] | None:
+    if not request.caching:
         return None
     past = store.recall("auto", digest(ingredients), lambda payload: Decision.from_json(json.loads(payload)))
     if past is None or past.chosen is None:
         return None
     wanted = next((w for w in candidates if w.name == past.chosen.name), None)
     outcome = attempt(model, wanted, store) if wanted else None
-    if not isinstance(outcome, Loaded):
+    if not isinstance(outcome, LoadedEngine):
         return None
     text = f"measured before: {past.chosen.reason}"
     head = Candidate(past.chosen.name, Reason.RECORDED, text, facts={**past.chosen.facts, **outcome.facts})

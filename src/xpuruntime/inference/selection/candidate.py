@@ -1,4 +1,4 @@
-"""One candidate: an engine on a device for a model. Can it be had, and if so, loaded, from the store where it lies there."""
+"""One candidate, an engine on a device for a model: its availability, and its artifact from the store or the engine."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ from .integers import in_integers
 from .vendor_options import met_by_options
 from .vendor_policy import vendor_refused
 
-__all__ = ["Loaded", "Wanted", "attempt", "checked", "find"]
+__all__ = ["EngineCandidate", "LoadedEngine", "attempt", "checked", "find"]
 
 _log = logger("xpuruntime.session")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EngineCandidate:
     """One candidate to try.
 
-    precision: what was demanded: None (the model's own), a float DType, or an integer one, which only quantized models have.
-    permit:    a lower precision that is welcome where the engine has it (``fp16=True``), else the model's own is kept.
-    caching:   whether the store may be read and written for it.
-    kernels:   the KernelPolicy as JSON text; only engines whose kernels can be chosen see it.
-    compile_timeout_s: seconds after which its compiler is ended; decides nothing about what is built.
-    check:     how its outputs are compared with a reference before it is used; decides nothing about what is built either.
-    region_options: options of every engine that may take a region, by engine.
+    precision: the demanded precision: None (the model's own), a float DType, or an integer DType, which only quantized models have.
+    permit:    a lower precision to use if the engine supports it (``fp16=True``); otherwise the model's own is kept.
+    caching:   True if the store may be read and written.
+    kernels:   the KernelPolicy as JSON text; only engines with selectable kernels get it.
+    compile_timeout_s: the time limit of its compiler; it does not affect the artifact.
+    check:     how its outputs are compared with a reference before use; it does not affect the artifact.
+    region_options: options by engine, for every engine that may run a region.
     """
 
     engine: str
@@ -72,22 +72,22 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """``engine on device``, as decisions and plans call it."""
+        """Return ``engine on device``, its name in decisions and plans."""
         return f"{self.engine} on {self.device}"
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedEngine:
     """A candidate that loaded.
 
-    model:     the model that the engine was given (fixed shapes make it another than the user's).
-    precision: what it computes in, as the plan says it.
-    precision_note: Support.no where ``permit`` could not be used, with the engine's reason.
-    facts:     seconds of build and load, whether the artifact came from the store.
-    key:       everything that decides what was built. verdict: what comparing its outputs found; None: nobody asked.
+    model:     the model given to the engine (fixed shapes make it differ from the user's).
+    precision: the precision that it computes in, as shown in the plan.
+    precision_note: Support.no with the engine's reason if ``permit`` could not be used.
+    facts:     seconds of build and load, and whether the artifact came from the store.
+    key:       everything that decides the artifact. verdict: the result of comparing its outputs, or None without a check.
     """
 
-    wanted: Wanted
+    wanted: EngineCandidate
     model: ModelSource
     executable: Executable
     version: str
@@ -99,7 +99,7 @@ class Loaded:
 
 
 def find(engine: str) -> EnginePlugin | Support:
-    """The engine's plugin, or why a known word has none in this release. Raises EngineUnavailable for an unknown name."""
+    """Return the engine's plugin, or why a known name has none in this release. Raises EngineUnavailable for an unknown name."""
     try:
         return lookup(engine)
     except EngineUnavailable as error:
@@ -109,9 +109,10 @@ def find(engine: str) -> EnginePlugin | Support:
         return Support.no(no.code, no.reason, do=no.do)
 
 
-def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candidate:
-    """Load the candidate, or say why it cannot be had. Raises EngineUnavailable for a name that nobody knows: a typing
-    error must not become a fallback.
+def attempt(model: ModelSource, wanted: EngineCandidate, store: Store) -> LoadedEngine | Candidate:
+    """Load the candidate, or return the reason why it is unavailable.
+
+    Raises EngineUnavailable for an unknown name: a typing error must not cause a fallback.
     """
     try:
         with contained(f"{wanted.name}, model {model.name}"):
@@ -123,7 +124,7 @@ def attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candid
         return Candidate(wanted.name, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
 
 
-def _attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candidate:
+def _attempt(model: ModelSource, wanted: EngineCandidate, store: Store) -> LoadedEngine | Candidate:
     plugin = find(wanted.engine)
     if isinstance(plugin, Support):
         return Candidate.rejected(wanted.name, plugin)
@@ -137,14 +138,14 @@ def _attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candi
         ModelError,
         IrError,
         EngineUnavailable,
-    ) as error:  # what has no ONNX equivalent, or no package that writes it
+    ) as error:  # the model cannot be written as ONNX, or the package that writes it is missing
         why = f"{error.who} {error.what}" + (f": {error.got}" if error.got else "")
         return Candidate(wanted.name, Reason.FORMAT_UNSUPPORTED, why, error.do)
     met: dict[str, tuple[str, str]] = {}
     if not plugin.chooses_kernels:
-        given = dict(wanted.options)
-        more, met = met_by_options(engine, wanted.device, wanted.kernels, given)
-        wanted = replace(wanted, options=tuple(sorted({**more, **given}.items())))
+        options = dict(wanted.options)
+        more, met = met_by_options(engine, wanted.device, wanted.kernels, options)
+        wanted = replace(wanted, options=tuple(sorted({**more, **options}.items())))
     request, note = _request(engine, source, wanted, wanted.kernels if plugin.chooses_kernels else "")
     support = engine.supports(source, request)
     if support and not plugin.chooses_kernels:
@@ -174,18 +175,18 @@ def _attempt(model: ModelSource, wanted: Wanted, store: Store) -> Loaded | Candi
     if met:
         facts["kernels_by_option"] = {family: list(kernel) for family, kernel in met.items()}
     key = artifact_key(plugin.name, engine, source, request) if wanted.check is not None else {}
-    loaded = Loaded(wanted, source, executable, engine.version(), precision, note, facts, key)
+    loaded = LoadedEngine(wanted, source, executable, engine.version(), precision, note, facts, key)
     return checked(loaded, store) if plugin.name == "native" else loaded
 
 
-def checked(loaded: Loaded, store: Store) -> Loaded | Candidate:
-    """The candidate with the verdict on its outputs; closed and rejected where they are wrong."""
+def checked(loaded: LoadedEngine, store: Store) -> LoadedEngine | Candidate:
+    """Return the candidate with the verdict on its outputs; close and reject it if they are wrong."""
     wanted, check = loaded.wanted, loaded.wanted.check
     if check is None or loaded.verdict is not None:
         return loaded
-    kept = store if wanted.caching else Store(mode="off")
+    used = store if wanted.caching else Store(mode="off")
     verdict = checked_on_opening(
-        loaded.model, loaded.executable, wanted.engine, loaded.precision, loaded.key, check, kept
+        loaded.model, loaded.executable, wanted.engine, loaded.precision, loaded.key, check, used
     )
     if verdict.wrong:
         loaded.executable.close()
@@ -194,13 +195,13 @@ def checked(loaded: Loaded, store: Store) -> Loaded | Candidate:
 
 
 def _request(
-    engine: Engine, model: ModelSource, wanted: Wanted, kernels: str
+    engine: Engine, model: ModelSource, wanted: EngineCandidate, kernels: str
 ) -> tuple[EngineRequest, Support]:
-    """The request, with the permitted precision where the engine has it."""
-    given = (
+    """Return the request, with the permitted precision if the engine supports it."""
+    own_precision = (
         wanted.precision is None or wanted.precision.is_integer
-    )  # integers are the model's own, or not had
-    own = None if given or wanted.precision is model.precision else wanted.precision
+    )  # integer precision comes from the model alone
+    own = None if own_precision or wanted.precision is model.precision else wanted.precision
     request = EngineRequest(
         wanted.device, own, wanted.threads, dict(wanted.options), wanted.optimization, kernels
     )
@@ -221,7 +222,7 @@ def _obtain(
     store: Store,
     seconds: float | None,
 ) -> tuple[Executable, dict[str, Any]]:
-    """Load the artifact from the store, or build, keep and load it. Raises BuildError; BuildTimeout after ``seconds`` of compiling."""
+    """Load the artifact from the store, or build, store and load it. Raises BuildError, and BuildTimeout after ``seconds`` of compiling."""
     name = plugin.name
     ingredients = artifact_key(name, engine, model, request)
     key = digest(ingredients)
@@ -235,7 +236,7 @@ def _obtain(
                 return executable, {"from_store": True, "load_s": round(time.perf_counter() - start, 4)}
             except InternalError:
                 raise
-            except Exception as error:  # whole by its checksum, yet the engine refuses it
+            except Exception as error:  # its checksum is right, but the engine refuses it
                 store.forget("artifact", key, f"is refused by {name}; got {type(error).__name__}: {error}")
         if seconds is None or not plugin.compiles_in_build:
             artifact = engine.build(model, request)
@@ -255,7 +256,7 @@ def _obtain(
 
 
 def artifact_key(name: str, engine: Engine, model: ModelSource, request: EngineRequest) -> dict[str, Any]:
-    """Everything that decides what an engine builds. Whatever is not in here must not change an artifact."""
+    """Return everything that decides an engine's artifact. Nothing else may change the artifact."""
     return {
         "xpuruntime": __version__,
         "engine": name,
@@ -277,7 +278,9 @@ def _locked(store: Store, key: str, seconds: float | None, who: str) -> Iterator
             yield
     except BuildTimeout:
         raise
-    except TimeoutError as error:  # another process builds the same for longer than this one may wait
+    except (
+        TimeoutError
+    ) as error:  # another process builds the same artifact for longer than this one may wait
         do = "Allow more time; it is taken from the store when the other process is done."
         raise BuildTimeout(who, "waited longer than compile_timeout_s", got=error, do=do) from error
 
@@ -285,7 +288,7 @@ def _locked(store: Store, key: str, seconds: float | None, who: str) -> Iterator
 def _load(
     engine: Engine, artifact: Artifact, model: ModelSource, request: EngineRequest, seconds: float | None
 ) -> Executable:
-    """Load; where loading is what compiles, under the limit, or not at all."""
+    """Load. If loading compiles, apply the time limit or raise BuildError."""
     if seconds is None or artifact.blob:
         return engine.load(artifact, model, request)
     who = f"{artifact.engine}, model {model.name}"
@@ -304,7 +307,7 @@ def _load(
                 ) from error
         return executable
     executable = engine.load(artifact, model, request)
-    if hasattr(executable, "limit_compiles"):  # it compiles when it meets a shape
+    if hasattr(executable, "limit_compiles"):  # it compiles new shapes when they occur
         executable.limit_compiles(seconds)
         return executable
     executable.close()
@@ -313,7 +316,7 @@ def _load(
 
 
 def _keeping(executable: Executable, store: Store, ingredients: dict[str, Any]) -> Executable:
-    """The executable; one that compiles when it meets a shape finds its place in the store."""
+    """Return the executable; one that compiles new shapes gets access to the store."""
     if hasattr(executable, "keep_in"):
         executable.keep_in(KeptShapes(store, ingredients))
     return executable
@@ -327,7 +330,7 @@ def _keep(store: Store, ingredients: dict[str, Any], artifact: Artifact) -> None
 
 
 def _pack(artifact: Artifact) -> bytes:
-    """An artifact as one payload: length of its meta, its meta as JSON, its blob."""
+    """Return an artifact as one payload: the length of its meta, its meta as JSON, its blob."""
     meta = json.dumps(dict(artifact.meta), sort_keys=True).encode()
     return len(meta).to_bytes(8, "little") + meta + artifact.blob
 

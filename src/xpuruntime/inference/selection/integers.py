@@ -1,4 +1,4 @@
-"""The precision int8: had where the model is quantized and the engine computes its products in integers."""
+"""The precision int8, available if the model is quantized and the engine computes its products in integers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["in_integers"]
 
 
 def in_integers(model: ModelSource, *, own_kernels: bool) -> Support:
-    """Whether an engine computes the model's quantized products in integers.
+    """Return whether an engine computes the model's quantized products in integers.
 
-    own_kernels: our own kernels compute it: those of integer ops (QLinearConv, MatMulInteger) do, QDQ products run in floats. Of a vendor the
-                 evidence of a run tells.
+    own_kernels: True for the native engine, which computes integer ops (QLinearConv, MatMulInteger) in integers and QDQ products in floats. For
+                 a vendor engine only the evidence of a run tells.
     """
     if model.quantized is None:
         return Support.no(

@@ -1,4 +1,4 @@
-"""What holds for one session: arguments, policies, environment and built-in default become one ``Ask``."""
+"""The request of one session, merged from arguments, policies, environment and built-in defaults."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ...runtime.device import cpu
 from ...targets import DeviceId
 from ...types import DType
 from ..self_check import SelfCheck
-from .candidate import Wanted, find
+from .candidate import EngineCandidate, find
 
-__all__ = ["Ask", "Effective", "effective_ask"]
+__all__ = ["EffectiveRequest", "SelectionRequest", "effective_request"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What the effective policy says, in the words of ``select``.
+class SelectionRequest:
+    """The effective policy as arguments of ``select``.
 
-    engine:   a name, ``auto`` (measure), or None (first of the built-in order). device: None for the built-in ones in order.
-    fallback: devices that may take over, in order; empty means that what was named must be had.
-    order:    device kind -> engines to try, in order.
-    examples: what to measure candidates on, by input name. check: how outputs are compared with a reference.
+    engine:   a name, ``auto`` (measure), or None (first of the built-in order). device: None for the built-in devices in order.
+    fallback: fallback devices in order. If it is empty, the named engine and device must be available.
+    order:    engines to try by device kind, in order.
+    examples: inputs for measuring candidates, by name. check: how outputs are compared with a reference.
     """
 
     engine: str | None
@@ -49,10 +49,10 @@ class Ask:
     examples: Mapping[str, Array] | None = None
     check: SelfCheck = field(default_factory=lambda: SelfCheck("first_open"), compare=False)
 
-    def wanted(self, engine: str, device: DeviceId) -> Wanted:
-        """The candidate of that engine and device."""
+    def wanted(self, engine: str, device: DeviceId) -> EngineCandidate:
+        """Return the candidate of an engine and device."""
         options = tuple(sorted(self.options.get(engine, {}).items()))
-        return Wanted(
+        return EngineCandidate(
             engine,
             device,
             self.precision,
@@ -69,11 +69,11 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Effective:
-    """The effective policy, what ``select`` needs of it, and what was asked for with the origin of each word."""
+class EffectiveRequest:
+    """The effective policy, the selection request made of it, and every requested field with its origin."""
 
     policy: Policy
-    ask: Ask
+    selection: SelectionRequest
     strict: bool
     static_shape: bool
     fixed_shapes: Mapping[str, int | Sequence[int]]
@@ -81,7 +81,7 @@ class Effective:
     request: dict[str, Any]
 
 
-def effective_ask(
+def effective_request(
     *,
     device: str | DeviceId | None,
     engine: str | None,
@@ -90,8 +90,8 @@ def effective_ask(
     fp16: bool,
     strict: bool | None,
     threads: int | None,
-) -> Effective:
-    """Lay everything over one another (policies: the first is the highest). Raises PolicyError, DeviceUnavailable, EngineUnavailable."""
+) -> EffectiveRequest:
+    """Merge arguments and policies (the first has the highest precedence). Raises PolicyError, DeviceUnavailable, EngineUnavailable."""
     arguments = {
         "engine": _engine(engine, backend),
         "target": None if device is None else str(DeviceId.parse(device)),
@@ -99,7 +99,7 @@ def effective_ask(
     }
     resolved = effective_policy(arguments, *policies, engines=engine_names())
     execution = resolved.policy.execution
-    ask = Ask(
+    selection = SelectionRequest(
         engine=execution.engine,
         device=_device(execution.target, resolved.origin_of("execution.target")),
         precision=_precision(execution.precision, fp16),
@@ -127,9 +127,9 @@ def effective_ask(
         request["fp16"] = "True (argument)"
     if any(resolved.policy.kernel.layers):
         request["kernel_policy"] = resolved.policy.kernel.to_dict()["kernel"]
-    return Effective(
+    return EffectiveRequest(
         policy=resolved.policy,
-        ask=ask,
+        selection=selection,
         strict=bool(execution.strict),
         static_shape=bool(execution.static_shape) or bool(execution.fixed_shapes),
         fixed_shapes=execution.fixed_shapes or {},
@@ -139,16 +139,16 @@ def effective_ask(
 
 
 def half(policy: PolicyLike, part: Any) -> PolicyLike:
-    """``kernel_policy=`` and ``exec_policy=`` take a file or a mapping too; the half they name must be in it."""
+    """Load one half of a policy. ``kernel_policy=`` and ``exec_policy=`` also take a file or a mapping, which must contain that half."""
     return policy if policy is None else load_policy(policy, part=part)
 
 
 def _engine(engine: str | None, backend: str | None) -> str | None:
-    """One name from the two spellings, canonical. ``auto`` stays."""
+    """Return the engine's canonical name from its two arguments. ``auto`` stays."""
     if engine and backend and engine != backend:
         raise PolicyError(
             "session",
-            "engine and backend are two names of one thing",
+            "engine and backend name the same option",
             got=f"engine={engine!r}, backend={backend!r}",
             do="Give one of them.",
         )
@@ -157,12 +157,12 @@ def _engine(engine: str | None, backend: str | None) -> str | None:
         raise PolicyError("session", "engine is a name", got=repr(name), do="Give 'native', 'auto' ...")
     if name is None or name.strip().lower() == "auto":
         return None if name is None else "auto"
-    found = find(name)
-    return name.strip().lower() if isinstance(found, Support) else found.name
+    plugin = find(name)
+    return name.strip().lower() if isinstance(plugin, Support) else plugin.name
 
 
 def _device(target: str | None, origin: str) -> DeviceId | None:
-    """The device that somebody named. The built-in ``auto`` means that nobody did."""
+    """Return the named device. The built-in ``auto`` means that none was named."""
     return None if target is None or origin == "built-in" else DeviceId.parse(target)
 
 

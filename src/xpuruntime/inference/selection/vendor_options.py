@@ -1,7 +1,7 @@
-"""A KernelPolicy on a vendor's region, as far as the vendor has an option for it (each engine's ``kernel_options`` is the table).
+"""KernelPolicy demands that a vendor's options can satisfy (each engine's ``kernel_options`` is the table).
 
-An option holds for the whole region, so only demands on a whole op family can be met by one: plain keywords, and rules that state no other
-condition than ``op``. What the user set by the option's own name stays as it is.
+An option holds for the whole region, so it can satisfy only demands on a whole op family: plain keywords, and rules without a condition
+other than ``op``. An option that the user set by its own name keeps its value.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from ...targets import DeviceId
 
 __all__ = ["met_by_options", "speaks_of_families"]
 
-_LIST = ";"  # of options that hold several names
+_LIST = ";"  # separates several names in one option
 
 
 def met_by_options(
     engine: Any, device: DeviceId, kernels: str, given: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-    """Options to add for a KernelPolicy (as JSON text), and by family the kernel that they bring about with the options as text."""
+    """Return the options to add for a KernelPolicy (JSON text), and by family the resulting kernel and option text."""
     table = engine.kernel_options(device) if hasattr(engine, "kernel_options") else {}
     options: dict[str, str] = {}
     met: dict[str, tuple[str, str]] = {}
     if not table or not kernels:
         return options, met
     for family, kernel in _demands(load_policy(json.loads(kernels)).kernel):
-        found = table.get((family, kernel))
-        if family in met or found is None or any(key in given for key in found):
+        options_of = table.get((family, kernel))
+        if family in met or options_of is None or any(key in given for key in options_of):
             continue
-        for key, value in found.items():
+        for key, value in options_of.items():
             options[key] = f"{options[key]}{_LIST}{value}" if key in options else value
-        met[family] = kernel, ", ".join(f"{k}={v}" for k, v in found.items())
+        met[family] = kernel, ", ".join(f"{k}={v}" for k, v in options_of.items())
     return options, met
 
 
 def speaks_of_families(rule: Rule) -> bool:
-    """Whether a rule is about all nodes of its families."""
+    """Return True if a rule applies to all nodes of its families."""
     return bool(rule.op) and not (rule.node or rule.dtype or rule.shape or rule.phase)
 
 
 def _demands(policy: KernelPolicy) -> Iterator[tuple[str, str]]:
-    """(family, kernel) in the order in which they count: forced ones first, then what is preferred, layer by layer."""
+    """Yield (family, kernel) by precedence: forced kernels first, then preferred ones, layer by layer."""
     rules = [r for layer in policy.layers for r in layer.rules if speaks_of_families(r)]
     yield from ((family, r.use) for r in rules if r.use for family in r.op)
     for layer in policy.layers:

@@ -1,7 +1,7 @@
-"""What a KernelPolicy means for a region that a vendor engine owns.
+"""Effects of a KernelPolicy on a region that a vendor engine owns.
 
-Inside a black box no kernel is ours to choose: where the vendor has an option for a demand it is set (``vendor_kernels``); else ``prefer`` (which is
-what plain keywords mean) is recorded as not applicable, and ``use`` is honored or an error. One decision stands for all nodes that get the same answer.
+A vendor's kernels cannot be chosen directly. If the vendor has an option for a demand, it is set (``vendor_kernels``). Otherwise ``prefer`` (the
+meaning of plain keywords) is recorded as not applicable, and ``use`` raises. One decision covers all nodes with the same answer.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def kernel_decisions(
     region: Region,
     met: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> tuple[Decision, ...]:
-    """The decisions that the policy causes in a vendor's region. Raises KernelUnavailable for a ``use`` that matches and no option meets.
+    """Return the policy's decisions in a vendor's region. Raises KernelUnavailable for a matching ``use`` that no option satisfies.
 
-    met: by op family the kernel that the vendor's options bring about, and the options (``vendor_kernels``).
+    met: by op family the kernel that the vendor's options select, and the options (``vendor_kernels``).
     """
     if not policy.layers:
         return ()
@@ -53,17 +53,17 @@ def kernel_decisions(
         if decision.rejected:
             key = (decision.question, tuple((c.name, c.reason) for c in decision.rejected))
             groups.setdefault(key, []).append(decision)
-    made = [_grouped(group, region) for group in groups.values()]
+    decisions = [_grouped(group, region) for group in groups.values()]
     options = [_by_option(family, count, met[family], region) for family, count in by_option.items()]
-    return (*made, *options, *_undecided(policy, all_facts, region))
+    return (*decisions, *options, *_undecided(policy, all_facts, region))
 
 
 def vendor_refused(
     model: ModelSource, kernels: str, engine: str, device: DeviceId, met: Iterable[str] = ()
 ) -> Support:
-    """Return whether a vendor engine can be held to the rules of a KernelPolicy (as JSON text) for a whole model.
+    """Return whether a vendor engine can satisfy the rules of a KernelPolicy (JSON text) for a whole model.
 
-    met: op families whose kernel the vendor's options bring about.
+    met: op families whose kernel the vendor's options select.
     """
     policy = load_policy(json.loads(kernels)).kernel if kernels else KernelPolicy()
     if not any(limits(rule) for layer in policy.layers for rule in layer.rules):
@@ -80,14 +80,14 @@ def vendor_refused(
 
 
 def limits(rule: Rule) -> bool:
-    """Return whether a rule demands what no vendor engine can be held to."""
+    """Return True if no vendor engine can satisfy a rule."""
     return bool(
         rule.deterministic or rule.workspace_bytes is not None or LIBRARY_KERNELS.intersection(rule.forbid)
     )
 
 
 def family_of_ref(node: NodeRef) -> str:
-    """Return the policy's word for a node of the model."""
+    """Return the op family of a model node, as named in policies."""
     if node.domain == PROGRAM_OPS:
         return OPS[node.op].family if node.op in OPS else "other"
     if node.domain == "aten":
@@ -119,23 +119,23 @@ def _grouped(group: Sequence[Decision], region: Region) -> Decision:
 
 
 def _by_option(family: str, count: int, met: Sequence[str], region: Region) -> Decision:
-    """A demand that the vendor has an option for."""
+    """Return the decision for a demand that a vendor's option satisfies."""
     kernel, option = met
-    text = f"{region.engine} is told so by its option {option}"
+    text = f"set by the option {option} of {region.engine}"
     return Decision(
         f"{family} kernel", f"{count} nodes of {region.id}", Candidate(kernel, Reason.REQUESTED, text)
     )
 
 
 def _undecided(policy: KernelPolicy, nodes: Sequence[NodeFacts], region: Region) -> list[Decision]:
-    """Rules that decide nothing here, since no node matches or their condition on shapes cannot be read: what they wish is
-    not lost without a word.
+    """Return decisions for rules without effect here, because no node matches or their shape condition cannot be evaluated. They
+    appear in the plan, so that no demand is ignored silently.
     """
-    made = []
+    decisions = []
     for rule in (rule for layer in policy.layers for rule in layer.rules):
         unread = [facts.node for facts in nodes if rule.undecided(facts)]
         if unread:
-            text = f"its condition on shapes cannot be read for {len(unread)} nodes before they run: {', '.join(unread[:3])}"
+            text = f"its shape condition cannot be evaluated before a run for {len(unread)} nodes: {', '.join(unread[:3])}"
         elif any(rule.matches(facts) for facts in nodes):
             continue
         else:
@@ -144,5 +144,5 @@ def _undecided(policy: KernelPolicy, nodes: Sequence[NodeFacts], region: Region)
             rule.use or ", ".join(rule.prefer or rule.forbid) or "limits", Reason.NOT_APPLICABLE, text
         )
         own = Candidate(f"{region.engine}'s own", Reason.ONLY_ONE, f"{region.engine} owns the region")
-        made.append(Decision(f"kernel rule ({rule.label()})", region.id, own, (no,)))
-    return made
+        decisions.append(Decision(f"kernel rule ({rule.label()})", region.id, own, (no,)))
+    return decisions

@@ -1,7 +1,7 @@
-"""Sessions checked before they are trusted: outputs compared with an independent reference that is at hand.
+"""Self-checks of sessions: outputs are compared with an independent reference before the session is used.
 
-``check`` compares, ``references`` compute, ``locate`` names the first node that differs, ``record`` keeps what was found, ``opening`` is where sessions
-call it. Nothing here decides what is compiled: programs are the same byte for byte, checked or not.
+``check`` compares, ``references`` compute, ``locate`` names the first wrong node, ``record`` stores verdicts, and ``opening`` is called by
+sessions. A check never changes what is compiled: programs are byte-identical with and without it.
 """
 
 from __future__ import annotations

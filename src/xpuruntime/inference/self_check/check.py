@@ -1,4 +1,4 @@
-"""A session's outputs compared with an independent reference, within a share of the time that opening it took."""
+"""Comparison of a session's outputs with an independent reference, in a bounded share of the opening time."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from .locate import Located
 from .record import keep, recall
 from .references import EngineReference, Interpreter, Module, OutOfTime, Reference
 from .verdict import Verdict
-from .work import Work, free_bytes, work_of
+from .work import GraphCost, free_bytes, work_of
 
-__all__ = ["LEAST_S", "MOST_S", "SHARE", "SelfCheck", "Subject", "verdict_of"]
+__all__ = ["LEAST_S", "MOST_S", "SHARE", "CheckedModel", "SelfCheck", "verdict_of"]
 
 SHARE, MOST_S = 0.1, 2.0
-"""A check takes at most this share of the time that opening took, and never longer than this many seconds."""
+"""The highest share of the opening time that a check may take, and its upper bound in seconds."""
 LEAST_S = 0.1
-"""Seconds that a check may take however short the opening was."""
+"""Seconds that a check may always take."""
 _SUSPECT_S = 10.0
-"""More seconds for the reference's own distance, once outputs differ by more than is usual: a verdict against a session must be sure."""
+"""Additional seconds for the reference's own float64 error once outputs differ unusually: a verdict against a session must be certain."""
 _USUAL = 0.1
-"""Share of the tolerance table that right engines of one precision stay within; four times a smaller distance is no limit."""
+"""Share of the tolerance table that correct engines of one precision stay within; four times a smaller distance is no limit."""
 
 _log = logging.getLogger("xpuruntime.session")
 _Result = TypeVar("_Result")
@@ -43,12 +43,12 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class SelfCheck:
-    """What a session asks for, and what it has at hand.
+    """The settings of a check and the user's data for it.
 
-    word:      of the policy: ``first_open``, ``always`` or ``off``.
-    module:    the ``nn.Module`` that it was given; ``arguments``: the example inputs that it is called with.
-    examples:  the same as arrays by input name; None: seeded ones are made.
-    began:     when the opening began, by ``time.perf_counter``.
+    word:      the policy's ``first_open``, ``always`` or ``off``.
+    module:    the session's ``nn.Module``; ``arguments``: the example inputs for calling it.
+    examples:  the same inputs as arrays by name, or None for seeded ones.
+    began:     start of the opening, by ``time.perf_counter``.
     """
 
     word: str
@@ -59,21 +59,21 @@ class SelfCheck:
 
     @property
     def seconds(self) -> float:
-        """How long the check may take that begins now."""
+        """Return how many seconds a check that starts now may take."""
         if self.word == "always":
             return MOST_S
         return min(MOST_S, max(LEAST_S, SHARE * (time.perf_counter() - self.began)))
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """What is checked.
+class CheckedModel:
+    """The model and session under check.
 
-    run:       outputs for inputs by name; leaves the session as it is.
-    precision: what it computes in.
-    key:       everything that decides what it computes; a verdict holds for it.
-    feeds, told: inputs, and their name in a sentence; ``example``: whether they are the session's example inputs.
-    locate:    names the first value that differs, or a choice among equal scores.
+    run:       returns outputs for inputs by name and leaves the session unchanged.
+    precision: the precision that it computes in.
+    key:       everything that decides its results; a verdict is valid for this key.
+    feeds, told: inputs, and their name in messages; ``example``: True if they are the session's example inputs.
+    locate:    names the first value that differs, or a tie between equal scores.
     """
 
     model: ModelSource
@@ -87,8 +87,8 @@ class Subject:
     locate: Callable[[Mapping[str, Array]], Located] | None = None
 
 
-def verdict_of(subject: Subject, check: SelfCheck, store: Store) -> Verdict:
-    """The verdict on a session; a kept one where the policy says ``first_open``. Raises nothing that a reference or the model raises."""
+def verdict_of(subject: CheckedModel, check: SelfCheck, store: Store) -> Verdict:
+    """Return the verdict on a session, or a stored one under ``first_open``. Errors of references and models are not raised."""
     if check.word == "off":
         return Verdict.none("self_check is off")
     if check.word == "first_open" and (known := recall(store, subject.key)) is not None:
@@ -101,8 +101,8 @@ def verdict_of(subject: Subject, check: SelfCheck, store: Store) -> Verdict:
     return verdict
 
 
-def _compared(subject: Subject, check: SelfCheck) -> tuple[Verdict, bool]:
-    """The verdict, and whether it is one to keep: a reference ran."""
+def _compared(subject: CheckedModel, check: SelfCheck) -> tuple[Verdict, bool]:
+    """Return the verdict, and True if it may be stored because a reference ran."""
     seconds = check.seconds
     deadline = time.perf_counter() + seconds
     try:
@@ -126,23 +126,23 @@ def _compared(subject: Subject, check: SelfCheck) -> tuple[Verdict, bool]:
         try:
             return _against(reference, subject, ours, deadline), True
         except OutOfTime:
-            why = f"{reference.name} was stopped after the {seconds:.2g} s that are allowed"
+            why = f"{reference.name} was stopped at the limit of {seconds:.2g} s"
             return Verdict.none("; ".join((*why_not, why))), True
-        except Exception as error:  # whatever a module or a vendor raises says nothing about the session
+        except Exception as error:  # errors of a module or a vendor say nothing about the session
             why_not.append(
                 f"{reference.name} fails: {str(error).splitlines()[0][:200] if str(error) else error!r}"
             )
-    return Verdict.none("; ".join(why_not) or "no reference is at hand"), False
+    return Verdict.none("; ".join(why_not) or "no reference is available"), False
 
 
 def _draws(graph: Graph) -> str:
-    """The first node whose result is another one each run."""
+    """Return the first node with a random result."""
     return next(
         (n.name for n in graph.nodes if family_of(n) == "random" and n.attrs.get("train") is not False), ""
     )
 
 
-def _at_hand(subject: Subject, check: SelfCheck, graph: Graph) -> Iterator[Reference]:
+def _at_hand(subject: CheckedModel, check: SelfCheck, graph: Graph) -> Iterator[Reference]:
     model = subject.model
     if check.module is not None and subject.example and Module.fits(check.module):
         yield Module(model, check.module, check.arguments)
@@ -154,25 +154,25 @@ def _at_hand(subject: Subject, check: SelfCheck, graph: Graph) -> Iterator[Refer
         yield Interpreter(model)
 
 
-def _unaffordable(reference: Reference, work: Work, seconds: float) -> str:
+def _unaffordable(reference: Reference, work: GraphCost, seconds: float) -> str:
     took, needed, free = reference.seconds(work), reference.bytes(work), free_bytes()
     if took > seconds:
-        return f"{reference.name} would take about {took:.2g} s, and {seconds:.2g} s are allowed"
+        return f"{reference.name} would take about {took:.2g} s, the limit is {seconds:.2g} s"
     if needed > free // 2:
         return f"{reference.name} needs about {needed >> 20} MiB, and {free >> 20} MiB are free"
     return ""
 
 
 def _timed(who: str, call: Callable[..., _Result], *arguments: Any) -> _Result:
-    """Call, as a span of the event log."""
+    """Call a function as a span of the event log."""
     return trace.timed(f"self_check: {who}", call, *arguments)
 
 
 # ── the comparison ──
 
 
-def _against(reference: Reference, subject: Subject, ours: Sequence[Array], deadline: float) -> Verdict:
-    """Raises OutOfTime, and what the reference raises."""
+def _against(reference: Reference, subject: CheckedModel, ours: Sequence[Array], deadline: float) -> Verdict:
+    """Compare with one reference. Raises OutOfTime and the errors of the reference."""
     same = subject.precision is subject.model.precision
     table = tolerance_for(subject.precision, subject.model.precision)
     own: list[Array] | None = None
@@ -186,33 +186,33 @@ def _against(reference: Reference, subject: Subject, ours: Sequence[Array], dead
     assert truth is not None
     least = table * _USUAL if exact is not None and reference.rounds and same else table
     limits = [least] * len(truth)
-    found = _compare(subject, ours, truth, limits)
-    if all(c.ok for c in found):
-        return _right(reference, subject, found)
+    comparisons = _compare(subject, ours, truth, limits)
+    if all(c.ok for c in comparisons):
+        return _right(reference, subject, comparisons)
     limits = _limits(reference, subject, ours, own, exact, limits, same=same)
-    found = _compare(subject, ours, truth, limits)
-    if all(c.ok for c in found):
-        return _right(reference, subject, found)
-    wrong = next(c for c in found if not c.ok)
+    comparisons = _compare(subject, ours, truth, limits)
+    if all(c.ok for c in comparisons):
+        return _right(reference, subject, comparisons)
+    wrong = next(c for c in comparisons if not c.ok)
     text = f"output {wrong.name!r} disagrees with {reference.name} on {subject.told}: {wrong.reason}"
     if subject.locate is not None:
         located = _timed("bisection", subject.locate, subject.feeds)
-        if {c.name for c in found if not c.ok} <= located.undecided:
+        if {c.name for c in comparisons if not c.ok} <= located.undecided:
             return Verdict.none(f"{text}, but {located.text}")
         text += f"; {located.text}" if located.text else ""
     return Verdict(Reason.WRONG_RESULT, reference.name, text)
 
 
-def _exact(reference: Reference, subject: Subject, deadline: float) -> list[Array] | None:
+def _exact(reference: Reference, subject: CheckedModel, deadline: float) -> list[Array] | None:
     try:
         return _timed(f"{reference.name} in float64", reference.exact, subject.feeds, deadline)
-    except Exception:  # out of time, or a module that is not made for float64: its distance is unknown
+    except Exception:  # out of time, or a module that does not support float64: its error is unknown
         return None
 
 
 def _limits(
     reference: Reference,
-    subject: Subject,
+    subject: CheckedModel,
     ours: Sequence[Array],
     own: list[Array] | None,
     exact: list[Array] | None,
@@ -220,8 +220,8 @@ def _limits(
     *,
     same: bool,
 ) -> list[float]:
-    """Per output: four times the reference's own distance from float64; where that is unknown, more than the table only where the model
-    amplifies rounding.
+    """Return the limit of each output: four times the reference's own distance from float64. If that is unknown, the limit exceeds the
+    table only where the model amplifies rounding.
     """
     names = [s.name for s in subject.model.outputs]
     if same and exact is not None:
@@ -231,7 +231,7 @@ def _limits(
                 own = _timed(reference.name, reference.outputs, subject.feeds, until)
             distances = _compare(subject, own, exact, [0.0] * len(names))
             return [max(limit, MARGIN * c.max_rel) for limit, c in zip(least, distances, strict=True)]
-        except Exception:  # then it is unknown
+        except Exception:  # then the distance is unknown
             own = None
     lower = None if same else subject.precision
     moves = widened(least[0], sensitivity(subject.run, names, subject.feeds, ours, lower))
@@ -239,15 +239,15 @@ def _limits(
 
 
 def _compare(
-    subject: Subject, ours: Sequence[Array], truth: Sequence[Array], limits: Sequence[float]
+    subject: CheckedModel, ours: Sequence[Array], truth: Sequence[Array], limits: Sequence[float]
 ) -> list[Comparison]:
     names = [s.name for s in subject.model.outputs]
     return [compare(*row) for row in zip(names, ours, truth, limits, strict=True)]
 
 
-def _right(reference: Reference, subject: Subject, found: Sequence[Comparison]) -> Verdict:
-    worst = max(found, key=lambda c: c.max_rel, default=None)
+def _right(reference: Reference, subject: CheckedModel, comparisons: Sequence[Comparison]) -> Verdict:
+    worst = max(comparisons, key=lambda c: c.max_rel, default=None)
     text = f"the outputs agree with it on {subject.told}"
     if worst is not None:
-        text += f": max|d|/max|ref| is {worst.max_rel:.2g} at most, {worst.tolerance:.2g} is allowed"
+        text += f": max|d|/max|ref| is at most {worst.max_rel:.2g}, the limit is {worst.tolerance:.2g}"
     return Verdict(Reason.CHECKED, reference.name, text)

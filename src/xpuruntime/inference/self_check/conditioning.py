@@ -1,8 +1,8 @@
-"""How much a model amplifies rounding, measured: no two right engines can agree better than the model lets them.
+"""Measured amplification of rounding by a model, which limits how closely correct engines can agree.
 
-Every engine rounds at every layer; that is at least as large a disturbance as moving the inputs by their last bit. So an output that
-such a move shifts by ``s`` (max|d|/max|ref|, on one and the same engine) gets a default tolerance of ``MARGIN * s`` where
-that is more than its precision's tolerance, and never more than ``WIDEST`` times that: a wrong output stays wrong.
+Every engine rounds at every layer, which disturbs a result at least as much as changing the inputs by their last bit. An output that
+such a change shifts by ``s`` (max|d|/max|ref|, on one engine) therefore gets a default tolerance of ``MARGIN * s`` if
+that exceeds its precision's tolerance, and never more than ``WIDEST`` times that: a wrong output stays wrong.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def sensitivity(
 ) -> dict[str, float]:
     """Return per output the largest max|d|/max|ref| when every float input moves by one unit in its last place: up, down, twice by random signs.
 
-    ``outputs`` are what ``run`` gave for ``feeds``, in the order of ``names``. Without float inputs all are 0. ``precision``: what is
-    computed in, where it is lower than the inputs' own; a unit is one of its last places then, since smaller moves are rounded away.
+    ``outputs`` are the results of ``run`` for ``feeds``, in the order of ``names``. Without float inputs all are 0. ``precision``: the
+    computing precision if it is lower than the inputs' own. The unit is then one of its last places, since smaller changes are rounded away.
     """
     if not any(v.dtype.kind == "f" for v in feeds.values()):
         return dict.fromkeys(names, 0.0)
     random = np.random.default_rng(0)
-    found = dict.fromkeys(names, 0.0)
+    shifts = dict.fromkeys(names, 0.0)
     for sign in (1.0, -1.0, None, None):
         nudged = {n: _nudge(v, sign, random, precision) for n, v in feeds.items()}
         for c in compare_all(names, run(nudged), outputs, math.inf):
-            found[c.name] = max(found[c.name], c.max_rel if math.isfinite(c.max_rel) else 0.0)
-    return found
+            shifts[c.name] = max(shifts[c.name], c.max_rel if math.isfinite(c.max_rel) else 0.0)
+    return shifts
 
 
 def _nudge(value: Array, sign: float | None, random: np.random.Generator, precision: DType | None) -> Array:
@@ -58,10 +58,10 @@ def _nudge(value: Array, sign: float | None, random: np.random.Generator, precis
         return coarse
     moved: Array = np.nextafter(
         value, (np.inf * signs).astype(value.dtype)
-    )  # a wider direction would widen the value
+    )  # a wider sign array would widen the value
     return moved
 
 
 def widened(base: float, shifts: Mapping[str, float]) -> dict[str, float]:
-    """Per output the default tolerance: ``base``, or more where the model amplifies rounding."""
+    """Return each output's default tolerance: ``base``, or more if the model amplifies rounding."""
     return {name: min(max(base, MARGIN * s), WIDEST * base) for name, s in shifts.items()}

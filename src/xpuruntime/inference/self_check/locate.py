@@ -1,8 +1,8 @@
-"""The first value of a program that differs from the interpreter's, found by bisection over the plan's calls.
+"""Location of the first wrong value of a program, by bisection over the plan's calls against the interpreter.
 
-A probe runs the plan up to one call, with that call's result in memory of its own, and compares the result with the value of the same name
-that the interpreter computes from the graph as it was imported. Passes keep the name of every value that they keep, so both name one thing.
-Nothing is compiled for it: a probe is the program itself, cut short.
+A probe runs the plan up to one call, with that call's result in separate memory, and compares it with the value of the same name that the
+interpreter computes from the imported graph. Passes keep the names of the values that they keep, so both names mean one value.
+Nothing is compiled for a probe: it is a prefix of the program itself.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from .work import free_bytes, work_of
 __all__ = ["Located", "first_tie", "first_wrong"]
 
 _EQUAL = 0.1
-"""Share of the tolerance within which scores are equal to any engine."""
+"""Share of the tolerance within which scores count as equal on any engine."""
 _SECONDS = 60.0
-"""Longest time for the interpreter here: somebody waits to know what is wrong, not to begin to work."""
+"""The time limit of the interpreter here: the user waits for an error message, not for a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """text: a clause that names the first node that differs, its kernel and its line; or why none can be named. undecided: outputs that depend on
-    a choice between scores that are as good as equal, so that they cannot be compared.
+    """text: a clause with the first node that differs, its kernel and its line, or the reason why none can be named. undecided: outputs that depend
+    on a tie between scores and therefore cannot be compared.
     """
 
     text: str
@@ -46,7 +46,7 @@ class Located:
 
 
 def first_wrong(source: NativeModel, executor: Executor, feeds: Mapping[str, Array]) -> Located:
-    """The first node that differs. Never raises an XpuError."""
+    """Return the first node that differs. Never raises an XpuError."""
     try:
         probes = _Probes(source, executor, feeds)
         at = probes.first()
@@ -58,14 +58,14 @@ def first_wrong(source: NativeModel, executor: Executor, feeds: Mapping[str, Arr
     if tied is not None:
         return _tie(source.graph, tied, {*probes.ties.values(), *probes.near_ties()})
     if at is None:
-        return Located("no node is named: every value of the plan that can be compared is right by itself")
+        return Located("no node is named: every comparable value of the plan is correct on its own")
     return Located(probes.told(at))
 
 
 def first_tie(
     source: NativeModel, feeds: Mapping[str, Array], precision: DType, seconds: float = _SECONDS
 ) -> Located:
-    """For a session whose values cannot be looked at: the first node that chooses among equal scores; no text where there is none. Never raises
+    """Return the first node that chooses among equal scores, for a session whose values cannot be read. The text is empty if there is none. Never
     an XpuError.
     """
     graph = source.graph
@@ -91,18 +91,18 @@ def first_tie(
 
 
 def _near_ties(choices: Mapping[str, Node], scores: Mapping[str, Array], tolerance: float) -> list[str]:
-    """The nodes with scores as close as that, which another engine may choose others of."""
+    """Return the nodes with scores this close, where another engine may choose differently."""
     among = (n for n in choices.values() if n.values[0] in scores)
     return [n.name for n in among if has_tie(n, scores[n.values[0]], tolerance)]
 
 
 def _tie(graph: Graph, node: str, tied: Collection[str]) -> Located:
-    text = f"node {node!r} chooses among scores that are equal, or closer together than this precision resolves, and what follows depends on the choice"
+    text = f"node {node!r} chooses among scores that are equal or closer than this precision resolves, and later values depend on the choice"
     return Located(text, outputs_after(graph, tied))
 
 
 class _Probes:
-    """A program's calls, and what their results should be."""
+    """A program's calls and the expected values of their results."""
 
     def __init__(self, source: NativeModel, executor: Executor, feeds: Mapping[str, Array]) -> None:
         self.graph, self.executor = source.graph, executor
@@ -113,9 +113,7 @@ class _Probes:
         self.right: set[int] = set()
         self.names = self._names()
         self.choices = choices_of(self.graph)
-        self.scores: dict[
-            str, Array
-        ] = {}  # by the name of the places that are chosen: the reference's scores
+        self.scores: dict[str, Array] = {}  # reference scores by the name of the chosen indices
         self.ties: dict[int, str] = {}
         used = {
             self.buffers[n].spec.dtype for call in self.plan.calls for n in call.outputs if n in self.buffers
@@ -130,19 +128,19 @@ class _Probes:
     # ── what values should be ──
 
     def _names(self) -> dict[str, str]:
-        """The graph's value of each buffer that a call writes."""
+        """Return the graph's value of each buffer that a call writes."""
         names = {n: n for call in self.plan.calls for n in call.outputs}
         given = zip(self.executor.entry.output_buffers, self.graph.outputs, strict=True)
         return names | {buffer: output.value for buffer, output in given}
 
     def _values(self, source: NativeModel, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """By buffer. Raises OutOfTime, ValueError for more than fits into memory, IrError."""
+        """Return expected values by buffer. Raises OutOfTime, IrError, and ValueError if they do not fit into memory."""
         graph: Graph = source.graph
         sizes = bind(graph.input_specs, {n: a.shape for n, a in feeds.items()})
         work, free = work_of(graph, sizes), free_bytes()
-        kept = sum(self.buffers[n].size_bytes for n in self.names if n in self.buffers)
-        if interpreter_bytes(work) + kept > free // 2:
-            raise ValueError(f"{Interpreter.name} needs more than the {free >> 20} MiB that are free")
+        held = sum(self.buffers[n].size_bytes for n in self.names if n in self.buffers)
+        if interpreter_bytes(work) + held > free // 2:
+            raise ValueError(f"{Interpreter.name} needs more than the {free >> 20} MiB of free memory")
         wanted = set(self.names.values())
         scores = {node.values[0] for node in self.choices.values()}
         deadline = time.perf_counter() + _SECONDS
@@ -151,24 +149,24 @@ class _Probes:
         def watch(node: Node, results: tuple[Array, ...]) -> None:
             if time.perf_counter() > deadline:
                 raise OutOfTime
-            made = [(v.name, a) for v, a in zip(node.outputs, results, strict=True)]
-            values.update((name, a) for name, a in made if name in wanted)
-            self.scores.update((name, a) for name, a in made if name in scores)
+            outputs = [(v.name, a) for v, a in zip(node.outputs, results, strict=True)]
+            values.update((name, a) for name, a in outputs if name in wanted)
+            self.scores.update((name, a) for name, a in outputs if name in scores)
 
         interp.run(graph, feeds, weights=source.weights, states={}, watch=watch)
-        found = {buffer: values[name] for buffer, name in self.names.items() if name in values}
+        arrays = {buffer: values[name] for buffer, name in self.names.items() if name in values}
         borders = zip(self.executor.entry.input_buffers, self.arrays, strict=True)
-        return found | dict(borders)
+        return arrays | dict(borders)
 
     def _follow_copies(self) -> None:
-        """A copy into another layout has no name in the model; it is the value that it copies."""
+        """Name layout copies after the value that they copy, since the model has no name for them."""
         for call in self.plan.calls:
             read = [n for n in call.inputs if n in self.values]
             if set(call.ops) <= {"clone", "contiguous"} and len(read) == len(call.outputs) == 1:
                 self.values.setdefault(call.outputs[0], self.values[read[0]])
 
     def _compared(self, at: int) -> list[str]:
-        """Results of a call that are complete after it: a value may be made in parts, such as a transposed convolution's phases."""
+        """Return results of a call that are complete after it. A value may be computed in parts, such as a transposed convolution's phases."""
         names = (n for n in self.plan.calls[at].outputs if self.last_writer[n] == at)
         return list(filter(self._comparable, names))
 
@@ -182,7 +180,7 @@ class _Probes:
     # ── bisection ──
 
     def _dependencies(self) -> list[frozenset[int]]:
-        """For each call every earlier one whose result it uses or completes, directly or not."""
+        """Return for each call the earlier calls whose results it uses or completes, directly or indirectly."""
         writers: dict[str, list[int]] = {}
         before: list[frozenset[int]] = []
         for i, call in enumerate(self.plan.calls):
@@ -197,7 +195,7 @@ class _Probes:
         return self.buffers[name].root if name in self.buffers else name
 
     def first(self) -> int | None:
-        """The call whose result differs while all that it uses is right; None where none differs."""
+        """Return the call whose result is wrong while all of its inputs are correct, or None."""
         wrong = next((i for i in reversed(self.known) if self.differs(i)), None)
         if wrong is None:
             return None
@@ -210,7 +208,7 @@ class _Probes:
         return wrong
 
     def tie_before(self, at: int | None) -> str | None:
-        """The first node, up to a call that differs or of all, whose choice between equal scores is another one."""
+        """Return the first node, up to a wrong call or of all, that breaks a tie differently."""
         for i in range(len(self.plan.calls)) if at is None else sorted({at, *self.before[at]}):
             chosen = any(self.names.get(n, n) in self.choices for n in self._compared(i))
             if i in self.ties or (
@@ -220,29 +218,29 @@ class _Probes:
         return None
 
     def near_ties(self) -> list[str]:
-        """The nodes with equal scores, by the interpreter's values."""
+        """Return the nodes with equal scores, by the interpreter's values."""
         return _near_ties(self.choices, self.scores, self.loosest * _EQUAL)
 
     def differs(self, at: int) -> bool:
-        """Whether a call's result is not what it should be."""
+        """Return True if a call's result is wrong."""
         for name in self._compared(at):
             got, want = self._result(at, name), self.values[name]
             limit = tolerance_for(DType.of(got.dtype), DType.of(want.dtype))
-            if want.dtype.kind not in "biu":  # what it uses may be of the narrowest type of the program
+            if want.dtype.kind not in "biu":  # its inputs may be of the narrowest type of the program
                 limit = max(limit, self.loosest)
-            found = compare(name, got, want, limit)
-            if not found.ok:
+            comparison = compare(name, got, want, limit)
+            if not comparison.ok:
                 node = self.choices.get(self.names.get(name, name))
                 scores = None if node is None else self.scores.get(node.values[0])
                 if node is not None and scores is not None and is_tie(node, scores, got, want, self.loosest):
                     self.ties[at] = node.name
                     continue
-                self.distances[at] = found.reason
+                self.distances[at] = comparison.reason
                 return True
         return False
 
     def _result(self, at: int, name: str) -> Array:
-        """A value as it is right after its call."""
+        """Return a value as it is immediately after its call."""
         entry, plan = self.executor.entry, self.plan
         buffer = self.buffers[name]
         root = self.buffers[buffer.root]
@@ -267,11 +265,11 @@ class _Probes:
     # ── words ──
 
     def told(self, at: int) -> str:
-        """The call as its user knows it."""
+        """Return a description of the call in terms of the user's model."""
         call = self.plan.calls[at]
         names = self._nodes(call)
         node = names[-1] if names else None
-        if node is None:  # a copy that no node of the model asks for
+        if node is None:  # a copy that belongs to no node of the model
             read = next((n for n in call.inputs if n in self.values), "")
             where = f"the copy of {self.names.get(read, read)!r} into another layout"
         else:
@@ -282,7 +280,7 @@ class _Probes:
             self.plan.calls[i] for i in sorted(self.before[at] - self.right) if i not in self.known
         ]:
             what = ", ".join(f"{c.kernel} for {', '.join(c.nodes)}" for c in unseen[:3])
-            text += f", or what it uses, whose values cannot be compared ({what})"
+            text += f", or one of its inputs, whose values cannot be compared ({what})"
         place = next((s for n in reversed(names) for s in n.sources if s.file), None)
         if place is not None:
             text += f", from {place.file}:{place.line}" + (f" in {place.module}" if place.module else "")
@@ -291,12 +289,12 @@ class _Probes:
     def _nodes(self, call: KernelCall) -> Sequence[Node]:
         by_source = {s.name: n for n in self.graph.nodes for s in n.sources if s.name}
         by_name = {v.name: n for n in self.graph.nodes for v in n.outputs}
-        found = (by_name.get(n) or by_source.get(n) for n in call.nodes)
-        return list(dict.fromkeys(n for n in found if n is not None))
+        nodes = (by_name.get(n) or by_source.get(n) for n in call.nodes)
+        return list(dict.fromkeys(n for n in nodes if n is not None))
 
 
 def _moved(buffer: BufferAllocation, root: BufferAllocation) -> BufferAllocation:
-    """A buffer after the root has left the arena."""
+    """Return a buffer after its root has left the arena."""
     if buffer.root != root.name:
         return buffer
     kind = BufferKind.OUTPUT if buffer.name == root.name else buffer.kind
@@ -304,7 +302,7 @@ def _moved(buffer: BufferAllocation, root: BufferAllocation) -> BufferAllocation
 
 
 def _logical(memory: Array, start: int, spec: TensorSpec) -> Array:
-    """The value in a block of bytes, by its layout."""
+    """Return the value in a block of bytes according to its layout."""
     raw = memory.reshape(-1).view(np.uint8)[start : start + spec.extent_bytes]
     elements = np.frombuffer(raw.tobytes(), spec.dtype.numpy)
     size = elements.itemsize

@@ -1,6 +1,6 @@
-"""The ``onnx`` package's reference evaluator as a judge, in a process of its own that a time limit can stop.
+"""The ``onnx`` package's reference evaluator as a reference, in a process that a time limit can stop.
 
-The evaluator is written for clarity, not speed: a large convolution can take it minutes, so it never runs in the
+The evaluator favors clarity over speed. A large convolution can take minutes, so it never runs in the
 session's process. ``python -m xpuruntime.inference.self_check.onnx_reference MODEL IN.npz OUT.npz`` is that process.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["reference_outputs"]
 def reference_outputs(
     model: ModelSource, feeds: Mapping[str, Array], seconds: float
 ) -> tuple[list[Array] | None, Support]:
-    """Outputs in the model's order within the time limit, or None and why not (format, dtype, time, an op it lacks)."""
+    """Return outputs in the model's order within the time limit, or None and the reason (format, dtype, time, a missing op)."""
     if model.format != "onnx":
         return None, Support.no(
             Reason.FORMAT_UNSUPPORTED, f"the ONNX reference evaluator does not read {model.format}"
@@ -32,7 +32,7 @@ def reference_outputs(
     unstorable = [s for s in (*model.inputs, *model.outputs) if s.dtype.numpy.kind not in "biufc"]
     if unstorable:
         return None, Support.no(
-            Reason.DTYPE_UNSUPPORTED, f"{unstorable[0].dtype.value} does not travel to the reference process"
+            Reason.DTYPE_UNSUPPORTED, f"{unstorable[0].dtype.value} cannot be sent to the reference process"
         )
     try:
         return _in_a_process(model, feeds, seconds)
@@ -40,14 +40,14 @@ def reference_outputs(
         return None, Support.no(Reason.TIMED_OUT, f"the ONNX reference evaluator took over {seconds:.0f} s")
     except OSError as error:
         return None, Support.no(
-            Reason.RUN_FAILED, f"inputs cannot be handed to the ONNX reference evaluator: {error}"
+            Reason.RUN_FAILED, f"inputs cannot be sent to the ONNX reference evaluator: {error}"
         )
 
 
 def _in_a_process(
     model: ModelSource, feeds: Mapping[str, Array], seconds: float
 ) -> tuple[list[Array] | None, Support]:
-    """Raises subprocess.TimeoutExpired, OSError."""
+    """Run the evaluator in a process. Raises subprocess.TimeoutExpired, OSError."""
     with scratch("xpu-reference-") as folder:
         path = model.path or Path(folder, "model.onnx")
         if model.path is None:
@@ -73,7 +73,7 @@ def _main(model: str, source: str, result: str) -> None:
     from onnx.reference import ReferenceEvaluator
 
     evaluator = ReferenceEvaluator(model)
-    # Models of IR version 3 list their weights among the inputs; those are not the caller's to give.
+    # Models of IR version 3 list their weights among the inputs; the caller does not supply those.
     weights = {t.name for t in evaluator.proto_.graph.initializer}
     names = [name for name in evaluator.input_names if name not in weights]
     with np.load(source) as stored:

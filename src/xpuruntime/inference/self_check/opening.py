@@ -1,4 +1,4 @@
-"""Checks where sessions are opened: of a program that is loaded, and of programs of open shapes when they are compiled."""
+"""Self-checks when a session opens, and when the programs of open shapes are compiled."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ..execution.examples import measuring_feeds
 from ..execution.seeded_inputs import sample_feeds
 from ..native.executable import NativeExecutable
 from ..native.model import native_model
-from .check import SelfCheck, Subject, verdict_of
+from .check import CheckedModel, SelfCheck, verdict_of
 from .locate import Located, first_tie, first_wrong
 from .verdict import Verdict
 
 __all__ = ["ADVICE", "checked_on_opening"]
 
 ADVICE = (
-    "Name another engine or allow a fallback, and report it: the fault is xpuruntime's. "
-    "self_check='always' compares again, 'off' runs it as it is."
+    "Name another engine or allow a fallback, and report this bug in xpuruntime. "
+    "self_check='always' compares again, 'off' skips the check."
 )
 
 
@@ -38,7 +38,7 @@ class HasRegions(Protocol):
     """An executable over several engines."""
 
     def region_evidence(self, feeds: Mapping[str, Array] | None = None) -> dict[str, Evidence]:
-        """What ran, by region."""
+        """Return each region's evidence."""
         ...
 
 
@@ -51,7 +51,7 @@ def checked_on_opening(
     check: SelfCheck,
     store: Store,
 ) -> Verdict:
-    """The verdict on a session that has just been loaded. One with open shapes is checked later, when their programs are compiled.
+    """Return the verdict on a session that has just been loaded. With open shapes, programs are checked later, when they are compiled.
 
     key: everything that decides what the engine builds.
     """
@@ -63,9 +63,7 @@ def checked_on_opening(
             if check.word == "off":
                 return Verdict.none("self_check is off")
             executable.examine_with(_examining(model, precision, key, check, store))
-            return Verdict.none(
-                "shapes are open: the program of each set of shapes is checked when it is compiled"
-            )
+            return Verdict.none("shapes are open: each program is checked when its shapes are compiled")
         if why := _demanded_otherwise(executable.only):
             return Verdict.none(why)
         run, locate = _twin_run(executable.only), _locating(model, executable.only)
@@ -78,16 +76,16 @@ def checked_on_opening(
     except InputError as error:
         return Verdict.none(f"no inputs could be made: {error.what}")
     example = check.examples is not None
-    subject = Subject(model, engine, precision, run, key, feeds, told, example, locate)
+    subject = CheckedModel(model, engine, precision, run, key, feeds, told, example, locate)
     return verdict_of(subject, check, store)
 
 
 def _examining(
     model: ModelSource, precision: DType, key: Mapping[str, Any], check: SelfCheck, store: Store
 ) -> Callable[[Executor, Mapping[str, tuple[int, ...]], Mapping[str, Any], float], Decision]:
-    """What a session with open shapes calls for the program of new shapes, before its first run.
+    """Return the check that a session with open shapes calls before the first run of new shapes.
 
-    The module is not asked: it was given inputs of other shapes. Raises WrongResult.
+    The module is not used as a reference: its example inputs have other shapes. Raises WrongResult.
     """
     check = replace(check, module=None, arguments=None, examples=None)
 
@@ -100,9 +98,9 @@ def _examining(
         feeds, told = dict(given), "the inputs of the run"
         if not all(
             isinstance(v, np.ndarray) for v in feeds.values()
-        ):  # on a device, perhaps still being written
+        ):  # on a device, where they may still be in flight
             feeds, told = sample_feeds(model.inputs, symbols=sizes), "seeded inputs"
-        subject = Subject(
+        subject = CheckedModel(
             model,
             "native",
             precision,
@@ -117,7 +115,7 @@ def _examining(
         if verdict.wrong:
             raise WrongResult(
                 f"native, model {model.name}",
-                f"computes something wrong for inputs of {', '.join(f'{n} {list(s)}' for n, s in shapes.items())}",
+                f"computes wrong results for inputs of {', '.join(f'{n} {list(s)}' for n, s in shapes.items())}",
                 got=verdict.text,
                 do=ADVICE,
             )
@@ -127,12 +125,12 @@ def _examining(
 
 
 def _demanded_otherwise(executor: Executor) -> str:
-    """Why a program that a policy asked for computes something else than the model; empty where none did."""
+    """Return why a program differs from the model on the policy's demand, or an empty text."""
     return _otherwise(call.kernel for call in executor.plan.calls)
 
 
 def _demanded_in_regions(executable: HasRegions) -> str:
-    """The same for a model on several engines."""
+    """Return the same reason for a model on several engines."""
     evidence = executable.region_evidence().values()
     return _otherwise(row.kernel.partition(":")[0] for e in evidence for row in e.rows)
 
@@ -141,14 +139,14 @@ def _otherwise(kernels: Iterable[str]) -> str:
     users = {k.name for k in registered_kernels()}
     for kernel in kernels:
         if kernel.partition("/")[2].startswith(("int8_weights", "int4_weights")):
-            return f"kernel {kernel} rounds the weights, as the policy demands, and no reference does"
+            return f"kernel {kernel} rounds the weights as the policy demands, which no reference does"
         if kernel in users:
             return f"kernel {kernel} is the user's own: verify_kernel compares it"
     return ""
 
 
 def _twin_run(executor: Executor) -> Callable[[dict[str, Array]], Sequence[Array]]:
-    """Runs that leave the executor's states, counters and memory as they are."""
+    """Return a run that leaves the executor's states, counters and memory unchanged."""
 
     def run(feeds: dict[str, Array]) -> Sequence[Array]:
         with executor.twin() as twin:

@@ -1,4 +1,4 @@
-"""What a check found, in the store: a second opening of the same model on the same device by the same versions runs no reference."""
+"""Stored verdicts: a second opening of a model on the same device with the same versions needs no reference."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _log = logging.getLogger("xpuruntime.session")
 
 
 def recall(store: Store, ingredients: Mapping[str, Any]) -> Verdict | None:
-    """The verdict; None where there is none, or one that this release does not read."""
+    """Return the stored verdict, or None if there is none that this release can read."""
     try:
         payload = store.get(KIND, digest(_key(ingredients)))
-    except StoreError as error:  # the check can be made again
+    except StoreError as error:  # the check can run again
         _log.debug("%s", error)
         return None
     if payload is None:
@@ -35,12 +35,12 @@ def recall(store: Store, ingredients: Mapping[str, Any]) -> Verdict | None:
         fine = code in _CODES and all(isinstance(known[k], str) for k in ("by", "text"))
         return Verdict(code, known["by"], known["text"], recorded=True) if fine else None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        _log.warning("The kept result of a self_check is not readable and counts as absent: %s", error)
+        _log.warning("The stored result of a self_check cannot be read and is ignored: %s", error)
         return None
 
 
 def keep(store: Store, ingredients: Mapping[str, Any], verdict: Verdict) -> None:
-    """Keep it. A full disk must not stop a session that is open."""
+    """Store a verdict. A full disk must not stop a session that is open."""
     record = {"code": verdict.code.value, "by": verdict.by, "text": verdict.text}
     try:
         store.put(KIND, _key(ingredients), json.dumps(record).encode())

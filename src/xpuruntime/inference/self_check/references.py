@@ -1,4 +1,4 @@
-"""References that are at hand for a model: each computes the outputs in a way that shares nothing with our passes and kernels."""
+"""References for a model: each computes the outputs without using our passes or kernels."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from ...plugins import EnginePlugin
 from ...protocols import Array, Engine, EngineRequest, ModelSource
 from ...targets import DeviceId
 from ..native.model import native_model
-from .work import Work
+from .work import GraphCost
 
 __all__ = ["EngineReference", "Interpreter", "Module", "OutOfTime", "Reference", "interpreter_bytes"]
 
 
 class OutOfTime(Exception):
-    """A reference run met its bound."""
+    """A reference run exceeded its time limit."""
 
 
 class Reference(Protocol):
-    """What outputs are compared with.
+    """A source of expected outputs.
 
-    name:    for decisions: ``the PyTorch module``.
-    rounds:  whether ``outputs`` rounds inside an op as any engine of its precision does, so that its distance from ``exact`` is typical.
+    name:    its name in decisions, for example ``the PyTorch module``.
+    rounds:  True if ``outputs`` rounds within ops like any engine of its precision, so that its distance from ``exact`` is typical.
     """
 
     name: str
     rounds: bool
 
-    def seconds(self, work: Work) -> float:
-        """About how long ``outputs`` takes, to decide whether to begin."""
+    def seconds(self, work: GraphCost) -> float:
+        """Return the approximate time of ``outputs``, to decide whether to start it."""
         ...
 
-    def bytes(self, work: Work) -> int:
-        """About how much memory it takes at its peak."""
+    def bytes(self, work: GraphCost) -> int:
+        """Return the approximate peak memory."""
         ...
 
     def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
-        """In the reference's own precision, in the model's order. Raises OutOfTime, and whatever goes wrong."""
+        """Return outputs in the reference's own precision, in the model's order. Raises OutOfTime and any other error."""
         ...
 
     def exact(self, feeds: Mapping[str, Array], deadline: float) -> list[Array] | None:
-        """In float64; None where it cannot. Raises OutOfTime, and whatever goes wrong."""
+        """Return outputs in float64, or None if it cannot compute them. Raises OutOfTime and any other error."""
         ...
 
 
 class Interpreter:
-    """The interpreter of the IR, on the graph as it was imported, before any pass."""
+    """The interpreter of the IR, on the graph as imported, before any pass."""
 
     name = "the reference interpreter"
     rounds = False  # it computes every op in float64
@@ -63,20 +63,20 @@ class Interpreter:
         self._model = native_model(model)
         self._outputs = [s.name for s in model.outputs]
 
-    def seconds(self, work: Work) -> float:
-        """NumPy in float64, with copies between types."""
+    def seconds(self, work: GraphCost) -> float:
+        """Return the estimate for NumPy in float64 with conversions."""
         return work.flops / 3e9 + work.traffic / 4e8 + work.nodes * 1e-3
 
-    def bytes(self, work: Work) -> int:
-        """Everything is kept twice as wide."""
+    def bytes(self, work: GraphCost) -> int:
+        """Return the estimate for values of twice the width."""
         return interpreter_bytes(work)
 
     def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
-        """Each op in float64, rounded to its type."""
+        """Return outputs with each op computed in float64 and rounded to its type."""
         return self._run(feeds, deadline, exact=False)
 
     def exact(self, feeds: Mapping[str, Array], deadline: float) -> list[Array] | None:
-        """Without rounding between ops."""
+        """Return outputs without rounding between ops."""
         return self._run(feeds, deadline, exact=True)
 
     def _run(self, feeds: Mapping[str, Array], deadline: float, *, exact: bool) -> list[Array]:
@@ -85,17 +85,17 @@ class Interpreter:
                 raise OutOfTime
 
         graph: Graph = self._model.graph
-        found = interp.run(graph, feeds, weights=self._model.weights, states={}, watch=watch, exact=exact)
-        return list(found.values())
+        outputs = interp.run(graph, feeds, weights=self._model.weights, states={}, watch=watch, exact=exact)
+        return list(outputs.values())
 
 
-def interpreter_bytes(work: Work) -> int:
-    """Bytes that the interpreter takes at its peak: values and weights in float64, and what one op needs beside them."""
+def interpreter_bytes(work: GraphCost) -> int:
+    """Return the interpreter's peak memory: values and weights in float64, and the temporaries of one op."""
     return 2 * work.weights + 6 * work.peak
 
 
 class Module:
-    """The PyTorch module that the session was given, on the inputs that it was traced with."""
+    """The session's PyTorch module, on the inputs that it was traced with."""
 
     name = "the PyTorch module"
     rounds = True
@@ -106,28 +106,28 @@ class Module:
 
     @staticmethod
     def fits(module: Any) -> bool:
-        """Whether running a copy of it is running it: hooks are somebody else's code, which would see the run."""
+        """Return True if a copy of the module may run in its place: hooks are user code that would observe the run."""
         return not any(
             getattr(part, hooks, None)
             for part in module.modules()
             for hooks in ("_forward_hooks", "_forward_pre_hooks")
         )
 
-    def seconds(self, work: Work) -> float:
-        """PyTorch on one thread; the bound ends it between two ops in any case."""
+    def seconds(self, work: GraphCost) -> float:
+        """Return the estimate for PyTorch on one thread; the limit also ends the run between two ops."""
         return work.flops / 2e10 + work.traffic / 2e9 + work.nodes * 3e-4
 
-    def bytes(self, work: Work) -> int:
-        """Parameters are shared."""
+    def bytes(self, work: GraphCost) -> int:
+        """Return the estimate for values alone, since parameters are shared."""
         return 3 * work.peak
 
     def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
-        """In the module's own precision."""
+        """Return outputs in the module's own precision."""
         return self._run({}, self._arguments, deadline)
 
     def exact(self, feeds: Mapping[str, Array], deadline: float) -> list[Array] | None:
-        """With parameters, buffers and inputs in float64."""
-        torch: Any = sys.modules["torch"]  # whoever has a module has imported it
+        """Return outputs with parameters, buffers and inputs in float64."""
+        torch: Any = sys.modules["torch"]  # a caller that has a module has imported it
 
         def wide(value: Any) -> Any:
             return value.double() if torch.is_tensor(value) and value.is_floating_point() else value
@@ -149,7 +149,7 @@ class Module:
                     raise OutOfTime
                 return func(*args, **(kwargs or {}))
 
-        # What forward changes is the copy's; nothing writes to parameters, so those are shared.
+        # forward may change the copy's attributes; parameters are read-only and therefore shared.
         shared = {id(p): p for p in self._module.parameters()}
         module = copy.deepcopy(self._module, shared)
         arguments = tree.tree_map(lambda v: v.clone() if torch.is_tensor(v) else v, arguments)
@@ -158,12 +158,12 @@ class Module:
         if not named:
             listed = tuple(arguments) if isinstance(arguments, Sequence) else (arguments,)
         with _random_kept(torch, module), torch.no_grad(), Bounded():
-            found = (
+            results = (
                 torch.func.functional_call(module, dict(tensors), listed, named)
                 if tensors
                 else module(*listed, **named)
             )
-        leaves = [t for t in tree.tree_leaves(found) if torch.is_tensor(t)]
+        leaves = [t for t in tree.tree_leaves(results) if torch.is_tensor(t)]
         if len(leaves) != self._count:
             raise ValueError(f"it gives {len(leaves)} tensors, the model has {self._count} outputs")
         return [_array(t) for t in leaves]
@@ -178,7 +178,7 @@ def _array(tensor: Any) -> Array:
 
 @contextmanager
 def _random_kept(torch: Any, module: Any) -> Iterator[None]:
-    """Every generator that a module may draw from, as it was."""
+    """Restore every random generator that a module may use."""
     devices = {t.device for t in (*module.parameters(), *module.buffers()) if t.device.type == "cuda"}
     python, numpy = random.getstate(), np.random.get_state()
     try:
@@ -190,7 +190,7 @@ def _random_kept(torch: Any, module: Any) -> Iterator[None]:
 
 
 class EngineReference:
-    """A vendor's engine on the CPU, where this process has imported it already."""
+    """A vendor's engine on the CPU, if this process has already imported it."""
 
     rounds = True
 
@@ -200,19 +200,19 @@ class EngineReference:
 
     @staticmethod
     def loaded(name: str) -> bool:
-        """Whether this process has imported the vendor's package."""
+        """Return True if this process has imported the vendor's package."""
         return name in sys.modules
 
-    def seconds(self, work: Work) -> float:
-        """It loads the model first."""
+    def seconds(self, work: GraphCost) -> float:
+        """Return the estimate, including loading the model."""
         return work.flops / 2e10 + (work.traffic + 4 * work.weights) / 2e9 + work.nodes * 1e-4 + 0.02
 
-    def bytes(self, work: Work) -> int:
-        """Weights twice: read, and packed."""
+    def bytes(self, work: GraphCost) -> int:
+        """Return the estimate with two copies of the weights: read and packed."""
         return 2 * work.weights + 3 * work.peak
 
     def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
-        """In the model's own precision."""
+        """Return outputs in the model's own precision."""
         engine: Engine = self._plugin.load()
         request = EngineRequest(DeviceId("cpu"), None, 1, {}, 3, "")
         if not (answer := engine.supports(self._model, request)):
@@ -226,5 +226,5 @@ class EngineReference:
             executable.close()
 
     def exact(self, feeds: Mapping[str, Array], deadline: float) -> list[Array] | None:
-        """Vendors compute in the model's types."""
+        """Return None: vendors compute in the model's types."""
         return None

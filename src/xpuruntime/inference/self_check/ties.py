@@ -1,4 +1,4 @@
-"""Choices between scores that are equal, or closer together than a precision resolves: another choice than the reference's is not wrong."""
+"""Ties between scores that are equal or closer than a precision resolves. A different choice than the reference's is not wrong."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ...protocols import Array
 __all__ = ["CHOICES", "choices_of", "has_tie", "is_tie", "outputs_after"]
 
 CHOICES = frozenset(["argmax", "argmin", "max", "min", "sort", "topk"])
-"""Ops whose last result is places among the scores that they read."""
+"""Ops whose last result is indices into the scores that they read."""
 
 
 def choices_of(graph: Graph) -> dict[str, Node]:
-    """By the name of the places that it gives, each node that chooses."""
+    """Return each choosing node by the name of its index output."""
     return {node.outputs[-1].name: node for node in graph.nodes if node.op in CHOICES}
 
 
 def outputs_after(graph: Graph, nodes: Collection[str]) -> frozenset[str]:
-    """Names of the outputs that depend on results of these nodes."""
+    """Return the names of the outputs that depend on results of these nodes."""
     reached: set[str] = set()
     for node in graph.nodes:
         if node.name in nodes or not reached.isdisjoint(node.values):
@@ -30,7 +30,7 @@ def outputs_after(graph: Graph, nodes: Collection[str]) -> frozenset[str]:
 
 
 def is_tie(node: Node, scores: Array, got: Array, want: Array, tolerance: float) -> bool:
-    """Whether places differ only where the reference's scores are within the tolerance, as a share of the largest finite one."""
+    """Return True if indices differ only where the reference's scores are within the tolerance, relative to the largest finite score."""
     dim = node.attrs["dim"]
     if got.shape != want.shape or not np.issubdtype(got.dtype, np.integer):
         return False
@@ -43,7 +43,7 @@ def is_tie(node: Node, scores: Array, got: Array, want: Array, tolerance: float)
     if got.ndim != scores.ndim or not got.size or got.min() < 0 or got.max() >= scores.shape[dim]:
         return False
     if node.op in ("sort", "topk") and not np.diff(np.sort(got, axis=dim), axis=dim).all():
-        return False  # a place that is chosen twice
+        return False  # an index that is chosen twice
     wide = scores.astype(np.float64)
     mine, theirs = (np.take_along_axis(wide, places.astype(np.int64), dim) for places in (got, want))
     if node.attrs.get("sorted") is False:
@@ -55,7 +55,7 @@ def is_tie(node: Node, scores: Array, got: Array, want: Array, tolerance: float)
 
 
 def has_tie(node: Node, scores: Array, tolerance: float) -> bool:
-    """Whether scores that decide are as close as that: neighbors in order, of ``topk`` down to the first that is not chosen."""
+    """Return True if deciding scores are this close: neighbors in order, for ``topk`` down to the first one not chosen."""
     dim = node.attrs["dim"]
     ranked = np.sort(scores.astype(np.float64), axis=None if dim is None else dim)
     ranked = np.moveaxis(ranked, 0 if dim is None else dim, -1)

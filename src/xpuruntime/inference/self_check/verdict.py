@@ -1,4 +1,4 @@
-"""What a self_check found, and how plans and receipts say it."""
+"""The result of a self_check, and its form in plans and receipts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUESTION = "self_check"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """code: ``checked``, ``not_checked`` or ``wrong_result``. by: the reference. text: what was found, or why nothing was looked at."""
+    """code: ``checked``, ``not_checked`` or ``wrong_result``. by: the reference. text: the result, or why there was no check."""
 
     code: Reason
     by: str
@@ -22,16 +22,16 @@ class Verdict:
 
     @classmethod
     def none(cls, why: str) -> Verdict:
-        """Not checked."""
+        """Return a verdict without a check."""
         return cls(Reason.NOT_CHECKED, "not checked", why)
 
     @property
     def wrong(self) -> bool:
-        """Whether the outputs disagree."""
+        """Return True if the outputs disagree."""
         return self.code is Reason.WRONG_RESULT
 
     def decision(self, subject: str) -> Decision:
-        """As a plan lists it."""
+        """Return the verdict as a decision of a plan."""
         if self.wrong:
             return Decision(QUESTION, subject, None, (Candidate(self.by, self.code, self.text),))
         if self.recorded:

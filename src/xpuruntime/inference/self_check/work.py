@@ -1,4 +1,4 @@
-"""How much a graph computes, moves and keeps: enough to say before a run whether it fits into a bound."""
+"""Estimates of a graph's computation, traffic and memory, used to decide before a run whether it fits a bound."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ...compiler.partition_cost import flops_of, traffic_of
 from ...ir import Graph, specialize
 from ...runtime.device import cpu
 
-__all__ = ["Work", "free_bytes", "work_of"]
+__all__ = ["GraphCost", "free_bytes", "work_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """flops, traffic (bytes read and written) and nodes of one run; bytes of weights; peak: most bytes of values at a time."""
+class GraphCost:
+    """flops, traffic (bytes read and written) and nodes of one run; weights: bytes of weights; peak: the most bytes of values at once."""
 
     flops: int
     traffic: int
@@ -27,8 +27,8 @@ class Work:
     peak: int
 
 
-def work_of(graph: Graph, sizes: Mapping[str, int]) -> Work:
-    """Of a run of the graph at these sizes of its symbols."""
+def work_of(graph: Graph, sizes: Mapping[str, int]) -> GraphCost:
+    """Return the cost of a run of the graph at these sizes of its symbols."""
     static = specialize(graph, dict(sizes)) if graph.symbols else graph
     bytes_of = {n: v.spec.size_bytes or 0 for n, v in static.values.items() if v.spec is not None}
     left = Counter(name for node in static.nodes for name in dict.fromkeys(node.values))
@@ -43,7 +43,7 @@ def work_of(graph: Graph, sizes: Mapping[str, int]) -> Work:
             left[name] -= 1
             if not left[name] and name not in weights:
                 live -= bytes_of.get(name, 0)
-    return Work(
+    return GraphCost(
         flops=sum(flops_of(static, n) for n in static.nodes),
         traffic=sum(traffic_of(static, n) for n in static.nodes),
         nodes=len(static.nodes),
@@ -53,7 +53,7 @@ def work_of(graph: Graph, sizes: Mapping[str, int]) -> Work:
 
 
 def free_bytes() -> int:
-    """Memory that this process may still take without pushing anybody out."""
+    """Return the memory that this process may still allocate without causing swapping."""
     free = (cpu().memory_limit_bytes or cpu().memory_bytes) - _resident()
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -15,7 +15,7 @@ from ...codegen.nest import Nest, TaskSplit, cut, indented, nest, offset_text, t
 from ...codegen.plans import CONSTANT, Input, LoopPlan
 from ...codegen.target import CodegenTarget
 from ...types import DType
-from ..kernel import Lowered, NodeCall, Stage, operand_ref
+from ..kernel import LoweredCall, NodeCall, Stage, operand_ref
 from ..portable.text import statement
 from ..spec.elementwise import Elementwise, in_place_of, signature, stem_of
 
@@ -23,7 +23,7 @@ __all__ = ["KERNELS", "declared", "function_text", "lanes_for", "lower_pointwise
 
 
 def lanes_for(target: CodegenTarget, dtypes: Sequence[DType]) -> int:
-    """Lanes of every vector of a kernel: as many as one register holds of the widest type. Masks have four bytes a lane."""
+    """Return the lanes of every vector of a kernel: as many as one register holds of the widest type. Masks have four bytes a lane."""
     assert isinstance(target, CppTarget)
     widest = max((4, *(d.bits // 8 for d in dtypes)))
     return target.isa.lanes(widest)
@@ -41,7 +41,7 @@ def declared(names: Sequence[tuple[str, DType]], outputs: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Loops:
-    """What one call becomes: its plan, its nest, and how that is cut."""
+    """The plan of one call, its loop nest, and the split into tasks."""
 
     call: NodeCall
     plan: LoopPlan
@@ -52,7 +52,7 @@ class _Loops:
 
 def lower_pointwise(
     call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
-) -> Lowered:
+) -> LoweredCall:
     """Return a plan without reductions: one stage. ``outputs``: strides along the space."""
     strides = {i.name: i.strides for i in made.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
     order = sorted(range(len(made.space)), key=lambda d: -outputs[0][d])
@@ -60,7 +60,7 @@ def lower_pointwise(
     lanes = lanes_for(target, [*(i.dtype for i in made.inputs), *(o.dtype for o in made.operations)])
     tasks = cut(loops, target.config.max_threadgroup_1d, lanes)
     stage = _stage(_Loops(call, made, loops, tasks, lanes))
-    return Lowered((stage,), in_place=in_place_of(call, made, outputs), accumulates="")
+    return LoweredCall((stage,), in_place=in_place_of(call, made, outputs), accumulates="")
 
 
 def _levels(loops: _Loops) -> set[str]:

@@ -1,7 +1,7 @@
 """Kernels of oneDNN 3 (the extra ``xpuruntime[onednn]``): matrix products and convolutions, chosen by policy: ``matmul="onednn"``.
 
-What the library does with a call stands in ``cpp/src/backends/cpu/onednn.cpp``. It chooses its implementation when a program is
-loaded; where it has only its reference code, loading refuses and says so.
+``cpp/src/backends/cpu/onednn.cpp`` makes the library's calls. oneDNN chooses its implementation when a program is loaded; loading
+raises an error where only its reference code is available.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ... import env
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType
-from ..kernel import Kernel, Lowered, NodeCall, Stage, operand_ref
+from ..kernel import Kernel, LoweredCall, NodeCall, Stage, operand_ref
 from ..spec.product import sizes
 
 __all__ = ["KERNELS", "OneDnn", "installed"]
@@ -43,7 +43,7 @@ def installed() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OneDnn(Kernel):
-    """A row: ``word`` is what the library's kernel is called in the core."""
+    """A kernel that calls oneDNN; ``word`` is the name of the library's kernel in the core."""
 
     name: str
     word: str
@@ -60,7 +60,7 @@ class OneDnn(Kernel):
             )
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one call of the library, which divides its work by itself."""
         options = _conv_options(call) if self.word == "convolution" else _matmul_options(call)
         present = [i for i in range(len(call.inputs)) if call.optional(i) is not None]
@@ -74,8 +74,8 @@ class OneDnn(Kernel):
             flops=flops,
             bytes=sum(s.size_bytes or 0 for s in (*(t.spec for t in call.tensors), call.outputs[0])),
         )
-        # It divides sums by the number of threads, and promises no more.
-        return Lowered((stage,), deterministic=False)
+        # oneDNN splits sums by the number of threads and does not promise equal bits.
+        return LoweredCall((stage,), deterministic=False)
 
 
 def _refused(call: NodeCall, target: CodegenTarget) -> Support | None:

@@ -10,7 +10,7 @@ from ...codegen.isa import IsaLevel
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import DType
-from ..kernel import Kernel, Lowered, NodeCall, Stage
+from ..kernel import Kernel, LoweredCall, NodeCall, Stage
 from ..portable.text import shape_text
 from ..portable.windows.pool import places_text, reducer_of, windows_text
 from ..spec.conv_shape import C_TYPES
@@ -24,7 +24,7 @@ _GRAIN_BYTES = 1 << 16
 
 
 class CpuPool(Kernel):
-    """Windows that are clipped to the input, vectors over channels where these lie side by side."""
+    """Windows that are clipped to the input; vectors run over channels where these are contiguous."""
 
     name: str = "pool/generated"
     ops: tuple[str, ...] = OPS
@@ -33,10 +33,10 @@ class CpuPool(Kernel):
         """Return the answer of ``spec.pool``."""
         return supported(call)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage."""
         double = call.outputs[0].dtype is DType.FLOAT64
-        return Lowered(
+        return LoweredCall(
             (_stage(call, target),),
             accumulates="float64" if double else "float32" if call.outputs[0].dtype.is_float else "int64",
         )

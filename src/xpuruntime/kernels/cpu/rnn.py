@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
-from ..kernel import Kernel, Lowered, NodeCall
+from ..kernel import Kernel, LoweredCall, NodeCall
 from ..portable.rnn import PortableRecurrent, activation_names
 from .rnn_packed import lower_packed
 from .tasks import LoopedTasks
@@ -25,7 +25,7 @@ class CpuRecurrent(Kernel):
         """Return yes for floats, dense values and ONNX's activations."""
         return self._plain.supports(call, target)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return two stages where weights are known and nothing is unusual, else one."""
         packed = lower_packed(call, activation_names(call), target)
         return self._plain.lower(call, target) if packed is None else packed

@@ -1,7 +1,7 @@
-"""Recurrent layers with known weights: one product for the inputs of all steps, then a step's state by packed panels (``recurrent_packed.h``).
+"""Recurrent layers with known weights: one product for the inputs of all steps, then the state's steps over packed panels (``recurrent_packed.h``).
 
-Gates lie side by side for a vector of units, so that a panel's product ends in the cell itself; no gate goes through memory twice. For
-float32 and float64, ONNX's own activations, no clip and no peepholes; ``rnn/generated`` has another text for the rest.
+Gates of a vector of units are adjacent, so the product of a panel ends in the cell itself and no gate is written to memory. It supports
+float32 and float64 with ONNX's own activations, no clip and no peepholes; ``rnn/generated`` has a general text for the rest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...codegen.points import storage
 from ...codegen.target import CodegenTarget
 from ...program.program import RecipeStep
 from ...types import DType, TensorSpec
-from ..kernel import Lowered, NodeCall, Operand, Packed, Stage
+from ..kernel import LoweredCall, NodeCall, Operand, Packed, Stage
 from ..spec.movement.elements import STATUS
 from ..spec.product import Product, Term, sizes
 from .abi import function, isa_of
@@ -34,8 +34,8 @@ _MOST_ROWS, _MOST_SAMPLES = 4, 8
 """Samples of a tile, and of a task: the more, the seldomer its panels come from memory; the fewer, the more tasks."""
 
 
-def lower_packed(call: NodeCall, names: Sequence[str], target: CodegenTarget) -> Lowered | None:
-    """Return the two stages; None where this is not for the node."""
+def lower_packed(call: NodeCall, names: Sequence[str], target: CodegenTarget) -> LoweredCall | None:
+    """Return the two stages; None if the node is not supported."""
     isa = isa_of(target)
     if not isa.vector_bytes or not _fits(call, names):
         return None
@@ -68,7 +68,7 @@ def lower_packed(call: NodeCall, names: Sequence[str], target: CodegenTarget) ->
     beside = dict(before.beside)
     if call.op == "gru":
         beside["beside1"] = (3, _last_bias(call, (directions, gates, hidden, blocks, lanes)))
-    return Lowered(
+    return LoweredCall(
         (*before.stages, stage),
         temps=(batch * length * columns * item + 64,),
         weights={**before.weights, 2: r},
@@ -95,8 +95,9 @@ def _fits(call: NodeCall, names: Sequence[str]) -> bool:
 
 
 def _interleaved(cut: tuple[int, ...], size: int, dtype: DType, *, panels: bool) -> Packed:
-    """[directions, gates * hidden, size] with the gates of a vector of units side by side: as rows [columns, size], or as panels
-    [directions, blocks, size, gates * lanes]; zeros beyond the units.
+    """Return steps from [directions, gates * hidden, size] to the gates of a vector of units next to each other.
+
+    The result is rows [columns, size], or panels [directions, blocks, size, gates * lanes], with zeros beyond the units.
     """
     d, g, h, blocks, lanes = cut
     steps = [
@@ -110,7 +111,7 @@ def _interleaved(cut: tuple[int, ...], size: int, dtype: DType, *, panels: bool)
     return Packed(tuple(steps), TensorSpec(shape, dtype))
 
 
-def _given(call: NodeCall, target: CodegenTarget, columns: int, cut: tuple[int, ...]) -> Lowered:
+def _given(call: NodeCall, target: CodegenTarget, columns: int, cut: tuple[int, ...]) -> LoweredCall:
     """Return the product of all inputs with the weights of all gates, plus biases, into ``temp0``."""
     x, dtype = call.tensor(0), call.tensor(0).spec.dtype
     rows, size = math.prod(sizes(x.spec)[:2]), sizes(x.spec)[2]
@@ -129,7 +130,7 @@ def _given(call: NodeCall, target: CodegenTarget, columns: int, cut: tuple[int, 
     )
     packed = after(_interleaved(cut, size, dtype, panels=False).steps, made.weights[1])
     beside = {"beside0": (3, _biases(call, cut, dtype))} if bias else {}
-    return Lowered(stages, weights={1: packed}, beside=beside)
+    return LoweredCall(stages, weights={1: packed}, beside=beside)
 
 
 def _split_biases(cut: tuple[int, ...]) -> list[RecipeStep]:

@@ -1,4 +1,4 @@
-"""Rotary positions and the KV cache in one call: queries and keys are turned, and new rows of both caches written where they lie.
+"""Rotary positions and the KV cache in one call: queries and keys are rotated, and new rows are written to both caches in place.
 
 A task is one head at one position: of the queries, of the keys, or of the values, in this order.
 """
@@ -30,7 +30,7 @@ class CpuRopeAppend(RopeAppend):
         super().__init__(moves_stage)
 
     def turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
-        """Return the stage that turns and writes."""
+        """Return the stage that rotates and writes."""
         q, k = call.tensor(0).spec, call.tensor(1).spec
         (batch, heads, length, d), kv = sizes(q), sizes(k)[1]
         inputs = [0, 1, 2, 3, 4, PLACES, *([POSITIONS] if call.optional(POSITIONS) else [])]

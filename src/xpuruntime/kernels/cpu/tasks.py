@@ -6,7 +6,7 @@ import math
 
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
-from ..kernel import Kernel, Lowered, NodeCall, Stage
+from ..kernel import Kernel, LoweredCall, NodeCall, Stage
 from ..portable import creation, embedding, narrow, norm, products, quant, rearrange
 from ..portable.lines import distance, scan, signal, sort
 from ..portable.tasks import PortableKernel, TaskEnvironment, TaskStage
@@ -27,10 +27,10 @@ class LoopedTasks(Kernel):
         """Return the portable kernel's answer."""
         return self._kernel.supports(call)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage."""
         stage = self._kernel.task_stage(call, TaskEnvironment(False, isa_of(target).vector_bytes))
-        return Lowered((_looped(stage, target),), accumulates=stage.accumulates)
+        return LoweredCall((_looped(stage, target),), accumulates=stage.accumulates)
 
 
 def _looped(stage: TaskStage, target: CodegenTarget) -> Stage:

@@ -1,4 +1,4 @@
-"""What the heavy kernels share: the tags of tensor-core dtypes, whether rows lie as 16-byte reads want them, launches, comments."""
+"""Helpers of the heavy kernels: tags of tensor-core dtypes, alignment of rows for 16-byte reads, launches, comments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FULL = 132
 
 
 def multiprocessors(target: CodegenTarget) -> int:
-    """Return the number of multiprocessors that work is divided among."""
+    """Return the number of SMs that work is divided among."""
     return target.config.num_sms or FULL
 
 
@@ -39,31 +39,31 @@ def shared_limit(target: CodegenTarget) -> int:
 
 
 def in_chunks(dtype: DType, *elements: int) -> bool:
-    """Whether each of these strides or extents is a whole number of 16-byte chunks."""
+    """Return whether each of these strides or extents is a whole number of 16-byte chunks."""
     return all(e * dtype.bits // 8 % CHUNK_BYTES == 0 for e in elements)
 
 
 def c_bool(value: object) -> str:
-    """``true`` or ``false``."""
+    """Return ``true`` or ``false``."""
     return "true" if value else "false"
 
 
 def constants(kind: str, values: Mapping[str, object]) -> str:
-    """``    static constexpr int m = 1, n = 2;``."""
+    """Return ``    static constexpr int m = 1, n = 2;``."""
     return f"    static constexpr {kind} " + ", ".join(f"{n} = {v}" for n, v in values.items()) + ";"
 
 
 def argument(spec: TensorSpec, ref: str, name: str, *, written: bool = False) -> Argument:
-    """A buffer of a spec's dtype."""
+    """Return an argument for a buffer of a spec's dtype."""
     return Argument(ref, name, "bool" if spec.dtype is DType.BOOL else C_TYPES[spec.dtype], written)
 
 
 def about(call: NodeCall, what: str) -> str:
-    """The comment above a kernel: the op, what it maps to what, and how. No name of a node: equal texts become one function."""
+    """Return the comment above a kernel: the op, its shapes, and how. It has no node name, so that equal texts become one function."""
     ins = ", ".join(f"{s.dtype.value}{list(sizes(s))}" for s in (t.spec for t in call.tensors))
     return f"{call.op}: {ins} -> {list(sizes(call.outputs[0]))}; {what}"
 
 
 def bytes_of(specs: Sequence[TensorSpec]) -> int:
-    """What must move at least: every buffer once."""
+    """Return the minimum memory traffic: every buffer once."""
     return sum(s.size_bytes or 0 for s in specs)

@@ -1,9 +1,9 @@
 """A CUDA stage: the text of one ``__global__`` function and how it is launched.
 
-The launch stands in the text too (``// launch: ...``), since shapes and strides are constants of the text: one text, one launch.
-Every launch may begin while the one before ends (programmatic dependent launch, compute capability 9.0 and later): a function's first
-statement, ``griddep_sync()``, lets the next launch come up and waits until the one before is done and its writes are seen. A body that reads
-weights before that calls ``griddep_wait()`` itself (``early``).
+The launch is part of the text (``// launch: ...``), since shapes and strides are constants of the text: one text, one launch.
+Every launch may begin while the previous one ends (programmatic dependent launch, compute capability 9.0 and later). The first
+statement of a function, ``griddep_sync()``, lets the next launch start and waits until the previous one is complete and its writes are visible.
+A body that reads weights before that calls ``griddep_wait()`` itself (``early``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...codegen.nest import indented
 from ...program.program import KernelParam
 from ..kernel import Stage
 
-__all__ = ["WARP", "Argument", "Launch", "blocks_for", "cuda_stage"]
+__all__ = ["WARP", "Argument", "LaunchConfig", "blocks_for", "cuda_stage"]
 
 WARP = 32
 _MOST_BLOCKS = 2**31 - 1
@@ -33,14 +33,16 @@ class Argument:
 
     @property
     def text(self) -> str:
-        """As the function declares it."""
+        """The declaration of the parameter."""
         return f"{'' if self.written else 'const '}{self.ctype} *{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """Blocks and threads of a call. ``min_blocks_per_sm``: blocks of a multiprocessor that the compiler must leave registers for; ``cluster``: neighboring
-    blocks (along x) that run at once and reach each other's shared memory, on sm_90 and later.
+class LaunchConfig:
+    """Grid, block and shared memory of a launch.
+
+    min_blocks_per_sm: blocks of an SM that the compiler must leave registers for.
+    cluster:           adjacent blocks (along x) that run at once and access each other's shared memory, on sm_90 and later.
     """
 
     grid: tuple[int, int, int]
@@ -50,27 +52,27 @@ class Launch:
     cluster: int = 1
 
     @classmethod
-    def flat(cls, blocks: int, threads: int, shared: int = 0) -> Launch:
-        """One-dimensional; an empty call has one block that finds nothing to do."""
+    def flat(cls, blocks: int, threads: int, shared: int = 0) -> LaunchConfig:
+        """Return a one-dimensional launch; an empty call has one block that does nothing."""
         if blocks > _MOST_BLOCKS:
             raise ValueError(f"{blocks} blocks in one launch")
         return cls((max(blocks, 1), 1, 1), (threads, 1, 1), shared)
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The threads of a block."""
         return math.prod(self.block)
 
     @property
     def text(self) -> str:
-        """As it stands above the function."""
+        """The comment line above the function."""
         grid, block = (" ".join(map(str, sizes)) for sizes in (self.grid, self.block))
         cluster = f", cluster {self.cluster}" if self.cluster > 1 else ""
         return f"// launch: grid {grid}, block {block}, shared {self.shared}{cluster}"
 
 
 def blocks_for(items: int, threads: int) -> int:
-    """Blocks of so many threads that give every item a thread."""
+    """Return the number of blocks of ``threads`` threads that give every item a thread."""
     return max(1, math.ceil(items / threads))
 
 
@@ -79,7 +81,7 @@ def cuda_stage(
     about: str,
     arguments: Sequence[Argument],
     body: Sequence[str],
-    launch: Launch,
+    launch: LaunchConfig,
     *,
     before: Sequence[str] = (),
     params: Sequence[KernelParam] = (),
@@ -89,8 +91,11 @@ def cuda_stage(
     flops: int = 0,
     bytes: int = 0,  # noqa: A002  - Stage's word
 ) -> Stage:
-    """The stage of a body. ``about`` is the comment above the function; ``before``: lines between that and it (tables, helpers);
-    ``early``: the body waits for the launch before by itself, in every thread.
+    """Return the stage of a body.
+
+    about:  the comment above the function.
+    before: lines between the comment and the function (tables, helpers).
+    early:  every thread of the body waits for the previous launch by itself.
     """
     kinds = {"i64": "int64_t", "f64": "double"}
     given = [a.text for a in arguments] + [f"{kinds[p.type]} {p.name}" for p in params]

@@ -1,7 +1,7 @@
-"""The text of pointwise kernels: one plan (``codegen/body``), a thread per few elements that lie side by side.
+"""The text of pointwise kernels: one plan (``codegen/body``), one thread per pack of contiguous elements.
 
-Dims that are one run of every operand are merged; the innermost is shared out in packs of up to 16 bytes. Packs move whole where the
-addresses allow it, which is asked at run time: a buffer may be the caller's, and a view may begin anywhere.
+Dims that are contiguous in every operand are merged; the innermost is divided into packs of up to 16 bytes. Packs use vector loads where the
+addresses are aligned. That is tested at run time: a buffer may be the caller's, and a view may begin at any element.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ...codegen.nest import Nest, indented, nest, offset_text
 from ...codegen.plans import CONSTANT, LoopPlan, Operation
 from ...codegen.target import CodegenTarget
 from ...types import DType
-from ..kernel import Lowered, NodeCall, Stage, operand_ref
+from ..kernel import LoweredCall, NodeCall, Stage, operand_ref
 from ..portable.text import statement as plain_statement
 from ..spec.elementwise import in_place_of, signature, stem_of
-from .launch import Argument, Launch, blocks_for, cuda_stage
+from .launch import Argument, LaunchConfig, blocks_for, cuda_stage
 
 __all__ = ["arguments_of", "index_type", "lower_pointwise", "pack_of", "statement", "value_lines"]
 
@@ -32,18 +32,18 @@ _BUSY = 1 << 16
 
 
 def index_type(reach: int) -> str:
-    """The type of offsets up to ``reach``: 32 bits divide several times as fast."""
+    """Return the type of offsets up to ``reach``: 32-bit divisions are several times as fast."""
     return "uint32_t" if reach < 2**31 else "int64_t"
 
 
 def reach_of(extents: Sequence[int], *strides: Sequence[int]) -> int:
-    """The largest offset of any of these, and the number of places."""
+    """Return the maximum of all offsets and of the number of elements."""
     far = [sum(abs(s) * max(e - 1, 0) for s, e in zip(own, extents, strict=True)) for own in strides]
     return max([math.prod(extents), *far])
 
 
 def pack_of(dtypes: Sequence[DType], strides: Sequence[Sequence[int]], inner: int, elements: int) -> int:
-    """Elements a thread: a power of two that fills 16 bytes of the narrowest, and that rows and their steps are multiples of."""
+    """Return the elements of a thread: a power of two that fills 16 bytes of the narrowest type and divides rows and their steps."""
     width = min(_MOST_PACKED, max((_PACK_BYTES * 8 // max(d.bits, 8) for d in dtypes), default=1))
     while width > 1 and (
         elements // width < _BUSY
@@ -55,7 +55,7 @@ def pack_of(dtypes: Sequence[DType], strides: Sequence[Sequence[int]], inner: in
 
 
 def arguments_of(call: NodeCall, read: Sequence[int]) -> list[Argument]:
-    """Operands by position and all results, as pointers ``in0`` ... ``out0``."""
+    """Return the operands by position and all results, as pointers ``in0`` ... ``out0``."""
     given = [
         Argument(operand_ref("in", at), operand_ref("in", at), STORAGE[call.tensor(at).spec.dtype])
         for at in read
@@ -68,7 +68,7 @@ def arguments_of(call: NodeCall, read: Sequence[int]) -> list[Argument]:
 
 
 def statement(plan: LoopPlan, operation: Operation) -> tuple[str, frozenset[str]]:
-    """The line that computes an operation, and the parts of the prelude that it needs."""
+    """Return the line that computes an operation, and the parts of the prelude that it needs."""
     if operation.op not in _NARROW or operation.dtype not in (DType.BFLOAT16, DType.FLOAT16):
         return plain_statement(plan, operation)
     kind = STORAGE[operation.dtype]
@@ -78,7 +78,7 @@ def statement(plan: LoopPlan, operation: Operation) -> tuple[str, frozenset[str]
 
 
 def value_lines(plan: LoopPlan, operations: Sequence[Operation], parts: set[str]) -> list[str]:
-    """The lines that compute operations, one scalar each."""
+    """Return the lines that compute operations, one scalar each."""
     lines = []
     for operation in operations:
         line, needed = statement(plan, operation)
@@ -89,8 +89,8 @@ def value_lines(plan: LoopPlan, operations: Sequence[Operation], parts: set[str]
 
 def lower_pointwise(
     call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
-) -> Lowered:
-    """A plan without reductions: one stage. ``outputs``: strides along the space."""
+) -> LoweredCall:
+    """Lower a plan without reductions to one stage. ``outputs``: strides along the space."""
     strides = {i.name: i.strides for i in made.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
     order = sorted(range(len(made.space)), key=lambda d: -outputs[0][d])
     loops = nest(made.space, strides, order)
@@ -99,12 +99,12 @@ def lower_pointwise(
     sides = all(own[-1] in (0, 1) for own in packed)
     width = pack_of(dtypes, packed, loops.inner, loops.elements) if sides else 1
     writer = _Pointwise(call, made, loops, width, target.config.max_threadgroup_1d)
-    return Lowered((writer.stage(),), in_place=in_place_of(call, made, outputs), accumulates="")
+    return LoweredCall((writer.stage(),), in_place=in_place_of(call, made, outputs), accumulates="")
 
 
 @dataclass(frozen=True, slots=True)
 class _Pointwise:
-    """Writes one kernel: ``width`` elements a thread, ``threads`` a block."""
+    """The text of one kernel: ``width`` elements a thread, ``threads`` a block."""
 
     call: NodeCall
     plan: LoopPlan
@@ -117,7 +117,7 @@ class _Pointwise:
         read = sorted({i.operand for i in plan.inputs})
         parts = {"math"}
         items = nest_.elements // self.width if nest_.elements else 0
-        launch = Launch.flat(blocks_for(items, self.threads), self.threads)
+        launch = LaunchConfig.flat(blocks_for(items, self.threads), self.threads)
         body = self._body(items, parts) if items else []
         size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))
         work = sum(1 for o in plan.operations if o.op != CONSTANT)
@@ -127,7 +127,7 @@ class _Pointwise:
         )  # fmt: skip
 
     def _moving(self) -> set[str]:
-        """Names that change from one element of a pack to the next."""
+        """Return the names that change from one element of a pack to the next."""
         moving = {i.name for i in self.plan.inputs if self.nest.strides[i.name][-1]}
         for o in self.plan.operations:
             if any(n in moving for n in o.operands if isinstance(n, str)):
@@ -182,7 +182,7 @@ class _Pointwise:
         return [*lines, f"if ({' && '.join(ways)}) {{", *indented(whole), "} else {", *indented(apart), "}"]
 
     def _address(self, name: str, base: str) -> str:
-        """Where the thread's first element of a value lies."""
+        """Return the address of the thread's first element of a value."""
         extents, strides = self.nest.extents, self.nest.strides[name]
         if self.nest.rows == 1:
             terms = ["e" if strides[-1] == 1 else f"e * {strides[-1]}"] if strides[-1] else []
@@ -195,5 +195,5 @@ class _Pointwise:
 
 
 def _each(width: int, pragma: str, body: Sequence[str]) -> list[str]:
-    """The loop over a thread's elements."""
+    """Return the loop over a thread's elements."""
     return [f"#pragma {pragma}", f"for (int u = 0; u < {width}; ++u) {{", *indented(body), "}"]

@@ -1,7 +1,7 @@
 """pool/generated on CUDA devices: windows reduced by the CPU's reducers (``templates/pool.h``).
 
-Windows of one or two dims are written out for their sizes, a thread per pack of channels that lie side by side, else per element
-(``templates/cuda/pool_window.cuh``). What is left, three dims, windows of unequal sizes and places of maxima, goes an element a thread.
+Windows of one or two dims are specialized for their sizes, with one thread per pack of contiguous channels, else per element
+(``templates/cuda/pool_window.cuh``). Three dims, windows of unequal sizes and indices of maxima use one thread per element.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from ...codegen.points import number
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType
-from ..kernel import Kernel, Lowered, NodeCall, Stage
+from ..kernel import Kernel, LoweredCall, NodeCall, Stage
 from ..portable.text import braces, shape_text
 from ..portable.windows.pool import places_text, reducer_of, windows_text
 from ..spec.conv_shape import C_TYPES, ConvShape
 from ..spec.pool import OPS, divisor_of, pool_shape, supported, window_ends
-from .launch import Argument, Launch, blocks_for, cuda_stage
+from .launch import Argument, LaunchConfig, blocks_for, cuda_stage
 from .pointwise import index_type
 
 __all__ = ["KERNELS"]
@@ -36,18 +36,18 @@ class Pool(Kernel):
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """What it computes on a CPU, up to 2**31 elements."""
+        """Return yes for the nodes that the CPU's kernel supports, up to 2**31 elements."""
         answer = supported(call)
         if answer.ok and pool_shape(call).pixels * pool_shape(call).channels >= 2**31:
             return Support.no(Reason.SHAPE_UNSUPPORTED, "more than 2**31 elements")
         return answer
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one stage."""
         dtype, shape = call.outputs[0].dtype, pool_shape(call)
         stage = (_windows if _regular(call, shape) else _points)(call, shape, target)
         wide = "float64" if dtype is DType.FLOAT64 else "float32" if dtype.is_float else "int64"
-        return Lowered((stage,), accumulates=wide)
+        return LoweredCall((stage,), accumulates=wide)
 
 
 def _kind(call: NodeCall) -> str:
@@ -56,7 +56,7 @@ def _kind(call: NodeCall) -> str:
 
 
 def _regular(call: NodeCall, shape: ConvShape) -> bool:
-    """Whether all windows are of one size, in at most two dims, and only their values are asked for."""
+    """Return whether all windows are of one size, in at most two dims, and only their values are requested."""
     flat = shape.size[0] == shape.out[0] == shape.kernel[0] == 1 and not shape.begin[0]
     even = "output_size" not in call.attrs or all(
         o and n % o == 0 for n, o in zip(shape.size, shape.out, strict=True)
@@ -88,13 +88,13 @@ def _windows(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Stage:
         ]
     return cuda_stage(
         call.op, shape.about(call), [Argument("in0", "in0", kind), Argument("out0", "out0", kind, True)],
-        lines if count else [], Launch.flat(blocks_for(count, threads), threads), before=_sizes(call, shape, beside, _gathered(shape, item, each)),
+        lines if count else [], LaunchConfig.flat(blocks_for(count, threads), threads), before=_sizes(call, shape, beside, _gathered(shape, item, each)),
         parts=frozenset({part, "pool_window"}), flops=elements * shape.taps, bytes=shape.bytes(call),
     )  # fmt: skip
 
 
 def _width(call: NodeCall, shape: ConvShape) -> int:
-    """Channels of a pack: what fills 16 bytes, and every step between pixels is a multiple of."""
+    """Return the channels of a pack: they fill 16 bytes and divide every step between pixels."""
     width = _PACK_BYTES * 8 // max(8, call.outputs[0].dtype.bits)
     steps = [shape.channels, *(s for own in (shape.x, shape.y) for i, s in enumerate(own) if i != 1)]
     while width > 1 and (any(s % width for s in steps) or shape.pixels * shape.channels // width < _BUSY):
@@ -103,13 +103,13 @@ def _width(call: NodeCall, shape: ConvShape) -> int:
 
 
 def _gathered(shape: ConvShape, item: int, lines: int) -> bool:
-    """Whether a thread has registers for all that the windows of so many lines read."""
+    """Return whether all that the windows of so many lines read fits a thread's registers."""
     rows = shape.kernel[1] + (lines - 1) * shape.stride[1]
     return rows * shape.kernel[2] * max(item, 4) <= _GATHERED_BYTES
 
 
 def _lines(shape: ConvShape, item: int, threads: int) -> int:
-    """Output lines of a thread: several where their windows share rows, or are so small that finding them is most of the work."""
+    """Return the output lines of a thread: several where their windows share rows, or are so small that addressing dominates."""
     lines = 4 if shape.kernel[1] > shape.stride[1] else 2
     while lines > 1 and (
         shape.dilation[1] > 1
@@ -122,7 +122,7 @@ def _lines(shape: ConvShape, item: int, threads: int) -> int:
 
 
 def _sizes(call: NodeCall, shape: ConvShape, beside: bool, gathers: bool) -> list[str]:
-    """The type that tells ``pool::window`` its sizes."""
+    """Return the C++ type that gives ``pool::window`` its sizes."""
     (limit, counted), (padding, divisor) = window_ends(call, shape), divisor_of(call)
     steps = [(s[0], s[1], s[3], s[4]) for s in (shape.x, shape.y)]
     reach = [(shape.images, shape.channels, max(n[1], 1), max(n[2], 1)) for n in (shape.size, shape.out)]
@@ -148,7 +148,7 @@ def _sizes(call: NodeCall, shape: ConvShape, beside: bool, gathers: bool) -> lis
 
 
 def _points(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Stage:
-    """An output element a thread, sizes asked as it goes."""
+    """Return the stage with one thread per output element and sizes computed at run time."""
     kind, threads = _kind(call), target.config.max_threadgroup_1d
     reducer, part = reducer_of(call, call.outputs[0].dtype)
     beside = str(shape.y[1] == 1).lower()
@@ -171,7 +171,7 @@ def _points(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Stage:
     kinds = {"out0": kind, "out1": "int64_t"}
     arguments = [Argument("in0", "in0", kind), *(Argument(n, n, kinds[n], True) for n in names)]
     return cuda_stage(
-        call.op, shape.about(call), arguments, lines if count else [], Launch.flat(blocks_for(count, threads), threads),
+        call.op, shape.about(call), arguments, lines if count else [], LaunchConfig.flat(blocks_for(count, threads), threads),
         parts=frozenset({part, "pool_point"}), flops=count * shape.taps, bytes=shape.bytes(call),
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Recurrent layers on CUDA: one product for the inputs of all steps, then all steps in one launch (``templates/cuda/recurrent_steps.cuh``).
 
-A block has one direction of a few samples and goes through all steps: its states and gates stay in shared memory, the weights of the state
-come from the caches. What does not fit there, and sequences of unequal length, are a thread per sample (``tasks``).
+A block runs all steps of one direction of a few samples. Its states and gates stay in shared memory; the weights of the state are read from
+the caches. Layers that do not fit there, and sequences of unequal length, use one thread per sample (``tasks``).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ...codegen.points import address
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import DType, TensorSpec
-from ..kernel import Kernel, Lowered, NodeCall, Operand, Stage
+from ..kernel import Kernel, LoweredCall, NodeCall, Operand, Stage
 from ..portable import rnn
 from ..portable.tasks import result
 from ..spec.product import C_TYPES, Product, sizes
 from .heavy import FULL, about, argument, bytes_of
-from .launch import Launch, cuda_stage
+from .launch import LaunchConfig, cuda_stage
 from .matmul.generated import simt_stage
 from .tasks import ThreadedTasks
 
@@ -45,7 +45,10 @@ class RecurrentTileConfig:
 def recurrent_tile_config(
     batch: int, directions: int, rows: int, hidden: int, size: int
 ) -> RecurrentTileConfig | None:
-    """As many samples as leave every multiprocessor a block, and fit; None where one does not. size: bytes of an element of the state."""
+    """Return the largest number of samples per block that gives every SM a block and fits; None if one sample does not fit.
+
+    size: bytes of an element of the state.
+    """
     room = _SHARED // ((rows + 3 * hidden) * size)
     samples = min(_SAMPLES, room, max(1, batch * directions // FULL), batch)
     if samples < 1:
@@ -65,15 +68,15 @@ class Recurrent(Kernel):
         self._other = ThreadedTasks(rnn.PortableRecurrent())
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """What the CPU's kernel computes."""
+        """Return yes for the nodes that the CPU's kernel supports."""
         return self._other.supports(call, target)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """A product and a stage of all steps; one stage where this is not for the node."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to a product and a stage of all steps; to one stage per sample if ``_Layer`` does not support the node."""
         layer = _Layer.of(call)
         if layer is None:
             return self._other.lower(call, target)
-        return Lowered(
+        return LoweredCall(
             (layer.inputs(), layer.steps()),
             temps=(layer.length * layer.batch * layer.columns * layer.item + 64,),
             accumulates="float64" if layer.item == 8 else "float32",
@@ -95,7 +98,7 @@ class _Layer:
 
     @classmethod
     def of(cls, call: NodeCall) -> _Layer | None:
-        """None where lengths differ, where nothing is computed, or where a sample's state does not fit in shared memory."""
+        """Return the layer; None if lengths differ, nothing is computed, or the state of a sample does not fit in shared memory."""
         x, first = sizes(call.tensor(0).spec), call.attrs["batch_first"]
         batch, length = (x[0], x[1]) if first else (x[1], x[0])
         directions, rows, hidden = sizes(call.tensor(2).spec)
@@ -123,7 +126,7 @@ class _Layer:
         return self.directions * self.rows
 
     def inputs(self) -> Stage:
-        """The inputs of all steps by the weights of all gates, in the sums' type, into ``temp0``."""
+        """Return the product of the inputs of all steps with the weights of all gates, in the accumulator type, into ``temp0``."""
         m, n, k = self.batch * self.length, self.columns, self.size
         x, w = self.call.tensor(0), self.call.tensor(1)
         kind = DType.FLOAT64 if self.item == 8 else DType.FLOAT32
@@ -140,7 +143,7 @@ class _Layer:
         return replace(made, stem=f"{self.call.op}_inputs_{m}x{n}x{k}", args=args)
 
     def steps(self) -> Stage:
-        """All steps."""
+        """Return the stage of all steps."""
         call, config = self.call, self.config
         tiles = math.ceil(self.batch / config.samples)
         arguments = [argument(TensorSpec((1,), self._kind), "temp0", "inputs")]
@@ -154,7 +157,7 @@ class _Layer:
         return cuda_stage(
             f"{call.op}_steps_{self.hidden}",
             about(call, f"{config.samples} samples a block, {config.lanes} threads a row of the weights"),
-            arguments, self._body(tiles), Launch((self.directions * tiles, 1, 1), (config.threads, 1, 1)),
+            arguments, self._body(tiles), LaunchConfig((self.directions * tiles, 1, 1), (config.threads, 1, 1)),
             parts=frozenset({"recurrent_steps", "movement", "math"}), flops=flops,
             bytes=bytes_of([*(o.spec for o in call.tensors), *call.outputs]),
         )  # fmt: skip
@@ -222,7 +225,7 @@ class _Layer:
         return [*lines, "}"]
 
     def _units(self, indent: str = "") -> list[str]:
-        """A loop over the units of the block's samples; a unit's values are always the same thread's."""
+        """Return a loop over the units of the block's samples; the same thread always owns a unit."""
         h, kind = self.hidden, C_TYPES[self._kind]
         lines = [
             f"for (int i = threadIdx.x; i < {self.config.samples * h}; i += {self.config.threads}) {{",
@@ -234,7 +237,7 @@ class _Layer:
         return [indent + line for line in lines]
 
     def _helpers(self, kind: str) -> list[str]:
-        """Activations, the clip, and a peephole's value by gate and unit."""
+        """Return the activations, the clip, and a peephole's value by gate and unit."""
         lines = [*rnn.activation_lines(self.call, kind), *rnn.clip_lines(self.call, kind)]
         if self.call.op == "lstm" and self.call.optional(7) is not None:
             lines.append(
@@ -243,7 +246,7 @@ class _Layer:
         return lines
 
     def _before(self, position: int, kind: str) -> str:
-        """The state that a unit begins with."""
+        """Return the line that reads the previous state of a unit."""
         call = self.call
         if position == 6 and call.op != "lstm":
             return "0"
@@ -253,7 +256,7 @@ class _Layer:
         return f"load<1>(in{position} + {where} * {self.hidden} + u)"
 
     def _sums(self, gates: range) -> list[str]:
-        """What comes from the state, with the inputs' part and both biases."""
+        """Return the lines that add the state's product, the inputs' part and both biases."""
         lines = [self._own()]
         for k in gates:
             at = f"{k * self.hidden} + u"
@@ -273,13 +276,16 @@ class _Layer:
         return f" + load<1>(in3 + d * {2 * self.rows} + {begin} + {at})"
 
     def _gru_gates(self, f: Sequence[str]) -> list[str]:
-        """A GRU's first two gates."""
+        """Return the lines of a GRU's first two gates."""
         clip = "cut" if self.call.attrs["clip"] is not None else ""
         places = [f"{k * self.hidden} + u" for k in range(2)]
         return [f"gates[{at}] = {f[0]}({clip}(gates[{at}]));" for at in places]
 
     def _last_gate(self, reset: bool) -> list[str]:
-        """A GRU's last gate in two: what comes from the state is ``given``, and where its own part is a product first, r scales that."""
+        """Return the lines of a GRU's last gate in two parts.
+
+        ``given`` is the part of the state. The reset gate scales it if its own part is a product first.
+        """
         at = f"{2 * self.hidden} + u"
         times = "" if reset else f" * gates[{self.hidden} + u]"
         return [
@@ -289,7 +295,7 @@ class _Layer:
         ]
 
     def _by_direction(self, lines: Callable[[Sequence[str]], list[str]]) -> list[str]:
-        """The lines once for each direction, with the names of its activations."""
+        """Return the lines once for each direction, with the names of its activations."""
         each = len(rnn.DEFAULT_ACTIVATIONS[self.call.op])
         made: list[str] = []
         for d in range(self.directions):

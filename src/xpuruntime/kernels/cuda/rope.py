@@ -1,4 +1,4 @@
-"""rope/generated on CUDA devices (Su et al., "RoFormer", 2021): a thread turns one pair, or carries one element that is not turned.
+"""rope/generated on CUDA devices (Su et al., "RoFormer", 2021): a thread rotates one pair, or copies one element that is not rotated.
 
 ``rope_append`` writes the KV cache in the same launch.
 """
@@ -12,12 +12,12 @@ from ...codegen.boxes import Place
 from ...codegen.points import address, storage, unravel
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
-from ..kernel import Kernel, Lowered, NodeCall, Stage
+from ..kernel import Kernel, LoweredCall, NodeCall, Stage
 from ..portable.rope import named_by, row_of, table_lines, table_row
 from ..spec.movement.elements import STATUS
 from ..spec.product import sizes
 from ..spec.rope import PLACES, POSITIONS, RopeAppend, over_rows, why_not
-from .launch import Argument, Launch, blocks_for, cuda_stage
+from .launch import Argument, LaunchConfig, blocks_for, cuda_stage
 from .movement.moves import cuda_moves_stage
 
 __all__ = ["KERNELS"]
@@ -30,12 +30,12 @@ class Rope(Kernel):
     ops: tuple[str, ...] = ("rope",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats."""
+        """Return yes for floats."""
         refused = why_not(call)
         return Support.yes() if refused is None else refused
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one stage."""
         x, y = call.tensor(0).spec, call.outputs[0]
         (*rows, d), kind = sizes(x), storage(x.dtype)
         size = call.attrs["size"] or d
@@ -83,20 +83,20 @@ class Rope(Kernel):
         arguments.append(Argument("out0", "out0", kind, True))
         stage = cuda_stage(
             f"rope_{math.prod(rows)}x{d}", f"rope({x}) -> {y}", arguments, lines if count else [],
-            Launch.flat(blocks_for(count, threads), threads), parts=frozenset({"movement"}),
+            LaunchConfig.flat(blocks_for(count, threads), threads), parts=frozenset({"movement"}),
             flops=6 * math.prod(rows) * half, bytes=2 * (y.size_bytes or 0),
         )  # fmt: skip
-        return Lowered((stage if positions is None else replace(stage, scratch_bytes=STATUS),))
+        return LoweredCall((stage if positions is None else replace(stage, scratch_bytes=STATUS),))
 
 
 class RopeAppendCuda(RopeAppend):
-    """Queries and keys turned, keys and values into their caches, in one launch: a thread has a pair, or two elements of a value."""
+    """Rotation of queries and keys and update of both caches in one launch: a thread has a pair, or two elements of a value."""
 
     def __init__(self) -> None:
         super().__init__(cuda_moves_stage)
 
     def turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
-        """The stage that turns and writes."""
+        """Return the stage that rotates and writes."""
         q, k = call.tensor(0).spec, call.tensor(1).spec
         (batch, heads, length, d), kv, kind = sizes(q), sizes(k)[1], storage(q.dtype)
         size = call.attrs["size"] or d
@@ -140,7 +140,7 @@ class RopeAppendCuda(RopeAppend):
         stage = cuda_stage(
             f"rope_append_{batch}x{heads}+{kv}x{length}x{d}",
             f"queries of {heads} heads and keys of {kv} turned by their positions; keys and values into their caches",
-            arguments, lines, Launch.flat(blocks_for(tasks * each, threads), threads), parts=frozenset({"movement"}),
+            arguments, lines, LaunchConfig.flat(blocks_for(tasks * each, threads), threads), parts=frozenset({"movement"}),
             flops=3 * d * batch * (heads + kv) * length, bytes=2 * d * tasks * q.dtype.bits // 8,
         )  # fmt: skip
         return replace(stage, scratch_bytes=STATUS)

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
-from ..kernel import Kernel, Lowered, NodeCall, Stage
+from ..kernel import Kernel, LoweredCall, NodeCall, Stage
 from ..portable import creation, embedding, narrow, norm, products, quant, rearrange
 from ..portable.lines import distance, scan, signal, sort
 from ..portable.tasks import PortableKernel, TaskEnvironment, TaskStage
 from ..portable.windows import conv, pool_regions, resize
 from ..spec.movement.elements import STATUS
-from .launch import Argument, Launch, blocks_for, cuda_stage
+from .launch import Argument, LaunchConfig, blocks_for, cuda_stage
 
 __all__ = ["KERNELS", "ThreadedTasks"]
 
@@ -34,12 +34,12 @@ class ThreadedTasks(Kernel):
         """Return the portable kernel's answer."""
         return self._kernel.supports(call)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage."""
         stage = self._kernel.task_stage(call, TaskEnvironment(True))
         scratch = -(-stage.scratch_bytes // 64) * 64
         temps = (scratch * max(stage.tasks, 1),) if scratch else ()
-        return Lowered((_launched(stage, scratch),), temps=temps, accumulates=stage.accumulates)
+        return LoweredCall((_launched(stage, scratch),), temps=temps, accumulates=stage.accumulates)
 
 
 def _launched(stage: TaskStage, scratch: int) -> Stage:
@@ -58,7 +58,7 @@ def _launched(stage: TaskStage, scratch: int) -> Stage:
         f"void *const scratch = {f'temp0 + begin * {scratch}' if scratch else 'nullptr'};",
         *stage.lines,
     ]
-    launch = Launch.flat(blocks_for(stage.tasks, threads), threads)
+    launch = LaunchConfig.flat(blocks_for(stage.tasks, threads), threads)
     launched = cuda_stage(
         stage.stem, stage.about or stage.stem, arguments, lines, launch,
         parts=stage.parts | {"movement", "math"}, flops=stage.flops, bytes=stage.bytes,

@@ -19,7 +19,7 @@ __all__ = ["KERNELS"]
 
 
 def _table(call: NodeCall) -> TaskText:
-    """What stands in the graph, as bits in the code."""
+    """Return a constant of the graph as bits in the code."""
     values = call.attrs["value"].numpy() if isinstance(call.attrs.get("value"), Const) else None
     spec, y = call.outputs[0], result(call)
     if values is None:
@@ -36,7 +36,7 @@ def _table(call: NodeCall) -> TaskText:
 
 
 def _arange(call: NodeCall) -> TaskText:
-    """Start + i * step: integers exact, fractions in double."""
+    """Return the text of ``start + i * step``: integers exact, fractions in double."""
     a, y = call.attrs, result(call)
     start, step = a["start"], a["step"]
     whole_numbers = all(isinstance(v, int) for v in (start, step, a["end"]))
@@ -57,7 +57,7 @@ def _eye(call: NodeCall) -> TaskText:
 
 
 def _one_hot(call: NodeCall) -> TaskText:
-    """Return a place counts from the end where it is negative; one outside gives all off."""
+    """Return the text of one-hot rows. A negative index counts from the end; one outside the range gives all off."""
     at, values, y = whole(call, 0), whole(call, 1), result(call)
     dim, depth = call.attrs["dim"], y.shape[call.attrs["dim"]]
     names = [f"i{d}" for d in range(len(y.shape))]
@@ -73,7 +73,7 @@ def _one_hot(call: NodeCall) -> TaskText:
 
 
 def _dropout(call: NodeCall) -> TaskText:
-    """Outside training the operand itself, and a mask of ones."""
+    """Return the text of dropout outside training: a copy of the operand, and a mask of ones."""
     x, y = whole(call, 0), result(call)
     names = [f"i{d}" for d in range(len(y.shape))]
     kind, own = storage(call.outputs[0].dtype), call.tensor(0).spec.dtype

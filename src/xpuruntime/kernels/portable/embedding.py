@@ -12,7 +12,7 @@ __all__ = ["KERNELS"]
 
 
 def _bag(call: NodeCall) -> TaskText:
-    """A task is a bag: rows are added (or compared) in the order of the indices."""
+    """Return the text of one bag per task: rows are added (or compared) in the order of the indices."""
     weight, index, offsets = (call.tensor(i).spec for i in range(3))
     mode, last = call.attrs["mode"], call.attrs["include_last_offset"]
     (rows, width), (many,), (bags, _) = sizes(weight), sizes(index), sizes(call.outputs[0])

@@ -1,7 +1,7 @@
-"""Casts from and to floats of 8 bits: values by a table of all codes, codes by a search among them with ties to even.
+"""Casts from and to 8-bit floats: values by a table of all codes, codes by a search among them with ties to even.
 
-The positive codes of every such type rise with their values, and what lies beyond the largest value would have the next code; so
-rounding is choosing between two neighboring codes (ml_dtypes and the ONNX specification agree on that).
+The positive codes of every such type increase with their values. Values beyond the largest would have the next code, so rounding is a
+choice between two adjacent codes (ml_dtypes and the ONNX specification agree on that).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def encoder(dtype: DType, saturate: bool, round_mode: str | None = None) -> list
 
 
 def _exponent(mode: str, saturate: bool) -> list[str]:
-    """Powers of two by the exponent's bits of float32; the sign is dropped, infinity becomes NaN."""
+    """Return the text of powers of two by the exponent bits of float32; the sign is dropped, infinity becomes NaN."""
     above = {
         "up": "fraction > 0",
         "down": "false",

@@ -1,5 +1,7 @@
-"""Products that are no plain matrix product: by equation, of quantized integers, and determinants. Right first; models spend little
-time in them. An equation of two operands that is a batch of matrix products goes by ``gemm``, whatever the order of its axes.
+"""Products that are not plain matrix products: by equation, of quantized integers, and determinants.
+
+They are written for correctness; models spend little time in them. An equation of two operands that is a batch of matrix products is lowered
+by ``gemm``, in any order of its axes.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ __all__ = ["KERNELS"]
 
 
 def _einsum(call: NodeCall) -> TaskText:
-    """A task is one element of the result: loops over what is summed."""
+    """Return the text of one element of the result per task: loops over the summed axes."""
     axes = _Axes(call)
     sums = accumulator(call.outputs[0].dtype)
     extents = [axes.size[x] for x in axes.result]
@@ -114,7 +116,7 @@ def _matmul_integer(call: NodeCall) -> TaskText:
 
 
 def _qlinear_matmul(call: NodeCall) -> TaskText:
-    """Exact sums, scaled in double, rounded half to even, kept within the result's type."""
+    """Return the text of exact sums, scaled in double, rounded half to even, clamped to the result's type."""
     lines, tasks, _ = _quantized(call, (0, 3, 2, 5))
     y = call.outputs[0]
     a_shape, whole = sizes(call.tensor(0).spec), _whole(call)
@@ -167,7 +169,7 @@ def _qlinear_why_not(call: NodeCall) -> Support | None:
 
 
 def _det(call: NodeCall) -> TaskText:
-    """A task is one matrix: elimination with the largest pivot of each column, in double."""
+    """Return the text of one matrix per task: elimination with the largest pivot of each column, in double."""
     spec, y = call.tensor(0).spec, call.outputs[0]
     shape, steps = sizes(spec), spec.physical.strides
     n, batch = shape[-1], shape[:-2]

@@ -79,7 +79,10 @@ def _dequantize(call: NodeCall) -> TaskText:
 
 
 def _dynamic(call: NodeCall) -> TaskText:
-    """uint8 over the range of x, stretched to hold 0; in float32, as the ONNX function is written. The range needs all of x: one task."""
+    """Return the text of dynamic uint8 quantization over the range of x, extended to contain 0.
+
+    It computes in float32, as the ONNX function is written. The range needs all of x, so there is one task.
+    """
     x, y = whole(call, 0), result(call)
     names, total = [f"i{d}" for d in range(len(y.shape))], math.prod(y.shape)
     each = [f"for (int64_t e = 0; e < {total}; ++e) {{", *(f"  {line}" for line in unravel(y.shape, "e"))]
@@ -104,7 +107,7 @@ def _dynamic(call: NodeCall) -> TaskText:
 
 
 def _fake(call: NodeCall) -> TaskText:
-    """(clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale, in float32 as PyTorch's kernel."""
+    """Return the text of ``(clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale``, in float32 as PyTorch's kernel."""
     x, y, a = whole(call, 0), result(call), call.attrs
     names, axis = [f"i{d}" for d in range(len(y.shape))], a["axis"] or 0
     own = "double" if call.tensor(0).spec.dtype is DType.FLOAT64 else "float"

@@ -1,4 +1,4 @@
-"""Elements that move by a rule of their own place: triangles, reversed sequences, masks, a cache's next steps, windows as columns."""
+"""Elements that move by a function of their position: triangles, reversed sequences, masks, updates of a cache, windows as columns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _zero(call: NodeCall) -> str:
 
 
 def _reverse_sequence(call: NodeCall) -> TaskText:
-    """Return the first lengths[b] steps of sample b backwards."""
+    """Return the text that reverses the first lengths[b] steps of sample b."""
     x, lengths, y = whole(call, 0), whole(call, 1), result(call)
     time, batch = call.attrs["time_dim"], call.attrs["batch_dim"]
     at = _names(len(y.shape))
@@ -54,7 +54,7 @@ def _reverse_sequence(call: NodeCall) -> TaskText:
 
 
 def _masked_scatter(call: NodeCall) -> TaskText:
-    """One task: where an element of the source goes depends on all of the mask before it."""
+    """Return the text of one task: the target of a source element depends on all of the mask before it."""
     x, mask, source, y = whole(call, 0), whole(call, 1), whole(call, 2), result(call)
     x, mask, at = x.expanded(y.shape), mask.expanded(y.shape), _names(len(y.shape))
     total = math.prod(source.shape)
@@ -77,7 +77,7 @@ def _masked_scatter(call: NodeCall) -> TaskText:
 
 
 def _tensor_scatter(call: NodeCall) -> TaskText:
-    """Return each place of the cache asks which step of the update lands on it; of several that go round the last."""
+    """Return the text in which each position of the cache finds its step of the update; of several that wrap around, the last one."""
     past, update, y, dim = whole(call, 0), whole(call, 1), result(call), call.attrs["dim"]
     at, size, length = _names(len(y.shape)), y.shape[dim], update.shape[dim]
     start = f"(int64_t)*({address(whole(call, 2), ['i0'])})" if call.optional(2) else "0"
@@ -134,7 +134,7 @@ def _im2col(call: NodeCall) -> TaskText:
 
 
 def _col2im(call: NodeCall) -> TaskText:
-    """Return each element of the image adds up what meets it, tap by tap."""
+    """Return the text in which each element of the image adds the column elements that map to it, tap by tap."""
     w, x, y = _windows(call), whole(call, 0), result(call)
     n, first = w.n, len(y.shape) - w.n
     names = _names(len(y.shape))

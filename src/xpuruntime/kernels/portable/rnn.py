@@ -53,7 +53,7 @@ def activation_names(call: NodeCall) -> Sequence[str]:
 
 
 def activation_lines(call: NodeCall, kind: str) -> list[str]:
-    """``f0``, ``f1`` ... of every direction; each takes the next alpha and beta if it uses them."""
+    """Return ``f0``, ``f1`` ... of every direction; each takes the next alpha and beta if it uses them."""
     alphas, betas = iter(call.attrs["alpha"]), iter(call.attrs["beta"])
     lines = []
     for i, name in enumerate(activation_names(call)):
@@ -70,7 +70,7 @@ def activation_lines(call: NodeCall, kind: str) -> list[str]:
 
 
 def clip_lines(call: NodeCall, kind: str) -> list[str]:
-    """``cut``, where a node clips what its activations get."""
+    """Return ``cut``, if a node clips the inputs of its activations."""
     if call.attrs["clip"] is None:
         return []
     limit = number(float(call.attrs["clip"]))
@@ -103,7 +103,7 @@ def cell_lines(call: NodeCall, f: Sequence[str], hidden: int) -> list[str]:
 
 
 def _gru_gates(call: NodeCall, f: Sequence[str], hidden: int, r: str, rb: str, lanes: int) -> list[str]:
-    """Z and r through their function, then the part of the new state that comes from h."""
+    """Return the lines that apply the activation to z and r, then compute the part of the new state that comes from h."""
     cut = "cut" if call.attrs["clip"] is not None else ""
     h = hidden
     bias = f"{rb} + {2 * h}" if rb != "nullptr" else f"({storage(call.tensor(0).spec.dtype)} const *)nullptr"

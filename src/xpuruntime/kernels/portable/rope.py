@@ -26,7 +26,7 @@ def table_row(call: NodeCall, position: int, rows: Sequence[int]) -> str:
 
 
 def named_by(call: NodeCall, position: int) -> str:
-    """What a tensor of [length] or [batch, length] says of this task."""
+    """Return the value of a tensor of [length] or [batch, length] for this task."""
     q = sizes(call.outputs[0])
     steps = strides_in(call.tensor(position).spec, (q[0], q[2]))
     return f"in{position}[b * {steps[0]} + t * {steps[1]}]"
@@ -40,7 +40,7 @@ def row_of(call: NodeCall, name: str, spec: TensorSpec, row: str = "t") -> str:
 
 
 def table_lines(call: NodeCall) -> list[str]:
-    """Return where the row of the tables lies that this task reads."""
+    """Return the start of the table row that this task reads."""
     kind = C_TYPES[call.outputs[0].dtype]
     rows, steps = sizes(call.tensor(3).spec), [call.tensor(i).spec.physical.strides for i in (3, 4)]
     if call.optional(POSITIONS) is not None:

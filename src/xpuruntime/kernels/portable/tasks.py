@@ -87,12 +87,12 @@ class TaskStage:
 
     @property
     def reports(self) -> bool:
-        """Whether the body may report a value that it cannot compute with (``fail`` of templates/movement.h)."""
+        """True if the body may report a value that it cannot compute with (``fail`` of templates/movement.h)."""
         return any("fail(" in line or "index_in(" in line for line in self.lines)
 
 
 class PortableKernel(ABC):
-    """A kernel whose text compiles on every C-style target. Each room makes a ``Kernel`` of it."""
+    """A kernel whose text compiles on every C-style target. Each target's package wraps it in a ``Kernel``."""
 
     name: str
     ops: tuple[str, ...]

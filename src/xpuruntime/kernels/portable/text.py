@@ -13,7 +13,7 @@ __all__ = ["ACTIVATIONS", "braces", "offset_text", "query_place", "shape_text", 
 
 
 def braces(values: Sequence[int]) -> str:
-    """``{1, 2, 3}``."""
+    """Return ``{1, 2, 3}``."""
     return "{" + ", ".join(str(v) for v in values) + "}"
 
 
@@ -34,7 +34,7 @@ ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def offset_text(index: str, shape: Sequence[int], strides: Sequence[int]) -> str:
     """Return the C expression of the place of row-major ``index`` over ``shape`` in memory with these strides; "0" when nothing moves."""
-    dims: list[list[int]] = []  # [extent, stride], neighbors that lie in a row joined
+    dims: list[list[int]] = []  # [extent, stride], with contiguous adjacent dims merged
     for extent, stride in zip(shape, strides, strict=True):
         if extent == 1:
             continue

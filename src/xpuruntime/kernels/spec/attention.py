@@ -1,4 +1,4 @@
-"""What attention kernels know of a node: sizes, strides over heads and positions, which dtypes there are."""
+"""The shape of attention: sizes, strides over heads and positions, supported dtypes."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class AttentionShape:
 
     @property
     def flops(self) -> int:
-        """Of both products, without what causality spares."""
+        """Operations of both products, without those that causality skips."""
         return 2 * self.batch * self.kv_heads * self.group * self.queries * self.keys * (self.d + self.dv)
 
 
 def supported(call: NodeCall) -> Support:
-    """Floats, with a mask of bools or floats."""
+    """Return yes for floats, with a mask of bools or floats."""
     dtype = call.outputs[0].dtype
     if dtype not in C_TYPES or not dtype.is_float:
         return Support.no(Reason.DTYPE_UNSUPPORTED, f"attention in {dtype.value} is not supported")
@@ -100,5 +100,5 @@ def arguments(call: NodeCall) -> tuple[str, ...]:
 
 
 def moved_bytes(call: NodeCall) -> int:
-    """Return operands once, the result once."""
+    """Return the bytes of the operands and the result, each once."""
     return sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), call.outputs[0]))

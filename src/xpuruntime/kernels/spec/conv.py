@@ -1,4 +1,4 @@
-"""What the kernels of convolutions share: which nodes they take, their arguments as text, their names."""
+"""Helpers of all convolution kernels: supported nodes, arguments as text, names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def supported(call: NodeCall, dtypes: Sequence[DType]) -> Support:
 
 
 def stem_of(word: str, shape: ConvShape) -> str:
-    """``conv3x3_64x128``: what a convolution is called."""
+    """Return the name of a convolution: ``conv3x3_64x128``."""
     kernel = "x".join(str(k) for k in shape.kernel[-min(shape.rank, 3) :])
     return f"{word}{kernel}_{shape.channels * shape.groups}x{shape.filters * shape.groups}"
 

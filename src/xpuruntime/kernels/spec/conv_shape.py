@@ -1,4 +1,4 @@
-"""ConvShape: what convolutions and pools know of their operands, as Python reads it off a node and as C++ reads it (conv_shape.h)."""
+"""ConvShape: the operands of convolutions and pools, read from a node in Python and passed to C++ (conv_shape.h)."""
 
 from __future__ import annotations
 
@@ -127,12 +127,12 @@ class ConvShape:
         return rows, each, max(row_tasks * -(-channels // each), 1)
 
     def flops(self, per_tap: int) -> int:
-        """Return arithmetic operations; taps that meet padding count."""
+        """Return arithmetic operations; taps in the padding count."""
         inputs = self.images * math.prod(self.size) if self.transposed else self.pixels
         return per_tap * inputs * self.groups * self.filters * self.taps * self.channels
 
     def bytes(self, call: NodeCall) -> int:
-        """What must move at least: operands once, results once."""
+        """Return the minimum memory traffic: operands once, results once."""
         specs = [t.spec for t in call.tensors] + list(call.outputs)
         return sum(s.size_bytes or 0 for s in specs)
 

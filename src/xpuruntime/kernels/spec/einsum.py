@@ -31,9 +31,7 @@ class _Axes:
 
     def _steps(self, axes: Sequence[str], shape: Sequence[int], strides: Sequence[int]) -> dict[str, int]:
         steps: dict[str, int] = {}
-        for label, extent, stride in zip(
-            axes, shape, strides, strict=True
-        ):  # a label that stands twice: the diagonal
+        for label, extent, stride in zip(axes, shape, strides, strict=True):  # a repeated label: the diagonal
             steps[label] = steps.get(label, 0) + (stride if extent != 1 else 0)
         return steps
 

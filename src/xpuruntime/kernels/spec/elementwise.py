@@ -11,7 +11,7 @@ from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...ir.attributes import Const
 from ...types import TensorSpec
-from ..kernel import Kernel, Lowered, NodeCall, Operand
+from ..kernel import Kernel, LoweredCall, NodeCall, Operand
 from .writer import PointwiseWriter
 
 __all__ = ["Elementwise", "in_place_of", "operand_specs", "signature", "stem_of"]
@@ -26,7 +26,7 @@ def operand_specs(call: NodeCall) -> list[TensorSpec | Const | bool | int | floa
 
 
 def signature(call: NodeCall) -> str:
-    """``add(float32[2, 3], 1.0) -> float32[2, 3]``: what the kernel computes, for the comment above it."""
+    """Return ``add(float32[2, 3], 1.0) -> float32[2, 3]``, the computation of the kernel for the comment above it."""
     inputs = ", ".join(str(i.spec) if isinstance(i, Operand) else str(i) for i in call.inputs)
     name = call.op
     if call.op == "fused":
@@ -36,7 +36,7 @@ def signature(call: NodeCall) -> str:
 
 
 class Elementwise(Kernel):
-    """The row of the catalogue."""
+    """The kernel of pointwise ops."""
 
     name = "elementwise/generated"
     ops = tuple(sorted(POINTWISE))
@@ -52,14 +52,14 @@ class Elementwise(Kernel):
             return Support.no(why.code, str(why))
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage over all elements."""
         made = plan(call.node, operand_specs(call), shape_of(call.outputs[0]))
         return self._write(call, made, [o.physical.strides for o in call.outputs], target)
 
 
 def in_place_of(call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...]]) -> dict[int, int]:
-    """Return results that may lie where an operand lay: as many bytes, and every element is read at its own index only."""
+    """Return the results that may reuse an operand's memory: equal size, and every element is read at its own index only."""
     found: dict[int, int] = {}
     for at, spec in enumerate(call.outputs):
         for entry in made.inputs:
@@ -76,7 +76,7 @@ def in_place_of(call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...
 
 
 def stem_of(call: NodeCall) -> str:
-    """What a kernel is called: the op, or the first ops of a fused body."""
+    """Return the name of a kernel: the op, or the first ops of a fused body."""
     if call.op != "fused":
         return call.op
     names = [

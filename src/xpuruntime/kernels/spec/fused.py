@@ -6,17 +6,17 @@ from ...codegen.body import LoopBody, plan
 from ...codegen.plans import LoopPlan, UnsupportedLoop, body_of, shape_of, space_of
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
-from ..kernel import Kernel, Lowered, NodeCall
+from ..kernel import Kernel, LoweredCall, NodeCall
 from .elementwise import operand_specs, stem_of
 from .reduce import strides_along
-from .row_plan import Output
+from .row_plan import RowOutput
 from .writer import LoopWriter
 
 __all__ = ["Fused"]
 
 
 class Fused(Kernel):
-    """The row of the catalogue."""
+    """The kernel of fused bodies."""
 
     name = "elementwise/generated"
     ops = ("fused",)
@@ -25,14 +25,14 @@ class Fused(Kernel):
         self._writer = writer
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for bodies whose values lie along one space, with reductions over one set of its dims at most."""
+        """Return yes for bodies whose values share one space, with reductions over at most one set of its dims."""
         try:
             _plan(call)
         except UnsupportedLoop as why:
             return Support.no(why.code, str(why))
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage."""
         made, outputs = _plan(call)
         if any(o.reduces for o in made.operations):
@@ -40,14 +40,14 @@ class Fused(Kernel):
         return self._writer.pointwise(call, made, [o.strides for o in outputs], target)
 
 
-def _plan(call: NodeCall) -> tuple[LoopPlan, list[Output]]:
+def _plan(call: NodeCall) -> tuple[LoopPlan, list[RowOutput]]:
     operands = operand_specs(call)
     made = plan(call.node, operands, space_of(call.node, operands))
     reference = LoopBody(made.space, operands, body_of(call.node), reduced=made.reduced)
     outputs = []
     for value, spec in zip(made.outputs, call.outputs, strict=True):
         strides = strides_along(spec, made.space, reference.dims_of(shape_of(spec)))
-        outputs.append(Output(value, spec, strides))
+        outputs.append(RowOutput(value, spec, strides))
         missing = [d for d, e in enumerate(made.space) if e != 1 and not strides[d] and d not in made.reduced]
         if missing and all(made.space):
             raise UnsupportedLoop("results of several shapes do not fit one loop nest")

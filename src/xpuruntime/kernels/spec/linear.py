@@ -20,7 +20,7 @@ _FLOATS = frozenset({DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16
 
 @dataclass(frozen=True, slots=True)
 class LinearLayer:
-    """A node as a product of m rows: n outputs of k inputs; ``halves`` is 2 where it is gated, and B then has twice as many columns."""
+    """A node as a product of m rows: n outputs of k inputs. In a gated layer ``halves`` is 2, and B has twice as many columns."""
 
     m: int
     n: int
@@ -46,7 +46,7 @@ class LinearLayer:
 
     @property
     def storage(self) -> str:
-        """The C type of what lies in memory."""
+        """The C type of values in memory."""
         return C_TYPES[self.dtype]
 
     @property
@@ -56,7 +56,7 @@ class LinearLayer:
 
     @property
     def operands(self) -> list[tuple[str, int]]:
-        """Name and position of the operands beside x and the weight that are there."""
+        """Name and position of the operands other than x and the weight that are present."""
         given = (("bias", 2, self.bias), ("residual", 3, self.residual), ("norm", 4, self.scale))
         return [(name, at) for name, at, operand in given if operand is not None]
 
@@ -65,7 +65,7 @@ class LinearLayer:
         return math.ceil(self.n / columns)
 
     def even(self, columns: int) -> tuple[tuple[RecipeStep, ...], int]:
-        """Return steps that give each half of the outputs whole panels, where it has not, and how many outputs there are then."""
+        """Return steps that pad each half of the outputs to whole panels, and the number of outputs after that."""
         whole = self.panels(columns) * columns
         if self.halves == 1 or whole == self.n:
             return (), self.n * self.halves
@@ -77,7 +77,7 @@ class LinearLayer:
 
 
 def why_not(call: NodeCall) -> Support | None:
-    """What no layer here takes: other dtypes, weights that are not known at load, values that do not lie in rows."""
+    """Return why no kernel supports the layer: its dtype, a weight that is not known at load, or rows that are not contiguous."""
     dtype, weight = call.outputs[0].dtype, call.tensor(1)
     if dtype not in _FLOATS:
         return Support.no(Reason.DTYPE_UNSUPPORTED, f"{call.op} in {dtype.value} is not supported")

@@ -1,4 +1,4 @@
-"""Which operands of each matmul op are which side of a ``Product``."""
+"""The mapping from each matmul op to the sides of a ``Product``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["OPS", "product_of"]
 
 
 def _matmul(call: NodeCall) -> Product:
-    """NumPy's matmul: vectors are rows on the left and columns on the right, batches broadcast."""
+    """Return the product of NumPy's matmul: vectors are rows on the left and columns on the right, batches broadcast."""
     a, b, y = call.tensor(0), call.tensor(1), call.outputs[0]
     a_shape, b_shape = sizes(a.spec), sizes(b.spec)
     a_vector, b_vector = len(a_shape) == 1, len(b_shape) == 1

@@ -14,9 +14,9 @@ from ...codegen.plans import LoopPlan, UnsupportedLoop, shape_of
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import DType, TensorSpec
-from ..kernel import Kernel, Lowered, NodeCall
+from ..kernel import Kernel, LoweredCall, NodeCall
 from .elementwise import operand_specs
-from .row_plan import Output
+from .row_plan import RowOutput
 from .writer import LoopWriter
 
 __all__ = ["OPS", "ChannelNorm"]
@@ -41,14 +41,14 @@ class ChannelNorm(Kernel):
             return Support.no(why.code, str(why))
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage."""
         made, outputs = self._plan(call)
         if call.op == "batch_norm":
             return self._writer.pointwise(call, made, [o.strides for o in outputs], target)
         return self._writer.rows(call, made, outputs, target, call.op)
 
-    def _plan(self, call: NodeCall) -> tuple[LoopPlan, list[Output]]:
+    def _plan(self, call: NodeCall) -> tuple[LoopPlan, list[RowOutput]]:
         x = call.tensor(0).spec
         shape = shape_of(x)
         channels = shape[1]
@@ -87,7 +87,7 @@ class ChannelNorm(Kernel):
             own = spec.physical.strides
             row = own if len(own) == 2 else (0, *own)  # statistics are [N, groups], or one a channel
             strides = split(spec) if at == 0 else (*row, *([0] * (len(space) - 2)))
-            outputs.append(Output(str(names[at]), spec, strides))
+            outputs.append(RowOutput(str(names[at]), spec, strides))
         return body.done([o.value for o in outputs]), outputs
 
     def _moved(
@@ -99,7 +99,10 @@ class ChannelNorm(Kernel):
         momentum: object,
         wide: DType,
     ) -> tuple[str, str]:
-        """Running statistics after this batch: moved by momentum, the variance by its unbiased estimate; absent ones start here."""
+        """Return the running statistics after this batch: updated by momentum, the variance by its unbiased estimate.
+
+        Absent statistics start here.
+        """
         assert isinstance(momentum, int | float)
         mean, _, variance = moments(b, x, wide)
         unbiased = b.emit("mul", variance, b.count / (b.count - 1) if b.count > 1 else math.nan, dtype=wide)

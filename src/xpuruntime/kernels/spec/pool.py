@@ -1,4 +1,4 @@
-"""What pools compute: windows, divisors, and which nodes they take."""
+"""The semantics of pools: windows, divisors, and supported nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def window_ends(call: NodeCall, shape: ConvShape) -> tuple[list[int], list[int]]
 
 
 def divisor_of(call: NodeCall) -> tuple[bool, float]:
-    """Of a mean: whether padding counts, and the divisor where it is given, else 0."""
+    """Return whether padding counts in a mean, and the divisor if it is given, else 0."""
     mean = call.op == "avg_pool"
     return mean and bool(call.attrs["count_include_pad"]), float((call.attrs["divisor"] if mean else 0) or 0)
 

@@ -1,4 +1,4 @@
-"""Matrix products as data: ``Product`` describes every op that is one; dtypes, activations, and where elements lie."""
+"""Matrix products as data: ``Product`` describes every op that is one; dtypes, activations, and layouts."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Product:
         return math.prod(self.batch)
 
     def flat(self) -> Product:
-        """Return the same with the batch as rows, where B is one matrix for all of the batch and A's rows lie evenly."""
+        """Return the same product with the batch as rows, if B is one matrix for all of the batch and A's rows have a constant stride."""
         lead = len(self.batch)
         if not lead or any(self.b_strides[:lead]) or len(self.rows) != 1:
             return self

@@ -8,16 +8,16 @@ from ...codegen.plans import LoopPlan, UnsupportedLoop, shape_of, space_of
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import TensorSpec
-from ..kernel import Kernel, Lowered, NodeCall
+from ..kernel import Kernel, LoweredCall, NodeCall
 from .elementwise import operand_specs
-from .row_plan import Output
+from .row_plan import RowOutput
 from .writer import LoopWriter
 
 __all__ = ["OPS", "SOFTMAX_OPS", "RowKernel", "strides_along"]
 
 
 def strides_along(spec: TensorSpec, space: tuple[int, ...], dims: tuple[int | None, ...]) -> tuple[int, ...]:
-    """Return a result's strides along the space, from the dims along which its own lie."""
+    """Return a result's strides along the space, from the dims that its own dims map to."""
     strides = [0] * len(space)
     for d, stride in zip(dims, spec.physical.strides, strict=True):
         if d is not None and space[d] != 1:
@@ -26,7 +26,7 @@ def strides_along(spec: TensorSpec, space: tuple[int, ...], dims: tuple[int | No
 
 
 class RowKernel(Kernel):
-    """A row of the catalogue for ops that have a formula (codegen/formulas)."""
+    """A kernel of ops that have a formula (codegen/formulas)."""
 
     def __init__(self, name: str, ops: tuple[str, ...], writer: LoopWriter) -> None:
         self.name, self.ops, self._writer = name, ops, writer
@@ -39,7 +39,7 @@ class RowKernel(Kernel):
             return Support.no(why.code, str(why))
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage; rows are its tasks."""
         made = self._plan(call)
         return self._writer.rows(call, made, self._outputs(call, made), target, call.op)
@@ -48,7 +48,7 @@ class RowKernel(Kernel):
         operands = operand_specs(call)
         return plan(call.node, operands, space_of(call.node, operands))
 
-    def _outputs(self, call: NodeCall, made: LoopPlan) -> list[Output]:
+    def _outputs(self, call: NodeCall, made: LoopPlan) -> list[RowOutput]:
         rank = len(made.space)
         axes = row_axes(call.op, call.attrs, rank)
         found = []
@@ -61,7 +61,7 @@ class RowKernel(Kernel):
                 strides = strides_along(
                     spec, tuple(1 if d in axes else e for d, e in enumerate(made.space)), dims
                 )
-            found.append(Output(value, spec, strides))
+            found.append(RowOutput(value, spec, strides))
         return found
 
 

@@ -9,7 +9,7 @@ from ...codegen.boxes import Move, Place
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType
-from ..kernel import Kernel, Lowered, NodeCall, Stage
+from ..kernel import Kernel, LoweredCall, NodeCall, Stage
 from .product import sizes
 from .support import FLOATS, INTEGERS, first, refuse
 from .writer import MovesWriter
@@ -18,7 +18,7 @@ __all__ = ["PLACES", "POSITIONS", "RopeAppend", "cache_copies", "over_rows", "wh
 
 
 def over_rows(shape: Sequence[int], steps: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return strides of [length] or [batch, length] over x's dims before the last; heads stand between the two."""
+    """Return strides of [length] or [batch, length] over x's dims before the last; the head dim is between the two."""
     kept = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
     if len(kept) == 2 and rank == 3:
         kept.insert(1, 0)
@@ -51,7 +51,7 @@ def cache_copies(call: NodeCall, target: CodegenTarget, write_moves: MovesWriter
 
 
 class RopeAppend(Kernel):
-    """Only what is new is written: contents of the caches stay where they are, or are copied first where those may not change."""
+    """Base class of ``rope_append``: only new rows are written. The caches are updated in place, or copied first if they may not change."""
 
     name: str = "rope/generated"
     ops: tuple[str, ...] = ("rope_append",)
@@ -64,7 +64,7 @@ class RopeAppend(Kernel):
         """Return the stage that rotates and writes."""
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for floats whose last dim lies in a row."""
+        """Return yes for floats whose last dim is contiguous."""
         dtype = call.outputs[0].dtype
         if dtype not in FLOATS:
             return Support.no(Reason.DTYPE_UNSUPPORTED, f"rope_append in {dtype.value} is not supported")
@@ -73,9 +73,9 @@ class RopeAppend(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "the last dim must be contiguous")
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return three stages; the two that keep caches as they are fall away where these are updated in place."""
         stages = cache_copies(call, target, self._write_moves)
         if all(sizes(call.outputs[0])):
             stages.append(self.turns(call, target))
-        return Lowered(tuple(stages), in_place={1: _KEYS, 2: _VALUES})
+        return LoweredCall(tuple(stages), in_place={1: _KEYS, 2: _VALUES})

@@ -1,4 +1,4 @@
-"""A formula over rows, on any device: its loops, what of it changes along a row, and what each pass over the row needs (see ``rows``)."""
+"""A formula over rows, on any device: its loops, the values that change along a row, and the needs of each pass (see ``rows``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...codegen.nest import Nest, nest
 from ...codegen.plans import LoopPlan, Operation
 from ...types import DType, TensorSpec
 
-__all__ = ["DEAR", "Output", "RowNeeds", "inner_step", "neutral_of", "row_nests"]
+__all__ = ["DEAR", "RowNeeds", "RowOutput", "inner_step", "neutral_of", "row_nests"]
 
 DEAR = frozenset({"exp", "log", "erf", "trig", "pow", "inverse", "softplus", "division"})
 """Parts of the prelude whose functions are worth keeping the results of."""
@@ -17,7 +17,7 @@ _NEUTRAL = {"sum": "0", "prod": "1", "any": "0", "all": "-1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class RowOutput:
     """A result: the name of its value, its spec, and its strides along the space (0 along reduced dims: one value a row)."""
 
     value: str
@@ -30,9 +30,10 @@ def inner_step(space: Nest, name: str) -> int:
     return space.strides[name][-1]
 
 
-def row_nests(plan: LoopPlan, outputs: Sequence[Output]) -> tuple[Nest, Nest, bool]:
-    """Return the dims that stay and those that are reduced, in the order of what is read, results as ``y0``, ``y1`` ...; and whether rows lie beside
-    each other in memory (across) rather than their elements.
+def row_nests(plan: LoopPlan, outputs: Sequence[RowOutput]) -> tuple[Nest, Nest, bool]:
+    """Return the kept dims and the reduced ones, in the order of what is read, with results as ``y0``, ``y1`` ....
+
+    The last value is whether adjacent rows are contiguous in memory (across) rather than their elements.
     """
     strides = {i.name: i.strides for i in plan.inputs} | {f"y{i}": o.strides for i, o in enumerate(outputs)}
     full = next((i for i in plan.inputs if all(i.strides[d] for d in plan.reduced)), None)
@@ -45,12 +46,16 @@ def row_nests(plan: LoopPlan, outputs: Sequence[Output]) -> tuple[Nest, Nest, bo
 
 
 class RowNeeds:
-    """A plan as passes over the row. ``moving``: names that change along it; ``passes``: after how many passes a name can be computed;
-    ``results``: outputs by the names that kernels give them; ``full``: those with a value per element of the row; ``wanted``: per pass the values
-    that it needs at every element, of which the last one writes results.
+    """A plan as passes over the row.
+
+    moving:  names that change along it.
+    passes:  after how many passes a name can be computed.
+    results: outputs by the names that kernels give them.
+    full:    results with a value per element of the row.
+    wanted:  per pass the values that it needs at every element; the last one writes results.
     """
 
-    def __init__(self, plan: LoopPlan, outputs: Sequence[Output], run: Nest) -> None:
+    def __init__(self, plan: LoopPlan, outputs: Sequence[RowOutput], run: Nest) -> None:
         self.plan = plan
         self.inputs = {i.name: i for i in plan.inputs}
         self.operations = {o.name: o for o in plan.operations}
@@ -68,7 +73,7 @@ class RowNeeds:
         self.wanted = [*wanted, [self.results[y].value for y in self.full]]
 
     def reductions(self, at: int) -> list[Operation]:
-        """What a pass reduces."""
+        """Return the reductions of a pass."""
         return [o for o in self.plan.operations if o.reduces and self.passes[o.name] == at + 1]
 
     def row_level(self, at: int) -> list[Operation]:
@@ -77,7 +82,7 @@ class RowNeeds:
         return [o for o in still if self.passes[o.name] == at]
 
     def closure(self, names: Sequence[str], stop: set[str]) -> list[str]:
-        """Return the moving values that these need, in order; what waits already (``stop``) is not gone behind."""
+        """Return the moving values that these need, in order; the search ends at values that are kept already (``stop``)."""
         seen: set[str] = set()
 
         def visit(name: str) -> None:
@@ -96,7 +101,7 @@ class RowNeeds:
 
 
 def neutral_of(o: Operation) -> str:
-    """What a reduction of nothing gives."""
+    """Return the value of a reduction over nothing."""
     if o.op in _NEUTRAL:
         return _NEUTRAL[o.op]
     low = o.op in ("amax", "top")

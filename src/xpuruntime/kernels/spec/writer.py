@@ -1,4 +1,4 @@
-"""What each room (``cpu``, ``cuda``) hands to the kernels in ``spec``: functions that write a plan's loops, or moves, as a stage."""
+"""The functions that each target's package (``cpu``, ``cuda``) passes to the kernels in ``spec``: they write a plan's loops, or moves, as a stage."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from ...codegen.boxes import Move
 from ...codegen.plans import LoopPlan
 from ...codegen.target import CodegenTarget
 from ...types import DType
-from ..kernel import Lowered, NodeCall, Stage
-from .row_plan import Output
+from ..kernel import LoweredCall, NodeCall, Stage
+from .row_plan import RowOutput
 
 __all__ = ["LoopWriter", "MovesWriter", "PointwiseWriter"]
 
-PointwiseWriter: TypeAlias = Callable[[NodeCall, LoopPlan, Sequence[tuple[int, ...]], CodegenTarget], Lowered]
+PointwiseWriter: TypeAlias = Callable[
+    [NodeCall, LoopPlan, Sequence[tuple[int, ...]], CodegenTarget], LoweredCall
+]
 """Writes a plan without reductions; the third argument has the results' strides along the plan's space."""
 
 
@@ -24,7 +26,7 @@ class LoopWriter:
     """Writers of plans without reductions and of plans with them (the last argument of ``rows`` is the kernel's name)."""
 
     pointwise: PointwiseWriter
-    rows: Callable[[NodeCall, LoopPlan, Sequence[Output], CodegenTarget, str], Lowered]
+    rows: Callable[[NodeCall, LoopPlan, Sequence[RowOutput], CodegenTarget, str], LoweredCall]
 
 
 class MovesWriter(Protocol):

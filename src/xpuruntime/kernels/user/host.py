@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...codegen.target import CodegenTarget
-from ..kernel import Lowered, NodeCall, Operand, Stage
+from ..kernel import LoweredCall, NodeCall, Operand, Stage
 from .kernel import arguments_of, plain_attrs, specs_of
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ class HostBody:
     digest: str
 
     def refuses(self, call: NodeCall, target: CodegenTarget) -> str:
-        """Attributes that are graphs or tensors have no plain form."""
+        """Return why attributes that are graphs or tensors are refused: they have no plain form."""
         plain = plain_attrs(call)
         odd = [name for name in call.attrs if name not in plain]
         return f"its attribute {odd[0]} is nothing that a Python function is handed" if odd else ""
 
-    def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """Return one call; how operands and attributes are handed over stands in ``options``."""
+    def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Return one call; ``options`` describes how operands and attributes are passed."""
         place = iter(range(len(call.tensors)))
         operands = [{"buffer": next(place)} if isinstance(i, Operand) else i for i in call.inputs]
         how = {"operands": operands, "attrs": plain_attrs(call), "results": len(call.outputs)}
@@ -45,4 +45,4 @@ class HostBody:
             options={"digest": self.digest, "kernel": kernel.name, "call": json.dumps(how, sort_keys=True)},
             bytes=sum(s.size_bytes or 0 for s in specs_of(call)),
         )
-        return Lowered((stage,), accumulates=kernel.accumulates, deterministic=bool(kernel.deterministic))
+        return LoweredCall((stage,), accumulates=kernel.accumulates, deterministic=bool(kernel.deterministic))

@@ -1,7 +1,7 @@
-"""Kernels of users: a row of the catalogue from a text, a Triton function or a Python function.
+"""Kernels of users: a catalogue entry from a text, a Triton function or a Python function.
 
-What every kind has in common stands here: which nodes it takes, how a policy names it, how it is launched. ``user_text`` writes C++ and
-CUDA C++, ``user_triton`` compiles Triton, ``user_host`` calls Python. A policy takes such a kernel only where it names it.
+This file has what every kind shares: the supported nodes, the name in a policy, the launch. ``user_text`` writes C++ and
+CUDA C++, ``user_triton`` compiles Triton, ``user_host`` calls Python. Only a policy that names such a kernel uses it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...policies import KernelPolicy
 from ...program.program import KernelParam
 from ...registered import registered_kernels
 from ...types import DType, TensorSpec
-from ..kernel import Kernel, Lowered, NodeCall, Operand, Scalar
+from ..kernel import Kernel, LoweredCall, NodeCall, Operand, Scalar
 
 __all__ = [
     "Answer",
@@ -84,24 +84,24 @@ Answer: TypeAlias = "Support | str | bool | None"
 
 
 class OfCall(Protocol):
-    """A function of a node: shapes and dtypes stand in ``call.inputs`` and ``call.outputs``, attributes in ``call.attrs``."""
+    """A function of a node: ``call.inputs`` and ``call.outputs`` have shapes and dtypes, ``call.attrs`` the attributes."""
 
     def __call__(self, call: NodeCall) -> object: ...
 
 
 class Body(Protocol):
-    """How one kind of user's code becomes stages."""
+    """The lowering of one kind of user's code to stages."""
 
     @property
     def digest(self) -> str:
-        """sha256 of the code and of everything beside it that decides what it becomes."""
+        """sha256 of the code and of everything else that decides the result."""
         ...
 
     def refuses(self, call: NodeCall, target: CodegenTarget) -> str:
         """Return why this kind of code cannot have the node at all; empty where it can."""
         ...
 
-    def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return the node as stages."""
         ...
 
@@ -162,19 +162,19 @@ class UserKernel(Kernel):
             Reason.NOT_APPLICABLE, answer if isinstance(answer, str) else "its supports() says no"
         )
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return the node as its code; nothing is compiled yet."""
         return self.body.lower(self, call, target)
 
 
 def user_kernels(op: str, kind: str) -> tuple[UserKernel, ...]:
-    """Those that are registered for an op on a kind of target."""
+    """Return the kernels that are registered for an op on a kind of target."""
     found = registered_kernels(kind)
     return tuple(k for k in found if isinstance(k, UserKernel) and op in k.ops)
 
 
 def named_digests(policy: KernelPolicy) -> dict[str, str]:
-    """Digests of the registered kernels that a policy names: what a kept program depends on beside the policy's text."""
+    """Return the digests of the registered kernels that a policy names; a cached program depends on them and on the policy's text."""
     if not registered_kernels():
         return {}
     words: set[str] = set()
@@ -228,7 +228,7 @@ def checked(name: str, ops: str | Sequence[str], kind: str) -> tuple[str, tuple[
 
 
 def specs_of(call: NodeCall) -> list[TensorSpec]:
-    """Every tensor of a call: those that it reads, then its results."""
+    """Return every tensor of a call: those that it reads, then its results."""
     return [*(o.spec for o in call.tensors), *call.outputs]
 
 
@@ -238,13 +238,13 @@ def extent(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def arguments_of(call: NodeCall) -> list[tuple[str, TensorSpec, bool]]:
-    """(``in0`` or ``out0``, spec, whether it is written) of each buffer, in the order in which kernels take them."""
+    """Return (``in0`` or ``out0``, spec, whether it is written) of each buffer, in the order in which kernels take them."""
     read = [(f"in{i}", o.spec, False) for i, o in enumerate(call.inputs) if isinstance(o, Operand)]
     return [*read, *((f"out{i}", spec, True) for i, spec in enumerate(call.outputs))]
 
 
 def packed_params(given: OfCall | None, call: NodeCall) -> tuple[KernelParam, ...]:
-    """Scalar parameters by name: whole numbers are i64, others f64. Raises TypeError."""
+    """Pack scalar parameters by name: whole numbers are i64, others f64. Raises TypeError."""
     values = {} if given is None else given(call)
     if not isinstance(values, Mapping):
         raise TypeError(f"params() must give a mapping from names to numbers, got {type(values).__name__}")
@@ -260,7 +260,7 @@ def _param(name: str, value: Scalar) -> KernelParam:
 
 
 def launch_of(given: OfCall | None, call: NodeCall) -> Launch:
-    """What the user says, or a thread for each element of the first result. Raises TypeError, ValueError."""
+    """Return the user's launch, or a thread for each element of the first result. Raises TypeError, ValueError."""
     if given is None:
         return Launch(math.ceil(math.prod(extent(call.outputs[0])) / 256), 256)
     made = given(call)
@@ -272,7 +272,7 @@ def launch_of(given: OfCall | None, call: NodeCall) -> Launch:
 
 
 def tasks_of(given: OfCall | None, call: NodeCall, least: int) -> Tasks:
-    """What the user says, or a task for each element of the first result, ``least`` of them to a thread. Raises TypeError, ValueError."""
+    """Return the user's tasks, or one for each element of the first result, ``least`` of them to a thread. Raises TypeError, ValueError."""
     if given is None:
         return Tasks(math.prod(extent(call.outputs[0])), least)
     made = given(call)
@@ -293,7 +293,7 @@ def _three(sizes: int | Sequence[int]) -> tuple[int, int, int]:
 
 
 def plain_attrs(call: NodeCall) -> dict[str, object]:
-    """Attributes as numbers, texts, and tuples of them; others (graphs, small tensors) are left out."""
+    """Return attributes as numbers, texts, and tuples of them; others (graphs, small tensors) are left out."""
     made = {name: _plain(value) for name, value in call.attrs.items()}
     return {name: value for name, value in made.items() if value is not NotImplemented}
 

@@ -1,4 +1,4 @@
-"""Kernels from texts of users: C++ for CPUs, CUDA C++ for GPUs. Each is compiled apart, with constants of its call in front of it.
+"""Kernels from texts of users: C++ for CPUs, CUDA C++ for GPUs. Each is compiled separately, with constants of its call in front of it.
 
     using in0_t = float;                               // of every buffer: its element type,
     constexpr int in0_rank = 2;                        // rank, shape and number of elements
@@ -9,7 +9,7 @@
     extern "C" void ENTRY(const in0_t *in0, out0_t *out0, PARAMS, int64_t begin, int64_t end)     on a CPU: tasks begin to end
     extern "C" __global__ void ENTRY(const in0_t *in0, out0_t *out0, PARAMS)                      on CUDA
 
-The declaration stands before the text, so a function of another signature is an error at its own line.
+The declaration precedes the text, so a function of another signature is an error at its own line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ...codegen.target import CodegenTarget
 from ...errors import BuildError
 from ...registered import code_digest
 from ...types import TensorSpec
-from ..kernel import Built, Lowered, NodeCall, Stage
+from ..kernel import Built, LoweredCall, NodeCall, Stage
 from .kernel import (
     Launch,
     OfCall,
@@ -73,7 +73,7 @@ class TextBody:
         strange = [s.dtype.value for s in specs_of(call) if s.dtype not in STORAGE]
         return f"texts have no type for {strange[0]}" if strange else ""
 
-    def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         on_cuda = target.kind == "cuda"
         params = packed_params(self.params, call)
         head = _constants(call, self.constants)
@@ -107,7 +107,7 @@ class TextBody:
             unit=unit,
             **sharing,  # type: ignore[arg-type]
         )
-        return Lowered((stage,), accumulates=kernel.accumulates, deterministic=bool(kernel.deterministic))
+        return LoweredCall((stage,), accumulates=kernel.accumulates, deterministic=bool(kernel.deterministic))
 
     def _own(self) -> list[str]:
         """Return the user's lines under their own numbers."""
@@ -226,7 +226,7 @@ def _launch_line(launch: Launch) -> str:
 
 
 def _constants(call: NodeCall, more: OfCall | None) -> list[str]:
-    """What a text may know of its call, one line each."""
+    """Return the constants of the call that a text can read, one line each."""
     about = ", ".join(
         f"{name} {spec.dtype.value}{list(extent(spec))}" for name, spec, _ in arguments_of(call)
     )

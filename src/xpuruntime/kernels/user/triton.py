@@ -22,7 +22,7 @@ from ...errors import BuildError
 from ...program.program import Binary, KernelParam
 from ...registered import code_digest
 from ...types import DType
-from ..kernel import Built, Lowered, NodeCall, Stage
+from ..kernel import Built, LoweredCall, NodeCall, Stage
 from .kernel import OfCall, arguments_of, extent, launch_of, packed_params, plain_attrs, specs_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class TritonBody:
         strange = [s.dtype.value for s in specs_of(call) if s.dtype not in _TYPES]
         return f"Triton has no type for {strange[0]}" if strange else ""
 
-    def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         params = packed_params(self.params, call)
         signature, constants = self._signature(kernel.name, call, params)
         grid = launch_of(self.launch, call).sizes[0]
@@ -84,12 +84,12 @@ class TritonBody:
             bytes=sum(s.size_bytes or 0 for s in specs_of(call)),
             unit=TritonUnit(self.function, tuple(signature.items()), tuple(constants.items()), self.options),
         )
-        return Lowered((stage,), accumulates=kernel.accumulates, deterministic=bool(kernel.deterministic))
+        return LoweredCall((stage,), accumulates=kernel.accumulates, deterministic=bool(kernel.deterministic))
 
     def _signature(
         self, name: str, call: NodeCall, params: tuple[KernelParam, ...]
     ) -> tuple[dict[str, str], dict[str, Any]]:
-        """Types of parameters and values of constants by the function's names. Raises TypeError where they do not fit the node."""
+        """Return the types of parameters and the values of constants by the function's names. Raises TypeError if they do not fit the node."""
         wanted = [f"*{_TYPES[spec.dtype]}" for _, spec, _ in arguments_of(call)]
         wanted += [_SCALARS[p.type] for p in params]
         free = [p.name for p in self.function.params if not p.is_constexpr]

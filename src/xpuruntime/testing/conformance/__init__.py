@@ -1,11 +1,11 @@
-"""What works on a device, a backend or an engine: foreign and own suites, case by case. ``xpu conformance`` prints it.
+"""Conformance suites for a device, a backend or an engine, judged case by case. ``xpu conformance`` prints the report.
 
     from xpuruntime.testing.conformance import conformance
     report = conformance("cuda:0", suites=("nodes",))
     report = conformance(ToyBackend(), target=ToyTarget())
     assert report.ok, report.wrong
 
-Nothing right, or anything wrong, is a failure; what is refused with a reason is none.
+A report fails if no case is right or any case is wrong. A case that is refused with a reason is not a failure.
 """
 
 from __future__ import annotations
@@ -19,48 +19,56 @@ from typing import Any, Protocol
 
 from ...errors import InputError
 from . import kernels, models, networks, nodes, ops
-from .finding import FAILURES, Finding, SuiteReport
-from .subject import Subject, subject
+from .finding import FAILURES, CaseFinding, SuiteReport
+from .subject import DeviceUnderTest, subject
 
-__all__ = ["SUITES", "ConformanceReport", "Finding", "Subject", "SuiteReport", "conformance", "subject"]
+__all__ = [
+    "SUITES",
+    "CaseFinding",
+    "ConformanceReport",
+    "DeviceUnderTest",
+    "SuiteReport",
+    "conformance",
+    "subject",
+]
 
 
 class Suite(Protocol):
-    """A module of this package: packages that it needs, and its findings."""
+    """A module of this package: the packages that it needs, and its findings."""
 
     NEEDS: tuple[str, ...]
 
-    def findings(self, subject: Subject, sample: int, jobs: int) -> Iterator[Finding]:
-        """A finding per case. sample: how many cases of each group, 0 for the usual; jobs: compilers at once."""
+    def findings(self, subject: DeviceUnderTest, sample: int, jobs: int) -> Iterator[CaseFinding]:
+        """Yield a finding per case. sample: cases of each group, 0 for the default; jobs: parallel compilers."""
         ...
 
 
 SUITES: Mapping[str, Suite] = {"nodes": nodes, "ops": ops, "kernels": kernels, "networks": networks, "models": models}  # type: ignore[dict-item]  # fmt: skip
-"""Name -> the onnx package's node cases, PyTorch's samples of ops, the catalogue's kernels by name, small networks and decoders, and
-every architecture family of the model libraries that are installed."""
+"""Suites by name: the onnx package's node cases, PyTorch's samples of ops, the catalogue's kernels by name, small networks and decoders, and
+every architecture family of the installed model libraries."""
 USUAL = tuple(n for n in SUITES if n != "models")
-"""What runs where no suite is named: ``models`` takes hours on few cores."""
+"""The default suites: ``models`` is left out because it takes hours on few cores."""
 
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """What was judged, and a report per suite."""
+    """The subject's facts, and a report per suite."""
 
     facts: Mapping[str, Any]
     suites: Sequence[SuiteReport]
 
     @property
-    def wrong(self) -> list[Finding]:
-        """Every case that failed: wrong, a raw error, a process that was killed, or too slow."""
+    def wrong(self) -> list[CaseFinding]:
+        """Return every failed case: wrong, a raw error, a killed process, or too slow."""
         return [f for s in self.suites for f in s.findings if f.outcome in FAILURES]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong, and something is right."""
+        """Return True if no case is wrong and at least one is right."""
         return not self.wrong and any(s.count("right") for s in self.suites)
 
     def to_json(self) -> dict[str, Any]:
-        """Subject, suites, and the answer."""
+        """Return subject, suites and the result as plain data."""
         return {"subject": dict(self.facts), "suites": [s.to_json() for s in self.suites], "ok": self.ok}
 
 
@@ -75,13 +83,13 @@ def conformance(
     networks_of: models.Options | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> ConformanceReport:
-    """Run suites on a subject.
+    """Run suites on a device, backend or engine.
 
-    where, target, device: as ``subject`` has them. suites: names of ``SUITES``, ``USUAL`` without one; one that was named must be able to run.
-    sample:   cases of each group (an op's node cases, a variant and dtype of PyTorch's samples, a kernel's calls, inputs of a network); 0: all node cases and
-              calls, two samples, twenty inputs.
-    networks_of: which networks the suite ``models`` judges, and how long.
-    jobs:     compilers at once; by default a quarter of the cores this process may use. progress: called with a line of text now and then.
+    where, target, device: as for ``subject``. suites: names of ``SUITES``, by default ``USUAL``; a named suite must be able to run.
+    sample:   cases of each group (an op's node cases, a variant and dtype of PyTorch's samples, a kernel's calls, inputs of a network). 0 means all node
+              cases and calls, two samples, twenty inputs.
+    networks_of: networks for the suite ``models``, and its time limits.
+    jobs:     parallel compilers; by default a quarter of the cores available to this process. progress: called with a line of text from time to time.
     Raises InputError for an unknown suite or one whose packages are missing, DeviceUnavailable, EngineUnavailable.
     """
     judged = subject(where, target=target, device=device)
@@ -108,8 +116,8 @@ def conformance(
     return ConformanceReport(judged.facts(), reports)
 
 
-def _run(name: str, cases: Iterator[Finding], progress: Callable[[str], None]) -> SuiteReport:
-    begun, found, told = time.perf_counter(), list[Finding](), 0.0
+def _run(name: str, cases: Iterator[CaseFinding], progress: Callable[[str], None]) -> SuiteReport:
+    begun, found, told = time.perf_counter(), list[CaseFinding](), 0.0
     progress(f"{name}: compiling")
     for finding in cases:
         found.append(finding)

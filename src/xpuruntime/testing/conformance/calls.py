@@ -1,7 +1,7 @@
-"""Calls by which each kernel of the catalogue is judged: odd sizes, one row, broadcasts, known and unknown operands.
+"""Op calls on which each kernel of the catalogue is judged: odd sizes, one row, broadcasts, known and unknown operands.
 
-An operand is written as a text: ``"5x7"`` is a tensor of the call's dtype, ``"w 9x7"`` one that is known before the run (a weight), ``"i<7 5"``
-five indices from 0 to 6, ``"bool 5x7"`` truth values, ``"int8 5x7"`` a tensor of that dtype; a number stands for itself, None for an absent operand.
+An operand is a text: ``"5x7"`` is a tensor of the call's dtype, ``"w 9x7"`` a tensor known before the run (a weight), ``"i<7 5"``
+five indices from 0 to 6, ``"bool 5x7"`` booleans, ``"int8 5x7"`` a tensor of that dtype. A number is used unchanged; None is an absent operand.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ...ir import Graph, GraphBuilder
 from ...protocols import Array
 from ...types import DType
 
-__all__ = ["CALLS", "Call"]
+__all__ = ["CALLS", "ConformanceCall"]
 
 FLOATS = ("float32", "bfloat16", "float16")
 SINGLE = ("float32",)
 
 
 @dataclass(frozen=True)
-class Call:
-    """One node. ``dtypes``: of operands without a dtype of their own, one graph each; ``positive``: all values are above zero; ``plain``: compiled without
-    passes, which would make another node of it.
+class ConformanceCall:
+    """One node. ``dtypes``: dtypes of operands without their own, one graph each; ``positive``: all values exceed zero; ``plain``: compile without
+    passes, which would replace the node.
     """
 
     op: str
@@ -38,13 +38,13 @@ class Call:
     plain: bool = False
 
     def name(self, dtype: str) -> str:
-        """For people: op, operands, dtype."""
+        """Return op, operands and dtype as text."""
         shown = ", ".join("-" if o is None else str(o) for o in self.operands)
         attrs = "".join(f" {k}={v}" for k, v in self.attrs.items())
         return f"{self.op}({shown}){attrs} {dtype}"
 
     def graph(self, dtype: str, seed: int = 0) -> tuple[Graph, dict[str, Array], dict[str, Array]]:
-        """The graph of one node, its inputs and its weights."""
+        """Return the graph of one node, its inputs and its weights."""
         b, rng = GraphBuilder(self.op), np.random.default_rng(seed)
         feeds: dict[str, Array] = {}
         known: dict[str, Array] = {}
@@ -57,8 +57,8 @@ class Call:
             spec = f"{DType.of(array.dtype)}[{', '.join(map(str, array.shape))}]"
             names.append((b.weight if weight else b.input)(f"x{i}", spec))
             (known if weight else feeds)[f"x{i}"] = array
-        made = b.call(self.op, *names, outputs=self.outputs, **self.attrs)
-        for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        results = b.call(self.op, *names, outputs=self.outputs, **self.attrs)
+        for i, value in enumerate(results if isinstance(results, tuple) else (results,)):
             b.output(f"y{i}", value)
         return b.build(), feeds, known
 
@@ -73,41 +73,41 @@ class Call:
         if own.is_integer:
             return rng.integers(0 if not own.is_signed else -9, 10, shape).astype(own.numpy)
         values = rng.standard_normal(shape)
-        if text.startswith("w ") and len(shape) > 1:  # so that sums stay near one
+        if text.startswith("w ") and len(shape) > 1:  # keeps sums near one
             values /= math.sqrt(math.prod(shape[1:]))
         return (np.abs(values) + 0.1 if self.positive else values).astype(own.numpy)
 
 
-def _conv(x: str, w: str, *more: str | None, **attrs: Any) -> Call:
+def _conv(x: str, w: str, *more: str | None, **attrs: Any) -> ConformanceCall:
     op = "fused_convolution" if "act" in attrs or len(more) > 1 else "convolution"
     spatial = x.count("x") - 1
     usual = {"stride": [1] * spatial, "padding": [0] * spatial, "dilation": [1] * spatial}
-    return Call(op, (x, w, *(more or (None,))), usual | attrs)
+    return ConformanceCall(op, (x, w, *(more or (None,))), usual | attrs)
 
 
-def _pool(op: str, x: str, size: int, stride: int, padding: int, **attrs: Any) -> Call:
+def _pool(op: str, x: str, size: int, stride: int, padding: int, **attrs: Any) -> ConformanceCall:
     spatial = x.count("x") - 1
-    return Call(op, (x,), {"kernel_size": [size] * spatial, "stride": [stride] * spatial, "padding": [padding] * spatial,
+    return ConformanceCall(op, (x,), {"kernel_size": [size] * spatial, "stride": [stride] * spatial, "padding": [padding] * spatial,
                            "dilation": [1] * spatial} | attrs)  # fmt: skip
 
 
-CALLS: tuple[Call, ...] = (
+CALLS: tuple[ConformanceCall, ...] = (
     # products
-    Call("mm", ("33x37", "37x41")),
-    Call("mm", ("1x264", "264x130")),
-    Call("bmm", ("3x13x20", "3x20x17")),
-    Call("matmul", ("2x1x9x16", "3x16x7")),
-    Call("matmul", ("64x128", "w 128x72")),
-    Call("addmm", ("41", "5x37", "37x41")),
-    Call("linear", ("1x264", "w 130x264", "w 130")),
-    Call("linear", ("2x5x80", "w 48x80")),
-    Call("linear", ("65x512", "w 256x512", "w 256")),
-    Call("fused_linear", ("3x264", "w 136x264", "w 136", "3x136"), {"act": "relu"}),
-    Call("fused_linear", ("33x136", "w 200x136", "w 200"), {"act": "gelu"}),
-    Call("norm_linear", ("1x1x96", "w 64x96", "w 64", None, "w 96"), {"eps": 1e-5}),
-    Call("norm_linear", ("1x3x65", "w 96x65", None, None, "w 65"), {"eps": 1e-5, "act": "silu", "gated": True}),
-    Call("einsum", ("4x5x6", "4x6x3"), {"equation": "bij,bjk->bik"}, SINGLE),
-    Call("matmul_integer", ("uint8 5x9", "int8 9x7"), dtypes=SINGLE),
+    ConformanceCall("mm", ("33x37", "37x41")),
+    ConformanceCall("mm", ("1x264", "264x130")),
+    ConformanceCall("bmm", ("3x13x20", "3x20x17")),
+    ConformanceCall("matmul", ("2x1x9x16", "3x16x7")),
+    ConformanceCall("matmul", ("64x128", "w 128x72")),
+    ConformanceCall("addmm", ("41", "5x37", "37x41")),
+    ConformanceCall("linear", ("1x264", "w 130x264", "w 130")),
+    ConformanceCall("linear", ("2x5x80", "w 48x80")),
+    ConformanceCall("linear", ("65x512", "w 256x512", "w 256")),
+    ConformanceCall("fused_linear", ("3x264", "w 136x264", "w 136", "3x136"), {"act": "relu"}),
+    ConformanceCall("fused_linear", ("33x136", "w 200x136", "w 200"), {"act": "gelu"}),
+    ConformanceCall("norm_linear", ("1x1x96", "w 64x96", "w 64", None, "w 96"), {"eps": 1e-5}),
+    ConformanceCall("norm_linear", ("1x3x65", "w 96x65", None, None, "w 65"), {"eps": 1e-5, "act": "silu", "gated": True}),
+    ConformanceCall("einsum", ("4x5x6", "4x6x3"), {"equation": "bij,bjk->bik"}, SINGLE),
+    ConformanceCall("matmul_integer", ("uint8 5x9", "int8 9x7"), dtypes=SINGLE),
     # convolutions
     _conv("1x16x9x11", "w 24x16x3x3", "w 24", padding=[1, 1]),
     _conv("2x3x17x19", "w 8x3x7x7", stride=[2, 2], padding=[3, 3]),
@@ -117,69 +117,69 @@ CALLS: tuple[Call, ...] = (
     _conv("2x64x9x9", "w 64x64x3x3", "w 64", "2x64x9x9", padding=[1, 1], act="relu"),
     _conv("1x4x20", "w 6x4x5", stride=[2], padding=[2]),
     _conv("1x8x5x6", "w 8x4x3x3", transposed=True, stride=[2, 2], padding=[1, 1], output_padding=[1, 1]),
-    Call("deform_convolution", ("1x4x6x7", "w 5x4x3x3", "1x18x6x7"),
+    ConformanceCall("deform_convolution", ("1x4x6x7", "w 5x4x3x3", "1x18x6x7"),
          {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}, SINGLE),
     # attention
-    Call("attention", ("2x4x33x64", "2x2x33x64", "2x2x33x64"), {"causal": True}),
-    Call("attention", ("1x4x130x64", "1x4x150x64", "1x4x150x64")),
-    Call("attention", ("2x12x1x128", "2x2x300x128", "2x2x300x128")),
-    Call("attention", ("1x2x19x40", "1x1x30x40", "1x1x30x24", "bool 1x1x19x30")),
-    Call("rope", ("2x4x9x32", "9x16", "9x16")),
-    Call("rope_append", ("2x4x1x32", "2x2x1x32", "2x2x1x32", "9x16", "9x16", "2x2x40x32", "2x2x40x32", "i<40 2x1", "i<9 2x1"), outputs=3),
-    Call("rope_attention", ("2x6x1x64", "2x2x1x64", "2x2x1x64", "9x32", "9x32", *["2x2x140x64"] * 2, "i<140 2x1", "i<9 2x1", "bool 2x1x1x140"),
+    ConformanceCall("attention", ("2x4x33x64", "2x2x33x64", "2x2x33x64"), {"causal": True}),
+    ConformanceCall("attention", ("1x4x130x64", "1x4x150x64", "1x4x150x64")),
+    ConformanceCall("attention", ("2x12x1x128", "2x2x300x128", "2x2x300x128")),
+    ConformanceCall("attention", ("1x2x19x40", "1x1x30x40", "1x1x30x24", "bool 1x1x19x30")),
+    ConformanceCall("rope", ("2x4x9x32", "9x16", "9x16")),
+    ConformanceCall("rope_append", ("2x4x1x32", "2x2x1x32", "2x2x1x32", "9x16", "9x16", "2x2x40x32", "2x2x40x32", "i<40 2x1", "i<9 2x1"), outputs=3),
+    ConformanceCall("rope_attention", ("2x6x1x64", "2x2x1x64", "2x2x1x64", "9x32", "9x32", *["2x2x140x64"] * 2, "i<140 2x1", "i<9 2x1", "bool 2x1x1x140"),
          outputs=3),
-    Call("rope_attention", ("1x8x1x40", "1x8x1x40", "1x8x1x24", "1x16", "1x16", "1x8x300x40", "1x8x300x24", "i<300 1"), {"size": 32}, outputs=3),
+    ConformanceCall("rope_attention", ("1x8x1x40", "1x8x1x40", "1x8x1x24", "1x16", "1x16", "1x8x300x40", "1x8x300x24", "i<300 1"), {"size": 32}, outputs=3),
     # rows
-    Call("softmax", ("6x257",), {"dim": -1}),
-    Call("softmax", ("5x33x7",), {"dim": 1}),
-    Call("log_softmax", ("4x1000",), {"dim": 1}),
-    Call("layer_norm", ("5x9x96", "w 96", "w 96"), {"normalized_shape": [96]}),
-    Call("rms_norm", ("7x130", "w 130"), {"normalized_shape": [130]}),
-    Call("batch_norm", ("2x12x5x5", "w 12", "w 12", "w 12", "w 12"), positive=True, plain=True),
-    Call("group_norm", ("2x12x5x5", "w 12", "w 12"), {"groups": 3}),
-    Call("instance_norm", ("2x6x5x7", "w 6", "w 6")),
-    Call("local_response_norm", ("1x7x5x5",), {"size": 3}, SINGLE),
-    Call("sum", ("6x257",), {"dim": [1]}),
-    Call("mean", ("5x33x7",), {"dim": [0, 2], "keepdim": True}),
-    Call("amax", ("4x1000",), {"dim": [1]}),
-    Call("argmax", ("7x1003",), {"dim": 1}),
-    Call("var", ("6x33",), {"dim": [1]}),
-    Call("cumsum", ("5x40",), {"dim": 1}, SINGLE),
-    Call("cdist", ("3x5x7", "1x6x7"), {"p": 2.0}),
-    Call("cdist", ("5x7", "6x7"), {"p": 1.0}, SINGLE),
-    Call("cdist", ("5x7", "6x7"), {"p": 3.0}, SINGLE),
-    Call("sort", ("5x33",), {"dim": 1}, SINGLE),
-    Call("topk", ("5x33",), {"k": 4}, SINGLE),
+    ConformanceCall("softmax", ("6x257",), {"dim": -1}),
+    ConformanceCall("softmax", ("5x33x7",), {"dim": 1}),
+    ConformanceCall("log_softmax", ("4x1000",), {"dim": 1}),
+    ConformanceCall("layer_norm", ("5x9x96", "w 96", "w 96"), {"normalized_shape": [96]}),
+    ConformanceCall("rms_norm", ("7x130", "w 130"), {"normalized_shape": [130]}),
+    ConformanceCall("batch_norm", ("2x12x5x5", "w 12", "w 12", "w 12", "w 12"), positive=True, plain=True),
+    ConformanceCall("group_norm", ("2x12x5x5", "w 12", "w 12"), {"groups": 3}),
+    ConformanceCall("instance_norm", ("2x6x5x7", "w 6", "w 6")),
+    ConformanceCall("local_response_norm", ("1x7x5x5",), {"size": 3}, SINGLE),
+    ConformanceCall("sum", ("6x257",), {"dim": [1]}),
+    ConformanceCall("mean", ("5x33x7",), {"dim": [0, 2], "keepdim": True}),
+    ConformanceCall("amax", ("4x1000",), {"dim": [1]}),
+    ConformanceCall("argmax", ("7x1003",), {"dim": 1}),
+    ConformanceCall("var", ("6x33",), {"dim": [1]}),
+    ConformanceCall("cumsum", ("5x40",), {"dim": 1}, SINGLE),
+    ConformanceCall("cdist", ("3x5x7", "1x6x7"), {"p": 2.0}),
+    ConformanceCall("cdist", ("5x7", "6x7"), {"p": 1.0}, SINGLE),
+    ConformanceCall("cdist", ("5x7", "6x7"), {"p": 3.0}, SINGLE),
+    ConformanceCall("sort", ("5x33",), {"dim": 1}, SINGLE),
+    ConformanceCall("topk", ("5x33",), {"k": 4}, SINGLE),
     # one element at a time
-    Call("add", ("520x9", "9")),
-    Call("mul", ("3x1x5", "4x1")),
-    Call("gelu", ("7x33",)),
-    Call("silu_mul", ("7x33", "7x33")),
-    Call("where", ("bool 5x7", "5x7", 0.5)),
-    Call("cast", ("33x65",), {"dtype": "int32"}),
-    Call("cast", ("33x65",), {"dtype": "float8_e4m3fn"}),
+    ConformanceCall("add", ("520x9", "9")),
+    ConformanceCall("mul", ("3x1x5", "4x1")),
+    ConformanceCall("gelu", ("7x33",)),
+    ConformanceCall("silu_mul", ("7x33", "7x33")),
+    ConformanceCall("where", ("bool 5x7", "5x7", 0.5)),
+    ConformanceCall("cast", ("33x65",), {"dtype": "int32"}),
+    ConformanceCall("cast", ("33x65",), {"dtype": "float8_e4m3fn"}),
     # places
-    Call("permute", ("5x6x7",), {"dims": [2, 0, 1]}),
-    Call("cat", ("3x5", "3x4"), {"dim": 1}),
-    Call("slice", ("9x11",), {"dim": 1, "start": 1, "end": 10, "step": 3}),
-    Call("pad", ("2x3x5",), {"pads": [0, 0, 0, 1, 0, 2]}, SINGLE),
-    Call("embedding", ("w 50x24", "i<50 3x5")),
-    Call("embedding_bag", ("w 30x8", "i<30 7", "i<1 1"), {"mode": "sum"}, SINGLE, outputs=1),
-    Call("index_select", ("9x5", "i<9 4"), {"dim": 0}),
-    Call("gather", ("9x5", "i<9 4x5"), {"dim": 0}),
-    Call("scatter", ("9x5", "i<9 1x5", "1x5"), {"dim": 0}, SINGLE),
-    Call("tensor_scatter", ("2x8x4", "2x1x4", "i<7 2"), dtypes=SINGLE),
+    ConformanceCall("permute", ("5x6x7",), {"dims": [2, 0, 1]}),
+    ConformanceCall("cat", ("3x5", "3x4"), {"dim": 1}),
+    ConformanceCall("slice", ("9x11",), {"dim": 1, "start": 1, "end": 10, "step": 3}),
+    ConformanceCall("pad", ("2x3x5",), {"pads": [0, 0, 0, 1, 0, 2]}, SINGLE),
+    ConformanceCall("embedding", ("w 50x24", "i<50 3x5")),
+    ConformanceCall("embedding_bag", ("w 30x8", "i<30 7", "i<1 1"), {"mode": "sum"}, SINGLE, outputs=1),
+    ConformanceCall("index_select", ("9x5", "i<9 4"), {"dim": 0}),
+    ConformanceCall("gather", ("9x5", "i<9 4x5"), {"dim": 0}),
+    ConformanceCall("scatter", ("9x5", "i<9 1x5", "1x5"), {"dim": 0}, SINGLE),
+    ConformanceCall("tensor_scatter", ("2x8x4", "2x1x4", "i<7 2"), dtypes=SINGLE),
     _pool("max_pool", "2x5x11x9", 3, 2, 1),
     _pool("avg_pool", "2x5x11x9", 3, 2, 1),
-    Call("adaptive_avg_pool", ("2x5x11x9",), {"output_size": [1, 1]}),
-    Call("roi_align", ("1x3x8x8", "2x4", "i<1 2"), {"output_size": [2, 2]}, SINGLE, positive=True),
-    Call("max_unpool", ("1x2x2x2", "i<1 1x2x2x2"), {"output_size": [4, 4]}, SINGLE),
-    Call("resize", ("1x3x5x6",), {"size": [1, 3, 10, 9], "mode": "linear"}, SINGLE),
-    Call("full", (), {"size": [3, 4], "value": 2.5, "dtype": "float32"}, SINGLE, plain=True),
-    Call("one_hot", ("i<6 3x5", "2"), {"depth": 6}, SINGLE),
+    ConformanceCall("adaptive_avg_pool", ("2x5x11x9",), {"output_size": [1, 1]}),
+    ConformanceCall("roi_align", ("1x3x8x8", "2x4", "i<1 2"), {"output_size": [2, 2]}, SINGLE, positive=True),
+    ConformanceCall("max_unpool", ("1x2x2x2", "i<1 1x2x2x2"), {"output_size": [4, 4]}, SINGLE),
+    ConformanceCall("resize", ("1x3x5x6",), {"size": [1, 3, 10, 9], "mode": "linear"}, SINGLE),
+    ConformanceCall("full", (), {"size": [3, 4], "value": 2.5, "dtype": "float32"}, SINGLE, plain=True),
+    ConformanceCall("one_hot", ("i<6 3x5", "2"), {"depth": 6}, SINGLE),
     # the rest
-    Call("quantize_linear", ("5x7", "w 1", None), {"dtype": "int8", "axis": 0}, SINGLE, positive=True),
-    Call("lstm", ("5x2x6", "w 1x16x6", "w 1x16x4", "w 1x32"), {"hidden_size": 4}, SINGLE, outputs=3),
-    Call("dft", ("2x8x2",), {"dim": 1}, SINGLE),
-    Call("det", ("3x4x4",), {}, SINGLE),
+    ConformanceCall("quantize_linear", ("5x7", "w 1", None), {"dtype": "int8", "axis": 0}, SINGLE, positive=True),
+    ConformanceCall("lstm", ("5x2x6", "w 1x16x6", "w 1x16x4", "w 1x32"), {"hidden_size": 4}, SINGLE, outputs=3),
+    ConformanceCall("dft", ("2x8x2",), {"dim": 1}, SINGLE),
+    ConformanceCall("det", ("3x4x4",), {}, SINGLE),
 )  # fmt: skip

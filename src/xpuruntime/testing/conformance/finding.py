@@ -1,4 +1,4 @@
-"""What became of one case, and the counts over many."""
+"""The result of one case, and counts over many."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FAILURES", "Finding", "SuiteReport"]
+__all__ = ["FAILURES", "CaseFinding", "SuiteReport"]
 
 FAILURES = ("wrong", "raw error", "killed", "slow")
-"""Outcomes that count against us."""
+"""Outcomes that count as failures."""
 
 _SHOWN = 200
 """Wrong cases that a document lists."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """``right``; ``wrong``: another answer, a crash of the compiler, code that does not build; ``refused``: an error that says why; ``excused``: another
-    answer for a reason that the list of known cases has, or that a vendor's own API gives as well; ``not run``: the suite's own package has no such case. Of networks in processes of their
-    own also ``raw error``: not one of ``errors.py``; ``killed``: the process ended; ``slow``: it took too long.
+class CaseFinding:
+    """The finding of one case. Its outcome is one of these words.
 
-    why:     what differs, or the error's text. reason: what a table of refusals counts. kernels: those that ran.
+    right:     the answer agrees.
+    wrong:     another answer, a crash of the compiler, or code that does not build.
+    refused:   an error with a reason.
+    excused:   another answer, for a reason in the list of known cases, or one that the vendor's own API gives, too.
+    not run:   the suite's own package has no such case.
+    raw error, killed, slow: only for networks in their own processes: an error that is not in ``errors.py``, a process that ended, or a
+               case that exceeded its time limit.
+
+    why: the difference, or the error's text. reason: its key in the table of refusals. kernels: those that ran.
     """
 
     case: str
@@ -37,26 +43,26 @@ class SuiteReport:
     """A suite's findings. ``not_run``: why it did not run, and what to do."""
 
     suite: str
-    findings: Sequence[Finding] = ()
+    findings: Sequence[CaseFinding] = ()
     seconds: float = 0.0
     not_run: str = ""
 
     def count(self, outcome: str) -> int:
-        """How many cases became that."""
+        """Return the number of cases with this outcome."""
         return sum(f.outcome == outcome for f in self.findings)
 
     @property
     def reasons(self) -> list[tuple[str, int]]:
-        """Why cases were refused, the most frequent first."""
+        """Return the reasons of refusals, the most frequent first."""
         return Counter(f.reason or f.why for f in self.findings if f.outcome == "refused").most_common()
 
     @property
     def kernels(self) -> list[tuple[str, int]]:
-        """Kernels of right cases, and in how many they ran."""
+        """Return the kernels of right cases, and the number of cases in which each ran."""
         return Counter(k for f in self.findings if f.outcome == "right" for k in f.kernels).most_common()
 
     def to_json(self) -> dict[str, Any]:
-        """Counts, cases that did not run and why, reasons, kernels, and every wrong case up to 200."""
+        """Return counts, cases that did not run and why, reasons, kernels, and every wrong case up to 200."""
         wrong = [f for f in self.findings if f.outcome in FAILURES]
         more = {o: self.count(o) for o in FAILURES[1:] if self.suite == "models"}
         return {

@@ -1,6 +1,6 @@
-"""Every kernel of the catalogue, each asked for by name on calls of its ops; the interpreter says what is right.
+"""Every kernel of the catalogue, selected by name on calls of its ops and compared with the interpreter.
 
-A vendor's engine and a target that brings its own kernels have no choice of kernel: there each call is run once.
+A vendor's engine, or a target with its own kernels, offers no choice of kernel; there each call runs once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ...program.program import CompiledProgram
 from ...protocols import Array
 from ...runtime import Executor
 from ...types import DType
-from .calls import CALLS, Call
-from .finding import Finding
+from .calls import CALLS, ConformanceCall
+from .finding import CaseFinding
 from .native_batch import Batch, in_batches, why_refused
-from .subject import Subject
+from .subject import DeviceUnderTest
 from .vendor import by_session
 
 __all__ = ["NEEDS", "findings", "without_calls"]
@@ -35,11 +35,11 @@ _LIMITS: Mapping[DType, float] = {DType.FLOAT64: 1e-12, DType.FLOAT32: 1e-5}
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A kernel (None: whichever), a call, a dtype."""
+class _KernelCase:
+    """A kernel (None: any), a call and a dtype."""
 
     kernel: Kernel | None
-    call: Call
+    call: ConformanceCall
     dtype: str
 
     @property
@@ -48,7 +48,7 @@ class _Asked:
         return which + self.call.name(self.dtype)
 
     def policy(self) -> KernelPolicy:
-        """The kernel or an error, for the op's family and no other."""
+        """Return a policy that forces the kernel for the op's family only."""
         if self.kernel is None:
             return KernelPolicy()
         word = self.kernel.name.partition("/")[2]
@@ -64,35 +64,35 @@ class _Ready:
 
 
 def rows(kind: str) -> list[Kernel]:
-    """The catalogue's kernels that give the ops' own results: those that change them on request (weights in int8) have tests of their own."""
+    """Return the catalogue's kernels that compute the ops' own results. Kernels that change them on request (int8 weights) have their own tests."""
     return [k for k in catalogue(kind) if not k.on_request]
 
 
 def without_calls(kind: str) -> list[tuple[str, tuple[str, ...]]]:
-    """Kernels of which no op has a call here: what only a pass makes, and networks meet."""
+    """Return kernels without a call here: their ops are made only by passes and are covered by networks."""
     ops = {c.op for c in CALLS}
     return [(k.name, k.ops) for k in rows(kind) if not ops & set(k.ops)]
 
 
-def asked(kind: str, sample: int) -> Iterator[_Asked]:
-    """Kernel by kernel, or op by op where there is no choice of kernels; up to ``sample`` calls of each, all without one."""
+def asked(kind: str, sample: int) -> Iterator[_KernelCase]:
+    """Yield cases kernel by kernel, or op by op if kernels cannot be chosen: up to ``sample`` calls of each, or all for 0."""
     if not kind:
         for op in dict.fromkeys(c.op for c in CALLS):
-            yield from _some([_Asked(None, c, d) for c in CALLS if c.op == op for d in c.dtypes], sample)
+            yield from _some([_KernelCase(None, c, d) for c in CALLS if c.op == op for d in c.dtypes], sample)
         return
     for kernel in rows(kind):
         yield from _some(
-            [_Asked(kernel, c, d) for c in CALLS if c.op in kernel.ops for d in c.dtypes], sample
+            [_KernelCase(kernel, c, d) for c in CALLS if c.op in kernel.ops for d in c.dtypes], sample
         )
 
 
-def _some(every: list[_Asked], sample: int) -> list[_Asked]:
-    """Spread over all."""
+def _some(every: list[_KernelCase], sample: int) -> list[_KernelCase]:
+    """Return about ``sample`` cases spread over all."""
     return every[:: -(-len(every) // sample)] if sample and every else every
 
 
-def findings(subject: Subject, sample: int, jobs: int) -> Iterator[Finding]:
-    """A finding per kernel, call and dtype."""
+def findings(subject: DeviceUnderTest, sample: int, jobs: int) -> Iterator[CaseFinding]:
+    """Yield a finding per kernel, call and dtype."""
     if subject.target is None:
         for one in asked("", sample):
             yield _by_session(subject, one)
@@ -100,10 +100,10 @@ def findings(subject: Subject, sample: int, jobs: int) -> Iterator[Finding]:
     every = asked(subject.target.kind, sample)
     size = 120 if jobs == 1 else 30
     for one, made, built in in_batches(every, _prepare, _programs, subject.target, size=size, jobs=jobs):
-        yield made if isinstance(made, Finding) else _judged(subject, one, made, built[0])
+        yield made if isinstance(made, CaseFinding) else _judged(subject, one, made, built[0])
 
 
-def _prepare(one: _Asked, gathering: Batch) -> _Ready | Finding:
+def _prepare(one: _KernelCase, gathering: Batch) -> _Ready | CaseFinding:
     graph, feeds, weights = one.call.graph(one.dtype)
     passes = 0 if one.call.plain else None
     try:
@@ -112,38 +112,40 @@ def _prepare(one: _Asked, gathering: Batch) -> _Ready | Finding:
         own = (
             f"{one.kernel.name}: {error.got}" if one.kernel is not None and error.got else why_refused(error)
         )
-        return Finding(one.name, "refused", str(error), own[:120])
+        return CaseFinding(one.name, "refused", str(error), own[:120])
     except XpuError as error:
-        return Finding(one.name, "refused", str(error), why_refused(error))
-    except Exception as error:  # a defect of the compiler is a wrong answer to the judge, not its end
-        return Finding(one.name, "wrong", f"{type(error).__name__}: {error}")
+        return CaseFinding(one.name, "refused", str(error), why_refused(error))
+    except Exception as error:  # a defect of the compiler is a finding and does not stop the suite
+        return CaseFinding(one.name, "wrong", f"{type(error).__name__}: {error}")
     return _Ready(graph, feeds, weights, program)
 
 
-def _programs(made: _Ready | Finding) -> list[CompiledProgram]:
+def _programs(made: _Ready | CaseFinding) -> list[CompiledProgram]:
     return [made.program] if isinstance(made, _Ready) else []
 
 
-def _judged(subject: Subject, one: _Asked, made: _Ready, program: CompiledProgram | BuildError) -> Finding:
+def _judged(
+    subject: DeviceUnderTest, one: _KernelCase, made: _Ready, program: CompiledProgram | BuildError
+) -> CaseFinding:
     ran = tuple(dict.fromkeys(c.kernel for e in made.program.entries for c in e.plans[0].calls))
     if isinstance(program, BuildError):
-        return Finding(one.name, "wrong", f"does not compile: {program}", kernels=ran)
+        return CaseFinding(one.name, "wrong", f"does not compile: {program}", kernels=ran)
     if one.kernel is not None and one.kernel.name not in ran:
         met = ", ".join(ran) or "no kernel"
-        return Finding(one.name, "refused", f"{met} computes it", "another kernel was left to compute it")
+        return CaseFinding(one.name, "refused", f"{met} computes it", "another kernel was left to compute it")
     try:
         with Executor(program, subject.device) as executor:
             executor.bind(made.weights)
             got = executor.run_arrays([made.feeds[s.name] for s in program.input_specs])
-    except KernelRefused as error:  # of a target that was named in full, whose libraries nobody asked before
-        return Finding(one.name, "refused", str(error), why_refused(error), ran)
+    except KernelRefused as error:  # a target named in full, whose libraries were not queried before
+        return CaseFinding(one.name, "refused", str(error), why_refused(error), ran)
     except XpuError as error:
-        return Finding(one.name, "wrong", str(error), kernels=ran)
+        return CaseFinding(one.name, "wrong", str(error), kernels=ran)
     said = _wrong(made.graph, interp.run(made.graph, made.feeds, weights=made.weights), got)
-    return Finding(one.name, "wrong" if said else "right", said, kernels=ran)
+    return CaseFinding(one.name, "wrong" if said else "right", said, kernels=ran)
 
 
-def _by_session(subject: Subject, one: _Asked) -> Finding:
+def _by_session(subject: DeviceUnderTest, one: _KernelCase) -> CaseFinding:
     graph, feeds, weights = one.call.graph(one.dtype)
     want = interp.run(graph, feeds, weights=weights)
     return by_session(subject, one.name, graph, feeds, weights, lambda made: _wrong(graph, want, made))

@@ -1,7 +1,7 @@
-"""Many tiny programs in one compiler run: judges compile hundreds of graphs of a node or two.
+"""Batched compilation of many tiny programs: the suites compile hundreds of graphs of one or two nodes.
 
-A ``Batch`` is a target that gathers the functions of many programs and assembles them as one unit. A unit that does not compile is
-assembled again program by program, so that one defect is one verdict. ``in_batches`` is how judges use it.
+A ``Batch`` is a target that collects the functions of many programs and assembles them as one unit. A unit that does not compile is
+assembled again program by program, so that one defect affects one finding. ``in_batches`` is the entry point.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _Made = TypeVar("_Made")
 
 
 class Batch(CodegenTarget):
-    """What gathering adds to a target: ``done`` assembles the functions and hands each program its code."""
+    """A target that also collects functions: ``done`` assembles them and gives each program its code."""
 
     functions: dict[str, str]
     parts: frozenset[str]
 
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
-        """A binary without data, which ``done`` replaces. Symbols are digests of their texts, so equal ones are one."""
+        """Return a binary without data, which ``done`` replaces. Symbols are digests of their texts, so equal functions share one."""
         self.functions |= functions
         self.parts |= parts
         source = "\n".join(functions.values())
         return Binary(self.name, "text", (), tuple(functions), b"", source, ",".join(sorted(parts)))
 
     def text(self) -> str:
-        """The translation unit of all that was gathered, for targets that write one."""
+        """Return the translation unit of all collected functions, for targets that write one."""
         source: Callable[..., str] = getattr(self, "source")  # noqa: B009  - the target's own
         return source(self.functions, self.parts)
 
     def done(self, programs: Sequence[CompiledProgram]) -> list[CompiledProgram | BuildError]:
-        """The programs with their code, or why theirs cannot be compiled."""
+        """Return the programs with their code, or the error of those that do not compile."""
         if not self.functions:
             return list(programs)
         try:
@@ -51,7 +51,7 @@ class Batch(CodegenTarget):
         except BuildError:
             try:
                 super().assemble({}, self.parts)
-            except BuildError as error:  # what they share is broken
+            except BuildError as error:  # the shared part does not compile
                 return [error for _ in programs]
             return [self._alone(program) for program in programs]
         return [replace(p, binaries=(whole,)) if p.binaries else p for p in programs]
@@ -59,23 +59,24 @@ class Batch(CodegenTarget):
     def _alone(self, program: CompiledProgram) -> CompiledProgram | BuildError:
         if not program.binaries:
             return program
-        asked = program.binaries[0]
-        own = {symbol: self.functions[symbol] for symbol in asked.symbols}
+        collected = program.binaries[0]
+        own = {symbol: self.functions[symbol] for symbol in collected.symbols}
         try:
             return replace(
-                program, binaries=(super().assemble(own, frozenset(filter(None, asked.compiler.split(",")))),)
+                program,
+                binaries=(super().assemble(own, frozenset(filter(None, collected.compiler.split(",")))),),
             )
         except BuildError as error:
             return error
 
 
 def batch_of(target: CodegenTarget) -> Batch:
-    """A target that is this one, and gathers."""
+    """Return a copy of this target that collects functions."""
     kind = type(f"Batch{type(target).__name__}", (Batch, type(target)), {})
-    made: Batch = object.__new__(kind)
-    made.__dict__.update(target.__dict__)
-    made.functions, made.parts = {}, frozenset()
-    return made
+    batch: Batch = object.__new__(kind)
+    batch.__dict__.update(target.__dict__)
+    batch.functions, batch.parts = {}, frozenset()
+    return batch
 
 
 def in_batches(
@@ -87,9 +88,9 @@ def in_batches(
     size: int,
     jobs: int = 1,
 ) -> Iterator[tuple[_Item, _Made, list[CompiledProgram | BuildError]]]:
-    """Each item with what was prepared of it and its programs with their code, in order.
+    """Yield each item with its prepared result and its programs with code, in order.
 
-    size: items whose functions are compiled together. jobs: batches that are compiled at once, while earlier ones are judged.
+    size: items whose functions are compiled together. jobs: batches compiled in parallel, while earlier ones are judged.
     """
     where, remaining = resolve_target(target), iter(items)
     waiting: deque[tuple[Sequence[_Item], Sequence[_Made], Future[list[CompiledProgram | BuildError]]]] = (
@@ -101,9 +102,9 @@ def in_batches(
             some = list(islice(remaining, size))
             if some:
                 gathered = batch_of(where)
-                made = [prepare(item, gathered) for item in some]
-                programs = [p for m in made for p in programs_of(m)]
-                waiting.append((some, made, pool.submit(gathered.done, programs)))
+                prepared = [prepare(item, gathered) for item in some]
+                programs = [p for m in prepared for p in programs_of(m)]
+                waiting.append((some, prepared, pool.submit(gathered.done, programs)))
             return bool(some)
 
         while len(waiting) < jobs and start():
@@ -117,7 +118,7 @@ def in_batches(
 
 
 def why_refused(error: XpuError) -> str:
-    """What a table of refusals counts: the op and its first kernel's reason; what a library says; other errors by what they say."""
+    """Return the key of a refusal in tables: the op and its first kernel's reason, a library's message, or the text of any other error."""
     if isinstance(error, KernelRefused) and error.calls:
         return f"the library declines: {error.calls[0][2]}"[:120]
     if not isinstance(error, KernelUnavailable):

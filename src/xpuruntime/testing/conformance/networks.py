@@ -1,4 +1,4 @@
-"""Small seeded networks and decoders as wholes, held to PyTorch in float64: no part of them can be dropped unseen.
+"""Small seeded networks and decoders as a whole, compared with PyTorch in float64. Dropping any part of them changes the results.
 
 float32: at most 1e-5 of the largest score from PyTorch's float64 results, and the same five best classes. bfloat16 and float16: an error of at most
 1.25 times PyTorch's own in that dtype. Decoders: prefill and steps within 1e-4 of the largest logit of the reference's float32.
@@ -16,20 +16,20 @@ import numpy as np
 from ...errors import XpuError
 from ...protocols import Array
 from ...runtime import Executor
-from .finding import Finding
-from .subject import Subject
+from .finding import CaseFinding
+from .subject import DeviceUnderTest
 
 __all__ = ["NEEDS", "findings"]
 
 NEEDS = ("torch", "transformers")
 USUAL = 20
-"""Inputs of each network where nothing else is asked: the largest error of a few in 16 bits says little."""
+"""The default number of inputs per network: the largest error of only a few says little in 16 bits."""
 PRECISIONS = ("float32", "bfloat16", "float16")
 DECODERS = ("qwen2", "llama")
 
 
-def findings(subject: Subject, sample: int, jobs: int) -> Iterator[Finding]:
-    """A finding per network and precision, then per decoder; a vendor's engine is judged in float32."""
+def findings(subject: DeviceUnderTest, sample: int, jobs: int) -> Iterator[CaseFinding]:
+    """Yield a finding per network and precision, then per decoder. A vendor's engine is judged in float32."""
     from .seeded.networks import MODELS
 
     for name in MODELS:
@@ -42,24 +42,24 @@ def findings(subject: Subject, sample: int, jobs: int) -> Iterator[Finding]:
             yield _guarded(f"{family} decoder", partial(_decoder, subject, family))
 
 
-def _guarded(case: str, work: Callable[[], tuple[str, tuple[str, ...]]]) -> Finding:
+def _guarded(case: str, work: Callable[[], tuple[str, tuple[str, ...]]]) -> CaseFinding:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             said, kernels = work()
         except XpuError as error:
-            return Finding(case, "refused", str(error), f"{type(error).__name__}: {error.what}"[:120])
-        except Exception as error:  # a defect is a wrong answer to the judge, not its end
-            return Finding(case, "wrong", f"{type(error).__name__}: {error}"[:2000])
-    return Finding(case, "wrong" if said else "right", said, kernels=kernels)
+            return CaseFinding(case, "refused", str(error), f"{type(error).__name__}: {error.what}"[:120])
+        except Exception as error:  # a defect is a finding and does not stop the suite
+            return CaseFinding(case, "wrong", f"{type(error).__name__}: {error}"[:2000])
+    return CaseFinding(case, "wrong" if said else "right", said, kernels=kernels)
 
 
 def far(got: Array, want: Array) -> float:
-    """max|d| / max|ref|."""
+    """Return max|d| / max|ref|."""
     return float(np.abs(got.astype(np.float64) - want).max() / np.abs(want).max())
 
 
-def _network(subject: Subject, name: str, precision: str, count: int) -> tuple[str, tuple[str, ...]]:
+def _network(subject: DeviceUnderTest, name: str, precision: str, count: int) -> tuple[str, tuple[str, ...]]:
     import torch
 
     from .seeded import networks as models
@@ -69,7 +69,7 @@ def _network(subject: Subject, name: str, precision: str, count: int) -> tuple[s
     module, _ = models.build(name, "small")
     exact = _by_torch(module, feeds, torch.float64)
     theirs = far(_by_torch(module, feeds, getattr(torch, precision)), exact)
-    module, _ = models.build(name, "small")  # again: what was rounded once stays rounded
+    module, _ = models.build(name, "small")  # built again, because rounding to a precision cannot be undone
     ours, kernels = _scores(subject, name, module, feeds, precision)
     error = far(ours, exact)
     limit = 1e-5 if precision == "float32" else 1.25 * theirs
@@ -89,15 +89,15 @@ def _by_torch(module: Any, feeds: dict[str, Array], dtype: Any) -> Array:
     with torch.inference_mode():
         for i in range(len(next(iter(feeds.values())))):
             tensors = [torch.from_numpy(v[i : i + 1]) for v in feeds.values()]
-            given = (t.to(dtype) if t.is_floating_point() else t for t in tensors)
-            rows.append(module(*given).double().numpy())
+            inputs = (t.to(dtype) if t.is_floating_point() else t for t in tensors)
+            rows.append(module(*inputs).double().numpy())
     return np.concatenate(rows)
 
 
 def _scores(
-    subject: Subject, name: str, module: Any, feeds: dict[str, Array], precision: str
+    subject: DeviceUnderTest, name: str, module: Any, feeds: dict[str, Array], precision: str
 ) -> tuple[Array, tuple[str, ...]]:
-    """Scores of each example, run with batch 1, and the kernels that ran."""
+    """Return the scores of each example, run with batch 1, and the kernels that ran."""
     import torch
 
     from ...frontends.torch.importer import extract_ir
@@ -117,7 +117,7 @@ def _scores(
     return np.concatenate(scores), kernels
 
 
-def _by_session(subject: Subject, name: str, examples: list[list[Array]]) -> Array:
+def _by_session(subject: DeviceUnderTest, name: str, examples: list[list[Array]]) -> Array:
     import tempfile
     from pathlib import Path
 
@@ -131,14 +131,14 @@ def _by_session(subject: Subject, name: str, examples: list[list[Array]]) -> Arr
             return np.concatenate([session.run(dict(zip(names, e, strict=True)))["scores"] for e in examples])
 
 
-def _decoder(subject: Subject, family: str) -> tuple[str, tuple[str, ...]]:
+def _decoder(subject: DeviceUnderTest, family: str) -> tuple[str, tuple[str, ...]]:
     from ...llm import Generator
     from .seeded.decoders import greedy, logits_of, prompt, reference
 
     model, tokens = reference(family), prompt(21)
     want = logits_of(model, tokens)
     with Generator(model, capacity=64, buckets=(16,), target=subject.target, device=subject.device) as ours:
-        got = [np.array(ours.read(tokens[:13])[0])]  # a copy: the next step writes there
+        got = [np.array(ours.read(tokens[:13])[0])]  # a copy, because the next step overwrites it
         got += [np.array(ours.steps.step([token], [13 + i])[0]) for i, token in enumerate(tokens[13:])]
         error = float(np.abs(np.array(got) - want[12:]).max() / np.abs(want).max())
         kernels = tuple(dict.fromkeys(c.kernel for c in ours.decode.plan.calls))

@@ -1,4 +1,4 @@
-"""PyTorch's own samples of its ops (OpInfo): each a graph of one node on the subject, held to PyTorch's answer."""
+"""PyTorch's samples of its ops (OpInfo), each a graph of one node on the subject, compared with PyTorch's answer."""
 
 from __future__ import annotations
 
@@ -7,41 +7,43 @@ from typing import Any
 
 import numpy as np
 
-from .finding import Finding
-from .opinfo import LOOSE, Call, disagreement, graph_of
+from .finding import CaseFinding
+from .opinfo import LOOSE, OpInfoCall, disagreement, graph_of
 from .opinfo.native import DTYPES, drawn, judge_samples
-from .subject import Subject
+from .subject import DeviceUnderTest
 from .vendor import by_session
 
 __all__ = ["NEEDS", "findings"]
 
 NEEDS = ("torch", "expecttest")
 USUAL = 2
-"""Samples of each variant and dtype where nothing else is asked."""
+"""The default number of samples of each variant and dtype."""
 
 
-def findings(subject: Subject, sample: int, jobs: int) -> Iterator[Finding]:
-    """A finding per sample that is a call of one of our ops, in ten dtypes; then one per entry that this PyTorch has no samples of."""
+def findings(subject: DeviceUnderTest, sample: int, jobs: int) -> Iterator[CaseFinding]:
+    """Yield a finding per sample that is a call of one of our ops, in ten dtypes, then one per entry without samples in this PyTorch."""
     limit, lacking = sample or USUAL, dict[str, str]()
     if not subject.is_native:
         yield from _by_sessions(subject, limit, lacking)
     else:
         yield from _natively(subject, limit, jobs, lacking)
     for name, why in lacking.items():
-        yield Finding(name, "not run", why)
+        yield CaseFinding(name, "not run", why)
 
 
-def _natively(subject: Subject, limit: int, jobs: int, lacking: dict[str, str]) -> Iterator[Finding]:
+def _natively(
+    subject: DeviceUnderTest, limit: int, jobs: int, lacking: dict[str, str]
+) -> Iterator[CaseFinding]:
     assert subject.target is not None
     size = 250 if jobs == 1 else 60
     for s in judge_samples(
         limit=limit, target=subject.target, device=subject.device, jobs=jobs, batch=size, lacking=lacking
     ):
         kernels = tuple(filter(None, s.kernel.split(", ")))
-        yield Finding(f"{s.name} {s.dtype}", s.outcome, s.why, s.why[:120], kernels)
+        yield CaseFinding(f"{s.name} {s.dtype}", s.outcome, s.why, s.why[:120], kernels)
 
 
-def _by_sessions(subject: Subject, limit: int, lacking: dict[str, str]) -> Iterator[Finding]:
+def _by_sessions(subject: DeviceUnderTest, limit: int, lacking: dict[str, str]) -> Iterator[CaseFinding]:
     for name, dtype, call in drawn(limit=limit, dtypes=DTYPES, lacking=lacking):
         case = f"{name} {dtype}"
         feeds = {
@@ -49,7 +51,7 @@ def _by_sessions(subject: Subject, limit: int, lacking: dict[str, str]) -> Itera
         }
         tolerance = LOOSE.get((name, dtype), ())[:2]
 
-        def wrong(made: list[Any], call: Call = call, tolerance: Any = tolerance) -> str:
+        def wrong(made: list[Any], call: OpInfoCall = call, tolerance: Any = tolerance) -> str:
             for i, (got, want) in enumerate(zip(made, call.want, strict=True)):
                 if said := disagreement(np.asarray(got), want, tolerance or None):
                     return f"result {i} {said}: {call.sample}"

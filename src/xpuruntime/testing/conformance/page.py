@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...profiler.blocks import Cell, Fold, Prose, Table
 from ...profiler.html import Badge, Section, html_report
-from .finding import FAILURES, Finding, SuiteReport
+from .finding import FAILURES, CaseFinding, SuiteReport
 
 if TYPE_CHECKING:
     from . import ConformanceReport
@@ -51,7 +51,7 @@ def _section(suite: SuiteReport) -> Section:
     return Section(suite.suite, list(_parts(suite, failed)), badge=badge)
 
 
-def _parts(suite: SuiteReport, failed: Sequence[Finding]) -> Iterator[Any]:
+def _parts(suite: SuiteReport, failed: Sequence[CaseFinding]) -> Iterator[Any]:
     if failed:
         yield _cases("Failed", failed)
     if suite.reasons:
@@ -66,18 +66,18 @@ def _parts(suite: SuiteReport, failed: Sequence[Finding]) -> Iterator[Any]:
         yield Prose("No case.")
 
 
-def _cases(caption: str, findings: Sequence[Finding]) -> Table:
+def _cases(caption: str, findings: Sequence[CaseFinding]) -> Table:
     rows = tuple((f.case, _outcome(f), f.why) for f in findings)
     return Table(("case", "outcome", "why"), rows, caption=caption)
 
 
-def _outcome(finding: Finding) -> Cell:
+def _outcome(finding: CaseFinding) -> Cell:
     return Cell(f"{_SIGNS[finding.outcome]} {finding.outcome}", tone=_TONES[finding.outcome], keep=True)
 
 
-def _networks(findings: Sequence[Finding]) -> Fold:
-    """A row for each network, a column for each device, precision and batch."""
-    table: dict[str, dict[str, Finding]] = {}
+def _networks(findings: Sequence[CaseFinding]) -> Fold:
+    """Return a table with a row per network and a column per device, precision and batch."""
+    table: dict[str, dict[str, CaseFinding]] = {}
     for f in findings:
         if f.outcome != "not run":
             network, _, case = f.case.partition(" ")
@@ -90,6 +90,6 @@ def _networks(findings: Sequence[Finding]) -> Fold:
     return Fold(f"{len(table)} networks", (Table(("network", *columns), rows),), open=True)
 
 
-def _noted(finding: Finding) -> Cell:
+def _noted(finding: CaseFinding) -> Cell:
     cell = _outcome(finding)
     return Cell(cell.text, finding.reason or finding.why, tone=cell.tone, keep=True)

@@ -1,4 +1,4 @@
-"""Subject: what is judged. The native engine on a device, a backend of somebody's own with its target, or a vendor's engine.
+"""The device under test: the native engine on a device, a user's backend with its target, or a vendor's engine.
 
 subject("cpu"), subject("cuda:0"), subject("cpu:x86-64-v3")
 subject("onnxruntime", device="cuda:0")
@@ -21,12 +21,12 @@ from ...runtime import Device
 from ...runtime.backends.base import RuntimeBackend
 from ...targets import DEVICE_KINDS, DeviceId
 
-__all__ = ["Subject", "subject"]
+__all__ = ["DeviceUnderTest", "subject"]
 
 
 @dataclass(frozen=True)
-class Subject:
-    """``target`` is what code is generated for, None of a vendor's engine; ``device`` a device's name, or a backend."""
+class DeviceUnderTest:
+    """``target``: the target of generated code, None for a vendor's engine. ``device``: a device's name, or a backend."""
 
     name: str
     engine: str
@@ -35,33 +35,33 @@ class Subject:
 
     @property
     def is_native(self) -> bool:
-        """Whether our compiler writes its code."""
+        """Return True if our compiler writes its code."""
         return self.target is not None
 
     @property
     def kind(self) -> str:
-        """``cpu``, ``cuda``, or what the backend calls itself."""
+        """Return ``cpu``, ``cuda``, or the backend's own kind."""
         if isinstance(self.device, str):
             return DeviceId.parse(self.device).kind
         return str(self.device.kind)
 
     def program(self, graph: Graph, **options: Any) -> CompiledProgram:
-        """The graph compiled for it. Raises what ``compile`` raises."""
+        """Compile a graph for it. Raises the errors of ``compile``."""
         assert self.target is not None
         return compile_graph(graph, target=self.target, **options)
 
     def facts(self) -> dict[str, Any]:
-        """Engine and version, device and its name, target."""
-        found: dict[str, Any] = {"asked": self.name, "engine": self.engine, "device": str(self.device)}
+        """Return engine and version, device and its name, and target."""
+        facts: dict[str, Any] = {"asked": self.name, "engine": self.engine, "device": str(self.device)}
         if self.target is not None:
-            found["target"] = self.target.name
+            facts["target"] = self.target.name
         if not isinstance(self.device, str):
-            found["device"] = f"{type(self.device).__name__} ({self.kind})"
+            facts["device"] = f"{type(self.device).__name__} ({self.kind})"
         from ...engines import lookup
 
-        found["version"] = lookup(self.engine).version()
-        found["machine"] = _machine(self.kind, self.device)
-        return found
+        facts["version"] = lookup(self.engine).version()
+        facts["machine"] = _machine(self.kind, self.device)
+        return facts
 
 
 def _machine(kind: str, device: Any) -> str:
@@ -73,11 +73,11 @@ def _machine(kind: str, device: Any) -> str:
     return cpu().model
 
 
-def subject(where: Any = "cpu", *, target: Any = None, device: str | None = None) -> Subject:
-    """What a user named.
+def subject(where: Any = "cpu", *, target: Any = None, device: str | None = None) -> DeviceUnderTest:
+    """Return the device under test that a user named.
 
-    where:  a device (``cpu``, ``cuda``, ``cuda:1``), a native target (``cpu:x86-64-v3``, ``cuda:sm_90``), an engine, a backend, or where one is found:
-            ``package.module:Backend``. target: of a backend that brings its own: a CodegenTarget, a native target's text, or
+    where:  a device (``cpu``, ``cuda``, ``cuda:1``), a native target (``cpu:x86-64-v3``, ``cuda:sm_90``), an engine, a backend, or the path of one:
+            ``package.module:Backend``. target: for a backend with its own target, a CodegenTarget, a native target's text, or
             ``package.module:Target``. device: of a vendor's engine; ``cpu`` by default.
     Raises DeviceUnavailable, EngineUnavailable, BuildError.
     """
@@ -93,7 +93,7 @@ def subject(where: Any = "cpu", *, target: Any = None, device: str | None = None
     except EngineUnavailable as error:
         raise EngineUnavailable(
             "conformance",
-            "nothing of that name can be judged",
+            "no device, engine or backend of that name",
             got=repr(where),
             do=f"Name a device (cpu, cuda:0), an engine, or package.module:Backend. {error.do}",
             decision=error.decision,
@@ -103,7 +103,7 @@ def subject(where: Any = "cpu", *, target: Any = None, device: str | None = None
     installed = plugin.installed()
     if not installed:
         raise EngineUnavailable(f"engine {plugin.name!r}", installed.reason, do=installed.do)
-    return Subject(where, plugin.name, device or "cpu")
+    return DeviceUnderTest(where, plugin.name, device or "cpu")
 
 
 def _plugin(name: str) -> plugins.EnginePlugin:
@@ -112,46 +112,46 @@ def _plugin(name: str) -> plugins.EnginePlugin:
     return lookup(name)
 
 
-def _native(where: str, target: Any) -> Subject:
+def _native(where: str, target: Any) -> DeviceUnderTest:
     kind, _, level = ("cpu" if where == "native" else where).partition(":")
     named = level and not level.isdecimal()
     device = str(DeviceId.parse(kind if named else where if where != "native" else "cpu"))
-    Device(device)  # raises where there is none
+    Device(device)  # raises if the device does not exist
     if target is None:
         if kind not in ("cpu", "cuda"):
             raise DeviceUnavailable(
                 f"device {device}",
-                "is driven by a package of its own, and nothing says what code it takes",
+                "is driven by a separate package, and its target is unknown",
                 do="Name its target: --target package.module:Target.",
             )
-        target = where if named else device  # by its own name: its libraries are asked what they compute
-    return Subject(where, "native", device, _target(target))
+        target = where if named else device  # by its own name, so that its libraries can be queried
+    return DeviceUnderTest(where, "native", device, _target(target))
 
 
-def _ported(backend: Any, target: Any, name: str) -> Subject:
-    made = backend if isinstance(backend, RuntimeBackend) else backend()
-    if not isinstance(made, RuntimeBackend):
+def _ported(backend: Any, target: Any, name: str) -> DeviceUnderTest:
+    instance = backend if isinstance(backend, RuntimeBackend) else backend()
+    if not isinstance(instance, RuntimeBackend):
         raise DeviceUnavailable(
             "conformance",
-            "is no backend of native programs",
-            got=f"{name}: {type(made).__name__}",
-            do="Name a class that derives from xpuruntime.PythonBackend, or an object of one.",
+            "is not a backend of native programs",
+            got=f"{name}: {type(instance).__name__}",
+            do="Name a subclass of xpuruntime.PythonBackend, or an instance of one.",
         )
     if target is None:
         raise DeviceUnavailable(
             f"backend {name}",
-            "nothing says what code it takes",
+            "its target is unknown",
             do="Name its target: target=ToyTarget(), or --target package.module:ToyTarget.",
         )
-    return Subject(name, "native", made, _target(target))
+    return DeviceUnderTest(name, "native", instance, _target(target))
 
 
-def _target(given: Any) -> CodegenTarget:
-    if isinstance(given, str) and given.partition(":")[0] not in ("cpu", "cuda"):
-        given = _found(given)
-    if callable(given) and not isinstance(given, CodegenTarget):
-        given = given()
-    return resolve_target(given)
+def _target(value: Any) -> CodegenTarget:
+    if isinstance(value, str) and value.partition(":")[0] not in ("cpu", "cuda"):
+        value = _found(value)
+    if callable(value) and not isinstance(value, CodegenTarget):
+        value = value()
+    return resolve_target(value)
 
 
 def _found(dotted: str) -> Any:
@@ -159,7 +159,7 @@ def _found(dotted: str) -> Any:
         return plugins.load_dotted(dotted)
     except XpuError:
         raise
-    except Exception as error:  # another's module: whatever it raises, the reader needs to know whose it was
+    except Exception as error:  # any error of a foreign module; the message names the module
         raise DeviceUnavailable(
             "conformance",
             f"cannot be imported: {type(error).__name__}: {error}",

@@ -1,1 +1,1 @@
-"""CUDA kernels on a processor, for machines without a GPU."""
+"""Emulation of CUDA kernels on a CPU, for machines without a GPU."""

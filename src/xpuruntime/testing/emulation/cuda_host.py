@@ -1,8 +1,8 @@
-"""Generated CUDA kernels on a machine without a GPU: the same texts as C++, a block of threads at a time (``cuda_host.h``).
+"""Generated CUDA kernels on a machine without a GPU: the same source compiled as C++, one block of threads at a time (``cuda_host.h``).
 
     check(graph, feeds, target=cuda_host())        everything but the device: compiler, plan, executor, kernels' texts
 
-What a block does is done in full: threads that meet at a barrier or exchange values wait for each other.
+Blocks run completely: threads wait for each other at barriers and when they exchange values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...targets import TargetConfig
 
 __all__ = ["CudaHost", "cuda_host"]
 
-# Not freestanding: functions of libm stand for CUDA's.
+# Not freestanding: functions of libm replace CUDA's.
 FLAGS = (
     "-O1",
     "-fno-gnu-unique",
@@ -39,30 +39,30 @@ _MEETS = re.compile(
 
 
 _STAND_INS = {"tensor": "cuda_tensor.h", "hopper": "cuda_hopper.h", "wgmma": "cuda_wgmma.h"}
-"""Parts with instructions that only a GPU has, and the files that replace them."""
+"""Parts with GPU-only instructions, and the files that replace them."""
 
 
 class CudaHost(CudaTarget):
-    """CUDA's kernels, the processor's binaries. Plans carry the processor's name, since its backend runs them."""
+    """A target with CUDA's kernels and CPU binaries. Plans carry the CPU's name, since its backend runs them."""
 
     def __init__(self, sm: SmLevel, config: TargetConfig | None = None) -> None:
         super().__init__(sm, config)
         self.name = "cpu:x86-64-v2"
 
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
-        """One shared library: the texts, and a function of the CPU's ABI around each. Raises BuildError."""
+        """Return one shared library with the sources and a wrapper with the CPU ABI for each function. Raises BuildError."""
         return self._built(self.source(functions, parts), tuple(functions), ())
 
     def assemble_apart(
         self, symbol: str, text: str, parts: Sequence[str] = (), flags: Sequence[str] = ()
     ) -> Binary:
-        """Flags are NVRTC's, and left out here."""
+        """Compile one function; NVRTC's flags are ignored."""
         return self._built(self.source({symbol: text}, parts), (symbol,), ())
 
     def _built(
         self, source: str, symbols: tuple[str, ...], options: tuple[str, ...], *, keep: bool = False
     ) -> Binary:
-        """Compiled by the C++ compiler, each time: ``keep`` is for NVRTC's binaries."""
+        """Compile with the C++ compiler every time; ``keep`` applies to NVRTC's binaries only."""
         toolchain = cxx_toolchain()
         return Binary(
             target=self.name,
@@ -75,12 +75,12 @@ class CudaHost(CudaTarget):
         )
 
     def part(self, name: str) -> tuple[str, str]:
-        """Instructions that only a GPU has are written out."""
+        """Return a part, with GPU-only instructions replaced."""
         stand_in = _STAND_INS.get(name)
         return (stand_in, _own(stand_in)) if stand_in else super().part(name)
 
     def source(self, functions: Mapping[str, str], parts: Iterable[str] = ()) -> str:
-        """The translation unit: the stand-in for CUDA, then the texts as a GPU gets them, then the wrappers."""
+        """Return the translation unit: the replacement of CUDA, the unchanged GPU sources, and the wrappers."""
         renamed = {f"gpu_{s}": re.sub(rf"\b{s}\b", f"gpu_{s}", text) for s, text in functions.items()}
         body = super().source(renamed, parts)
         reports = "xpurt_report" in body
@@ -94,15 +94,15 @@ def _own(file: str) -> str:
 
 
 def cuda_host(name: str = "sm_90", config: TargetConfig | None = None) -> CudaHost:
-    """A stand-in for one compute capability."""
+    """Return the emulated target of one compute capability."""
     return CudaHost(LEVELS[name], config)
 
 
 def _wrapper(symbol: str, text: str, reports: bool) -> str:
-    found = _LAUNCH.search(text)
-    if found is None:
-        raise BuildError("cuda on the host", "the kernel does not say how it is launched", got=symbol)
-    sizes = [int(g or 1) for g in found.groups()]
+    launch = _LAUNCH.search(text)
+    if launch is None:
+        raise BuildError("cuda on the host", "the kernel has no launch comment", got=symbol)
+    sizes = [int(g or 1) for g in launch.groups()]
     grid, block = (f"three{{{', '.join(map(str, s))}}}" for s in (sizes[:3], sizes[3:6]))
     meets = str(_MEETS.search(text) is not None).lower()
     lines = [

@@ -1,7 +1,7 @@
 """Attention on CPUs: ``attention/flash`` in blocks of keys, and ``attention/naive``, one row of scores at a time.
 
-``flash`` puts the queries of all heads that share a key head side by side in the lanes of vectors (``templates/attention.h``), so
-grouped heads read each key once. Few queries over many keys (decoding) are split along the keys, with a second stage that joins.
+``flash`` packs the queries of all heads that share a key head into the lanes of vectors (``templates/attention.h``), so grouped heads read each
+key once. With few queries over many keys (decoding), the keys are split over tasks, and a second stage merges the partial results.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from ....codegen.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....decisions import Support
-from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape, arguments, moved_bytes, supported
 from ..abi import isa_of
 from ..matmul.gemm_tiling import TILE, registers
@@ -34,7 +34,7 @@ _WASTE = {1: 1.3, 2: 1.05, 3: 1.02, 4: 1.0}
 
 
 class FlashAttention(Kernel):
-    """Blocks of keys with an online softmax; memory that grows with the sequence."""
+    """Attention over blocks of keys with an online softmax; memory is linear in the sequence length."""
 
     name = "attention/flash"
     ops = ("attention",)
@@ -43,11 +43,11 @@ class FlashAttention(Kernel):
         """Return yes for floats in any layout; masks of bools or floats."""
         return supported(call)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage, or two where the keys are split."""
         s = AttentionShape.of(call)
         if s.empty:
-            return Lowered(())
+            return LoweredCall(())
         isa: IsaLevel = isa_of(target)
         item = 8 if s.sums == "double" else 4
         lanes_of_one, regs, rows = isa.lanes(item), registers(isa), s.group * s.queries
@@ -102,7 +102,7 @@ class FlashAttention(Kernel):
                 stem, text.whole(), (*arguments(call), "out0"), tasks, grain, scratch,
                 parts=parts, flops=s.flops, bytes=moved_bytes(call),
             )  # fmt: skip
-            return Lowered((stage,), accumulates="float64" if item == 8 else "float32")
+            return LoweredCall((stage,), accumulates="float64" if item == 8 else "float32")
         kept = tasks * splits * text.kept * item
         first = Stage(
             f"{stem}_part", text.part(), (*arguments(call), "temp0"), tasks * splits, grain, scratch,
@@ -112,11 +112,11 @@ class FlashAttention(Kernel):
             f"{stem}_join", text.join(), ("temp0", "out0"), tasks, 1, s.dv * lanes * item + 256,
             parts=parts, bytes=kept,
         )  # fmt: skip
-        return Lowered((first, second), temps=(kept,), accumulates="float64" if item == 8 else "float32")
+        return LoweredCall((first, second), temps=(kept,), accumulates="float64" if item == 8 else "float32")
 
 
 class NaiveAttention(Kernel):
-    """A task is one query: its scores, their softmax, the weighted sum. Plain, and the judge of the fast one."""
+    """Attention with one task per query: scores, softmax, weighted sum. It is the reference for ``flash``."""
 
     name = "attention/naive"
     ops = ("attention",)
@@ -125,11 +125,11 @@ class NaiveAttention(Kernel):
         """Return yes for floats in any layout; masks of bools or floats."""
         return supported(call)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage; a thread holds one row of scores and one of results."""
         s = AttentionShape.of(call)
         if s.empty:
-            return Lowered(())
+            return LoweredCall(())
         heads, t = s.kv_heads * s.group, s.sums
         mask = (
             f"score = attention_masked(score, mask + batch * {s.mask[0]} + head * {s.mask[1]} + i * {s.mask[2]} + j * {s.mask[3]});"
@@ -180,7 +180,7 @@ class NaiveAttention(Kernel):
             tasks=s.batch * heads * s.queries, scratch_bytes=(s.keys + s.dv) * item + 64,
             parts=frozenset({"attention"}), flops=s.flops, bytes=moved_bytes(call),
         )  # fmt: skip
-        return Lowered((stage,), accumulates="float64" if item == 8 else "float32")
+        return LoweredCall((stage,), accumulates="float64" if item == 8 else "float32")
 
 
 KERNELS: tuple[Any, ...] = (FlashAttention(), NaiveAttention())

@@ -15,7 +15,7 @@ __all__ = ["FlashText"]
 
 @dataclass(frozen=True, slots=True)
 class FlashText:
-    """The functions of flash attention; shapes and strides stand in them as numbers."""
+    """The functions of flash attention as C++ text; shapes and strides are literals in it."""
 
     s: AttentionShape
     constants: dict[str, dict[str, Any]]

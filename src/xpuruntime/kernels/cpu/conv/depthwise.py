@@ -6,7 +6,7 @@ from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
-from ...kernel import Kernel, Lowered, NodeCall, Packed, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...portable.text import shape_text
 from ...portable.windows.conv import operands
 from ...spec.conv import FLOATS, GRAIN_FLOPS, OPS, act_of, stem_of, supported
@@ -37,7 +37,7 @@ class CpuDepthwise(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "the filters must be weights")
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage."""
         shape, dtype = ConvShape.of(call), call.outputs[0].dtype
         sums = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
@@ -70,7 +70,7 @@ class CpuDepthwise(Kernel):
             RecipeStep("permute", ("%1",), {"order": [1, 2, 0]}),
         )
         packed = Packed(steps, TensorSpec((shape.filters, shape.taps, shape.groups), sums))
-        return Lowered((stage,), weights={1: packed}, accumulates=sums.value)
+        return LoweredCall((stage,), weights={1: packed}, accumulates=sums.value)
 
 
 _MOST_TAPS, _MOST_STRIDE, _MOST_PIXELS = 7, 2, 8

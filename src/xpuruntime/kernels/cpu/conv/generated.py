@@ -13,7 +13,7 @@ from ....codegen.target import CodegenTarget
 from ....decisions import Support
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
-from ...kernel import Kernel, Lowered, NodeCall, Operand, Packed, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Operand, Packed, Stage
 from ...portable.text import braces, shape_text
 from ...portable.windows.conv import DeformedConv, NaiveConv, operands
 from ...spec.conv import FLOATS, GRAIN_FLOPS, OPS, act_of, stem_of, strides_of_weight, supported
@@ -53,8 +53,9 @@ def _last(steps: Sequence[RecipeStep]) -> str:
 
 
 def _packed(shape: ConvShape, cut: ConvTiling, given: Sequence[RecipeStep]) -> Packed:
-    """What ``given`` makes, [groups, filters, channels, taps], as [group, tile, depth, filter of the tile]; pairs of the depth innermost
-    for VDPBF16PS.
+    """Return a ``Packed`` that reorders the [groups, filters, channels, taps] made by ``given`` to [group, tile, depth, filter of the tile].
+
+    Pairs of the depth are innermost for VDPBF16PS.
     """
     g, o, c, taps, tile = shape.groups, shape.filters, shape.channels, shape.taps, cut.tile
     dtype = _DTYPES[cut.math]
@@ -74,7 +75,7 @@ def _packed(shape: ConvShape, cut: ConvTiling, given: Sequence[RecipeStep]) -> P
 
 
 class GeneratedConv(Kernel):
-    """Implicit GEMM for floats; every layout, the channels of one pixel side by side being the fast one."""
+    """Implicit GEMM for floats in every layout; contiguous channels are the fast case."""
 
     name: str = "conv/generated"
     ops: tuple[str, ...] = OPS
@@ -83,7 +84,7 @@ class GeneratedConv(Kernel):
         """Return yes for floats of up to three space dims."""
         return supported(call, FLOATS)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage; one before it where weights are computed."""
         shape = ConvShape.of(call)
         dtype = call.outputs[0].dtype
@@ -103,15 +104,17 @@ class GeneratedConv(Kernel):
         stages.append(_product_stage(call, shape, cut, filters))
         given = _filters(shape, _DTYPES[cut.math], weight.spec)
         weights = {1: _packed(shape, cut, given)} if weight.is_weight else {}
-        return Lowered(tuple(stages), tuple(temps), weights=weights, accumulates=_sums(dtype))
+        return LoweredCall(tuple(stages), tuple(temps), weights=weights, accumulates=_sums(dtype))
 
 
 def _sums(dtype: DType) -> str:
     return "float64" if dtype is DType.FLOAT64 else "float32"
 
 
-def _lower_phases(call: NodeCall, shape: ConvShape, split: Sequence[Phase], target: CodegenTarget) -> Lowered:
-    """Return a stage per phase, each with filters of its own; the first one's stand in the place of the node's."""
+def _lower_phases(
+    call: NodeCall, shape: ConvShape, split: Sequence[Phase], target: CodegenTarget
+) -> LoweredCall:
+    """Return one stage per phase, each with its own filters; the first phase's filters replace the node's weight operand."""
     dtype, weight = call.outputs[0].dtype, call.tensor(1).spec
     stages, weights, beside = [], dict[int, Packed](), dict[str, tuple[int, Packed]]()
     for at, phase in enumerate(split):
@@ -126,13 +129,13 @@ def _lower_phases(call: NodeCall, shape: ConvShape, split: Sequence[Phase], targ
     bias = repeated_bias(call, split[0])
     if bias is not None:
         weights[2] = bias
-    return Lowered(tuple(stages), weights=weights, beside=beside, accumulates=_sums(dtype))
+    return LoweredCall(tuple(stages), weights=weights, beside=beside, accumulates=_sums(dtype))
 
 
 def _product_stage(
     call: NodeCall, shape: ConvShape, cut: ConvTiling, filters: str, phase: Phase | None = None
 ) -> Stage:
-    """Return the product of one convolution; of a transposed one's phase, the results of which lie apart."""
+    """Return the stage of one convolution, or of one phase of a transposed one, whose results are strided."""
     args, c = operands(call, filters)
     if phase is not None:
         c["y"] += f" + {phase.y}" if phase.y else ""

@@ -1,9 +1,9 @@
-"""Transposed convolutions as ordinary ones: output places that lie a stride apart meet the same taps.
+"""Transposed convolutions as ordinary ones: output positions that are a stride apart use the same taps.
 
-With stride s, output place ``q * s + phase`` meets tap t at ``(q * s + phase + begin - t * dilation) / s`` where that is whole: every s-th tap. So each phase is
-a convolution of stride 1 with its share of the taps in reverse, whose results lie s places apart, and nothing is scattered or computed twice
-(Shi et al. 2016, "Is the deconvolution layer the same as a convolutional layer?", arXiv:1609.07009). Phases of a row that meet the same places are one
-convolution with more filters where its results lie side by side.
+With stride s, output position ``q * s + phase`` uses tap t at ``(q * s + phase + begin - t * dilation) / s`` where that is an integer, which is every
+s-th tap. So each phase is a convolution of stride 1 with its share of the taps in reverse. Its results are s positions apart. Nothing is scattered
+or computed twice (Shi et al. 2016, "Is the deconvolution layer the same as a convolutional layer?", arXiv:1609.07009). Phases of a row that
+read the same positions become one convolution with more filters where their results are contiguous.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Phase", "phases", "repeated_bias"]
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A phase along one dim: the taps ``first``, ``first + step`` ..., ``count`` of them, and the convolution that they are."""
+    """A phase along one dim: its ``count`` taps ``first``, ``first + step`` ..., and the convolution over them."""
 
     phase: int
     first: int
@@ -34,15 +34,15 @@ class _Line:
 
     @property
     def meets(self) -> tuple[int, int, int]:
-        """What phases must share to be one convolution."""
+        """The fields that two phases must share to become one convolution."""
         return self.count, self.begin, self.out
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One ordinary convolution of a transposed one. ``y``, ``r``: where its first result and residual lie, in elements.
+    """One ordinary convolution of a transposed one. ``y``, ``r``: offsets of its first result and residual, in elements.
 
-    beside: phases of a row that it computes, each with all filters.
+    beside: number of phases of a row that it computes, each with all filters.
     """
 
     shape: ConvShape
@@ -87,7 +87,7 @@ class Phase:
 
 
 def phases(call: NodeCall, shape: ConvShape) -> tuple[Phase, ...] | None:
-    """Return the ordinary convolutions of a transposed one; None where a phase meets no tap, or dilation and stride mix."""
+    """Return the ordinary convolutions of a transposed one; None if a phase has no tap, or if a strided dim is dilated."""
     if not shape.transposed or not shape.pixels or not shape.filters:
         return None
     dims = [_lines(shape, d) for d in range(3)]
@@ -101,7 +101,7 @@ def phases(call: NodeCall, shape: ConvShape) -> tuple[Phase, ...] | None:
 
 
 def repeated_bias(call: NodeCall, phase: Phase) -> Packed | None:
-    """Return the bias of each filter of a phase; None where the node's own serves."""
+    """Return the bias of each filter of a phase; None if the node's own bias fits."""
     bias = call.optional(2)
     if bias is None or phase.beside == 1:
         return None
@@ -115,7 +115,7 @@ def repeated_bias(call: NodeCall, phase: Phase) -> Packed | None:
 
 
 def _lines(shape: ConvShape, d: int) -> tuple[_Line, ...] | None:
-    """Return the phases of a dim that have output places."""
+    """Return the phases of a dim that have output positions; None if one has no tap, or if the strided dim is dilated."""
     kernel, stride, dilation, begin = shape.kernel[d], shape.stride[d], shape.dilation[d], shape.begin[d]
     if stride == 1:
         return (_Line(0, 0, 1, kernel, (kernel - 1) * dilation - begin, dilation, shape.out[d]),)
@@ -127,14 +127,14 @@ def _lines(shape: ConvShape, d: int) -> tuple[_Line, ...] | None:
         count = len(range(first, kernel, stride))
         if not count:
             return None
-        base = (phase + begin - first) // stride  # the place that its first tap meets from q = 0
+        base = (phase + begin - first) // stride  # the input position of its first tap at q = 0
         out = len(range(phase, shape.out[d], stride))
         lines.append(_Line(phase, first, stride, count, count - 1 - base, 1, out))
     return tuple(lines)
 
 
 def _side_by_side(call: NodeCall, shape: ConvShape, lines: Sequence[_Line]) -> bool:
-    """Return whether all phases of a row meet the same places, and their results lie behind one another as filters do."""
+    """Return whether all phases of a row read the same positions and their results are contiguous in filter order."""
     same = len(lines) == shape.stride[2] > 1 and len({line.meets for line in lines}) == 1
     ordered = [line.first for line in lines] == [lines[0].first + i for i in range(len(lines))]
     bias = call.optional(2)

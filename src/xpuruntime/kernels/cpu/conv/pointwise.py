@@ -1,4 +1,4 @@
-"""Convolutions of one tap as matrix products: a pixel's channels are a row of the left side, which is read where it lies."""
+"""Convolutions of one tap as matrix products: the channels of a pixel are a row of the left side, which is read in place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST = 768
 
 
 def pixels_apart(shape: ConvShape, cut: ConvTiling, dtype: DType) -> int:
-    """Return bytes from pixel to pixel where they may be read as they lie (``AS_IT_LIES`` of conv.h); 0 where they must be gathered."""
+    """Return the bytes between pixels that may be read in place (``AS_IT_LIES`` of conv.h); 0 where they must be gathered."""
     one = (1, 1, 1)
     if shape.kernel != one or shape.stride != one or shape.size != shape.out or any(shape.begin):
         return 0
@@ -37,7 +37,7 @@ def pixels_apart(shape: ConvShape, cut: ConvTiling, dtype: DType) -> int:
 
 
 def pointwise(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Product | None:
-    """Return the product that tiles compute; None where pixels are skipped or padded, channels lie apart, or tiles do not serve."""
+    """Return the product that the tile registers compute; None if pixels are strided or padded, channels are strided, or tiles do not fit."""
     one = (1, 1, 1)
     if (
         shape.kernel != one

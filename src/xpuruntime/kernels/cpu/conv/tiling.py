@@ -30,9 +30,9 @@ _TILE_COST = {1: 1.10, 2: 1.0, 3: 1.005, 4: 1.01}
 
 @dataclass(frozen=True, slots=True)
 class ConvTiling:
-    """How a convolution is cut: ``pixels`` x ``vectors`` of sums in registers, tiles of ``tile`` filters, blocks of ``block`` pixels.
+    """The tiling of a convolution: a register tile of ``pixels`` x ``vectors`` sums, tiles of ``tile`` filters, blocks of ``block`` pixels.
 
-    lines: for few channels: how many lines of input a block meets (``block`` counts rows of pixels then), and elements of each.
+    lines: for few channels, the number of input lines that a block reads (``block`` then counts rows of pixels), and the elements of each.
     """
 
     math: str
@@ -58,7 +58,7 @@ class ConvTiling:
 
     @property
     def scratch_bytes(self) -> int:
-        """What ``conv::run`` takes: rows, sums, biases, two offsets for each pixel. Or ``run_lines``, with lines in place of rows."""
+        """Bytes of scratch of ``conv::run``: rows, sums, biases, two offsets for each pixel. ``run_lines`` has lines in place of rows."""
         if self.lines[0]:
             count, length = self.lines
             sums = (self.pixels + self.tiles) * self.tile
@@ -70,12 +70,12 @@ class ConvTiling:
         return whole * (chunk + 64) + sums * self.tile * max(self.row_bytes, 4) + 16 * self.block + 64
 
     def text(self) -> str:
-        """As an initializer of ``conv::Blocks``."""
+        """Return an initializer of ``conv::Blocks``."""
         return f"{{{self.depth}, {self.block}, {self.blocks}, {self.tiles}, {self.together}}}"
 
 
 def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
-    """Return the cheapest cut by a small model: padded products first, then enough tasks, then what the second-level cache holds.
+    """Return the cheapest tiling by a small cost model: padded products first, then enough tasks, then the capacity of the L2 cache.
 
     ``channel_tile`` bounds the filters of a tile, ``max_threadgroup_3d_xy`` x ``_3d_z`` the pixels of a block.
     """
@@ -134,7 +134,7 @@ def _tile_tiling(shape: ConvShape, most: int) -> ConvTiling:
 
 
 def _by_lines(shape: ConvShape) -> bool:
-    """Return whether lines of input serve better than gathered rows: few channels side by side, one plane, no gaps between taps."""
+    """Return whether input lines are faster than gathered rows: few contiguous channels, one plane, no gaps between taps."""
     plain = (
         shape.groups == 1
         and not shape.transposed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
-from ...kernel import Kernel, Lowered, NodeCall
+from ...kernel import Kernel, LoweredCall, NodeCall
 from ...spec.einsum import equation_product
 from ...spec.product import C_TYPES
 from .gemm import lower_product
@@ -32,8 +32,8 @@ class EinsumAsMatmul(Kernel):
             )
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """As any matrix product."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the equation as a matrix product."""
         product = equation_product(call)
         assert product is not None
         return lower_product(call, product, target)

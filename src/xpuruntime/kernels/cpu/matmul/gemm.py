@@ -1,7 +1,7 @@
-"""Products of matrices as code for CPUs: ``product`` describes them, ``gemm_tiling`` cuts them, ``gemm_text`` writes them.
+"""Matrix products as code for CPUs: ``product`` describes them, ``gemm_tiling`` tiles them, ``gemm_text`` writes them.
 
-The left side A gives rows, the right side B comes in panels of ``columns`` columns: packed when weights are loaded, or by each task.
-A task is one panel of one batch times a block of rows, so tasks are many and even. How it computes stands in ``templates/gemm.h``.
+The left side A gives rows. The right side B is read in panels of ``columns`` columns, packed when weights are loaded or by each task.
+A task is one panel of one batch times a block of rows, so tasks are many and of equal size. The micro-kernels are in ``templates/gemm.h``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ....codegen.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
-from ...kernel import Lowered, NodeCall, Operand, Packed, Stage, operand_ref
+from ...kernel import LoweredCall, NodeCall, Operand, Packed, Stage, operand_ref
 from ...portable.text import ACTIVATIONS
 from ...spec.product import Product, accumulator, sizes
 from ..abi import isa_of
@@ -47,11 +47,11 @@ def _packed(p: Product, weight: Operand, t: GemmTiling) -> Packed:
 
 def lower_product(
     call: NodeCall, product: Product, target: CodegenTarget, *, streamed: bool = False, stem: str = ""
-) -> Lowered:
+) -> LoweredCall:
     """Return the one stage of a product, with B packed where it is a weight; ``streamed``: few rows, B comes from memory."""
     p = product.flat()
     if not p.m * p.n * p.batches:
-        return Lowered(())
+        return LoweredCall(())
     y = call.outputs[0]
     b = call.tensor(p.b)
     isa: IsaLevel = isa_of(target)
@@ -88,11 +88,11 @@ def lower_product(
         stage = replace(stage, args=(*args, "beside0", "out0"))
         scale = Packed((RecipeStep("scale_int8", ("%in",), {"dim": 0}),), TensorSpec((p.n,), DType.FLOAT32))
         codes = _quantized(_packed(p, b, t))
-        return Lowered(
+        return LoweredCall(
             (stage,), weights={p.b: codes}, beside={"beside0": (p.b, scale)}, accumulates=accumulates
         )
     weights = {p.b: _packed(p, b, t)} if b.is_weight else {}
-    return Lowered((stage,), weights=weights, accumulates=accumulates)
+    return LoweredCall((stage,), weights=weights, accumulates=accumulates)
 
 
 def _quantized(packed: Packed) -> Packed:

@@ -1,4 +1,4 @@
-"""The text of a matrix product: what ``templates/gemm.h`` wants to know, the loop over tasks, and what is done with finished sums."""
+"""The text of a matrix product: the config of ``templates/gemm.h``, the loop over tasks, and the epilogue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["product_source"]
 
 
 def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, packed: bool) -> str:
-    """Return the text of the function; shapes and strides stand in it as numbers."""
+    """Return the text of the function; shapes and strides are literals in it."""
     s, acc, lead = C_TYPES[dtype], accumulator(dtype), len(p.batch)
     b = p.b_type or s
     panels, blocks = math.ceil(p.n / t.columns), math.ceil(p.m / t.task_rows)
@@ -73,8 +73,9 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
 
 
 def _of_tiles(p: Product, t: GemmTiling) -> list[str]:
-    """What ``gemm_block_tiles`` wants to know besides. Where B outgrows the second cache, its next block is fetched in equal parts
-    while this one is multiplied.
+    """Return the further config of ``gemm_block_tiles``.
+
+    Where B exceeds the L2 cache, the next block of B is prefetched in equal parts while the current one is multiplied.
     """
     if not t.tiles:
         return []
@@ -107,7 +108,7 @@ def _b_offset(p: Product, b: Operand, t: GemmTiling, panels: int, packed: bool) 
 
 
 def _epilogue(p: Product, storage: str, acc: str) -> list[str]:
-    """Return the finished sums of one row: terms, activation, store; a register at a time."""
+    """Return the epilogue of one row of sums: terms, activation, store, one register at a time."""
     lead = len(p.batch)
 
     def place(strides: Sequence[int]) -> str:

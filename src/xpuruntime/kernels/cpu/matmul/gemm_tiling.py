@@ -1,4 +1,4 @@
-"""How a matrix product is cut: tiles in registers, blocks of k in the caches, rows of a task."""
+"""The tiling of a matrix product: register tiles, blocks of k in the caches, rows of a task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STREAMED_ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class GemmTiling:
-    """Figures of the code: see ``gemm_block``."""
+    """Template arguments of ``gemm_block``."""
 
     rows: int
     vectors: int
@@ -50,7 +50,7 @@ class GemmTiling:
 
     @property
     def word(self) -> int:
-        """What a panel's k is a multiple of."""
+        """The number that k of a panel is a multiple of."""
         return TILE if self.tiles else 2 if self.pairs else 1
 
     def depth(self, k: int) -> int:
@@ -59,7 +59,7 @@ class GemmTiling:
 
 
 def registers(isa: IsaLevel) -> int:
-    """Vector registers of a level."""
+    """Return the number of vector registers of a level."""
     return 32 if isa.vector_bytes == 64 or isa.architecture == "aarch64" else 16
 
 
@@ -68,14 +68,15 @@ TILE = 32
 
 
 def by_tiles(p: Product, dtype: DType, streamed: bool, isa: IsaLevel) -> bool:
-    """Return whether the tile registers multiply: bfloat16, A's rows along k, and more than memory's speed to win."""
+    """Return whether the tile registers multiply: bfloat16, rows of A along k, and a product that is not bandwidth-bound."""
     plain = dtype is DType.BFLOAT16 and not p.b_type and p.a_strides[-1] == 1
     return plain and not streamed and p.m > STREAMED_ROWS and "amx-bf16" in isa.features
 
 
 def _tile_tiling(p: Product, packed: bool) -> GemmTiling:
-    """Return blocks of k whose panel stays in the first cache while the task's rows pass by it; one block where few do. Where A as a whole
-    outgrows the second cache, or all of B is small, all panels pass by a block of rows before the next: of A and of the result.
+    """Return blocks of k whose panel stays in the L1 cache while the rows of the task pass by it; one block where the rows are few.
+
+    Where A exceeds the L2 cache, or all of B is small, all panels pass by a block of rows before the next block.
     """
     rows, row_bytes = math.ceil(p.m / TILE), 2 * TILE * max(p.k, 1)
     panels = p.batches * math.ceil(p.n / TILE)
@@ -96,7 +97,10 @@ def _tile_tiling(p: Product, packed: bool) -> GemmTiling:
 def tiling(
     p: Product, dtype: DType, packed: bool, streamed: bool, isa: IsaLevel, matmul_tile: int
 ) -> GemmTiling:
-    """R rows x NV vectors of sums, NV of B and one of A must fit the registers; columns beyond the matrix are work for nothing."""
+    """Return the register tile with the least padded work.
+
+    R rows x NV vectors of sums, NV vectors of B and one of A must fit the registers. Columns beyond the matrix are wasted work.
+    """
     if by_tiles(p, dtype, streamed, isa):
         return _tile_tiling(p, packed)
     acc_bytes = 8 if accumulator(dtype) in ("double", "uint64_t") else 4

@@ -10,7 +10,7 @@ from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....ir.ops.matmul import ACTIVATIONS as ACTIVATION_NAMES
 from ....types import DType
-from ...kernel import Kernel, Lowered, NodeCall
+from ...kernel import Kernel, LoweredCall, NodeCall
 from ...portable.text import ACTIVATIONS
 from ...spec.matmul import OPS, _linear, product_of
 from ...spec.product import C_TYPES
@@ -41,7 +41,7 @@ def _always(call: NodeCall, target: CodegenTarget) -> Support:
 
 
 def _few_rows(call: NodeCall, target: CodegenTarget) -> Support:
-    """Return a weight times few rows: all of the time is that of reading the weight."""
+    """Return whether the product is a weight times few rows, so that reading the weight takes all of the time."""
     p = product_of(call).flat()
     if p.m > STREAMED_ROWS:
         return Support.no(Reason.SHAPE_UNSUPPORTED, f"supports up to {STREAMED_ROWS} rows; got {p.m}")
@@ -57,7 +57,7 @@ _Check: TypeAlias = "Callable[[NodeCall, CodegenTarget], Support]"
 
 @dataclass(frozen=True, slots=True)
 class MatmulKernel(Kernel):
-    """A row of the catalogue: both compute by the same templates; what differs is which shapes they are offered for."""
+    """Base class of the CPU's matrix products. They share the templates and differ in the shapes that they support."""
 
     name: str
     streamed: bool
@@ -69,15 +69,15 @@ class MatmulKernel(Kernel):
         found = _supports(call)
         return self.check(call, target) if found else found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage of panels times blocks of rows."""
         return lower_product(call, product_of(call), target, streamed=self.streamed)
 
 
 class Int8Weights(Kernel):
-    """Linear layers with weights in int8, a scale per output, and everything else as it was: half or a quarter of what decoding reads.
+    """Linear layers with int8 weights and one scale per output; decoding reads half or a quarter of the bytes.
 
-    Changes results (a weight by up to a 254th of its row's largest), so only a policy that names it takes it.
+    It changes results (a weight by up to a 254th of the largest in its row), so only a policy that names it uses it.
     """
 
     name = "matmul/int8_weights"
@@ -99,8 +99,8 @@ class Int8Weights(Kernel):
             )
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """As the others; few rows are streamed."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the layer as ``MatmulKernel`` does; with few rows, B is streamed."""
         p = replace(_linear(call), b_type="int8_t")
         return lower_product(call, p, target, streamed=p.flat().m <= STREAMED_ROWS)
 

@@ -1,7 +1,7 @@
-"""Linear layers with weights of four bits: for each group of inputs of an output codes from 0 to 15, a scale, and what code 0 stands for.
+"""Linear layers with 4-bit weights: each group of inputs of an output has codes from 0 to 15, a scale, and the value of code 0.
 
-Codes are unpacked in registers, sums of a group are scaled once (``templates/decoder.h``). A third to a seventh of what a token reads. Which
-scales lose least is found when weights are loaded (``runtime/int4.py``).
+Codes are unpacked in registers, and the sums of a group are scaled once (``templates/decoder.h``). A token reads a third to a seventh of the
+bytes. The scales with the least error are computed when weights are loaded (``runtime/int4.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
-from ...kernel import Kernel, Lowered, NodeCall, Packed, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...spec.linear import why_not
 from ..abi import isa_of
 from .gemm import after
@@ -32,7 +32,7 @@ _BLOCK_BYTES = 32 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Int4Weights(Kernel):
-    """A row of the catalogue: groups of so many inputs. Changes results, so only a policy that names it takes it."""
+    """Linear layers with 4-bit weights in groups of ``group`` inputs. It changes results, so only a policy that names it uses it."""
 
     name: str
     group: int
@@ -54,16 +54,16 @@ class Int4Weights(Kernel):
             )
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage; a task is a panel of B and a block of rows."""
         layer = LayerText.of(call)
         if not layer.m * layer.n:
-            return Lowered(())
+            return LoweredCall(())
         isa: IsaLevel = isa_of(target)
         vectors, lanes = (4 if registers(isa) == 32 else 2), isa.lanes(4)
         columns = vectors * lanes
         depth = max(1, math.ceil(layer.k / self.group)) * self.group
-        # Sums of a group fill the registers beside what one vector of codes is unpacked to.
+        # Sums of a group fill the registers that are left by one vector of unpacked codes.
         rows = min(layer.m, 6 if vectors == 4 else 5)
         blocks = math.ceil(layer.m / _TASK_ROWS)
         task_rows = math.ceil(layer.m / blocks / rows) * rows
@@ -80,14 +80,14 @@ class Int4Weights(Kernel):
             flops=2 * layer.m * layer.n * layer.halves * layer.k,
             bytes=layer.n * layer.halves * self._bytes(depth),
         )
-        return Lowered((stage,), weights={1: self._packed(layer, columns, depth)})
+        return LoweredCall((stage,), weights={1: self._packed(layer, columns, depth)})
 
     def _bytes(self, depth: int) -> int:
         """Of an output: codes, and a scale and a low in bfloat16 for each group."""
         return depth // self.group * (self.group // 2 + 4)
 
     def _packed(self, layer: LayerText, columns: int, depth: int) -> Packed:
-        """[outputs, inputs] -> bytes [panels, bytes of an output, columns]: zeros beyond the outputs, inputs in whole groups."""
+        """Pack [outputs, inputs] as bytes [panels, bytes of an output, columns]: zeros beyond the outputs, inputs in whole groups."""
         even, outputs = layer.even(columns)
         panels = math.ceil(outputs / columns)
         missing = [panels * columns - outputs, depth - layer.k]
@@ -146,7 +146,7 @@ class Int4Weights(Kernel):
         return "\n".join(lines)
 
     def _product(self, layer: LayerText, columns: int, depth: int) -> list[str]:
-        """Return the panel of a task, after the gate's of a gated layer. In the epilogue ``r`` counts the result's rows."""
+        """Return the panel product of a task, after that of the gate in a gated layer. In the epilogue ``r`` counts the rows of the result."""
         panels = layer.panels(columns)
         block = f"int4_block<KERNEL_product>(a, b + %s * {columns * self._bytes(depth)}, rows, tile, [&](const float *sums, int64_t %s) {{"
         lines = []
@@ -163,7 +163,7 @@ class Int4Weights(Kernel):
         return lines
 
     def _rows(self, layer: LayerText, depth: int) -> list[str]:
-        """Return the rows of a task in float, normed if they are, zeros beyond the inputs."""
+        """Return the rows of a task in float, normalized if the layer has a norm, with zeros beyond the inputs."""
         k = layer.k
         lines = []
         if layer.scale is not None:

@@ -1,4 +1,4 @@
-"""The text around a linear layer's product on CPUs: operands, the RMS norm before it, and what follows the sums."""
+"""The text around a linear layer's product on CPUs: operands, the RMS norm before it, and the epilogue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["LayerText"]
 
 @dataclass(frozen=True, slots=True)
 class LayerText(LinearLayer):
-    """A layer that writes its text."""
+    """The text of a linear layer around its product."""
 
     def arguments(self, first: int) -> list[str]:
         """Return lines that name the operands; ``first``: the argument that the first of them is."""
@@ -23,8 +23,10 @@ class LayerText(LinearLayer):
         ]
 
     def epilogue(self, columns: int, scaled: str = "", gate_row: str = "r") -> list[str]:
-        """Finished sums of row ``r`` of a panel to the result ``y``; of a gated layer the gate's are in ``gate``. scaled: numbers, one an output, that sums
-        are multiplied with. gate_row: the row that the gate's sums count.
+        """Return the epilogue of row ``r`` of a panel, which writes to the result ``y``.
+
+        scaled:   one number per output that multiplies its sums.
+        gate_row: the row that the sums of the gate count; in a gated layer these sums are in ``gate``.
         """
         t = self.sums
         lines = [
@@ -51,7 +53,7 @@ class LayerText(LinearLayer):
         return [*lines, f"    gemm_store<{t}>(y + r * {self.n} + col + j, x, n);", "}"]
 
     def keep_gate(self, columns: int) -> str:
-        """Finished sums of row ``r`` of the gate, to where the epilogue finds them."""
+        """Return lines that store the sums of row ``r`` of the gate for the epilogue."""
         return f"for (int64_t j = 0; j < {columns}; j += L) store<L>(gate + r * {columns} + j, load<L>(sums + j));"
 
     def normed(self, storage: str, to: str) -> str:
@@ -61,9 +63,9 @@ class LayerText(LinearLayer):
 
     @property
     def parts(self) -> frozenset[str]:
-        """Parts of the prelude that the text uses."""
+        """The parts of the prelude that the text uses."""
         return frozenset({"decoder", *ACTIVATIONS[self.act][1]})
 
     def grain(self, panel_bytes: int) -> int:
-        """Return tasks that are worth a thread: two microseconds of B at 20 GB/s."""
+        """Return the minimum number of tasks per thread: two microseconds of B at 20 GB/s."""
         return max(1, round(4e4 / max(panel_bytes, 1)))

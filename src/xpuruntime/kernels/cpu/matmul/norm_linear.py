@@ -1,8 +1,8 @@
-"""Linear layers as decoders have them: few rows, weights that come from memory once, and what stands around them in the same call.
+"""Linear layers as decoders have them: few rows, weights that are read from memory once, with the surrounding ops in the same call.
 
-``norm_linear`` has an RMS norm before the product (every call of the function makes the normed rows once, in its scratch) and, gated, an activation of
-one half of the outputs times the other half after it: a task then computes a panel of the one half and the panel of the other that it meets.
-Weights lie as for the plain products (``gemm``), so that prefill and decode share them.
+``norm_linear`` has an RMS norm before the product; every call of the function computes the normalized rows once, in its scratch. A gated layer
+multiplies an activation of one half of the outputs by the other half; a task then computes the two matching panels of both halves.
+Weights have the packing of the plain products (``gemm``), so that prefill and decode share them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
-from ...kernel import Kernel, Lowered, NodeCall, Packed, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...spec.linear import why_not
 from ...spec.product import Product
 from ..abi import isa_of
@@ -31,7 +31,7 @@ _ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class CpuNormLinear(Kernel):
-    """A row of the catalogue; ``int8``: with weights in int8, a scale per output."""
+    """Linear layers of few rows with a norm, a gate, or both; ``int8``: with int8 weights and one scale per output."""
 
     name: str
     int8: bool = False
@@ -50,11 +50,11 @@ class CpuNormLinear(Kernel):
             return Support.no(Reason.DTYPE_UNSUPPORTED, "int8 weights are not supported for float64")
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage; a task is a panel of B and all rows."""
         layer = LayerText.of(call)
         if not layer.m * layer.n:
-            return Lowered(())
+            return LoweredCall(())
         isa: IsaLevel = isa_of(target)
         item = 8 if layer.sums == "double" else 4
         b_type = "int8_t" if self.int8 else ""
@@ -82,7 +82,7 @@ class CpuNormLinear(Kernel):
             flops=2 * layer.m * layer.n * layer.halves * layer.k,
             bytes=sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), call.outputs[0])),
         )  # fmt: skip
-        return Lowered(
+        return LoweredCall(
             (stage,),
             weights={1: after(first, _quantized(packed) if self.int8 else packed)},
             beside={"beside0": (1, _scales(layer))} if self.int8 else {},

@@ -1,12 +1,12 @@
 """Loops over rows: formulas of reductions (codegen/formulas), and pointwise work around them, in one kernel.
 
-A row is everything that one reduction reads. Two ways, by what lies side by side in memory:
+A row is everything that one reduction reads. There are two ways, by the dim that is contiguous in memory:
 
-    along   a dim that is reduced: vectors run along the row, lanes are joined at its end (softmax over the last dim, norms)
-    across  a dim that is kept: every lane is a row of its own (means over height and width of channels-last images)
+    along   a reduced dim: vectors run along the row, lanes are joined at its end (softmax over the last dim, norms)
+    across  a kept dim: every lane is a row of its own (means over height and width of channels-last images)
 
-A formula takes as many passes over the row as its reductions depend on each other. A value that is dear to compute (exp, erf ...) and
-that a later pass reads again waits in the thread's scratch memory, if a row fits there.
+A formula takes as many passes over the row as its reductions depend on each other. A value that is expensive to compute (exp, erf ...) and
+that a later pass reads again is kept in the thread's scratch memory, if a row fits there.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from collections.abc import Sequence
 from ....codegen.nest import Nest, TaskSplit, cut
 from ....codegen.plans import CONSTANT, POSITION, LoopPlan
 from ....codegen.target import CodegenTarget
-from ...kernel import Lowered, NodeCall, Stage, operand_ref
-from ...spec.row_plan import Output, row_nests
+from ...kernel import LoweredCall, NodeCall, Stage, operand_ref
+from ...spec.row_plan import RowOutput, row_nests
 from ...spec.writer import LoopWriter
 from ..elementwise import declared, function_text, lanes_for, lower_pointwise
 from .text import CpuRowText
 from .values import UNROLL, RowLoops
 
-__all__ = ["CPP", "Output", "lower_rows"]
+__all__ = ["CPP", "RowOutput", "lower_rows"]
 
 
 def lower_rows(
-    call: NodeCall, plan: LoopPlan, outputs: Sequence[Output], target: CodegenTarget, stem: str
-) -> Lowered:
+    call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget, stem: str
+) -> LoweredCall:
     """Return the kernel of a plan with reductions."""
-    return Lowered((_stage(_loops(call, plan, outputs, target), stem),))
+    return LoweredCall((_stage(_loops(call, plan, outputs, target), stem),))
 
 
-def _loops(call: NodeCall, plan: LoopPlan, outputs: Sequence[Output], target: CodegenTarget) -> RowLoops:
+def _loops(call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget) -> RowLoops:
     kept, run, across = row_nests(plan, outputs)
     lanes = lanes_for(target, [*(i.dtype for i in plan.inputs), *(o.dtype for o in plan.operations)])
     tasks = _tasks(kept, run, across, target.config.max_threadgroup_1d, lanes)
@@ -67,7 +67,7 @@ def _stage(loops: RowLoops, stem: str) -> Stage:
 
 
 def _tasks(kept: Nest, run: Nest, across: bool, least: int, lanes: int) -> TaskSplit:
-    """Return rows a task; across, columns a task."""
+    """Return the rows of a task; across, the columns of a task."""
     each = max(run.elements, 1)
     if across:
         wide = UNROLL * lanes if kept.inner >= 4 * UNROLL * lanes else lanes

@@ -18,7 +18,7 @@ _BLOCK = 8192
 
 
 class CpuRowText:
-    """Writes the body of one kernel. ``values``: the lines of its values, and what they use."""
+    """The text of the body of one kernel. ``values``: the lines of its values, and what they use."""
 
     def __init__(self, rows: RowLoops) -> None:
         self.rows, self.plan = rows, rows.plan
@@ -66,7 +66,7 @@ class CpuRowText:
         return lines
 
     def _row(self) -> list[str]:
-        """Return one row (across: U vectors of rows): what stands still, the passes, and the results."""
+        """Return the text of one row (across: of U vectors of rows): values that are constant in the row, the passes, and the results."""
         needs, values = self.needs, self.values
         still = [e for e in self.plan.inputs if e.name not in needs.moving]
         lines = [f"{values.type(n)} {n}_of[U];" for n in self._row_names()] if self.rows.across else []
@@ -82,12 +82,12 @@ class CpuRowText:
         return lines + self._each([values.store_row(y) for y in needs.results if y not in needs.full])
 
     def _row_names(self) -> list[str]:
-        """Return values that are one a row."""
+        """Return the names of values that are constant in a row."""
         names = [*self.needs.inputs, *self.needs.operations]
         return [n for n in names if n not in self.needs.moving]
 
     def _each(self, lines: list[str]) -> list[str]:
-        """Across: the lines for each of the U vectors of rows; what is one a row lies in arrays. Along: the lines as they are."""
+        """Return the lines for each of the U vectors of rows (across), with row-level values in arrays. Along, return the lines unchanged."""
         if not self.rows.across or not lines:
             return lines
         text = "\n".join(lines)

@@ -1,6 +1,4 @@
-"""Values of a loop over rows on CPUs (see ``rows``): how each is read, computed and written at one place, and which of them wait for a later
-pass.
-"""
+"""Values of a loop over rows on CPUs (see ``rows``): how each is read, computed and written at one position, and which are kept for a later pass."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from ....codegen.plans import CONSTANT, POSITION, Input, LoopPlan, Operation
 from ....types import DType
 from ...kernel import NodeCall
 from ...portable.text import statement
-from ...spec.row_plan import DEAR, Output, RowNeeds, inner_step
+from ...spec.row_plan import DEAR, RowNeeds, RowOutput, inner_step
 
 __all__ = ["UNROLL", "RowLoops", "RowValues"]
 
@@ -27,11 +25,11 @@ _NARROW = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
 @dataclass(frozen=True, slots=True)
 class RowLoops:
-    """What a plan becomes: its loops over rows and along them, and how they are cut into tasks."""
+    """The loops of a plan over rows and along them, and how they are split into tasks."""
 
     call: NodeCall
     plan: LoopPlan
-    outputs: tuple[Output, ...]
+    outputs: tuple[RowOutput, ...]
     kept: Nest
     """the dims that stay; across: the last one is that of the lanes"""
     run: Nest
@@ -42,7 +40,11 @@ class RowLoops:
 
 
 class RowValues:
-    """The lines of single values. ``parts``: of the prelude that they use; ``kept``: lines that say where values wait, ``scratch_bytes`` of it."""
+    """The lines of single values.
+
+    parts: parts of the prelude that the lines use.
+    kept:  lines that declare the scratch memory of kept values, ``scratch_bytes`` of it.
+    """
 
     def __init__(self, rows: RowLoops) -> None:
         self.rows, self.plan = rows, rows.plan
@@ -137,7 +139,7 @@ class RowValues:
         return compute_type(self.plan.spec(name)[0])
 
     def _place(self, name: str) -> str:
-        """Return where a waiting value of the present place lies."""
+        """Return the address of a kept value at the current position."""
         if self.rows.across:
             return f"{self.waiting[name]} + (r * U + u) * N"
         padded = _padded(self.rows.run.inner, self.rows.lanes)

@@ -1,7 +1,8 @@
 """``attention/cudnn``: the fused attention of cuDNN's graph API (``cpp/src/backends/cuda/libraries/cudnn_attention.cpp``).
 
-For many queries of 16-bit heads without a mask tensor; memory does not grow with the sequence. The default where it was measured to be faster
-than our own (``leads``). cuDNN chooses one of its engines when a program is loaded and says which in the receipt; ``{kernel: cudnn, engine: N}`` takes that one or refuses to load.
+It takes many queries of 16-bit heads without a mask tensor; memory does not grow with the sequence. It is the default where it was measured to be
+faster than our kernel (``leads``). cuDNN chooses one of its engines when a program is loaded and names it in the receipt.
+``{kernel: cudnn, engine: N}`` selects that engine, or loading raises an error.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Any
 from ....codegen.cuda import CudaTarget
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
-from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape, supported
 from ...spec.product import sizes
 from ..heavy import CHUNK_BYTES, TAGS, bytes_of, in_chunks
 from ..matmul.libraries import absent
 from .flash import HEAD_SIZES
 
-__all__ = ["KERNELS", "Cudnn"]
+__all__ = ["KERNELS", "CudnnAttention"]
 
 _MOST_ELEMENTS = 256
 """Of a head: what its engines for compute capability 8.0 and later take (support matrix of cuDNN 9.19's graph API)."""
@@ -33,8 +34,8 @@ _SIZED = ("q", "k", "v")
 
 
 @dataclass(frozen=True)
-class Cudnn(Kernel):
-    """cuDNN's attention. ``engine``: its global index; -1: the heuristic's first with full sums and the same bits every time."""
+class CudnnAttention(Kernel):
+    """cuDNN's attention. ``engine``: its global index; -1: the heuristic's first engine with full sums and deterministic bits."""
 
     name: str = "attention/cudnn"
     engine: int = -1
@@ -42,12 +43,12 @@ class Cudnn(Kernel):
     on_request: bool = False
     asks: str = "pins an engine"
 
-    def pinned(self, word: str, values: Mapping[str, int]) -> Cudnn:
-        """The row that takes one of the library's engines, and no other."""
+    def pinned(self, word: str, values: Mapping[str, int]) -> CudnnAttention:
+        """Return the kernel with one engine of the library."""
         return replace(self, name=f"attention/{word}", engine=values.get("engine", -1), on_request=True)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """float16 and bfloat16, heads of whole chunks of 16 bytes up to 256 elements, causal from the first key on, no mask tensor."""
+        """Return yes for float16 and bfloat16, heads of whole 16-byte chunks up to 256 elements, causal from the first key on, no mask tensor."""
         missing = absent("cudnn", "nvidia-cudnn-cu13")
         if missing is not None:
             return missing
@@ -62,11 +63,11 @@ class Cudnn(Kernel):
         return Support.no(Reason.SHAPE_UNSUPPORTED, reason) if reason else found
 
     def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
-        """Where it is faster than ours, in a program that runs where it is compiled: others may run where the library is not."""
+        """Return whether cuDNN is faster than our kernel. A program that is compiled for another machine may run without the library, so it gets no."""
         return target.here and _faster(AttentionShape.of(call), target)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One call."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one stage."""
         s = AttentionShape.of(call)
         specs = {n: call.tensor(i).spec for i, n in enumerate(_SIZED)} | {"y": call.outputs[0]}
         options: dict[str, Any] = {f"{n}_shape": list(sizes(spec)) for n, spec in specs.items()}
@@ -80,16 +81,16 @@ class Cudnn(Kernel):
             "attention", "", ("in0", "in1", "in2", "out0"), library="cudnn", options=options, flops=int(s.flops * seen),
             bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
         )  # fmt: skip
-        return Lowered((stage,))
+        return LoweredCall((stage,))
 
 
 def _faster(s: AttentionShape, target: CodegenTarget) -> bool:
-    """Whether it is faster than ours, by 51 sizes on an H200 (``benchmarks/results/cuda_attention_sizes.json``, ``benchmarks/cuda/attention_sizes.py``).
+    """Return whether it is faster than ours, by 51 sizes on an H200 (``benchmarks/results/cuda_attention_sizes.json``, ``benchmarks/cuda/attention_sizes.py``).
 
-    Heads of 64 and 128, as many keys as queries, bfloat16 and float16; ours over the library's time, where it leads and where it does not:
+    Heads of 64 and 128, as many keys as queries, bfloat16 and float16; the figures are our time over the library's:
 
         ======================  =====================  ==========================================
-                                it leads               it does not
+                                cuDNN is preferred     our kernel is preferred
         ======================  =====================  ==========================================
         512 positions, no mask  1.19 to 1.58
         512 blocks              1.05 to 1.31, no mask  causal 0.62 to 1.24 (0.86 to 0.89 with 192
@@ -111,7 +112,7 @@ def _faster(s: AttentionShape, target: CodegenTarget) -> bool:
 
 
 def _missing(s: AttentionShape) -> str:
-    """What the node asks for and the library's graph has not; ``""``: nothing."""
+    """Return what the node needs and the library's graph does not have; ``""`` if nothing is missing."""
     if s.empty or not s.keys or not s.d:
         return "has empty operands"
     if s.mask:
@@ -130,7 +131,7 @@ def _missing(s: AttentionShape) -> str:
 
 
 def _misplaced(call: NodeCall, s: AttentionShape) -> str:
-    """Where operands lie otherwise than its loads of 16 bytes want them, which it does not check by itself."""
+    """Return why the operands' layout does not suit the library's 16-byte loads, which it does not check; ``""`` if it does."""
     if any(steps[3] != 1 for steps in (s.q, s.k, s.v, s.y)):
         return "a head's elements do not lie side by side"
     if not in_chunks(
@@ -142,4 +143,4 @@ def _misplaced(call: NodeCall, s: AttentionShape) -> str:
     return ""
 
 
-KERNELS: tuple[Any, ...] = (Cudnn(),)
+KERNELS: tuple[Any, ...] = (CudnnAttention(),)

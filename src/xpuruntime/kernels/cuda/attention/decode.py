@@ -1,7 +1,7 @@
 """``attention/flash_decode`` on CUDA: few queries over many keys, the keys split over blocks (``templates/cuda/flash_decode.cuh``).
 
-The query heads that share a key head are rows of one block, so grouped heads read each key once. The block that comes last of those that
-share a task joins their parts.
+The query heads that share a key head are rows of one block, so grouped heads read each key once. The last block of a task to finish merges the
+partial results of its splits.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
-from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multiprocessors, shared_limit
-from ..launch import Argument, Launch, cuda_stage
+from ..launch import Argument, LaunchConfig, cuda_stage
 from .flash import LOG2E, arguments_of, logit_text, padded_size, place_text, supported_halves
 
 __all__ = [
@@ -48,10 +48,12 @@ _MAX_COMBINED = 24
 
 @dataclass(frozen=True, slots=True)
 class DecodeTileConfig:
-    """Tile that holds a head, rows of a block, blocks of rows, splits of the keys and keys of each, tiles in shared memory.
+    """Head size of the tile, rows of a block, blocks of rows, splits of the keys and keys of each, tiles in shared memory.
 
-    warps: of a block. cluster: a task's blocks are one cluster, which joins their parts in shared memory. narrow: rows are the right side of
-    products, up to eight of them; tiles_per_step: tiles of 16 keys that a warp then has at once.
+    warps:          warps of a block.
+    cluster:        whether the blocks of a task are one cluster, which merges its parts in shared memory.
+    narrow:         whether rows are the right side of products, up to eight of them.
+    tiles_per_step: tiles of 16 keys that a warp then has at once.
     """
 
     d: int
@@ -67,17 +69,17 @@ class DecodeTileConfig:
 
     @property
     def group(self) -> int:
-        """Splits whose parts one block joins: all, or, where that is more than a block has under way at once, about as many as there are groups."""
+        """Splits whose parts one block merges: all, or, where a block cannot load so many at once, about as many as there are groups."""
         return self.splits if self.splits <= _MAX_COMBINED else math.ceil(math.sqrt(self.splits))
 
     @property
     def counters(self) -> int:
-        """Counters of a task by which its blocks meet: one, and one for each group."""
+        """Counters of a task on which its blocks synchronize: one, and one for each group."""
         groups = math.ceil(self.splits / self.group)
         return 1 + groups if groups > 1 else 1
 
     def part_bytes(self, dv: int) -> int:
-        """Bytes of a task's parts: values in fours, then a pair for each row's state; in whole fours."""
+        """Return the bytes of a task's parts: values in fours, then a pair for each row's state; in whole fours."""
         return math.ceil(self.splits * self.rows * (math.ceil(dv / 4) + 0.5)) * 16
 
     @property
@@ -87,17 +89,17 @@ class DecodeTileConfig:
 
     @property
     def states(self) -> int:
-        """Where the warps' states begin: in the tiles' place, or, where blocks of a cluster wait for nothing they need not, behind them."""
+        """Offset of the warps' states. They reuse the tiles' memory, except in a cluster, where they follow it to avoid a wait."""
         return self.tiles if self.cluster else 0
 
     @property
     def cluster_smem(self) -> int:
-        """Where begins what a cluster's blocks give each other."""
+        """Offset of the memory that the blocks of a cluster exchange."""
         return max(self.tiles, self.states + self.warps * self.rows * (self.d + 4) * 4)
 
     @property
     def bounds(self) -> int:
-        """Where begins what the warps find of a mask."""
+        """Offset of the mask bounds that the warps compute."""
         each = math.ceil(self.rows * self.d / 4 / self.splits)
         return self.cluster_smem + (math.ceil((self.splits * each * 24 + 8) / 16) * 16 if self.cluster else 0)
 
@@ -108,14 +110,14 @@ class DecodeTileConfig:
 
     @property
     def slots(self) -> int:
-        """Tiles of keys that a warp has room for."""
+        """Tiles of keys that fit the shared memory of a warp."""
         return min(self.stages, math.ceil(self.keys_per_split / (16 * self.warps * self.tiles_per_step)))
 
 
 def decode_tile_config(
     s: AttentionShape, target: CodegenTarget, least: int = _MIN_KEYS_PER_SPLIT
 ) -> DecodeTileConfig:
-    """Splits enough that every multiprocessor has two blocks, and none smaller than ``least`` keys."""
+    """Return a config with enough splits for two blocks per SM, none smaller than ``least`` keys."""
     d = padded_size(max(s.d, s.dv))
     all_rows = s.group * s.queries
     row_blocks = math.ceil(all_rows / ROWS)
@@ -135,7 +137,10 @@ def decode_tile_config(
 
 
 def clustered(config: DecodeTileConfig, keys: int, splits: int = CLUSTER, most: int = 8) -> DecodeTileConfig:
-    """A task's blocks as one cluster of up to ``splits``, of up to ``most`` warps each; of up to eight rows a warp has two tiles of keys at once."""
+    """Return a config whose tasks are clusters of up to ``splits`` blocks of up to ``most`` warps.
+
+    With up to eight rows a warp has two tiles of keys at once.
+    """
     keys_per_split = math.ceil(keys / splits / 16) * 16
     splits, tiles = math.ceil(keys / keys_per_split), keys_per_split // 16
     narrow = config.rows <= 8
@@ -154,26 +159,26 @@ def clustered(config: DecodeTileConfig, keys: int, splits: int = CLUSTER, most: 
 
 
 class FlashDecode(Kernel):
-    """Keys and values read once, by as many blocks as there are multiprocessors."""
+    """Decoding attention that reads keys and values once, split over as many blocks as there are SMs."""
 
     name = "attention/flash_decode"
     ops = ("attention",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """float16 and bfloat16, few queries of each key head."""
+        """Return yes for float16 and bfloat16 with few queries of each key head."""
         return few_queries(call)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one stage."""
         s = AttentionShape.of(call)
         if s.empty:
-            return Lowered(())
+            return LoweredCall(())
         return lower_decode(call, s, decode_tile_config(s, target))
 
 
 @dataclass(frozen=True, slots=True)
 class FusedWork:
-    """What a launch does beside attention (``decode_append.py``): operands, results, members of the kernel's struct, bytes of shared memory.
+    """Additional work of an attention launch (``decode_append.py``): operands, results, struct members, bytes of shared memory.
 
     rows: operands that may be read in 16 bytes, if their addresses allow it.
     """
@@ -189,7 +194,7 @@ class FusedWork:
 
 
 def few_queries(call: NodeCall) -> Support:
-    """Attention in float16 or bfloat16, few queries of each key head."""
+    """Return whether it is attention in float16 or bfloat16 with few queries of each key head."""
     found = supported_halves(call)
     if not found:
         return found
@@ -204,13 +209,15 @@ def few_queries(call: NodeCall) -> Support:
 
 def lower_decode(
     call: NodeCall, s: AttentionShape, config: DecodeTileConfig, added: FusedWork | None = None
-) -> Lowered:
-    """The one stage of a config, and where its parts meet."""
+) -> LoweredCall:
+    """Return the one stage of a config, with the workspace in which its splits are merged."""
     tasks = s.batch * s.kv_heads * config.row_blocks
     stage = _stage(call, s, config, tasks, added or FusedWork())
     if config.splits == 1 or config.cluster:
-        return Lowered((stage,))
-    return Lowered((stage,), temps=(tasks * config.part_bytes(s.dv),), counters=tasks * config.counters * 4)
+        return LoweredCall((stage,))
+    return LoweredCall(
+        (stage,), temps=(tasks * config.part_bytes(s.dv),), counters=tasks * config.counters * 4
+    )
 
 
 def _row_text(steps: tuple[int, ...], queries: int, row: str) -> str:
@@ -238,7 +245,7 @@ def _stage(
     }  # fmt: skip
     special = bool(s.mask) or bool(s.softcap)
     scale = s.scale if s.softcap else s.scale * LOG2E
-    # A row of a block that is none of the node's repeats the last.
+    # Rows of a block beyond the node's repeat the last row.
     row = f"(first + r < {all_rows} ? first + r : {all_rows - 1})"
     struct = [
         "struct KERNEL_decode {",
@@ -311,7 +318,7 @@ def _stage(
     return cuda_stage(
         f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
         about(call, f"{config.rows} rows a block, keys in {config.splits} parts of {config.keys_per_split}"), [q, *given, y, *shared], body,
-        Launch((tasks * config.splits, 1, 1), (config.warps * 32, 1, 1), config.shared + added.shared, cluster=config.splits if config.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
+        LaunchConfig((tasks * config.splits, 1, 1), (config.warps * 32, 1, 1), config.shared + added.shared, cluster=config.splits if config.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

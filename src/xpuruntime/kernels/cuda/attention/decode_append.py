@@ -1,7 +1,7 @@
-"""``attention/flash_decode`` for ``rope_attention``: attention that turns its own queries and writes the new keys and values (``decode_append.cuh``).
+"""``attention/flash_decode`` for ``rope_attention``: attention that rotates its own queries and writes the new keys and values (``decode_append.cuh``).
 
-Queries are turned as they are read; whichever block has the place of a new row makes it, uses it and writes it. So a layer has no launch for
-rotations and cache.
+Queries are rotated as they are read. The block that owns the position of a new row computes it, uses it and writes it. So a layer needs no
+separate launch for rotations and the KV cache.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
-from ...kernel import Kernel, Lowered, NodeCall, Operand
+from ...kernel import Kernel, LoweredCall, NodeCall, Operand
 from ...spec.attention import AttentionShape
 from ...spec.movement.elements import STATUS
 from ...spec.product import sizes, strides_in
@@ -40,13 +40,13 @@ _MASK = 9
 
 
 class RopeAttention(Kernel):
-    """Rotations, both updates of the cache, and attention over it, in one launch."""
+    """Rotations, both updates of the KV cache, and attention over it, in one launch."""
 
     name = "attention/flash_decode"
     ops = ("rope_attention",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """As attention of few queries, of up to eight new positions; rows whose elements lie side by side."""
+        """Return yes for attention of few queries, up to eight new positions, and rows with contiguous elements."""
         found = few_queries(_attention_of(call))
         if not found:
             return found
@@ -60,13 +60,13 @@ class RopeAttention(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "reads and writes rows that lie together")
         return found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage; two before it keep caches as they are where these are not updated in place."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one stage; two copies precede it where the caches are not updated in place."""
         attention = _attention_of(call)
         s = AttentionShape.of(attention)
         kept, in_place = cache_copies(call, target, cuda_moves_stage), {1: 5, 2: 6}
         if s.empty:
-            return Lowered(tuple(kept), in_place=in_place)
+            return LoweredCall(tuple(kept), in_place=in_place)
         config = append_tile_config(s, target)
         made = lower_decode(attention, s, config, _added(call, s, config.shared, config.d))
         (stage,) = made.stages
@@ -87,7 +87,7 @@ class RopeAttention(Kernel):
 
 
 def append_tile_config(s: AttentionShape, target: CodegenTarget) -> DecodeTileConfig:
-    """How a launch is config: where a few blocks have all keys of a key head under way at once, they are a cluster."""
+    """Return the config of a launch: a cluster where a few blocks can load all keys of a key head at once."""
     config = decode_tile_config(s, target, _MIN_KEYS_PER_SPLIT)
     blocks = min(CLUSTER, target.config.max_cluster_size)
     if blocks < 2 or s.keys > blocks * _MOST_SHARE:
@@ -97,12 +97,12 @@ def append_tile_config(s: AttentionShape, target: CodegenTarget) -> DecodeTileCo
 
 
 def _added_bytes(s: AttentionShape, d: int) -> int:
-    """Shared memory of the new rows: key, value, cosines and sines of each."""
+    """Return the shared memory of the new rows: key, value, cosines and sines of each."""
     return 3 * s.queries * d * 2
 
 
 def _attention_of(call: NodeCall) -> NodeCall:
-    """The attention within: queries as they come, caches as they are afterwards."""
+    """Return the attention within the call: queries as given, caches as they are afterwards."""
     inputs = [
         call.inputs[0],
         *(Operand(v.name, s) for v, s in zip(call.node.outputs[1:], call.outputs[1:], strict=True)),

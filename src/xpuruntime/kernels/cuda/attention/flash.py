@@ -1,7 +1,7 @@
-"""Attention on CUDA: ``attention/flash_v2`` on tensor cores in one pass over the keys, and ``attention/naive``, its plain judge.
+"""Attention on CUDA: ``attention/flash_v2`` on tensor cores in one pass over the keys, and ``attention/naive``, its reference.
 
-``flash_v2`` is our own (``templates/cuda/flash_v2.cuh``): memory grows with the sequence, grouped heads read their key head by number, causal
-blocks that nobody sees are never read. ``flash_decode`` (``decode.py``) is for few queries.
+``flash_v2`` is our own (``templates/cuda/flash_v2.cuh``). Memory grows with the sequence. Grouped heads index their key head. Causal blocks that
+are masked entirely are never read. ``flash_decode`` (``decode.py``) is for few queries.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from ....codegen.cuda import CudaTarget
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
-from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape, supported
 from ..heavy import (
     MOST_BLOCKS_YZ,
@@ -27,7 +27,7 @@ from ..heavy import (
     multiprocessors,
     shared_limit,
 )
-from ..launch import Argument, Launch, cuda_stage
+from ..launch import Argument, LaunchConfig, cuda_stage
 
 __all__ = [
     "KERNELS",
@@ -51,7 +51,7 @@ HEAD_SIZES = (32, 64, 128)
 
 
 def supported_halves(call: NodeCall) -> Support:
-    """Floats of 16 bits whose heads lie element by element."""
+    """Return yes for 16-bit floats whose head elements are contiguous."""
     found = supported(call)
     if not found:
         return found
@@ -71,12 +71,12 @@ def supported_halves(call: NodeCall) -> Support:
 
 
 def padded_size(size: int) -> int:
-    """The size of tile that holds a head."""
+    """Return the head size of the tile that holds a head."""
     return next(s for s in HEAD_SIZES if size <= s)
 
 
 def arguments_of(call: NodeCall) -> list[Argument]:
-    """q, k, v, the mask where there is one, and the result."""
+    """Return the arguments: q, k, v, the mask where there is one, and the result."""
     names = ("q", "k", "v", "mask")
     found = [
         argument(call.tensor(i).spec, f"in{i}", n)
@@ -87,7 +87,7 @@ def arguments_of(call: NodeCall) -> list[Argument]:
 
 
 def place_text(name: str, steps: tuple[int, ...]) -> str:
-    """A member that gives the place of a batch's head."""
+    """Return a struct member that gives the offset of a head of a batch."""
     return (
         f"    __device__ __forceinline__ static int64_t {name}_at(int batch, int head)"
         f" {{ return batch * {steps[0]}ll + head * {steps[1]}ll; }}"
@@ -95,7 +95,10 @@ def place_text(name: str, steps: tuple[int, ...]) -> str:
 
 
 def logit_text(s: AttentionShape, score: str, unit: float, mask_unit: float = 1) -> list[str]:
-    """The body of ``logit``: from ``score`` to a logit times ``unit``; -inf where the mask hides. ``mask_unit``: factor of the mask alone."""
+    """Return the body of ``logit``: from ``score`` to a logit times ``unit``; -inf where the mask hides the key.
+
+    mask_unit: factor of the mask alone.
+    """
     lines = [f"        float x = {score};"]
     if s.softcap:
         lines.append(f"        x = tanhf(x * {1 / s.softcap!r}f) * {s.softcap!r}f;")
@@ -114,14 +117,14 @@ def logit_text(s: AttentionShape, score: str, unit: float, mask_unit: float = 1)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Queries of a block, keys of a step, warps."""
+    """Tile sizes of a block: queries of a block, keys of a step, warps."""
 
     queries: int
     keys: int
     warps: int
 
     def shared(self, d: int) -> int:
-        """Bytes: the queries, and twice keys and values."""
+        """Return the bytes of shared memory: the queries, and keys and values twice (double buffering)."""
         return (self.queries + 4 * self.keys) * d * 2
 
 
@@ -132,7 +135,7 @@ H100, causal, heads of 128); 64 spill some (316).
 
 
 def block_for(s: AttentionShape, d: int, target: CodegenTarget) -> Block:
-    """The largest that gives every multiprocessor a block of queries."""
+    """Return the largest block size that gives every SM a block of queries."""
     blocks = BLOCKS if d == HEAD_SIZES[-1] else (Block(128, 64, 4), *BLOCKS[1:])
     fitting = [b for b in blocks if b.shared(d) <= shared_limit(target)]
     heads = s.batch * s.kv_heads * s.group
@@ -141,22 +144,22 @@ def block_for(s: AttentionShape, d: int, target: CodegenTarget) -> Block:
 
 
 class FlashV2(Kernel):
-    """One pass over the keys, on tensor cores."""
+    """Attention in one pass over the keys, on tensor cores."""
 
     name = "attention/flash_v2"
     ops = ("attention",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """float16 and bfloat16, heads of up to 128."""
+        """Return yes for float16 and bfloat16 with heads of up to 128."""
         found = supported_halves(call)
         if found and math.ceil(AttentionShape.of(call).queries / 64) > MOST_BLOCKS_YZ:
             return Support.no(Reason.SHAPE_UNSUPPORTED, "more queries than a launch has blocks")
         return found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage: a block of queries of a head each."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one stage, with one block of queries of a head per CUDA block."""
         s = AttentionShape.of(call)
-        return Lowered(()) if s.empty else Lowered((flash_stage(call, s, target),))
+        return LoweredCall(()) if s.empty else LoweredCall((flash_stage(call, s, target),))
 
 
 HOPPER_BLOCK = Block(128, 128, 8)
@@ -165,7 +168,7 @@ _MAX_TILES = 4096
 
 
 def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
-    """Whether the target has warpgroup products and there are queries enough for their blocks."""
+    """Return whether the target has WGMMA and the queries fill its blocks."""
     if not (isinstance(target, CudaTarget) and target.sm.wgmma):
         return False
     blocks = math.ceil(s.queries / HOPPER_BLOCK.queries) * s.batch * s.kv_heads * s.group
@@ -173,14 +176,17 @@ def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
 
 
 def scans_mask(s: AttentionShape) -> bool:
-    """Whether a mask is looked through for keys that nobody sees: flags, a query's side by side in pieces of 16 bytes, and keys of several blocks."""
+    """Return whether the mask is scanned for keys that no query sees.
+
+    That needs a boolean mask whose rows are contiguous in 16-byte chunks, and keys of several blocks.
+    """
     tiles = math.ceil(s.keys / HOPPER_BLOCK.keys)
     pieces = s.mask and s.mask[3] == 1 and s.mask[2] and not any(size % 16 for size in (*s.mask[:3], s.keys))
     return bool(pieces) and s.mask_type == "bool" and not s.causal and 1 < tiles <= _MAX_TILES
 
 
 def _mask_scan_text(s: AttentionShape) -> list[str]:
-    """Where a head's flags lie, and a logit without them."""
+    """Return the text that addresses the mask of a head, and the logit without the mask."""
     return [
         "    __device__ __forceinline__ const unsigned char *flags(int batch, int head) const {",
         f"        return (const unsigned char *)mask + (batch * {s.mask[0]}ll + head * {s.mask[1]}ll);",
@@ -198,7 +204,7 @@ def flash_stage(
     block: Block | None = None,
     hopper: bool | None = None,
 ) -> Stage:
-    """The stage of ``flash_v2``: Hopper's own where that is asked for, or where it pays."""
+    """Return the stage of ``flash_v2``; the Hopper version where it is requested or faster."""
     dtype = call.outputs[0].dtype
     d = padded_size(max(s.d, s.dv))
     special = (wants_hopper(s, target) and block is None) if hopper is None else hopper
@@ -262,20 +268,20 @@ def flash_stage(
     return cuda_stage(
         f"attention_{s.batch}x{heads}x{s.queries}x{s.keys}x{s.d}",
         about(call, f"{b.queries} queries a block, {b.keys} keys at a time"), arguments, body,
-        Launch((s.batch * heads, tiles, 1), (b.warps * 32, 1, 1), b.shared(d), min_blocks_per_sm=1 if special or 2 * b.shared(d) > shared_limit(target) else 2),
+        LaunchConfig((s.batch * heads, tiles, 1), (b.warps * 32, 1, 1), b.shared(d), min_blocks_per_sm=1 if special or 2 * b.shared(d) > shared_limit(target) else 2),
         before=struct, parts=frozenset({part}), flops=int(s.flops * seen),
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 
 
 class Naive(Kernel):
-    """A block is one query: its scores, their softmax, the weighted sum, in double for float64 and in float else."""
+    """Attention with one block per query: scores, softmax, weighted sum, in double for float64 and in float otherwise."""
 
     name = "attention/naive"
     ops = ("attention",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats in any layout; as many keys as scores fit shared memory."""
+        """Return yes for floats in any layout whose scores fit shared memory."""
         found = supported(call)
         s = AttentionShape.of(call)
         item = 8 if s.sums == "double" else 4
@@ -285,11 +291,11 @@ class Naive(Kernel):
             )
         return found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one stage."""
         s = AttentionShape.of(call)
         if s.empty:
-            return Lowered(())
+            return LoweredCall(())
         heads, t = s.kv_heads * s.group, s.sums
         item = 8 if t == "double" else 4
         mask = ""
@@ -334,10 +340,10 @@ class Naive(Kernel):
         ]
         stage = cuda_stage(
             f"attention_naive_{s.queries}x{s.keys}x{s.d}", about(call, "a query a block"), arguments_of(call), body,
-            Launch.flat(s.batch * heads * s.queries, 128, max(s.keys, 1) * item), parts=frozenset({"tensor", "exp"}), flops=s.flops,
+            LaunchConfig.flat(s.batch * heads * s.queries, 128, max(s.keys, 1) * item), parts=frozenset({"tensor", "exp"}), flops=s.flops,
             bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
         )  # fmt: skip
-        return Lowered((stage,), accumulates="float64" if item == 8 else "float32")
+        return LoweredCall((stage,), accumulates="float64" if item == 8 else "float32")
 
 
 KERNELS: tuple[Any, ...] = (FlashV2(), Naive())

@@ -1,7 +1,7 @@
-"""conv/depthwise on CUDA: a filter of its own for each channel, with bias, residual and activation (``templates/cuda/depthwise.cuh``).
+"""conv/depthwise on CUDA: one filter per channel, with bias, residual and activation (``templates/cuda/depthwise.cuh``).
 
-Bound by memory: every element is read once for a few outputs, and a product by tiles would multiply with zeros. A thread has the channels of 16
-bytes at a few output pixels beside and below each other, whose windows share what is read.
+It is bandwidth-bound: every element is read once for a few outputs, and a tiled product would multiply with zeros. A thread computes the channels
+of 16 bytes at a small tile of output pixels, whose windows share their input.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
-from ...kernel import Kernel, Lowered, NodeCall, Packed, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...portable.text import braces
 from ...spec.conv import FLOATS, OPS, act_of, stem_of, supported
 from ...spec.conv_shape import ConvShape
 from ...spec.product import accumulator
 from ..heavy import about, bytes_of
-from ..launch import Launch, blocks_for, cuda_stage
+from ..launch import LaunchConfig, blocks_for, cuda_stage
 from ..matmul.text import parts_of
 from .text import arguments_of, finish_text
 
@@ -35,13 +35,13 @@ _VALUES = 112
 
 
 class Depthwise(Kernel):
-    """One input channel to one output channel, channels side by side."""
+    """Depthwise convolution of one input channel to one output channel, with contiguous channels."""
 
     name: str = "conv/depthwise"
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats, one or two space dims, known filters of at most 11 taps a dim; not transposed."""
+        """Return yes for floats, one or two space dims, known filters of at most 11 taps a dim; not transposed."""
         found = supported(call, FLOATS)
         if not found:
             return found
@@ -64,18 +64,18 @@ class Depthwise(Kernel):
             return no("more than 2**31 results")
         return found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage over filters as [tap, channel]."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one stage over filters as [tap, channel]."""
         s, spec = ConvShape.of(call), call.tensor(1).spec
         if not s.pixels * s.groups:
-            return Lowered(())
+            return LoweredCall(())
         steps = (
             RecipeStep("reshape", ("%in",), {"shape": [s.groups, s.taps]}),
             RecipeStep("permute", ("%0",), {"order": [1, 0]}),
         )
         packed = Packed(steps, TensorSpec((s.taps, s.groups), spec.dtype))
         wide = "float64" if spec.dtype is DType.FLOAT64 else "float32"
-        return Lowered((_stage(call, s),), weights={1: packed}, accumulates=wide)
+        return LoweredCall((_stage(call, s),), weights={1: packed}, accumulates=wide)
 
 
 def _stage(call: NodeCall, s: ConvShape) -> Stage:
@@ -97,7 +97,7 @@ def _stage(call: NodeCall, s: ConvShape) -> Stage:
     ]
     if width == 1:
         body.append(work(1, "e"))
-    else:  # memory from outside may start anywhere
+    else:  # a buffer of the caller may have any alignment
         body += [
             f"if (fits<{width}>(x) && fits<{width}>(y)) {work(width, 'e')}",
             "else",
@@ -106,13 +106,13 @@ def _stage(call: NodeCall, s: ConvShape) -> Stage:
         ]
     return cuda_stage(
         stem_of("depthwise", s), about(call, f"{width} channels of {lines} x {columns} pixels a thread"), arguments, body,
-        Launch.flat(blocks_for(count, _THREADS), _THREADS), before=[*_sizes(s, sums), *finish_text(call, s, arguments, sums)],
+        LaunchConfig.flat(blocks_for(count, _THREADS), _THREADS), before=[*_sizes(s, sums), *finish_text(call, s, arguments, sums)],
         parts=parts_of(act_of(call), "depthwise"), flops=s.flops(2), bytes=bytes_of([*(t.spec for t in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 
 
 def _width(s: ConvShape, dtype: DType) -> int:
-    """Channels of a pack: what fills 16 bytes, and every step between pixels is a multiple of."""
+    """Return the channels of a pack: they fill 16 bytes and divide every step between pixels."""
     width = _PACK_BYTES * 8 // dtype.bits
     steps = [s.groups, *(step for own in (s.x, s.y) for i, step in enumerate(own) if i != 1)]
     while width > 1 and any(step % width for step in steps):
@@ -121,7 +121,7 @@ def _width(s: ConvShape, dtype: DType) -> int:
 
 
 def _tile(s: ConvShape, width: int) -> tuple[int, int]:
-    """Lines and columns of a thread: the most for which it has registers, and the device threads enough."""
+    """Return the lines and columns of a thread: the most that fit its registers and leave the device enough threads."""
     for lines, columns in _TILES:
         threads = s.groups // width * -(-s.out[2] // columns) * -(-s.out[1] // lines) * s.images
         line = (columns - 1) * s.stride[2] + (s.kernel[2] - 1) * s.dilation[2] + 1
@@ -134,7 +134,7 @@ def _tile(s: ConvShape, width: int) -> tuple[int, int]:
 
 
 def _sizes(s: ConvShape, sums: str) -> list[str]:
-    """The type that tells the template its sizes."""
+    """Return the C++ type that gives the template its sizes."""
     rows = {
         "size": s.size[1:], "out": s.out[1:], "kernel": s.kernel[1:], "stride": s.stride[1:], "dilation": s.dilation[1:],
         "begin": s.begin[1:],

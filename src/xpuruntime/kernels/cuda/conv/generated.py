@@ -1,8 +1,8 @@
-"""Convolutions on CUDA: ``conv/cudnn`` by cuDNN's graph API, ``conv/implicit_gemm`` by our own product (``templates/cuda/implicit_gemm.cuh``),
-and before both ``conv/depthwise`` (``conv_depthwise``) where each channel has a filter of its own.
+"""Convolutions on CUDA: ``conv/cudnn`` by cuDNN's graph API, ``conv/implicit_gemm`` by our own product (``templates/cuda/implicit_gemm.cuh``).
 
-Both like channels innermost. Filters that are known are packed at load as [filters, taps, channels]. Our own runs 16-bit floats on tensor
-cores where channels lie side by side, everything else in plain arithmetic; transposed convolutions are not its business.
+``conv/depthwise`` (``conv_depthwise``) precedes both where each channel has its own filter. Both prefer channels innermost. Known filters are packed
+at load as [filters, taps, channels]. Our kernel runs 16-bit floats with contiguous channels on tensor cores and everything else on CUDA cores. It
+does not support transposed convolutions.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ....decisions import Reason, Support
 from ....ir.ops._shapes import pads
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
-from ...kernel import Kernel, Lowered, NodeCall, Packed, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...portable.text import offset_text
 from ...spec.conv import FLOATS, OPS, act_of, stem_of, strides_of_weight, supported
 from ...spec.conv_shape import ConvShape
 from ...spec.product import accumulator
 from ..heavy import MOST_BLOCKS_YZ, TAGS, about, bytes_of, c_bool, constants, in_chunks, shared_limit
-from ..launch import Launch, cuda_stage
+from ..launch import LaunchConfig, cuda_stage
 from ..matmul.generated import Tile, tile_for
 from ..matmul.libraries import absent
 from ..matmul.text import parts_of
 from .depthwise import Depthwise
 from .text import arguments_of, finish_text, window_text
 
-__all__ = ["KERNELS", "Cudnn", "ImplicitGemm", "tensor_stage"]
+__all__ = ["KERNELS", "CudnnConv", "ImplicitGemm", "tensor_stage"]
 
 _CLIPPED = frozenset(["relu", "relu6", "leaky_relu"])
 _FIRST = 4
@@ -39,7 +39,7 @@ _CUDNN_ACTS = ("none", "relu", "relu6", "leaky_relu", "tanh", "sigmoid", "gelu",
 
 
 def _packed(shape: ConvShape, spec: TensorSpec, line: int) -> Packed:
-    """Filters as [filter, tap, channel], lines of ``line`` elements."""
+    """Return the filters packed as [filter, tap, channel] in lines of ``line`` elements."""
     o, c, taps = shape.groups * shape.filters, shape.channels, shape.taps
     steps = [
         RecipeStep("reshape", ("%in",), {"shape": [o, c, taps]}),
@@ -52,13 +52,13 @@ def _packed(shape: ConvShape, spec: TensorSpec, line: int) -> Packed:
 
 
 class ImplicitGemm(Kernel):
-    """Our own convolution."""
+    """Our own implicit GEMM convolution."""
 
     name = "conv/implicit_gemm"
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats of up to three space dims, any stride, padding, dilation, grouping and layout; not transposed."""
+        """Return yes for floats of up to three space dims, any stride, padding, dilation, grouping and layout; not transposed."""
         found = supported(call, FLOATS)
         if not found:
             return found
@@ -73,11 +73,11 @@ class ImplicitGemm(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "known filters are packed from dense ones")
         return found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage, a group in each layer of its grid."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one stage; the grid's z dimension is the group."""
         s = ConvShape.of(call)
         if not s.pixels * s.filters * s.groups:
-            return Lowered(())
+            return LoweredCall(())
         dtype = call.outputs[0].dtype
         known, k = call.tensor(1).is_weight, s.taps * s.channels
         line = math.ceil(k / 8) * 8
@@ -88,7 +88,7 @@ class ImplicitGemm(Kernel):
             if tensor_cores
             else _plain_stage(call, s, line if known else 0)
         )
-        return Lowered(
+        return LoweredCall(
             (stage,), weights=weights, accumulates="float64" if dtype is DType.FLOAT64 else "float32"
         )
 
@@ -96,7 +96,7 @@ class ImplicitGemm(Kernel):
 def tensor_stage(
     call: NodeCall, s: ConvShape, line: int, target: CodegenTarget, tile: Tile | None = None
 ) -> Stage:
-    """The product on tensor cores over filters in lines of ``line`` elements."""
+    """Return the stage on tensor cores over filters in lines of ``line`` elements."""
     dtype = call.outputs[0].dtype
     t = tile_for(s.pixels, s.filters, s.groups, target) if tile is None else tile
     arguments = arguments_of(call)
@@ -127,7 +127,7 @@ def tensor_stage(
         f"if (((uint64_t)x | (uint64_t)filters | (uint64_t)y) % 16 == 0) {run('KERNEL_gemm', aligned and (s.groups == 1 or s.channels % 8 == 0))}",
         f"else {run('KERNEL_anywhere', False)}",
     ]
-    launch = Launch(
+    launch = LaunchConfig(
         (t.blocks(s.pixels, s.filters), 1, s.groups),
         (t.threads, 1, 1),
         t.shared,
@@ -141,7 +141,7 @@ def tensor_stage(
 
 
 def _plain_stage(call: NodeCall, s: ConvShape, line: int) -> Stage:
-    """The product in plain arithmetic; ``line``: elements of a packed filter, 0 where filters are computed and lie as they come."""
+    """Return the stage on CUDA cores. ``line``: elements of a packed filter; 0 where filters are computed and not packed."""
     arguments = arguments_of(call)
     sums, ctype, wtype = accumulator(call.outputs[0].dtype), arguments[0].ctype, arguments[1].ctype
     blocks_wide = math.ceil(s.pixels / 128) * math.ceil(s.filters / 128) * s.groups
@@ -171,15 +171,17 @@ def _plain_stage(call: NodeCall, s: ConvShape, line: int) -> Stage:
     blocks = math.ceil(s.pixels / (16 * rows)) * math.ceil(s.filters / (16 * columns))
     return cuda_stage(
         stem_of("conv", s), about(call, f"{16 * rows} pixels x {16 * columns} filters a block"), arguments, body,
-        Launch((blocks, 1, s.groups), (256, 1, 1), min_blocks_per_sm=2 if wide else 0), before=before, parts=parts_of(act_of(call), "implicit_gemm"),
+        LaunchConfig((blocks, 1, s.groups), (256, 1, 1), min_blocks_per_sm=2 if wide else 0), before=before, parts=parts_of(act_of(call), "implicit_gemm"),
         flops=s.flops(2), bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Cudnn(Kernel):
-    """cuDNN's plan of convolution, residual, bias and activation. ``engine``: its global index; -1: the heuristic's first that computes as
-    the model's dtype asks (float32 without TF32, full sums, no Winograd transforms, the same bits every time).
+class CudnnConv(Kernel):
+    """cuDNN's plan of convolution, residual, bias and activation.
+
+    engine: its global index; -1: the heuristic's first engine that computes in the model's dtype (float32 without TF32, full sums, no Winograd
+        transforms, deterministic bits).
     """
 
     name: str = "conv/cudnn"
@@ -188,12 +190,12 @@ class Cudnn(Kernel):
     on_request: bool = False
     asks: str = "pins an engine"
 
-    def pinned(self, word: str, values: Mapping[str, int]) -> Cudnn:
-        """The row that takes one of the library's engines, and no other."""
+    def pinned(self, word: str, values: Mapping[str, int]) -> CudnnConv:
+        """Return the kernel with one engine of the library."""
         return replace(self, name=f"conv/{word}", engine=values.get("engine", -1), on_request=True)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats of 16 and 32 bits, one or two space dims, known filters, a residual of the result's shape."""
+        """Return yes for floats of 16 and 32 bits, one or two space dims, known filters, a residual of the result's shape."""
         missing = absent("cudnn", "nvidia-cudnn-cu13")
         if missing is not None:
             return missing
@@ -236,8 +238,8 @@ class Cudnn(Kernel):
             return no("adds only a residual that has the result's shape and strides")
         return found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One call."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one library call."""
         s = ConvShape.of(call)
         arguments = arguments_of(call)
         residual = call.optional(3) if call.op == "fused_convolution" else None
@@ -259,20 +261,20 @@ class Cudnn(Kernel):
             "conv", "", tuple(a.ref for a in arguments), library="cudnn", options=options, flops=s.flops(2),
             bytes=bytes_of([*(t.spec for t in call.tensors), call.outputs[0]]),
         )  # fmt: skip
-        return Lowered((stage,), weights={1: _packed(s, call.tensor(1).spec, s.taps * c)})
+        return LoweredCall((stage,), weights={1: _packed(s, call.tensor(1).spec, s.taps * c)})
 
 
 def _strides_of(s: ConvShape, steps: tuple[int, ...]) -> list[int]:
-    """Strides of the result or of the residual."""
+    """Return the strides of the result or of the residual."""
     return _strides(steps, s.filters * s.groups, s.out[1:])
 
 
 def _strides(steps: tuple[int, ...], channels: int, space: tuple[int, ...]) -> list[int]:
-    """Strides of n, c, h, w; those of dims of extent 1 as a dense value would have them, which is what cuDNN recognizes layouts by."""
+    """Return the strides of n, c, h, w. Dims of extent 1 get the stride of a dense value, because cuDNN recognizes layouts by it."""
     n, c, _, h, w = steps
     w = w or channels
     h = h or w * space[1]
     return [n or h * space[0], c or 1, h, w]
 
 
-KERNELS: tuple[Any, ...] = (Depthwise(), Cudnn(), ImplicitGemm())
+KERNELS: tuple[Any, ...] = (Depthwise(), CudnnConv(), ImplicitGemm())

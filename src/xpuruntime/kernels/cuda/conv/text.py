@@ -1,4 +1,4 @@
-"""What convolutions on CUDA say of themselves: their arguments, the window as templates read it, and what follows the sums."""
+"""Text that convolutions on CUDA share: their arguments, the window as templates read it, and the epilogue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SPACE = ("d", "h", "w")
 
 
 def arguments_of(call: NodeCall) -> list[Argument]:
-    """x, the filters, bias and residual where there are any, the result."""
+    """Return the arguments: x, the filters, bias and residual if present, the result."""
     names = ("x", "filters", "bias", "residual")
     found = [
         argument(call.tensor(i).spec, f"in{i}", n)
@@ -26,7 +26,7 @@ def arguments_of(call: NodeCall) -> list[Argument]:
 
 
 def window_text(s: ConvShape) -> list[str]:
-    """``KERNEL_shape``: sizes and strides as the template reads them."""
+    """Return ``KERNEL_shape``: sizes and strides as the template reads them."""
     lists = {
         "size": s.size,
         "out": s.out,
@@ -43,7 +43,7 @@ def window_text(s: ConvShape) -> list[str]:
 
 
 def finish_text(call: NodeCall, s: ConvShape, arguments: list[Argument], sums: str) -> list[str]:
-    """``KERNEL_finish``: bias, residual, activation; a row is a pixel, a column a filter of the group in blockIdx.z."""
+    """Return the epilogue ``KERNEL_finish``: bias, residual, activation; a row is a pixel, a column a filter of the group in blockIdx.z."""
     rows = (s.images, *s.out)
     given = [a for a in arguments if a.name in ("bias", "residual", "y")]
     head = "    __device__ __forceinline__"

@@ -1,10 +1,10 @@
-"""``matmul/gemv`` on CUDA: few rows times a weight whose k lies side by side (``templates/cuda/gemv.cuh``), as decoding has them.
+"""``matmul/gemv`` on CUDA: few rows times a weight whose k is contiguous (``templates/cuda/gemv.cuh``), as decoding has them.
 
-All of the time is that of reading the weight once. Warps own columns, lanes stride along k in 16-byte reads; the first weights of a launch
-are read before the one before it is done. Blocks have one item of columns each, up to eight blocks a multiprocessor: on an H200 that took
+All of the time is spent on reading the weight once. Warps own columns; lanes stride along k in coalesced 16-byte reads. The first weights of a
+launch are prefetched before the previous launch is complete. Blocks have one item of columns each, up to eight blocks per SM: on an H200 that took
 17 us less a layer of Qwen2.5-1.5B than two persistent blocks that loop over their items (``benchmarks/cuda/decoder_breakdown.py``).
-``norm_linear`` has an RMS norm before the product: the sums of a row's squares are made with its staging, the factor is applied to finished
-sums. Gated, a group of warps has rows of both halves.
+``norm_linear`` has an RMS norm before the product: the sums of squares of a row are computed while it is staged, and the factor is applied to
+finished sums. In a gated layer, a group of warps has rows of both halves.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....types import DType
-from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...portable.text import ACTIVATIONS
 from ...spec.linear import LinearLayer, why_not
 from ...spec.matmul import OPS, product_of
 from ...spec.product import C_TYPES, accumulator
 from ..heavy import FULL, about, argument, bytes_of, c_bool, constants, in_chunks
-from ..launch import Argument, Launch, cuda_stage
+from ..launch import Argument, LaunchConfig, cuda_stage
 from .text import arguments_of, matrices_of, parts_of, place_text, supported
 
 __all__ = ["KERNELS", "ROWS", "Gemv", "GemvTileConfig", "NormLinear", "gemv_stage", "gemv_tile_config"]
@@ -49,8 +49,10 @@ _STAGED = 32 * 1024
 
 @dataclass(frozen=True, slots=True)
 class GemvTileConfig:
-    """Rows of the weight that a group of warps reads at a time, warps of a group (which share k), groups of a block (1 where a group has several
-    warps), steps of reads under way, items of columns of a group, and blocks of a multiprocessor at min_blocks_per_sm, which bounds a thread's registers.
+    """Tile sizes of a launch.
+
+    Rows of the weight that a group of warps reads at a time, warps of a group (which share k), groups of a block (1 where a group has several
+    warps), steps of reads in flight, items of columns of a group, and blocks of an SM at min_blocks_per_sm, which bounds a thread's registers.
     """
 
     columns: int
@@ -62,16 +64,19 @@ class GemvTileConfig:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The threads of a block."""
         return self.split * self.groups * 32
 
     def blocks(self, items: int) -> int:
-        """Blocks that have so many items."""
+        """Return the number of blocks for so many items."""
         return math.ceil(items / (self.items_per_group * self.groups))
 
 
 def gemv_tile_config(m: int, n: int, k: int, dtype: DType, gated: bool = False) -> GemvTileConfig:
-    """Long rows are shared by the warps of a block, others go a warp each; n counts results, of which a gated one takes two rows."""
+    """Return the config for n results. The warps of a block share long rows; other rows have one warp each.
+
+    A gated result takes two rows.
+    """
     steps = max(1, math.ceil(k * dtype.bits / 8 / 512))
     few = n * (1 + gated) <= 3 * FULL * _WARPS
     enough = n * (1 + gated) >= 8 * FULL * (1 if steps > _SHORT else _WARPS)  # blocks, with four columns each
@@ -101,8 +106,10 @@ def gemv_tile_config(m: int, n: int, k: int, dtype: DType, gated: bool = False) 
 class _Streamed:
     """A product as the template takes it.
 
-    terms: what is added to a result: the argument, where it lies by ``row`` and ``column``, a factor, and whether the other half of a gated
-    layer adds it. place: where a result lies. scale, eps: those of a norm.
+    terms:      values added to a result: the argument, its offset by ``row`` and ``column``, a factor, and whether the other half of a gated
+            layer adds it.
+    place:      the offset of a result.
+    scale, eps: those of a norm.
     """
 
     m: int
@@ -142,7 +149,7 @@ class Gemv(Kernel):
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Up to four rows of floats; both sides with k side by side; one product."""
+        """Return yes for up to four rows of floats with k contiguous on both sides, in one product."""
         found = supported(call)
         if not found:
             return found
@@ -163,21 +170,21 @@ class Gemv(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "the weight's inner dim does not lie side by side")
         return found
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one stage."""
         p = product_of(call).flat()
-        return Lowered((gemv_stage(call, gemv_tile_config(p.m, p.n, p.k, call.outputs[0].dtype)),))
+        return LoweredCall((gemv_stage(call, gemv_tile_config(p.m, p.n, p.k, call.outputs[0].dtype)),))
 
 
 @dataclass(frozen=True, slots=True)
 class NormLinear(Kernel):
-    """A row of the catalogue for ``norm_linear``: policies name it by either word."""
+    """The GEMV of ``norm_linear``; policies name it by either word."""
 
     name: str
     ops: tuple[str, ...] = ("norm_linear",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Dense floats of few rows, and a weight."""
+        """Return yes for dense floats of few rows, and a weight."""
         refused = why_not(call)
         if refused is not None:
             return refused
@@ -186,13 +193,13 @@ class NormLinear(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, f"for up to {MAX_ROWS} rows, and there are {m}")
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one stage."""
         layer = LinearLayer.of(call)
         if not layer.m * layer.n:
-            return Lowered(())
+            return LoweredCall(())
         config = gemv_tile_config(layer.m, layer.n, layer.k, layer.dtype, layer.halves == 2)
-        return Lowered(
+        return LoweredCall(
             (gemv_stage(call, config),), accumulates="float64" if layer.sums == "double" else "float32"
         )
 
@@ -233,7 +240,7 @@ def _of_layer(call: NodeCall) -> _Streamed:
 
 
 def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
-    """The stage of a config."""
+    """Return the stage of a config."""
     s = _of_layer(call) if call.op == "norm_linear" else _of_product(call)
     known = s.known and (s.scale is None or call.tensor(4).is_weight)
     numbers: Mapping[str, object] = {
@@ -267,7 +274,7 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
         body.append(f"gemv::run<KERNEL_gemv>(a, b, {scale}, finish);")
     own = config.columns // (1 + s.gated)
     rows = s.n * (1 + s.gated)
-    launch = Launch(
+    launch = LaunchConfig(
         (config.blocks(math.ceil(s.n / own)), 1, 1),
         (config.threads, 1, 1),
         min_blocks_per_sm=config.min_blocks_per_sm if s.m == 1 and s.sums == "float" else 0,
@@ -282,7 +289,7 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
 
 
 def _finish_text(s: _Streamed) -> list[str]:
-    """``KERNEL_finish``: what a result adds, read before its sum is there, and what becomes of the sum."""
+    """Return the epilogue ``KERNEL_finish``: terms are read before the sum is complete, then the result is computed and stored."""
     head, kind = "    __device__ __forceinline__", s.sums
     y = s.arguments[-1]
     held = dict.fromkeys(a.text for a, *_ in s.terms)

@@ -1,7 +1,7 @@
 """Matrix products on CUDA: ``matmul/cublasLt`` and ``matmul/cublas`` by libraries, ``matmul/generated`` by our own templates.
 
-Our own has two bodies: tensor cores for 16-bit floats (``templates/cuda/gemm.cuh``) and plain arithmetic for every dtype and any strides
-(``templates/cuda/simt.cuh``). What a node multiplies stands in the CPU's ``Product``, which knows no device.
+Our kernel has two bodies: tensor cores for 16-bit floats (``templates/cuda/gemm.cuh``), and CUDA cores for every dtype and any strides
+(``templates/cuda/simt.cuh``). ``spec.product.Product`` describes the operands, independent of the device.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from ....codegen.target import CodegenTarget
 from ....decisions import Support
 from ....types import DType
-from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...portable.text import offset_text
 from ...spec.matmul import OPS, product_of
 from ...spec.product import Product, accumulator
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
-from ..launch import Launch, cuda_stage
+from ..launch import LaunchConfig, cuda_stage
 from .libraries import Cublas, CublasLt
 from .text import Matrices, arguments_of, finish_text, matrices_of, parts_of, supported
 
@@ -27,7 +27,7 @@ __all__ = ["KERNELS", "TILES", "Generated", "Tile", "simt_stage", "tensor_stage"
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A block's part of y, its warps, and how many tiles of k it holds."""
+    """The output tile of a block, its warps, and the number of k tiles in shared memory."""
 
     rows: int
     columns: int
@@ -42,11 +42,11 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The threads of a block."""
         return self.warps_m * self.warps_n * 32
 
     def blocks(self, m: int, n: int) -> int:
-        """Blocks of one product."""
+        """Return the blocks of one product."""
         return math.ceil(m / self.rows) * math.ceil(n / self.columns)
 
 
@@ -61,7 +61,10 @@ TILES: tuple[Tile, ...] = (
 
 
 def tile_for(m: int, n: int, batches: int, target: CodegenTarget) -> Tile:
-    """The largest tile that gives every multiprocessor a block and does not compute twice what is asked; else the finest that fits."""
+    """Return the largest tile that gives every SM a block and computes at most 1.5 times the result.
+
+    Otherwise return the tile with the most blocks, up to one per SM, and the least padding.
+    """
     limit, want = shared_limit(target), multiprocessors(target)
     fitting = [t for t in TILES if t.shared <= limit]
     for tile in fitting:
@@ -75,30 +78,30 @@ def tile_for(m: int, n: int, batches: int, target: CodegenTarget) -> Tile:
 
 
 class Generated(Kernel):
-    """Our own product."""
+    """Our own matrix product."""
 
     name = "matmul/generated"
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Every dtype, any strides of the operands."""
+        """Return yes for every dtype and any strides of the operands."""
         return supported(call)
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One stage."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one stage."""
         p = product_of(call).flat()
         if not p.batches * p.m * p.n:
-            return Lowered(())
+            return LoweredCall(())
         dtype = call.outputs[0].dtype
         sides = matrices_of(p, dtype) if dtype in TAGS else None
         stage = simt_stage(call, p) if sides is None else tensor_stage(call, p, sides, target)
-        return Lowered((stage,), accumulates="float64" if dtype is DType.FLOAT64 else "float32")
+        return LoweredCall((stage,), accumulates="float64" if dtype is DType.FLOAT64 else "float32")
 
 
 def tensor_stage(
     call: NodeCall, p: Product, sides: Matrices, target: CodegenTarget, tile: Tile | None = None
 ) -> Stage:
-    """The product on tensor cores; operands that do not start at 16 bytes take the same way with slower reads."""
+    """Return the stage on tensor cores; operands that are not 16-byte aligned use slower reads."""
     dtype = call.outputs[0].dtype
     t = tile_for(p.m, p.n, p.batches, target) if tile is None else tile
     arguments = arguments_of(call, p)
@@ -137,7 +140,7 @@ def tensor_stage(
     else:
         structs[3] = constants("bool", flags | {"B_ALIGNED": "false", "PAIRS": "false"})
         body.append(run("KERNEL_gemm", False))
-    launch = Launch(
+    launch = LaunchConfig(
         (t.blocks(p.m, p.n), 1, p.batches),
         (t.threads, 1, 1),
         t.shared,
@@ -151,7 +154,7 @@ def tensor_stage(
 
 
 def simt_stage(call: NodeCall, p: Product) -> Stage:
-    """The product in plain arithmetic, any strides."""
+    """Return the stage on CUDA cores, for any strides."""
     dtype = call.outputs[0].dtype
     arguments = arguments_of(call, p)
     sums = accumulator(dtype)
@@ -186,7 +189,7 @@ def simt_stage(call: NodeCall, p: Product) -> Stage:
     ]
     return cuda_stage(
         f"matmul_{p.m}x{p.n}x{p.k}", about(call, f"{16 * each}x{16 * each} a block"), arguments, body,
-        Launch((blocks, 1, p.batches), (256, 1, 1), min_blocks_per_sm=2 if sums == "float" else 0), before=before, parts=parts_of(p.act, "simt", "tensor"),
+        LaunchConfig((blocks, 1, p.batches), (256, 1, 1), min_blocks_per_sm=2 if sums == "float" else 0), before=before, parts=parts_of(p.act, "simt", "tensor"),
         flops=2 * p.batches * p.m * p.n * p.k, bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

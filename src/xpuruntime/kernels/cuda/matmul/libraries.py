@@ -1,8 +1,8 @@
 """Matrix products by NVIDIA's libraries: ``matmul/cublasLt`` (bias, residual, relu and gelu within it) and ``matmul/cublas`` (plain products).
 
-What a library has no epilogue for is a second stage over its sums in float32 (float64 for float64), so there is one rounding either way.
-A library chooses its algorithm when a program is loaded (``cpp/src/backends/cuda/libraries``) and says which in the receipt; a row with
-``algorithm`` or ``choice`` takes that one of cuBLASLt's list or refuses to load.
+If the library has no matching epilogue, a second stage applies it to sums in float32 (float64 for float64), so there is one rounding either way.
+A library chooses its algorithm when a program is loaded (``cpp/src/backends/cuda/libraries``) and names it in the receipt. A kernel with
+``algorithm`` or ``choice`` uses that entry of cuBLASLt's list, or loading raises an error.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....types import DType
 from ....vendor_folders import vendor_folders
-from ...kernel import Kernel, Lowered, NodeCall, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.matmul import OPS, product_of
 from ...spec.product import Product, Term, even_stride
 from ..heavy import about, bytes_of
-from ..launch import Argument, Launch, blocks_for, cuda_stage
+from ..launch import Argument, LaunchConfig, blocks_for, cuda_stage
 from .text import arguments_of, finish_text, parts_of, supported
 
 __all__ = ["Cublas", "CublasLt", "installed"]
@@ -39,7 +39,7 @@ _THREADS = 256
 
 @functools.cache
 def installed(library: str) -> bool:
-    """Whether a library's file is on this machine, by its variable, NVIDIA's packages, a toolkit or the system. Loads nothing."""
+    """Return whether a library is on this machine, by its variable, NVIDIA's packages, a toolkit or the system. Load nothing."""
     variable, pattern = _FILES[library]
     if env.get_path(variable) is not None:
         return True
@@ -47,7 +47,7 @@ def installed(library: str) -> bool:
 
 
 def absent(library: str, package: str) -> Support | None:
-    """A no where the library is not here."""
+    """Return no if the library is not installed."""
     if installed(library):
         return None
     return Support.no(Reason.NOT_INSTALLED, f"{library} is not on this machine", do=f"pip install {package}")
@@ -55,7 +55,7 @@ def absent(library: str, package: str) -> Support | None:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """Lines of memory of both sides and the steps of a batch, in elements; ``transposed``: a's lines are columns, b's lines are columns."""
+    """Leading dims of both sides and the steps of a batch, in elements; ``transposed``: whether a or b is stored by columns."""
 
     a_line: int
     a_transposed: bool
@@ -66,7 +66,7 @@ class _Sides:
 
     @classmethod
     def of(cls, p: Product) -> _Sides | None:
-        """None where a side has no lines that lie evenly."""
+        """Return the leading dims; None where a side has no constant stride between lines."""
         lead = len(p.batch)
         a_row, b_steps = even_stride(p.rows, p.a_strides[lead:-1]), p.b_strides[lead:]
         a_step, b_step = even_stride(p.batch, p.a_strides[:lead]), even_stride(p.batch, p.b_strides[:lead])
@@ -78,7 +78,7 @@ class _Sides:
 
 
 def _lines(rows: int, columns: int, row: int, column: int) -> tuple[int, bool] | None:
-    """Elements from line to line, and whether the lines are the matrix's columns."""
+    """Return the elements between lines, and whether the lines are the columns of the matrix."""
     if (column == 1 or columns == 1) and (row >= columns or rows == 1):
         return max(row, columns), False
     if (row == 1 or rows == 1) and (column >= rows or columns == 1):
@@ -88,7 +88,7 @@ def _lines(rows: int, columns: int, row: int, column: int) -> tuple[int, bool] |
 
 @dataclass(frozen=True, slots=True)
 class _Native:
-    """Terms that cuBLASLt adds by itself: positions of the operands, and the residual's line and step."""
+    """Terms that cuBLASLt adds by itself: positions of the operands, and the line and step of the residual."""
 
     bias: int | None = None
     residual: int | None = None
@@ -97,7 +97,7 @@ class _Native:
 
 
 def _native(p: Product, dtype: DType) -> _Native | None:
-    """How cuBLASLt's epilogue does all that follows the product; None where it cannot."""
+    """Return how cuBLASLt's epilogue computes everything after the product; None if it cannot."""
     if p.act not in ("none", "relu", "gelu_tanh") or len(p.terms) > 2:
         return None
     found = _Native()
@@ -153,8 +153,10 @@ def _supported(call: NodeCall, library: str) -> Support:
 
 @dataclass(frozen=True)
 class CublasLt(Kernel):
-    """Products with their epilogue. ``algorithm``: an id of cuBLASLt's, -1: any; ``choice``: which of its heuristic's list, or of those in it
-    with that id.
+    """Products with their epilogue.
+
+    algorithm: an id of cuBLASLt's, -1: any.
+    choice:    an index in its heuristic's list, or among the entries of that id.
     """
 
     name: str = "matmul/cublasLt"
@@ -165,16 +167,16 @@ class CublasLt(Kernel):
     asks: str = "pins an algorithm"
 
     def pinned(self, word: str, values: Mapping[str, int]) -> CublasLt:
-        """The row that takes one algorithm of the library's list, and no other."""
+        """Return the kernel with one algorithm of the library's list."""
         algorithm, choice = values.get("algorithm", -1), values.get("choice", 0)
         return replace(self, name=f"matmul/{word}", algorithm=algorithm, choice=choice, on_request=True)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats whose matrices have lines; the library on this machine."""
+        """Return yes for floats whose matrices have lines, if the library is on this machine."""
         return _supported(call, "cublasLt")
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One call; two stages where the epilogue is not the library's."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one library call, and a second stage if the library has no such epilogue."""
         p = product_of(call).flat()
         return _lower(
             call,
@@ -194,11 +196,11 @@ class Cublas(Kernel):
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Floats whose matrices have lines; the library on this machine."""
+        """Return yes for floats whose matrices have lines, if the library is on this machine."""
         return _supported(call, "cublas")
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """One call, or two stages."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to one library call, or two stages."""
         p = product_of(call).flat()
         plain = not p.terms and p.act == "none"
         return _lower(call, p, "cublas", "gemm", _Native() if plain else None, {})
@@ -206,7 +208,7 @@ class Cublas(Kernel):
 
 def _lower(
     call: NodeCall, p: Product, library: str, word: str, native: _Native | None, more: Mapping[str, Any]
-) -> Lowered:
+) -> LoweredCall:
     sides = _Sides.of(p)
     assert sides is not None
     dtype = call.outputs[0].dtype
@@ -236,11 +238,11 @@ def _lower(
         if native is not None
         else (first, _finish(call, p, "double" if wide is DType.FLOAT64 else "float"))
     )
-    return Lowered(stages, temps, accumulates=wide.value)
+    return LoweredCall(stages, temps, accumulates=wide.value)
 
 
 def _finish(call: NodeCall, p: Product, sums: str) -> Stage:
-    """From sums to results: factor, terms, activation, one rounding."""
+    """Return the epilogue stage from sums to results: factor, terms, activation, one rounding."""
     arguments = [Argument("temp0", "sums", sums), *arguments_of(call, p)[2:]]
     count = p.m * p.n
     body = [
@@ -251,7 +253,7 @@ def _finish(call: NodeCall, p: Product, sums: str) -> Stage:
     ]
     return cuda_stage(
         f"finish_{p.m}x{p.n}", about(call, "what follows the product"), arguments, body,
-        Launch((blocks_for(count, _THREADS), 1, p.batches), (_THREADS, 1, 1)),
+        LaunchConfig((blocks_for(count, _THREADS), 1, p.batches), (_THREADS, 1, 1)),
         before=finish_text(p, [arguments[0], arguments[0], *arguments[1:]], sums), parts=parts_of(p.act, "tensor"),
         bytes=p.batches * count * (8 if sums == "double" else 4) + bytes_of([call.outputs[0]]),
     )  # fmt: skip

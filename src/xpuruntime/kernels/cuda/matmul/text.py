@@ -1,6 +1,6 @@
-"""What kernels of matrix products share: how operands lie, the arguments of a call, and what becomes of a sum.
+"""Text that kernels of matrix products share: layouts of the operands, the arguments of a call, and the epilogue.
 
-What a node multiplies stands in the CPU's ``Product``, which knows no device.
+``spec.product.Product`` describes the operands, independent of the device.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """Both sides as tensor cores and vector loads can read them: k side by side on the left; k or n on the right.
+    """Both sides as tensor cores and vector loads read them: k contiguous on the left; k or n contiguous on the right.
 
-    a_row: elements between rows; b_line: between lines of the right side, which are columns, or k where ``b_rows``.
-    a_aligned, b_aligned: rows are whole chunks of 16 bytes, from wherever the buffer starts.
+    a_row:              elements between rows.
+    b_line:             elements between lines of the right side, which are columns, or k where ``b_rows``.
+    a_aligned, b_aligned: rows are whole chunks of 16 bytes, relative to the start of the buffer.
     """
 
     a_row: int
@@ -38,7 +39,7 @@ class Matrices:
 
 
 def matrices_of(p: Product, dtype: DType) -> Matrices | None:
-    """None where a side lies in no such way."""
+    """Return the layout of both sides; None if a side has no such layout."""
     lead = len(p.batch)
     if len(p.rows) > 1:
         a_row = even_stride(p.rows, p.a_strides[lead:-1])
@@ -61,7 +62,7 @@ def matrices_of(p: Product, dtype: DType) -> Matrices | None:
 
 
 def arguments_of(call: NodeCall, p: Product) -> list[Argument]:
-    """Both sides, then the terms, then the result."""
+    """Return the arguments: both sides, then the terms, then the result."""
     a, b = call.tensor(p.a), call.tensor(p.b)
     return [
         argument(a.spec, operand_ref("in", p.a), "a"),
@@ -72,7 +73,10 @@ def arguments_of(call: NodeCall, p: Product) -> list[Argument]:
 
 
 def finish_text(p: Product, arguments: list[Argument], sums: str) -> list[str]:
-    """``KERNEL_finish``: what becomes of a sum, and where it goes. Terms and the result lie over (batch, rows, columns)."""
+    """Return the epilogue ``KERNEL_finish``, which turns a sum into a result and stores it.
+
+    Terms and the result have strides over (batch, rows, columns).
+    """
     given = arguments[2:]
 
     def place(strides: tuple[int, ...]) -> str:
@@ -103,7 +107,7 @@ def finish_text(p: Product, arguments: list[Argument], sums: str) -> list[str]:
 
 
 def place_text(p: Product, strides: tuple[int, ...], *, batched: bool = True) -> str:
-    """Where ``row`` and ``column`` of a result lie with these strides over (batch, rows, columns)."""
+    """Return the offset of ``row`` and ``column`` of a result with these strides over (batch, rows, columns)."""
     lead = len(p.batch)
     texts = (
         offset_text("(int64_t)blockIdx.z" if batched else "0", p.batch, strides[:lead]),
@@ -114,12 +118,12 @@ def place_text(p: Product, strides: tuple[int, ...], *, batched: bool = True) ->
 
 
 def parts_of(act: str, *more: str) -> frozenset[str]:
-    """Parts of the prelude: those of an activation, and more."""
+    """Return the parts of the prelude: those of an activation, and ``more``."""
     return frozenset((*ACTIVATIONS[act][1], *more))
 
 
 def supported(call: NodeCall) -> Support:
-    """A dtype that has products, a dense result, weights that lie dense."""
+    """Return yes for a dtype that has products, a dense result, and dense weights."""
     dtype = call.outputs[0].dtype
     if dtype not in C_TYPES:
         return Support.no(Reason.DTYPE_UNSUPPORTED, f"no product in {dtype.value}")

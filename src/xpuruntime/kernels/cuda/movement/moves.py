@@ -1,8 +1,9 @@
-"""Moves (codegen/moves) on CUDA devices: a thread carries a pack of elements that lie side by side; what turns rows into columns goes
-through tiles of shared memory, so that both sides are touched in runs.
+"""Moves (codegen/moves) on CUDA devices: a thread carries a pack of contiguous elements.
 
-Where tensors name the places that are written, of several values for one place the last in row-major order wins. Places that rise can
-not meet, so their values go in parallel; else one thread writes all that could.
+Transposes use tiles of shared memory, so that reads and writes are both coalesced.
+
+Where tensors name the target positions, the last of several values for one position in row-major order wins. Increasing positions are
+distinct, so their values are written in parallel; otherwise one thread writes all that could conflict.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ....codegen.nest import indented
 from ....codegen.target import CodegenTarget
 from ....types import DType
 from ...kernel import Stage
-from ..launch import Argument, Launch, cuda_stage
+from ..launch import Argument, LaunchConfig, cuda_stage
 from .share import MoveShare
 from .text import move_lines
 
@@ -34,7 +35,7 @@ def cuda_moves_stage(
     copies: bool = False,
     ctype: str = "",
 ) -> Stage:
-    """One stage that makes all moves, which do not depend on each other. As ``movement.moves_stage`` for CPUs."""
+    """Return one stage that makes all moves, which do not depend on each other."""
     threads, tile = target.config.max_threadgroup_1d, target.config.max_threadgroup_2d
     kind = ctype or bits_type(dtype)
     blocks, lines = 0, list[str]()
@@ -51,13 +52,13 @@ def cuda_moves_stage(
     total = carried(kept) * element_bytes(dtype)
     stage = cuda_stage(
         stem, f"{stem}: {carried(kept)} elements of {dtype.value}", _arguments(kept, args, kind), lines,
-        Launch.flat(blocks, threads), parts=frozenset({"movement"}), copies=copies, bytes=2 * total,
+        LaunchConfig.flat(blocks, threads), parts=frozenset({"movement"}), copies=copies, bytes=2 * total,
     )  # fmt: skip
     return stage if not any(m.lookups for m in kept) else _reporting(stage)
 
 
 def _reporting(stage: Stage) -> Stage:
-    """A stage that may meet a place outside."""
+    """Return a stage that may report an index out of range."""
     return replace(stage, scratch_bytes=STATUS)
 
 

@@ -1,4 +1,4 @@
-"""How one move is shared out over threads on CUDA devices: its loops, sorted and joined, and what a thread carries at once."""
+"""The division of one move over threads on CUDA devices: its loops, sorted and merged, and the elements that a thread carries at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Dim:
 
 
 def _joined(dims: Sequence[Dim]) -> list[Dim]:
-    """Neighbors that every track crosses evenly become one."""
+    """Merge adjacent dims that every track crosses evenly."""
     kept: list[Dim] = []
     for d in dims:
         if kept and all(a == b * d.length for a, b in zip(kept[-1].steps, d.steps, strict=True)):
@@ -43,8 +43,9 @@ def _joined(dims: Sequence[Dim]) -> list[Dim]:
 
 
 def _of_rows(lanes: int, threads: int) -> int:
-    """Threads of a block whose rows take so many each: whole rows, of whole warps if possible, or an equal part of one. As many as are asked
-    for where there is no such number.
+    """Return the threads of a block whose rows take so many each: whole rows, of whole warps if possible, or an equal part of one.
+
+    Return the requested number of threads if there is no such number.
     """
     if lanes > threads:
         parts = (n for n in range(threads, threads // 2, -WARP) if lanes % n == 0)
@@ -54,11 +55,17 @@ def _of_rows(lanes: int, threads: int) -> int:
 
 
 class MoveShare:
-    """The loops of one move of elements of ``item`` bytes. ``shared``: dims over threads, the last side by side; ``serial``: dims that one
-    thread goes through; ``rising``: which of the two is settled on the device, by a look at the places; ``unit``: the dim along which the
-    source lies side by side, where that is another one than the target's: the move goes by tiles, ``tile`` elements wide; ``width``: elements
-    that go together; ``packs``: how many times so many a thread has; ``threads`` of a block, which are fewer than were asked for where the move
-    has the launch to itself (``alone``) and blocks of whole rows are then possible.
+    """The loops of one move of elements of ``item`` bytes.
+
+    shared:  dims over threads, the last one contiguous.
+    serial:  dims that one thread loops over.
+    rising:  whether the device chooses between the two, after a check of the positions.
+    unit:    the dim along which the source is contiguous, if it is not that of the target; the move then uses tiles.
+    tile:    width of a tile in elements.
+    width:   elements that move together.
+    packs:   packs of a thread.
+    threads: threads of a block. They are fewer than requested where the move has the launch to itself (``alone``) and blocks of whole rows
+         are then possible.
     """
 
     def __init__(self, move: Move, item: int, threads: int, tile: int, alone: bool = False) -> None:
@@ -90,11 +97,11 @@ class MoveShare:
 
     @property
     def last(self) -> Dim:
-        """The dim whose elements lie side by side in the target."""
+        """The dim whose elements are contiguous in the target."""
         return self.shared[-1]
 
     def _may_rise(self) -> bool:
-        """Whether the places written are those of one vector, which a block can look through."""
+        """Return whether the target positions are those of one vector, which a block can scan."""
         moving = [x for x in self.move.lookups if x.writes]
         return (
             len(moving) == 1
@@ -105,7 +112,7 @@ class MoveShare:
         )
 
     def _unit(self) -> int | None:
-        """The dim along which the source lies side by side where the target does along the last one."""
+        """Return the dim along which the source is contiguous while the target is contiguous along the last one."""
         last = self.last
         if self.move.lookups or self.move.source is None or last.steps[0] != 1 or last.steps[1] in (0, 1):
             return None
@@ -115,14 +122,14 @@ class MoveShare:
         return None
 
     def _has_rows(self, width: int) -> bool:
-        """Whether rows are read where lookups say, each long enough for threads of its own."""
+        """Return whether lookups name the rows that are read, each long enough for threads of its own."""
         last, reads = self.last, not any(x.writes for x in self.move.lookups)
         if not self.move.lookups or not reads or last.steps[:2] != (1, 1) or any(last.steps[2:]):
             return False
         return last.length % width == 0 and last.length // width >= _ROW_PACKS
 
     def _turned_width(self, item: int) -> int:
-        """Elements of a tile that go together: four bytes, where lengths and steps on both sides are multiples of them."""
+        """Return the elements of a tile that move together: four bytes, where lengths and steps on both sides are multiples of them."""
         assert self.unit is not None
         width = max(1, _TURNED_BYTES // item)
         unit, source = self.shared[self.unit], self.move.source
@@ -143,7 +150,7 @@ class MoveShare:
         return width
 
     def _packs(self) -> int:
-        """Packs of a thread, evenly apart along the last dim: several where lookups say where the source lies."""
+        """Return the packs of a thread, at even steps along the last dim: several where lookups give the address of the source."""
         beside, rest = divmod(self.last.length, self.width)
         reads = bool(self.move.lookups) and not any(x.writes for x in self.move.lookups)
         if self.width == 1 or rest or not reads or self.last.steps[1] != 1:
@@ -157,13 +164,13 @@ class MoveShare:
 
     @property
     def lengths(self) -> list[int]:
-        """Items of threads per dim: the last one in packs, or so many of them."""
+        """Items of threads per dim: the last one in packs, or groups of packs."""
         each = self.width * self.packs
         return [*(d.length for d in self.shared[:-1]), math.ceil(self.last.length / each)]
 
     @property
     def tiles(self) -> tuple[list[Dim], int, int]:
-        """Of a move by tiles: the dims around them, and how many there are down and beside."""
+        """The dims around the tiles of a transposing move, and the number of tiles in both directions."""
         assert self.unit is not None
         others = [d for i, d in enumerate(self.shared[:-1]) if i != self.unit]
         down = math.ceil(self.shared[self.unit].length / self.tile)
@@ -171,7 +178,7 @@ class MoveShare:
 
     @property
     def blocks(self) -> int:
-        """Blocks of threads."""
+        """Number of blocks of threads."""
         if self.unit is not None:
             others, down, beside = self.tiles
             return math.prod(d.length for d in others) * down * beside
@@ -179,7 +186,7 @@ class MoveShare:
 
     @property
     def index(self) -> str:
-        """The C type that reaches every place."""
+        """The C type that can hold every offset."""
         reach = [
             sum(abs(d.steps[t]) * d.length for d in (*self.shared, *self.serial))
             for t in range(len(self.last.steps))

@@ -1,4 +1,4 @@
-"""The text of one move on CUDA devices, shared out as ``move_share`` says: packs of elements, or tiles of shared memory."""
+"""The text of one move on CUDA devices, divided as ``move_share`` says: packs of elements, or tiles of shared memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["move_lines"]
 
 
 def move_lines(share: MoveShare, kind: str, first: int) -> list[str]:
-    """The body of a move's blocks, of which the first is block ``first`` of the launch. ``kind``: C type of the elements."""
+    """Return the body of a move's blocks, the first of which is block ``first`` of the launch. ``kind``: C type of the elements."""
     block = f"(blockIdx.x - {first})" if first else "blockIdx.x"
     return _turned(share, block) if share.unit is not None else _Text(share, kind).lines(block)
 
 
 def _split(number: str, lengths: Sequence[int], kind: str, prefix: str, width: int = 1) -> list[str]:
-    """Lines that take a row-major number apart; ``width``: elements of an item of the innermost dim."""
+    """Return lines that split a row-major index into dims; ``width``: elements of an item of the innermost dim."""
     lines, below = list[str](), 1
     for i in reversed(range(len(lengths))):
         text = number if below == 1 else f"{number} / {below}"
@@ -32,13 +32,13 @@ def _split(number: str, lengths: Sequence[int], kind: str, prefix: str, width: i
 
 
 class _Text:
-    """A move by packs: an item of ``lengths`` a thread."""
+    """The text of a move by packs: one item of ``lengths`` per thread."""
 
     def __init__(self, share: MoveShare, kind: str) -> None:
         self.share, self.move, self.kind = share, share.move, kind
 
     def lines(self, block: str) -> list[str]:
-        """From the thread's number to what it carries."""
+        """Return the lines from the thread's index to its copies."""
         share = self.share
         kind, lengths, shared = share.index, share.lengths, share.shared
         count = math.prod(lengths)
@@ -65,7 +65,7 @@ class _Text:
         return [*lines, *body]
 
     def _loops(self, names: list[str]) -> list[str]:
-        """The loops of one thread around a pack."""
+        """Return the loops of one thread around a pack."""
         serial = self.share.serial
         inner = [*names, *(f"s{d}" for d in range(len(serial)))]
         body = self._one(inner)
@@ -97,7 +97,7 @@ class _Text:
         return " + ".join([box.arg, *words])
 
     def _one(self, names: Sequence[str]) -> list[str]:
-        """What is done at one place of all loops."""
+        """Return the lines for one position of all loops."""
         move, share, lines = self.move, self.share, list[str]()
         for k, x in enumerate(move.lookups):
             where = " + ".join(self._sum(x.offset, names, 2 + k)) or "0"
@@ -117,7 +117,7 @@ class _Text:
         return [*lines, f"*({to}) = {give};"]
 
     def _packed(self, names: Sequence[str], to: str, source: str) -> str:
-        """The call that carries a thread's packs."""
+        """Return the call that moves a thread's packs."""
         move, share = self.move, self.share
         last = share.last.length
         end = f"{last} - {names[len(share.shared) - 1]}" if last % share.width else ""
@@ -133,7 +133,7 @@ class _Text:
 
 
 def _turned(share: MoveShare, block: str) -> list[str]:
-    """Tiles: rows of the source become columns of the target."""
+    """Return the lines of a tiled transpose: rows of the source become columns of the target."""
     assert share.unit is not None
     others, down, beside = share.tiles
     unit, last, kind, tile = share.shared[share.unit], share.last, share.index, share.tile

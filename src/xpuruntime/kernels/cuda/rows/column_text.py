@@ -1,7 +1,6 @@
-"""The text of loops over rows that lie beside each other (across, see ``rows``), several of them a thread: elements of 16 bits are too narrow for
-a warp's read of one each to be what memory gives at once.
+"""The text of loops over adjacent rows (across, see ``rows``), several of them per thread.
 
-Formulas of one pass, whose results are of rows as a whole.
+One 16-bit element per thread is too narrow to use the full memory bandwidth. The formulas have one pass, and their results are of rows as a whole.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from ....codegen.expr_terms import compute_type
 from ....codegen.nest import Nest, indented
 from ....codegen.plans import POSITION, LoopPlan
-from ...spec.row_plan import Output, neutral_of
+from ...spec.row_plan import RowOutput, neutral_of
 from .parts import one_pass, partial_of, shared_parts
 from .text import RowText
 
@@ -21,8 +20,8 @@ LANE_BYTES = 4
 """What a thread reads of a line at least, where columns allow it."""
 
 
-def column_width(plan: LoopPlan, outputs: Sequence[Output], kept: Nest, run: Nest) -> int:
-    """Rows beside each other of one thread; 1 where the formula or how its operands lie allows no more."""
+def column_width(plan: LoopPlan, outputs: Sequence[RowOutput], kept: Nest, run: Nest) -> int:
+    """Return the adjacent rows of one thread; 1 if the formula or the layout of its operands does not allow more."""
     if any(any(o.strides[d] for d in plan.reduced) for o in outputs) or not one_pass(plan):
         return 1
     read = [i for i in plan.inputs if i.operand != POSITION and any(run.strides[i.name])]
@@ -38,7 +37,7 @@ def column_width(plan: LoopPlan, outputs: Sequence[Output], kept: Nest, run: Nes
 
 
 class ColumnText(RowText):
-    """Writes the body of one kernel: an accumulator per row of a thread, then each row's result."""
+    """The text of the body of one kernel: an accumulator per row of a thread, then each row's result."""
 
     def body(self) -> list[str]:
         share, made = self.share, partial_of(self.plan)
@@ -75,14 +74,14 @@ class ColumnText(RowText):
         return name in self.needs.moving and self.share.kept.strides[name][-1] == 1
 
     def _each(self, body: Sequence[str]) -> list[str]:
-        """The loop over a thread's rows."""
+        """Return the loop over a thread's rows."""
         return ["#pragma unroll", f"for (int u = 0; u < {self.share.width}; ++u) {{", *indented(body), "}"]
 
     def _joined(self, name: str, op: str) -> str:
         return f"column_reduce_n<{self.share.x}, {self.share.y}>({name}_of, {op}_of(), room);"
 
     def _lines(self) -> list[str]:
-        """The loop along the rows, an element of each at a time."""
+        """Return the loop along the rows, one element of each at a time."""
         made = partial_of(self.plan)
         names = [str(o.operands[0]) for o in made]
         outside, inside = [], []
@@ -102,7 +101,7 @@ class ColumnText(RowText):
         return self.down(names, [*outside, *self._each(inside)])
 
     def _over_parts(self) -> list[str]:
-        """What blocks that share rows leave each other; the last to come goes on with all of it."""
+        """Return the lines that combine the partial results of blocks that share rows; the last block to finish continues with all of it."""
         made, parts = partial_of(self.plan), self.share.parts
         lines = shared_parts(self, self._each)
         for o in made:

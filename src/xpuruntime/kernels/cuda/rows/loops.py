@@ -1,9 +1,9 @@
-"""How rows are shared out on CUDA devices: formulas of reductions (codegen/formulas), and pointwise work around them, in one kernel.
+"""The division of rows on CUDA devices: formulas of reductions (codegen/formulas), and pointwise work around them, in one kernel.
 
-A row is everything that one reduction reads. Two ways, by what lies side by side in memory:
+A row is everything that one reduction reads. There are two ways, by the dim that is contiguous in memory:
 
-    along   a dim that is reduced: up to a block of threads works on one row, each on packs that lie side by side
-    across  a dim that is kept: neighboring threads have neighboring rows, and those above each other share one
+    along   a reduced dim: up to a block of threads works on one row, each on contiguous packs
+    across  a kept dim: threads adjacent in x have adjacent rows, and threads along y share a row
 
 Where rows are few and long, several blocks share them (``row_parts``). Partial results are joined in a fixed tree, so equal inputs give
 equal bits.
@@ -18,12 +18,12 @@ from dataclasses import replace
 from ....codegen.nest import Nest
 from ....codegen.plans import CONSTANT, POSITION, LoopPlan
 from ....codegen.target import CodegenTarget
-from ...kernel import Lowered, NodeCall, Stage
+from ...kernel import LoweredCall, NodeCall, Stage
 from ...spec.elementwise import signature
-from ...spec.row_plan import Output, inner_step, row_nests
+from ...spec.row_plan import RowOutput, inner_step, row_nests
 from ...spec.writer import LoopWriter
 from ..heavy import FULL
-from ..launch import WARP, Argument, Launch, cuda_stage
+from ..launch import WARP, Argument, LaunchConfig, cuda_stage
 from ..pointwise import arguments_of, lower_pointwise
 from .column_text import ColumnText, column_width
 from .parts import SLOT, divisible, partial_of
@@ -46,22 +46,22 @@ _LEAST_TURNS = 8
 
 
 def lower_rows(
-    call: NodeCall, plan: LoopPlan, outputs: Sequence[Output], target: CodegenTarget, stem: str
-) -> Lowered:
-    """The kernel of a plan with reductions."""
+    call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget, stem: str
+) -> LoweredCall:
+    """Lower a plan with reductions to one kernel."""
     share = _share(call, plan, outputs, target)
     stage = _stage(share, stem)
     if share.parts == 1:
-        return Lowered((stage,))
+        return LoweredCall((stage,))
     size = share.kept.elements * share.parts * len(partial_of(plan)) * SLOT
-    return Lowered((stage,), temps=(size,), counters=share.groups * 4)
+    return LoweredCall((stage,), temps=(size,), counters=share.groups * 4)
 
 
 CUDA = LoopWriter(lower_pointwise, lower_rows)
 """CUDA C++."""
 
 
-def _share(call: NodeCall, plan: LoopPlan, outputs: Sequence[Output], target: CodegenTarget) -> RowShare:
+def _share(call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget) -> RowShare:
     kept, run, across = row_nests(plan, outputs)
     threads = min(_THREADS, target.config.max_threadgroup_1d)
     if across:
@@ -79,7 +79,7 @@ def _share(call: NodeCall, plan: LoopPlan, outputs: Sequence[Output], target: Co
 
 
 def _beside(share: RowShare, threads: int) -> RowShare:
-    """Rows beside each other: shared out to threads, above each other too, and to blocks where those are few."""
+    """Return the division of adjacent rows over the threads of a block in x and y, and over blocks where those are few."""
     plan, kept, elements = share.plan, share.kept, share.run.elements
     width = column_width(plan, share.outputs, kept, share.run)
     x = min(WARP, _power_above(kept.inner // width))
@@ -89,15 +89,18 @@ def _beside(share: RowShare, threads: int) -> RowShare:
         return share
     wide = replace(share, y=_WIDER[width > 1] * y)  # larger blocks leave fewer partial results
     turns, groups, least = elements // wide.y, wide.groups, _LEAST_TURNS
-    if FULL < 2 * groups <= 3 * FULL:  # half of a device is busy as it is: parts must be worth their counters
+    if FULL < 2 * groups <= 3 * FULL:  # half of the SMs are busy already: parts must be worth their counters
         least *= 8
         groups = max(FULL // 2, 1)
     parts = _parts(plan, share.outputs, groups, turns, least)
     return replace(wide, parts=max(1, parts * groups // wide.groups))
 
 
-def _parts(plan: LoopPlan, outputs: Sequence[Output], groups: int, turns: int, least: int) -> int:
-    """Blocks that share what one could do, where those are too few for a device, and there are so many turns that each has ``least`` of them."""
+def _parts(plan: LoopPlan, outputs: Sequence[RowOutput], groups: int, turns: int, least: int) -> int:
+    """Return how many blocks share the work of one.
+
+    It is more than one where the blocks are too few for the device and each part has at least ``least`` turns.
+    """
     full = any(any(o.strides[d] for d in plan.reduced) for o in outputs)
     if full or 2 * groups > FULL or not divisible(plan):
         return 1
@@ -106,8 +109,8 @@ def _parts(plan: LoopPlan, outputs: Sequence[Output], groups: int, turns: int, l
     return next(even, most)
 
 
-def _width(plan: LoopPlan, outputs: Sequence[Output], run: Nest) -> int:
-    """Elements of a pack along a row: what lies side by side in all that is read or written there."""
+def _width(plan: LoopPlan, outputs: Sequence[RowOutput], run: Nest) -> int:
+    """Return the elements of a pack along a row, which are contiguous in all that is read or written there."""
     moving = {i.name: i.dtype for i in plan.inputs if i.operand != POSITION}
     moving |= {f"y{i}": o.spec.dtype for i, o in enumerate(outputs)}
     bits = [d.bits for n, d in moving.items() if inner_step(run, n) == 1]
@@ -126,7 +129,7 @@ def _stage(share: RowShare, stem: str) -> Stage:
     read = sorted({i.operand for i in plan.inputs if i.operand != POSITION})
     writer = ColumnText(share) if share.across and share.width > 1 else RowText(share)
     body = writer.body() if share.kept.elements else []
-    launch = Launch((max(share.blocks, 1), 1, 1), (share.x, share.y, 1))
+    launch = LaunchConfig((max(share.blocks, 1), 1, 1), (share.x, share.y, 1))
     size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))
     work = sum(1 for o in plan.operations if o.op != CONSTANT)
     arguments, parts = arguments_of(call, read), {"reduce"}

@@ -1,6 +1,6 @@
-"""Rows that several blocks share: which formulas allow it, and the text by which the last block to come joins what all of them found.
+"""Rows that several blocks share: which formulas allow it, and the text in which the last block to finish joins the partial results.
 
-One pass: each block's partial results are reduced once more. A place (argmax, argmin): each block finds its extreme and where that stands;
+One pass: the partial results of the blocks are reduced once more. A position (argmax, argmin): each block finds its extreme and the position of it;
 the same formula over those pairs gives the row's, whichever of equal ones it takes.
 """
 
@@ -27,17 +27,17 @@ _WORDS = frozenset({"float", "double", "int32_t", "uint32_t", "int64_t", "uint64
 
 
 def _word(dtype: DType) -> str:
-    """The C type of a partial result."""
+    """Return the C type of a partial result."""
     return {"bf16": "float", "f16": "float"}.get(STORAGE[dtype], STORAGE[dtype])
 
 
 def partial_of(plan: LoopPlan) -> list[Operation]:
-    """The reductions, in order."""
+    """Return the reductions, in order."""
     return [o for o in plan.operations if o.reduces]
 
 
 def divisible(plan: LoopPlan) -> bool:
-    """Whether blocks may share a row of this plan: results are of rows as a whole, and found in one pass or as a place."""
+    """Return whether blocks may share a row of this plan: results are of rows as a whole, and computed in one pass or as a position."""
     made = partial_of(plan)
     if not made or any(_word(o.dtype) not in _WORDS for o in made):
         return False
@@ -51,7 +51,7 @@ def divisible(plan: LoopPlan) -> bool:
 
 
 def one_pass(plan: LoopPlan) -> bool:
-    """Whether no reduction needs another's result."""
+    """Return whether no reduction needs another's result."""
     after = set[str]()
     for o in plan.operations:
         later = any(n in after for n in o.operands if isinstance(n, str))
@@ -63,14 +63,15 @@ def one_pass(plan: LoopPlan) -> bool:
 
 
 def shared_parts(writer: RowText, each: Callable[[list[str]], list[str]]) -> list[str]:
-    """The lines in which blocks that share rows leave what they found, up to where only the last goes on. ``each``: the loop over a thread's
-    rows, ``u`` and values ``v_of[u]``.
+    """Return the lines in which blocks that share rows store their partial results, up to where only the last block continues.
+
+    each: the loop over a thread's rows, ``u`` and values ``v_of[u]``.
     """
     share = writer.share
     made = partial_of(writer.plan)
     slots = share.kept.elements * share.parts
     wide = share.width > 1 and share.across
-    if share.across:  # what threads side by side found lies side by side
+    if share.across:  # partial results of adjacent threads are contiguous
         place, step = "c" if share.kept.rows == 1 else f"row * {share.kept.inner} + c", share.kept.elements
         one, counter = writer.place.live("threadIdx.y == 0"), "group"
     else:
@@ -92,7 +93,7 @@ def shared_parts(writer: RowText, each: Callable[[list[str]], list[str]]) -> lis
 
 
 def joined_parts(writer: RowText) -> list[str]:
-    """The lines after a block's own part, up to the reductions of the whole row."""
+    """Return the lines after a block's own part, up to the reductions of the whole row."""
     share = writer.share
     made = partial_of(writer.plan)
     if share.across:

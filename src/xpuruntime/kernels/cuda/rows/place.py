@@ -1,4 +1,4 @@
-"""Where a thread's rows lie on CUDA devices (see ``rows``): which of them are its own, where their values begin, and what may move in packs."""
+"""The rows of a thread on CUDA devices (see ``rows``): which rows it owns, where their values begin, and what may move in packs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ __all__ = ["RowPlace"]
 
 
 class RowPlace:
-    """The lines that come before any value is read. ``index``: the C type that reaches every place; ``partial``: some threads have no row of
-    their own, and work on the last one without writing anything.
+    """The lines that come before any value is read.
+
+    index:   the C type that can hold every offset.
+    partial: some threads have no row of their own; they repeat the last one without writing anything.
     """
 
     def __init__(self, share: RowShare, needs: RowNeeds) -> None:
@@ -25,16 +27,16 @@ class RowPlace:
         self.partial = beside != 0
 
     def live(self, condition: str) -> str:
-        """A condition, of threads that have a row of their own."""
+        """Return a condition that is true for threads that have a row of their own."""
         return f"live && {condition}" if self.partial else condition
 
     def lines(self) -> list[str]:
-        """Which row the thread works on."""
+        """Return lines that compute the row of the thread."""
         share = self.share
         if share.across:
             columns = -(-share.kept.inner // (share.x * share.width))
             group, lines = "blockIdx.x", list[str]()
-            if share.parts > 1:  # blocks that lie side by side read side by side
+            if share.parts > 1:  # adjacent blocks read adjacent memory
                 group = "group"
                 lines.append(
                     f"const {self.index} part = blockIdx.x / {share.groups}, group = blockIdx.x % {share.groups};"
@@ -65,7 +67,7 @@ class RowPlace:
         ]
 
     def bases(self) -> list[str]:
-        """Where each value of the thread's row starts."""
+        """Return the start of each value of the thread's row."""
         kept, lines = self.share.kept, []
         for name in (*self.needs.inputs, *self.needs.results):
             entry = self.needs.inputs.get(name)
@@ -84,11 +86,11 @@ class RowPlace:
         return lines
 
     def packed(self, entry: Input) -> bool:
-        """Whether an operand is read a pack at a time."""
+        """Return whether an operand is read a pack at a time."""
         return entry.operand != POSITION and self.share.run.strides[entry.name][-1] == 1
 
     def alignment(self) -> str:
-        """Asked once for all rows: whether those of every operand and result begin where packs may. Empty where rows differ in that."""
+        """Return a condition, tested once for all rows: every operand and result is aligned for packs. Empty if rows differ in that."""
         width, kept = self.share.width, self.share.kept
         if self.share.across or width == 1:
             return ""
@@ -103,5 +105,5 @@ class RowPlace:
         return " && ".join(f"fits<{width}>({p})" for p in places)
 
     def whole(self, at: str) -> str:
-        """Whether a pack may move in one piece."""
+        """Return whether a pack may move in one piece."""
         return "whole.value" if self.alignment() else f"fits<{self.share.width}>({at})"

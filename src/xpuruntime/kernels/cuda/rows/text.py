@@ -1,7 +1,7 @@
 """The text of loops over rows on CUDA devices (see ``rows``).
 
 A formula takes as many passes over the row as its reductions depend on each other. Operands that a later pass reads again, and values
-that are dear to compute, wait in registers where a thread's share of a row is small enough.
+that are expensive to compute, are kept in registers where a thread's share of a row is small enough.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from ....codegen.expr_terms import STORAGE, compute_type
 from ....codegen.nest import indented, offset_text
 from ....codegen.plans import CONSTANT, POSITION, Input, Operation
 from ....types import DType
-from ...spec.row_plan import DEAR, Output, RowNeeds, neutral_of
+from ...spec.row_plan import DEAR, RowNeeds, RowOutput, neutral_of
 from ..pointwise import statement
 from .parts import joined_parts
 from .place import RowPlace
@@ -28,7 +28,12 @@ _NARROW = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
 
 class RowText:
-    """Writes the body of one kernel. ``needs``: the formula's passes; ``place``: where the thread's rows lie; ``parts``: of the prelude."""
+    """The text of the body of one kernel.
+
+    needs: the formula's passes.
+    place: the rows of the thread.
+    parts: the parts of the prelude that it uses.
+    """
 
     def __init__(self, share: RowShare) -> None:
         self.share, self.plan = share, share.plan
@@ -38,7 +43,7 @@ class RowText:
         self.kept = self._choose_kept()
 
     def _choose_kept(self) -> set[str]:
-        """Operands that are read side by side, then dear values, of several passes each, as far as registers go."""
+        """Return the values to keep: contiguous operands, then expensive values, of several passes each, as far as registers allow."""
         share = self.share
         if share.across or share.turns * share.width > _KEPT:
             return set()
@@ -63,7 +68,7 @@ class RowText:
         return o.name in self.needs.moving and bool(DEAR & statement(self.plan, o)[1])
 
     def _packed(self, entry: Input) -> bool:
-        """Whether an operand is read a pack at a time."""
+        """Return whether an operand is read a pack at a time."""
         return entry.operand != POSITION and self.share.run.strides[entry.name][-1] == 1
 
     def body(self) -> list[str]:
@@ -103,7 +108,7 @@ class RowText:
         ]
 
     def still(self) -> list[str]:
-        """Operands of the row as a whole."""
+        """Return the operands of the row as a whole."""
         return [
             f"const {compute_type(i.dtype)} {i.name} = "
             + (f"({STORAGE[i.dtype]})0;" if i.operand == POSITION else f"load<N>({i.name}_row);")
@@ -112,17 +117,17 @@ class RowText:
         ]
 
     def row_level(self, at: int) -> list[str]:
-        """Operations of the row as a whole that can be computed after so many passes."""
+        """Return the operations of the row as a whole that can be computed after so many passes."""
         return [self.statement(o) for o in self.needs.row_level(at)]
 
     def statement(self, o: Operation) -> str:
-        """The line of an operation."""
+        """Return the line of an operation."""
         line, needed = statement(self.plan, o)
         self.parts |= needed
         return line
 
     def _waiting(self, name: str) -> str:
-        """Where a value of several passes waits."""
+        """Return the register in which a value of several passes is kept."""
         share, dtype = self.share, self.plan.spec(name)[0]
         if name in self.needs.inputs:
             return f"pack<{STORAGE[dtype]}, {share.width}> {name}_kept[{share.turns}];"
@@ -131,7 +136,7 @@ class RowText:
     # ── passes ──
 
     def _pass(self, at: int, names: list[str], ready: set[str]) -> list[str]:
-        """One pass over the row: its reductions, from their first values to one value a row."""
+        """Return one pass over the row: its reductions, from their first values to one value a row."""
         share, lines, steps, after = self.share, list[str](), list[str](), list[str]()
         for o in self.needs.reductions(at):
             kind = compute_type(o.dtype)
@@ -149,7 +154,7 @@ class RowText:
         return [*lines, *self._loop(names, ready, steps, writes=False), *after]
 
     def step(self, o: Operation, have: str) -> str:
-        """What a reduction is after one more element, ``have`` before."""
+        """Return the new value of a reduction after one more element; ``have`` is the old one."""
         kind, operand = compute_type(o.dtype), str(o.operands[0])
         known = self.plan.spec(operand)[0]
         same = known is o.dtype or (known in _NARROW and o.dtype in _NARROW)
@@ -157,7 +162,7 @@ class RowText:
         return f"{o.op}_of()({have}, ({kind})({term}))"
 
     def _loop(self, names: list[str], ready: set[str], steps: list[str], *, writes: bool) -> list[str]:
-        """The loops over the thread's share of a row."""
+        """Return the loops over the thread's share of a row."""
         return (self._across if self.share.across else self._along)(names, ready, steps, writes)
 
     def _across(self, names: list[str], ready: set[str], steps: list[str], writes: bool) -> list[str]:
@@ -181,7 +186,7 @@ class RowText:
         return self.down(names, body)
 
     def down(self, names: list[str], body: list[str]) -> list[str]:
-        """The loop over elements ``r`` of a thread's rows, across; ``names``: what it needs."""
+        """Return the loop over elements ``r`` of a thread's rows, across; ``names``: the values that it needs."""
         share, run, y = self.share, self.share.run, self.share.y
         first = " + ".join([*["begin"] * (share.parts > 1), *["threadIdx.y"] * (y > 1)]) or "0"
         pragma = f"#pragma unroll {self._together(names)}"
@@ -196,7 +201,7 @@ class RowText:
         return [pragma, head, *indented(body), "}"]
 
     def _together(self, names: list[str]) -> int:
-        """Elements that a thread reads at once where rows lie side by side."""
+        """Return the elements that a thread reads at once where rows are adjacent."""
         read = [self.needs.inputs[n] for n in self.needs.closure(names, stop=set()) if n in self.needs.inputs]
         size = sum(max(1, i.dtype.bits // 8) for i in read if i.operand != POSITION)
         return max(_UNROLLED, min(_UNDER_WAY // max(size * self.share.width, 2), _UNDER_WAY // 2))
@@ -205,7 +210,7 @@ class RowText:
         return offset_text(self.share.run.extents, self.share.run.strides[name], index)
 
     def element(self, entry: Input, index: str) -> str:
-        """One element of an operand along the row."""
+        """Return one element of an operand along the row."""
         if entry.operand == POSITION:
             return f"({STORAGE[entry.dtype]})({self.offset(entry.name, index)})"
         where = self.offset(entry.name, index)
@@ -263,8 +268,8 @@ class RowText:
             "}",
         ]
 
-    def converted(self, output: Output) -> str:
-        """A result in its own dtype; narrow floats are rounded by the store."""
+    def converted(self, output: RowOutput) -> str:
+        """Convert a result to its own dtype; the store rounds narrow floats."""
         have, want = self.plan.spec(output.value)[0], output.spec.dtype
         if have is want or (have in _NARROW and want in _NARROW):
             return output.value

@@ -41,7 +41,7 @@ def _row(place: Place, names: list[str], row: str) -> str:
 
 
 def _norm(p: float) -> tuple[str, str, tuple[str, ...]]:
-    """What a difference adds, what the distance is of the sum, and the parts of the prelude behind both."""
+    """Return the term of a difference, the distance as a function of the sum, and the parts of the prelude for both."""
     if p == 0:
         return "total + (d != d ? d : d != 0 ? 1.0 : 0.0)", "total", ()
     if p == 1:

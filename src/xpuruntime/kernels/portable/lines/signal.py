@@ -18,7 +18,7 @@ _LONGEST = 8192
 
 
 def _turns(n: int) -> list[str]:
-    """cosine[k] and sine[k] of 2 pi k / n, made once per call of the kernel."""
+    """Return the tables cosine[k] and sine[k] of 2 pi k / n, computed once per call of the kernel."""
     return [
         f"double *const cosine = (double *)scratch, *const sine = cosine + {n};",
         f"for (int64_t k = 0; k < {n}; ++k) {{",
@@ -40,7 +40,7 @@ def _length(call: NodeCall) -> int:
 
 
 def _dft(call: NodeCall) -> TaskText:
-    """A task is one number of the result. The inverse divides by the length; onesided, it reads half and mirrors it."""
+    """Return the text of one number of the result per task. The inverse divides by the length; onesided, it reads half and mirrors it."""
     x, y, a, n = whole(call, 0), result(call), call.attrs, _length(call)
     dim, last = a["dim"], len(x.shape) - 1
     half = a["inverse"] and a["onesided"]
@@ -74,7 +74,7 @@ def _dft(call: NodeCall) -> TaskText:
 
 
 def _stft(call: NodeCall) -> TaskText:
-    """A task is one frequency of one frame; a shorter window stands in the middle of its frame."""
+    """Return the text of one frequency of one frame per task; a shorter window is centered in its frame."""
     x, y, n = whole(call, 0), result(call), _length(call)
     window = whole(call, 1) if call.optional(1) else None
     begin, width = ((n - window.shape[0]) // 2, window.shape[0]) if window else (0, n)

@@ -20,7 +20,7 @@ _FEW = 4
 
 
 def _sorted(call: NodeCall) -> TaskText:
-    """Keys are loaded once, in the type that they compute in; places are merged, then what is wanted is written."""
+    """Return the text of a stable sort: keys are loaded once in their computing type, positions are merged, then the result is written."""
     x, values, places = whole(call, 0), result(call, 0), result(call, 1)
     if not x.shape:
         x, values, places = (b.inserted(0) for b in (x, values, places))

@@ -14,7 +14,7 @@ __all__ = ["KERNELS", "DeformedConv", "NaiveConv", "operands"]
 
 
 class NaiveConv(PortableKernel):
-    """The sum as it is written: whole numbers, and whatever the others refuse."""
+    """The direct sum, for integers and all nodes that other kernels refuse."""
 
     name: str = "conv/naive"
     ops: tuple[str, ...] = OPS
@@ -54,7 +54,7 @@ class NaiveConv(PortableKernel):
 
 
 class DeformedConv(PortableKernel):
-    """Convolution at places that are computed: a task interpolates all that a pixel meets, then sums."""
+    """Convolution at computed positions: a task interpolates all samples of a pixel, then sums."""
 
     name: str = "conv/deformed"
     ops: tuple[str, ...] = ("deform_convolution",)

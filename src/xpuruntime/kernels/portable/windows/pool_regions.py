@@ -1,4 +1,4 @@
-"""Pools that are led by data: values back to where a maximum came from, and regions of interest (``templates/pool_regions.h``)."""
+"""Data-dependent pools: values back to the position of a maximum, and regions of interest (``templates/pool_regions.h``)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MaxUnpool(PortableKernel):
         return Support.yes()
 
     def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:
-        """A task is a plane; all of it where places count over the whole tensor."""
+        """Return one stage with one plane per task; with one task where indices count over the whole tensor."""
         x, at, y = call.tensor(0).spec, call.tensor(1).spec, call.outputs[0]
         n = len(call.attrs["output_size"])
         kind, index = _BITS[x.dtype.bits], f"{at.dtype.value}_t"
@@ -80,7 +80,7 @@ class RegionPool(PortableKernel):
         return Support.yes()
 
     def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:
-        """A task is a region."""
+        """Return one stage with one region per task."""
         x, rois, y = call.tensor(0).spec, call.tensor(1).spec, call.outputs[0]
         kinds = [C_TYPES[s.dtype] for s in (x, rois, y)]
         align = call.op == "roi_align"

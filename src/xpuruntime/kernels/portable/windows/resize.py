@@ -1,5 +1,6 @@
-"""Sampling at other places. Interpolation is separable: for every resized dim the code holds tables of the first place and of the
-weights, made when it is compiled; grids name places while the model runs.
+"""Resampling. Interpolation is separable: for every resized dim the code holds tables of the first position and of the weights.
+
+The tables are computed at compile time. Grids give positions at run time.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _banded(matrix: Array) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ..
 
 
 def _resize(call: NodeCall) -> TaskText:
-    """A task is a line along the dim that is innermost in memory; what other dims add is found once per line."""
+    """Return the text of one line per task, along the innermost dim in memory; the part of the other dims is computed once per line."""
     x, y, axes = whole(call, 0), result(call), _axes(call)
     dtype, rank = call.outputs[0].dtype, call.outputs[0].rank
     inner = call.outputs[0].physical.order[-1]
@@ -96,7 +97,7 @@ def _resize(call: NodeCall) -> TaskText:
         if not nearest:
             head.append(table(wide, f"share{axis.dim}", [w for row in axis.share for w in row]))
         if any(axis.outside):
-            # Volatile: knowing these values, NVVM of CUDA 13.0 and 13.3 crashes where a byte copy stands in the same text.
+            # Volatile: with these values known, NVVM of CUDA 13.0 and 13.3 crashes if the same text has a byte copy.
             head.append(table("volatile bool", f"outside{axis.dim}", axis.outside))
     split = unravel([y.shape[d] for d in others], prefix="r")
     body += [*split, *(f"const int64_t i{d} = r{i};" for i, d in enumerate(others))]
@@ -135,7 +136,7 @@ def _resize(call: NodeCall) -> TaskText:
 
 
 def _store(where: str, value: str, dtype: DType) -> str:
-    """Floats are rounded once; integers half to even, within the type."""
+    """Return the line that stores a value: floats are rounded once, integers half to even within the type."""
     if dtype.is_float:
         return f"store<1>({where}, convert<{storage(dtype)}>({value}));"
     info = np.iinfo(dtype.numpy)
@@ -170,7 +171,7 @@ _STRIP = 128
 
 
 def _grid_sample(call: NodeCall) -> TaskText:
-    """A task is a strip of places: the taps inside and their weights once, then channel by channel."""
+    """Return the text of a strip of positions per task: the taps inside and their weights once, then channel by channel."""
     x, y = whole(call, 0), result(call)
     outer = (y.shape[0], *y.shape[2:])
     total, most = math.prod(outer), _taps(call)
@@ -197,7 +198,7 @@ def _grid_sample(call: NodeCall) -> TaskText:
 
 
 def _grid_sample_alone(call: NodeCall) -> TaskText:
-    """A task is one place of the grid."""
+    """Return the text of one position of the grid per task."""
     x, y = whole(call, 0), result(call)
     outer, most = (y.shape[0], *y.shape[2:]), _taps(call)
     names = [f"i{d}" for d in range(len(outer))]
@@ -214,7 +215,7 @@ def _grid_sample_alone(call: NodeCall) -> TaskText:
 
 
 def _reach(mode: str) -> tuple[int, int]:
-    """Return the first neighbor that counts, and the end of them."""
+    """Return the first tap inside the image, and the end of the taps."""
     return {"nearest": (0, 1), "cubic": (-1, 3)}.get(mode, (0, 2))
 
 

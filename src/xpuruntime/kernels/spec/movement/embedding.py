@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....codegen.boxes import Lookup, Move, Place
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
-from ...kernel import Kernel, Lowered, NodeCall
+from ...kernel import Kernel, LoweredCall, NodeCall
 from ..product import sizes
 from ..support import INTEGERS, refuse
 from ..writer import MovesWriter
@@ -34,7 +34,7 @@ class Embedding(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "the embedding table is empty")
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage: a row at a time."""
         weight, index, y = call.tensor(0).spec, call.tensor(1).spec, call.outputs[0]
         table, places, to = Place.of("in0", weight), Place.of("in1", index), Place.of("out0", y)
@@ -51,4 +51,4 @@ class Embedding(Kernel):
             False,
         )
         moves = [Move(to, source, (lookup,))]
-        return Lowered((self._write_moves("embedding", moves, ("in0", "in1", "out0"), y.dtype, target),))
+        return LoweredCall((self._write_moves("embedding", moves, ("in0", "in1", "out0"), y.dtype, target),))

@@ -6,7 +6,7 @@ from ....codegen.boxes import Move, Place
 from ....codegen.target import CodegenTarget
 from ....decisions import Support
 from ....types import DType
-from ...kernel import Kernel, Lowered, NodeCall
+from ...kernel import Kernel, LoweredCall, NodeCall
 from ..support import refuse
 from ..writer import MovesWriter
 from .elements import bits_of, why_not_movable
@@ -30,9 +30,9 @@ class Fill(Kernel):
         refused = why_not_movable(call.outputs[0])
         return Support.yes() if refused is None else refused
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """Runs of the value's bits."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Lower the call to runs of the value's bits."""
         spec = call.outputs[0]
         box = Place.of("out0", spec)
         moves = [Move(box, None, fill=bits_of(call.attrs["value"], spec.dtype))]
-        return Lowered((self._write_moves("full", moves, ("out0",), spec.dtype, target),))
+        return LoweredCall((self._write_moves("full", moves, ("out0",), spec.dtype, target),))

@@ -11,7 +11,7 @@ from ....codegen.boxes import Move, Place
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....types import DType
-from ...kernel import Kernel, Lowered, NodeCall, Operand, operand_ref
+from ...kernel import Kernel, LoweredCall, NodeCall, Operand, operand_ref
 from ..writer import MovesWriter
 from .elements import why_not_movable
 from .indices import Plan, halves, indexed, lookup, place, result, vector
@@ -118,8 +118,8 @@ class Indexing(Kernel):
                 return Support.no(Reason.SHAPE_UNSUPPORTED, "the indexed dim is empty")
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """Return a stage per part of the plan; results of writing may lie in the operand's memory."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Return a stage per part of the plan; a scatter's result may reuse the operand's memory."""
         row, dtype = _TEMPLATES[call.op], call.outputs[0].dtype
         positions = [i for i, v in enumerate(call.inputs) if isinstance(v, Operand)]
         args = (*(operand_ref("in", i) for i in positions), "out0")
@@ -130,4 +130,4 @@ class Indexing(Kernel):
             stem = "stays" if copies else call.op
             kind = computed(dtype) if any(m.combine for m in plan[-1]) and i else ""
             stages.append(self._write_moves(stem, moves, args, dtype, target, copies, kind))
-        return Lowered(tuple(stages), in_place={0: 0} if row.writes else {})
+        return LoweredCall(tuple(stages), in_place={0: 0} if row.writes else {})

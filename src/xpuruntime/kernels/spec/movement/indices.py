@@ -16,12 +16,12 @@ Plan: TypeAlias = "tuple[list[Move], ...]"
 
 
 def place(call: NodeCall, position: int) -> Place:
-    """Return an operand as it lies."""
+    """Return the box of an operand in its layout."""
     return Place.of(operand_ref("in", position), call.tensor(position).spec)
 
 
 def result(call: NodeCall) -> Place:
-    """Return the first result as it lies."""
+    """Return the box of the first result in its layout."""
     return Place.of("out0", call.outputs[0])
 
 
@@ -41,17 +41,17 @@ def lookup(
 
 
 def halves(box: Place, spec: TensorSpec, dtype: DType) -> Place:
-    """Return an index's box beside values of complex128, whose halves are one more dim."""
+    """Return an index's box for values of complex128, whose halves are one more dim."""
     return box.inserted(len(box.shape), 2, 0) if dtype is DType.COMPLEX128 else box
 
 
 def vector(box: Place) -> Place:
-    """Return a scalar as a vector of one; PyTorch lets it stand for one."""
+    """Return a scalar as a vector of one; PyTorch accepts either."""
     return box if box.shape else box.inserted(0)
 
 
 def indexed(call: NodeCall, x: Place, first: int, writes: bool) -> tuple[Place, tuple[Lookup, ...]]:
-    """Advanced indexing of x by the operands from ``first`` on: the box, and the lookups that name its places."""
+    """Return the box of x under advanced indexing by the operands from ``first`` on, and the lookups that name its positions."""
     dtype = call.outputs[0].dtype
     rank = len(x.shape) - int(dtype is DType.COMPLEX128)
     given = {i - first: place(call, i) for i in range(first, len(call.inputs)) if call.inputs[i] is not None}

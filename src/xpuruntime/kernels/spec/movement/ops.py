@@ -1,4 +1,4 @@
-"""What each op that only moves elements means: a node to boxes and where they go (``codegen/moves``). The boxes of a node do not depend on each other."""
+"""The meaning of each op that only moves elements: from a node to moves of boxes (``codegen/moves``). The boxes of a node are independent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _clone(call: NodeCall) -> Moves:
 
 
 def _view(call: NodeCall) -> Moves:
-    """Another shape: one side must be dense, and is read as the other's shape."""
+    """Return the moves of a reshape: one side must be dense, and is read with the shape of the other."""
     x, y = call.tensor(0).spec, call.outputs[0]
     if x.is_dense:
         yield Move(result_box(call), Place.of("in0", TensorSpec(y.shape, y.dtype)))
@@ -78,7 +78,7 @@ def _select(call: NodeCall) -> Moves:
 
 
 def _around(call: NodeCall, dim: int, start: int, length: int, step: int) -> Moves:
-    """``x`` where a slice of the result is not written; nothing when the result lies in x's memory."""
+    """Return the moves of ``x`` for the part that a slice does not write; none if the result reuses x's memory."""
     size = static(call.outputs[0])[dim]
     x, y = operand_box(call), result_box(call)
     end = start + (length - 1) * step + 1 if length else start
@@ -121,7 +121,7 @@ def _as_strided(call: NodeCall) -> Moves:
 
 
 def strided_inside(call: NodeCall) -> bool:
-    """Return whether all places of an ``as_strided`` lie within its operand."""
+    """Return whether all positions of an ``as_strided`` are within its operand."""
     size = [int(v) for v in call.attrs["size"]]
     if 0 in size:
         return True
@@ -152,7 +152,7 @@ def _diagonal(call: NodeCall) -> Moves:
 
 
 def _blocks(call: NodeCall, whole: Place, blocked: Place) -> tuple[Place, Place]:
-    """[..., C, H*b, W*b] and [..., C*b*b, H, W] as boxes of the same order: ..., C, b, b, H, W."""
+    """Return [..., C, H*b, W*b] and [..., C*b*b, H, W] as boxes of the same order: ..., C, b, b, H, W."""
     b, lead = call.attrs["block_size"], call.outputs[0].rank - 3
     space = whole.split(lead + 1, b).split(lead + 3, b)  # C H b W b
     space = space.permuted([*range(lead), lead, lead + 2, lead + 4, lead + 1, lead + 3])
@@ -176,7 +176,7 @@ def _space_to_depth(call: NodeCall) -> Moves:
 
 @dataclass(frozen=True, slots=True)
 class MoveTemplate:
-    """How an op moves. ``in_place``: what stays where it is may stay in the operand's memory."""
+    """The moves of an op. ``in_place``: elements that keep their position may stay in the operand's memory."""
 
     moves: Callable[[NodeCall], Moves]
     dense: tuple[str, ...] = ()

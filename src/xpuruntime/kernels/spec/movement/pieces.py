@@ -73,7 +73,7 @@ def roll_moves(call: NodeCall) -> Moves:
 
 
 def repeat_moves(call: NodeCall) -> Moves:
-    """Return one move: the operand stands still along a new dim for each repeated one."""
+    """Return one move: the operand has stride 0 along a new dim for each repeated one."""
     repeats = call.attrs["repeats"]
     x, y = operand_box(call), result_box(call)
     for _ in range(len(repeats) - call.tensor(0).spec.rank):
@@ -88,7 +88,10 @@ def repeat_moves(call: NodeCall) -> Moves:
 
 
 def pad_moves(call: NodeCall) -> Moves:
-    """Constant: what is around, a slab per side, then the middle. Other modes: pieces that run forward, backward or stand still."""
+    """Return the moves of padding.
+
+    Constant mode writes a slab per side, then the middle. Other modes are pieces with a step of 1, -1 or 0.
+    """
     x, y, mode = operand_box(call), result_box(call), call.attrs["mode"]
     pads, n = [int(p) for p in call.attrs["pads"]], call.outputs[0].rank
     begins, ends = pads[:n], pads[n:]

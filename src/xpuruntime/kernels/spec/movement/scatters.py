@@ -1,7 +1,7 @@
-"""Writing at places that other tensors name: plans of moves whose targets are looked up.
+"""Writing at positions that other tensors name: plans of moves whose targets are looked up.
 
-What writes first brings the operand over (nothing to do where the result lies in its memory), then writes; of several values for
-one place the last in row-major order wins, whatever the threads, since tasks never share a place.
+The first part copies the operand (nothing to do if the result reuses its memory), then the values are written. The last of several values for
+one position in row-major order wins, for any number of threads, since tasks never share a position.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _stay(call: NodeCall) -> list[Move]:
 
 
 def scatter(call: NodeCall) -> Plan:
-    """Return values at places along one dim, beside what is there or reduced with it."""
+    """Return values at positions along one dim; they replace the old values or are reduced with them."""
     dtype, dim, how = call.outputs[0].dtype, call.attrs["dim"], call.attrs["reduce"]
     y, at = vector(result(call)), vector(place(call, 1))
     if 0 in at.shape:
@@ -66,7 +66,7 @@ def _number(value: Scalar, dtype: DType, how: str) -> str:
 
 
 def _start(how: str, dtype: DType) -> str:
-    """What reducing begins with."""
+    """Return the initial value of a reduction."""
     if how in ("add", "mul"):
         return "0" if how == "add" else "1"
     if dtype.is_float:

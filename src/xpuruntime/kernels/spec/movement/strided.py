@@ -1,7 +1,7 @@
-"""Elements that keep their value and change their place: every op is a list of boxes (codegen/moves), whatever the layouts.
+"""Elements that keep their value and change their position: every op is a list of boxes (codegen/moves), for any layouts.
 
 Each op's function turns a node into moves that do not depend on each other, so their tasks run in any order. Values of 1, 2, 4, 8
-and 16 bytes move as bits; what lies beyond a value in its layout is not touched.
+and 16 bytes move as bits; memory between the values of a layout is not touched.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....types import DType
-from ...kernel import Kernel, Lowered, NodeCall, operand_ref
+from ...kernel import Kernel, LoweredCall, NodeCall, operand_ref
 from ..writer import MovesWriter
 from .elements import why_not_movable
 from .ops import MOVEMENTS, strided_inside
@@ -53,8 +53,8 @@ class Movement(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, f"more than {_MOST} separate copies are needed")
         return Support.yes()
 
-    def lower(self, call: NodeCall, target: CodegenTarget) -> Lowered:
-        """Return one stage; where the result may lie in the operand's memory, what stays is not moved then."""
+    def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
+        """Return one stage; where the result may reuse the operand's memory, elements that keep their position are not moved."""
         row = MOVEMENTS[call.op]
         outs = range(len(call.outputs))
         args = tuple(operand_ref("in", i) for i in range(len(call.inputs)) if call.inputs[i] is not None)
@@ -62,7 +62,7 @@ class Movement(Kernel):
         moves = [m for m in row.moves(call) if not m.empty]
         dtype = call.outputs[0].dtype
         if not row.in_place:
-            return Lowered((self._write_moves(call.op, moves, args, dtype, target),))
+            return LoweredCall((self._write_moves(call.op, moves, args, dtype, target),))
         stays = [m for m in moves if m.source is not None and m.source.arg == "in0"]
         new = [m for m in moves if m not in stays]
         stages = [
@@ -72,4 +72,4 @@ class Movement(Kernel):
         ]
         if not stages:
             stages = [self._write_moves(call.op, [], args, dtype, target)]
-        return Lowered(tuple(stages), in_place={0: 0})
+        return LoweredCall(tuple(stages), in_place={0: 0})

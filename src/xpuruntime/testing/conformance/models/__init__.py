@@ -1,7 +1,7 @@
-"""Networks of the model libraries that are installed, each in a process of its own: right, wrong, refused, raw error, slow or killed.
+"""Networks of the installed model libraries, each in its own process: right, wrong, refused, raw error, slow or killed.
 
 One small network for every architecture family of timm, torchvision and transformers is built with seeded weights, exported, and compared with
-PyTorch in float64. What PyTorch itself cannot build, run or export is listed apart (``not run``).
+PyTorch in float64. Networks that PyTorch itself cannot build, run or export are listed separately (``not run``).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ....errors import InputError
-from ..finding import Finding
-from ..subject import Subject
+from ..finding import CaseFinding
+from ..subject import DeviceUnderTest
 from .cases import Options, Task, chosen, tasks_of
 from .pool import run
 from .results import Results
@@ -23,26 +23,28 @@ __all__ = ["NEEDS", "Options", "findings"]
 NEEDS = ("torch",)
 
 
-def findings(subject: Subject, sample: int, jobs: int, options: Options | None = None) -> Iterator[Finding]:
-    """A finding per network, device, precision and batch. sample: networks of each library, drawn by ``Options.seed``; jobs: processes at once.
+def findings(
+    subject: DeviceUnderTest, sample: int, jobs: int, options: Options | None = None
+) -> Iterator[CaseFinding]:
+    """Yield a finding per network, device, precision and batch. sample: networks of each library, drawn by ``Options.seed``; jobs: processes at once.
 
-    Raises InputError for a device that is an object, a network that no library has, and a file of results that other versions wrote.
+    Raises InputError for a device that is an object, an unknown network, and a results file written by other versions.
     """
-    asked = options or Options()
+    settings = options or Options()
     if not isinstance(subject.device, str):
         raise InputError("suite models", "runs on devices by name", got=type(subject.device).__name__)
-    devices = tuple(dict.fromkeys((subject.device, *asked.devices)))
-    precisions = asked.precisions if subject.is_native else asked.precisions[:1]
+    devices = tuple(dict.fromkeys((subject.device, *settings.devices)))
+    precisions = settings.precisions if subject.is_native else settings.precisions[:1]
     wanted: list[Task] = []
-    missing, absent = list(asked.only), False
-    for source in asked.sources or tuple(SOURCES):
+    missing, absent = list(settings.only), False
+    for source in settings.sources or tuple(SOURCES):
         if why := installed(source):
-            yield Finding(source, "not run", why)
+            yield CaseFinding(source, "not run", why)
             absent = True
             continue
-        names = chosen(source, asked, sample)
+        names = chosen(source, settings, sample)
         missing = [name for name in missing if name not in names]
-        wanted += tasks_of(source, names, subject.engine, devices, precisions, asked.batches)
+        wanted += tasks_of(source, names, subject.engine, devices, precisions, settings.batches)
     if missing and not absent:  # An absent library may have the network.
         raise InputError(
             "suite models",
@@ -50,10 +52,10 @@ def findings(subject: Subject, sample: int, jobs: int, options: Options | None =
             got=", ".join(missing),
             do="Name networks as `xpu conformance DEVICE --suite models --json` does, without the library.",
         )
-    results = Results(None if asked.results is None else Path(asked.results))
-    yield from (Finding(**row) for row in results.rows)
+    results = Results(None if settings.results is None else Path(settings.results))
+    yield from (CaseFinding(**row) for row in results.rows)
     left = [t.without(results.cases) for t in wanted]
-    workers = asked.workers or jobs or len(os.sched_getaffinity(0))
-    for finding in run([t for t in left if t.cases], workers, asked):
+    workers = settings.workers or jobs or len(os.sched_getaffinity(0))
+    for finding in run([t for t in left if t.cases], workers, settings):
         results.add(finding)
         yield finding

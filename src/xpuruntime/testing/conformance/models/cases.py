@@ -1,4 +1,4 @@
-"""Which cases there are: a task is one network in one process, a case one device, precision and batch of it."""
+"""The cases: a task is one network in one process; a case is one device, precision and batch of it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 
 from .sources import names_of
 
-__all__ = ["Case", "Options", "Task", "chosen", "tasks_of"]
+__all__ = ["ModelCase", "Options", "Task", "chosen", "tasks_of"]
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to judge, and how long.
+    """The networks to judge, and the time limits.
 
-    devices:    further devices beside the subject's own, judged in the same processes.
+    devices:    devices in addition to the subject's own, judged in the same processes.
     precisions, batches: ``1``, ``2``, ``open`` (exported with an open batch of 2, run with 3).
-    only:       names of networks; none: every family. sources: ``timm``, ``torchvision``, ``transformers``, or modules with ``names`` and ``build``.
-    seconds:    no network is begun after that. each: seconds that one case may take. torch_seconds: seconds that PyTorch may take to build, run and export.
-    workers:    processes at once; by default one for each core. results: a file of JSON lines that a later run goes on from. seed: of a sample.
+    only:       names of networks; empty for every family. sources: ``timm``, ``torchvision``, ``transformers``, or modules with ``names`` and ``build``.
+    seconds:    no network starts after that. each: seconds per case. torch_seconds: seconds for PyTorch to build, run and export.
+    workers:    processes at once; by default one per core. results: a file of JSON lines from which a later run continues. seed: of a sample.
     """
 
     devices: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ModelCase:
     """One comparison."""
 
     device: str
@@ -46,43 +46,43 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One network and the cases that are left of it."""
+    """One network and its remaining cases."""
 
     source: str
     network: str
     engine: str
-    cases: tuple[Case, ...]
+    cases: tuple[ModelCase, ...]
 
     @property
     def title(self) -> str:
-        """As what PyTorch cannot do names it."""
+        """Return the name used in findings about PyTorch's own failures."""
         return f"{self.source}/{self.network}"
 
-    def name(self, case: Case) -> str:
-        """As findings name it."""
+    def name(self, case: ModelCase) -> str:
+        """Return the name of a case in findings."""
         return f"{self.title} {case.device} {case.precision} batch {case.batch}"
 
     def batch(self, batch: str) -> str:
-        """As what PyTorch cannot do with a batch names it."""
+        """Return the name used in findings about PyTorch's failure with a batch."""
         return f"{self.title} batch {batch}"
 
     def without(self, done: Container[str]) -> Task:
-        """The same without cases that have a finding, by themselves or with the whole network or batch."""
+        """Return the task without cases that have a finding of their own, of the network or of the batch."""
 
-        def has(case: Case) -> bool:
+        def has(case: ModelCase) -> bool:
             return any(n in done for n in (self.title, self.batch(case.batch), self.name(case)))
 
         return replace(self, cases=tuple(c for c in self.cases if not has(c)))
 
 
-def chosen(source: str, asked: Options, sample: int) -> list[str]:
-    """Names of a library's networks: those asked for, a sample by the seed, or all."""
+def chosen(source: str, options: Options, sample: int) -> list[str]:
+    """Return the names of a library's networks: the requested ones, a sample by the seed, or all."""
     names = names_of(source)
-    if asked.only:
-        return [n for n in names if n in asked.only]
+    if options.only:
+        return [n for n in names if n in options.only]
     if not sample:
         return names
-    return sorted(random.Random(f"{asked.seed} {source}").sample(names, min(sample, len(names))))
+    return sorted(random.Random(f"{options.seed} {source}").sample(names, min(sample, len(names))))
 
 
 def tasks_of(
@@ -93,9 +93,9 @@ def tasks_of(
     precisions: Sequence[str],
     batches: Sequence[str],
 ) -> list[Task]:
-    """A task for each network. Batches other than the first are judged in the first precision alone."""
+    """Return a task for each network. Batches other than the first are judged in the first precision only."""
     cases = tuple(
-        Case(d, p, b)
+        ModelCase(d, p, b)
         for b in batches
         for d in devices
         for p in precisions

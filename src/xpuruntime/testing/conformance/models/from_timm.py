@@ -12,19 +12,19 @@ _LARGEST = 256
 
 
 def names() -> list[str]:
-    """The shortest name of a small network in each module."""
+    """Return the shortest name of a small network in each module."""
     import timm  # type: ignore[import-not-found, unused-ignore]
 
-    found = []
+    names = []
     for module in timm.list_modules():
         if every := timm.list_models(module=module):
             small = [n for n in every if _SMALL.search(n)] or every
-            found.append(min(small, key=lambda n: (len(n), n)))
-    return found
+            names.append(min(small, key=lambda n: (len(n), n)))
+    return names
 
 
 def build(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
-    """The network, and images of its own size up to 256."""
+    """Return the network, and images of its own size up to 256."""
     import timm
     import torch
 

@@ -1,4 +1,4 @@
-"""One network for each builder's module of torchvision: classification, segmentation, video and detection."""
+"""One network of each builder module of torchvision: classification, segmentation, video and detection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["build", "names"]
 
 
 def names() -> list[str]:
-    """The first name, by length, of each module."""
+    """Return the shortest name in each module."""
     import torchvision  # type: ignore[import-not-found, unused-ignore]
 
     first: dict[str, str] = {}
@@ -18,7 +18,7 @@ def names() -> list[str]:
 
 
 def build(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
-    """The network, and images of 224 (clips of 8 small images for video)."""
+    """Return the network, and images of 224 (clips of 8 small images for video)."""
     import torch
     import torchvision
 

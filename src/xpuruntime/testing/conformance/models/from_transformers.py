@@ -1,7 +1,7 @@
 """A small model of each type that transformers' AutoModel knows.
 
-No one configuration fits every type. ``build`` tries a few (sizes of every sub-configuration made small, other sizes of heads, only depths made small, the
-default) with a few sets of inputs, and takes the first that PyTorch runs.
+No single configuration fits every type. ``build`` tries a few (all sub-configurations small, different head sizes, only depths small, the
+default) with a few sets of inputs, and uses the first that PyTorch runs.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _HEADS: tuple[Mapping[str, Any], ...] = (
     {"num_key_value_heads": 4},
     *({"head_dim": s, "hidden_size": 4 * s, "n_embd": 4 * s, "d_model": 4 * s, "embed_dim": 4 * s, "rotary_dim": s} for s in (64, 128)),
 )  # fmt: skip
-"""Other sizes of heads, which parts of a rotary embedding must add up to."""
+"""Alternative head sizes, which the parts of a rotary embedding must add up to."""
 _MOST_PARAMETERS = 70_000_000
 _WHOLE = ("timm", "encoder-decoder", "rag", "musicgen", "bark", "vision-text-dual-encoder", "esmfold")
-"""Types that are made of other types, or of networks of timm."""
+"""Types composed of other types or of timm networks."""
 _MORE = ("decoder_input_ids", "pixel_values", "input_ids", "input_features", "bbox", "qformer_input_ids")
 _TOKENS, _SAMPLES, _FRAMES, _GRID = 24, 8000, 200, 4
 _FIXED: Mapping[str, Any] = {
@@ -41,11 +41,11 @@ _FIXED: Mapping[str, Any] = {
     "merge_sizes": 1,
     "spatial_shapes": [_GRID, _GRID],
 }
-"""Inputs that decide shapes, by image: the network has them as constants."""
+"""Inputs that decide shapes, by image; the network has them as constants."""
 
 
 def names() -> list[str]:
-    """Every type of AutoModel's table but wrappers of other types."""
+    """Return every type of AutoModel's table except wrappers of other types."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     return [
@@ -54,7 +54,7 @@ def names() -> list[str]:
 
 
 def build(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
-    """The first configuration and set of inputs that PyTorch runs. Raises what the first attempt raised, where none runs."""
+    """Return the first configuration and set of inputs that PyTorch runs. Raises the first attempt's error if none runs."""
     import torch
     from transformers.utils import logging
 
@@ -63,7 +63,7 @@ def build(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
     for config in _configs(name):
         try:
             model = _model(config)
-        except Exception as error:  # another configuration may do
+        except Exception as error:  # another configuration may work
             first = first or error
             continue
         for inputs in _inputs(model, batch):
@@ -72,13 +72,13 @@ def build(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
                 with torch.no_grad():
                     if wrapper(*inputs.values()):
                         return wrapper, tuple(inputs.values())
-            except Exception as error:  # other inputs may do
+            except Exception as error:  # other inputs may work
                 first = first or error
     raise first or RuntimeError("no output is a tensor of floats")
 
 
 def _configs(name: str) -> Iterator[Any]:
-    """Configurations from small to default."""
+    """Yield configurations from small to default."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[name]
@@ -113,31 +113,31 @@ def _with_heads(kind: Any, base: Any, sizes: Mapping[str, Any]) -> Any:
 
 
 def _small(base: Any, sizes: Mapping[str, Any], nested: bool) -> dict[str, Any]:
-    """Arguments of a configuration's class, of its sub-configurations too."""
+    """Return arguments of a configuration's class, including its sub-configurations."""
     from transformers import PretrainedConfig
 
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for key, value in sizes.items():
         now = getattr(base, key, None)
         unset = now is None and hasattr(base, key) and key != "head_dim"
         if unset or (isinstance(now, int) and not isinstance(now, bool)):
-            found[key] = value
-    layers = found.get("num_hidden_layers", 2)
+            arguments[key] = value
+    layers = arguments.get("num_hidden_layers", 2)
     for key in ("layer_types", "layers_block_type", "mlp_layer_types"):
         kinds = getattr(base, key, None)
         if isinstance(kinds, list | tuple) and kinds:
-            found[key] = (
+            arguments[key] = (
                 list(dict.fromkeys(kinds))[:layers] if len(set(kinds)) >= layers else list(kinds[:layers])
             )
     if nested:
         for key, value in vars(base).items():
             if isinstance(value, PretrainedConfig):
-                found[key] = type(value)(**_small(value, sizes, nested=True)).to_dict()
-    return found
+                arguments[key] = type(value)(**_small(value, sizes, nested=True)).to_dict()
+    return arguments
 
 
 def _model(config: Any) -> Any:
-    """A model without a cache, of at most 60 million parameters."""
+    """Return a model without a cache, of at most 60 million parameters."""
     import torch
     from transformers import AutoModel
 
@@ -154,7 +154,7 @@ def _model(config: Any) -> Any:
 
 
 def _inputs(model: Any, batch: int) -> Iterator[dict[str, Any]]:
-    """Sets of inputs: those that the model requires and its main one, and with them those that such models ask for as well."""
+    """Yield sets of inputs: the required ones and the main one, then with the further inputs that such models take."""
     known = _every_input(model, batch)
     takes = inspect.signature(model.forward).parameters
     named = [p for p in takes.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -174,7 +174,7 @@ def _inputs(model: Any, batch: int) -> Iterator[dict[str, Any]]:
 
 
 def _every_input(model: Any, batch: int) -> dict[str, tuple[Any, ...]]:
-    """Seeded tensors by name, in the forms that models take them in."""
+    """Return seeded tensors by name, in every form that models accept."""
     import torch
 
     config = model.config
@@ -223,7 +223,7 @@ def _every_input(model: Any, batch: int) -> dict[str, tuple[Any, ...]]:
 
 
 def _wrapper(model: Any, keys: tuple[str, ...], batch: int) -> Any:
-    """A module that takes its inputs in order and gives back every tensor of floats."""
+    """Return a module that takes its inputs in order and returns every float tensor."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -242,10 +242,10 @@ def _wrapper(model: Any, keys: tuple[str, ...], batch: int) -> Any:
                     one.config._experts_implementation = "eager"
 
         def forward(self, *args: torch.Tensor) -> list[torch.Tensor]:
-            """Tensors of the model's output, in its order."""
+            """Return tensors of the model's output in order."""
             constants = {k: torch.tensor([v] * batch) for k, v in fixed.items()}
-            found = self.model(**dict(zip(keys, args, strict=True)), **constants)
-            values = list(found.values()) if hasattr(found, "values") else found
+            result = self.model(**dict(zip(keys, args, strict=True)), **constants)
+            values = list(result.values()) if hasattr(result, "values") else result
             return [
                 t for t in pytree.tree_leaves(values) if isinstance(t, torch.Tensor) and t.is_floating_point()
             ]

@@ -1,8 +1,8 @@
-"""One network in this process: PyTorch's answer in float64 and its own error, then each case.
+"""Judgement of one network in this process: PyTorch's float64 results and its own error, then each case.
 
-A case is right where its error is at most twice PyTorch's own in that precision, or within the tolerance table. Errors are rms(d) / rms(ref)
-of the worst output. A network that amplifies rounding has other errors on every input, over orders of magnitude: a case that is over by less than twice is judged by the
-geometric means over several inputs, of which none may be over by far.
+A case is right if its error is at most twice PyTorch's own in that precision, or within the tolerance table. Errors are rms(d) / rms(ref)
+of the worst output. The errors of a network that amplifies rounding differ between inputs by orders of magnitude. A case that exceeds its limit by
+less than twice is therefore judged by geometric means over several inputs, none of which may exceed the limit by far.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ....errors import XpuError
 from ....numerics import tolerance_for
 from ....types import DType
-from ..finding import Finding
-from .cases import Case, Task
+from ..finding import CaseFinding
+from .cases import ModelCase, Task
 from .sources import build
 
 if TYPE_CHECKING:
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 __all__ = ["fresh_inputs", "judge", "rms_error", "stir"]
 
 Told = Callable[[str, Any], None]
-"""``("stage", text)`` before work that may not end, ``("finding", Finding)`` after it."""
+"""``("stage", text)`` before work that may not return, ``("finding", CaseFinding)`` after it."""
 _AGAIN = 7
-"""Further inputs for a case that is over its limit by less than twice."""
+"""Additional inputs for a case that exceeds its limit by less than twice."""
 _FAR = 20
-"""Times its limit that the error on one of these inputs may be."""
+"""The highest error on one of these inputs, as a multiple of the limit."""
 _OPEN = 3
-"""Rows of the run of a model that was exported with an open batch of two."""
+"""Rows of the run of a model exported with an open batch of two."""
 
 
 def judge(task: Task, told: Told) -> None:
-    """Tell a finding for each case of the task, or one for the network where PyTorch cannot do it."""
+    """Report a finding for each case of the task, or one for the network if PyTorch cannot run it."""
     import torch
 
     warnings.filterwarnings("ignore")
@@ -52,7 +52,7 @@ def judge(task: Task, told: Told) -> None:
                 network = _Network(task, case.batch, told)
             except _Impossible as error:
                 title = task.title if network is None else task.batch(case.batch)
-                told("finding", Finding(title, "not run", str(error)))
+                told("finding", CaseFinding(title, "not run", str(error)))
                 if network is None:
                     return
                 break
@@ -61,7 +61,7 @@ def judge(task: Task, told: Told) -> None:
 
 
 class _Impossible(Exception):
-    """PyTorch cannot do it."""
+    """A failure of PyTorch itself."""
 
 
 @contextmanager
@@ -69,12 +69,12 @@ def _by_torch(stage: str, told: Told) -> Iterator[None]:
     told("stage", stage)
     try:
         yield
-    except Exception as error:  # whatever a foreign model raises
+    except Exception as error:  # any error of a foreign model
         raise _Impossible(f"{stage}: {type(error).__name__}: {error}"[:300]) from error
 
 
 class _Network:
-    """A module, its export, inputs to run, and what PyTorch makes of them."""
+    """A module, its export, inputs, and PyTorch's results."""
 
     def __init__(self, task: Task, batch: str, told: Told) -> None:
         import torch
@@ -104,7 +104,7 @@ class _Network:
                 raise RuntimeError("torch.export changes the result")
 
     def _answers(self, dtype: torch.dtype, device: str) -> list[torch.Tensor]:
-        """Outputs in a precision, as float64 on the CPU."""
+        """Return outputs in a precision, as float64 on the CPU."""
         import copy
 
         import torch
@@ -112,12 +112,12 @@ class _Network:
         module = copy.deepcopy(self.module).to(device=device, dtype=dtype)
         if dtype is torch.float64 and hasattr(module, "exact"):
             module.exact()
-        given = (x.to(device, dtype) if x.is_floating_point() else x.to(device) for x in self.inputs)
+        inputs = (x.to(device, dtype) if x.is_floating_point() else x.to(device) for x in self.inputs)
         with torch.no_grad():
-            return [t.double().cpu() for t in _floats(module(*given))]
+            return [t.double().cpu() for t in _floats(module(*inputs))]
 
     def again(self, seed: int) -> _Network:
-        """The same with other inputs."""
+        """Return the network with other inputs."""
         import copy
 
         import torch
@@ -127,81 +127,81 @@ class _Network:
         other.exact = other._answers(torch.float64, "cpu")
         return other
 
-    def own_errors(self, case: Case) -> list[float]:
-        """PyTorch's own errors on the processor and on the case's device; none for a device where it has no answer."""
-        found = (self.own_error(case.precision, device) for device in dict.fromkeys(("cpu", case.device)))
-        return [e for e in found if e == e]
+    def own_errors(self, case: ModelCase) -> list[float]:
+        """Return PyTorch's own errors on the processor and on the case's device, if it has a result there."""
+        errors = (self.own_error(case.precision, device) for device in dict.fromkeys(("cpu", case.device)))
+        return [e for e in errors if e == e]
 
     def own_error(self, precision: str, device: str) -> float:
-        """PyTorch's own error; nan where it has none."""
+        """Return PyTorch's own error, or nan if it has no result."""
         import torch
 
         key = (precision, device)
         if key not in self.errors:
             try:
                 self.errors[key] = rms_error(self._answers(getattr(torch, precision), device), self.exact)
-            except Exception:  # some of its ops have no half precision on a CPU
+            except Exception:  # some ops have no half precision on a CPU
                 self.errors[key] = float("nan")
         return self.errors[key]
 
 
-def _finding(network: _Network, case: Case) -> Finding:
+def _finding(network: _Network, case: ModelCase) -> CaseFinding:
     name = network.task.name(case)
     try:
         error = _ours(network, case)
     except XpuError as failure:
-        return Finding(
+        return CaseFinding(
             name, "refused", str(failure)[:1000], f"{type(failure).__name__}: {failure.what}"[:160]
         )
-    except Exception as failure:  # that is what is looked for
+    except Exception as failure:  # failures are what this suite looks for
         import traceback
 
         last = traceback.extract_tb(failure.__traceback__)[-1]
-        return Finding(
+        return CaseFinding(
             name, "raw error", f"{type(failure).__name__}: {failure} ({last.filename}:{last.lineno})"[:1000]
         )
     tolerance = tolerance_for(DType(case.precision))
     if error <= tolerance:
-        return Finding(name, "right", f"error {error:.3g}, tolerance {tolerance:.3g}")
+        return CaseFinding(name, "right", f"error {error:.3g}, tolerance {tolerance:.3g}")
     own = network.own_errors(case)
     theirs = max(own, default=float("nan"))
     limit = max(tolerance, 2 * theirs if theirs == theirs else 0.0)
     said = f"error {error:.3g}, PyTorch {theirs:.3g}, limit {limit:.3g}"
     if error <= limit:
-        return Finding(name, "right", said)
+        return CaseFinding(name, "right", said)
     if len(own) < len({"cpu", case.device}) or not theirs < 0.5:
-        return Finding(name, "excused", f"{said}: PyTorch has no usable answer in {case.precision}")
+        return CaseFinding(name, "excused", f"{said}: PyTorch has no usable answer in {case.precision}")
     if error <= 2 * limit:
         ours, torchs = _over_inputs(network, case, error, theirs)
         far = any(a > _FAR * max(tolerance, 2 * b) for a, b in zip(ours, torchs, strict=True))
         said += f"; over {len(ours)} inputs {_mean(ours):.3g}, PyTorch {_mean(torchs):.3g}"
         if _mean(ours) <= max(tolerance, 2 * _mean(torchs)) and not far:
-            return Finding(name, "right", said)
-    return Finding(name, "wrong", said)
+            return CaseFinding(name, "right", said)
+    return CaseFinding(name, "wrong", said)
 
 
 def _over_inputs(
-    network: _Network, case: Case, error: float, theirs: float
+    network: _Network, case: ModelCase, error: float, theirs: float
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Our errors and PyTorch's on several inputs; infinite where a session refuses other inputs."""
+    """Return our errors and PyTorch's on several inputs; infinite if a session refuses other inputs."""
     ours, own = [error], [theirs]
     for seed in range(_AGAIN):
         other = network.again(seed)
         try:
             ours.append(_ours(other, case))
-        except Exception:  # it ran on the first inputs, so this is as wrong as any answer
+        except Exception:  # it ran on the first inputs, so this counts as wrong
             ours.append(math.inf)
         own.append(max(other.own_errors(case), default=float("nan")))
     return ours, own
 
 
 def _mean(errors: Sequence[float]) -> float:
-    """The geometric mean; nan where one is not a number."""
+    """Return the geometric mean, or nan if any value is nan."""
     return math.exp(sum(math.log(max(e, 1e-30)) if e == e else e for e in errors) / len(errors))
 
 
-def _ours(network: _Network, case: Case) -> float:
-    """The error of a session's outputs."""
+def _ours(network: _Network, case: ModelCase) -> float:
+    """Return the error of a session's outputs."""
     import torch
 
     from ....inference.session import InferenceSession
@@ -212,12 +212,12 @@ def _ours(network: _Network, case: Case) -> float:
         network.program, device=case.device, engine=network.task.engine, exec_policy=policy
     ) as session:
         outputs = session.run([x.numpy() for x in network.inputs])
-        found = [torch.as_tensor(o) for o in outputs.values()]
-    return rms_error([t.double().cpu() for t in found if t.is_floating_point()], network.exact)
+        tensors = [torch.as_tensor(o) for o in outputs.values()]
+    return rms_error([t.double().cpu() for t in tensors if t.is_floating_point()], network.exact)
 
 
 def fresh_inputs(inputs: Sequence[Any], seed: int) -> tuple[Any, ...]:
-    """Inputs of the same shapes, means and deviations; integers and masks stay."""
+    """Return inputs with the same shapes, means and deviations; integers and masks stay."""
     import torch
 
     random = torch.Generator().manual_seed(100 + seed)
@@ -238,7 +238,7 @@ def _floats(outputs: Any) -> list[Any]:
 
 
 def rms_error(found: Sequence[Any], exact: Sequence[Any]) -> float:
-    """rms(d) / rms(ref) of the worst output; nan where one is not finite."""
+    """Return rms(d) / rms(ref) of the worst output, or nan if any is not finite."""
     if [t.shape for t in found] != [t.shape for t in exact]:
         raise ValueError(
             f"outputs of shapes {[tuple(t.shape) for t in found]}, wanted {[tuple(t.shape) for t in exact]}"
@@ -255,7 +255,7 @@ def rms_error(found: Sequence[Any], exact: Sequence[Any]) -> float:
 
 
 def stir(module: Any) -> None:
-    """Change every weight a little, so that zeros hide nothing, and give running statistics values."""
+    """Change every weight slightly, so that zeros hide no error, and set running statistics."""
     import torch
 
     random = torch.Generator().manual_seed(2)

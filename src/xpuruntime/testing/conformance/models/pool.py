@@ -1,6 +1,6 @@
-"""Processes, one for each network: a crash is a finding, and a case that takes too long is ended.
+"""A process per network: a crash becomes a finding, and a case that takes too long is killed.
 
-They are forked from a server that has imported the libraries and has not touched a device, so that a network costs no import.
+Processes are forked from a server that has imported the libraries and has not touched a device, so a network needs no imports.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..finding import Finding
+from ..finding import CaseFinding
 from .cases import Options, Task
 
 __all__ = ["run"]
@@ -22,7 +22,7 @@ _POLL = 0.5
 
 @dataclass
 class _Worker:
-    """A process, what it works at, and when it began that."""
+    """A process, its current stage, and the start time of that stage."""
 
     task: Task
     process: Any
@@ -30,43 +30,43 @@ class _Worker:
     stage: str = "start"
     since: float = 0.0
 
-    def limit(self, asked: Options) -> float:
-        """Seconds that the present stage may take."""
-        return asked.each if self.stage.startswith(f"{self.task.title} ") else asked.torch_seconds
+    def limit(self, options: Options) -> float:
+        """Return the time limit of the current stage in seconds."""
+        return options.each if self.stage.startswith(f"{self.task.title} ") else options.torch_seconds
 
 
-def run(tasks: Sequence[Task], workers: int, asked: Options) -> Iterator[Finding]:
-    """Findings as they come. A network whose process ended begins again with the cases that are left."""
+def run(tasks: Sequence[Task], workers: int, options: Options) -> Iterator[CaseFinding]:
+    """Yield findings as they arrive. A network whose process ended starts again with its remaining cases."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"{__package__}.preload"])
     todo, live, begun = list(reversed(tasks)), list[_Worker](), time.monotonic()
     try:
         while todo or live:
-            if asked.seconds and time.monotonic() - begun > asked.seconds:
+            if options.seconds and time.monotonic() - begun > options.seconds:
                 todo.clear()
             while todo and len(live) < workers:
                 live.append(_begin(context, todo.pop()))
             wait([w.pipe for w in live], _POLL)
             for worker in list(live):
                 over = yield from _told(worker)
-                found: Finding | None = None
-                if not over and time.monotonic() - worker.since > worker.limit(asked):
+                finding: CaseFinding | None = None
+                if not over and time.monotonic() - worker.since > worker.limit(options):
                     worker.process.kill()
-                    found = _late(worker, asked)
+                    finding = _late(worker, options)
                 elif over:
                     worker.process.join()
                     if worker.process.exitcode:
-                        found = _died(worker)
+                        finding = _died(worker)
                 else:
                     continue
                 live.remove(worker)
                 worker.process.join()
                 worker.pipe.close()
-                if found is None:
+                if finding is None:
                     continue
-                yield found
-                left = worker.task.without({found.case})
-                if left.cases and found.outcome != "not run":
+                yield finding
+                left = worker.task.without({finding.case})
+                if left.cases and finding.outcome != "not run":
                     todo.append(left)
     finally:
         for worker in live:
@@ -82,14 +82,14 @@ def _begin(context: Any, task: Task) -> _Worker:
 
 
 def _work(task: Task, pipe: Connection) -> None:
-    """What the process does."""
+    """Run the process."""
     from .judge import judge
 
     judge(task, lambda kind, value: pipe.send((kind, value)))
 
 
-def _told(worker: _Worker) -> Generator[Finding, None, bool]:
-    """Findings that came; returns whether the process has ended."""
+def _told(worker: _Worker) -> Generator[CaseFinding, None, bool]:
+    """Yield findings that arrived and return True if the process has ended."""
     try:
         while worker.pipe.poll():
             kind, value = worker.pipe.recv()
@@ -104,16 +104,16 @@ def _told(worker: _Worker) -> Generator[Finding, None, bool]:
     return False
 
 
-def _late(worker: _Worker, asked: Options) -> Finding:
-    if worker.limit(asked) == asked.each:
-        return Finding(worker.stage, "slow", f"took over {asked.each:g} s")
-    return Finding(
-        worker.task.title, "not run", f"{worker.stage}: PyTorch takes over {asked.torch_seconds:g} s"
+def _late(worker: _Worker, options: Options) -> CaseFinding:
+    if worker.limit(options) == options.each:
+        return CaseFinding(worker.stage, "slow", f"took over {options.each:g} s")
+    return CaseFinding(
+        worker.task.title, "not run", f"{worker.stage}: PyTorch takes over {options.torch_seconds:g} s"
     )
 
 
-def _died(worker: _Worker) -> Finding:
+def _died(worker: _Worker) -> CaseFinding:
     why = f"the process ended with {worker.process.exitcode}"
     if worker.stage.startswith(f"{worker.task.title} "):
-        return Finding(worker.stage, "killed", why)
-    return Finding(worker.task.title, "not run", f"{worker.stage}: {why}")
+        return CaseFinding(worker.stage, "killed", why)
+    return CaseFinding(worker.task.title, "not run", f"{worker.stage}: {why}")

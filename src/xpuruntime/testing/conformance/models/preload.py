@@ -1,4 +1,4 @@
-"""What the server of processes imports, each where it is installed. Touches no device."""
+"""Imports of the process server, each if installed. No device is touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results as JSON lines that a later run goes on from: a header with versions, then a finding a line."""
+"""Results as JSON lines from which a later run continues: a header with versions, then one finding per line."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import InputError
-from ..finding import Finding
+from ..finding import CaseFinding
 
 __all__ = ["Results", "versions"]
 
 
 def versions() -> dict[str, str]:
-    """Versions of the libraries that decide about results."""
-    found = {}
+    """Return versions of the libraries that affect results."""
+    versions_by_name = {}
     for name in ("xpuruntime", "torch", "timm", "torchvision", "transformers"):
         try:
-            found[name] = version(name)
+            versions_by_name[name] = version(name)
         except PackageNotFoundError:
-            found[name] = ""
-    return found
+            versions_by_name[name] = ""
+    return versions_by_name
 
 
 class Results:
-    """Findings of earlier runs, and the file that takes new ones. Without a path nothing is kept."""
+    """Findings of earlier runs, and the file for new ones. Without a path nothing is stored."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class Results:
             try:
                 row = json.loads(line)
             except json.JSONDecodeError:
-                continue  # cut short when the run was ended
+                continue  # cut short when the run was stopped
             self.rows.append({**row, "kernels": tuple(row["kernels"])})
         if not lines:
             path.write_text(json.dumps(versions()) + "\n")
@@ -52,11 +52,11 @@ class Results:
 
     @property
     def cases(self) -> frozenset[str]:
-        """Cases that have a finding."""
+        """Return the cases that have a finding."""
         return frozenset(r["case"] for r in self.rows)
 
-    def add(self, finding: Finding) -> None:
-        """Keep a finding at once."""
+    def add(self, finding: CaseFinding) -> None:
+        """Write a finding immediately."""
         if self.path is not None:
             with self.path.open("a") as file:
                 file.write(json.dumps(asdict(finding)) + "\n")

@@ -1,4 +1,4 @@
-"""Libraries of models, as modules with ``names()`` and ``build(name)``; nothing is imported before it is asked for."""
+"""Model libraries as modules with ``names()`` and ``build(name)``, imported on first use."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ SOURCES: Mapping[str, str] = {
     "torchvision": f"{_HERE}.from_torchvision",
     "transformers": f"{_HERE}.from_transformers",
 }
-"""Library -> module."""
+"""Modules by library."""
 
 
 def installed(source: str) -> str:
-    """Why a library cannot be had; empty where it can."""
+    """Return why a library is unavailable, or an empty text."""
     package = source if source in SOURCES else source.partition(".")[0]
     return "" if find_spec(package) is not None else f"needs the Python package {package}"
 
 
 def names_of(source: str) -> list[str]:
-    """One network of each architecture family."""
+    """Return one network of each architecture family."""
     return list(_module(source).names())
 
 
 def build(source: str, name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
-    """A module in evaluation mode with seeded weights, and seeded example inputs. Raises what the library raises."""
+    """Return a module in evaluation mode with seeded weights, and seeded example inputs. Raises the library's errors."""
     module, inputs = _module(source).build(name, batch)
     return module, inputs
 

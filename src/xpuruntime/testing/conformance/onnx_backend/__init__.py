@@ -1,1 +1,1 @@
-"""Suites of the onnx package's own backend cases, on any engine and on the native kernels."""
+"""The onnx package's backend suites, on any engine and on native kernels."""

@@ -1,4 +1,4 @@
-"""Cases of the onnx package's own backend suite: models with inputs and outputs, and what may become of one."""
+"""Cases of the onnx package's backend suite: models with inputs and outputs, and possible outcomes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 
 from ....errors import ModelError
 
-__all__ = ["KINDS", "Case", "Outcome", "Verdict", "cases"]
+__all__ = ["KINDS", "BackendCase", "CaseVerdict", "Outcome", "cases"]
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
 """Suites of the onnx package that need no download."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """One case. ``data``: (inputs, outputs) pairs in the model's order; values are arrays, lists or None as ONNX's types say."""
+class BackendCase:
+    """One case. ``data``: (inputs, outputs) pairs in the model's order; values are arrays, lists or None according to the ONNX types."""
 
     name: str
     kind: str
@@ -31,19 +31,19 @@ class Case:
 
     @property
     def inputs(self) -> list[str]:
-        """Names of the inputs that a run is given."""
+        """Return the names of the inputs of a run."""
         weights = {i.name for i in self.model.graph.initializer}
         return [i.name for i in self.model.graph.input if i.name not in weights]
 
     @property
     def ops(self) -> list[str]:
-        """Op names, each once, in order."""
+        """Return op names, each once, in order."""
         return list(dict.fromkeys(n.op_type for n in self.model.graph.node))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a word of ``Verdict.outcome`` means."""
+    """Words of ``CaseVerdict.outcome``."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -52,10 +52,10 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What became of a case: ``right``, ``wrong``, ``opaque`` (not lowered), ``refused`` (an XpuError), and why.
+class CaseVerdict:
+    """The outcome of a case: ``right``, ``wrong``, ``opaque`` (not lowered) or ``refused`` (an XpuError), and why.
 
-    bound: inputs whose content was bound before lowering, because it decides shapes.
+    bound: inputs whose content was bound before lowering, because it determines shapes.
     """
 
     case: str
@@ -65,8 +65,8 @@ class Verdict:
     bound: tuple[str, ...] = ()
 
 
-def cases(kind: str) -> Iterator[Case]:
-    """Every case of a suite. Raises ModelError for an unknown kind or where the onnx package is missing."""
+def cases(kind: str) -> Iterator[BackendCase]:
+    """Yield every case of a suite. Raises ModelError for an unknown kind or without the onnx package."""
     if kind not in KINDS:
         raise ModelError(
             "onnx suite", "has no such part", got=repr(kind), do=f"Use one of {', '.join(KINDS)}."
@@ -80,7 +80,7 @@ def cases(kind: str) -> Iterator[Case]:
             import onnx
 
             model = onnx.load(Path(test.model_dir) / "model.onnx")
-        yield Case(
+        yield BackendCase(
             test.name,
             kind,
             model,
@@ -96,7 +96,7 @@ def _loaded(kind: str) -> tuple[Any, ...]:
 
     from onnx.backend.test.loader import load_model_tests
 
-    with warnings.catch_warnings():  # cases of overflow overflow while they are made
+    with warnings.catch_warnings():  # overflow cases overflow while they are made
         warnings.simplefilter("ignore")
         return tuple(load_model_tests(kind=kind))
 
@@ -104,18 +104,18 @@ def _loaded(kind: str) -> tuple[Any, ...]:
 def _data(test: Any, model: Any) -> list[tuple[list[Any], list[Any]]]:
     if test.data_sets is not None:
         return [([_plain(v) for v in i], [_plain(v) for v in o]) for i, o in test.data_sets]
-    found = []
+    pairs = []
     for folder in sorted(Path(test.model_dir).glob("test_data_set_*")):
         groups = []
         for stem, values in (("input", model.graph.input), ("output", model.graph.output)):
             files = sorted(folder.glob(f"{stem}_*.pb"), key=lambda p: int(p.stem.split("_")[-1]))
             groups.append([_read(f, v.type) for f, v in zip(files, values, strict=False)])
-        found.append((groups[0], groups[1]))
-    return found
+        pairs.append((groups[0], groups[1]))
+    return pairs
 
 
 def _plain(value: Any) -> Any:
-    """Cases hold arrays, NumPy numbers, or TensorProtos."""
+    """Return a case's value (array, NumPy number or TensorProto) as an array."""
     from onnx import TensorProto, numpy_helper
 
     if isinstance(value, TensorProto):
@@ -135,8 +135,8 @@ def _read(path: Path, kind: Any) -> Any:
     return numpy_helper.to_array(onnx.TensorProto.FromString(data))
 
 
-def _light() -> Iterator[Case]:
-    """Classic networks with the suite's dummy input (its Runner makes it) and the answers that lie beside them."""
+def _light() -> Iterator[BackendCase]:
+    """Yield classic networks with the suite's dummy input (made by its Runner) and the stored answers."""
     import onnx
     from onnx.backend.test.runner import Runner
 
@@ -154,4 +154,4 @@ def _light() -> Iterator[Case]:
             answer = path.with_name(f"{path.stem}_output_0.pb").read_bytes()
             return [(feeds, [onnx.numpy_helper.to_array(onnx.TensorProto.FromString(answer))])]
 
-        yield Case(path.stem, "light", model, data, 1e-3, 1e-5)
+        yield BackendCase(path.stem, "light", model, data, 1e-3, 1e-5)

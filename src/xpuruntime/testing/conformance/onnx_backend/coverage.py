@@ -1,9 +1,9 @@
-"""How much of the onnx package's backend suite holds, as a table; anything unexpected fails.
+"""Coverage of the onnx package's backend suite as a table. Any unexpected result fails.
 
     python -m xpuruntime.testing.conformance.onnx_backend.coverage interpreter [--part 10] [--json]
 
-``native`` and ``native-plain`` compile node cases to kernels of ours, with every pass and with none. ``session`` and ``round-trip`` are judged on ONNX Runtime. ``--part n`` takes a stratified n-th: cases are grouped by their first op,
-and every group gives its first, and each n-th after it.
+``native`` and ``native-plain`` compile node cases to native kernels, with every pass and with none. ``session`` and ``round-trip`` are judged on ONNX
+Runtime. ``--part n`` takes a stratified sample: cases are grouped by their first op, and each group gives its first and every n-th after it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import XpuError
-from .suite import KINDS, Case, Outcome, Verdict, cases, interpret, round_trip, session, vendor
+from .suite import KINDS, BackendCase, CaseVerdict, Outcome, cases, interpret, round_trip, session, vendor
 
 __all__ = ["KNOWN", "REASONS", "judge", "known_cases", "load_known", "main", "stratified", "table"]
 
@@ -27,46 +27,46 @@ KNOWN = Path(__file__).with_name("known.yaml")
 """The list of known cases."""
 
 REASONS = ("random", "rounding", "noise", "vendor", "no-tensor")
-"""Why a case may have another answer than the suite's; the file of known cases says more."""
+"""Reasons why a case may differ from the suite's answer; the file of known cases gives details."""
 _JUDGED = ("interpreter", "session", "round-trip", "native", "native-plain")
 
 
 def load_known(path: Path, judged: str) -> dict[str, dict[str, Any]]:
-    """Case -> its entry (``reason``, and ``ulps`` or ``atol``). Raises ValueError for a reason that is not in the list, or a case twice."""
+    """Return each known case with its entry (``reason``, and ``ulps`` or ``atol``). Raises ValueError for an unknown reason or a duplicate case."""
     import yaml
 
-    found: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     for reason, entry in (yaml.safe_load(path.read_text(encoding="utf-8")).get(judged) or {}).items():
         if reason not in REASONS:
             raise ValueError(f"{path.name}: reason {reason!r} is none of {', '.join(REASONS)}")
         for name in entry["cases"]:
-            if name in found:
-                raise ValueError(f"{path.name}: case {name!r} stands twice under {judged}")
-            found[name] = {**entry, "reason": reason}
-    return found
+            if name in entries:
+                raise ValueError(f"{path.name}: duplicate case {name!r} under {judged}")
+            entries[name] = {**entry, "reason": reason}
+    return entries
 
 
 def known_cases(judged: str) -> dict[str, dict[str, Any]]:
-    """Our own list, see ``load_known``."""
+    """Return our own list; see ``load_known``."""
     return load_known(KNOWN, judged)
 
 
-def stratified(every: Iterable[Case], part: int) -> list[Case]:
-    """The first case of each group of one first op, and each ``part``-th after it."""
-    groups: dict[str, list[Case]] = defaultdict(list)
+def stratified(every: Iterable[BackendCase], part: int) -> list[BackendCase]:
+    """Return the first case of each first op, and each ``part``-th after it."""
+    groups: dict[str, list[BackendCase]] = defaultdict(list)
     for case in every:
         groups[case.ops[0] if case.ops else ""].append(case)
     return [case for group in groups.values() for case in group[::part]]
 
 
-def judge(case: Case, judged: str, known: Mapping[str, Mapping[str, Any]]) -> tuple[Verdict, str]:
-    """The verdict, and what is unexpected about it (empty: nothing)."""
+def judge(case: BackendCase, judged: str, known: Mapping[str, Mapping[str, Any]]) -> tuple[CaseVerdict, str]:
+    """Return the verdict, and what is unexpected about it (empty: nothing)."""
     entry = known.get(case.name, {})
     verdict = _verdict(case, judged)
     if not entry:
         return verdict, _unlisted(case, judged, verdict)
     if verdict.outcome == Outcome.RIGHT and entry["reason"] != "random":
-        return verdict, f"is right: take it off the list of known cases ({entry['reason']})"
+        return verdict, f"is right: remove it from the list of known cases ({entry['reason']})"
     match entry["reason"]:
         case "rounding":
             again = interpret(case, ulps=entry["ulps"])
@@ -90,9 +90,9 @@ def judge(case: Case, judged: str, known: Mapping[str, Mapping[str, Any]]) -> tu
 
 
 def _each(
-    some: Sequence[Case], judged: str, known: Mapping[str, Mapping[str, Any]]
-) -> Iterator[tuple[Verdict, str, str]]:
-    """Verdict, what is unexpected about it, and a short reason of what was refused, for each case."""
+    some: Sequence[BackendCase], judged: str, known: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[CaseVerdict, str, str]]:
+    """Yield the verdict of each case, what is unexpected about it, and a short reason of a refusal."""
     if not judged.startswith("native"):
         for case in some:
             yield (*judge(case, judged, known), "")
@@ -109,14 +109,14 @@ def _each(
         yield verdict, said, found.reason
 
 
-def _verdict(case: Case, judged: str) -> Verdict:
+def _verdict(case: BackendCase, judged: str) -> CaseVerdict:
     if judged == "interpreter":
         return interpret(case)
     return session(case) if judged == "session" else _trip(case)
 
 
-def _unlisted(case: Case, judged: str, verdict: Verdict) -> str:
-    """Wrong answers and refusals are unexpected; a session may refuse what the vendor's own API refuses."""
+def _unlisted(case: BackendCase, judged: str, verdict: CaseVerdict) -> str:
+    """Return what is unexpected: wrong answers and refusals, unless the vendor's own API refuses the case, too."""
     if verdict.outcome == Outcome.WRONG:
         return f"is wrong: {verdict.why}"
     if verdict.outcome == Outcome.OPAQUE and "do not fit the op" in verdict.why:
@@ -133,25 +133,27 @@ def _unlisted(case: Case, judged: str, verdict: Verdict) -> str:
     return f"is refused: {verdict.why}"
 
 
-def _trip(case: Case) -> Verdict:
-    """Float16 and bfloat16 are compared at two of their steps: the written ops round in other places."""
+def _trip(case: BackendCase) -> CaseVerdict:
+    """Compare float16 and bfloat16 within two steps, because the written ops round elsewhere."""
     narrow = any(v.type.tensor_type.elem_type in (10, 16) for v in case.model.graph.output)
     rtol, atol = (2e-2, 2e-3) if narrow else (1e-4, 1e-5)
     try:
         for inputs, _ in case.data():
             said = round_trip(case.model, dict(zip(case.inputs, inputs, strict=False)), rtol, atol)
             if said.startswith("skipped: "):
-                return Verdict(case.name, case.kind, "skipped", said)
+                return CaseVerdict(case.name, case.kind, "skipped", said)
             if said:
-                return Verdict(case.name, case.kind, Outcome.WRONG, said)
+                return CaseVerdict(case.name, case.kind, Outcome.WRONG, said)
     except XpuError as error:
-        older = "defines differently" in str(error)  # an opaque op of an opset that the writer does not write
-        return Verdict(case.name, case.kind, Outcome.OPAQUE if older else Outcome.REFUSED, str(error))
-    return Verdict(case.name, case.kind, Outcome.RIGHT)
+        older = "defines differently" in str(
+            error
+        )  # an opaque op of an opset that the writer does not support
+        return CaseVerdict(case.name, case.kind, Outcome.OPAQUE if older else Outcome.REFUSED, str(error))
+    return CaseVerdict(case.name, case.kind, Outcome.RIGHT)
 
 
-def table(verdicts: Sequence[Verdict], judged: str) -> str:
-    """Counts per suite, and the most frequent reasons for what is opaque."""
+def table(verdicts: Sequence[CaseVerdict], judged: str) -> str:
+    """Return counts per suite, and the most frequent reasons of opaque cases."""
     words = list(dict.fromkeys(["right", *(v.outcome for v in verdicts)]))
     rows = [["suite", "cases", *words, "share right"]]
     for kind in [*dict.fromkeys(v.kind for v in verdicts), "all"]:
@@ -176,41 +178,43 @@ def table(verdicts: Sequence[Verdict], judged: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and print; 1 when anything is unexpected."""
+    """Run and print; return 1 if anything is unexpected."""
     parser = argparse.ArgumentParser(
         prog="python -m xpuruntime.testing.conformance.onnx_backend.coverage",
         description=__doc__.split("\n")[0],
     )
     parser.add_argument("judged", choices=_JUDGED)
-    parser.add_argument("--known", type=Path, default=KNOWN, help="file of known cases, in place of ours")
-    parser.add_argument("--part", type=int, default=1, help="a stratified n-th")
+    parser.add_argument(
+        "--known", type=Path, default=KNOWN, help="file of known cases, instead of the built-in one"
+    )
+    parser.add_argument("--part", type=int, default=1, help="judge a stratified sample of one case in n")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(arguments)
-    # The suite's newest models are of opsets that ONNX Runtime runs but does not vouch for yet; this is its own switch.
+    options = parser.parse_args(arguments)
+    # The suite's newest models use opsets that ONNX Runtime runs without official support; this is its own switch.
     os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
-    known = load_known(asked.known, asked.judged)
+    known = load_known(options.known, options.judged)
     verdicts, unexpected = [], []
     reasons: Counter[str] = Counter()
-    for kind in asked.kinds.split(","):
-        some = stratified(cases(kind), asked.part)
-        for verdict, said, reason in _each(some, asked.judged, known):
+    for kind in options.kinds.split(","):
+        some = stratified(cases(kind), options.part)
+        for verdict, said, reason in _each(some, options.judged, known):
             verdicts.append(verdict)
             if said:
                 unexpected.append(f"{verdict.case} {said}")
             if reason:
                 reasons[reason] += 1
-    if asked.part == 1 and asked.kinds == ",".join(KINDS):
+    if options.part == 1 and options.kinds == ",".join(KINDS):
         missing = set(known) - {v.case for v in verdicts}
         unexpected += [f"{name} is known, but no such case exists" for name in sorted(missing)]
-    if asked.json:
+    if options.json:
         count = Counter((v.kind, v.outcome) for v in verdicts)
         rows = [{"suite": k, "outcome": o, "cases": n} for (k, o), n in sorted(count.items())]
         bound = sum(bool(v.bound) for v in verdicts)
         print(
             json.dumps(
                 {
-                    "judged": asked.judged,
+                    "judged": options.judged,
                     "counts": rows,
                     "bound": bound,
                     "reasons": dict(reasons.most_common()),
@@ -220,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         )
     else:
-        print(table(verdicts, asked.judged))
+        print(table(verdicts, options.judged))
         for line in unexpected:
             print(f"UNEXPECTED {line}")
     return 1 if unexpected else 0

@@ -1,8 +1,8 @@
-"""The onnx package's node cases on the native engine: each compiled to kernels of ours, run, compared as the suite compares.
+"""The onnx package's node cases on the native engine: compiled, run, and compared as the suite compares.
 
     verdicts = judge_natively(cases("node"), passes="all")
 
-Hundreds of tiny programs share their code, see ``native_batch``.
+Hundreds of tiny programs share one compilation, see ``native_batch``.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from ....program.program import CompiledProgram
 from ....protocols import Array
 from ....runtime import Executor
 from ..native_batch import Batch, in_batches, why_refused
-from .suite import Case, Outcome, Verdict, differs, lowered
+from .suite import BackendCase, CaseVerdict, Outcome, differs, lowered
 
 __all__ = ["Judged", "judge_natively"]
 
-_LEVELS = {"none": 0, "all": None}  # None: all that the target takes
+_LEVELS = {"none": 0, "all": None}  # None: every pass of the target
 
 
 @dataclass(frozen=True)
 class Judged:
     """A verdict, the kernels that ran (empty: everything was known at compile time), and a short reason of a refusal.
 
-    loosened: it is right by the tolerance of the list of known cases only.
+    loosened: True if it is right only by the tolerance in the list of known cases.
     """
 
-    verdict: Verdict
+    verdict: CaseVerdict
     kernels: tuple[str, ...] = ()
     reason: str = ""
     loosened: bool = False
@@ -41,7 +41,7 @@ class Judged:
 
 @dataclass
 class _Job:
-    case: Case
+    case: BackendCase
     feeds: dict[str, Any]
     expected: list[Any]
     weights: Mapping[str, Array]
@@ -51,7 +51,7 @@ class _Job:
 
 
 def judge_natively(
-    cases: Iterable[Case],
+    cases: Iterable[BackendCase],
     *,
     passes: str = "all",
     target: str | CodegenTarget = "cpu",
@@ -61,13 +61,12 @@ def judge_natively(
     threads: int = 1,
     looser: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Judged]:
-    """A judgment per case, in order. ``passes``: ``none`` or ``all``; ``device``: a device or backend that runs the target's programs;
-    ``batch``: cases whose kernels are compiled together, ``jobs`` batches at once; ``looser``: case to the ``ulps`` or ``atol`` that
-    it may differ by.
+    """Yield a judgement per case, in order. ``passes``: ``none`` or ``all``; ``device``: a device or backend that runs the target's programs;
+    ``batch``: cases whose kernels are compiled together, ``jobs`` batches at once; ``looser``: ``ulps`` or ``atol`` by case.
     """
     known = looser or {}
 
-    def prepare(case: Case, gathering: Batch) -> list[_Job] | Judged:
+    def prepare(case: BackendCase, gathering: Batch) -> list[_Job] | Judged:
         return _compiled(case, gathering, _LEVELS[passes])
 
     for case, made, built in in_batches(cases, prepare, _programs, target, size=batch, jobs=jobs):
@@ -80,29 +79,31 @@ def _programs(made: list[_Job] | Judged) -> list[CompiledProgram]:
     return [] if isinstance(made, Judged) else [job.program for job in made]
 
 
-def _compiled(case: Case, target: Batch, level: int | None) -> list[_Job] | Judged:
-    """A program for every data set of a case, or what is said of the case instead."""
+def _compiled(case: BackendCase, target: Batch, level: int | None) -> list[_Job] | Judged:
+    """Return a program for every data set of a case, or the judgement of a case without programs."""
     jobs = []
     for inputs, expected in case.data():
         feeds = dict(zip(case.inputs, inputs, strict=False))
         bound: tuple[str, ...] = ()
         try:
-            found = lowered(case, feeds)
-            bound = found.bound
-            if found.opaque:
+            lowered_case = lowered(case, feeds)
+            bound = lowered_case.bound
+            if lowered_case.opaque:
                 return Judged(
-                    Verdict(case.name, case.kind, Outcome.OPAQUE, found.opaque, bound),
-                    reason=f"opaque {found.opaque}"[:90],
+                    CaseVerdict(case.name, case.kind, Outcome.OPAQUE, lowered_case.opaque, bound),
+                    reason=f"opaque {lowered_case.opaque}"[:90],
                 )
-            program = _program(found.graph, feeds, target, level)
+            program = _program(lowered_case.graph, feeds, target, level)
         except XpuError as error:
-            verdict = Verdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
+            verdict = CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
             return Judged(verdict, reason=why_refused(error))
-        except Exception as error:  # a defect of the compiler is a wrong answer to the judge, not its end
-            verdict = Verdict(case.name, case.kind, Outcome.WRONG, f"{type(error).__name__}: {error}", bound)
+        except Exception as error:  # a defect of the compiler is a finding and does not stop the suite
+            verdict = CaseVerdict(
+                case.name, case.kind, Outcome.WRONG, f"{type(error).__name__}: {error}", bound
+            )
             return Judged(verdict, reason="the compiler failed")
-        names = [o.name for o in found.graph.outputs]
-        jobs.append(_Job(case, feeds, expected, found.weights, names, bound, program))
+        names = [o.name for o in lowered_case.graph.outputs]
+        jobs.append(_Job(case, feeds, expected, lowered_case.weights, names, bound, program))
     return jobs
 
 
@@ -124,26 +125,28 @@ def _run(
     for job, program in zip(jobs, programs, strict=True):
         bound |= dict.fromkeys(job.bound)
         if isinstance(program, BuildError):
-            verdict = Verdict(case.name, case.kind, Outcome.WRONG, f"does not compile: {program}", job.bound)
+            verdict = CaseVerdict(
+                case.name, case.kind, Outcome.WRONG, f"does not compile: {program}", job.bound
+            )
             return Judged(verdict, reason="generated code does not compile")
         ran |= dict.fromkeys(c.kernel for e in program.entries for c in e.plans[0].calls)
         try:
             with Executor(program, device, threads=threads) as executor:
                 executor.bind(job.weights)
-                made = executor.run_arrays([job.feeds[s.name] for s in program.input_specs])
-        except KernelRefused as error:  # nobody asked the libraries of a target that is named in full
-            verdict = Verdict(case.name, case.kind, Outcome.REFUSED, str(error), job.bound)
+                outputs = executor.run_arrays([job.feeds[s.name] for s in program.input_specs])
+        except KernelRefused as error:  # a target named in full, whose libraries were not queried before
+            verdict = CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), job.bound)
             return Judged(verdict, tuple(ran), why_refused(error))
         except XpuError as error:
-            return Judged(Verdict(case.name, case.kind, Outcome.WRONG, str(error), job.bound), tuple(ran))
-        wrong = differs(case, job.expected, made)
+            return Judged(CaseVerdict(case.name, case.kind, Outcome.WRONG, str(error), job.bound), tuple(ran))
+        wrong = differs(case, job.expected, outputs)
         if wrong and entry:
             loosened = True
             wrong = differs(
-                replace(case, atol=entry.get("atol", case.atol)), job.expected, made, entry.get("ulps", 0)
+                replace(case, atol=entry.get("atol", case.atol)), job.expected, outputs, entry.get("ulps", 0)
             )
         if wrong:
-            return Judged(Verdict(case.name, case.kind, Outcome.WRONG, wrong, job.bound), tuple(ran))
+            return Judged(CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong, job.bound), tuple(ran))
     return Judged(
-        Verdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(bound)), tuple(ran), loosened=loosened
+        CaseVerdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(bound)), tuple(ran), loosened=loosened
     )

@@ -1,10 +1,10 @@
-"""The onnx package's own backend suite, for judging us: its cases (``onnx_cases``), its comparison, and what became of each.
+"""The onnx package's backend suite for our engines: its cases (``onnx_cases``), its comparison, and outcomes.
 
     from xpuruntime.testing.conformance.onnx_backend.suite import cases, interpret, session
     verdicts = [interpret(case) for case in cases("node")]
 
-``interpret`` runs a case through the frontend and the NumPy interpreter; ``session`` through InferenceSession; ``vendor`` through
-ONNX Runtime's own API without us; ``round_trip`` compares a model with what the frontend and the writer make of it, both on ONNX Runtime.
+``interpret`` runs a case through the frontend and the NumPy interpreter, ``session`` through InferenceSession, ``vendor`` through
+ONNX Runtime's own API. ``round_trip`` compares a model with its import and export, both on ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy as np
 from ....errors import InputError, XpuError
 from ....ir.graph import Graph
 from ....protocols import Array
-from .cases import KINDS, Case, Outcome, Verdict, cases
+from .cases import KINDS, BackendCase, CaseVerdict, Outcome, cases
 from .vendors import ort_session, vendor_outputs
 
 __all__ = [
     "KINDS",
-    "Case",
-    "Lowered",
+    "BackendCase",
+    "CaseVerdict",
+    "LoweredCase",
     "Outcome",
-    "Verdict",
     "cases",
     "differs",
     "interpret",
@@ -37,9 +37,9 @@ __all__ = [
 ]
 
 
-def differs(case: Case, expected: Sequence[Any], got: Sequence[Any], ulps: int = 0) -> str:
-    """Empty when the suite's own comparison holds, else what it says. ``ulps``: steps of the output's float type that a
-    difference may also be (the suite's answers round inner steps to that type; ours, or a vendor's, need not).
+def differs(case: BackendCase, expected: Sequence[Any], got: Sequence[Any], ulps: int = 0) -> str:
+    """Return an empty text if the suite's own comparison holds, otherwise its message. ``ulps``: steps of the output's float type that a
+    difference may also have (the suite's answers round inner steps to that type; other implementations need not).
     """
     from onnx.backend.test.runner import Runner
 
@@ -67,8 +67,8 @@ def _within(expected: Array, got: Array, ulps: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Lowered:
-    """A case's graph. ``opaque``: why it is none (empty: it is); ``bound``: inputs whose content was bound."""
+class LoweredCase:
+    """A case's graph. ``opaque``: why it was not lowered (empty: it was); ``bound``: inputs whose content was bound."""
 
     graph: Graph
     weights: Mapping[str, Array]
@@ -76,8 +76,8 @@ class Lowered:
     bound: tuple[str, ...]
 
 
-def lowered(case: Case, feeds: Mapping[str, Any]) -> Lowered:
-    """The frontend's graph. Inputs that decide shapes are bound where the model is not lowered without. Raises XpuError."""
+def lowered(case: BackendCase, feeds: Mapping[str, Any]) -> LoweredCase:
+    """Return the frontend's graph. Inputs that determine shapes are bound if lowering needs them. Raises XpuError."""
     from ....frontends.onnx.importer import import_onnx
     from ....ir import verify
 
@@ -93,11 +93,11 @@ def lowered(case: Case, feeds: Mapping[str, Any]) -> Lowered:
     borders = (*graph.inputs, *(graph.values[o.value] for o in graph.outputs))
     if not why and any(v.spec is None for v in borders):
         why = "values that are no tensors"
-    return Lowered(graph if why else verify(graph), weights, why, tuple(bound))
+    return LoweredCase(graph if why else verify(graph), weights, why, tuple(bound))
 
 
-def interpret(case: Case, ulps: int = 0) -> Verdict:
-    """Frontend, then interpreter."""
+def interpret(case: BackendCase, ulps: int = 0) -> CaseVerdict:
+    """Judge a case through the frontend and the interpreter."""
     from ....ir import interp
 
     every: dict[str, None] = {}
@@ -105,67 +105,69 @@ def interpret(case: Case, ulps: int = 0) -> Verdict:
         feeds = dict(zip(case.inputs, inputs, strict=False))
         bound: tuple[str, ...] = ()
         try:
-            found = lowered(case, feeds)
-            bound = found.bound
-            if found.opaque:
-                return Verdict(case.name, case.kind, Outcome.OPAQUE, found.opaque, bound)
+            lowered_case = lowered(case, feeds)
+            bound = lowered_case.bound
+            if lowered_case.opaque:
+                return CaseVerdict(case.name, case.kind, Outcome.OPAQUE, lowered_case.opaque, bound)
             every |= dict.fromkeys(bound)
-            made = interp.run(found.graph, feeds, weights=found.weights)
+            outputs = interp.run(lowered_case.graph, feeds, weights=lowered_case.weights)
         except XpuError as error:
-            return Verdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
-        wrong = differs(case, expected, [made[o.name] for o in found.graph.outputs], ulps)
+            return CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
+        wrong = differs(case, expected, [outputs[o.name] for o in lowered_case.graph.outputs], ulps)
         if wrong:
-            return Verdict(case.name, case.kind, Outcome.WRONG, wrong, bound)
-    return Verdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(every))
+            return CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong, bound)
+    return CaseVerdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(every))
 
 
-def session(case: Case, ulps: int = 0, engine: str = "onnxruntime", device: str = "cpu") -> Verdict:
-    """InferenceSession on a vendor's engine."""
+def session(
+    case: BackendCase, ulps: int = 0, engine: str = "onnxruntime", device: str = "cpu"
+) -> CaseVerdict:
+    """Judge a case through InferenceSession on a vendor's engine."""
     from ....inference.session import InferenceSession
 
     try:
         with InferenceSession(case.model, engine=engine, device=device) as sess:
             for inputs, expected in case.data():
-                made = sess.run(dict(zip(case.inputs, inputs, strict=False)))
-                wrong = differs(case, expected, [made[o.name] for o in case.model.graph.output], ulps)
+                outputs = sess.run(dict(zip(case.inputs, inputs, strict=False)))
+                wrong = differs(case, expected, [outputs[o.name] for o in case.model.graph.output], ulps)
                 if wrong:
-                    return Verdict(case.name, case.kind, Outcome.WRONG, wrong)
+                    return CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong)
     except (XpuError, InputError) as error:
-        return Verdict(case.name, case.kind, Outcome.REFUSED, str(error))
-    return Verdict(case.name, case.kind, Outcome.RIGHT)
+        return CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error))
+    return CaseVerdict(case.name, case.kind, Outcome.RIGHT)
 
 
-def vendor(case: Case, ulps: int = 0) -> Verdict:
-    """ONNX Runtime by its own Python API, as its users call it; no code of ours between."""
+def vendor(case: BackendCase, ulps: int = 0) -> CaseVerdict:
+    """Judge a case through ONNX Runtime's own Python API, without our code."""
     try:
         for inputs, expected in case.data():
-            made = vendor_outputs("onnxruntime", case.model, dict(zip(case.inputs, inputs, strict=False)))
-            wrong = differs(case, expected, made, ulps)
+            outputs = vendor_outputs("onnxruntime", case.model, dict(zip(case.inputs, inputs, strict=False)))
+            wrong = differs(case, expected, outputs, ulps)
             if wrong:
-                return Verdict(case.name, case.kind, Outcome.WRONG, wrong)
-    except Exception as error:  # the vendor's exceptions have no common base but Exception
-        return Verdict(case.name, case.kind, Outcome.REFUSED, " ".join(str(error).split())[:300])
-    return Verdict(case.name, case.kind, Outcome.RIGHT)
+                return CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong)
+    except Exception as error:  # the vendor's exceptions share no base class but Exception
+        return CaseVerdict(case.name, case.kind, Outcome.REFUSED, " ".join(str(error).split())[:300])
+    return CaseVerdict(case.name, case.kind, Outcome.RIGHT)
 
 
 def round_trip(model: Any, feeds: Mapping[str, Any], rtol: float = 1e-4, atol: float = 1e-5) -> str:
-    """Empty when ONNX -> IR -> ONNX gives on ONNX Runtime what the model itself gives there, else what differs. ``skipped: ...``
-    where ONNX Runtime refuses the model itself. Raises XpuError where the graph cannot be read or written.
+    """Compare the results of a model and of its ONNX -> IR -> ONNX round trip on ONNX Runtime. Return an empty text, or the difference;
+    ``skipped: ...`` if ONNX Runtime refuses the model itself. Raises XpuError if the graph cannot be read or written.
     """
     from ....frontends.onnx.importer import import_onnx
     from ....frontends.onnx_writer import to_onnx
 
     try:
         expected = ort_session(model).run(None, dict(feeds))
-    except Exception as error:  # the vendor's exceptions have no common base but Exception
+    except Exception as error:  # the vendor's exceptions share no base class but Exception
         return f"skipped: {' '.join(str(error).split())[:200]}"
     graph, weights = import_onnx(model)
     written = to_onnx(graph, weights)
     try:
-        made = ort_session(written).run(None, dict(feeds))
+        outputs = ort_session(written).run(None, dict(feeds))
     except Exception as error:
         return f"the written model does not run: {' '.join(str(error).split())[:300]}"
-    for a, b in zip(expected, made, strict=True):
+    for a, b in zip(expected, outputs, strict=True):
         said = _compare(a, b, rtol, atol)
         if said:
             return said

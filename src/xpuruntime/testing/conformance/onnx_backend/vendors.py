@@ -1,4 +1,4 @@
-"""A model by a vendor's own Python API, with no code of ours between: whether a wrong answer is the vendor's."""
+"""Models on a vendor's own Python API, without our code: they show if a wrong answer is the vendor's."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _NOT_NUMPY = {
 
 
 def vendor_outputs(engine: str, model: Any, feeds: Mapping[str, Any]) -> list[Any]:
-    """Outputs of an ``onnx.ModelProto`` on the CPU in the model's order. Raises KeyError for an engine that is not in ``VENDORS``, and whatever the
-    vendor raises.
+    """Return outputs of an ``onnx.ModelProto`` on the CPU in the model's order. Raises KeyError for an engine that is not in ``VENDORS``, and the
+    vendor's errors.
     """
     return VENDORS[engine](model, dict(feeds))
 
 
 def ort_session(model: Any) -> Any:
-    """ONNX Runtime's own session on the CPU, quiet."""
+    """Return a quiet ONNX Runtime session on the CPU."""
     onnxruntime = vendor("onnxruntime")
 
     options = onnxruntime.SessionOptions()
@@ -42,7 +42,7 @@ def ort_session(model: Any) -> Any:
 
 
 def _onnxruntime(model: Any, feeds: dict[str, Any]) -> list[Any]:
-    """By arrays; by OrtValues where NumPy lacks the type (bfloat16, float8), which is ONNX Runtime's own way for them."""
+    """Run with arrays, or with OrtValues if NumPy lacks the type (bfloat16, float8)."""
     onnxruntime = vendor("onnxruntime")
 
     sess = ort_session(model)
@@ -75,21 +75,21 @@ def _onnxruntime(model: Any, feeds: dict[str, Any]) -> list[Any]:
 
 
 def _openvino(model: Any, feeds: dict[str, Any]) -> list[Any]:
-    """In the model's own precision, which is not OpenVINO's default."""
+    """Run in the model's own precision, which is not OpenVINO's default."""
     openvino = vendor("openvino")
 
     core = openvino.Core()
     compiled = core.compile_model(
         core.read_model(model.SerializeToString()), "CPU", {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
     )  # fmt: skip
-    made = compiled(
+    outputs = compiled(
         {port: np.asarray(feeds[name]) for port in compiled.inputs for name in port.names if name in feeds}
     )
-    return [made[i] for i in range(len(compiled.outputs))]
+    return [outputs[i] for i in range(len(compiled.outputs))]
 
 
 VENDORS: Mapping[str, Callable[[Any, dict[str, Any]], list[Any]]] = {
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
 }
-"""Engine -> its own way."""
+"""The function of each engine."""

@@ -1,17 +1,17 @@
-"""PyTorch's own samples of its ops (OpInfo) as calls of our ops, with PyTorch's answers: a judge for whatever computes a node.
+"""PyTorch's samples of its ops (OpInfo) as calls of our ops, with PyTorch's answers.
 
     for call in calls("softmax", "float32"):
         got = interp.apply(call.op, *call.operands, outputs=len(call.want), **call.attrs)
 
-``BRIDGES`` maps an OpInfo name to our op and to the function that turns a sample into operands and attributes. A sample that
-uses what a frontend takes care of, not the op (a dtype that it would cast to, a string padding), is ``Unfit`` with its reason.
+``BRIDGES`` maps an OpInfo name to our op and to the function that converts a sample to operands and attributes. A sample that
+needs work of a frontend (a dtype conversion, padding given as a string) is ``NotComparable`` with its reason.
 Everything here needs torch; importing this module does not.
 """
 
 from __future__ import annotations
 
-from .bridge import Bridge, Unfit
-from .calls import Call, calls, graph_of, names_for, to_numpy
+from .bridge import Bridge, NotComparable
+from .calls import OpInfoCall, calls, graph_of, names_for, to_numpy
 from .judge import LOOSE, TOLERANCE, disagreement
 from .table import BRIDGES
 
@@ -20,8 +20,8 @@ __all__ = [
     "LOOSE",
     "TOLERANCE",
     "Bridge",
-    "Call",
-    "Unfit",
+    "NotComparable",
+    "OpInfoCall",
     "calls",
     "disagreement",
     "graph_of",

@@ -1,4 +1,4 @@
-"""What a bridge is: from the way that PyTorch writes an op's arguments to operands and attributes of ours."""
+"""Bridges from the arguments of a PyTorch op to operands and attributes of ours."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["Adapt", "Adapted", "Answered", "Bridge", "Unfit", "listed", "named", "only"]
+__all__ = ["Adapt", "Adapted", "Answered", "Bridge", "NotComparable", "listed", "named", "only"]
 
 
-class Unfit(Exception):
-    """Why a sample is no call of the op."""
+class NotComparable(Exception):
+    """The reason why a sample is not a call of the op."""
 
 
 Adapted: TypeAlias = tuple[list[Any], dict[str, Any]]
 """Operands and attributes."""
 Answered: TypeAlias = tuple[list[Any], dict[str, Any], Any]
-"""The same, and the right answer, where computing it was part of the way."""
+"""The same with the expected answer, if the conversion had to compute it."""
 Adapt: TypeAlias = Callable[[Any], Adapted]
 
 
 @dataclass(frozen=True)
 class Bridge:
-    """``op``: ours. ``adapt``: sample to operands and attributes. ``answer``: what is right, where the OpInfo's own result is not
-    of the op's form (arguments: sample, operands, attributes). ``info``: the OpInfo's name where the entry has its own.
+    """``op``: ours. ``adapt``: converts a sample to operands and attributes. ``answer``: the expected result, if the OpInfo's own result does not
+    have the op's form (arguments: sample, operands, attributes). ``info``: the OpInfo's name if the entry has a different one.
     """
 
     op: str
@@ -34,20 +34,20 @@ class Bridge:
 
 
 def named(sample: Any, *names: str) -> dict[str, Any]:
-    """Arguments after the input by name."""
+    """Return arguments after the input by name."""
     return dict(zip(names, sample.args, strict=False)) | dict(sample.kwargs)
 
 
-def only(given: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Raise Unfit for an argument that the op does not have and that says something."""
-    for name in set(given) - set(names):
-        if given[name] not in (None, False):
-            raise Unfit(f"argument {name}")
-    return {k: v for k, v in given.items() if k in names}
+def only(kwargs: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Raise NotComparable for an argument with a value that the op does not support."""
+    for name in set(kwargs) - set(names):
+        if kwargs[name] not in (None, False):
+            raise NotComparable(f"argument {name}")
+    return {k: v for k, v in kwargs.items() if k in names}
 
 
 def listed(value: Any, n: int) -> list[int]:
-    """One number per spatial dim; PyTorch lets one stand for all."""
+    """Return one number per spatial dim; PyTorch accepts one for all."""
     if isinstance(value, int):
         return [value] * n
     return list(value) * (n if len(value) == 1 else 1)

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from .... import ir
 from ....types import DType
-from .bridge import Bridge, Unfit
+from .bridge import Bridge, NotComparable
 from .table import BRIDGES
 
-__all__ = ["Call", "calls", "graph_of", "names_for", "to_numpy"]
+__all__ = ["OpInfoCall", "calls", "graph_of", "names_for", "to_numpy"]
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call of an op. ``want``: PyTorch's results, as many as it gives; ``sample`` says where from."""
+class OpInfoCall:
+    """One call of an op. ``want``: all of PyTorch's results; ``sample``: its origin."""
 
     op: str
     operands: tuple[Any, ...]
@@ -30,11 +30,11 @@ class Call:
     sample: str
 
 
-def calls(name: str, dtype: str, limit: int | None = None) -> Iterator[Call | Unfit]:
-    """The samples of an OpInfo (all its variants that the bridge knows) in one dtype, as calls of our op.
+def calls(name: str, dtype: str, limit: int | None = None) -> Iterator[OpInfoCall | NotComparable]:
+    """Yield the samples of an OpInfo (all its variants that the bridge supports) in one dtype, as calls of our op.
 
-    name: an entry of ``BRIDGES``. dtype: a torch dtype's name. limit: at most so many samples of each variant, spread over them.
-    Yields an ``Unfit`` for a sample that is no call of our op.
+    name: an entry of ``BRIDGES``. dtype: a torch dtype's name. limit: the most samples of each variant, spread over them.
+    Yields an ``NotComparable`` for a sample that is no call of our op.
     """
     import torch
 
@@ -52,13 +52,13 @@ def calls(name: str, dtype: str, limit: int | None = None) -> Iterator[Call | Un
             for sample in samples:
                 try:
                     yield _call(bridge, info, sample)
-                except Unfit as reason:
+                except NotComparable as reason:
                     yield reason
 
 
-def _call(bridge: Bridge, info: Any, sample: Any) -> Call:
+def _call(bridge: Bridge, info: Any, sample: Any) -> OpInfoCall:
     if any(isinstance(v, complex) for v in (*sample.args, *sample.kwargs.values())):
-        raise Unfit("a complex number as an operand")
+        raise NotComparable("a complex number as an operand")
     operands, attrs, *answer = bridge.adapt(sample)
     if answer:
         (results,) = answer
@@ -68,7 +68,7 @@ def _call(bridge: Bridge, info: Any, sample: Any) -> Call:
         results = info.op(sample.input, *sample.args, **sample.kwargs)
     results = list(results) if isinstance(results, tuple | list) else [results]
     want = tuple(to_numpy(r) for r in results if r is not None)
-    return Call(
+    return OpInfoCall(
         bridge.op,
         tuple(to_numpy(o) for o in operands),
         {k: _attr(v) for k, v in attrs.items()},
@@ -78,7 +78,7 @@ def _call(bridge: Bridge, info: Any, sample: Any) -> Call:
 
 
 def _attr(value: Any) -> Any:
-    """Attributes as our ops write them."""
+    """Return an attribute's value in the form of our ops."""
     import torch
 
     if isinstance(value, torch.dtype):
@@ -89,7 +89,7 @@ def _attr(value: Any) -> Any:
 
 
 def to_numpy(value: Any) -> Any:
-    """A torch tensor as an array of the same type; whatever else as it is."""
+    """Return a torch tensor as an array of the same type, and any other value unchanged."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -107,19 +107,19 @@ def _infos(name: str, variants: tuple[str, ...]) -> tuple[Any, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
-    found = tuple(i for i in op_db if i.name == name and i.variant_test_name in variants)
-    if not found:
+    infos = tuple(i for i in op_db if i.name == name and i.variant_test_name in variants)
+    if not infos:
         raise LookupError(f"no OpInfo {name!r} with a variant of {variants}")
-    return found
+    return infos
 
 
 def names_for(op: str) -> tuple[str, ...]:
-    """The OpInfos that an op is judged by."""
+    """Return the OpInfos on which an op is judged."""
     return tuple(name for name, bridge in BRIDGES.items() if bridge.op == op)
 
 
-def graph_of(call: Call) -> ir.Graph:
-    """A graph of the one node; tensors are its inputs ``x0``, ``x1`` ..., results its outputs ``y0`` ..."""
+def graph_of(call: OpInfoCall) -> ir.Graph:
+    """Return a graph of the one node; tensors are its inputs ``x0``, ``x1`` ..., results its outputs ``y0`` ..."""
     builder = ir.GraphBuilder(call.op)
     operands = []
     for i, operand in enumerate(call.operands):
@@ -128,14 +128,14 @@ def graph_of(call: Call) -> ir.Graph:
             operands.append(builder.input(f"x{i}", spec))
         else:
             operands.append(operand)
-    made = builder.call(call.op, *operands, outputs=len(call.want), **call.attrs)
-    for i, value in enumerate([made] if isinstance(made, str) else made):
+    results = builder.call(call.op, *operands, outputs=len(call.want), **call.attrs)
+    for i, value in enumerate([results] if isinstance(results, str) else results):
         builder.output(f"y{i}", value)
     return builder.build()
 
 
 def _shown(sample: Any) -> str:
-    """The sample in one line: shapes and numbers."""
+    """Return the sample in one line: shapes and numbers."""
 
     def text(value: Any) -> str:
         if hasattr(value, "shape") and hasattr(value, "dtype"):

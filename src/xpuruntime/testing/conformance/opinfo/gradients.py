@@ -1,11 +1,11 @@
-"""Gradients: the forward op's samples, PyTorch's autograd."""
+"""Bridges of gradients: the forward op's samples with PyTorch's autograd."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .bridge import Adapt, Answered, Bridge, Unfit, only
+from .bridge import Adapt, Answered, Bridge, NotComparable, only
 from .norms import group_norm, layer_norm
 from .windows import AVG, MAX, adaptive, convolution, pool
 
@@ -15,7 +15,7 @@ _F = "nn.functional."
 
 
 def _gradient(forward: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """A random gradient of the result, and the gradients of the inputs that it gives."""
+    """Return a random gradient of the result, and the resulting gradients of the inputs."""
     import torch
 
     leaves = [t.detach().clone().requires_grad_() for t in inputs]
@@ -27,7 +27,7 @@ def _gradient(forward: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, 
 
 def _floats(s: Any) -> None:
     if not s.input.is_floating_point():
-        raise Unfit("no gradient of integers")
+        raise NotComparable("no gradient of integers")
 
 
 def convolution_backward(transposed: bool) -> Callable[[Any], Answered]:
@@ -64,7 +64,7 @@ def pool_backward(forward: Adapt, names: tuple[str, ...]) -> Callable[[Any], Ans
         _floats(s)
         (x,), attrs = forward(s)
         if x.dim() != 4:
-            raise Unfit("no batch")
+            raise NotComparable("no batch")
         common = [attrs[k] for k in ("kernel_size", "stride", "padding")]
         if names is MAX:
             _, indices = torch.nn.functional.max_pool2d(
@@ -88,7 +88,7 @@ def adaptive_backward(s: Any) -> Answered:
     _floats(s)
     (x,), attrs = adaptive(2)(s)
     if x.dim() != 4 or x.numel() == 0:
-        raise Unfit("no batch, or empty")
+        raise NotComparable("no batch, or empty")
     grad, answer = _gradient(lambda a: torch.nn.functional.adaptive_avg_pool2d(a, attrs["output_size"]), (x,))
     return [grad, x], {}, answer
 
@@ -98,7 +98,7 @@ def layer_norm_backward(s: Any) -> Answered:
 
     (x, weight, bias), attrs = layer_norm(s)
     if weight is None or bias is None or x.numel() == 0:
-        raise Unfit("no scale, or empty")
+        raise NotComparable("no scale, or empty")
     shape = attrs["normalized_shape"]
     _, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, attrs["eps"])
     grad, answer = _gradient(
@@ -112,7 +112,7 @@ def group_norm_backward(s: Any) -> Answered:
 
     (x, weight, bias), attrs = group_norm(s)
     if weight is None or bias is None or x.numel() == 0:
-        raise Unfit("no scale, or empty")
+        raise NotComparable("no scale, or empty")
     n, c = x.shape[:2]
     _, mean, rstd = torch.native_group_norm(
         x, weight, bias, n, c, x.numel() // (n * c), attrs["groups"], attrs["eps"]
@@ -127,14 +127,14 @@ def group_norm_backward(s: Any) -> Answered:
 def embedding_backward(s: Any) -> Answered:
     import torch
 
-    given = dict(s.kwargs)
-    only({k: v for k, v in given.items() if k not in ("padding_idx", "scale_grad_by_freq")})
+    kwargs = dict(s.kwargs)
+    only({k: v for k, v in kwargs.items() if k not in ("padding_idx", "scale_grad_by_freq")})
     weight, indices = s.input, s.args[0]
-    padding = given.get("padding_idx")
+    padding = kwargs.get("padding_idx")
     attrs = {
         "num_weights": weight.shape[0],
         "padding_idx": -1 if padding is None else padding % weight.shape[0],
-        "scale_by_freq": bool(given.get("scale_grad_by_freq")),
+        "scale_by_freq": bool(kwargs.get("scale_grad_by_freq")),
     }
     grad, answer = _gradient(
         lambda w: torch.nn.functional.embedding(

@@ -1,4 +1,4 @@
-"""When an answer counts as PyTorch's: tolerances by dtype, and the samples where PyTorch itself is coarser."""
+"""Comparison with PyTorch's answers: tolerances by dtype, and exceptions for samples where PyTorch itself is less precise."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ LOOSE: dict[tuple[str, str], tuple[float, float, str]] = {
     ("layer_norm.backward", "float32"): (1e-5, 5e-5, _ONE),
     ("layer_norm.backward", "float64"): (1e-10, 1e-14, _ONE),
 }
-"""(entry, dtype) -> a relative and an absolute tolerance in place of the usual one, and why."""
+"""Relative and absolute tolerance by (entry, dtype) instead of the default, with the reason."""
 
 
 def disagreement(got: NDArray[Any], want: NDArray[Any], tolerance: tuple[float, float] | None = None) -> str:
-    """How a result differs from PyTorch's; empty where it does not. Specs, NaN and infinities must be equal."""
+    """Return how a result differs from PyTorch's, or an empty text. Specs, NaN and infinities must be equal."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"is {got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
     usual = TOLERANCE.get(str(want.dtype))
-    # Below the smallest normal number kernels lose digits, or flush to zero.
+    # Kernels lose digits below the smallest normal number, or flush to zero.
     tiny = 0.0 if usual is None else float(ml_dtypes.finfo(want.real.dtype).smallest_normal)
     share, absolute = tolerance or (usual or 0.0, tiny)
     kind = np.complex128 if want.dtype.kind == "c" else np.float64

@@ -1,4 +1,4 @@
-"""PyTorch's samples of its ops as modules: what a frontend that reads modules is judged on."""
+"""PyTorch's samples of its ops as modules, for judging frontends that read modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ModuleCall", "module_calls", "opinfo_names"]
 class ModuleCall:
     """One call of an op, as a module in eval mode of the sample's tensors.
 
-    inputs: tensors that the module is called with; what is no tensor is fixed in it. want: PyTorch's results, flat.
+    inputs: tensors for calling the module; other values are fixed in it. want: PyTorch's results, flat.
     """
 
     module: Any
@@ -27,12 +27,12 @@ class ModuleCall:
 
 
 def opinfo_names() -> tuple[str, ...]:
-    """Every op that PyTorch's database samples."""
+    """Return every op in PyTorch's sample database."""
     return tuple(dict.fromkeys(info.name for info in _database()))
 
 
 def module_calls(name: str, dtype: str, limit: int | None = None) -> Iterator[ModuleCall]:
-    """The samples of an OpInfo (all its variants) in one dtype. limit: at most so many of each variant, spread over them.
+    """Yield the samples of an OpInfo (all its variants) in one dtype. limit: the most samples of each variant, spread over them.
 
     Samples that PyTorch itself refuses to run are left out, and those of sparse and nested tensors.
     """

@@ -1,10 +1,10 @@
-"""Data movement."""
+"""Bridges of data movement."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .bridge import Adapt, Adapted, Bridge, Unfit, listed, named
+from .bridge import Adapt, Adapted, Bridge, NotComparable, listed, named
 from .pointwise import with_attrs
 
 __all__ = ["BRIDGES"]
@@ -40,32 +40,32 @@ def squeeze(s: Any) -> Adapted:
 
 def cat(s: Any) -> Adapted:
     if len({t.dtype for t in s.input}) != 1 or any(t.shape == (0,) for t in s.input):
-        raise Unfit("mixed types, or an empty vector that PyTorch passes over")
+        raise NotComparable("mixed types, or an empty vector that PyTorch passes over")
     return list(s.input), {"dim": s.kwargs.get("dim", s.args[0] if s.args else 0)}
 
 
 def split_sizes(s: Any) -> Adapted:
-    given = named(s, "sizes", "dim")
-    return [s.input], {"sizes": list(given["sizes"]), "dim": given.get("dim", 0)}
+    kwargs = named(s, "sizes", "dim")
+    return [s.input], {"sizes": list(kwargs["sizes"]), "dim": kwargs.get("dim", 0)}
 
 
 def narrow(s: Any) -> Adapted:
     dim, start, length = s.args
     if not isinstance(start, int):
-        raise Unfit("the start is a tensor")
+        raise NotComparable("the start is a tensor")
     start = start + s.input.shape[dim] if start < 0 else start
     return [s.input], {"dim": dim, "start": start, "end": start + length}
 
 
 def slice_scatter(s: Any) -> Adapted:
-    given = named(s, "src", "dim", "start", "end", "step")
-    attrs = {k: given[k] for k in ("start", "end", "step") if given.get(k) is not None}
-    return [s.input, given["src"]], {"dim": given.get("dim", 0), **attrs}
+    kwargs = named(s, "src", "dim", "start", "end", "step")
+    attrs = {k: kwargs[k] for k in ("start", "end", "step") if kwargs.get(k) is not None}
+    return [s.input, kwargs["src"]], {"dim": kwargs.get("dim", 0), **attrs}
 
 
 def slicing(s: Any) -> Adapted:
-    given = named(s, "dim", "start", "end", "step")
-    return [s.input], {"dim": 0} | {k: v for k, v in given.items() if v is not None}
+    kwargs = named(s, "dim", "start", "end", "step")
+    return [s.input], {"dim": 0} | {k: v for k, v in kwargs.items() if v is not None}
 
 
 def select_scatter(s: Any) -> Adapted:
@@ -74,8 +74,8 @@ def select_scatter(s: Any) -> Adapted:
 
 
 def flip(s: Any) -> Adapted:
-    given = s.args[0] if s.args and not isinstance(s.args[0], int) else s.args
-    return [s.input], {"dims": list(given or s.kwargs["dims"])}
+    dims_arg = s.args[0] if s.args and not isinstance(s.args[0], int) else s.args
+    return [s.input], {"dims": list(dims_arg or s.kwargs["dims"])}
 
 
 def flip_axis(axis: int) -> Adapt:
@@ -83,37 +83,37 @@ def flip_axis(axis: int) -> Adapt:
 
 
 def roll(s: Any) -> Adapted:
-    given = named(s, "shifts", "dims")
-    axes = given.get("dims", ())
+    kwargs = named(s, "shifts", "dims")
+    axes = kwargs.get("dims", ())
     axes = [axes] if isinstance(axes, int) else list(axes)
-    return [s.input], {"shifts": listed(given["shifts"], 1), "dims": axes}
+    return [s.input], {"shifts": listed(kwargs["shifts"], 1), "dims": axes}
 
 
 def pad(mode: str) -> Adapt:
     def adapt(s: Any) -> Adapted:
-        given = named(s, "pad", "mode", "value")
+        kwargs = named(s, "pad", "mode", "value")
         n = s.input.dim()
         begins, ends = [0] * n, [0] * n
-        amounts = given["pad"]
+        amounts = kwargs["pad"]
         for i in range(len(amounts) // 2):
             begins[n - 1 - i], ends[n - 1 - i] = amounts[2 * i], amounts[2 * i + 1]
-        value = given.get("value")
+        value = kwargs.get("value")
         return [s.input], {"pads": begins + ends, "mode": mode, "value": 0 if value is None else value}
 
     return adapt
 
 
 def as_strided(s: Any) -> Adapted:
-    given = named(s, "size", "stride", "storage_offset")
-    attrs = {"size": list(given["size"]), "stride": list(given["stride"])}
-    offset = given.get("storage_offset") or 0
+    kwargs = named(s, "size", "stride", "storage_offset")
+    attrs = {"size": list(kwargs["size"]), "stride": list(kwargs["stride"])}
+    offset = kwargs.get("storage_offset") or 0
     if offset + sum((d - 1) * t for d, t in zip(*attrs.values(), strict=True)) >= s.input.numel():
-        raise Unfit("reads beyond the view, into what it is a view of")
+        raise NotComparable("reads beyond the view, into what it is a view of")
     return [s.input.clone()], attrs | {"offset": offset}
 
 
 def strided_answer(s: Any, operands: list[Any], attrs: dict[str, Any]) -> Any:
-    """Of the dense operand: the sample may be a view."""
+    """Return the answer on the dense operand, since the sample may be a view."""
     import torch
 
     return torch.as_strided(operands[0], attrs["size"], attrs["stride"], attrs["offset"])
@@ -130,7 +130,7 @@ def triangle(s: Any) -> Adapted:
 def shuffle(mode: str) -> Adapt:
     def adapt(s: Any) -> Adapted:
         if s.input.dim() < 3:
-            raise Unfit("rank")
+            raise NotComparable("rank")
         return [s.input], {"block_size": (s.args or tuple(s.kwargs.values()))[0], "mode": mode}
 
     return adapt

@@ -1,10 +1,10 @@
-"""Normalizations."""
+"""Bridges of normalizations."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .bridge import Adapt, Adapted, Bridge, Unfit, named
+from .bridge import Adapt, Adapted, Bridge, NotComparable, named
 
 __all__ = ["BRIDGES"]
 
@@ -12,24 +12,24 @@ _F = "nn.functional."
 
 
 def layer_norm(s: Any) -> Adapted:
-    given = named(s, "normalized_shape", "weight", "bias", "eps")
-    attrs = {"normalized_shape": list(given["normalized_shape"]), "eps": given.get("eps", 1e-5)}
-    return [s.input, given.get("weight"), given.get("bias")], attrs
+    kwargs = named(s, "normalized_shape", "weight", "bias", "eps")
+    attrs = {"normalized_shape": list(kwargs["normalized_shape"]), "eps": kwargs.get("eps", 1e-5)}
+    return [s.input, kwargs.get("weight"), kwargs.get("bias")], attrs
 
 
 def rms_norm(s: Any) -> Adapted:
     import torch
 
-    given = named(s, "normalized_shape", "weight", "eps")
+    kwargs = named(s, "normalized_shape", "weight", "eps")
     wide = torch.float32 if s.input.dtype in (torch.bfloat16, torch.float16) else s.input.dtype
-    eps = torch.finfo(wide).eps if given.get("eps") is None else given["eps"]
-    return [s.input, given.get("weight")], {"normalized_shape": list(given["normalized_shape"]), "eps": eps}
+    eps = torch.finfo(wide).eps if kwargs.get("eps") is None else kwargs["eps"]
+    return [s.input, kwargs.get("weight")], {"normalized_shape": list(kwargs["normalized_shape"]), "eps": eps}
 
 
 def group_norm(s: Any) -> Adapted:
-    given = named(s, "num_groups", "weight", "bias", "eps")
-    attrs = {"groups": given["num_groups"], "eps": given.get("eps", 1e-5)}
-    return [s.input, given.get("weight"), given.get("bias")], attrs
+    kwargs = named(s, "num_groups", "weight", "bias", "eps")
+    attrs = {"groups": kwargs["num_groups"], "eps": kwargs.get("eps", 1e-5)}
+    return [s.input, kwargs.get("weight"), kwargs.get("bias")], attrs
 
 
 def native_group_norm(s: Any) -> Adapted:
@@ -38,33 +38,33 @@ def native_group_norm(s: Any) -> Adapted:
 
 
 def instance_norm(s: Any) -> Adapted:
-    given = named(s, "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
-    if not given.get("use_input_stats", True):
-        raise Unfit("running statistics")
-    return [s.input, given.get("weight"), given.get("bias")], {"eps": given.get("eps", 1e-5)}
+    kwargs = named(s, "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
+    if not kwargs.get("use_input_stats", True):
+        raise NotComparable("running statistics")
+    return [s.input, kwargs.get("weight"), kwargs.get("bias")], {"eps": kwargs.get("eps", 1e-5)}
 
 
 def batch_norm(training: bool) -> Adapt:
     names = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 
     def adapt(s: Any) -> Adapted:
-        given = named(s, *names)
-        if bool(given.get("training", False)) is not training:
-            raise Unfit("the other op")
+        kwargs = named(s, *names)
+        if bool(kwargs.get("training", False)) is not training:
+            raise NotComparable("the other op")
         if s.input.dim() < 2:
-            raise Unfit("no channels")
-        affine = [given.get("weight"), given.get("bias")]
-        statistics = [given["running_mean"], given["running_var"]]
-        attrs: dict[str, Any] = {"eps": given.get("eps", 1e-5)}
+            raise NotComparable("no channels")
+        affine = [kwargs.get("weight"), kwargs.get("bias")]
+        statistics = [kwargs["running_mean"], kwargs["running_var"]]
+        attrs: dict[str, Any] = {"eps": kwargs.get("eps", 1e-5)}
         if training:
-            attrs["momentum"] = given.get("momentum", 0.1)
+            attrs["momentum"] = kwargs.get("momentum", 0.1)
         return [s.input, *affine, *statistics], attrs
 
     return adapt
 
 
 def clone_first(s: Any, operands: list[Any], attrs: dict[str, Any]) -> Any:
-    """Batch norm in training writes into its statistics: take the answer from copies."""
+    """Return the answer from copies, since batch norm in training overwrites its statistics."""
     import torch
 
     x, weight, bias, mean, var = operands

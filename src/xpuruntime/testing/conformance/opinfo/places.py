@@ -1,11 +1,11 @@
-"""Indexing, embedding, search, creation."""
+"""Bridges of indexing, embedding, search and creation."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ....types import dim
-from .bridge import Adapt, Adapted, Bridge, Unfit, named, only
+from .bridge import Adapt, Adapted, Bridge, NotComparable, named, only
 from .pointwise import with_tensors
 
 __all__ = ["BRIDGES"]
@@ -14,18 +14,18 @@ _F = "nn.functional."
 
 
 def gather(s: Any) -> Adapted:
-    given = named(s, "dim", "index")
-    return [s.input, given["index"]], {"dim": given["dim"]}
+    kwargs = named(s, "dim", "index")
+    return [s.input, kwargs["index"]], {"dim": kwargs["dim"]}
 
 
 def scatter(reduce: str) -> Adapt:
     def adapt(s: Any) -> Adapted:
-        given = named(s, "dim", "index", "src")
-        src = given.get("src", given.get("value"))
+        kwargs = named(s, "dim", "index", "src")
+        src = kwargs.get("src", kwargs.get("value"))
         how = {"multiply": "mul", "sum": "add", "prod": "mul"}.get(
-            given.get("reduce", ""), given.get("reduce")
+            kwargs.get("reduce", ""), kwargs.get("reduce")
         )
-        return [s.input, given["index"], src], {"dim": given["dim"], "reduce": how or reduce}
+        return [s.input, kwargs["index"], src], {"dim": kwargs["dim"], "reduce": how or reduce}
 
     return adapt
 
@@ -44,7 +44,7 @@ def index_copy(s: Any) -> Adapted:
 def index_put(s: Any) -> Adapted:
     indices, values = s.args[:2]
     if any(i is not None and "bool" in str(i.dtype) for i in indices):
-        raise Unfit("a mask as an index")
+        raise NotComparable("a mask as an index")
     return [s.input, values, *indices], {
         "accumulate": named(s, "i", "v", "accumulate").get("accumulate", False)
     }
@@ -63,30 +63,30 @@ def getitem(s: Any) -> Adapted:
         elif isinstance(item, list) and all(type(v) is int for v in item):
             indices.append(torch.tensor(item))
         else:
-            raise Unfit("an index that is no tensor of integers")
+            raise NotComparable("an index that is no tensor of integers")
     if all(i is None for i in indices):
-        raise Unfit("no index")
+        raise NotComparable("no index")
     return [s.input, *indices], {}
 
 
 def embedding(s: Any) -> Adapted:
-    given = dict(s.kwargs)
-    given.pop("padding_idx", None)
-    only(given)
+    kwargs = dict(s.kwargs)
+    kwargs.pop("padding_idx", None)
+    only(kwargs)
     return [s.input, s.args[0]], {}
 
 
 def embedding_bag(s: Any) -> Adapted:
-    given = named(s, "indices", "offsets")
-    if given.get("max_norm") is not None or given.get("offsets") is None:
-        raise Unfit("renormalization, or bags of equal size")
+    kwargs = named(s, "indices", "offsets")
+    if kwargs.get("max_norm") is not None or kwargs.get("offsets") is None:
+        raise NotComparable("renormalization, or bags of equal size")
     attrs = {
-        "mode": given.get("mode", "mean"),
-        "include_last_offset": given.get("include_last_offset", False),
+        "mode": kwargs.get("mode", "mean"),
+        "include_last_offset": kwargs.get("include_last_offset", False),
     }
-    if given.get("padding_idx") is not None:
-        attrs["padding_idx"] = given["padding_idx"] % s.input.shape[0]
-    return [s.input, given["indices"], given["offsets"], given.get("per_sample_weights")], attrs
+    if kwargs.get("padding_idx") is not None:
+        attrs["padding_idx"] = kwargs["padding_idx"] % s.input.shape[0]
+    return [s.input, kwargs["indices"], kwargs["offsets"], kwargs.get("per_sample_weights")], attrs
 
 
 def one_hot(s: Any) -> Adapted:
@@ -102,9 +102,9 @@ def topk(s: Any) -> Adapted:
 
 
 def sort(s: Any) -> Adapted:
-    given = named(s, "dim", "descending")
-    given["stable"] = True
-    return [s.input], given
+    kwargs = named(s, "dim", "descending")
+    kwargs["stable"] = True
+    return [s.input], kwargs
 
 
 def stable_sort(s: Any, operands: list[Any], attrs: dict[str, Any]) -> Any:
@@ -116,7 +116,7 @@ def stable_sort(s: Any, operands: list[Any], attrs: dict[str, Any]) -> Any:
 
 
 def stable_topk(s: Any, operands: list[Any], attrs: dict[str, Any]) -> Any:
-    """Values by topk; their places by a stable sort, since topk leaves ties open."""
+    """Return values by topk, and their indices by a stable sort, since topk does not define the order of ties."""
     import torch
 
     (x,), dim, largest = operands, attrs.get("dim", -1), attrs.get("largest", True)
@@ -129,20 +129,20 @@ def stable_topk(s: Any, operands: list[Any], attrs: dict[str, Any]) -> Any:
 
 
 def counted(*names: str) -> Adapt:
-    """Operands by name; the count of results is data, which the op takes as a symbol."""
+    """Return a bridge with operands by name. The number of results depends on data, so the op takes it as a symbol."""
 
     def adapt(s: Any) -> Adapted:
-        given = named(s, *names)
-        if given.get("as_tuple"):
-            raise Unfit("as a tuple")
-        return [s.input, *(given[n] for n in names)], {"count": dim("u0")}
+        kwargs = named(s, *names)
+        if kwargs.get("as_tuple"):
+            raise NotComparable("as a tuple")
+        return [s.input, *(kwargs[n] for n in names)], {"count": dim("u0")}
 
     return adapt
 
 
 def unique(s: Any) -> Adapted:
     if s.kwargs.get("dim") is not None and s.input.dim() == 0:
-        raise Unfit("dim of a scalar")
+        raise NotComparable("dim of a scalar")
     return [s.input], {"count": dim("u0"), "dim": s.kwargs.get("dim")}
 
 
@@ -160,7 +160,7 @@ def arange(s: Any) -> Adapted:
     dtype = s.kwargs.get("dtype")
     dtype = torch.arange(start, end, step).dtype if dtype is None else dtype
     if not dtype.is_floating_point and any(isinstance(v, float) for v in numbers):
-        raise Unfit(
+        raise NotComparable(
             "fractions in a range of integers, which PyTorch cuts off before, or after, counting them"
         )
     kind = float if any(isinstance(v, float) for v in numbers) else int

@@ -1,10 +1,10 @@
-"""Elementwise ops, activations, casts."""
+"""Bridges of elementwise ops, activations and casts."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .bridge import Adapt, Adapted, Bridge, Unfit, named, only
+from .bridge import Adapt, Adapted, Bridge, NotComparable, named, only
 
 __all__ = ["BRIDGES"]
 
@@ -83,15 +83,15 @@ _CASTS = {
 def unary(s: Any) -> Adapted:
     only(named(s))
     if s.args:
-        raise Unfit("another argument")
+        raise NotComparable("another argument")
     return [s.input], {}
 
 
 def binary(s: Any) -> Adapted:
     if len(s.args) != 1:
-        raise Unfit("another number of operands")
+        raise NotComparable("another number of operands")
     if s.kwargs.get("alpha", 1) != 1:
-        raise Unfit("alpha")
+        raise NotComparable("alpha")
     return [s.input, s.args[0]], {}
 
 
@@ -101,21 +101,21 @@ def swapped(s: Any) -> Adapted:
 
 
 def with_attrs(*names: str) -> Adapt:
-    """The input alone; the other arguments are attributes of the same names."""
+    """Return a bridge of the input alone; the other arguments are attributes of the same names."""
 
     def adapt(s: Any) -> Adapted:
-        given = named(s, *names)
-        return [s.input], {k: v for k, v in only(given, *names).items() if v is not None}
+        kwargs = named(s, *names)
+        return [s.input], {k: v for k, v in only(kwargs, *names).items() if v is not None}
 
     return adapt
 
 
 def with_tensors(*names: str, **defaults: Any) -> Adapt:
-    """Every argument that is named is an operand."""
+    """Return a bridge in which every named argument is an operand."""
 
     def adapt(s: Any) -> Adapted:
-        given = named(s, *names)
-        return [s.input, *(given.get(n) for n in names)], dict(defaults)
+        kwargs = named(s, *names)
+        return [s.input, *(kwargs.get(n) for n in names)], dict(defaults)
 
     return adapt
 
@@ -126,7 +126,7 @@ def div(s: Any) -> Adapted:
 
 def where(s: Any) -> Adapted:
     if len(s.args) != 2 or "bool" not in str(s.args[0].dtype):
-        raise Unfit("a condition that is not bool")
+        raise NotComparable("a condition that is not bool")
     return [s.args[0], s.input, s.args[1]], {}
 
 
@@ -136,7 +136,7 @@ def masked_fill(s: Any) -> Adapted:
     if kind not in (s.input.dtype, float if s.input.is_floating_point() else int) or "bool" in str(
         s.input.dtype
     ):
-        raise Unfit("a value of another type")
+        raise NotComparable("a value of another type")
     return [mask, value, s.input], {}
 
 
@@ -152,17 +152,17 @@ def to_dtype(name: str) -> Adapt:
 
 
 def threshold_zero(s: Any) -> Adapted:
-    given = named(s, "negative_slope", "inplace")
-    return [s.input], {k: v for k, v in given.items() if k == "negative_slope"}
+    kwargs = named(s, "negative_slope", "inplace")
+    return [s.input], {k: v for k, v in kwargs.items() if k == "negative_slope"}
 
 
 def inplace(*names: str) -> Adapt:
-    """Attributes by name; ``inplace`` says nothing here."""
+    """Return a bridge with attributes by name that ignores ``inplace``."""
 
     def adapt(s: Any) -> Adapted:
-        given = named(s, *names)
-        given.pop("inplace", None)
-        return [s.input], only(given, *names)
+        kwargs = named(s, *names)
+        kwargs.pop("inplace", None)
+        return [s.input], only(kwargs, *names)
 
     return adapt
 
@@ -182,14 +182,14 @@ def relu6(s: Any) -> Adapted:
 
 def hardtanh(s: Any) -> Adapted:
     if not s.input.is_floating_point():
-        raise Unfit("integers between fractions, which PyTorch cuts off first")
-    given = named(s, "min_val", "max_val")
-    return [s.input, given.get("min_val", -1.0), given.get("max_val", 1.0)], {}
+        raise NotComparable("integers between fractions, which PyTorch cuts off first")
+    kwargs = named(s, "min_val", "max_val")
+    return [s.input, kwargs.get("min_val", -1.0), kwargs.get("max_val", 1.0)], {}
 
 
 def softplus(s: Any) -> Adapted:
-    given = named(s, "beta", "threshold")
-    return [s.input], {"beta": given.get("beta", 1), "threshold": given.get("threshold", 20)}
+    kwargs = named(s, "beta", "threshold")
+    return [s.input], {"beta": kwargs.get("beta", 1), "threshold": kwargs.get("threshold", 20)}
 
 
 def prelu(s: Any) -> Adapted:

@@ -1,10 +1,10 @@
-"""Matrix products, einsum, attention."""
+"""Bridges of matrix products, einsum and attention."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .bridge import Adapted, Bridge, Unfit, only
+from .bridge import Adapted, Bridge, NotComparable, only
 from .pointwise import binary, unary, with_tensors
 
 __all__ = ["BRIDGES"]
@@ -18,19 +18,19 @@ def addmm(s: Any) -> Adapted:
 
 def einsum(s: Any) -> Adapted:
     if str(s.input[0].dtype) in ("torch.int32", "torch.uint8", "torch.int8"):
-        raise Unfit("small integers, which PyTorch widens where it takes a sum")
+        raise NotComparable("small integers, which PyTorch widens where it takes a sum")
     return list(s.input), {"equation": s.args[0]}
 
 
 def attention(s: Any) -> Adapted:
     q, (k, v) = s.input, s.args[:2]
-    given = dict(s.kwargs)
-    if q.dim() != 4 or given.get("dropout_p"):
-        raise Unfit("another rank, or dropout")
-    given.pop("dropout_p", None)
-    causal, mask = given.pop("is_causal", False), given.pop("attn_mask", None)
-    given.pop("enable_gqa", None)
-    return [q, k, v, mask], {"causal": causal, **only(given, "scale")}
+    kwargs = dict(s.kwargs)
+    if q.dim() != 4 or kwargs.get("dropout_p"):
+        raise NotComparable("another rank, or dropout")
+    kwargs.pop("dropout_p", None)
+    causal, mask = kwargs.pop("is_causal", False), kwargs.pop("attn_mask", None)
+    kwargs.pop("enable_gqa", None)
+    return [q, k, v, mask], {"causal": causal, **only(kwargs, "scale")}
 
 
 BRIDGES: dict[str, Bridge] = {name: Bridge(name, binary) for name in ("mm", "bmm", "matmul")} | {

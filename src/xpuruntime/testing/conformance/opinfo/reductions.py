@@ -1,10 +1,10 @@
-"""Reductions, running forms, softmax, distances."""
+"""Bridges of reductions, cumulative ops, softmax and distances."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .bridge import Adapt, Adapted, Bridge, Unfit, named, only
+from .bridge import Adapt, Adapted, Bridge, NotComparable, named, only
 from .pointwise import with_attrs
 
 __all__ = ["BRIDGES"]
@@ -14,40 +14,40 @@ _F = "nn.functional."
 
 def reduction(*names: str) -> Adapt:
     def adapt(s: Any) -> Adapted:
-        given = only(named(s, "dim", "keepdim"), "dim", "keepdim", *names)
-        dim = given.get("dim")
+        kwargs = only(named(s, "dim", "keepdim"), "dim", "keepdim", *names)
+        dim = kwargs.get("dim")
         if dim is not None and not isinstance(dim, int):
-            given["dim"] = list(dim) or None  # PyTorch reduces over everything
-        return [s.input], given
+            kwargs["dim"] = list(dim) or None  # PyTorch reduces over everything
+        return [s.input], kwargs
 
     return adapt
 
 
 def truth(s: Any) -> Adapted:
     if "uint8" in str(s.input.dtype):
-        raise Unfit("uint8, which PyTorch answers in uint8")
+        raise NotComparable("uint8, which PyTorch answers in uint8")
     return reduction()(s)
 
 
 def variance(s: Any) -> Adapted:
-    given = named(s, *(("dim",) if len(s.args) < 2 else ("dim", "unbiased", "keepdim")))
-    if isinstance(given.get("dim"), bool):
-        given["unbiased"] = given.pop("dim")
-    unbiased = given.pop("unbiased", None)
+    kwargs = named(s, *(("dim",) if len(s.args) < 2 else ("dim", "unbiased", "keepdim")))
+    if isinstance(kwargs.get("dim"), bool):
+        kwargs["unbiased"] = kwargs.pop("dim")
+    unbiased = kwargs.pop("unbiased", None)
     if unbiased is not None:
-        given["correction"] = int(unbiased)
-    elif given.get("correction") is None:
-        given["correction"] = 1
-    dim = given.get("dim")
-    given["dim"] = dim if isinstance(dim, int) or dim is None else list(dim) or None
-    return [s.input], only(given, "dim", "keepdim", "correction")
+        kwargs["correction"] = int(unbiased)
+    elif kwargs.get("correction") is None:
+        kwargs["correction"] = 1
+    dim = kwargs.get("dim")
+    kwargs["dim"] = dim if isinstance(dim, int) or dim is None else list(dim) or None
+    return [s.input], only(kwargs, "dim", "keepdim", "correction")
 
 
 def along(s: Any) -> Adapted:
-    given = named(s, "dim", "keepdim")
-    if not isinstance(given.get("dim"), int):
-        raise Unfit("no dim, or another operand: another op")
-    return [s.input], given
+    kwargs = named(s, "dim", "keepdim")
+    if not isinstance(kwargs.get("dim"), int):
+        raise NotComparable("no dim, or another operand: another op")
+    return [s.input], kwargs
 
 
 def running(s: Any) -> Adapted:
@@ -55,13 +55,13 @@ def running(s: Any) -> Adapted:
 
 
 def vector_norm(s: Any) -> Adapted:
-    given = named(s, "ord", "dim", "keepdim")
-    if given.get("dtype") is not None:
-        raise Unfit("dtype")
-    dim = given.get("dim")
-    given["dim"] = dim if isinstance(dim, int) or dim is None else list(dim) or None
-    given["ord"] = given.get("ord", 2)
-    return [s.input], only(given, "ord", "dim", "keepdim")
+    kwargs = named(s, "ord", "dim", "keepdim")
+    if kwargs.get("dtype") is not None:
+        raise NotComparable("dtype")
+    dim = kwargs.get("dim")
+    kwargs["dim"] = dim if isinstance(dim, int) or dim is None else list(dim) or None
+    kwargs["ord"] = kwargs.get("ord", 2)
+    return [s.input], only(kwargs, "ord", "dim", "keepdim")
 
 
 def softmax(s: Any) -> Adapted:
@@ -69,8 +69,8 @@ def softmax(s: Any) -> Adapted:
 
 
 def cdist(s: Any) -> Adapted:
-    given = named(s, "x2", "p")
-    return [s.input, given["x2"]], {"p": given.get("p", 2.0)}
+    kwargs = named(s, "x2", "p")
+    return [s.input, kwargs["x2"]], {"p": kwargs.get("p", 2.0)}
 
 
 BRIDGES: dict[str, Bridge] = {

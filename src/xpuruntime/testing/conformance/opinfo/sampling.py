@@ -1,10 +1,10 @@
-"""Interpolation, grids, Fourier transforms."""
+"""Bridges of interpolation, grids and Fourier transforms."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .bridge import Adapt, Adapted, Bridge, Unfit, named
+from .bridge import Adapt, Adapted, Bridge, NotComparable, named
 
 __all__ = ["BRIDGES"]
 
@@ -14,47 +14,47 @@ _F = "nn.functional."
 def grid_sample(s: Any) -> Adapted:
     grid, *rest = s.args
     if grid.element_size() < 4:
-        raise Unfit("places in a half type, which PyTorch computes in it")
-    given = dict(zip(("mode", "padding_mode", "align_corners"), rest, strict=False)) | dict(s.kwargs)
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(given.get("mode", "bilinear"), given.get("mode"))
+        raise NotComparable("places in a half type, which PyTorch computes in it")
+    kwargs = dict(zip(("mode", "padding_mode", "align_corners"), rest, strict=False)) | dict(s.kwargs)
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(kwargs.get("mode", "bilinear"), kwargs.get("mode"))
     return [s.input, grid], {
         "mode": mode,
-        "padding_mode": given.get("padding_mode", "zeros"),
-        "align_corners": bool(given.get("align_corners")),
+        "padding_mode": kwargs.get("padding_mode", "zeros"),
+        "align_corners": bool(kwargs.get("align_corners")),
     }
 
 
 def interpolate(mode: str) -> Adapt:
     def adapt(s: Any) -> Adapted:
-        given = named(
+        kwargs = named(
             s, "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor", "antialias"
         )
         if mode == "bicubic" and "uint8" in str(s.input.dtype):
-            raise Unfit("uint8, which PyTorch clips after each axis")
+            raise NotComparable("uint8, which PyTorch clips after each axis")
         n = s.input.dim() - 2
-        size: Any = given.get("size")
-        factor: Any = given.get("scale_factor")
+        size: Any = kwargs.get("size")
+        factor: Any = kwargs.get("scale_factor")
         scales: list[float] = []
         if size is None:
             factors = [float(f) for f in (factor if isinstance(factor, tuple | list) else [factor] * n)]
             factors = factors * (n if len(factors) == 1 else 1)
             size = [int(d * f) for d, f in zip(s.input.shape[2:], factors, strict=True)]
-            if not given.get("recompute_scale_factor"):
+            if not kwargs.get("recompute_scale_factor"):
                 scales = [1.0, 1.0, *factors]
         size = [size] * n if isinstance(size, int) else list(size)
         attrs: dict[str, Any] = {
             "size": [*s.input.shape[:2], *size],
             "scales": scales,
-            "antialias": bool(given.get("antialias")),
+            "antialias": bool(kwargs.get("antialias")),
         }
         if mode == "nearest":
             return [s.input], attrs | {"mode": "nearest", "coordinates": "asymmetric", "nearest": "floor"}
         if mode == "nearest-exact":
             exact = {"mode": "nearest", "coordinates": "half_pixel", "nearest": "round_prefer_ceil"}
             return [s.input], attrs | exact
-        if given.get("align_corners"):
+        if kwargs.get("align_corners"):
             attrs["scales"] = []
-        attrs["coordinates"] = "align_corners" if given.get("align_corners") else "half_pixel"
+        attrs["coordinates"] = "align_corners" if kwargs.get("align_corners") else "half_pixel"
         attrs["exclude_outside"] = attrs["antialias"]
         if attrs["antialias"]:
             attrs["cubic_a"] = -0.5
@@ -70,31 +70,31 @@ _NORM = {
 
 
 def fourier(kind: str, several: bool) -> Adapt:
-    """torch.fft's functions of one dim or several, without their cutting and filling."""
+    """Return a bridge of torch.fft's functions of one or several dims, without cropping and padding."""
 
     def adapt(s: Any) -> Adapted:
-        given = named(s, "n", "dim", "norm")
-        size = given.get("n", given.get("s"))
+        kwargs = named(s, "n", "dim", "norm")
+        size = kwargs.get("n", kwargs.get("s"))
         if size is not None and kind != "c2r":
-            raise Unfit("cut or filled to a size")
+            raise NotComparable("cut or filled to a size")
         default = list(range(s.input.dim())) if several else [-1]
-        axes = given.get("dim")
+        axes = kwargs.get("dim")
         axes = default if axes is None else [axes] if isinstance(axes, int) else list(axes)
         if kind == "c2c" and not s.input.is_complex():
-            raise Unfit("a real operand")
+            raise NotComparable("a real operand")
         if kind == "r2c" and (s.input.is_complex() or not s.input.is_floating_point()):
-            raise Unfit("not a real operand")
+            raise NotComparable("not a real operand")
         if kind == "c2r":
             if not s.input.is_complex() or not isinstance(size, int | None):
-                raise Unfit("a real operand")
+                raise NotComparable("a real operand")
             last = 2 * (s.input.shape[axes[-1]] - 1) if size is None else size
             if last // 2 + 1 != s.input.shape[axes[-1]]:
-                raise Unfit("cut or filled to a size")
+                raise NotComparable("cut or filled to a size")
             way = _NORM["inverse"]
-            norm = way.get(given.get("norm") or "backward", "by_root")
+            norm = way.get(kwargs.get("norm") or "backward", "by_root")
             return [s.input], {"dims": axes, "normalization": norm, "last_size": last}
         inverse = kind == "c2c" and getattr(s, "inverse", False)
-        norm = _NORM["inverse" if inverse else "forward"].get(given.get("norm") or "backward", "by_root")
+        norm = _NORM["inverse" if inverse else "forward"].get(kwargs.get("norm") or "backward", "by_root")
         return [s.input], {"dims": axes, "normalization": norm}
 
     return adapt

@@ -1,4 +1,4 @@
-"""Every bridge by its name: an OpInfo's, or an own one where one OpInfo serves several ops."""
+"""Every bridge by name: an OpInfo's name, or a new one if one OpInfo serves several ops."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Convolution and pooling."""
+"""Bridges of convolution and pooling."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .bridge import Adapt, Adapted, Bridge, Unfit, listed, named
+from .bridge import Adapt, Adapted, Bridge, NotComparable, listed, named
 
 __all__ = ["BRIDGES"]
 
@@ -21,42 +21,42 @@ def convolution(transposed: bool, unpadded: bool = False) -> Adapt:
     def adapt(s: Any) -> Adapted:
         weight, *rest = s.args
         bias = rest.pop(0) if rest else s.kwargs.get("bias")
-        given = {k: v for k, v in s.kwargs.items() if k != "bias"} | dict(zip(names, rest, strict=False))
+        kwargs = {k: v for k, v in s.kwargs.items() if k != "bias"} | dict(zip(names, rest, strict=False))
         n = weight.dim() - 2
-        if isinstance(given.get("padding"), str) or s.input.dim() != weight.dim():
-            raise Unfit("padding by word, or no batch")
-        attrs: dict[str, Any] = {"groups": given.get("groups", 1), "transposed": transposed}
+        if isinstance(kwargs.get("padding"), str) or s.input.dim() != weight.dim():
+            raise NotComparable("padding by word, or no batch")
+        attrs: dict[str, Any] = {"groups": kwargs.get("groups", 1), "transposed": transposed}
         for key, default in (("stride", 1), ("padding", 0), ("dilation", 1)):
-            attrs[key] = listed(given.get(key, default), n)
+            attrs[key] = listed(kwargs.get(key, default), n)
         if transposed:
-            attrs["output_padding"] = listed(given.get("output_padding", 0), n)
+            attrs["output_padding"] = listed(kwargs.get("output_padding", 0), n)
         return [s.input, weight, bias], attrs
 
     return adapt
 
 
 def unfold(s: Any) -> Adapted:
-    given = named(s, "kernel_size", "dilation", "padding", "stride")
+    kwargs = named(s, "kernel_size", "dilation", "padding", "stride")
     if s.input.dim() != 4:
-        raise Unfit("no batch")
+        raise NotComparable("no batch")
     defaults = {"dilation": 1, "padding": 0, "stride": 1}
-    return [s.input], {k: listed(v, 2) for k, v in (defaults | given).items()}
+    return [s.input], {k: listed(v, 2) for k, v in (defaults | kwargs).items()}
 
 
 def pool(n: int, *names: str) -> Adapt:
-    """Kernel, stride and padding; dilation where the names have it."""
+    """Return a bridge with kernel, stride and padding, and dilation if named."""
 
     def adapt(s: Any) -> Adapted:
-        given = named(s, *names)
-        attrs: dict[str, Any] = {"kernel_size": listed(given["kernel_size"], n)}
-        stride = given.get("stride")
+        kwargs = named(s, *names)
+        attrs: dict[str, Any] = {"kernel_size": listed(kwargs["kernel_size"], n)}
+        stride = kwargs.get("stride")
         attrs["stride"] = attrs["kernel_size"] if stride in (None, [], ()) else listed(stride, n)
-        attrs["padding"] = listed(given.get("padding", 0), n)
-        attrs["dilation"] = listed(given.get("dilation", 1), n)
-        attrs["ceil_mode"] = given.get("ceil_mode", False)
+        attrs["padding"] = listed(kwargs.get("padding", 0), n)
+        attrs["dilation"] = listed(kwargs.get("dilation", 1), n)
+        attrs["ceil_mode"] = kwargs.get("ceil_mode", False)
         if "count_include_pad" in names:
-            attrs["count_include_pad"] = given.get("count_include_pad", True)
-            attrs["divisor"] = given.get("divisor_override")
+            attrs["count_include_pad"] = kwargs.get("count_include_pad", True)
+            attrs["divisor"] = kwargs.get("divisor_override")
         return [s.input], attrs
 
     return adapt
@@ -79,17 +79,17 @@ def adaptive(n: int) -> Adapt:
 
 def unpool(n: int) -> Adapt:
     def adapt(s: Any) -> Adapted:
-        given = named(s, "indices", "kernel_size", "stride", "padding", "output_size")
-        size = given.get("output_size")
+        kwargs = named(s, "indices", "kernel_size", "stride", "padding", "output_size")
+        size = kwargs.get("output_size")
         if size is None:
-            kernel = listed(given["kernel_size"], n)
-            stride = kernel if given.get("stride") is None else listed(given["stride"], n)
-            padding = listed(given.get("padding", 0), n)
+            kernel = listed(kwargs["kernel_size"], n)
+            stride = kernel if kwargs.get("stride") is None else listed(kwargs["stride"], n)
+            padding = listed(kwargs.get("padding", 0), n)
             size = [
                 (d - 1) * t - 2 * p + k
                 for d, t, p, k in zip(s.input.shape[-n:], stride, padding, kernel, strict=True)
             ]
-        return [s.input, given["indices"]], {"output_size": list(size)[-n:]}
+        return [s.input, kwargs["indices"]], {"output_size": list(size)[-n:]}
 
     return adapt
 

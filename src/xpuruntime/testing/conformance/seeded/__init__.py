@@ -1,1 +1,1 @@
-"""Seeded networks in PyTorch and ONNX whose weights hide no error."""
+"""Seeded networks in PyTorch and ONNX whose weights expose errors."""

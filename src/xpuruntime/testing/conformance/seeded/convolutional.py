@@ -1,7 +1,7 @@
-"""Convolutional networks by hand: the published architectures from four pieces, since no model collection may be needed.
+"""Convolutional networks built from four pieces according to the papers, so that no model collection is needed.
 
 ResNet (He et al. 2015), MobileNetV2 (Sandler et al. 2018), EfficientNet-B0 (Tan and Le 2019), DenseNet-121 (Huang et al. 2016):
-blocks, strides, widths and order of layers are the papers'; ``width`` and ``depth`` shrink them evenly for tests.
+Blocks, strides, widths and the order of layers follow the papers; ``width`` and ``depth`` scale them down for tests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REACH6 = (2.4, 1.6)  # mean and spread before a ReLU6: a fifteenth is cut at 0, 
 
 
 def resnet(blocks: Sequence[int], width: int, classes: int, *, bottleneck: bool = False) -> Any:
-    """ResNet with ``blocks`` per stage; bottleneck: 1x1, 3x3, 1x1 with four times the channels at the end."""
+    """Return a ResNet with ``blocks`` per stage; bottleneck: 1x1, 3x3, 1x1 with four times the channels at the end."""
     from torch import nn
 
     layers: dict[str, Any] = {"stem": _conv(3, width, 7, 2, act="relu"), "pool": nn.MaxPool2d(3, 2, 1)}
@@ -50,17 +50,17 @@ def resnet(blocks: Sequence[int], width: int, classes: int, *, bottleneck: bool 
 
 
 def mobilenet_v2(width: float, depth: float, classes: int) -> Any:
-    """MobileNetV2: inverted residuals with depthwise convolutions and ReLU6; the last of each is linear."""
+    """Return a MobileNetV2: inverted residuals with depthwise convolutions and ReLU6; the last of each is linear."""
     return _inverted(MOBILENET_V2, width, depth, classes, act="relu6", gated=False)
 
 
 def efficientnet(width: float, depth: float, classes: int) -> Any:
-    """EfficientNet: MobileNetV2's blocks with SiLU and squeeze-and-excitation (a quarter of the block's input channels)."""
+    """Return an EfficientNet: MobileNetV2's blocks with SiLU and squeeze-and-excitation (a quarter of the block's input channels)."""
     return _inverted(EFFICIENTNET_B0, width, depth, classes, act="silu", gated=True)
 
 
 def densenet(blocks: Sequence[int], growth: int, classes: int) -> Any:
-    """DenseNet: every layer reads all before it. Norm and ReLU come before each convolution."""
+    """Return a DenseNet: every layer reads all layers before it. Norm and ReLU precede each convolution."""
     from torch import nn
 
     channels = 2 * growth
@@ -103,13 +103,13 @@ def _inverted(rows: Any, width: float, depth: float, classes: int, *, act: str, 
 
 
 def _conv(channels: int, out: int, kernel: int, stride: int = 1, *, groups: int = 1, act: str = "") -> Any:
-    """Convolution without bias, batch norm, activation; padded so that stride 1 keeps the size."""
+    """Return convolution without bias, batch norm and activation, padded so that stride 1 keeps the size."""
     from torch import nn
 
     conv = nn.Conv2d(channels, out, kernel, stride, kernel // 2, groups=groups, bias=False)
     norm = nn.BatchNorm2d(out)
     if act == "relu6":
-        norm.reach = REACH6  # else nothing would come near 6, and the bend there could be lost
+        norm.reach = REACH6  # otherwise few values come near 6, and an error there would be missed
     return _chain(conv=conv, norm=norm, **({"act": _activation(act)} if act else {}))
 
 
@@ -156,12 +156,12 @@ def _chain(**layers: Any) -> Any:
 
 @cache
 def _pieces() -> SimpleNamespace:
-    """The three ways in which a layer meets its own input. Made when first asked for, since they subclass torch's Module."""
+    """Return the three ways of combining a layer with its own input. They are made on first use, because they subclass torch's Module."""
     import torch
     from torch import nn
 
     class Residual(nn.Module):  # type: ignore[misc]
-        """act(body(x) + skip(x))"""
+        """act(body(x) + skip(x))."""
 
         def __init__(self, body: Any, skip: Any, act: Any) -> None:
             super().__init__()
@@ -172,7 +172,7 @@ def _pieces() -> SimpleNamespace:
             return y if self.act is None else self.act(y)
 
     class Gate(nn.Module):  # type: ignore[misc]
-        """x * body(x)"""
+        """x * body(x)."""
 
         def __init__(self, body: Any) -> None:
             super().__init__()
@@ -182,7 +182,7 @@ def _pieces() -> SimpleNamespace:
             return x * self.body(x)
 
     class Concat(nn.Module):  # type: ignore[misc]
-        """x and body(x), channel after channel"""
+        """x and body(x), concatenated by channels."""
 
         def __init__(self, body: Any) -> None:
             super().__init__()

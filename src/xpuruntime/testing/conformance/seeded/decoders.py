@@ -1,4 +1,4 @@
-"""Tiny seeded decoders of the Llama and Qwen2 families, as transformers builds them: what ``xpuruntime.llm`` is judged by."""
+"""Tiny seeded decoders of the Llama and Qwen2 families from transformers, the references of ``xpuruntime.llm``."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ LLAMA3: dict[str, Any] = {
 
 
 def reference(family: str, **more: Any) -> Any:
-    """A seeded transformers model whose every part matters: biases, norm scales and weights are all far from neutral."""
+    """Return a seeded transformers model in which every part matters: biases, norm scales and weights are far from neutral."""
     import torch
     import transformers
 
     if family == "qwen2":
-        made = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**{**SIZES, **more}))
+        model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**{**SIZES, **more}))
     else:
         facts = {"tie_word_embeddings": True, "rope_parameters": LLAMA3, **SIZES, **more}
-        made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**facts))
-    made = made.eval()
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**facts))
+    model = model.eval()
     seed = torch.Generator().manual_seed(7)
     with torch.no_grad():
-        for name, p in made.named_parameters():
+        for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=seed)
             p.copy_(1 + 0.3 * noise if "norm" in name else 0.5 * noise if p.ndim == 1 else 0.2 * noise)
-    made.tie_weights()
-    return made
+    model.tie_weights()
+    return model
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
-    """Seeded tokens."""
+    """Return seeded tokens."""
     return [int(t) for t in np.random.default_rng(seed).integers(0, SIZES["vocab_size"], length)]
 
 
 def logits_of(model: Any, tokens: list[int]) -> Array:
-    """What the reference says after each token, float32[length, vocab]."""
+    """Return the reference's logits after each token, float32[length, vocab]."""
     import torch
 
     with torch.no_grad():
@@ -55,12 +55,12 @@ def logits_of(model: Any, tokens: list[int]) -> Array:
 
 
 def greedy(model: Any, tokens: list[int], count: int) -> list[int]:
-    """The reference's own continuation."""
+    """Return the reference's own greedy continuation."""
     import torch
 
-    given = torch.tensor([tokens])
-    out = model.generate(  # without a mask it would take tokens 0 for padding
-        given, attention_mask=torch.ones_like(given), max_new_tokens=count, do_sample=False, eos_token_id=None,
+    inputs = torch.tensor([tokens])
+    out = model.generate(  # without a mask it would treat tokens 0 as padding
+        inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=count, do_sample=False, eos_token_id=None,
         pad_token_id=0,
     )  # fmt: skip
     return [int(t) for t in out[0, len(tokens) :]]

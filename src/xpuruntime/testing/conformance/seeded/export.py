@@ -1,4 +1,4 @@
-"""A seeded model as an ONNX file: the same bytes each time, kept until what made it changes."""
+"""A seeded model as an ONNX file with reproducible bytes, kept until its sources change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ....store import digest, write_atomic
 
 __all__ = ["export_onnx"]
 
-_STAMP = "xpuruntime.testing"  # metadata of the file: the digest of all that made it
+_STAMP = "xpuruntime.testing"  # metadata of the file: the digest of its sources
 
 
 def export_onnx(
@@ -27,12 +27,12 @@ def export_onnx(
     optimize: bool = False,
     dynamic: bool = False,
 ) -> Path:
-    """Write a model of ``models.MODELS`` through ``torch.onnx.export(dynamo=True)``; a file that is right already stays.
+    """Write a model of ``models.MODELS`` through ``torch.onnx.export(dynamo=True)``, unless the file is already current.
 
-    optimize: as the exporter does by default: batch norms go into convolutions, weights are transposed and renamed. Without
-              it constants are folded, and every weight keeps its name in PyTorch.
-    dynamic:  the first axis is the symbol ``batch``, else 1.
-    The output is called ``scores``. Gives the path. Raises KeyError for an unknown name.
+    optimize: as the exporter does by default: batch norms are folded into convolutions, weights are transposed and renamed. Without
+              it constants are folded, and every weight keeps its PyTorch name.
+    dynamic:  the first axis is the symbol ``batch``, otherwise 1.
+    The output is called ``scores``. Returns the path. Raises KeyError for an unknown name.
     """
     import torch
 
@@ -62,7 +62,7 @@ def export_onnx(
         if not optimize:
             _fold(program.model)
     proto = program.model_proto
-    for node in proto.graph.node:  # stack traces hold paths of this machine
+    for node in proto.graph.node:  # stack traces contain paths of this machine
         del node.metadata_props[:]
     del proto.metadata_props[:]
     proto.metadata_props.add(key=_STAMP, value=stamp)
@@ -88,7 +88,7 @@ def _version(package: str) -> str:
 
 
 def _fold(model: Any) -> None:
-    """Shape arithmetic and scalars to constants; what reads a weight stays."""
+    """Fold shape arithmetic and scalars to constants; nodes that read a weight stay."""
     from onnx_ir.passes import common
     from onnxscript import optimizer
 
@@ -108,7 +108,7 @@ def _fold(model: Any) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter warns once per torchvision operator that is not installed."""
+    """Silence the exporter's warning for each torchvision operator that is not installed."""
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Seeded models whose weights hide nothing, in PyTorch and as ONNX: what compilers and engines are judged on.
+"""Seeded models in PyTorch and ONNX whose weights expose errors of compilers and engines.
 
     module, inputs = models.build("resnet18")             # small, for tests
     module, inputs = models.resnet18()                    # the size of its paper
@@ -6,7 +6,7 @@
     feeds = models.inputs("bert", 100, seed=1)            # NumPy, the first axis counts examples
 
 Every model maps its inputs to float32 scores, one row per example (the decoder: per token). No weight is zero, one, or equal
-to another (``seeding``), so that dropping or changing any part of a model changes what it says; ``mutate`` does just that.
+to another (``seeding``), so that dropping or changing any part of a model changes its results; ``mutate`` does exactly that.
 Needs torch; the transformers also the ``transformers`` package. Nothing is downloaded.
 """
 
@@ -40,17 +40,17 @@ __all__ = [
 ]
 
 Built: TypeAlias = "tuple[Any, tuple[Any, ...]]"
-_EXAMPLES = 128  # that statistics are taken from, as long as they are small
-_ELEMENTS = 1 << 22  # of an input to take statistics from
+_EXAMPLES = 128  # for statistics, if they are small
+_ELEMENTS = 1 << 22  # of an input for statistics
 
 
 def resnet18(*, width: int = 64, image: int = 224, classes: int = 1000, seed: int = 0) -> Built:
-    """ResNet-18. image: side in pixels, at least 64 (the last stage is 1/32 of it)."""
+    """Return ResNet-18. image: side in pixels, at least 64 (the last stage is 1/32 of it)."""
     return _finished(nets.resnet((2, 2, 2, 2), width, classes), _images(image), "head", seed)
 
 
 def resnet50(*, width: int = 64, image: int = 224, classes: int = 1000, seed: int = 0) -> Built:
-    """ResNet-50 (stride in the 3x3 convolution of a block)."""
+    """Return ResNet-50 (stride in the 3x3 convolution of a block)."""
     net = nets.resnet((3, 4, 6, 3), width, classes, bottleneck=True)
     return _finished(net, _images(image), "head", seed)
 
@@ -58,28 +58,28 @@ def resnet50(*, width: int = 64, image: int = 224, classes: int = 1000, seed: in
 def mobilenet_v2(
     *, width: float = 1.0, depth: float = 1.0, image: int = 224, classes: int = 1000, seed: int = 0
 ) -> Built:
-    """MobileNetV2. width, depth: factors on channels and repeats."""
+    """Return MobileNetV2. width, depth: factors on channels and repeats."""
     return _finished(nets.mobilenet_v2(width, depth, classes), _images(image), "head", seed)
 
 
 def efficientnet_b0(
     *, width: float = 1.0, depth: float = 1.0, image: int = 224, classes: int = 1000, seed: int = 0
 ) -> Built:
-    """EfficientNet-B0. width, depth: factors on channels and repeats."""
+    """Return EfficientNet-B0. width, depth: factors on channels and repeats."""
     return _finished(nets.efficientnet(width, depth, classes), _images(image), "head", seed)
 
 
 def densenet121(
     *, growth: int = 32, blocks: tuple[int, ...] = (6, 12, 24, 16), image: int = 224, classes: int = 1000, seed: int = 0
 ) -> Built:  # fmt: skip
-    """DenseNet-121. growth: channels that a layer adds."""
+    """Return DenseNet-121. growth: channels that each layer adds."""
     return _finished(nets.densenet(blocks, growth, classes), _images(image), "head", seed)
 
 
 def vit(
     *, hidden: int = 768, layers: int = 12, heads: int = 12, patch: int = 16, image: int = 224, classes: int = 1000, seed: int = 0
 ) -> Built:  # fmt: skip
-    """Vision transformer (Dosovitskiy et al. 2020), of ``transformers``."""
+    """Return a vision transformer (Dosovitskiy et al. 2020) of ``transformers``."""
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(
@@ -98,7 +98,7 @@ def bert(
     *, hidden: int = 768, layers: int = 12, heads: int = 12, vocabulary: int = 30522, length: int = 128, classes: int = 1000,
     seed: int = 0,
 ) -> Built:  # fmt: skip
-    """BERT encoder (Devlin et al. 2018) with a classifier on its first token, of ``transformers``. Inputs: tokens and their mask."""
+    """Return a BERT encoder (Devlin et al. 2018) of ``transformers`` with a classifier on its first token. Inputs: tokens and their mask."""
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(
@@ -118,9 +118,9 @@ def qwen2(
     *, hidden: int = 896, layers: int = 24, heads: int = 14, kv_heads: int = 2, inner: int = 4864, vocabulary: int = 151936,
     length: int = 128, seed: int = 0,
 ) -> Built:  # fmt: skip
-    """Qwen2 decoder (RMS norms, rotary embedding, grouped heads, SiLU gate; biases in q, k, v), of ``transformers``.
+    """Return a Qwen2 decoder of ``transformers`` (RMS norms, rotary embedding, grouped heads, SiLU gate; biases in q, k, v).
 
-    Scores of the next token at every place, [batch, length, vocabulary].
+    Its outputs are scores of the next token at every position, [batch, length, vocabulary].
     """
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -140,11 +140,11 @@ def qwen2(
 
 @dataclass(frozen=True)
 class SeededModel:
-    """A row of the registry.
+    """An entry of the registry.
 
-    make:   keywords to (module in eval mode, example inputs of batch 1).
-    small:  keywords that make it small enough for every test run; its own defaults are the published size.
-    images: it reads images [batch, 3, image, image] float32; else tokens and mask, both [batch, length] int64.
+    make:   from keywords to (module in eval mode, example inputs of batch 1).
+    small:  keywords that make it small enough for every test run; the defaults are the published size.
+    images: True if it reads images [batch, 3, image, image] float32; otherwise tokens and mask, both [batch, length] int64.
     """
 
     make: Callable[..., Built]
@@ -180,13 +180,13 @@ MODELS: dict[str, SeededModel] = {
 
 
 def build(name: str, size: str = "small", *, seed: int = 0) -> Built:
-    """A model of the registry, ``small`` or ``full``: (module in eval mode, example inputs of batch 1). KeyError: no such name."""
+    """Return a model of the registry, ``small`` or ``full``: (module in eval mode, example inputs of batch 1). Raises KeyError for an unknown name."""
     row = MODELS[name]
     return row.make(**_keywords(row, size), seed=seed)
 
 
 def inputs(name: str, count: int = 1, *, size: str = "small", seed: int = 0) -> dict[str, Array]:
-    """Inputs by name for ``count`` examples. They differ from one another in content, in contrast, and texts in length."""
+    """Return inputs by name for ``count`` examples that differ in content and contrast; texts also in length."""
     row = MODELS[name]
     defaults = {**(row.make.__kwdefaults__ or {}), **_keywords(row, size)}
     source = _images(defaults["image"]) if row.images else _tokens(defaults["vocabulary"], defaults["length"])
@@ -201,8 +201,8 @@ Source: TypeAlias = "Callable[[int, int], tuple[Array, ...]]"
 
 
 def _images(side: int) -> Source:
-    """A color, a texture, and noise. The texture repeats every 32 pixels, which is the step of the last stage: every place of it
-    sees the same, so that the mean over places tells images apart as well as the places do.
+    """Return a source of images with a color, a texture and noise. The texture repeats every 32 pixels, the step of the last stage, so every
+    position sees the same texture and the mean over positions tells images apart as well as the positions do.
     """
 
     def source(count: int, seed: int) -> tuple[Array, ...]:
@@ -216,7 +216,7 @@ def _images(side: int) -> Source:
 
 
 def _tokens(vocabulary: int, length: int) -> Source:
-    """Token 0, then any; the mask ends the text after at least half of the places, and always before the last one."""
+    """Return a source of tokens: token 0, then any. The mask ends the text after at least half of the positions and before the last one."""
 
     def source(count: int, seed: int) -> tuple[Array, ...]:
         random = np.random.Generator(np.random.Philox(key=seed))
@@ -229,7 +229,7 @@ def _tokens(vocabulary: int, length: int) -> Source:
 
 
 def _finished(module: Any, source: Source, head: str, seed: int) -> Built:
-    """The module with its weights, and an example."""
+    """Return the module with its weights, and an example."""
     import torch
 
     example = source(1, seed + 1)
@@ -240,7 +240,7 @@ def _finished(module: Any, source: Source, head: str, seed: int) -> Built:
 
 
 def _scores(model: Any) -> Any:
-    """A ``transformers`` model that hands back its scores and nothing else."""
+    """Return a ``transformers`` model that outputs its scores only."""
     from torch import nn
 
     class Scores(nn.Module):  # type: ignore[misc]

@@ -1,8 +1,8 @@
-"""Weights that hide nothing: every number of a module drawn from a seed, scaled so that the whole network stays alive.
+"""Seeded weights that expose errors: every number of a module is random, scaled so that activations stay alive.
 
-A freshly made network is a poor judge. Its biases are zeros, its norms are ones and zeros, deep branches vanish beside the
-stream that they are added to, and every input ends in the same class: a compiler may lose any of that and no output moves.
-Here every parameter and statistic is random, and statistics are taken from data in the order in which layers run (as in
+A freshly made network exposes few errors. Its biases are zeros, its norms are ones and zeros, deep branches vanish next to the
+stream that they are added to, and every input ends in the same class: a compiler may drop any of these without changing an output.
+Here every parameter and statistic is random. Statistics are measured on data in the order in which layers run (as in
 "All you need is a good init", Mishkin and Matas 2016, for variances), so that activations stay of order one at any depth.
 """
 
@@ -18,9 +18,9 @@ from ....protocols import Array
 
 __all__ = ["draw", "seed_weights"]
 
-GAIN = 1.3  # of linear layers: attention scores get a spread of about 1.7, so that a softmax prefers without deciding
-SPREAD = 0.4  # of the logarithm of a norm's scale: two thirds to one and a half mostly
-SHIFT = 0.3  # standard deviation of biases and of statistics, in units of what they shift
+GAIN = 1.3  # of linear layers: attention scores get a spread of about 1.7, so that a softmax prefers without saturating
+SPREAD = 0.4  # of the logarithm of a norm's scale: mostly two thirds to one and a half
+SHIFT = 0.3  # standard deviation of biases and of statistics, relative to the values they shift
 LIFT = 0.8  # mean bias of batch norms: a ReLU then cuts a fifth, not a half (see below)
 
 # A ReLU that cuts at the mean keeps half of a small error's power and a third of the signal's, and the next norm makes up for the
@@ -28,16 +28,16 @@ LIFT = 0.8  # mean bias of batch norms: a ReLU then cuts a fifth, not a half (se
 
 
 def draw(seed: int, name: str, shape: Sequence[int]) -> Array:
-    """Standard normal float32 numbers that depend on the seed and the name alone, not on the order of drawing."""
+    """Return standard normal float32 numbers that depend only on the seed and the name, not on the order of drawing."""
     key = np.array([seed, zlib.crc32(name.encode())], np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).standard_normal(tuple(shape)).astype(np.float32)
 
 
 def seed_weights(module: Any, inputs: Sequence[Any], *, seed: int = 0, head: str = "") -> Any:
-    """Fill a ``torch.nn.Module`` in place and hand it back in eval mode, without gradients.
+    """Fill a ``torch.nn.Module`` in place and return it in eval mode, without gradients.
 
-    A batch norm whose activation has a second bend has an attribute ``reach``: the mean and spread of outputs that get there.
-    inputs: a batch for the forward pass that sets statistics; more than one example, else they say nothing.
+    A batch norm whose activation has a second bend has an attribute ``reach``: the mean and spread of outputs that reach it.
+    inputs: a batch for the forward pass that sets statistics; it needs more than one example.
     head:   name of the last linear layer. Its outputs get mean zero and spread one over the batch before its bias is drawn,
             so that no class wins for every input.
     """
@@ -66,7 +66,7 @@ def seed_weights(module: Any, inputs: Sequence[Any], *, seed: int = 0, head: str
 
 
 def _derived(layer: Any, key: str) -> bool:
-    """What data sets, or what is no weight at all (the frequencies of a rotary embedding)."""
+    """Return True for values set from data, and for buffers that are not weights (the frequencies of a rotary embedding)."""
     return key.startswith("running_") or (key not in ("weight", "bias") and not _is_parameter(layer, key))
 
 
@@ -75,7 +75,7 @@ def _is_parameter(layer: Any, key: str) -> bool:
 
 
 def _scaled(layer: Any, key: str, values: Any) -> Any:
-    """Numbers of spread one, scaled for what they are."""
+    """Return numbers of spread one, scaled by the kind of parameter."""
     from torch import nn
 
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
@@ -87,13 +87,13 @@ def _scaled(layer: Any, key: str, values: Any) -> Any:
         return values * (GAIN / float(np.prod(values.shape[1:])) ** 0.5)
     if isinstance(layer, nn.Embedding):
         return values
-    if values.ndim == 1:  # the scale of a norm, of whatever class
+    if values.ndim == 1:  # the scale of a norm of any class
         return (values * SPREAD).exp()
     return values * SHIFT  # class tokens and position embeddings
 
 
 class _Statistics:
-    """Before a batch norm runs: statistics near those of its input, and not equal to them."""
+    """A hook before a batch norm: statistics near those of its input, but not equal to them."""
 
     def __init__(self, seed: int, name: str) -> None:
         self.seed, self.name = seed, name
@@ -113,7 +113,7 @@ class _Statistics:
 
 
 class _Head:
-    """After the head ran: center and scale it over the batch, then shift it by its bias."""
+    """A hook after the head: center and scale it over the batch, then shift it by its bias."""
 
     def __init__(self, seed: int, name: str) -> None:
         self.seed, self.name = seed, name
@@ -130,5 +130,5 @@ class _Head:
 
 
 def _coarse(values: Any) -> Any:
-    """Rounded to 8 bits of mantissa, so that another order of additions on another machine gives the same weights."""
+    """Round to 8 bits of mantissa, so that a different order of additions on another machine gives the same weights."""
     return values.bfloat16().float()
