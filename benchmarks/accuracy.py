@@ -1,4 +1,4 @@
-"""How near float64 the native engine's results are on networks of their papers' sizes, beside PyTorch's in the same precision.
+"""How near float64 the native engine's results are on networks of their papers' sizes, compared with PyTorch's in the same precision.
 
     python benchmarks/accuracy.py [--models vit ...] [--precisions float32 ...] [--count 20] [--size full] [--keep]
 

@@ -8,12 +8,12 @@ Cases: ``smollm2`` in float32, bfloat16 and with weights of four bits (the train
 to float16 once so that every contender has the same; where weights have four bits, others read the package's own file), ``qwen`` (the sizes of
 Qwen2.5-1.5B, seeded, bfloat16). Each case is a process of its own. Who is not installed is left out: openvino-genai, llama-cpp-python.
 
-The same weights, the same tokens, a cache of fixed size, the KV cache in the type that is computed in. Everyone is judged first (``llm_judges.py``): float32
+The same weights, the same tokens, a cache of fixed size, the KV cache in the type that is computed in. Each is checked first (``llm_judges.py``): float32
 by transformers' logits; bfloat16 by how far from float32 it is, next to transformers' own error; weights of four bits by the likelihood of a real text.
 Who is wrong has no speed, but for llama.cpp, which is asked for its speed only. Compiling is not timed.
 
 Contenders alternate, and the best round of each counts, so that a busy neighbor disturbs all alike. ``bandwidth``: the bytes of weights that one
-token reads by its time, beside what the machine reads at best (``read_bandwidth.py``, measured in the same rounds).
+token reads by its time, next to what the machine reads at best (``read_bandwidth.py``, measured in the same rounds).
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def main() -> int:
 
 
 def apart(name: str, case: dict[str, Any]) -> dict[str, Any]:
-    """One case in a process of its own; what went wrong stands in its place."""
+    """One case in a process of its own; an error is recorded in its place."""
     print(f"{name} ...", file=sys.stderr, flush=True)
     command = [sys.executable, __file__, "--one", json.dumps(case)]
     try:

@@ -1,4 +1,4 @@
-"""What a known call of `xrt.ops` and a session's run on tensors cost on the host, beside the libraries' own ops.
+"""What a known call of `xrt.ops` and a session's run on tensors cost on the host, compared with the libraries' own ops.
 
     python benchmarks/dispatch.py [--json] [--keep]
 

@@ -1,9 +1,9 @@
-"""What a run of a native program costs beside its kernels.
+"""Overhead of a native program run over its kernels.
 
     python benchmarks/executor_overhead.py [--json] [--keep]
 
 Programs of 1 to 100 calls whose kernel does nothing, through `Executor.run_arrays(..., out=)`, in microseconds: the smallest median of
-many short blocks, since whatever else runs on the machine only adds. With two threads every call goes to both of them.
+many short blocks, since whatever else runs on the machine only adds. With two threads every call runs on both of them.
 Bounds: 3 us a run on one thread, 2 us more for each call that two threads meet in.
 """
 

@@ -1,4 +1,4 @@
-"""What `import xpuruntime` costs beside `import numpy`: fresh processes in turn, medians.
+"""What `import xpuruntime` costs compared with `import numpy`: fresh processes in turn, medians.
 
     python benchmarks/import_time.py [--processes 21] [--json] [--keep]
 

@@ -1,4 +1,4 @@
-"""Products, attention and a net's convolutions beside oneDNN in one table: what ``kernels_gemm.py`` and ``kernels_conv.py`` measure.
+"""Products, attention and a net's convolutions compared with oneDNN in one table: what ``kernels_gemm.py`` and ``kernels_conv.py`` measure.
 
     python benchmarks/kernels.py [--dtype bfloat16] [--threads 1 2] [--net resnet50] [--seconds 0.1] [--json FILE]
 

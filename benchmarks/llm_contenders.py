@@ -121,7 +121,7 @@ class Compiled(Theirs):
         with within(seconds, "compiling"):
             for length in reversed(
                 lengths
-            ):  # the first comes last: decoding goes on from it, as the cache counts itself
+            ):  # the first comes last: decoding continues from it, as the cache counts itself
                 for _ in range(2):  # a cache's first use and its later ones are different graphs
                     self.prefill([1] * length)
             for place in range(lengths[0], lengths[0] + 3):
@@ -130,7 +130,7 @@ class Compiled(Theirs):
 
 
 class GenAI(Contender):
-    """OpenVINO GenAI on a GGUF file, precision and cache pinned; it goes on greedily and times itself."""
+    """OpenVINO GenAI on a GGUF file, precision and cache pinned; it continues greedily and times itself."""
 
     gives_logits = False
 

@@ -60,7 +60,7 @@ class Exact:
 
 
 def reference(model: Any, tokens: list[int], prompt: int, greedy: int) -> Exact:
-    """By a transformers model in float32, in one pass over all tokens; then it goes on greedily, without a cache."""
+    """By a transformers model in float32, in one pass over all tokens; then it continues greedily, without a cache."""
     import torch
 
     def rows(given: Sequence[int], keep: int) -> np.ndarray:

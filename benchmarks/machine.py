@@ -49,7 +49,7 @@ def facts(*packages: str) -> dict[str, Any]:
 
 
 def keep(name: str, result: dict[str, Any], *, timed: bool = True, beside: bool = False) -> Path:
-    """Write a result where the README's table is made from. Times that were taken beside other work are refused, unless ``beside`` says
+    """Write a result where the README's table is made from. Times that were taken while other work ran are refused, unless ``beside`` says
     that they are known to be upper bounds; the README says so, too.
     """
     if timed and not beside and result["machine"]["busy"] > QUIET:

@@ -75,7 +75,7 @@ def clock(run: Run) -> int:
 
 
 def measure(engine: str, pairs: int) -> dict[str, Any]:
-    """Medians of both and of what lies between them, in microseconds; raises AssertionError for a wrong output."""
+    """Medians of both and of their difference, in microseconds; raises AssertionError for a wrong output."""
     data = onnx.parser.parse_model(MODEL).SerializeToString()
     theirs, mine = VENDORS[engine](data), ours(engine, data)
     for run in (theirs, mine):

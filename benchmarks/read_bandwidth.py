@@ -24,7 +24,7 @@ ROWS = 4096
 
 
 class ReadBandwidth:
-    """Probes that are ready to run: call it now and then beside other measurements, and keep the best of all."""
+    """Probes that are ready to run: call it now and then next to other measurements, and keep the best of all."""
 
     def __init__(self, threads: int) -> None:
         self.data = np.ones((ROWS, BYTES // 4 // ROWS), np.float32)

@@ -78,7 +78,7 @@ def milliseconds(microseconds: float) -> str:
 
 
 def on_gpu(words: dict[str, str]) -> list[str]:
-    """The table of a GPU: native beside PyTorch's ways."""
+    """The table of a GPU: native next to PyTorch's ways."""
     models, decoders = read("cuda_models"), read("cuda_decoders")["speed"]
     rows = {words["batch"].format(batch=n.split()[1]): r["ms"] for n, r in models["images"].items()}
     rows |= {

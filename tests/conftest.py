@@ -1,7 +1,7 @@
 """Settings and fixtures of all tests, and the sample of heavy tests that a commit draws.
 
 A run without a seed runs every test. ``--seed WORD`` (or ``XPU_TEST_SEED=WORD``) runs a part of each test that is marked
-``sampled(n)``: n of its cases, drawn by the seed. ``commit`` stands for the commit's hash, ``all`` for every case. The header of the run
+``sampled(n)``: n of its cases, drawn by the seed. ``commit`` means the commit's hash, ``all`` for every case. The header of the run
 shows the seed, so a failure can be repeated.
 """
 
@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def seed_of(word: str) -> str:
-    """Return the seed that a word stands for."""
+    """Return the seed that a word means."""
     if word != "commit":
         return word or EVERYTHING
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Checkpoints: one file, shards, folders; names that differ by a prefix; files that lie."""
+"""Checkpoints: one file, shards, folders; names that differ by a prefix; files with false metadata."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_file_a_folder_an_index_and_its_folder_are_read(tmp_path: Path) -> Non
     one, many = tmp_path / "one", tmp_path / "many"
     one.mkdir(), many.mkdir()
     write_safetensors({"a": A, "b": B}, one / "model.safetensors")
-    write_safetensors({"a": A}, one / "adapter.safetensors")  # beside the model's own
+    write_safetensors({"a": A}, one / "adapter.safetensors")  # next to the model's own
     for path in (one / "model.safetensors", one, shards(many), many):
         arrays = read_checkpoint(path)
         assert set(arrays) == {"a", "b"}, path

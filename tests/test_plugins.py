@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from xpuruntime.decisions import Reason
 from xpuruntime.plugins import EnginePlugin, entry_points, load_dotted, package_version, version_key
 
-# NumPy stands for a vendor here: it is installed for certain, and its version is a fact.
+# NumPy acts as the vendor here: it is installed for certain, and its version is a fact.
 NUMPY = EnginePlugin(
     name="np",
     title="NumPy",

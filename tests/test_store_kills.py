@@ -89,7 +89,7 @@ def test_200_kills_while_four_processes_build_and_read_one_cache(tmp_path: Path)
     store = Store(root, limit=1 << 30, mode="rw")
     assert store.verify() == []
     halves = list(root.rglob(".tmp-*"))
-    for i in range(KEYS):  # a start after all that: locks are free, and what lies there is whole
+    for i in range(KEYS):  # a start after all that: locks are free, and what is stored there is whole
         with store.lock(digest({"i": i}), seconds=5):
             found = store.get("artifact", digest({"i": i}))
         assert found in (None, bytes([i]) * (50_000 + 1000 * i))

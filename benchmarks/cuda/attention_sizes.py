@@ -1,4 +1,4 @@
-"""Which kernel of attention is the fastest at which sizes: cuDNN's and ours within captured programs, by turns, PyTorch's in CUDA graphs beside.
+"""Which kernel of attention is the fastest at which sizes: cuDNN's and ours within captured programs, by turns, compared with PyTorch's in CUDA graphs.
 
     python benchmarks/cuda/attention_sizes.py [--out FILE] [--limit SECONDS]
 
@@ -223,7 +223,7 @@ def by_turns(works: dict[str, Callable[[], Any]], layers: int) -> dict[str, list
 
 
 def measured(s: Sizes, executors: dict[str, Executor], default: str) -> dict[str, Any]:
-    """Both kernels right and timed, PyTorch's beside."""
+    """Both kernels right and timed, with PyTorch's for comparison."""
     given = tensors(s)
     inputs = dict(zip("qkv", given, strict=True))
     stream = torch.cuda.current_stream().cuda_stream

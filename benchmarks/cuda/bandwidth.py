@@ -1,5 +1,5 @@
-"""Generated kernels that memory bounds: elementwise, rows, movement, pools, as programs on tensors of the device, beside the copy rate of the
-same run and beside PyTorch.
+"""Generated kernels that memory bounds: elementwise, rows, movement, pools, as programs on tensors of the device, compared with the copy rate of the
+same run and with PyTorch.
 
     python benchmarks/cuda/bandwidth.py --out benchmarks/results/cuda_bandwidth.json
     python benchmarks/cuda/bandwidth.py --only gelu --only pool
@@ -36,7 +36,7 @@ NOT_YET = ("embedding", "max pool 3x3 bf16")
 
 
 def _last(pool: Torch) -> Torch:
-    """A pool of images whose channels lie side by side."""
+    """A pool of channels-last images."""
     return lambda x: pool(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 

@@ -1,4 +1,4 @@
-"""Where the time of one token goes on CUDA, and what other cuts of its products give: what the constants of ``kernels/cuda/matmul/gemv.py`` are chosen by.
+"""Breakdown of the time of one token on CUDA, and what other cuts of its products give: what the constants of ``kernels/cuda/matmul/gemv.py`` are chosen by.
 
     python benchmarks/cuda/decoder_breakdown.py --out benchmarks/results/cuda_decoder_breakdown.json [--layers 8] [--size full] [PART ...]
 
@@ -131,7 +131,7 @@ def observed(ours: Generator, context: int = CONTEXT, batch: int = 1, length: in
 
 
 def timeline(report: Report, asked: argparse.Namespace) -> Any:
-    """Where a token's time goes."""
+    """Breakdown of a token's time."""
     with opened(asked, made(asked), {}) as ours:
         found = {"layers": asked.layers, **observed(ours)}
     told(found)

@@ -1,4 +1,4 @@
-"""Language models of published sizes on CUDA by the native engine: how long a token takes beside PyTorch and beside what reading the weights takes.
+"""Language models of published sizes on CUDA by the native engine: how long a token takes, compared with PyTorch and with what reading the weights takes.
 
     python benchmarks/cuda/decoder_sizes.py --out benchmarks/results/cuda_decoder_sizes.json [--device cuda:0] [MODEL ...]
 

@@ -1,11 +1,11 @@
-"""Qwen2.5-1.5B's sizes on CUDA by the native engine beside PyTorch on the same device: how far from float64, and how fast a token is.
+"""Qwen2.5-1.5B's sizes on CUDA by the native engine compared with PyTorch on the same device: how far from float64, and how fast a token is.
 
     python benchmarks/cuda/decoders.py --out benchmarks/results/cuda_decoders.json [--compile] [--device cuda:0] [--size full] [PART ...]
 
 Parts: ``four`` and ``full`` (four layers, all 28: prefill, then 64 steps whose tokens are given, against float64), ``speed`` (prefill, and one token at
-a context of 1,024, beside PyTorch eager, a CUDA graph of it and, with ``--compile``, torch.compile), and, only when it is named, ``compiled``
+a context of 1,024, next to PyTorch eager, a CUDA graph of it and, with ``--compile``, torch.compile), and, only when it is named, ``compiled``
 (torch.compile alone). Needs torch and transformers; on a machine without a GPU ``--device cpu --size small`` tries the script itself. Where a token's
-time goes: ``decoder_cuts.py``.
+time is spent: ``decoder_cuts.py``.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def token_of(ours: Generator, context: int, device: str, batch: int = 1) -> Call
 
 
 def speed(report: Report, asked: argparse.Namespace) -> Any:
-    """Prefill of 1,024 tokens and one token after them, beside PyTorch."""
+    """Prefill of 1,024 tokens and one token after them, next to PyTorch."""
     sizes, context = sizes_of(asked), 1024 if asked.size == "full" else 64
     model = in_bfloat16(qwen(sizes, asked.device))
     tokens = np.random.default_rng(1).integers(0, sizes["vocab_size"], context)
@@ -235,7 +235,7 @@ def token_by(model: Any, tokens: Any, device: str) -> Callable[[Any], Any]:
 def peers(
     model: Any, tokens: Any, asked: argparse.Namespace, found: dict[str, Any]
 ) -> dict[str, Callable[[], Any]]:
-    """Steps of PyTorch that are timed by turns with ours; why one could not be had stands in ``found``."""
+    """Steps of PyTorch that are timed by turns with ours; ``found`` records why one is not available."""
     step = token_by(model, tokens, asked.device)
     made: dict[str, Callable[[], Any]] = {"eager": lambda: step(model)}
     if asked.device != "cpu":

@@ -1,4 +1,4 @@
-"""Single ops (`xrt.ops`) and sessions on tensors of the device: right beside PyTorch, what a call adds to its launch, memory over ten thousand calls.
+"""Single ops (`xrt.ops`) and sessions on tensors of the device: correct against PyTorch, what a call adds to its launch, memory over ten thousand calls.
 
     python benchmarks/cuda/dispatch.py --out benchmarks/results/cuda_dispatch.json [--device cpu] [--calls 10000] [PART ...]
 
@@ -135,7 +135,7 @@ def least(device: str, calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def hit(report: Report, asked: argparse.Namespace) -> Any:
-    """A hit on tiny tensors beside PyTorch's own op, and beside the same launch by an executor that is handed addresses."""
+    """A hit on tiny tensors next to PyTorch's own op, and next to the same launch by an executor that is handed addresses."""
     x = torch.randn(8, 16, device=asked.device)
     a, b = torch.randn(8, 16, device=asked.device), torch.randn(16, 8, device=asked.device)
     gate, into = torch.randn(8, 16, device=asked.device), torch.empty(8, 16, device=asked.device)

@@ -84,7 +84,7 @@ def one_model(path: Path) -> dict[str, Any]:
 
 
 def onnxruntime_version() -> str:
-    """Version of the loaded library; a CPU build's metadata may lie beside it."""
+    """Version of the loaded library; a CPU build's metadata may be next to it."""
     import onnxruntime
 
     return str(onnxruntime.__version__)

@@ -1,4 +1,4 @@
-"""Cases of heavy CUDA kernels: matrix products, streamed weights, attention, decoding; what PyTorch says, and PyTorch's own ways beside them.
+"""Cases of heavy CUDA kernels: matrix products, streamed weights, attention, decoding; what PyTorch says, and PyTorch's own ways next to them.
 
 ``odd_cases`` are about right answers, ``timed_cases`` are the shapes whose speed we state, ``tuned_cases`` other cuts of the same shapes.
 """
@@ -27,7 +27,7 @@ __all__ = ["Case", "odd_cases", "timed_cases", "tuned_cases"]
 
 @dataclass
 class Case:
-    """A kernel's stages over operands; ``reference`` of float64 tensors; ``peer`` torch's way, timed beside."""
+    """A kernel's stages over operands; ``reference`` of float64 tensors; ``peer`` torch's way, timed for comparison."""
 
     name: str
     lowered: LoweredCall
@@ -85,7 +85,7 @@ def attend(
     time: bool = False,
     **attrs: Any,
 ) -> Case:
-    """Attention; torch's SDPA on float64 judges."""
+    """Attention; torch's SDPA in float64 is the reference."""
     xs = [random(q, dtype), random(k, dtype), random((*k[:3], dv), dtype), *([] if mask is None else [mask])]
     call = node("attention", xs, **attrs)
     said = row.supports(call, target())

@@ -1,4 +1,4 @@
-"""Heavy CUDA kernels on a GPU, each against torch: right to the tolerance of its dtype, and timed beside torch's own in the same run.
+"""Heavy CUDA kernels on a GPU, each against torch: right to the tolerance of its dtype, and timed against torch's own in the same run.
 
     python benchmarks/cuda/heavy_kernels.py [--out FILE] [--only WORD] [--tune] [PART ...]
 
@@ -70,7 +70,7 @@ def judge(case: Case, loaded: Loaded) -> dict[str, Any]:
 def every(
     report: Report, asked: argparse.Namespace, makers: Callable[[], Iterator[Callable[[], Case]]]
 ) -> list[dict[str, Any]]:
-    """Judge cases, compiled by several threads while earlier ones run; none begins after ``--limit`` seconds."""
+    """Check cases, compiled by several threads while earlier ones run; none begins after ``--limit`` seconds."""
     begin, rows = time.time(), list[dict[str, Any]]()
     cases = [c for c in (m() for m in makers()) if asked.only in c.name]
     with ThreadPoolExecutor(16) as pool:
@@ -98,7 +98,7 @@ def right(report: Report, asked: argparse.Namespace) -> Any:
 
 
 def speed(report: Report, asked: argparse.Namespace) -> Any:
-    """The shapes whose speed we state, beside torch's own kernels."""
+    """The shapes whose speed we state, next to torch's own kernels."""
     rows = every(report, asked, timed_cases)
     reached = next((r["tflops"]["ours"] for r in rows if r["case"] == CAUSAL and "tflops" in r), None)
     if not asked.only:

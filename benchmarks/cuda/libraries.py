@@ -126,12 +126,12 @@ def timed(case: Case, backend: CudaBackend, inputs: dict[str, torch.Tensor]) -> 
 
 
 def rows(report: Report, asked: argparse.Namespace) -> Any:
-    """Every library's row and our convolutions in whole programs, right and timed beside torch."""
+    """Every library's row and our convolutions in whole programs, right and timed against torch."""
     return judged(cases(), report, asked)
 
 
 def attention(report: Report, asked: argparse.Namespace) -> Any:
-    """cuDNN's attention and ours beside it, right and timed."""
+    """cuDNN's attention and ours compared with it, right and timed."""
     return judged(attention_cases(), report, asked)
 
 

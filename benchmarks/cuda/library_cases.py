@@ -1,4 +1,4 @@
-"""Cases of library kernels, our convolutions, and attention on CUDA: one node each, what PyTorch says in float64, and its own way beside it.
+"""Cases of library kernels, our convolutions, and attention on CUDA: one node each, what PyTorch says in float64, and its own way next to it.
 
 ``cases`` are matrix products and convolutions, ``attention_cases`` cuDNN's attention and ours.
 """
@@ -123,7 +123,7 @@ def attend(
     q: tuple[int, int, int, int], heads: int, keys: int, dtype: str, word: str, dv: int = 0, offset: int | None = None, scale: float | None = None,
     **options: Any,
 ) -> Case:  # fmt: skip
-    """Attention of queries [batch, head, position, element]; ``offset``: causal from there on; PyTorch's own by cuDNN beside it where that is the same."""
+    """Attention of queries [batch, head, position, element]; ``offset``: causal from there on; PyTorch's own by cuDNN next to it where that is the same."""
     batch, _, queries, d = q
     dv = dv or d
     operands = [
@@ -153,7 +153,7 @@ def attend(
 
 
 def attention_cases() -> Iterator[Case]:
-    """cuDNN's: odd lengths, groups, heads of any eight elements, other layouts; then long ones timed beside ours (``attention_sizes.py`` has the others)."""
+    """cuDNN's: odd lengths, groups, heads of any eight elements, other layouts; then long ones timed against ours (``attention_sizes.py`` has the others)."""
     for dtype in ("bfloat16", "float16"):
         yield attend((2, 4, 130, 64), 2, 150, dtype, "cudnn")
         yield attend((2, 4, 130, 64), 2, 150, dtype, "cudnn", turned=True)
@@ -171,7 +171,7 @@ def attention_cases() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """What is judged."""
+    """The checked cases."""
     for word in ("cublasLt", "cublas"):
         for dtype in ("float32", "bfloat16", "float16", "float64"):
             yield Case(

@@ -1,9 +1,9 @@
-"""Whole networks on CUDA by the native engine beside PyTorch on the same device: how far from float64, and how fast.
+"""Whole networks on CUDA by the native engine compared with PyTorch on the same device: how far from float64, and how fast.
 
     python benchmarks/cuda/models.py --out benchmarks/results/cuda_models.json [--compile] [--device cuda:0] [--size full] [PART ...]
 
 Parts: ``accuracy`` (ResNet-18 and -50 in float32 without TF32, and in float16 and bfloat16, over 20 inputs) and ``images`` (ResNet-50 in
-float16, images per second beside PyTorch eager, a CUDA graph of it and, with ``--compile``, torch.compile). Outputs are checked before anything is
+float16, images per second compared with PyTorch eager, a CUDA graph of it and, with ``--compile``, torch.compile). Outputs are checked before anything is
 timed. Needs torch; on a machine without a GPU ``--device cpu --size small`` tries the script itself. Language models: ``decoders.py``.
 """
 

@@ -44,7 +44,7 @@ LINES = {
 
 
 def draw() -> tuple[Image.Image, dict[tuple[int, int], tuple[float, float, float, float]]]:
-    """The page, and where each word group lies, by its (y, x)."""
+    """The page, and the position of each word group as (y, x)."""
     page = Image.new("RGB", SIZE, "white")
     pen = ImageDraw.Draw(page)
     boxes = {}

@@ -1,4 +1,4 @@
-"""A model's outputs in float64, by NumPy and the rules of the IR: what engines are judged by. It shares no kernel and no pass with any engine."""
+"""A model's outputs in float64, by NumPy and the rules of the IR: the reference for engines. It shares no kernel and no pass with any engine."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _pages(console: Console, readings: Sequence[Reading]) -> None:
 
 
 def _misread(text: str, truth: str) -> str:
-    """Only the lines that differ, beside what was drawn."""
+    """Only the lines that differ, next to what was drawn."""
     pairs = zip(text.splitlines(), truth.splitlines(), strict=False)
     lines = [f"{mine}      <- drawn: {drawn}" for mine, drawn in pairs if mine != drawn]
     return "\n".join(lines) or f"has {len(text.splitlines())} lines, drawn were {len(truth.splitlines())}"

@@ -61,7 +61,7 @@ def rms_norm(x: Any, weight: Any, *, normalized_shape: tuple[int, ...], eps: flo
 
 if importlib.util.find_spec("triton") is not None:
     sys.path.insert(0, str(HERE))
-    import rms_norm_triton  # Triton reads a function's file, so it stands in one of its own
+    import rms_norm_triton  # Triton reads a function's file, so it has a file of its own
 
     xrt.register_kernel(
         "norm/triton",

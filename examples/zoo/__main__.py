@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def picked(name: str) -> list[ZooModel]:
-    """The models that a name, or ``all``, stands for."""
+    """The models that a name, or ``all``, means."""
     if name == "all":
         return list(MODELS.values())
     if name not in MODELS:

@@ -1,6 +1,6 @@
-"""What a zoo model is: where its weights come from, how it becomes an ONNX file, what goes in and what comes out.
+"""What a zoo model is: where its weights come from, how it becomes an ONNX file, its inputs and outputs.
 
-A model's file is built once into a cache folder. Beside ``NAME.onnx`` lies ``NAME.json``, the build's card: digest,
+A model's file is built once into a cache folder. Next to ``NAME.onnx`` is ``NAME.json``, the build's card: digest,
 seconds, how the file was checked, and the recipe it was made by. Another recipe (a changed script, another package
 version) makes the file again.
 """
@@ -133,7 +133,7 @@ class ZooModel:
                 "worst": check.worst,
             }
             card.write_text(json.dumps(facts, indent=2) + "\n")
-            # The card goes last: without a card that fits, the next call builds again.
+            # The card is written last: without a card that fits, the next call builds again.
             draft.replace(path)
             card.replace(path.with_suffix(".json"))
         say(f"{self.name}: {check.text}")

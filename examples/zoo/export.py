@@ -70,7 +70,7 @@ def _forget_this_machine(path: Path) -> None:
 
 
 def hold_against(reference: Callable[[Arrays], np.ndarray], cases: Iterable[Arrays], path: Path) -> Check:
-    """Run the file with ONNX Runtime beside ``reference`` on every case. Raises ZooError when they differ."""
+    """Run the file with ONNX Runtime next to ``reference`` on every case. Raises ZooError when they differ."""
     worst, count = 0.0, 0
     for case in cases:
         wanted = reference(case)

@@ -1,7 +1,7 @@
-"""Magika standard_v3_3: of what kind is this file, judged by its bytes?
+"""Magika standard_v3_3: detects a file's type from its bytes.
 
 Yanick Fratantonio and others, "Magika: AI-Powered Content-Type Detection", ICSE 2025. The model sees 1,024 bytes from
-either end of the file, taken after the white space there; 256 stands where a short file has no byte.
+either end of the file, taken after the white space there; 256 is used where a short file has no byte.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reading a page: a detection map becomes rectangles, rectangles become upright crops, and crops become words.
 
-``read_page`` takes the two models as functions from inputs to outputs, so any engine can stand behind them.
+``read_page`` takes the two models as functions from inputs to outputs, so any engine can run them.
 
 The detection step is that of differentiable binarization (Minghui Liao and others, AAAI 2020): the network marks a
 shrunken core of each line of text, and the core's tightest rectangle is grown again by area x ratio / perimeter. The
@@ -94,7 +94,7 @@ def find_boxes(chances: np.ndarray, size: tuple[int, int]) -> list[Box]:
 def tightest_rectangle(points: np.ndarray) -> tuple[tuple[float, float], tuple[float, float], float]:
     """Center, size and angle (within 45 degrees of level) of the smallest rectangle around ``points`` [N, 2].
 
-    One side of it lies on an edge of the convex hull (Freeman and Shapira, 1975), so only those angles are tried.
+    One of its sides is on an edge of the convex hull (Freeman and Shapira, 1975), so only those angles are tried.
     """
     from scipy.spatial import ConvexHull
 
@@ -161,7 +161,7 @@ def read_page(image: Image.Image | str | Path, detect: Run, recognize: Run, symb
 
 
 def rows_of(words: Sequence[Word]) -> tuple[tuple[Word, ...], ...]:
-    """Words in rows: turned level by their median angle, a row goes on while the next center is within half a height."""
+    """Words in rows: turned level by their median angle, a row continues while the next center is within half a height."""
     tilt = float(np.median([word.box.angle for word in words])) if words else 0.0
 
     def level(word: Word) -> tuple[float, float]:

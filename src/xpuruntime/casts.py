@@ -19,7 +19,7 @@ _NATIVE_FLOATS = (DType.FLOAT16, DType.FLOAT32, DType.FLOAT64)
 def to(x: Array, dtype: DType) -> Array:
     """Cast an array: floats round half to even, integers wrap, fractions are truncated, the imaginary part of a complex number is dropped.
 
-    A float beyond an integer type's range has no defined value in PyTorch or ONNX; here it goes
+    A float beyond an integer type's range has no defined value in PyTorch or ONNX; here it is converted
     through int64, which overflows to its minimum as on x86, and then wraps. NaN becomes int64's minimum before it wraps.
     """
     source = DType.of(x.dtype)

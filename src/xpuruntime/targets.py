@@ -69,7 +69,7 @@ class TargetConfig:
     ``channel_alignment_bytes`` is in bytes, ``channel_tile`` and ``matmul_tile`` in elements, ``max_threadgroup_*`` in threads,
     ``max_dispatches_per_batch`` in kernel launches per submission.
 
-    The last three fields describe one GPU. 0 stands for the default of the compute capability (``codegen.sm``); CPU kernels ignore them.
+    The last three fields describe one GPU. 0 means the default of the compute capability (``codegen.sm``); CPU kernels ignore them.
     num_sms:          streaming multiprocessors. A program compiled for another count computes the same values.
     smem_per_block:   maximum shared memory of a block in bytes, by opt-in at launch.
     max_cluster_size: maximum blocks of a thread block cluster; 1 on a GPU without clusters.

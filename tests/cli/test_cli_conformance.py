@@ -68,7 +68,7 @@ def test_a_page_has_counts_reasons_and_what_failed(xpu, tmp_path: Path) -> None:
 
 
 def test_a_wrong_kernel_ends_with_one(xpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The target lies in the folder where one stands, as it does while it is written."""
+    """The target is in a folder that already has one, as it does while it is written."""
     (tmp_path / "wrong_target.py").write_text(WRONG, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     done = xpu(*EDGE[:-1], "wrong_target:Wrong", *ONE)

@@ -155,7 +155,7 @@ def test_interrupt_is_130(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     time.sleep(4)
-    while process.poll() is None:  # repeated: Python drops an interrupt that meets it inside a destructor
+    while process.poll() is None:  # repeated: Python drops an interrupt that arrives inside a destructor
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=5)

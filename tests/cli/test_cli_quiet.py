@@ -122,7 +122,7 @@ def test_system_calls_show_the_same(quiet, verb: str, model: Path, tmp_path: Pat
 
 
 def test_a_user_s_own_import_still_finds_the_package() -> None:
-    """Only our import goes without it."""
+    """Only our import works without it."""
     pytest.importorskip("openvino_telemetry")
     program = (
         "import sys; from xpuruntime.vendor_imports import vendor; vendor('openvino'); "

@@ -71,7 +71,7 @@ CUDA_CASES = {**CASES, "permute": turned, "index_copy": appended}
 
 
 def text_of(build: Callable[[Any], None], target: CodegenTarget | None = None) -> str:
-    """The first node's kernel; four-dim images lie channels-last."""
+    """The first node's kernel; four-dim images are channels-last."""
     b = ir.GraphBuilder("g")
     build(b)
     graph = b.build()

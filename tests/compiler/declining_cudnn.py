@@ -72,7 +72,7 @@ def pinned() -> None:
 
 
 def attention() -> None:
-    """What leads where it is faster is asked, too; a session goes by the library that is here, a program for elsewhere by ours."""
+    """What leads where it is faster is asked, too; a session uses the library of this machine, a program for another machine uses our kernel."""
     b = ir.GraphBuilder("encoder")
     b.output("y", b.attention(*(b.input(name, "bfloat16[1, 2, 512, 64]") for name in "qkv")))
     graph = b.build()
@@ -98,7 +98,7 @@ def attention() -> None:
         ir_version=11,
     )
     if there:
-        unchecked = xrt.ExecutionPolicy(self_check="off")  # the stand-in's kernels compute nothing
+        unchecked = xrt.ExecutionPolicy(self_check="off")  # the emulator's kernels compute nothing
         with xrt.InferenceSession(model, device="cuda:0", engine="native", exec_policy=unchecked) as session:
             assert "attention/cudnn: attention" in str(session.receipt())
     else:  # it chooses before it asks, and compiles again without what the library declines: a binary of ours, which the driver cannot load

@@ -167,7 +167,7 @@ def test_a_dense_block_copies_nothing(passes: str, rng: np.random.Generator) -> 
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_one_kernel_writes_two_parts_of_a_concatenation(batch: int, rng: np.random.Generator) -> None:
-    """Boxes from distances to points, as detectors make them: centers and sizes come of one fused kernel, row by row beside each other."""
+    """Boxes from distances to points, as detectors make them: centers and sizes come of one fused kernel, row by row next to each other."""
     b = ir.GraphBuilder("boxes")
     x, at = b.input("x", f"float32[{batch}, 4, 50]"), b.input("at", "float32[1, 2, 50]")
     low = b.sub(at, b.slice(b.exp(x), dim=1, start=0, end=2, step=1))

@@ -1,4 +1,4 @@
-"""A pinned algorithm goes from a policy file through the plan to the library's options, and changes only its own calls."""
+"""A pinned algorithm passes from a policy file through the plan to the library's options, and changes only its own calls."""
 
 from __future__ import annotations
 

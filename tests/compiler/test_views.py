@@ -1,4 +1,4 @@
-"""Views of views: where results lie when nothing moves, held to NumPy's strides, and what of it kernels take."""
+"""Views of views: where results are stored when nothing moves, held to NumPy's strides, and what of it kernels take."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xpuruntime.types import Layout
 
 @st.composite
 def lying(draw: Any) -> tuple[tuple[int, ...], Layout]:
-    """A shape and how it lies."""
+    """A shape and its layout."""
     sizes = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
     order = tuple(draw(st.permutations(range(len(sizes)))))
     pads = draw(st.lists(st.sampled_from([0, 0, 0, 1, 6]), min_size=len(sizes), max_size=len(sizes)))

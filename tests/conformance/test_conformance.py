@@ -168,7 +168,7 @@ def test_a_suite_without_its_packages_is_not_run_or_an_error(monkeypatch: pytest
 
 
 def test_entries_that_this_pytorch_has_not_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its releases differ in names and variants of their samples; the rest is judged all the same."""
+    """Its releases differ in names and variants of their samples; the rest is checked all the same."""
     pytest.importorskip("torch")
     pytest.importorskip("expecttest")
     monkeypatch.setitem(BRIDGES, "renamed", replace(BRIDGES["abs"], info="no_such_entry"))

@@ -1,4 +1,4 @@
-"""Polygraphy, by its own command line and its own comparator, on our runner beside ONNX Runtime's."""
+"""Polygraphy, by its own command line and its own comparator, on our runner compared with ONNX Runtime's."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ for f in engine.devices(): print(f.name, f.device, bool(f.support), f.support.co
 
 
 def test_devices_prints_nothing() -> None:
-    """The vendor's log of providers that fail to load is caught, also where it goes straight to file descriptor 2."""
+    """The vendor's log of providers that fail to load is caught, also where it is written straight to file descriptor 2."""
     done = subprocess.run(
         [sys.executable, "-c", UNUSABLE], capture_output=True, text=True, check=True, timeout=120
     )

@@ -260,7 +260,7 @@ def test_a_profiled_twin_gives_times(conv_net: onnx.ModelProto, opened: Opened) 
 
 
 def test_steps_that_were_renamed_or_split_are_the_nodes_they_compute(make: Make, opened: Opened) -> None:
-    """A bias of zeros goes and leaves the convolution another name; an LSTM of two directions becomes two steps of no known name."""
+    """A bias of zeros is removed, which leaves the convolution another name; an LSTM of two directions becomes two steps of no known name."""
     rng = np.random.default_rng(0)
     weights = {
         "k": rng.standard_normal((16, 16, 3), dtype=np.float32),

@@ -165,7 +165,7 @@ def test_the_answer_names_who_is_off_and_by_how_much() -> None:
 
 
 def test_the_reference_computes_in_float64(tmp_path: Path) -> None:
-    """A sum that float32 loses: 1 + 2**-30 - 1, with a constant in the graph and a weight beside it."""
+    """A sum that float32 loses: 1 + 2**-30 - 1, with a constant in the graph and a weight next to it."""
     onnx = pytest.importorskip("onnx")
     import numpy as np
 

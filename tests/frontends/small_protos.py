@@ -30,7 +30,7 @@ def model(
 
 
 def external(folder: Path, *, size: int = 16, **entries: object) -> Path:
-    """A model in the folder whose weight lies in ``w.bin``, of ``size`` bytes; entries change what it says of that."""
+    """A model in the folder whose weight is stored in ``w.bin``, of ``size`` bytes; entries change what it says of that."""
     weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
     for key, text in ({"location": "w.bin"} | entries).items():
         weight.external_data.add(key=key, value=str(text))

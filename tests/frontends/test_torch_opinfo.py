@@ -129,7 +129,7 @@ def difference(call: ModuleCall, got: Sequence[Any], name: str, dtype: str, chan
 
 
 def right_together(calls: Sequence[tuple[str, str, ModuleCall]]) -> bool:
-    """Whether the calls as one module are all right; where they are not, or one is refused, each is judged alone."""
+    """Whether the calls as one module are all right; where they are not, or one is refused, each is checked alone."""
     every = [call for _, _, call in calls]
     whole = ModuleCall(Together(every), tuple(t for c in every for t in c.inputs), (), "")
     kind, got = results(whole)

@@ -1,4 +1,4 @@
-"""Sessions whose receipts are judged, and what of a receipt is: rows, kernels that the driver saw, what changed between two."""
+"""Sessions whose receipts are checked, and what of a receipt is: rows, kernels that the driver saw, what changed between two."""
 
 from __future__ import annotations
 

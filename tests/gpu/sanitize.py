@@ -113,7 +113,7 @@ def graphs() -> Iterator[tuple[str, ir.Graph, dict[str, Any]]]:
 
 
 def inside() -> int:
-    """Each program beside the interpreter, then the small network thrice, so that its graph is captured and replayed. How many were wrong or refused."""
+    """Each program against the interpreter, then the small network thrice, so that its graph is captured and replayed. How many were wrong or refused."""
     wrong = 0
     for name, graph, given in graphs():
         try:

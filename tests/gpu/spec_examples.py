@@ -1,8 +1,8 @@
-"""The specification's snippets that need a CUDA device, run on one with nothing but names mapped; the interpreter says whether they are right.
+"""The specification's examples that need a CUDA device, run on one with nothing but names mapped; the interpreter says whether they are right.
 
     python tests/gpu/spec_examples.py --out benchmarks/results/cuda_spec_examples.json [PART ...]
 
-The rest of the snippets runs anywhere, in tests/layout. Needs torch with CUDA, CuPy (the guide's own suggestion for a driver), onnx and pytest.
+The other examples run anywhere, in tests/layout. Needs torch with CUDA, CuPy (the guide's own suggestion for a driver), onnx and pytest.
 """
 
 from __future__ import annotations

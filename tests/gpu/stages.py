@@ -4,7 +4,7 @@
     scripts/test-gpu --only kernels,models              those steps
     python tests/gpu/stages.py --dry-run                   the plan, every script and argument of it tried without a device
 
-A step that fails or takes too long does not stop the next. Each writes its own file; ``stages-STAGE.json`` beside them has the table.
+A step that fails or takes too long does not stop the next. Each writes its own file; ``stages-STAGE.json`` next to them has the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels of users on a device: CUDA C++, Triton and Python functions in programs, right beside PyTorch, timed beside it and beside our own.
+"""Kernels of users on a device: CUDA C++, Triton and Python functions in programs, correct against PyTorch, timed against PyTorch and our own.
 
     python tests/gpu/user_kernels.py --out benchmarks/results/cuda_user_kernels.json [PART ...]
 
@@ -96,7 +96,7 @@ def beside(report: Report, shape: tuple[int, ...], dtype: str) -> dict[str, Any]
 
 
 def right(report: Report, asked: argparse.Namespace) -> Any:
-    """Every kernel in every dtype and shape beside float64, and its time beside PyTorch and our own kernel."""
+    """Every kernel in every dtype and shape against float64, and its time against PyTorch and our own kernel."""
     rows = [beside(report, shape, dtype) for shape in SHAPES for dtype in DTYPES]
     report.bound("kernels of users (CUDA C++, Triton) right on the device", not report.failures)
     return rows

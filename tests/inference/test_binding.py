@@ -1,4 +1,4 @@
-"""IOBinding on every engine: in place, again and again, and ONNX Runtime's names beside ours."""
+"""IOBinding on every engine: in place, again and again, and ONNX Runtime's names next to ours."""
 
 from __future__ import annotations
 

@@ -54,13 +54,13 @@ def test_the_least_recently_used_program_goes(
         first = weakref.ref(sess._executable._last)
         agrees(sess, 2, right)
         agrees(sess, 1, right)
-        agrees(sess, 3, right)  # 2 goes
+        agrees(sess, 3, right)  # 2 is evicted
         assert first() is not None
         assert (
             note(sess)
             == "3 sets of shapes met: 3 compiled, 0 taken from the store; 2 of at most 2 kept, 1 let go"
         )
-        agrees(sess, 4, right)  # 1 goes
+        agrees(sess, 4, right)  # 1 is evicted
         gc.collect()
         assert first() is None
         agrees(sess, 1, right)  # comes back from the store

@@ -46,7 +46,7 @@ def no_reading(monkeypatch):
 
 
 def external(folder):
-    """A model whose weights lie in a file beside it."""
+    """A model whose weights are stored in a file next to it."""
     path = folder / "big.onnx"
     model = small_classifier()
     onnx.save(model, path, save_as_external_data=True, location="big.weights", size_threshold=0)

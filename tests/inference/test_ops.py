@@ -1,4 +1,4 @@
-"""Single ops: every op computes what PyTorch computes, in every type and however its tensors lie."""
+"""Single ops: every op computes what PyTorch computes, in every type and in every tensor layout."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_dtypes(op: str, dtype: Any) -> None:
 
 
 def views(shape: tuple[int, ...], seed: int) -> Iterator[Any]:
-    """Tensors of one shape that lie differently: dense, turned, broadcast, with gaps, from the middle of a larger one."""
+    """Tensors of one shape of different layouts: dense, turned, broadcast, with gaps, from the middle of a larger one."""
     fresh = torch.Generator().manual_seed(seed)
     yield torch.randn(shape, generator=fresh)
     yield torch.randn(shape[::-1], generator=fresh).permute(*range(len(shape))[::-1])

@@ -1,4 +1,4 @@
-"""Single ops as programs for GPUs: every op's graph compiles for three generations, and generated texts compute it on the stand-in."""
+"""Single ops as programs for GPUs: every op's graph compiles for three generations, and generated texts compute it on the emulator."""
 
 from __future__ import annotations
 

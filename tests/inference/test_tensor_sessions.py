@@ -1,4 +1,4 @@
-"""Sessions of the native engine on other libraries' tensors: read in place and answered in kind, by one call into the core where they lie well."""
+"""Sessions of the native engine on other libraries' tensors: read in place and answered in kind, by one call into the core where the layout allows it."""
 
 from __future__ import annotations
 

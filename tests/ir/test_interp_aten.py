@@ -1,4 +1,4 @@
-"""ATen ops that no OpInfo samples, called beside PyTorch's own functions."""
+"""ATen ops that no OpInfo samples, called and compared with PyTorch's own functions."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ TABLES = {d: table(DType(d)) for d in NARROW}
 
 
 def nearest(x: float, values: list[float]) -> set[float]:
-    """The representable values at the smallest exact distance; two where x lies in the middle."""
+    """The representable values at the smallest exact distance; two where x is halfway."""
     import bisect
 
     i = bisect.bisect_left(values, x)
@@ -42,7 +42,7 @@ def nearest(x: float, values: list[float]) -> set[float]:
 @pytest.mark.parametrize("name", TABLES)
 @given(data=st.data())
 def test_rounds_once(name: str, data: st.DataObject) -> None:
-    """Also next to the middles between two values, where rounding by way of float32 goes wrong."""
+    """Also next to halfway points, where rounding through float32 is wrong."""
     values = TABLES[name]
     i = data.draw(st.integers(0, len(values) - 2))
     middle = (values[i] + values[i + 1]) / 2

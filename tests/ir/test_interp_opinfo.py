@@ -22,7 +22,7 @@ pytest.importorskip("expecttest", reason="PyTorch's OpInfo needs it")
 FEW = ("float32", "float64", "bfloat16", "int64", "bool")
 ALL = (*FEW, "float16", "complex64", "int32", "int8", "uint8")
 
-# ATen ops of the table that no OpInfo samples, and where they are judged instead.
+# ATen ops of the table that no OpInfo samples, and where they are checked instead.
 ELSEWHERE = {
     "col2im": "test_interp_aten",
     "affine_grid": "test_interp_aten",
@@ -83,7 +83,7 @@ def test_all_samples(name: str) -> None:
 
 
 def test_a_call_is_a_graph_too() -> None:
-    """The same judge for engines: a call as a graph gives what the call gives."""
+    """The same check for engines: a call as a graph gives what the call gives."""
     (name,) = names_for("hardsigmoid")
     for call in calls(name, "float32", 3):
         assert not isinstance(call, NotComparable)

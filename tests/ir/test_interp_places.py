@@ -1,4 +1,4 @@
-"""What PyTorch's samples leave out: negative and wrong indices, ONNX's own forms, numbers beside half types, resize's coordinates."""
+"""What PyTorch's samples leave out: negative and wrong indices, ONNX's own forms, numbers next to half types, resize's coordinates."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_two_operands(op: str, data: st.DataObject) -> None:
 @settings(max_examples=20)
 @given(data=st.data())
 def test_a_number_as_an_operand(op: str, data: st.DataObject) -> None:
-    """A number beside float16 or bfloat16 is not rounded to it in arithmetic, but is in comparisons.
+    """A number next to float16 or bfloat16 is not rounded to it in arithmetic, but is in comparisons.
 
     PyTorch's kernels do round it where the tensor has no dims itself, so those are left out.
     """

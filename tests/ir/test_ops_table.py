@@ -16,7 +16,7 @@ OTHER_FAMILY = {
     ("dropout", "Dropout"): "the identity in inference, a random draw in training",
 }
 
-# Core ATen ops that no row stands for, and why.
+# Core ATen ops that no row represents, and why.
 NOT_IN_TABLE = {
     r"sym_is_contiguous|sym_storage_offset|sym_stride\.int": "layout is not part of a value: every value is dense",
     r"_local_scalar_dense": "a tensor's element as a Python number: the graph would depend on data",

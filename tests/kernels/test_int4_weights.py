@@ -50,7 +50,7 @@ def layer(
 
 
 def rounded(w: np.ndarray[Any, Any], group: int) -> np.ndarray[Any, Any]:
-    """What is left of a weight: the loader's choice of numbers (judged by its own tests), read byte by byte as the recipe's table says."""
+    """What is left of a weight: the loader's choice of numbers (checked by its own tests), read byte by byte as the recipe's table says."""
     pad = -w.shape[1] % group
     wide = np.pad(w.astype(np.float32), ((0, 0), (0, pad)))
     made = int4_groups(wide, group).view(np.uint8)

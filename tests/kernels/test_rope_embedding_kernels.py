@@ -15,7 +15,7 @@ rng = np.random.default_rng(11)
 
 
 def graph(*calls: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
-    """One graph of several nodes, so that one program judges them all: (op, operands, attrs)."""
+    """One graph of several nodes, so that one program checks them all: (op, operands, attrs)."""
     b = GraphBuilder("rows")
     feeds: dict[str, Any] = {}
     for op, operands, attrs in calls:

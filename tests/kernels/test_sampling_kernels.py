@@ -92,7 +92,7 @@ def test_quantize_and_back(target: str) -> None:
 
 @pytest.mark.parametrize("kind", EIGHT)
 def test_casts_of_eight_bit_floats(kind: str) -> None:
-    """Every code, every halfway point between two, what lies beyond, NaN, infinities and both zeros."""
+    """Every code, every halfway point between two, what is beyond, NaN, infinities and both zeros."""
     c = Cases(KERNELS)
     own = DType(kind).numpy
     codes = np.arange(256, dtype=np.uint8).view(own)

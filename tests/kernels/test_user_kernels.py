@@ -1,4 +1,4 @@
-"""Kernels of users on the CPU: texts and Python functions, chosen by policy, judged by the interpreter, saved, and refused with reasons."""
+"""Kernels of users on the CPU: texts and Python functions, chosen by policy, checked by the interpreter, saved, and refused with reasons."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_a_failing_launch_is_a_defect_of_the_kernel() -> None:
     assert "parameter 'a' must be a number, got str" in refused(params=lambda call: {"a": "b"})
 
 
-# ── the interpreter as judge ──
+# ── the interpreter as reference ──
 
 
 def test_verify_compares_with_the_interpreter() -> None:

@@ -2,7 +2,7 @@
 
 The folder holds what a reader would have: `model.onnx` (input "input"), `other.onnx` (the same with one weight changed) and
 `inputs.npz`. Python blocks of a file share one process and its names. Of a console block the lines after `$ ` run.
-A block that cannot run here stands behind a comment that says why: `<!-- not run: needs a CUDA device -->`.
+A block that cannot run here follows a comment that says why: `<!-- not run: needs a CUDA device -->`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ LEAVES = (
 )  # fmt: skip
 CORE = "_core"  # the C++ core's Python module
 
-# part -> parts it may know, beside the leaves and itself. The most specific row wins.
+# part -> parts it may import, in addition to the leaves and itself. The most specific row wins.
 MAY_KNOW: dict[str, tuple[str, ...]] = {
     "ir": (),
     "program": (),

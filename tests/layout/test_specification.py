@@ -38,7 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def names(model: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What stands before an example: its model in the working folder, and what earlier examples imported or made."""
+    """The setup of an example: its model in the working folder, and what earlier examples imported or made."""
     monkeypatch.chdir(model.parent)
     x = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32)
     return {"gk": xrt, "KernelPolicy": xrt.KernelPolicy, "ExecutionPolicy": xrt.ExecutionPolicy, "x": x}

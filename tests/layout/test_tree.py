@@ -1,4 +1,4 @@
-"""What stands in the repository: nothing of one machine, nothing large, nothing that could not be shared."""
+"""The content of the repository: nothing of one machine, nothing large, nothing that could not be shared."""
 
 from __future__ import annotations
 

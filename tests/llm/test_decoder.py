@@ -72,7 +72,7 @@ def test_bfloat16_is_as_near_to_the_exact_logits_as_torch() -> None:
     assert rms[0] <= 1.25 * rms[1], rms
 
 
-# ── the interpreter as judge: what each part is worth ──
+# ── the interpreter as reference: what each part is worth ──
 
 
 def run(graph: Graph, arrays: dict[str, Any], tokens: list[int]) -> np.ndarray:

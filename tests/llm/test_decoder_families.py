@@ -73,7 +73,7 @@ def test_and_what_is_compiled_of_it_reads_and_goes_on_alike(name: str) -> None:
 
 
 def test_a_scaling_that_is_left_out_is_noticed() -> None:
-    """The judge above would see positions that are not stretched."""
+    """The check above detects positions that are not stretched."""
     model = reference("llama", rope_parameters=LINEAR)
     found, tokens = open_checkpoint(model), tokens_for(model, 24)
     data = model.config.to_dict()

@@ -1,4 +1,4 @@
-"""Checkpoints of strangers: configs out of range, index files, and chat templates without end are named errors."""
+"""Untrusted checkpoints: configs out of range, index files, and chat templates without end are named errors."""
 
 from __future__ import annotations
 

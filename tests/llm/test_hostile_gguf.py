@@ -1,4 +1,4 @@
-"""GGUF files of strangers: counts, lengths, dims, offsets and alignments that lead out of the file are named errors."""
+"""Untrusted GGUF files: counts, lengths, dims, offsets and alignments that lead out of the file are named errors."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_a_trained_model_with_narrow_weights_still_makes_sense(
     trained: tuple[Any, Any, Generator], name: str
 ) -> None:
     """Answers a plain question, and gives a real text (Python's reference, as CPython carries it) nearly the same likelihood. The file's own layers
-    lie on grids of four bits, which are found again: what is lost there is little, and the output layer's, which has eight, is what counts.
+    are on grids of four bits, which are found again: what is lost there is little, and the output layer's, which has eight, is what counts.
     """
     _, words, exact = trained
     kernels, share, limit = NARROW[name]

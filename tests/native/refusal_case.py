@@ -156,7 +156,7 @@ def open_shapes() -> None:
 
 
 def alternatives() -> None:
-    """A program that is compiled already goes on with its next alternative; with none it is an error."""
+    """A program that is compiled already continues with its next alternative; with none it is an error."""
     targets = ["cpu:x86-64-v3", "cpu:x86-64-v2"]
     policy = xrt.KernelPolicy(matmul="onednn")
     program = xrt.compile(net(), target=targets, policy=policy, weights={"w": W, "v": V})

@@ -1,4 +1,4 @@
-"""Sessions whose model goes to several engines: placed by a policy, cut out by a rule, or for ops that native lacks."""
+"""Sessions whose model is split over several engines: placed by a policy, cut out by a rule, or for ops that native lacks."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_opaque_nodes_run_on_onnx_runtime_between_native_regions(
 
 
 def test_clusters_never_wait_for_each_other_in_a_ring() -> None:
-    #   0 -> 1 -> 2, 0 -> 2: 0 and 2 are alike, but 1 stands between them
+    #   0 -> 1 -> 2, 0 -> 2: 0 and 2 are alike, but 1 is between them
     assert cluster([[], [0], [0, 1]], "aba") == [[0], [1], [2]]
     assert cluster([[], [0], [0, 1]], "aab") == [[0, 1], [2]]
     #   two chains that meet: all of one label hang together in the end

@@ -25,7 +25,7 @@ ONE, OTHER = "interpreter on cpu:1", "interpreter on cpu:2"
 
 
 def check_structure(plan: PartitionPlan) -> None:
-    """Every node in one region; a region reads only what stands before it, so regions are convex; each hangs together."""
+    """Every node in one region; a region reads only earlier nodes, so regions are convex; each hangs together."""
     graph = plan.graph
     nodes = [n.name for n in graph.nodes if n.op != "constant"]
     assert sorted(n for m in plan.members.values() for n in m) == sorted(nodes)

@@ -1,4 +1,4 @@
-"""What nothing reads goes."""
+"""Dead code elimination removes unused nodes."""
 
 from __future__ import annotations
 

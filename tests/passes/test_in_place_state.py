@@ -1,4 +1,4 @@
-"""States are updated where they lie."""
+"""States are updated in place."""
 
 from __future__ import annotations
 

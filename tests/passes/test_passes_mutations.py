@@ -1,4 +1,4 @@
-"""The judge of passes sees what a wrong pass would do: results of passes, broken in one place each, compute something else."""
+"""The check of passes detects what a wrong pass would do: results of passes, broken in one place each, compute something else."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def _check(before: ir.Graph, after: ir.Graph) -> None:
 
 LOGICAL = [
     p for p in PASSES if not p.physical
-]  # where values lie is the compiler's, and changes no graph that it is given
+]  # where values are stored is the compiler's, and changes no graph that it is given
 
 
 @pytest.mark.parametrize("step", LOGICAL, ids=lambda p: p.name)

@@ -53,7 +53,7 @@ def _causal(queries: int = 5, keys: int = 5, offset: int = 0) -> NDArray[np.bool
 
 
 def _positions(length: int, compare: str = "le", shift: int = 0) -> Mask:
-    """Keys beside queries, as exporters write it."""
+    """Keys next to queries, as exporters write it."""
 
     def made(b: GraphBuilder) -> Any:
         places = b.arange(end=length, dtype=DType.INT64)

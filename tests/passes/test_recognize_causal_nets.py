@@ -18,7 +18,7 @@ LOWEST = float(np.finfo(np.float32).min)
 
 
 def _positions(b: GraphBuilder, length: int) -> Any:
-    """Keys beside queries, as exporters write it."""
+    """Keys next to queries, as exporters write it."""
     places = b.arange(end=length, dtype=DType.INT64)
     return b.le(b.view(places, size=[1, length]), b.view(places, size=[length, 1]))
 

@@ -196,7 +196,7 @@ def test_saving_where_it_cannot_be(tmp_path):
         KernelPolicy().save(tmp_path / "x.txt")
 
 
-# -- the readers against the libraries they stand in for
+# -- the readers against the libraries that they replace
 
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -1,4 +1,4 @@
-"""docs/reference/policies.md runs as it stands, and says what the code says."""
+"""docs/reference/policies.md runs unchanged, and says what the code says."""
 
 from __future__ import annotations
 

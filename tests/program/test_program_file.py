@@ -30,12 +30,12 @@ BYTES = SMALL.to_bytes()
 
 
 def remade(data: bytes, change: Callable[[dict[str, Any]], None], version: tuple[int, int] = (1, 0)) -> bytes:
-    """A file with another manifest and right digests, as a stranger could write it."""
+    """A file with another manifest and right digests, as a third party could write it."""
     length = int.from_bytes(data[16:24], "little")
     manifest = json.loads(data[64 : 64 + length])
     old = [data[s["offset"] : s["offset"] + s["bytes"]] for s in manifest["segments"]]
     text = b""
-    for _ in range(9):  # places stand in the text, whose length moves them
+    for _ in range(9):  # offsets are part of the text, whose length moves them
         body = bytearray()
         for facts, blob in zip(manifest["segments"], old, strict=True):
             body += bytes(-(64 + len(text) + len(body)) % 64)

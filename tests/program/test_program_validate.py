@@ -191,7 +191,7 @@ def test_a_broken_rule_is_found(program: CompiledProgram, says: str) -> None:
         (2, (4, 2), True),  # columns 0 and 1, columns 2 and 3: neither is behind the other
         (1, (4, 2), False),  # column 1 in both
         (16, (4, 2), True),  # rows 4 to 7, in larger memory
-        (3, (4, 2), False),  # the second one goes on in the next row: no box
+        (3, (4, 2), False),  # the second one continues in the next row: no box
         (8, (2, 2), True),  # rows 2 and 3
     ],
 )

@@ -89,7 +89,7 @@ def call(symbol: str, inputs: str, outputs: str, tasks: int, **options: object) 
 
 
 def chain(n: int = 64, *, grain: int = 1, batch: int = 1000, length: int = 2) -> CompiledProgram:
-    """y = scale(x + w) ; w is a weight, the sum lies in scratch; ``length`` - 2 further scalings by 1 in place."""
+    """y = scale(x + w) ; w is a weight, the sum is in scratch; ``length`` - 2 further scalings by 1 in place."""
     spec = f32("x", n)
     params = (KernelParam("offset", "i64", 3), KernelParam("factor", "f64", 0.5))
     same = (KernelParam("offset", "i64", 0), KernelParam("factor", "f64", 1.0))

@@ -73,7 +73,7 @@ def arrays() -> None:
         (y,) = made.run_arrays([x_of(seed)])
         assert right(x_of(seed), y)
     x = x_of(9)
-    assert right(x[::-1], made.run_arrays([x[::-1]])[0])  # copied, since it does not lie in a row
+    assert right(x[::-1], made.run_arrays([x[::-1]])[0])  # copied, since it is not contiguous
     assert made.backend.counters() == {"captures": 1, "updates": 0, "replays": 4, "plain": 1, "declined": []}
     assert (made.counters["sent"], made.counters["fetched"]) == (5 * 4 * N, 5 * 4 * N)
     crossed, graphs = made.notes
@@ -280,7 +280,7 @@ def tensors() -> None:
     assert table.run(*where, into) is into
     assert right(x_of(1), into.numpy())
     assert table.run(*where, x) == -3  # it would be written while it is read
-    assert table.run(*where, x_of(1)) == -2  # it lies elsewhere
+    assert table.run(*where, x_of(1)) == -2  # it is stored elsewhere
     assert table.run(7, policy, (2.0, None, (1, 2)), (x, None), None) is None
     assert table.payload(*where) == "why"
     assert (table.counters.hits, table.counters.misses, table.counters.entries) == (4, 2, 1)

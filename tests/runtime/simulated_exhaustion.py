@@ -1,7 +1,7 @@
 """Run by test_cuda_exhaustion.py in a process of its own, over the simulated driver: `python simulated_exhaustion.py DRIVER CALL KERNELS`.
 
 A whole life (load, bind, runs on arrays, on buffers and on a stream, close) is lived again and again. In life k the call fails from its k-th
-use on, until no use is left to fail. Each time the failure has a name, what was loaded before goes on working, and nothing is leaked.
+use on, until no use is left to fail. Each time the failure has a name, what was loaded before continues working, and nothing is leaked.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ctypes
 import gc
 import sys
 
-# The other script's program: its name says where kernels lie.
+# The other script's program: its name says where kernels are stored.
 DRIVER, CALL, KERNELS = sys.argv[1:4]
 sys.argv = [sys.argv[0], "", KERNELS]
 

@@ -1,4 +1,4 @@
-"""Every way in which a CUDA driver can run out, at every use: a named error, what is loaded goes on, and nothing is leaked."""
+"""Every way in which a CUDA driver can run out, at every use: a named error, what is loaded continues, and nothing is leaked."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python -m support.cuda_cases FOLDER [--nodes STEP]
 
-Each case is the compiled plan written out: texts (compiled on the other machine, in groups), launches in order, where every buffer lies,
+Each case is the compiled plan written out: texts (compiled on the other machine, in groups), launches in order, where every buffer is,
 what the inputs and packed weights hold, what must come out and how near.
 """
 

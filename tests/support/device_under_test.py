@@ -1,7 +1,7 @@
 """Where the native tests run: on the processor, or on a device that was named once for all of them.
 
     device_under_test.name_device("cuda:0")
-    device_under_test.name_device("cpu", "xpuruntime.testing.emulation.cuda_host:cuda_host")      a GPU's kernels on the stand-in
+    device_under_test.name_device("cpu", "xpuruntime.testing.emulation.cuda_host:cuda_host")      a GPU's kernels on the emulator
     device_under_test.name_device("mypackage.backend:ToyBackend", "mypackage.target:ToyTarget")
 
 The project's tests take both names from the environment (tests/conftest.py). What a test says of levels of a processor then means that device;

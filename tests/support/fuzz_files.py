@@ -169,7 +169,7 @@ _NUMBERS = (
 
 
 def _mutate_gguf(data: bytes, seed: int) -> bytes:
-    """Numbers of the header replaced by others, at any place, and a file that is cut or goes on."""
+    """Numbers of the header replaced by others, at any place, and a file that is cut or continues."""
     draw, made = random.Random(seed), bytearray(data)
     for _ in range(draw.randint(1, 4)):
         at, size = draw.randrange(max(len(made) - 8, 1)), draw.choice((1, 4, 8))

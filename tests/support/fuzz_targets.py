@@ -1,4 +1,4 @@
-"""What is fuzzed: readers of files that strangers write. Each takes bytes; anything raised but an XpuError is a crash.
+"""What is fuzzed: readers of untrusted files. Each takes bytes; anything raised but an XpuError is a crash.
 
 ``MUTATORS`` change a file field by field, since random bytes are seldom a ModelProto and never a program with right digests. Mutations
 depend on their seed alone.
@@ -80,7 +80,7 @@ def _program(data: bytes) -> None:
 
 
 def _inside(plan: Any) -> None:
-    """Each argument of each call lies in its memory, reckoned anew from the words of the contract."""
+    """Each argument of each call is inside its memory, computed anew from the words of the contract."""
     size = {b.name: b.size_bytes for b in plan.buffers if b.root == b.name}
     for call in plan.calls:
         for name in (*call.inputs, *call.outputs):

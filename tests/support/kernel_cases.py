@@ -1,8 +1,8 @@
-"""Many kernels judged in one compiler run: each case is one node with layouts of the caller's choice.
+"""Many kernels checked in one compiler run: each case is one node with layouts of the caller's choice.
 
     check_cases([KernelCase(Movement(), "permute", (x,), {"dims": [1, 0]}), ...], target="cpu:x86-64-v3")
 
-Every stage's tasks are cut at random places and done in random order; buffers have guard bytes, and what lies beyond a
+Every stage's tasks are cut at random places and done in random order; buffers have guard bytes, and what is beyond a
 value in its layout is not touched. The interpreter says what is right; where it raises, the kernel must report a status.
 """
 
@@ -161,7 +161,7 @@ def _judge(
         spans = list(itertools.pairwise(cuts))
         for at in rng.permutation(len(spans)).tolist():
             begin, end = spans[at]
-            scratch[:64] = 0  # the status lies in front
+            scratch[:64] = 0  # the status comes first
             function = getattr(library, _symbol(stage.source))
             function(
                 args,

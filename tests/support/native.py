@@ -4,7 +4,7 @@
     check(graph, feeds, passes="none", target="cpu:x86-64-v3", kernels={"conv": "naive"}, split=7)
 
 ``split`` spreads every call over that many threads, however small: results may not depend on how work is spread. Where a device was named
-(``device_under_test``), it stands for every processor.
+(``device_under_test``), it represents every processor.
 """
 
 from __future__ import annotations

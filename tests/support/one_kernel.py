@@ -2,7 +2,7 @@
 
     check_kernel(Generated(), "convolution", [x, Weight(w), None], layouts={0: NHWC}, stride=[1, 1], ...)
 
-``testing.native`` judges whole graphs, where passes choose the layouts; here the caller does.
+``testing.native`` checks whole graphs, where passes choose the layouts; here the caller does.
 """
 
 from __future__ import annotations

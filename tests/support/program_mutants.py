@@ -1,4 +1,4 @@
-"""Program files as a stranger could write them: fields changed, every digest and place right again, so that validation is reached."""
+"""Program files as a third party could write them: fields changed, every digest and place right again, so that validation is reached."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sealed(program: Any, blobs: list[bytes], *, version: tuple[int, int] = (1, 0
     """A file of any JSON as program, with places and digests that fit."""
     facts = [{"offset": 0, "bytes": len(b), "sha256": hashlib.sha256(b).hexdigest()} for b in blobs]
     text, body = b"", bytearray()
-    for _ in range(9):  # places stand in the text, whose length moves them
+    for _ in range(9):  # offsets are part of the text, whose length moves them
         body = bytearray()
         for fact, blob in zip(facts, blobs, strict=True):
             body += bytes(-(_BEGIN + len(text) + len(body)) % 64)

@@ -29,7 +29,7 @@ def _pool(op: str, kernel: int, stride: int, padding: int) -> Build:
 
 
 def _last(pool: Build) -> Build:
-    """The same of channels that lie side by side."""
+    """The same with channels-last images."""
     return lambda b, x: b.permute(pool(b, b.permute(x, dims=[0, 3, 1, 2])), dims=[0, 2, 3, 1])
 
 

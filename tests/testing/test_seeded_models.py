@@ -70,7 +70,7 @@ def test_no_weight_is_neutral(name: str) -> None:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_rounding_is_not_amplified(name: str) -> None:
-    """float32 beside float64: an order below the tolerance between engines, or no comparison of engines could use the model."""
+    """float32 against float64: an order below the tolerance between engines, or no comparison of engines could use the model."""
     module, _ = models.build(name)
     feeds = [torch.from_numpy(a) for a in models.inputs(name, 8, seed=7).values()]
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Array files of strangers: their headers are read and compared before any of their data is."""
+"""Untrusted array files: their headers are read and compared before any of their data is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-# One element at a time on the device; NumPy does all of them. Results are written where `out` lies.
+# One element at a time on the device; NumPy does all of them. Results are written into `out`.
 import numpy as np
 
 

@@ -2,7 +2,7 @@
 
 With ``--json``, stdout holds one JSON document. While the command runs, file descriptor 1 of the process points at stderr, so that the
 prints of vendors' C code do not mix with the document. Errors are printed as text or as a JSON object and set the exit code. If stdout
-cannot be written, the error goes to stderr.
+cannot be written, the error is written to stderr.
 """
 
 from __future__ import annotations

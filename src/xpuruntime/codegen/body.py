@@ -1,7 +1,7 @@
 """LoopBody: a node, or the graph inside a ``fused`` node, as operations over an iteration space.
 
 Views inside a body move no element: reading a value at an index of the space means reading what it was made of at another index.
-So a value is asked for with ``dims``: which dim of the space each of its own dims runs along (None: it stands still at 0).
+So a value is asked for with ``dims``: which dim of the space each of its own dims runs along (None: it stays at 0).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class LoopBody:
             self.reduced or frozenset(),
         )  # fmt: skip
 
-    # ── where values lie ──
+    # ── where values are stored ──
 
     def aligned(self, shape: tuple[int, ...]) -> Dims:
         """Align the trailing dims of a shape with the trailing dims of the space, as broadcasting does."""
@@ -119,7 +119,7 @@ class LoopBody:
         )
 
     def dims_of(self, shape: tuple[int, ...], node: Node | None = None) -> Dims:
-        """Return the dims of the space along which a result lies. The result of a reduction lies along the dims that it kept."""
+        """Return the dims of the space that a result has. The result of a reduction has the dims that it kept."""
         if node is not None and is_row(node.op) and "keepdim" in node.attrs and not node.attrs["keepdim"]:
             own = self._spec(str(node.inputs[0]) if self.graph is not None else "%0")
             axes = row_axes(node.op, node.attrs, own.rank)

@@ -132,7 +132,7 @@ class Lookup:
 class Move:
     """One box, copied from ``source`` (None: the constant ``fill``, a C expression) to ``target``.
 
-    combine: a C expression of ``have`` and ``give`` that is written instead of ``give``; ``about`` stands as comment above it.
+    combine: a C expression of ``have`` and ``give`` that is written instead of ``give``; ``about`` is the comment above it.
     """
 
     target: Place

@@ -110,7 +110,7 @@ class CudaTarget(CodegenTarget):
         return "\n".join([head, *texts])
 
 
-# Beside what NVRTC is always told. The C++ parts have variables that only some kernels use.
+# In addition to the fixed NVRTC options. The C++ parts have variables that only some kernels use.
 OPTIONS: tuple[str, ...] = ("--disable-warnings",)
 
 _FUSED = {

@@ -2,7 +2,7 @@
 
 A ``ExprTerm`` is the text of a value and its dtype. bfloat16 and float16 compute in float and are rounded when they are stored, or
 where a ``cast`` says so; bool is a mask. Each op prepares its operands as the reference interpreter does (``ir/interp/rule.py``):
-``real`` functions turn integers into float32, the others promote to one type, and what a number beside a tensor is rounded to
+``real`` functions turn integers into float32, the others promote to one type, and what a number combined with a tensor is rounded to
 depends on the op.
 """
 

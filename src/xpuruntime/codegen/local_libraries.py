@@ -1,7 +1,7 @@
 """Vendor libraries of this machine, queried at compile time about the calls that they support.
 
 Whether a library computes a call (an algorithm for these sizes, an engine that sums as wide as asked) only the library knows, on its device. A
-target that stands for this machine (``cpu``, ``cuda``, ``cuda:1``) asks it, so that the compiler takes another kernel where it declines; a target
+target that represents this machine (``cpu``, ``cuda``, ``cuda:1``) asks it, so that the compiler takes another kernel where it declines; a target
 that is named in full (``cuda:sm_90``) is for machines that are not here, and nobody is asked.
 """
 

@@ -1,6 +1,6 @@
 """Moves: loops that copy boxes of elements.
 
-A ``Place`` says where the elements of a box lie in one argument of a kernel: a stride per dim, as NumPy's views have them. A
+A ``Place`` says where the elements of a box are stored in one argument of a kernel: a stride per dim, as NumPy's views have them. A
 ``Move`` carries one box from a place (or a constant) to another; ``Lookup`` adds a place that an index tensor names. Permuting,
 slicing, joining, padding, gathering and scattering are lists of moves, so one emitter serves them all.
 """
@@ -175,7 +175,7 @@ def _nested(
 ) -> list[str]:  # fmt: skip
     """Return the loops from ``depth`` inwards; ``names[d]`` is the index of loop d."""
     lines = []
-    for k, lookup in enumerate(move.lookups):  # as far out as it can stand
+    for k, lookup in enumerate(move.lookups):  # hoisted as far out as possible
         if k in known or any(d.steps[2 + k] for d in nest.dims[depth:]):
             continue
         where = _sum(lookup.offset, [(n, d.steps[2 + k]) for n, d in zip(names, nest.dims, strict=False)])

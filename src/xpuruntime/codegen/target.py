@@ -40,13 +40,13 @@ class CodegenTarget(ABC):
     runs them.
 
     kind:        which of our own kernels are written for it (``cpu``, ``cuda``); empty for a target that brings its own.
-    takes_fused: whether there are kernels for what passes make of a model: fused nodes, values that lie in other orders. Without, the
+    takes_fused: whether there are kernels for what passes make of a model: fused nodes, values in other layouts. Without, the
                  compiler keeps to the basic passes and to dense values.
-    any_layout:  ops whose kernels go as fast whichever way values lie: nothing is brought into another order for them.
+    any_layout:  ops whose kernels are equally fast in every layout: no layout conversion is inserted for them.
     few_rows:    rows up to which a decoder's layer is one kernel with its norm or gate; beyond, other kernels read its weight faster.
-    place_alignment: bytes at whose multiples a value begins that the compiler lets lie in a larger one.
-    libraries:   those of this machine where the target stands for it (``cpu``, ``cuda:0``): they are asked before one of their kernels is taken.
-    here:        whether code runs where it is compiled, so that libraries which are here are there, too: the target stands for this machine, or
+    place_alignment: alignment in bytes of a value that the compiler stores inside a larger one.
+    libraries:   those of this machine where the target represents it (``cpu``, ``cuda:0``): they are asked before one of their kernels is taken.
+    here:        whether code runs where it is compiled, so that libraries which are here are there, too: the target represents this machine, or
                  a session compiles, which does so again without what a library declines.
     """
 

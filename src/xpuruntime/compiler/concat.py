@@ -34,9 +34,9 @@ def place_concats(
 ) -> dict[str, Placement]:
     """Return placements by value, and complete ``layouts`` with their strides.
 
-    works: the name of the kernel that computes a node with values lying as these layouts say, empty when none does.
+    works: the name of the kernel that computes a node with values in these layouts, empty when none does.
     known: values that no kernel writes, since recipes make them.
-    alignment: bytes at whose multiples an operand must begin to lie in the result.
+    alignment: alignment in bytes that an operand needs inside the result.
     """
     placements: dict[str, Placement] = {}
     for node in reversed(graph.nodes):

@@ -1,6 +1,6 @@
 """Lowering: a graph becomes calls. Known values become recipes, views become addresses, every other node gets a kernel by policy.
 
-``Lowering.calls`` stand in the graph's order; memory is declared on the way and placed by ``memory``.
+``Lowering.calls`` are in the graph's order; memory is declared on the way and placed by ``memory``.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def partition(
     costs:   measured seconds by engine and node, or rates too (``Costs``). Nodes that every candidate was measured on go to the
              engines that are fastest in all, borders counted (``partition_measured``).
     absorb:  count borders: give a region to a neighbor's engine where a border costs more than the region saves. Without it, each node
-             goes where it alone is best.
+             is assigned where it alone is best.
 
     Raises EngineUnavailable (with its decision) where no engine takes a node or a placement cannot be had, KernelUnavailable for a kernel that
     a rule forces and nobody has, PolicyError.

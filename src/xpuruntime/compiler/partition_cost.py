@@ -22,7 +22,7 @@ class Costs:
     """Rates and measured times.
 
     measured:  engine to seconds by node (the node's own name or a source's), as a profile gives them. They win over predictions.
-    region_s:  seconds that entering a region takes, by engine, beside its work; ``other_s`` for engines that are not listed.
+    region_s:  seconds that entering a region takes, by engine, in addition to its work; ``other_s`` for engines that are not listed.
     flops_per_s, bytes_per_s: of the processor, for predictions. copy_bytes_per_s: between two devices.
 
     Defaults were measured on a machine with two cores (docs/development/runtime-notes.md). An order of magnitude is enough.

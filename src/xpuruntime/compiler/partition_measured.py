@@ -1,6 +1,6 @@
 """Engine selection by measured times: the cheapest path in execution order, with the cost of each change of engine.
 
-A way gives each part of the model (an atom) one of the engines that take it. Atoms stand in an order in which they can run, so a stretch of one
+A way gives each part of the model (an atom) one of the engines that take it. Atoms are in an order in which they can run, so a stretch of one
 engine is convex. What a way costs is the sum of its atoms' times and, at each change, of entering a region and of handing over every value that
 lives across that place: it is written dense by one engine and brought into the other's own layout. The cheapest way is found by dynamic programming
 over (atom, engine) [Viterbi 1967, "Error bounds for convolutional codes and an asymptotically optimum decoding algorithm"].

@@ -81,7 +81,7 @@ def compile(  # noqa: A001  - the specification's name
              By default the policy's device, else ``cpu``.
     policy:  as in InferenceSession, over ``with_policy`` and the environment; what it names is had, or an error (``docs/reference/policy-support.md``).
              A ``Resolved`` policy is taken as it is.
-    shapes:  what symbolic dims stand for: one set, or several, each an entry point of its own.
+    shapes:  values of symbolic dims: one set, or several, each an entry point of its own.
     passes:  a level from 0 to 3 or its name, names of passes, or names with a minus: ``"-fuse_conv"`` is the usual level without it. The usual
              one is the policy's, else 3 (1 for a target without fused kernels).
     phase:   what rules call the work, for all entry points or by name.

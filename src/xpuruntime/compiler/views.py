@@ -1,6 +1,6 @@
 """Views: nodes without computation whose results are already in their operand's memory, by offset and strides.
 
-``free_views`` goes further: it lets results of permutes and slices lie as they come, and lets kernels write what a permute would make of it,
+``free_views`` does more: it leaves the results of permutes and slices as strided views, and lets kernels write what a permute would make of it,
 wherever the kernels around take that.
 """
 

@@ -1,6 +1,6 @@
 """Engines: vendor runtimes and the native one, each of which executes whole regions. Importing this package imports no vendor.
 
-``lookup("onnxrt")`` -> the ``EnginePlugin`` of a name or alias. Our own stand in ``ENGINES``; other packages add theirs
+``lookup("onnxrt")`` -> the ``EnginePlugin`` of a name or alias. Our own are listed in ``ENGINES``; other packages add theirs
 by the entry-point group ``xpuruntime.engines``. ``KNOWN_WORDS`` are words of the vocabulary that this release does not do.
 """
 

@@ -5,7 +5,7 @@
 
 Rounding one input's weight makes an error that the weights of inputs not yet rounded can make up for, as far as inputs go together: GPTQ (Frantar, Ashkboos,
 Hoefler, Alistarh 2022). ``H`` is the sum of x x^T over the texts' inputs of a layer; columns are rounded from the first to the last, and each one's error
-goes to those after it by the rows of the Cholesky factor of H's inverse. Grids are fitted per group when its first column is due.
+is distributed to those after it by the rows of the Cholesky factor of H's inverse. Grids are fitted per group when its first column is due.
 
 What the output layer and the table of tokens hold stays as it is. Everything is computed in float32 (factors in float64), in memory.
 """

@@ -4,13 +4,13 @@
     graph = decoder_graph(config, length=128, capacity=2048)         # prefill of up to 128 tokens
 
 Both read and write one state per layer and side, ``keys.0``, ``values.0`` ...: [batch, kv heads, capacity, head size]. Rows are written at
-the given positions, where they lie; samples of a batch stand at positions of their own. Weights have the names of a checkpoint. Nodes are
+the given positions, in place; samples of a batch have positions of their own. Weights have the names of a checkpoint. Nodes are
 plain: passes fuse them.
 
 | input | | |
 |---|---|---|
 | tokens | int64[batch, length] | |
-| positions | int64[batch, length] | where each token stands in its sample, below ``capacity`` |
+| positions | int64[batch, length] | position of each token in its sample, below ``capacity`` |
 | last | int64[batch] | the row of each sample whose next token is asked for, of the batch * length rows in all |
 
 | output | | |
@@ -46,7 +46,7 @@ def decoder_graph(
     """Return the graph for ``length`` tokens of each of ``batch`` samples over a cache of ``capacity`` positions each.
 
     dtype:  what is computed in, by default the checkpoint's.
-    stored: specs of the weights as they lie, where they differ from ``dtype``; they are cast when they are loaded.
+    stored: specs of the stored weights, where they differ from ``dtype``; they are cast when they are loaded.
     files:  the safetensors file of each weight.
     every:  logits of every row instead of the last one (to compare; a long prompt should not).
     """

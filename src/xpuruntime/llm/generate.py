@@ -5,8 +5,8 @@
     for piece in model.stream("The sea is", temperature=0.7, top_p=0.9, seed=1):
         print(piece.text, end="", flush=True)
 
-A prompt is read in pieces of the prefill lengths, then one token at a time. All entry points write one KV cache where it lies; a step
-allocates nothing on the device. A batch of prompts goes on together, each as if alone. Calls from several threads take turns.
+A prompt is read in pieces of the prefill lengths, then one token at a time. All entry points write one KV cache in place; a step
+allocates nothing on the device. A batch of prompts continues together, each as if alone. Calls from several threads take turns.
 """
 
 from __future__ import annotations
@@ -252,14 +252,14 @@ class Generator:
         rows = range(len(texts))
         random = [settings.sampling.generator() for _ in rows]
         shown = [None if self.checkpoint.text is None else TextStream(self.checkpoint.text) for _ in rows]
-        # What enters the cache next, and where: a text that is done stands still.
+        # What enters the cache next, and where: a finished text does not advance.
         tokens, places = [t[-1] for t in texts], [len(t) - 1 for t in texts]
         live = set(rows)
         self.steps.read(texts)
         for step in range(1, settings.most + 1):
             for row in sorted(live):
                 token = self._next(row, settings.sampling, random[row])
-                at = len(texts[row]) + step - 1  # where this token would stand
+                at = len(texts[row]) + step - 1  # position of this token
                 finish = "stop" if token in settings.ends else "length" if step == settings.most else ""
                 finish = finish or ("capacity" if at >= self.capacity else "")
                 piece = _piece(token, finish, shown[row])

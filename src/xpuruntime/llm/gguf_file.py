@@ -55,7 +55,7 @@ def open_gguf(path: Path) -> Checkpoint:
         raise
     except (
         Exception
-    ) as error:  # the package raises what it meets, and so does what reads fields of other types
+    ) as error:  # the package raises whatever it encounters, and so does what reads fields of other types
         got = f"{type(error).__name__}: {error}"[:200]
         raise ModelError(who, "is not a GGUF file, or damaged", got=got) from error
 

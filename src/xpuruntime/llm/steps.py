@@ -1,7 +1,7 @@
 """Steps: prefill and decode of a program over its KV cache, for a fixed batch of texts.
 
-A prompt is read in pieces of the prefill lengths. Rows beyond the end of a text repeat its last token where it stands, and so write what is there
-already: texts of a batch end where they like, and a text that is done stands still.
+A prompt is read in pieces of the prefill lengths. Rows beyond the end of a text repeat its last token at its position, and so write what is there
+already: texts of a batch end where they like, and a finished text does not advance.
 """
 
 from __future__ import annotations

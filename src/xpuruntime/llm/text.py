@@ -56,7 +56,7 @@ class TextStream:
         now = self._text.decode(self._tokens[self._start :])
         if now.endswith("\ufffd") or len(now) <= len(before):
             return ""
-        # Decoding goes on from the last piece, so that spaces between words are those of the whole text.
+        # Decoding continues from the last piece, so that spaces between words are those of the whole text.
         self._start, self._done = self._done, len(self._tokens)
         return now[len(before) :]
 

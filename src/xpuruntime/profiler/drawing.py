@@ -1,6 +1,6 @@
 """Shared parts of all plots of a page: axes, legends, and SVG in the page's colors. Needs matplotlib (extra ``report``).
 
-matplotlib writes fixed colors. Each color drawn here stands for a CSS variable of the page and is replaced by it, so that
+matplotlib writes fixed colors. Each color drawn here represents a CSS variable of the page and is replaced by it, so that
 one drawing serves both themes. Series differ by marker too, not by color alone.
 """
 

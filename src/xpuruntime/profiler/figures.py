@@ -50,7 +50,7 @@ def dots(
 ) -> str:
     """Plot a row per name with a marker per series. ``limits``: a bound per row, drawn as a bar; ``mark``: a line at that value.
 
-    On a log axis a value of 0 stands at the left edge, labeled ``equal``.
+    On a log axis a value of 0 is drawn at the left edge, labeled ``equal``.
     """
     rows = list(dict.fromkeys(d.row for d in values))
     many = len(names)
@@ -107,7 +107,7 @@ def runs(
 
     random = np.random.default_rng(
         0
-    )  # only where a dot stands within its row, so that dots do not hide one another
+    )  # only the dot's position within its row, so that dots do not hide one another
     order = list(times)
     figure, axes = axes_of(len(order), 0.5, f"time of one run, {unit}")
     shown = 0.0

@@ -3,7 +3,7 @@
 >>> html_report("report.html", "My model", session.receipt())                                  # doctest: +SKIP
 >>> html_report("report.html", "Two engines", receipts, bench_report, compare_report)          # doctest: +SKIP
 
-Nothing is fetched when the page is opened: style, plots and images lie inside it, and it holds no script. It follows the
+Nothing is fetched when the page is opened: style, plots and images are embedded, and it holds no script. It follows the
 reader's light or dark theme and prints.
 """
 
@@ -74,7 +74,7 @@ def html_report(
     sections: Sections, or values that are shown in a section of their own.
     lead:     a paragraph under the title. badge: the answer in a few words.
     engines:  names in the order of their colors; else the order in which they are met.
-    machine:  whether facts of this machine and the receipts' versions stand at the end.
+    machine:  whether facts of this machine and the receipts' versions are listed at the end.
 
     Raises ReportExtraMissing without jinja2 or matplotlib, StoreError when the file cannot be written, TypeError for a part
     that has no view.

@@ -1,6 +1,6 @@
 """Report views of comparisons and benchmarks.
 
-They are the workbench's values (``CompareReport`` or its ``Pair``, ``BenchReport``). The profiler stands below the workbench,
+They are the workbench's values (``CompareReport`` or its ``Pair``, ``BenchReport``). The profiler is a layer below the workbench,
 so it knows them by what they must have, not by their classes.
 """
 

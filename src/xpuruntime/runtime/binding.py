@@ -63,7 +63,7 @@ def bind_plan(
         first_fixed = first_output + len(entry.output_buffers)
         for i, name in enumerate((*weights, *states)):
             slots[name] = first_fixed + i
-        handed = []  # outputs that do not lie in the caller's memory while kernels run
+        handed = []  # outputs that are not in the caller's memory while kernels run
         for i, name in enumerate(entry.output_buffers):
             if roots[name] == name and name not in slots:
                 slots[name] = first_output + i

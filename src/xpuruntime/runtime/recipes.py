@@ -88,7 +88,7 @@ def _pad(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
     if not any((*begin, *end)):
         return x
     shape = tuple(b + s + e for b, s, e in zip(begin, x.shape, end, strict=True))
-    padded = np.zeros_like(x, shape=shape)  # lying in memory as x does
+    padded = np.zeros_like(x, shape=shape)  # with the memory layout of x
     padded[tuple(slice(b, b + s) for b, s in zip(begin, x.shape, strict=True))] = x
     return padded
 

@@ -112,7 +112,8 @@ class Event:
                 got=f"a stream on {stream.device}",
                 do="Make the event on that device.",
             )
-        self._mark = self.backend.new_event()  # whoever waits for the earlier place goes on waiting for that
+        # A caller that waits for the earlier place keeps waiting on the old event.
+        self._mark = self.backend.new_event()
         self._mark.record(stream._queue)
 
     def synchronize(self) -> None:

@@ -2,7 +2,7 @@
 
     judge(Generated(), "mm", x, w)          lower the node, run its stages block by block, compare with the interpreter
 
-What other launches write stands there only after the first thread has waited for the launch's turn; before, there are NaNs.
+The results of other launches are visible only after the first thread has waited for the launch's turn; before, there are NaNs.
 What it cannot show is speed, and whether the few instructions of ``tensor.cuh`` mean what the emulator takes them to mean; that is
 what ``benchmarks/cuda/heavy_kernels.py`` is for.
 """
@@ -92,7 +92,7 @@ def text_of(stages: Sequence[Stage], target: CudaTarget) -> str:
     ]
     head = Path(__file__).with_name("emulator.h").read_text()
     sm = f"#define SM {target.sm.number}"
-    # What the texts define and call by its global name lies in the namespace here.
+    # What the texts define and call by its global name is in the namespace here.
     own = set(re.findall(r"INLINE \w+ (\w+)\(", "\n".join(texts)))
     inside = [
         re.sub(r"(?<![\w>:])::(\w+)", lambda m: f"xpu::{m[1]}" if m[1] in own else m[0], text)
@@ -122,7 +122,7 @@ def _built(text: str) -> ctypes.CDLL:
 
 
 def _guarded(shape: Sequence[int], dtype: Any, fill: Any = None, shift: int = 0) -> np.ndarray[Any, Any]:
-    """An array between NaNs, so that what is read beside it shows; ``shift`` elements off 256-byte alignment."""
+    """An array between NaNs, so that what is read next to it shows; ``shift`` elements off 256-byte alignment."""
     own = np.dtype(dtype)
     size, guard = int(np.prod(shape)), 256 // own.itemsize
     raw = np.full((size + 4 * guard) * own.itemsize, 0xFF, np.uint8)

@@ -58,7 +58,7 @@ static unsigned long progress;
 static unsigned char *memory, *shared;  // of a cluster's blocks, and of the one whose turn it is
 static int shared_bytes, apart;
 
-// Before the first thread of a launch waits for its turn, what the launches before write is not there: NaNs stand in its place.
+// Before the first thread of a launch waits for its turn, what the launches before write is not there: NaNs are read instead.
 struct Late {
     unsigned char *at;
     const unsigned char *value;

@@ -114,7 +114,7 @@ def test_what_is_refused_has_a_reason() -> None:
 def test_flash_by_products_of_a_warpgroup(
     q: Any, k: Any, dv: int, dtype: str, attrs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole programs on the stand-in for a Hopper device."""
+    """Whole programs on the emulated Hopper device."""
     monkeypatch.setattr("xpuruntime.kernels.cuda.attention.flash.wants_hopper", lambda s, target: True)
     own = getattr(ml_dtypes, dtype, dtype)
     b = GraphBuilder("attention")

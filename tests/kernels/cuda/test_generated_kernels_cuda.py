@@ -38,7 +38,7 @@ def values(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
 def judge(
     build: Callable[..., Any], shapes: Shapes, dtypes: str | Sequence[str] = "float32", **options: Any
 ) -> None:
-    """One graph over operands of these shapes, on the stand-in and by the interpreter."""
+    """One graph over operands of these shapes, on the emulator and by the interpreter."""
     kinds = [dtypes] * len(shapes) if isinstance(dtypes, str) else dtypes
     b = ir.GraphBuilder("g")
     names = [f"x{i}" for i in range(len(shapes))]
@@ -93,7 +93,7 @@ def test_whole_numbers(dtype: str) -> None:
 
 
 def test_packs_broadcasts_and_strides() -> None:
-    """Enough elements that packs of 16 bytes are taken; a row, a column, a scalar beside them."""
+    """Enough elements that packs of 16 bytes are taken; a row, a column, a scalar next to them."""
     judge(lambda b, x, y, z: b.add(b.mul(x, y), z), [(520, 512), (512,), (520, 1)], passes="none")
     judge(
         lambda b, x, y: b.cast(b.add(x, y), dtype="float32"),

@@ -1,4 +1,4 @@
-"""Kernels that memory bounds, on the stand-in: every way in which they share out their work, with rests and from odd places."""
+"""Kernels that memory bounds, on the emulator: every way in which they share out their work, with rests and from odd places."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_places_in_columns_that_blocks_share() -> None:
 
 
 def test_columns_of_which_there_are_enough() -> None:
-    """Blocks stand alone; what is written at every element keeps them alone too."""
+    """Blocks are independent; what is written at every element keeps them alone too."""
     program = judged(lambda b, x: b.sum(x, dim=[0]), values((300, 6000)))
     assert kernels_of(program) == ["reduce/generated"]
     assert "column_reduce<32, 32>" in text_of(program)
@@ -138,7 +138,7 @@ def test_short_rows_of_a_table_go_by_packs(width: int) -> None:
     [("bfloat16", 256, 256), ("bfloat16", 1536, 192), ("float32", 768, 192), ("uint8", 1536, 192), ("bfloat16", 2560, 160), ("float32", 9000, 256), ("float32", 8996, 256)],
 )  # fmt: skip
 def test_long_rows_of_a_table_have_blocks(dtype: str, width: int, block: int) -> None:
-    """One or several rows a block, or an equal part of one; where no part is equal, blocks lie over rows as they come."""
+    """One or several rows a block, or an equal part of one; where no part is equal, blocks span rows."""
     index = rng.integers(-50, 50, (3, 7))
     program = judged(lambda b, t, i: b.embedding(t, i), values((50, width), dtype), index)
     assert f", block {block} 1 1," in text_of(program)
@@ -146,7 +146,7 @@ def test_long_rows_of_a_table_have_blocks(dtype: str, width: int, block: int) ->
 
 
 def test_long_rows_along_any_dim() -> None:
-    """Selected, gathered by several lookups, of a part of a row; beside another move there are no blocks of their own."""
+    """Selected, gathered by several lookups, of a part of a row; next to another move there are no blocks of their own."""
     x = values((6, 20, 512))
     index = rng.integers(-20, 20, 13)
     program = judged(lambda b, x, i: b.index_select(x, i, dim=1), x, index)
@@ -199,7 +199,7 @@ KINDS = {"float32": "float", "bfloat16": "bf16", "float16": "f16"}
 
 
 def last(build: Callable[..., Any]) -> Callable[..., Any]:
-    """The same of channels that lie side by side."""
+    """The same with channels-last images."""
     return lambda b, x: b.permute(build(b, b.permute(x, dims=[0, 3, 1, 2])), dims=[0, 2, 3, 1])
 
 

@@ -29,7 +29,7 @@ POWER, RECIPROCAL = 4, 2
 
 
 class Erring(CudaHost):
-    """The stand-in, whose special functions err by so many units of the last place."""
+    """The emulator, whose special functions err by so many units of the last place."""
 
     power = reciprocal = 0
 
@@ -113,7 +113,7 @@ def test_every_value_of_sixteen_bits(name: str, dtype: str, errors: tuple[int, i
 
 
 def test_the_errors_that_are_tried_are_seen() -> None:
-    """Errors a thousand times as large do not hold: the judge above can fail."""
+    """Errors a thousand times as large do not hold: the check above can fail."""
     x, got = _every_value(FUNCTIONS["gelu"][0], "bfloat16", _erring(1 << 16, 0))
     _, fine = _every_value(FUNCTIONS["gelu"][0], "bfloat16", _erring(0, 0))
     assert (got != fine)[np.isfinite(x)].any()

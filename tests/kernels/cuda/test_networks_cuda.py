@@ -65,7 +65,7 @@ def test_a_decoder_says_what_the_reference_says(pair: tuple[Any, Generator]) -> 
 @pytest.mark.parametrize("step", [12, pytest.param(1, marks=MARKS)])
 def test_node_cases(step: int) -> None:
     """Of the ONNX suite's node cases every twelfth, all with the marker: as many as on CPUs, none wrong."""
-    looser = known_cases("native-cuda")  # a stand-in for a device changes no tolerance
+    looser = known_cases("native-cuda")  # an emulated device changes no tolerance
     judged = list(judge_natively([*cases("node")][::step], target=cuda_host(), looser=looser))
     wrong = {j.verdict.case: j.verdict.why for j in judged if j.verdict.outcome == "wrong"}
     right = sum(j.verdict.outcome == "right" for j in judged)

@@ -1,4 +1,4 @@
-"""Kernels of users for CUDA: texts compiled by NVRTC and run on the stand-in, their launches and errors; Triton where it is installed."""
+"""Kernels of users for CUDA: texts compiled by NVRTC and run on the emulator, their launches and errors; Triton where it is installed."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ Takes an ``onnx.ModelProto``, a pair of ``ir.Graph`` and its weights by name (as
 ``torch.nn.Module``, and gives the same kind. The model handed in is never changed.
 
 Some damage is none: a bias of attention keys adds the same number to every score of a query, which a softmax does not see
-(unless a rotary embedding stands between). Who judges by mutants has to know those.
+(unless a rotary embedding is between). Checks that use mutants have to know those.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def not_applicable(model: Any) -> dict[str, str]:
 
 
 def _spread(found: list[Site], count: int | None) -> list[Site]:
-    """All of them, those that stand evenly apart first."""
+    """All of them, evenly spaced ones first."""
     if count is None or count >= len(found):
         return found
     picked = {round(k * (len(found) - 1) / max(1, count - 1)): None for k in range(count)}

@@ -1,4 +1,4 @@
-"""PyTorch modules as the edits see them: what can be changed layer by layer. Adds and masks stand in code, out of reach here."""
+"""PyTorch modules as the edits see them: what can be changed layer by layer. Adds and masks are in code, out of reach here."""
 
 from __future__ import annotations
 

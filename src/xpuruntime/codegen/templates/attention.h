@@ -1,11 +1,11 @@
 // needs: gemm exp
 // Attention with an online softmax over blocks of keys (Milakov and Gimelshein, 2018; Dao et al., "FlashAttention", 2022), so that
-// memory grows with the sequence, not with its square. Queries lie in lanes: scores, weights and results are kept transposed,
+// memory grows with the sequence, not with its square. Lanes hold queries: scores, weights and results are kept transposed,
 //
 //   scores [keys][queries] = K [keys][d] x Q^T [d][queries]        result [dv][queries] = V^T [dv][keys] x weights [keys][queries]
 //
-// so both products read K and V as they lie, and the softmax goes down the columns without any sum across lanes. All query heads
-// that share a key head lie side by side in the lanes.
+// so both products read K and V in place, and the softmax runs down the columns without any sum across lanes. All query heads
+// that share a key head are adjacent in the lanes.
 
 // What a block of keys does to the state of NV * L queries: maxima, sums of weights, results.
 template <class T, int NV> struct AttentionState {
@@ -202,13 +202,13 @@ INLINE void attention_join(AttentionState<T, NV> &state, const T *parts, int64_t
 
 // ── few queries ──
 //
-// With a handful of queries (decoding) all of the time is that of reading K and V, so both are read as they lie, a row of a key
+// With a handful of queries (decoding) all of the time is that of reading K and V, so both are read in place, a row of a key
 // after the other: scores are sums across lanes, results sums of rows. State of a query: result [dv rounded up to L], maximum, sum.
 
 template <class P> struct AttentionFew {
     typedef typename P::T T;
     static constexpr int L = GEMM_LANES<T>, wide_d = (P::d + L - 1) / L * L, wide_dv = (P::dv + L - 1) / L * L;
-    static constexpr int size = wide_dv + L;  // of a query's state: maximum and sum stand behind the result
+    static constexpr int size = wide_dv + L;  // of a query's state: maximum and sum follow the result
 };
 
 // N keys against one query.

@@ -1,5 +1,5 @@
 // needs: attention tile turn
-// attention_amx: attention.h's blocks of keys in bfloat16 by tiles, 32 queries in the lanes. K is read as it lies; queries and weights go
+// attention_amx: attention.h's blocks of keys in bfloat16 by tiles, 32 queries in the lanes. K is read in place; queries and weights go
 // in pairs, V's block is turned. Scores, their softmax and results stay in float; weights are rounded to bfloat16 for the second product.
 
 // Queries [32][d] -> [d / 2][32][2], zeros beyond; d in whole steps of a tile.
@@ -40,7 +40,7 @@ static __attribute__((noinline)) void attention_pair_weights(const float *weight
         }
 }
 
-// As attention_block. P's NV is 2, block a multiple of a tile's depth, and elements of q, k and v lie side by side.
+// As attention_block. P's NV is 2, block a multiple of a tile's depth, and elements of q, k and v are contiguous.
 // scratch: result [dv][32], scores [block][32], queries, weights, V's block, the end of d.
 template <class P, class Place, class Seen, class Mask>
 INLINE void attention_block_tiles(Tiles &tiles, const bf16 *q, const bf16 *k, const bf16 *v, float scale, int64_t queries, int64_t first,
@@ -104,7 +104,7 @@ INLINE void attention_block_tiles(Tiles &tiles, const bf16 *q, const bf16 *k, co
     }
 }
 
-// As attention_finish, for results whose elements lie side by side.
+// As attention_finish, for results whose elements are contiguous.
 template <class P, class Place>
 INLINE void attention_finish_tiles(const AttentionState<float, P::NV> &state, bf16 *y, int64_t queries, Place place) {
     constexpr int64_t L = 16, lanes = TILE_COLUMNS;

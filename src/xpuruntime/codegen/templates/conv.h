@@ -2,7 +2,7 @@
 // conv: convolution as a product of gathered pixels with packed filters (implicit GEMM), for every layout, stride and padding.
 //
 // A task is one tile of filters (NV vectors of output channels) over one block of output pixels. The depth (taps x channels)
-// goes in chunks: the block's inputs are gathered into rows of a fixed length in scratch, padding as zeros, and multiplied
+// is processed in chunks: the block's inputs are gathered into rows of a fixed length in scratch, padding as zeros, and multiplied
 // with the filters' chunk, P pixels x NV vectors of sums at a time, all in registers. Gathering costs about 2 / filters of
 // the product, and frees it from stride, dilation, padding and the cache's associativity: a chunk of a filter tile and P rows
 // fit the first cache, a block's rows and sums the second. Sums of chunks wait in scratch in the order in which they
@@ -147,7 +147,7 @@ static __attribute__((noinline)) void gather_taps(const Shape &s, const S *x, in
     }
 }
 
-// The same where a row of taps lies side by side with its channels: a run is all of it.
+// The same where the taps of a row and their channels are contiguous, so one run covers the row.
 template <class M, class S>
 static __attribute__((noinline)) void gather_lines(const Shape &s, const S *x, int64_t pixel, int64_t count, int64_t from, int64_t to,
                                                    typename M::row *row) {
@@ -158,7 +158,7 @@ static __attribute__((noinline)) void gather_lines(const Shape &s, const S *x, i
     Pixel at(s, pixel);
     for (int64_t p = 0; p < count; p++, at.next(s), row += ROW_BYTES<M> / sizeof(*row)) {
         const int64_t c = at.at[2] * s.stride[2] - s.begin[2];
-        const int64_t left = c < 0 ? -c * s.channels : 0, right = (s.in[2] - c) * s.channels;  // of a run what meets the input
+        const int64_t left = c < 0 ? -c * s.channels : 0, right = (s.in[2] - c) * s.channels;  // the part of a run inside the input
         int64_t h = h0, d = d0, k = inside;
         int64_t z = at.at[0] * s.stride[0] - s.begin[0] + d * s.dilation[0], y = at.at[1] * s.stride[1] - s.begin[1] + h * s.dilation[1];
         const S *line = x + at.n * s.x[0] + z * s.x[2] + y * s.x[3] + c * s.x[4];
@@ -223,7 +223,7 @@ static __attribute__((noinline)) void finish(const Shape &s, const typename M::s
 }
 
 // Tasks count on over tiles, then blocks, then groups. Scratch: rows | sums | bias of the tiles | where pixels go and what they add.
-// With AS_IT_LIES, the bytes from pixel to pixel, whole tiles of pixels are read where they lie: one tap, no stride, no padding, a depth that is one
+// With AS_IT_LIES, the bytes from pixel to pixel, whole tiles of pixels are read in place: one tap, no stride, no padding, a depth that is one
 // chunk, and pixels of input, result and residual that are evenly apart.
 template <class M, class S, class A, int P, int NV, int AS_IT_LIES = 0>
 static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const S *x, const void *filters, const S *bias,

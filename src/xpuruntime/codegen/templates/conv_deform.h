@@ -9,7 +9,7 @@ struct Deform {
     int64_t w[6];                  // the weight's: filter, channel, the kernel's dims, from group to group
 };
 
-// A task is a pixel. Scratch holds what the pixel meets: [channel of all groups, tap].
+// A task is a pixel. Scratch holds the inputs of the pixel: [channel of all groups, tap].
 template <class S>
 static __attribute__((noinline)) void deform(const Shape &s, const Deform &g, const S *x, const S *weight, const S *offset, const S *bias,
                                              const S *mask, S *y, int64_t begin, int64_t end, double *met) {

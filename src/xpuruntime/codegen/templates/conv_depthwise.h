@@ -1,7 +1,7 @@
 // needs: conv_shape conv_act
 // conv_depthwise: every channel convolved on its own, `multiplier` filters each; vectors run over channels. It reads about as much as
 // it computes, so inputs come straight from memory: PX pixels share a load of the filters, padding is clipped and never read. Two ways: `run_rows`
-// where a row of the kernel is known when it is compiled and channels lie side by side, `run` for everything else.
+// where a row of the kernel is known when it is compiled and channels are contiguous, `run` for everything else.
 
 namespace depthwise {
 
@@ -63,7 +63,7 @@ INLINE void pixels(const Shape &s, const S *x, const typename storage_<S>::compu
         }
 }
 
-// L: lanes where the input's channels lie side by side, else 1.
+// L: lanes where the input's channels are contiguous, else 1.
 template <class S, class A, int L, int PX>
 INLINE void columns(const Shape &s, const S *x, const typename storage_<S>::compute *filters, const S *bias, const S *residual, S *y,
                     const Taps (&r)[3], const int64_t (&o)[3], int64_t c0, int64_t c1) {
@@ -112,7 +112,7 @@ static __attribute__((noinline)) void run(const Shape &s, const Tasks &g, const 
 
 // ── planes, and rows of the kernel that are known ──
 
-// Which way a block of pixels goes: with all its columns inside the input or not, with all channels of its vectors or the first of them.
+// Variant for a block of pixels: with all its columns inside the input or not, with all channels of its vectors or the first of them.
 enum Edge { INSIDE, AT_EDGE };
 enum Channels { ALL, FIRST };
 template <int L, Channels C, class S> INLINE auto load(const S *p, int64_t n) {
@@ -120,7 +120,7 @@ template <int L, Channels C, class S> INLINE auto load(const S *p, int64_t n) {
     else return ::load<L>(p);
 }
 
-// PX pixels of a row: where what they meet, add and give lies for channel 0.
+// PX pixels of a row: pointers to their inputs, residuals and results for channel 0.
 template <class S> struct Block {
     const S *x;  // the first tap's row and column
     int64_t taps;
@@ -137,7 +137,7 @@ INLINE void block(const Shape &s, const Block<S> b, int64_t c, int64_t n) {
     typedef typename storage_<S>::compute T;
     typedef vec<T, L> V;
     constexpr int COLUMNS = (PX - 1) * SW + KW;
-    constexpr bool AS_IT_LIES = E == INSIDE && same<S, T>;  // what is multiplied as it lies is as quickly read again
+    constexpr bool AS_IT_LIES = E == INSIDE && same<S, T>;  // an operand that needs no conversion is as cheap to read again
     static const S zeros[CV * L] = {};
     V acc[PX][CV];
 #pragma GCC unroll 4
@@ -191,7 +191,7 @@ INLINE void blocks(const Shape &s, const Block<S> b, int64_t c, int64_t end) {
     if (c < end) block<S, A, L, 1, PX, KW, SW, E, FIRST>(s, b, c, end - c);
 }
 
-// One filter a channel; the channels of input, result and residual lie side by side.
+// One filter a channel; the channels of input, result and residual are contiguous.
 template <class S, class A, int L, int CV, int PX, int KW, int SW>
 static __attribute__((noinline)) void run_rows(const Shape &s, const Tasks &g, const S *x, const void *weights, const S *bias,
                                                const S *residual, S *y, int64_t begin, int64_t end) {

@@ -28,7 +28,7 @@ struct Pixel {
     }
 };
 
-// Where tap t of dim d lies in the input; below 0 or from in[d] on: it meets nothing.
+// Where tap t of dim d reads the input; outside [0, in[d]) it reads padding.
 INLINE int64_t met(const Shape &s, const Pixel &p, int d, int64_t t) {
     if (!s.transposed) return p.at[d] * s.stride[d] - s.begin[d] + t * s.dilation[d];
     const int64_t spread = p.at[d] + s.begin[d] - t * s.dilation[d];

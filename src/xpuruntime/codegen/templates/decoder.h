@@ -26,12 +26,12 @@ static void normed_rows(const S *x, int64_t row_stride, const S *scale, int64_t 
     }
 }
 
-// bfloat16 whose low and high bytes lie apart. Compilers widen bytes well to 16 bits and those to 32, not at once.
+// bfloat16 whose low and high bytes are stored apart. Compilers widen bytes well to 16 bits and those to 32, not at once.
 template <int L> INLINE vec<float, L> int4_number(const uint8_t *low, const uint8_t *high) {
     return bitcast<vec<float, L>>(raw<uint32_t>(raw<uint16_t>(load<L>(low)) | raw<uint16_t>(load<L>(high)) << 8) << 16);
 }
 
-// tile += a x panel, the panel's elements being codes of four bits, 0 to 15, that stand for low + scale * code. Of each `group` steps of k, in bytes
+// tile += a x panel, the panel's elements being codes of four bits, 0 to 15, that encode low + scale * code. Of each `group` steps of k, in bytes
 // [group / 2 + 4][NV * L]: pairs of codes, the even step of k in the low half; the low bytes of scale and of low, then their high bytes (bfloat16). So
 // sums of codes are scaled once a group, and low is multiplied with the sum of the rows' elements.
 template <class T, int R, int NV>

@@ -32,7 +32,7 @@ template <class T, class V> INLINE auto gemm_widened(V x) {
 }
 
 // Products that one register sums up before its sum joins that of a group, and those of a group before it joins the tile's: rounding errors
-// grow with the root of a run's length and with the few joints, not with the root of k. Of random products, beside one register from end to
+// grow with the root of a run's length and with the few joints, not with the root of k. Of random products, against one register from end to
 // end: 0.31 of its error for k = 768, 0.16 for 3072; runs half as long, 0.25 and 0.13, would take a hundredth more time.
 constexpr int64_t GEMM_RUN = 64, GEMM_GROUP = 8 * GEMM_RUN;
 constexpr int64_t GEMM_PAIRS_RUN = 128;  // bfloat16: what rounded its operands is the larger error
@@ -129,7 +129,7 @@ __attribute__((noinline)) static void gemm_tile_pairs(
         }
         if constexpr (U > 1)
             for (; i + 2 <= run; i += 2) GEMM_PAIR_STEP(0, gemm_both)
-        if (i < run) GEMM_PAIR_STEP(0, gemm_first)  // of an odd k: what stands behind the row may be a NaN
+        if (i < run) GEMM_PAIR_STEP(0, gemm_first)  // for an odd k: the element after the row may be a NaN
         GEMM_UNROLL for (int r = 0; r < R; ++r)
             GEMM_UNROLL for (int v = 0; v < NV; ++v) {
                 float *to = tile + (r * NV + v) * L;

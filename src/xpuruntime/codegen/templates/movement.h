@@ -1,7 +1,7 @@
 // movement: runs of elements, transposing tiles, and indices that tensors name.
 
-// What a kernel met that it cannot compute (KernelStatus of the core): it lies in front of the scratch of a stage that asks for any.
-// The kernel goes on without touching anything outside; the run fails after it. The first complaint stays.
+// What a kernel met that it cannot compute (KernelStatus of the core): it is at the start of the scratch of a stage that asks for any.
+// The kernel continues without accessing anything outside; the run fails after it. The first error is kept.
 enum : int64_t { INDEX_OUTSIDE = 1, DIVIDED_BY_ZERO = 2, DOES_NOT_FIT = 3 };
 
 __attribute__((noinline, cold)) static void fail(void *scratch, int64_t kind, int64_t value, int64_t limit) {
@@ -12,7 +12,7 @@ __attribute__((noinline, cold)) static void fail(void *scratch, int64_t kind, in
   status[-3] = limit;
 }
 
-// A place in a dim of `size`: negative ones count from its end; one outside is reported, and stands for 0.
+// A place in a dim of `size`: negative ones count from its end; one outside is reported and read as 0.
 template <class I>
 static inline int64_t index_in(I index, int64_t size, void *scratch) {
   int64_t place = (int64_t)index;

@@ -1,5 +1,5 @@
 // needs: conv_shape arith
-// pool: windows reduced to one value per channel. Vectors run over channels where these lie side by side, else one by one.
+// pool: windows reduced to one value per channel. Vectors run over channels where these are contiguous, else one by one.
 //
 // A task is a few rows of output pixels over a block of channels. Windows are clipped to the input: padding is never read, and counts
 // only as far as an average says so.
@@ -96,7 +96,7 @@ INLINE void pixel(const Shape &s, const Windows &w, const S *x, const Range (&r)
     }
 }
 
-// L: lanes where channels lie side by side in both, else 1.
+// L: lanes where channels are contiguous in both, else 1.
 template <class Op, class S, int L>
 static __attribute__((noinline)) void run(const Shape &s, const Windows &w, const Tasks &g, const S *x, S *y, int64_t begin, int64_t end) {
     const int64_t rows = s.images * s.out[0] * s.out[1];

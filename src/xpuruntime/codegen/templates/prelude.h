@@ -308,7 +308,7 @@ template <int N, class S> INLINE void store(S *p, loaded<S, N> v, int64_t n) {
     typedef typename bits_of_<S>::type B;
     store_first<N>((B *)p, encode<N>(v, (const S *)p), n);
 }
-// Elements that lie stride apart.
+// Elements that are stride apart.
 template <int N, class S> INLINE loaded<S, N> gather(const S *p, int64_t stride, int64_t n = N) {
     typedef typename bits_of_<S>::type B;
     row<B, N> r = {};

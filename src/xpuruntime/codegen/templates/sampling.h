@@ -1,5 +1,5 @@
 // needs: arith
-// sampling: where a grid's numbers lie, and how much each neighbor counts. In double: floor decides which neighbors they are.
+// sampling: positions of a grid's numbers and weights of their neighbors. In double: floor decides which neighbors they are.
 
 // -1 and 1 are the centers of the border places, or (not aligned) their outer edges.
 template <bool ALIGNED> INLINE double unnormalized(double g, double size) {

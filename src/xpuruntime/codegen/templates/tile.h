@@ -4,7 +4,7 @@
 // four products for four loads. Numbers below the smallest normal one count as zero here, as the instructions have it.
 // Source: Intel SDM, volume 1, chapter "Programming with Intel AMX", and the instructions' pages in volume 2.
 //
-// With TILES_EMULATED the same instructions are plain C++, so that kernels can be judged on a machine without them.
+// With TILES_EMULATED the same instructions are plain C++, so that kernels can be tested on a machine without them.
 
 // What LDTILECFG reads.
 struct TileSizes {

@@ -1,6 +1,6 @@
 // turn: 16 x 16 words of 32 bits with rows and columns exchanged, in registers.
 //
-// Four rounds exchange what stands off the diagonal of blocks of 16, 8, 4 and 2 (Eklundh, "A fast computer method for matrix transposing",
+// Four rounds exchange the off-diagonal parts of blocks of 16, 8, 4 and 2 (Eklundh, "A fast computer method for matrix transposing",
 // 1972): 64 permutations of two registers.
 
 typedef vec<uint32_t, 16> TurnRow;
@@ -26,7 +26,7 @@ INLINE void turn(TurnRow (&r)[16]) {
     turn_round<1>(r);
 }
 
-// Two rows of 16 elements of 16 bits as one of pairs, and the first n of 32 such elements as they lie, zeros behind them.
+// Two rows of 16 16-bit elements as one row of pairs, and the first n of 32 such elements in their order, padded with zeros.
 INLINE TurnRow turn_pairs(vec<uint16_t, 16> even, vec<uint16_t, 16> odd) { return raw<uint32_t>(even) | raw<uint32_t>(odd) << 16; }
 INLINE vec<uint16_t, 16> turn_load(const bf16 *p, int64_t n) {
     if (n >= 16) {

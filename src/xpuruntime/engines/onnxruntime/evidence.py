@@ -235,7 +235,7 @@ def _attribute(
 def _sources(model: ModelSource, keys: Sequence[_Key], executed: Executed | None) -> list[tuple[str, ...]]:
     """Return the model's nodes of each profiled node.
 
-    The written graph stands in execution order, so the two lists agree place by place (names alone are not
+    The written graph is in execution order, so the two lists agree place by place (names alone are not
     unique: fusions call several nodes ``Gelu``). Should they not agree, unique names still tell.
     """
     if executed is None:

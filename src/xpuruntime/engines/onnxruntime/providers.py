@@ -1,7 +1,7 @@
 """ONNX Runtime's execution providers as devices: the kind of device of each, and whether it works on this machine.
 
 A provider that is listed by the installed build may still be unusable (no driver, no library). ONNX Runtime then logs a reason
-and goes on without it, so each provider but the CPU's is tried once per process on a one-node model, and what was logged is the reason.
+and continues without it, so each provider but the CPU's is tried once per process on a one-node model, and what was logged is the reason.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ PROVIDER_DEVICES: dict[str, str] = {
     "ACLExecutionProvider": "cpu",
 }
 
-# Among providers of one kind the plain one stands for the device; the others are asked for by name.
+# Among providers of one kind the plain one represents the device; the others are asked for by name.
 BY_NAME_ONLY = frozenset(
     {
         "TensorrtExecutionProvider",

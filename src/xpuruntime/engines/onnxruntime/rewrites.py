@@ -16,7 +16,7 @@ from ..attribution import SourceGraph, inherit
 
 __all__ = ["executed_nodes", "source_of_name"]
 
-# Nodes that only move or convert data for other nodes: they stand for no node of the model unless their value says so.
+# Nodes that only move or convert data for other nodes: they represent no node of the model unless their value says so.
 _MOVERS = frozenset({"ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost", "Transpose", "Cast"})
 
 # A plain op of the second kind never holds one of the first: a slice that says so ran past a border whose name was lost.
@@ -90,7 +90,7 @@ def executed_nodes(path: Path, model: ModelSource) -> list[tuple[str, str, tuple
     for node, row in zip(graph.node, rows, strict=True):
         if node.op_type in _LIGHT:
             row -= {n for n in row if source.nodes[n].op in _HEAVY}
-    # A node that stands in no row was fused; a row that only moves data, or a light one for a heavy node, did not do it.
+    # A node that has no row was fused; a row that only moves data, or a light one for a heavy node, did not do it.
     ops = [n.op_type for n in graph.node]
     source.absorb(rows, lambda n, i: ops[i] not in _MOVERS and not (n.op in _HEAVY and ops[i] in _LIGHT))
     # A branch of an If that was taken when loading is no part of what reads it; parts of a decomposed op are.

@@ -226,7 +226,7 @@ def _readable(model: ModelSource) -> str | bytes:
 def build(model: ModelSource, request: EngineRequest) -> Artifact:
     """Compile and export. AUTO cannot export, so its artifact is empty and ``load`` compiles.
 
-    The blob forgets some source names of fused nodes; they travel beside it, in ``meta["original_names"]``.
+    The blob forgets some source names of fused nodes; they are stored with it, in ``meta["original_names"]``.
     """
     support = supports(model, request)
     if not support:

@@ -1,7 +1,7 @@
 """Evidence of what OpenVINO ran: its runtime model (the primitives of the compiled model) and the times of a profiled twin.
 
 Each node of the runtime model names its primitive (``brgconv_avx512_f32``), the precision it computes in and the layers it came from.
-An imported blob has lost some of those layer names, so ``build`` keeps them beside the blob; what neither
+An imported blob has lost some of those layer names, so ``build`` stores them next to the blob; what neither
 names (a convolution that took over its successor's name) is found by data flow.
 """
 

@@ -36,7 +36,7 @@ class OpenVinoExecutable:
         self.inputs = model.inputs
         self.outputs = model.outputs
         self._model, self._request, self._compiled = model, request, compiled
-        self._memory = artifact.blob  # an imported model may read its weights where they lie
+        self._memory = artifact.blob  # an imported model may read its weights in place
         self._names = artifact.meta.get("original_names", {})
         self._who = f"openvino, model {model.name}"
         self._free: deque[OpenVinoContext] = deque()

@@ -50,7 +50,7 @@ class OnnxExtractor:
         """Return an ``onnx.ModelProto`` that computes ``outputs`` from ``inputs``, or a Support with the reason why the original has no such part.
 
         own: names of the model's nodes that may be taken. Nodes that the IR folded away (shape arithmetic, constants) are taken too, as are
-        weights. The walk goes backward from the outputs.
+        weights. The walk runs backward from the outputs.
         """
         import onnx
 

@@ -18,7 +18,7 @@ class SymbolNames:
     """Names and ranges of symbols.
 
     names: PyTorch's symbol (``s77``) -> ours.
-    known: our symbols that a value's shape binds at run time; others stand for the content of tensors.
+    known: our symbols that a value's shape binds at run time; others represent the content of tensors.
     fixed: PyTorch's symbols whose values the program determines.
     """
 

@@ -190,7 +190,7 @@ class ProgramImport:
         """Return the first unused of the names, or a fresh one."""
         return next((n for n in wanted if n not in self.b.values), "") or self.b.fresh(wanted[0])
 
-    # ── what goes out ──
+    # ── outputs ──
 
     def _changes(self, signature: Any, who: str) -> None:
         """Register changed buffers as states. Raise ModelError for changed inputs."""

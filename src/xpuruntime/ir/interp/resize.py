@@ -172,7 +172,7 @@ def _placed(x: Array, size: int, padding_mode: str, align_corners: bool) -> Arra
 
 
 def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_corners: bool) -> Array:
-    """Sample ``x`` [N, C, space] at grid [N, positions, n], whose last dim goes from the last spatial axis to the first.
+    """Sample ``x`` [N, C, space] at grid [N, positions, n], whose last dim runs from the last spatial axis to the first.
 
     Nearest rounds half to even. Cubic (a = -0.75) applies the padding mode to each tap, as in PyTorch.
     """

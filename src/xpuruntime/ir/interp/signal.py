@@ -70,7 +70,7 @@ def stft(x: Array, window: Array | None, *, frame_length: int, frame_step: int, 
     """Return [batch, frames, frequencies, 2], the transform of each frame times the window."""
     every = np.lib.stride_tricks.sliding_window_view(_complex(x), frame_length, axis=1)[:, ::frame_step]
     shaped = np.ones(frame_length)
-    if window is not None:  # a shorter window stands in the middle of its frame
+    if window is not None:  # a shorter window is centered in its frame
         shaped = np.zeros(frame_length)
         begin = (frame_length - window.size) // 2
         shaped[begin : begin + window.size] = window

@@ -52,7 +52,7 @@ class Windows:
         return pad(x, self.begins, [e + b for e, b in zip(self.ends, self.beyond, strict=True)], fill)
 
     def taps(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-        """Return each place in the kernel, and the slices of the padded operand that it meets in all windows."""
+        """Return each place in the kernel, and the slices of the padded operand that it reads in all windows."""
         return taps(self.kernel, self.size, self.stride, self.dilation)
 
     def view(self, x: Array, fill: Any) -> Array:
@@ -81,7 +81,7 @@ class Windows:
 def taps(
     kernel: Sequence[int], size: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-    """Return each place in a kernel with the strided slices that it meets."""
+    """Return each place in a kernel with the strided slices that it reads."""
     for tap in np.ndindex(*kernel):
         yield (
             tap,

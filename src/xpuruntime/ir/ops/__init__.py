@@ -2,7 +2,7 @@
 
 Names are ATen's base names without overloads (``add``, ``convolution``, ``view``) if ATen has such an op: the node shows if an
 operand is a tensor or a number. Ranks are merged (``avg_pool`` for 1d to 3d). Other ops have plain names (``rms_norm``,
-``silu_mul``, ``quantize_linear``). ``opaque`` stands for any op that the table does not have.
+``silu_mul``, ``quantize_linear``). ``opaque`` represents any op that the table does not have.
 """
 
 from __future__ import annotations

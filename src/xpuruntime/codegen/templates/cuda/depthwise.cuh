@@ -1,7 +1,7 @@
 // needs: tensor
 // depthwise.cuh: convolutions with a filter of its own for each channel, channels side by side.
 //
-// A thread has V channels of Q columns in each of R lines of results. It goes through the lines of the input that they read; the elements of
+// A thread has V channels of Q columns in each of R lines of results. It iterates over the lines of the input that they read; the elements of
 // one are read together, once, and serve every result whose window they are in. Filters are [tap, channel], read as the input is.
 //
 // W names the sizes of one call (kernels/cuda/conv/depthwise.py): channels, size, out, kernel, stride, dilation, begin (padding before the
@@ -9,7 +9,7 @@
 // `finish.value(row, column, sum)` is what a sum becomes; a row is an output pixel.
 namespace depthwise {
 
-template <class W, int D> INLINE bool in(int place) {  // windows that lie in the input wherever they begin are not asked
+template <class W, int D> INLINE bool in(int place) {  // no bounds check for windows that are always inside the input
     constexpr bool below = W::begin[D] > 0;
     constexpr bool above = (W::out[D] - 1) * W::stride[D] - W::begin[D] + (W::kernel[D] - 1) * W::dilation[D] >= W::size[D];
     return (!below || place >= 0) && (!above || place < W::size[D]);

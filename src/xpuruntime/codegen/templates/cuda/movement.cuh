@@ -1,10 +1,10 @@
 // movement: runs of elements, and indices that tensors name.
 
-// What a kernel met that it cannot compute (KernelStatus of the core): kind, value, limit. The kernel goes on without touching anything
-// outside; the first complaint stays. The words lie in the host's memory, where who launched it reads them after the run: a run that has
+// What a kernel met that it cannot compute (KernelStatus of the core): kind, value, limit. The kernel continues without accessing anything
+// outside; the first error is kept. The words are in host memory, where the launcher reads them after the run: a run that has
 // nothing to complain of moves nothing.
 enum : int64_t { INDEX_OUTSIDE = 1, DIVIDED_BY_ZERO = 2, DOES_NOT_FIT = 3 };
-extern "C" __device__ unsigned long long xpurt_report[2] = {0, 0};  // whether somebody has complained; where the words lie
+extern "C" __device__ unsigned long long xpurt_report[2] = {0, 0};  // whether an error is recorded; address of the words
 
 static __device__ __noinline__ void fail(void *, int64_t kind, int64_t value, int64_t limit) {
     if (atomicCAS(&xpurt_report[0], 0ull, 1ull)) return;
@@ -15,7 +15,7 @@ static __device__ __noinline__ void fail(void *, int64_t kind, int64_t value, in
     words[0] = (unsigned long long)kind;
 }
 
-// A place in a dim of `size`: negative ones count from its end; one outside is reported, and stands for 0.
+// A place in a dim of `size`: negative ones count from its end; one outside is reported and read as 0.
 template <class I> INLINE int64_t index_in(I index, int64_t size, void *scratch = nullptr) {
     int64_t place = (int64_t)index;
     if (place < 0) place += size;
@@ -57,8 +57,8 @@ template <int N, class T> INLINE void spread(T *to, T value, int n = N) {
 }
 
 // One tile of to[q * rows + p] = from[p * columns + q], with q below nq and p below np, from (q0, p0) on; THREADS in a row. V elements go
-// together on both sides (nq, np and what lies between rows are multiples of V): a thread turns V by V of them in registers. Rows of the
-// tile are PAD elements longer than they are, so that neither side meets in one bank of shared memory.
+// together on both sides (nq, np and the row strides are multiples of V): a thread turns V by V of them in registers. Rows of the
+// tile are PAD elements longer than they are, so that neither side has shared memory bank conflicts.
 template <int TILE, int PAD, class T> INLINE T (&tile_of())[TILE][TILE + PAD] {
     __shared__ __align__(16) T tile[TILE][TILE + PAD];
     return tile;

@@ -1,5 +1,5 @@
 // needs: pool
-// pool_point: one output element of a pool a thread. What lies side by side in the result is shared out to neighboring threads.
+// pool_point: one output element of a pool a thread. What is contiguous in the result is distributed to neighboring threads.
 
 namespace pool {
 

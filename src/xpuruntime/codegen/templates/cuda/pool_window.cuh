@@ -1,5 +1,5 @@
 // needs: pool
-// pool_window: windows of up to two dims, their sizes known. A thread has V output elements that lie side by side (channels, or one column)
+// pool_window: windows of up to two dims, their sizes known. A thread has V output elements that are contiguous (channels, or one column)
 // in R lines below each other, whose windows share rows of the input: each is read and reduced once.
 //
 // W names the sizes of one call (kernels/cuda/pool.py): out, kernel, stride, dilation, begin (padding before the input), limit (where the
@@ -76,7 +76,7 @@ template <int V> struct Beside<Max, float, V> {
         return y;
     }
 };
-template <class S, int V> struct Pairs {  // maxima of 16 bits are found in pairs, as they lie
+template <class S, int V> struct Pairs {  // 16-bit maxima are computed in packed pairs
     static constexpr int N = (V + 1) / 2;
     uint32_t at[N];
     static INLINE_MEMBER Pairs of(const pack<S, V> &x) {

@@ -228,7 +228,7 @@ def _c2c(n: AtenLoweringContext, x: str, y: str) -> PairResults:
 
 
 def _c2r(n: AtenLoweringContext, x: str, y: str) -> PairResults:
-    """Lower _fft_c2r: the last of its dims goes from half of the frequencies to ``last_dim_size`` real numbers."""
+    """Lower _fft_c2r: the last of its dims expands from half of the frequencies to ``last_dim_size`` real numbers."""
     shape, (*others, last), length = n.spec(x).shape, n["dim"], _fixed(n["last_dim_size"])
     sizes = [*(shape[d] for d in others), length]
     spectrum = str(_as_real(n, x, y))

@@ -192,6 +192,6 @@ class AtenLoweringContext:
 
 
 def per_dim(value: Any, n: int) -> list[Any]:
-    """Return one number per spatial dim; in ATen one may stand for all."""
+    """Return one number per spatial dim; in ATen one number may apply to all."""
     values = value if isinstance(value, list) else [value]
     return values * n if len(values) == 1 else values
