@@ -77,14 +77,16 @@ def arguments(verb: str, model: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_nothing_is_looked_up_or_left_at_home(quiet, verb: str, model: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_nothing_is_looked_up_or_left_at_home(
+    quiet, verb: str, model: Path, tmp_path: Path, shared_store: Path
+) -> None:  # type: ignore[no-untyped-def]
     site, log = tmp_path / "site", tmp_path / "hook.log"
     site.mkdir()
     (site / "sitecustomize.py").write_text(WATCHED.format(log=str(log)))
     quiet(sys.executable, "-P", "-m", "xpuruntime.cli", *arguments(verb, model), path=site)
     seen = log.read_text().splitlines()
     assert seen.count("starts") >= (2 if verb in CHILDREN else 1)
-    allowed = ("starts", f"writes {tmp_path}", "writes /dev/null")
+    allowed = ("starts", f"writes {tmp_path}", f"writes {shared_store}", "writes /dev/null")
     assert [line for line in seen if not line.startswith(allowed)] == []
 
 

@@ -98,7 +98,7 @@ def attention() -> None:
         ir_version=11,
     )
     if there:
-        unchecked = xrt.ExecutionPolicy(self_check="off")  # the emulator's kernels compute nothing
+        unchecked = xrt.ExecutionPolicy(self_check="off")  # the stand-in's kernels compute nothing
         with xrt.InferenceSession(model, device="cuda:0", engine="native", exec_policy=unchecked) as session:
             assert "attention/cudnn: attention" in str(session.receipt())
     else:  # it chooses before it asks, and compiles again without what the library declines: a binary of ours, which the driver cannot load

@@ -173,7 +173,7 @@ class LoweredCall:
     counters: bytes of the buffer ``counters``, which stages name among their results: zeros when a run begins, and each stage that uses
           it leaves zeros behind; all nodes of a program share it.
     weights:  operand position to the packed form; only for operands with ``is_weight``.
-    beside:   further arguments by name (``beside0``): made of a known operand, in addition to its packed form.
+    beside:   further arguments by name (``beside0``): made of a known operand, in addition to its packed form.  # words: beside
     in_place: output position to the operand whose memory it may reuse when nothing reads that later: element i of the output
           is written after element i of the operand was read, by the same task.
     accumulates: dtype of sums; ``deterministic``: equal inputs give equal bits, for any number of threads.

@@ -1,4 +1,4 @@
-"""A runner for Polygraphy (`polygraphy run model.onnx --onnxrt --xpu`), so that its comparator can judge a session.
+"""A runner for Polygraphy (`polygraphy run model.onnx --onnxrt --xpu`), so that its comparator can check a session.
 
 Polygraphy finds ``argument_groups`` through the entry point ``polygraphy.run.plugins``; its generated script makes an ``XpuRunner``.
 Polygraphy is imported on first use, so this module can be imported without it.

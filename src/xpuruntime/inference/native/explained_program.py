@@ -18,7 +18,7 @@ __all__ = ["PlannedProgram"]
 
 
 class PlannedProgram:
-    """The inputs, outputs and decisions of a program, after a check that this machine meets its binaries' requirements.
+    """The inputs, outputs and decisions of a program, after a check that this machine satisfies its binaries' requirements.
 
     Raises UnavailableError if no alternative of an entry point runs here.
     """

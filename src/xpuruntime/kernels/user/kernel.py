@@ -25,7 +25,7 @@ from ..kernel import Kernel, LoweredCall, NodeCall, Operand, Scalar
 
 __all__ = [
     "Answer",
-    "Body",
+    "KernelBody",
     "Launch",
     "OfCall",
     "Tasks",
@@ -89,7 +89,7 @@ class OfCall(Protocol):
     def __call__(self, call: NodeCall) -> object: ...
 
 
-class Body(Protocol):
+class KernelBody(Protocol):
     """The lowering of one kind of user's code to stages."""
 
     @property
@@ -117,7 +117,7 @@ class UserKernel(Kernel):
     name: str
     ops: tuple[str, ...]
     kind: str
-    body: Body
+    body: KernelBody
     why_not: OfCall | None = None
     dtypes: frozenset[DType] | None = None
     deterministic: bool | None = None

@@ -38,8 +38,8 @@ def chosen_names(which: Iterable[str] | str | int, table: Sequence[tuple[str, in
         raise IrError(
             "passes", "must be a level, or names of passes", got=repr(which), do="Use 3, 'all' or ['cse']."
         )
-    # Releases before 0.2 spelled these names "recognise".
-    words = [w.strip().replace("recognise_", "recognize_") for w in listed]
+    # Releases before 0.2 spelled these names "recognise".  # words: recognise, colour
+    words = [w.strip().replace("recognise_", "recognize_") for w in listed]  # words: recognise, colour
     levels = [w for w in words if w in LEVELS or w.lstrip("+-").isdigit()]
     names = [w for w in words if w not in levels]
     for word in names:

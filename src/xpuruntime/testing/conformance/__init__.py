@@ -1,4 +1,4 @@
-"""Conformance suites for a device, a backend or an engine, judged case by case. ``xpu conformance`` prints the report.
+"""Conformance suites for a device, a backend or an engine, checked case by case. ``xpu conformance`` prints the report.
 
     from xpuruntime.testing.conformance import conformance
     report = conformance("cuda:0", suites=("nodes",))

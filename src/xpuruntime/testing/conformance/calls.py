@@ -1,4 +1,4 @@
-"""Op calls on which each kernel of the catalogue is judged: odd sizes, one row, broadcasts, known and unknown operands.
+"""Op calls on which each kernel of the catalogue is checked: odd sizes, one row, broadcasts, known and unknown operands.
 
 An operand is a text: ``"5x7"`` is a tensor of the call's dtype, ``"w 9x7"`` a tensor known before the run (a weight), ``"i<7 5"``
 five indices from 0 to 6, ``"bool 5x7"`` booleans, ``"int8 5x7"`` a tensor of that dtype. A number is used unchanged; None is an absent operand.

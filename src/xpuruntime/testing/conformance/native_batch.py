@@ -90,7 +90,7 @@ def in_batches(
 ) -> Iterator[tuple[_Item, _Made, list[CompiledProgram | BuildError]]]:
     """Yield each item with its prepared result and its programs with code, in order.
 
-    size: items whose functions are compiled together. jobs: batches compiled in parallel, while earlier ones are judged.
+    size: items whose functions are compiled together. jobs: batches compiled in parallel, while earlier ones are checked.
     """
     where, remaining = resolve_target(target), iter(items)
     waiting: deque[tuple[Sequence[_Item], Sequence[_Made], Future[list[CompiledProgram | BuildError]]]] = (

@@ -29,7 +29,7 @@ DECODERS = ("qwen2", "llama")
 
 
 def findings(subject: DeviceUnderTest, sample: int, jobs: int) -> Iterator[CaseFinding]:
-    """Yield a finding per network and precision, then per decoder. A vendor's engine is judged in float32."""
+    """Yield a finding per network and precision, then per decoder. A vendor's engine is checked in float32."""
     from .seeded.networks import MODELS
 
     for name in MODELS:

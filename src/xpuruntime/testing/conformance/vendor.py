@@ -35,7 +35,7 @@ def excused(
 def by_session(
     subject: DeviceUnderTest, case: str, graph: Graph, feeds: Mapping[str, Array], weights: Mapping[str, Array], wrong: Callable[[list[Any]], str]
 ) -> CaseFinding:  # fmt: skip
-    """Judge a graph, exported to ONNX, in a session of a vendor's engine. ``wrong`` as in ``excused``."""
+    """Check a graph, exported to ONNX, in a session of a vendor's engine. ``wrong`` as in ``excused``."""
     from ...frontends.onnx_writer import to_onnx
     from ...inference.session import InferenceSession
 

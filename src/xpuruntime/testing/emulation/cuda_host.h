@@ -1,4 +1,4 @@
-// cuda_host: enough of CUDA C++ to run generated kernels on a CPU, one block at a time, so that machines without a GPU can judge them.
+// cuda_host: enough of CUDA C++ to run generated kernels on a CPU, one block at a time, so that machines without a GPU can check them.
 //
 // The threads of a block take turns. Where they meet (__syncthreads, shuffles) each is a context of its own that waits for the others;
 // a kernel in which they never meet runs its threads one after another. Tensor cores: cuda_tensor.h.
@@ -193,7 +193,7 @@ static bool launch(void (*f)(A...), three grid, three threads, bool meets, unsig
     gridDim = grid, blockDim = threads;
     for (int64_t at = begin; at < end; ++at) {
         blockIdx = {(unsigned)(at % grid.x), (unsigned)(at / grid.x % grid.y), (unsigned)(at / grid.x / grid.y)};
-        if (meets) {  // the first block of a cluster stands for all of them
+        if (meets) {  // the first block of a cluster represents all of them
             if (at % cluster == 0 && !run_meeting(count, cluster, Call<A...>::one, &call)) return false;
             continue;
         }

@@ -34,7 +34,7 @@ INLINE void cluster_wait() {
 #endif
 }
 
-// Send four and two values (24 bytes) to block `rank`, to the offsets that `to` and `beside` have in this block.
+// Send four and two values (24 bytes) to block `rank`, to the offsets that `to` and `beside` have in this block.  // words: beside
 INLINE void cluster_st_async(float *to, const float (&four)[4], float *beside, float a, float b, ClusterBarrier *barrier_word, unsigned rank) {
 #if XPURT_CLUSTERED
     uint32_t there, barrier;

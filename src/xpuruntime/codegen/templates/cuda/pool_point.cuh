@@ -3,7 +3,7 @@
 
 namespace pool {
 
-// The channel and the pixel of item e: channels run fastest where BESIDE, else columns.
+// The channel and the pixel of item e: channels run fastest where BESIDE, else columns.  // words: BESIDE
 struct Point { int64_t image, channel, at[3]; };
 template <bool BESIDE> INLINE Point point_of(const Shape &s, uint32_t e) {
     const uint32_t c = s.channels, w = s.out[2], h = s.out[1], d = s.out[0];

@@ -42,7 +42,7 @@ class _Line:
 class Phase:
     """One ordinary convolution of a transposed one. ``y``, ``r``: offsets of its first result and residual, in elements.
 
-    beside: number of phases of a row that it computes, each with all filters.
+    beside: number of phases of a row that it computes, each with all filters.  # words: beside
     """
 
     shape: ConvShape

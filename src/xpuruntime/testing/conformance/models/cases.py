@@ -13,9 +13,9 @@ __all__ = ["ModelCase", "Options", "Task", "chosen", "tasks_of"]
 
 @dataclass(frozen=True)
 class Options:
-    """The networks to judge, and the time limits.
+    """The networks to check, and the time limits.
 
-    devices:    devices in addition to the subject's own, judged in the same processes.
+    devices:    devices in addition to the subject's own, checked in the same processes.
     precisions, batches: ``1``, ``2``, ``open`` (exported with an open batch of 2, run with 3).
     only:       names of networks; empty for every family. sources: ``timm``, ``torchvision``, ``transformers``, or modules with ``names`` and ``build``.
     seconds:    no network starts after that. each: seconds per case. torch_seconds: seconds for PyTorch to build, run and export.
@@ -93,7 +93,7 @@ def tasks_of(
     precisions: Sequence[str],
     batches: Sequence[str],
 ) -> list[Task]:
-    """Return a task for each network. Batches other than the first are judged in the first precision only."""
+    """Return a task for each network. Batches other than the first are checked in the first precision only."""
     cases = tuple(
         ModelCase(d, p, b)
         for b in batches

@@ -2,7 +2,7 @@
 
 A case is right if its error is at most twice PyTorch's own in that precision, or within the tolerance table. Errors are rms(d) / rms(ref)
 of the worst output. The errors of a network that amplifies rounding differ between inputs by orders of magnitude. A case that exceeds its limit by
-less than twice is therefore judged by geometric means over several inputs, none of which may exceed the limit by far.
+less than twice is therefore checked by geometric means over several inputs, none of which may exceed the limit by far.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m xpuruntime.testing.conformance.onnx_backend.coverage interpreter [--part 10] [--json]
 
-``native`` and ``native-plain`` compile node cases to native kernels, with every pass and with none. ``session`` and ``round-trip`` are judged on ONNX
+``native`` and ``native-plain`` compile node cases to native kernels, with every pass and with none. ``session`` and ``round-trip`` are checked on ONNX
 Runtime. ``--part n`` takes a stratified sample: cases are grouped by their first op, and each group gives its first and every n-th after it.
 """
 

@@ -63,7 +63,7 @@ def _within(expected: Array, got: Array, ulps: int) -> bool:
     return bool(np.all(np.abs(a - b) <= ulps * step * scale))
 
 
-# ── the judged ──
+# ── checks ──
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def lowered(case: BackendCase, feeds: Mapping[str, Any]) -> LoweredCase:
 
 
 def interpret(case: BackendCase, ulps: int = 0) -> CaseVerdict:
-    """Judge a case through the frontend and the interpreter."""
+    """Check a case through the frontend and the interpreter."""
     from ....ir import interp
 
     every: dict[str, None] = {}
@@ -122,7 +122,7 @@ def interpret(case: BackendCase, ulps: int = 0) -> CaseVerdict:
 def session(
     case: BackendCase, ulps: int = 0, engine: str = "onnxruntime", device: str = "cpu"
 ) -> CaseVerdict:
-    """Judge a case through InferenceSession on a vendor's engine."""
+    """Check a case through InferenceSession on a vendor's engine."""
     from ....inference.session import InferenceSession
 
     try:
@@ -138,7 +138,7 @@ def session(
 
 
 def vendor(case: BackendCase, ulps: int = 0) -> CaseVerdict:
-    """Judge a case through ONNX Runtime's own Python API, without our code."""
+    """Check a case through ONNX Runtime's own Python API, without our code."""
     try:
         for inputs, expected in case.data():
             outputs = vendor_outputs("onnxruntime", case.model, dict(zip(case.inputs, inputs, strict=False)))

@@ -114,7 +114,7 @@ def _infos(name: str, variants: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def names_for(op: str) -> tuple[str, ...]:
-    """Return the OpInfos on which an op is judged."""
+    """Return the OpInfos on which an op is checked."""
     return tuple(name for name, bridge in BRIDGES.items() if bridge.op == op)
 
 

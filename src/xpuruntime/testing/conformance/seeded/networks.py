@@ -206,7 +206,7 @@ def _images(side: int) -> Source:
     """
 
     def source(count: int, seed: int) -> tuple[Array, ...]:
-        color = draw(seed, "colour", (count, 3, 1, 1))
+        color = draw(seed, "colour", (count, 3, 1, 1))  # words: recognise, colour
         coarse = np.kron(draw(seed, "texture", (count, 3, 8, 8)), np.ones((4, 4), np.float32))
         texture = np.tile(coarse, (-(-side // 32),) * 2)[..., :side, :side]
         noise = draw(seed, "noise", (count, 3, side, side))
