@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from ..errors import KernelUnavailable
 from ..files import read_regular
 from ..kernels.user.host import HostBody
-from ..kernels.user.kernel import Body, OfCall, UserKernel, checked
+from ..kernels.user.kernel import KernelBody, OfCall, UserKernel, checked
 from ..kernels.user.text import TextBody
 from ..kernels.user.triton import TritonBody, is_triton
 from ..registered import HostFunction, code_digest, register, unregister
@@ -74,7 +74,7 @@ def register_kernel(
     Raises KernelUnavailable for an unknown name, op or kind, and the errors of ``verify_kernel``.
     """
     full, ops = checked(name, op, target)
-    body: Body
+    body: KernelBody
     host: HostFunction | None = None
     if (source is None) == (function is None):
         raise KernelUnavailable(f"kernel {full}", "needs either a source or a function")
