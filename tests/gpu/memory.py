@@ -105,7 +105,7 @@ def out_of_memory(report: Report, asked: argparse.Namespace) -> Any:
             said.append(str(error))
             size //= 2
     report.check(
-        len(said) > 10 and f"no {2**34} bytes" in said[0],
+        len(said) > 10 and f"cannot allocate {2**34} bytes" in said[0],
         f"the error names sizes: {said[0] if said else 'none'}",
     )
     failed = ""

@@ -173,7 +173,7 @@ def mistakes(report: Report, asked: argparse.Namespace) -> Any:
     wanted = (
         "node normed (rms_norm)",
         "broken.cu line 2 does not compile: `y[threadIdx.x] = undefined_name;`",
-        "norm= of the policy prefers it",
+        "norm= of policy argument prefers it",
     )
     report.bound(
         "a user kernel with a compile error: line, node and policy in the message",

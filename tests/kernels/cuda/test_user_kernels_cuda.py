@@ -239,7 +239,7 @@ def test_mistakes_in_triton_are_said(functions: Any) -> None:
     said = refused(functions.wrong, params=None)
     assert said.startswith("[kernel softmax/mine for node probs (softmax) on cuda:sm_90] ")
     assert (
-        "triton_rows.py line 15 does not compile: `z = tl.lod(x)` (chosen because softmax= of the policy prefers it)"
+        "triton_rows.py line 15 does not compile: `z = tl.lod(x)` (chosen because softmax= of policy argument prefers it)"
         in said
     )
     assert "no attribute 'lod'" in said
