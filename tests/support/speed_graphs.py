@@ -29,7 +29,7 @@ def _pool(op: str, kernel: int, stride: int, padding: int) -> Build:
 
 
 def _last(pool: Build) -> Build:
-    """The same of channels that lie side by side."""
+    """Return the same operands with channels stored contiguously."""
     return lambda b, x: b.permute(pool(b, b.permute(x, dims=[0, 3, 1, 2])), dims=[0, 2, 3, 1])
 
 
@@ -90,7 +90,7 @@ _POINTWISE: dict[str, tuple[Build, tuple[str, ...], str]] = {
 
 
 def speed_graphs() -> Iterator[tuple[str, Graph]]:
-    """Name and graph, inputs ``x0``, ``x1`` ..., one output."""
+    """Yield name and graph, with inputs ``x0``, ``x1`` ... and one output."""
     for name, (build, shapes, dtypes) in _POINTWISE.items():
         for short in dtypes.split():
             yield f"{name} {short}", _graph(build, *(f"{_SHORT[short]}{shape}" for shape in shapes))
