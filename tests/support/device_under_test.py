@@ -22,17 +22,17 @@ _named: list[DeviceUnderTest] = []
 
 
 def name_device(where: str, target: str | None = None) -> None:
-    """From now on native tests run there; empty: on the processor again. Raises what ``subject`` raises."""
+    """Run native tests on this device from now on, or on the processor again for an empty name. Raises the errors of ``subject``."""
     _named[:] = [subject(where, target=target)] if where else []
 
 
 def named() -> DeviceUnderTest | None:
-    """The device that was named; None: the processor, as tests say."""
+    """Return the named device, or None for the processor."""
     return _named[0] if _named else None
 
 
 def target_of(asked: str | CodegenTarget) -> str | CodegenTarget:
-    """What a test compiles for: what it asks, or the named device's code where it asks for a processor."""
+    """Return the compilation target of a test: the requested one, or the named device's where the test requests a processor."""
     there = named()
     if there is None or not isinstance(asked, str) or asked.partition(":")[0] != "cpu":
         return asked
@@ -41,7 +41,7 @@ def target_of(asked: str | CodegenTarget) -> str | CodegenTarget:
 
 
 def device_of(program: CompiledProgram) -> Any:
-    """What runs a program that a test compiled: a device's name or a backend."""
+    """Return what runs a compiled program: a device's name or a backend."""
     target, there = program.entries[0].plans[0].target, named()
     if there is not None and there.target is not None and there.target.name == target:
         return there.device

@@ -15,7 +15,7 @@ LEVEL = "x86-64-v4+amx"
 
 
 class EmulatedTiles(CppTarget):
-    """``cpu:x86-64-v4+amx`` for judging results; its speed says nothing."""
+    """Emulate ``cpu:x86-64-v4+amx`` to check results; its speed says nothing."""
 
     def __init__(self) -> None:
         level = LEVELS[LEVEL]
@@ -23,6 +23,6 @@ class EmulatedTiles(CppTarget):
         super().__init__(replace(level, march_flags=(*flags, "-DTILES_EMULATED")))
 
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
-        """A binary that needs AVX-512 with bfloat16, and no tiles."""
+        """Return a binary that needs AVX-512 with bfloat16, and no tiles."""
         binary = super().assemble(functions, parts)
         return replace(binary, requires=tuple(f for f in binary.requires if not f.startswith("amx-")))

@@ -88,7 +88,7 @@ FILE_TARGETS: Mapping[str, Callable[[bytes], None]] = MappingProxyType(
 
 
 def file_seeds(target: str) -> list[bytes]:
-    """Small valid inputs of one of these targets."""
+    """Return small valid inputs of one of these targets."""
     if target == "gguf":
         return [_gguf_of("llama"), _gguf_of("qwen2")]
     if target == "config":
@@ -112,7 +112,7 @@ def _string(text: str) -> bytes:
 
 
 def _gguf_of(family: str) -> bytes:
-    """A decoder of one layer, with a tokenizer."""
+    """Return a decoder of one layer, with a tokenizer."""
     words = {"block_count": 1, "context_length": 64, "embedding_length": 8, "feed_forward_length": 16, "attention.head_count": 2,
              "attention.head_count_kv": 1, "attention.key_length": 4}  # fmt: skip
     texts = {"general.architecture": family, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}

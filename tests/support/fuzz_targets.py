@@ -125,7 +125,7 @@ def run(target: str, data: bytes) -> None:
 
 
 def seeds(target: str) -> list[bytes]:
-    """Small valid inputs to start from."""
+    """Return small valid inputs to start from."""
     if target in FILE_TARGETS:
         return file_seeds(target)
     if target == "policy":

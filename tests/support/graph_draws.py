@@ -16,7 +16,7 @@ __all__ = ["choose", "is_float", "is_ranked", "pick"]
 
 
 def pick(draw: DrawFn, b: GraphBuilder, where: Callable[[TensorSpec], bool] = lambda _: True) -> str:
-    """One of the values so far that fits. Raises IrError where none does."""
+    """Return one of the existing values that fits. Raises IrError if none does."""
     from hypothesis import strategies as st
 
     fitting = [n for n, v in b.values.items() if v.spec is not None and where(v.spec)]
@@ -26,17 +26,17 @@ def pick(draw: DrawFn, b: GraphBuilder, where: Callable[[TensorSpec], bool] = la
 
 
 def choose(draw: DrawFn, options: Sequence[Any]) -> Any:
-    """One of the options."""
+    """Return one of the options."""
     from hypothesis import strategies as st
 
     return draw(st.sampled_from(list(options)))
 
 
 def is_float(spec: TensorSpec) -> bool:
-    """Whether its elements are floats."""
+    """Return True if its elements are floats."""
     return spec.dtype.is_float
 
 
 def is_ranked(spec: TensorSpec) -> bool:
-    """Whether it has dims."""
+    """Return True if it has dims."""
     return spec.rank > 0

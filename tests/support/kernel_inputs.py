@@ -51,7 +51,7 @@ class Cases(list[KernelCase]):
         self.append(KernelCase(self._kernels[op], op, operands, attrs, dict(layouts), dict(to), outputs))
 
     def array(self, *shape: int, dtype: str = "float32") -> Any:
-        """Normal numbers, or integers from 0 to 99."""
+        """Return normal numbers, or integers from 0 to 99."""
         kind = DType(dtype).numpy
         if DType(dtype).is_integer or dtype == "bool":
             return self.rng.integers(0, 100, shape).astype(kind)
@@ -63,5 +63,5 @@ class Cases(list[KernelCase]):
 
 
 def channels_last(shape: tuple[int, ...], channels: int = 0) -> Layout:
-    """NHWC, channels padded to so many."""
+    """Return NHWC with channels padded to a multiple."""
     return Layout((0, 2, 3, 1), (shape[0], channels or shape[1], *shape[2:]))

@@ -64,7 +64,7 @@ def compile_native(
 
 
 def _only_where_it_is(kernels: Mapping[str, str] | None) -> None:
-    """Skip what is about a kernel that the named device has none of. Raises SkipTest."""
+    """Skip a test of a kernel that the named device does not have. Raises SkipTest."""
     there = named()
     if there is None or there.target is None:
         return
@@ -84,7 +84,7 @@ def run_native(
     split: int | None = None,
     **options: Any,
 ) -> dict[str, Array]:
-    """Outputs by name. ``states`` as in ``interp.run``: read before, updated after. Other options as ``compile_native``."""
+    """Return outputs by name. ``states`` as in ``interp.run``: read before, updated after. Other options as ``compile_native``."""
     program = compile_native(graph, feeds, **options)
     if split is not None:
         program, threads = _spread(program), split
@@ -135,7 +135,7 @@ _LIMITS: Mapping[DType, float] = {DType.FLOAT64: 1e-12, DType.FLOAT32: 1e-5}
 
 
 def _spread(program: CompiledProgram) -> CompiledProgram:
-    """The program with no call too small to be shared out."""
+    """Return the program with every call large enough to be split between threads."""
     entries = tuple(
         replace(
             e, plans=tuple(replace(p, calls=tuple(replace(c, grain=1) for c in p.calls)) for p in e.plans)

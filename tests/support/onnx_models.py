@@ -19,7 +19,7 @@ def build_model(
     weights: Mapping[str, Array] | None = None,
     opset: int = 17,
 ) -> Any:
-    """A checked ``onnx.ModelProto``. inputs, outputs: (name, TensorProto element type, shape)."""
+    """Return a checked ``onnx.ModelProto``. inputs, outputs: (name, TensorProto element type, shape)."""
     import onnx
     from onnx import helper, numpy_helper
 

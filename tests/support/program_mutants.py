@@ -15,14 +15,14 @@ _BEGIN = 64
 
 
 def opened(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """The manifest's program and the segments of a valid file."""
+    """Return the manifest's program and the segments of a valid file."""
     manifest = json.loads(data[_BEGIN : _BEGIN + int.from_bytes(data[16:24], "little")])
     blobs = [data[s["offset"] : s["offset"] + s["bytes"]] for s in manifest["segments"]]
     return manifest["program"], blobs
 
 
 def sealed(program: Any, blobs: list[bytes], *, version: tuple[int, int] = (1, 0)) -> bytes:
-    """A file of any JSON as program, with places and digests that fit."""
+    """Return a file with any JSON as its program, with matching places and digests."""
     facts = [{"offset": 0, "bytes": len(b), "sha256": hashlib.sha256(b).hexdigest()} for b in blobs]
     text, body = b"", bytearray()
     for _ in range(9):  # offsets are part of the text, whose length moves them

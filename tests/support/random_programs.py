@@ -40,12 +40,12 @@ _PLAIN: tuple[Any, ...] = (
 
 
 def random_program(seed: int) -> CompiledProgram:
-    """A valid program of a few calls."""
+    """Return a valid program of a few calls."""
     return _Maker(random.Random(seed)).program()
 
 
 def strategy() -> Any:
-    """Hypothesis' strategy of programs."""
+    """Return Hypothesis' strategy of programs."""
     from hypothesis import strategies as st
 
     return st.randoms(use_true_random=False).map(lambda draw: _Maker(draw).program())
@@ -89,7 +89,7 @@ class _Maker:
         return TensorSpec(shape, self.draw.choice(_DTYPES), name)
 
     def laid(self, spec: TensorSpec) -> TensorSpec:
-        """The spec, perhaps with a layout."""
+        """Return the spec, perhaps with a layout."""
         if self.draw.random() < 0.5:
             return spec
         order = list(range(spec.rank))

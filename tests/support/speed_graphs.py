@@ -90,7 +90,7 @@ _POINTWISE: dict[str, tuple[Build, tuple[str, ...], str]] = {
 
 
 def speed_graphs() -> Iterator[tuple[str, Graph]]:
-    """Name and graph, inputs ``x0``, ``x1`` ..., one output."""
+    """Yield name and graph, with inputs ``x0``, ``x1`` ... and one output."""
     for name, (build, shapes, dtypes) in _POINTWISE.items():
         for short in dtypes.split():
             yield f"{name} {short}", _graph(build, *(f"{_SHORT[short]}{shape}" for shape in shapes))
