@@ -94,7 +94,7 @@ def test_what_cudnn_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         -1,
     )
     refused = CudnnConv().supports(call_of(graph, known), target)
-    assert refused.reason == "takes channels that lie side by side"
+    assert refused.reason == "takes contiguous channels"
 
 
 def test_cudnn_s_residuals_have_the_strides_of_results(monkeypatch: pytest.MonkeyPatch) -> None:

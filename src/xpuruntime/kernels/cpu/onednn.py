@@ -97,7 +97,7 @@ def _refused(call: NodeCall, target: CodegenTarget) -> Support | None:
     if residual is not None and (
         residual.spec.shape != y.shape or residual.spec.physical.strides != y.physical.strides
     ):
-        return no("adds only a residual that lies as the result does")
+        return no("adds only a residual with the strides of the result")
     return _conv_refused(call) if call.op in _CONV else _matmul_refused(call)
 
 

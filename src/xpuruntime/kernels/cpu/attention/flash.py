@@ -24,7 +24,7 @@ _ENOUGH_TASKS = 16
 """With fewer tasks than this the keys are shared between tasks, as long as each has ``_SHARE`` of them."""
 _SHARE = 256
 _FEW = 8
-"""Up to so many queries of a key head, sums across lanes cost less than lanes that stand empty."""
+"""Up to so many queries of a key head, sums across lanes cost less than idle lanes."""
 _BLOCK = 96
 """Keys of a block: scores of 64 queries are 24 KiB then, half of a first-level cache."""
 _TILE_BLOCK = 128

@@ -25,7 +25,7 @@ __all__ = ["after", "lower_product"]
 
 
 def _packed(p: Product, weight: Operand, t: GemmTiling) -> Packed:
-    """[batch, k, n] -> [batch, panels, k, columns], or [batch, panels, k / 2, columns, 2]; zeros beyond."""
+    """Return the packing [batch, k, n] -> [batch, panels, k, columns], or [batch, panels, k / 2, columns, 2]; zeros beyond."""
     columns = t.columns
     by_rows = p.b_strides[-1] != 1 and math.prod(sizes(weight.spec)) == p.n * p.k  # a linear's weight: [n, k]
     batch = 1 if by_rows else max(1, math.prod(sizes(weight.spec)) // max(1, p.n * p.k))

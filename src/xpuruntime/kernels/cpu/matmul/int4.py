@@ -83,7 +83,7 @@ class Int4Weights(Kernel):
         return LoweredCall((stage,), weights={1: self._packed(layer, columns, depth)})
 
     def _bytes(self, depth: int) -> int:
-        """Of an output: codes, and a scale and a low in bfloat16 for each group."""
+        """Return the bytes of an output: codes, and a scale and a low in bfloat16 for each group."""
         return depth // self.group * (self.group // 2 + 4)
 
     def _packed(self, layer: LayerText, columns: int, depth: int) -> Packed:

@@ -17,7 +17,7 @@ from ...spec.row_plan import DEAR, RowNeeds, RowOutput, inner_step
 __all__ = ["UNROLL", "RowLoops", "RowValues"]
 
 UNROLL = 4
-"""Accumulators of one reduction; across, vectors of rows side by side."""
+"""Accumulators of one reduction; across, adjacent vectors of rows."""
 _KEPT_BYTES = 128 * 1024
 """Largest scratch for values that wait for a later pass: half of a small second-level cache."""
 _NARROW = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)

@@ -133,7 +133,7 @@ def _missing(s: AttentionShape) -> str:
 def _misplaced(call: NodeCall, s: AttentionShape) -> str:
     """Return why the operands' layout does not suit the library's 16-byte loads, which it does not check; ``""`` if it does."""
     if any(steps[3] != 1 for steps in (s.q, s.k, s.v, s.y)):
-        return "a head's elements do not lie side by side"
+        return "the elements of a head are not contiguous"
     if not in_chunks(
         call.outputs[0].dtype, s.d, s.dv, *(x for steps in (s.q, s.k, s.v, s.y) for x in steps[:3])
     ):

@@ -57,7 +57,7 @@ class RopeAttention(Kernel):
             )
         specs = [call.tensor(i).spec for i in range(7)]
         if any(s.physical.strides[-1] != 1 and sizes(s)[-1] != 1 for s in specs):
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "reads and writes rows that lie together")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "reads and writes contiguous rows")
         return found
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:

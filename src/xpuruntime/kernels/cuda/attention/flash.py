@@ -62,7 +62,7 @@ def supported_halves(call: NodeCall) -> Support:
         )
     s = AttentionShape.of(call)
     if any(steps[3] != 1 for steps in (s.q, s.k, s.v, s.y)) and s.d > 1:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, "a head's elements do not lie side by side")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "the elements of a head are not contiguous")
     if max(s.d, s.dv) > HEAD_SIZES[-1]:
         return Support.no(
             Reason.SHAPE_UNSUPPORTED, f"heads of up to {HEAD_SIZES[-1]} elements, not {max(s.d, s.dv)}"

@@ -59,7 +59,7 @@ class Depthwise(Kernel):
         if not call.tensor(1).is_weight or not call.tensor(1).spec.is_dense:
             return no("takes filters that are known and dense")
         if s.x[1] != 1 or s.y[1] != 1:
-            return no("takes channels that lie side by side")
+            return no("takes contiguous channels")
         if s.pixels * s.groups >= 2**31:
             return no("more than 2**31 results")
         return found

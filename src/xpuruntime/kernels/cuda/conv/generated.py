@@ -214,7 +214,7 @@ class CudnnConv(Kernel):
         if not s.pixels * s.filters * s.channels:
             return no("has empty operands")
         if s.x[1] != 1 or s.y[1] != 1:
-            return no("takes channels that lie side by side")
+            return no("takes contiguous channels")
         if act_of(call) not in _CUDNN_ACTS:
             return no(f"has no activation {act_of(call)}")
         if (

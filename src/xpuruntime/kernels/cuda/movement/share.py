@@ -15,7 +15,7 @@ _PACK_BYTES = 16
 _TURNED_BYTES = 4
 _BUSY = 1 << 15
 _TOGETHER = 4
-"""Packs of a thread where it must look up first where they lie: one wait for the place, then all of them are under way."""
+"""Packs of a thread whose source addresses are looked up: one wait for the lookups, then all loads are in flight."""
 _ROW_PACKS = 32
 """Packs of a row from which on blocks have whole rows, however few of them there are."""
 _LEAST_TILE = 8

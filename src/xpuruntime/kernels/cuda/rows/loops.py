@@ -39,7 +39,7 @@ _THREADS = 256
 _BLOCKS = 4 * FULL
 """Blocks that share few rows, all together."""
 _WIDER = 4, 2
-"""Times as many threads as elsewhere in a block of rows beside each other, where blocks are few: of one row a thread, of several."""
+"""Factors of the threads per block for adjacent rows, where blocks are few: with one row a thread, with several."""
 _LEAST_PACKS = 4
 _LEAST_TURNS = 8
 """Packs of a thread along a row, elements of a thread across, that make a block worth its while."""

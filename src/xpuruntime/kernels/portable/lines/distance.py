@@ -34,7 +34,7 @@ def _cdist(call: NodeCall) -> TaskText:
 
 
 def _row(place: Place, names: list[str], row: str) -> str:
-    """Element k of a row; batch dims of 1 are those of every batch."""
+    """Return element k of a row; batch dims of 1 are those of every batch."""
     before = names[len(names) - len(place.shape) : -2]
     batch = ["0" if size == 1 else name for name, size in zip(before, place.shape[:-2], strict=True)]
     return address(place, [*batch, row, "k"])
