@@ -23,10 +23,11 @@ _MOST_TEXT = 500
 
 
 def kernel_policy(request: EngineRequest) -> KernelPolicy:
-    """Return the kernel policy of a request; an empty one without demands."""
-    from ...policies import KernelPolicy
+    """Return the kernel policy of a request; an empty one without demands. Raises PolicyError for a kernel that this process does not know."""
+    from ...policies import load_policy
 
-    return KernelPolicy() if request.kernels is None else request.kernels
+    # A build with a time limit runs in a child process, where this call also loads the user's kernels.
+    return load_policy(request.kernels).kernel
 
 
 def without(policy: KernelPolicy, calls: Sequence[RefusedCall]) -> KernelPolicy:
