@@ -37,8 +37,8 @@ def declined(target: CodegenTarget, kernel: str, call: NodeCall, lowered: Lowere
 
 def _spec(name: str, call: NodeCall, lowered: LoweredCall) -> TensorSpec:
     """Return the spec of a stage's argument."""
-    if name in lowered.beside:
-        return lowered.beside[name][1].spec
+    if name in lowered.extra_weights:
+        return lowered.extra_weights[name][1].spec
     if name == "counters":
         return TensorSpec((-(-lowered.counters // 4),), DType.INT32)
     kind, at = name.rstrip("0123456789"), int(name[len(name.rstrip("0123456789")) :])

@@ -213,7 +213,7 @@ class _Lowerer:
                     names[f"in{at}"] = recipe
             else:
                 names[f"in{at}"] = operand
-        for name, (at, packed) in lowered.beside.items():
+        for name, (at, packed) in lowered.extra_weights.items():
             names[name] = self.known.recipe(str(node.inputs[at]), packed)
             self._weight(names[name])
         self.calls += calls_of(kernel, node, lowered, names, because)
