@@ -1,11 +1,11 @@
-"""Data movement on CPUs: a list of moves (``codegen/moves``) as one stage."""
+"""Data movement on CPUs: a list of moves (``codegen/loops/moves``) as one stage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...codegen.boxes import Move, bits_type, element_bytes
-from ...codegen.moves import carried, emit
+from ...codegen.loops.boxes import Move, bits_type, element_bytes
+from ...codegen.loops.moves import carried, emit
 from ...codegen.target import CodegenTarget
 from ...types import DType
 from ..kernel import Stage

@@ -5,7 +5,7 @@ Vectors run along channels if these are contiguous (NHWC), otherwise outputs are
 
 from __future__ import annotations
 
-from ...codegen.isa import IsaLevel
+from ...codegen.cpp.isa import IsaLevel
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import DType

@@ -7,7 +7,7 @@ per element. Pools are bandwidth-bound.
 
 from __future__ import annotations
 
-from ...codegen.points import number
+from ...codegen.loops.points import number
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType

@@ -2,7 +2,7 @@
 
 A weight is a code from 0 to 15. The kernel unpacks codes in registers, accumulates a group, and scales its sum once (``templates/decoder.h``).
 Decoding reads a third to a seventh of the bytes, and it is bandwidth-bound. The scales with the least error are computed when weights are
-loaded (``runtime/int4.py``).
+loaded (``runtime/weights/int4.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ....codegen.isa import IsaLevel
+from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep

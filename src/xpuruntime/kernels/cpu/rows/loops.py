@@ -1,4 +1,4 @@
-"""Row reductions on CPUs: formulas (``codegen/formulas``) and the pointwise work around them, fused into one kernel.
+"""Row reductions on CPUs: formulas (``codegen/loops/formulas``) and the pointwise work around them, fused into one kernel.
 
 A row is everything that one reduction reads. The dim that is contiguous in memory decides how rows map to vector lanes:
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....codegen.nest import Nest, TaskSplit, cut
-from ....codegen.plans import CONSTANT, POSITION, LoopPlan
+from ....codegen.loops.nest import Nest, TaskSplit, cut
+from ....codegen.loops.plans import CONSTANT, POSITION, LoopPlan
 from ....codegen.target import CodegenTarget
 from ...kernel import LoweredCall, NodeCall, Stage, operand_ref
 from ...spec.row_plan import RowOutput, row_nests

@@ -1,4 +1,4 @@
-"""Data movement (``codegen/moves``) on CUDA devices: strided copies, gathers and scatters.
+"""Data movement (``codegen/loops/moves``) on CUDA devices: strided copies, gathers and scatters.
 
 A thread copies a pack of up to 16 contiguous bytes. Transposes use tiles in shared memory, so that both loads and stores are
 coalesced. All of these kernels are bandwidth-bound.
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....codegen.boxes import Move, bits_type, element_bytes, int_type
-from ....codegen.moves import carried
-from ....codegen.nest import indented
+from ....codegen.loops.boxes import Move, bits_type, element_bytes, int_type
+from ....codegen.loops.moves import carried
+from ....codegen.loops.nest import indented
 from ....codegen.target import CodegenTarget
 from ....types import DType
 from ...kernel import Stage

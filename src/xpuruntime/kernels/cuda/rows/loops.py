@@ -1,4 +1,4 @@
-"""Row reductions on CUDA devices: formulas (``codegen/formulas``) and the pointwise work around them, fused into one kernel.
+"""Row reductions on CUDA devices: formulas (``codegen/loops/formulas``) and the pointwise work around them, fused into one kernel.
 
 A row is everything that one reduction reads. The dim that is contiguous in memory decides how rows map to threads:
 
@@ -15,8 +15,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....codegen.nest import Nest
-from ....codegen.plans import CONSTANT, POSITION, LoopPlan
+from ....codegen.loops.nest import Nest
+from ....codegen.loops.plans import CONSTANT, POSITION, LoopPlan
 from ....codegen.target import CodegenTarget
 from ...kernel import LoweredCall, NodeCall, Stage
 from ...spec.elementwise import signature

@@ -7,9 +7,9 @@ row is small enough. Longer loops are unrolled so that several loads are in flig
 
 from __future__ import annotations
 
-from ....codegen.expr_terms import STORAGE, compute_type
-from ....codegen.nest import indented, offset_text
-from ....codegen.plans import CONSTANT, POSITION, Input, Operation
+from ....codegen.expr.terms import STORAGE, compute_type
+from ....codegen.loops.nest import indented, offset_text
+from ....codegen.loops.plans import CONSTANT, POSITION, Input, Operation
 from ....types import DType
 from ...spec.row_plan import EXPENSIVE, RowNeeds, RowOutput, neutral_of
 from ..pointwise import statement

@@ -1,4 +1,4 @@
-"""Gathers and scatters: moves with lookups (``codegen/moves``).
+"""Gathers and scatters: moves with lookups (``codegen/loops/moves``).
 
 The run reports an index outside its dim. Nothing outside is read or written.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ....codegen.boxes import Move, Place
+from ....codegen.loops.boxes import Move, Place
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....types import DType

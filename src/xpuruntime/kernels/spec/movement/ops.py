@@ -1,4 +1,4 @@
-"""Data movement ops as moves of boxes (``codegen/moves``). The moves of a node are independent of each other."""
+"""Data movement ops as moves of boxes (``codegen/loops/moves``). The moves of a node are independent of each other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ....codegen.boxes import Move, Place
+from ....codegen.loops.boxes import Move, Place
 from ....ir.ops.movement import slice_length
 from ....types import DType, TensorSpec
 from ...kernel import NodeCall, operand_ref

@@ -6,7 +6,7 @@ position wins, in row-major order, for any number of threads, because tasks neve
 
 from __future__ import annotations
 
-from ....codegen.boxes import Move, Place, int_type
+from ....codegen.loops.boxes import Move, Place, int_type
 from ....types import DType
 from ...kernel import NodeCall, Operand, Scalar
 from .elements import bits_of

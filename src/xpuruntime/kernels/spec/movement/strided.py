@@ -1,4 +1,4 @@
-"""``movement/strided``: strided copies; every op is a list of boxes (``codegen/moves``), for any layouts.
+"""``movement/strided``: strided copies; every op is a list of boxes (``codegen/loops/moves``), for any layouts.
 
 Moves of a node are independent of each other, so their tasks run in any order. Values of 1, 2, 4, 8 and 16 bytes move as bits. Padding
 between the values of a layout is not written.
