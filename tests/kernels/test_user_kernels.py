@@ -89,7 +89,10 @@ def test_the_policy_chooses_it_and_the_program_says_so() -> None:
     chosen = next(d for d in program.decisions if d.question == "kernel softmax")
     assert (chosen.chosen.name, chosen.chosen.code) == ("mine", Reason.PREFERRED)
     fusion = next(d for d in program.decisions if d.question == "fusion")
-    assert fusion.chosen.reason == "the policy asks for mine, a user's kernel, which computes softmax alone"
+    assert (
+        fusion.chosen.reason
+        == "the policy selects the user's kernel mine, which computes softmax without fusion"
+    )
     without = compile_native(graph(), {"x": X}, policy=xrt.KernelPolicy())
     assert [c.kernel for c in without.entries[0].plans[0].calls] == ["elementwise/generated"]  # one, fused
 
@@ -124,7 +127,7 @@ def test_what_it_refuses_goes_to_another_or_is_an_error() -> None:
     forced = xrt.KernelPolicy(rules=[xrt.Rule(op="softmax", use="mine")])
     with pytest.raises(KernelUnavailable, match=r"only rows of the last dim, not dim 0"):
         compile_native(graph(dim=0), {"x": X}, policy=forced)
-    with pytest.raises(KernelUnavailable, match=r"softmax/mine computes float32, not float64"):
+    with pytest.raises(KernelUnavailable, match=r"softmax/mine supports float32, not float64"):
         compile_native(graph("float64"), {"x": X.astype(np.float64)}, policy=forced)
     softmax_mine(supports=lambda call: 1 / 0)
     with pytest.raises(KernelUnavailable, match=r"its supports\(\) failed with ZeroDivisionError"):
@@ -284,7 +287,10 @@ def test_a_failing_launch_is_a_defect_of_the_kernel() -> None:
         "failed during code generation; got TypeError: launch() must return Tasks on a CPU, got str"
         in refused(launch=lambda call: "many")
     )
-    assert "ValueError: Tasks(count=0" in refused(launch=lambda call: 0)
+    assert (
+        "ValueError: count and grain must be positive and scratch not negative, got Tasks(count=0"
+        in refused(launch=lambda call: 0)
+    )
     assert "parameter 'a' must be a number, got str" in refused(params=lambda call: {"a": "b"})
 
 

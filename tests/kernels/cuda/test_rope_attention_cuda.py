@@ -85,7 +85,7 @@ CASES: tuple[dict[str, Any], ...] = (
 
 Way = Callable[[decode.DecodeTileConfig, int], decode.DecodeTileConfig]
 WAYS: dict[str, Way] = {
-    "two tiles": lambda c, k: decode.clustered(c, k, most=2),
+    "two tiles": lambda c, k: decode.clustered(c, k, max_warps=2),
     "two blocks of sixteen rows": lambda c, k: replace(
         decode.clustered(c, k, 2), narrow=False, tiles_per_step=1
     ),
