@@ -15,7 +15,7 @@ from xpuruntime.inference.selection import candidate as attempt
 from xpuruntime.inference.selection.request import SessionRequest, kernels_key
 from xpuruntime.policies import KernelPolicy, Policy, Rule
 from xpuruntime.protocols import EngineRequest, ModelSource
-from xpuruntime.store import digest
+from xpuruntime.storage.store import digest
 from xpuruntime.targets import DeviceId
 from xpuruntime.types import DType
 

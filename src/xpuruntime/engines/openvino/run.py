@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...errors import BuildError, RunError
+from ...plugins.vendor_imports import vendor
 from ...protocols import (
     Array,
     Artifact,
@@ -23,7 +24,6 @@ from ...protocols import (
     Stoppable,
 )
 from ...types import DType, TensorSpec
-from ...vendor_imports import vendor
 from .build import CARRIERS, compile_model, computes_in, properties
 from .context import OpenVinoContext, OpenVinoIoBinding
 from .devices import core, short, vendor_name, version

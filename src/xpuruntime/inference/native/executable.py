@@ -33,12 +33,12 @@ from ...protocols import (
     Stoppable,
     TakesTensors,
 )
-from ...runtime.demands import SETTLED
 from ...runtime.device import Device
 from ...runtime.device_record import DeviceRecord
-from ...runtime.executor import Executor
-from ...runtime.states import States
-from ...runtime.weights import Weights, load_weights
+from ...runtime.execution.demands import SETTLED
+from ...runtime.execution.executor import Executor
+from ...runtime.execution.states import States
+from ...runtime.weights.load import Weights, load_weights
 from ...types import DType
 from .buckets import Buckets, Shapes
 from .library_refusals import sentence

@@ -17,9 +17,9 @@ from ...protocols import (
     ReportsFallbacks,
     Stoppable,
 )
-from ...runtime.buffer import backend_of
-from ...runtime.choice import choose_plan
 from ...runtime.device import Device
+from ...runtime.execution.choice import choose_plan
+from ...runtime.memory.buffer import backend_of
 from ..models.programs import buckets_of
 
 __all__ = ["PlannedProgram"]

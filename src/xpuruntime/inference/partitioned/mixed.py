@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from ... import __version__
 from ...compiler import compile as compile_graph
-from ...compiler.partition import PartitionPlan, partition
+from ...compiler.partition.partitioner import PartitionPlan, partition
 from ...decisions import Candidate, Reason, Support
 from ...errors import UnavailableError, XpuError
 from ...ir.family import source_names
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved
 from ...program.plan import Plan, PlanNode
 from ...protocols import Array, Evidence, HasRegions, ModelSource, Stoppable
-from ...store import Store
+from ...storage.store import Store
 from ..native.engine import compiler_facts
 from ..native.model import native_model
 from ..selection.candidate import EngineCandidate, LoadedEngine

@@ -24,7 +24,7 @@ from ...errors import (
     XpuError,
 )
 from ...faults import contained
-from ...plugins import EnginePlugin
+from ...plugins.loader import EnginePlugin
 from ...policies import KernelPolicy
 from ...printable import logger
 from ...protocols import (
@@ -36,7 +36,7 @@ from ...protocols import (
     ModelSource,
     StoppableLoad,
 )
-from ...store import Store, digest
+from ...storage.store import Store, digest
 from ...targets import DeviceId
 from ...types import DType
 from ..execution.contexts import DEADLINES

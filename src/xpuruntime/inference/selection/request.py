@@ -11,9 +11,9 @@ from ... import env
 from ...decisions import Support
 from ...engines import engine_names, lookup
 from ...errors import EngineUnavailable, PolicyError
-from ...plugins import EnginePlugin
+from ...plugins.loader import EnginePlugin
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved, effective_policy, load_policy
-from ...policies.load import PolicyLike
+from ...policies.files.load import PolicyLike
 from ...protocols import Array
 from ...runtime.device import cpu
 from ...targets import DeviceId

@@ -1,11 +1,11 @@
-"""Local response normalization, an element per task."""
+"""Local response normalization, one element per task."""
 
 from __future__ import annotations
 
 import math
 
-from ...codegen.expr_terms import compute_type
-from ...codegen.points import address, unravel
+from ...codegen.expr.terms import compute_type
+from ...codegen.loops.points import address, unravel
 from ..kernel import NodeCall
 from ..spec.support import computes
 from .tasks import OpTemplate, TaskText, TemplateKernel, result, whole
@@ -14,7 +14,7 @@ __all__ = ["KERNELS"]
 
 
 def _across_channels(call: NodeCall) -> TaskText:
-    """Return one element a task: its value over a power of the squares of the channels around it."""
+    """Return the text of one element: its value divided by a power of the squares of neighboring channels."""
     x, y = whole(call, 0), result(call)
     kind = compute_type(call.tensor(0).spec.dtype, "1")
     size, alpha, beta, k = (call.attrs[a] for a in ("size", "alpha", "beta", "k"))
