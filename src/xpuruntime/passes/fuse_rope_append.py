@@ -75,9 +75,9 @@ def _find(graph: Graph, attention: Node, known: frozenset[str]) -> _CacheUpdate 
         return None
     if q.inputs[1:] != k.inputs[1:] or q.attrs != k.attrs or q.attrs["interleaved"]:
         return None
-    here = graph.position[attention.name]
+    attention_position = graph.position[attention.name]
     members = (q, keys, values)
-    if any(graph.position[u.name] < here for n in members for u in graph.users(n.name)):
+    if any(graph.position[u.name] < attention_position for n in members for u in graph.users(n.name)):
         return None  # a reader of one part precedes the fused node
     caches = {str(keys.inputs[0]), str(values.inputs[0])}
     if len(caches) < 2 or caches & known or q.name in graph.kept:

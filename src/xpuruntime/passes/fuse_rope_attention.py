@@ -52,6 +52,6 @@ def _rows(graph: Graph, attention: Node) -> Node | None:
         return None
     if graph.only_user(append.name) is not attention:
         return None
-    here = graph.position[attention.name]
+    attention_position = graph.position[attention.name]
     users = [u for v in append.outputs[1:] for u in graph.users(v.name)]
-    return None if any(graph.position[u.name] < here for u in users) else append
+    return None if any(graph.position[u.name] < attention_position for u in users) else append

@@ -56,9 +56,9 @@ def _below(graph: Graph, node: Node) -> set[str]:
     stack = [node]
     while stack:
         for value in stack.pop().outputs:
-            fresh = [u for u in graph.users(value.name) if u.name not in below]
-            below.update(u.name for u in fresh)
-            stack += fresh
+            new = [u for u in graph.users(value.name) if u.name not in below]
+            below.update(u.name for u in new)
+            stack += new
     return below
 
 

@@ -279,8 +279,8 @@ class _Layer:
     def _gru_gates(self, f: Sequence[str]) -> list[str]:
         """Return the lines of a GRU's reset and update gates."""
         clip = "cut" if self.call.attrs["clip"] is not None else ""
-        places = [f"{k * self.hidden} + u" for k in range(2)]
-        return [f"gates[{at}] = {f[0]}({clip}(gates[{at}]));" for at in places]
+        offsets = [f"{k * self.hidden} + u" for k in range(2)]
+        return [f"gates[{at}] = {f[0]}({clip}(gates[{at}]));" for at in offsets]
 
     def _last_gate(self, reset: bool) -> list[str]:
         """Return the lines of a GRU's last gate, whose recurrent and input parts stay separate.
@@ -297,10 +297,10 @@ class _Layer:
 
     def _by_direction(self, lines: Callable[[Sequence[str]], list[str]]) -> list[str]:
         """Return the lines once per direction, with the names of that direction's activations."""
-        each = len(rnn.DEFAULT_ACTIVATIONS[self.call.op])
+        functions = len(rnn.DEFAULT_ACTIVATIONS[self.call.op])
         text: list[str] = []
         for d in range(self.directions):
-            body = lines([f"f{d * each + k}" for k in range(each)])
+            body = lines([f"f{d * functions + k}" for k in range(functions)])
             scope = (
                 f"if (d == {d}) {{" if self.directions > 1 else "{"
             )  # a scope of its own for the cell's variables

@@ -54,8 +54,8 @@ def equation_product(call: NodeCall) -> Product | None:
     batch = [x for x in axes.result if a.get(x) and b.get(x)]
     rows = [x for x in axes.result if x not in batch and a.get(x)]
     columns = [x for x in axes.result if x not in batch and b.get(x)]
-    rest = [x for x in axes.result if x not in (*batch, *rows, *columns)]  # of extent 1 everywhere
-    if any(axes.size[x] != 1 for x in rest) or len(rows) > 1 or len(columns) != 1:
+    unit_axes = [x for x in axes.result if x not in (*batch, *rows, *columns)]  # of extent 1 everywhere
+    if any(axes.size[x] != 1 for x in unit_axes) or len(rows) > 1 or len(columns) != 1:
         return None
     (n,) = columns
     if axes.to[n] != 1 or any(call.tensor(i).is_weight for i in (0, 1)):

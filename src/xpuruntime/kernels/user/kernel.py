@@ -270,10 +270,10 @@ def launch_of(launch_function: OfCall | None, call: NodeCall) -> Launch:
     return launch
 
 
-def tasks_of(launch_function: OfCall | None, call: NodeCall, least: int) -> Tasks:
-    """Return the user's tasks, or one per element of the first result, with at least ``least`` per thread. Raises TypeError, ValueError."""
+def tasks_of(launch_function: OfCall | None, call: NodeCall, min_elements: int) -> Tasks:
+    """Return the user's tasks, or one per element of the first result, with at least ``min_elements`` per thread. Raises TypeError, ValueError."""
     if launch_function is None:
-        return Tasks(math.prod(extent(call.outputs[0])), least)
+        return Tasks(math.prod(extent(call.outputs[0])), min_elements)
     tasks = launch_function(call)
     tasks = Tasks(tasks) if isinstance(tasks, int) else tasks
     if not isinstance(tasks, Tasks):

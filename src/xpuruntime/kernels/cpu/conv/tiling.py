@@ -120,8 +120,8 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
     depth = shape.taps * shape.channels
     depth += depth % 2 if pairs else 0
     row = 2 if pairs else 8 if kind == "F64" else 4
-    whole = -(-block // pixels) * pixels
-    fits = max(1, _ACCUMULATOR_BYTES // (whole * vectors * isa.vector_bytes))
+    padded_block = -(-block // pixels) * pixels
+    fits = max(1, _ACCUMULATOR_BYTES // (padded_block * vectors * isa.vector_bytes))
     together = tiles if depth * row <= _CHUNK_BYTES[kind] else min(tiles, fits)
     return ConvTiling(kind, lanes, pixels, vectors, depth, block, blocks, tiles, together)
 

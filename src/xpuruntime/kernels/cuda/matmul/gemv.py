@@ -278,9 +278,9 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
     operands = [a.name for a, *_ in dict.fromkeys(s.terms)] if s.terms else []
     body = [f"const KERNEL_finish finish = {{{', '.join([*dict.fromkeys(operands), 'y'])}}};"]
     if s.aligned:
-        places = " | ".join(f"(uint64_t){n}" for n in ("a", "b", *([scale] if s.scale else [])))
+        pointers = " | ".join(f"(uint64_t){n}" for n in ("a", "b", *([scale] if s.scale else [])))
         body += [
-            f"if (({places}) % 16 == 0) gemv::run<KERNEL_gemv>(a, b, {scale}, finish);",
+            f"if (({pointers}) % 16 == 0) gemv::run<KERNEL_gemv>(a, b, {scale}, finish);",
             f"else gemv::run<KERNEL_anywhere>(a, b, {scale}, finish);",
         ]
     else:

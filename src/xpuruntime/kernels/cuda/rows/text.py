@@ -196,8 +196,8 @@ class RowText:
         pragma = f"#pragma unroll {self._unroll_across(names)}"
         if tiling.exact:
             count = reduced.elements // (tiling.splits * y)
-            place = f"const {self.place.index} r = {first} + k * {y};"
-            return [pragma, f"for (int k = 0; k < {count}; ++k) {{", *indented([place, *body]), "}"]
+            index_line = f"const {self.place.index} r = {first} + k * {y};"
+            return [pragma, f"for (int k = 0; k < {count}; ++k) {{", *indented([index_line, *body]), "}"]
         end = str(reduced.elements)
         if tiling.splits > 1:
             end = f"smaller<{self.place.index}>(begin + {tiling.elements_per_split}, {end})"
@@ -273,7 +273,7 @@ class RowText:
         lane = "threadIdx.x" if tiling.packs_per_thread == 1 else f"k * {tiling.x} + threadIdx.x"
         if width > 1:
             lane = f"({lane}) * {width}" if tiling.packs_per_thread > 1 else f"{lane} * {width}"
-        place = f"const {self.place.index} i = {'begin + ' if tiling.splits > 1 else ''}{lane};"
+        index_line = f"const {self.place.index} i = {'begin + ' if tiling.splits > 1 else ''}{lane};"
         unroll = (
             "#pragma unroll"
             if tiling.packs_per_thread * width <= _MAX_CACHED_REGS
@@ -282,13 +282,13 @@ class RowText:
         return [
             *([unroll] if tiling.packs_per_thread > 1 else []),
             f"for (int k = 0; k < {tiling.packs_per_thread}; ++k) {{",
-            *indented([place, *body]),
+            *indented([index_line, *body]),
             "}",
         ]
 
     def converted(self, output: RowOutput) -> str:
         """Return a result converted to its dtype. The store itself rounds float32 to 16 bits."""
-        have, want = self.plan.spec(output.value)[0], output.spec.dtype
-        if have is want or (have in _NARROW and want in _NARROW):
+        dtype, result_dtype = self.plan.spec(output.value)[0], output.spec.dtype
+        if dtype is result_dtype or (dtype in _NARROW and result_dtype in _NARROW):
             return output.value
-        return f"convert<{STORAGE[want]}>({output.value})"
+        return f"convert<{STORAGE[result_dtype]}>({output.value})"
