@@ -82,9 +82,8 @@ _RULES: Mapping[str, _Rule] = {
 _WRAPS = ("add", "sub", "mul", "maximum", "neg")
 _LOOKUPS = ("embedding", "index_select", "gather")
 _FREE_BYTES = 1 << 20  # bytes of input that every recipe is granted; results may be 64 times as large
-_MAX_LOOKUP_BYTES = (
-    4 << 20
-)  # bytes of what lookups and choices may make: a larger result is cheaper to compute again than to keep
+# Bytes of what lookups and choices may make: a larger result is cheaper to compute again than to keep.
+_MAX_LOOKUP_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)

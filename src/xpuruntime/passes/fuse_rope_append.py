@@ -26,9 +26,8 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
     context = context or PassContext()
     if not context.has_kernel("rope_append"):
         return graph
-    graph = cse.run(
-        simplify.run(graph, context), context
-    )  # makes queries and keys read the same pair of tables
+    # Makes queries and keys read the same pair of tables.
+    graph = cse.run(simplify.run(graph, context), context)
     known = known_values(graph)
 
     def rule(editor: Editor, node: Node) -> None:

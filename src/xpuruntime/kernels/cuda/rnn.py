@@ -20,7 +20,7 @@ from ..kernel import Kernel, LoweredCall, NodeCall, Operand, Stage
 from ..portable import rnn
 from ..portable.tasks import result
 from ..spec.product import C_TYPES, Product, sizes
-from .heavy import REFERENCE_NUM_SMS, about, argument, bytes_of
+from .heavy import REFERENCE_SMS, about, argument, bytes_of
 from .launch import LaunchConfig, cuda_stage
 from .matmul.generated import simt_stage
 from .tasks import ThreadedTasks
@@ -51,7 +51,7 @@ def recurrent_tile_config(
     size: bytes of an element of the state.
     """
     max_samples = _SHARED // ((rows + 3 * hidden) * size)
-    samples = min(_SAMPLES, max_samples, max(1, batch * directions // REFERENCE_NUM_SMS), batch)
+    samples = min(_SAMPLES, max_samples, max(1, batch * directions // REFERENCE_SMS), batch)
     if samples < 1:
         return None
     lanes = next((n for n in (32, 16, 8) if hidden >= 8 * n), 4)
@@ -301,9 +301,8 @@ class _Layer:
         text: list[str] = []
         for d in range(self.directions):
             body = lines([f"f{d * functions + k}" for k in range(functions)])
-            scope = (
-                f"if (d == {d}) {{" if self.directions > 1 else "{"
-            )  # a scope of its own for the cell's variables
+            # A scope of its own for the cell's variables.
+            scope = f"if (d == {d}) {{" if self.directions > 1 else "{"
             text += [scope, *(f"    {line}" for line in body), "}"]
         return text
 

@@ -31,9 +31,8 @@ class _Axes:
 
     def _steps(self, axes: Sequence[str], shape: Sequence[int], strides: Sequence[int]) -> dict[str, int]:
         steps: dict[str, int] = {}
-        for label, extent, stride in zip(
-            axes, shape, strides, strict=True
-        ):  # a repeated label takes the diagonal
+        # A repeated label takes the diagonal.
+        for label, extent, stride in zip(axes, shape, strides, strict=True):
             steps[label] = steps.get(label, 0) + (stride if extent != 1 else 0)
         return steps
 

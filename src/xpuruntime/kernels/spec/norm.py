@@ -89,9 +89,8 @@ class ChannelNorm(Kernel):
         outputs = []
         for at, spec in enumerate(call.outputs):
             spec_strides = spec.physical.strides
-            row = (
-                spec_strides if len(spec_strides) == 2 else (0, *spec_strides)
-            )  # statistics are [N, groups], or one per channel
+            # Statistics are [N, groups], or one per channel.
+            row = spec_strides if len(spec_strides) == 2 else (0, *spec_strides)
             strides = split(spec) if at == 0 else (*row, *([0] * (len(space) - 2)))
             outputs.append(RowOutput(str(names[at]), spec, strides))
         return body.done([o.value for o in outputs]), outputs

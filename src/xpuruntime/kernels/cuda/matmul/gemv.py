@@ -22,7 +22,7 @@ from ...portable.text import ACTIVATIONS
 from ...spec.linear import LinearLayer, why_not
 from ...spec.matmul import OPS, product_of
 from ...spec.product import C_TYPES, accumulator
-from ..heavy import REFERENCE_NUM_SMS, about, argument, bytes_of, c_bool, constants, in_chunks
+from ..heavy import REFERENCE_SMS, about, argument, bytes_of, c_bool, constants, in_chunks
 from ..launch import Argument, LaunchConfig, cuda_stage
 from .text import arguments_of, matrices_of, parts_of, place_text, supported
 
@@ -37,7 +37,7 @@ MAX_ROWS = 16
 _DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 _WARPS = 8
 """Warps of a block."""
-_MAX_BLOCKS = 8 * REFERENCE_NUM_SMS
+_MAX_BLOCKS = 8 * REFERENCE_SMS
 """Maximum blocks of a launch; above that, a group computes several items."""
 _SHORT = 16
 """Maximum load steps of a row that one warp reads alone."""
@@ -84,10 +84,9 @@ def gemv_tile_config(m: int, n: int, k: int, dtype: DType, gated: bool = False) 
     A gated result has two rows of the weight.
     """
     steps = max(1, math.ceil(k * dtype.bits / 8 / 512))
-    few_rows = n * (1 + gated) <= 3 * REFERENCE_NUM_SMS * _WARPS
-    fills_device = n * (1 + gated) >= 8 * REFERENCE_NUM_SMS * (
-        1 if steps > _SHORT else _WARPS
-    )  # blocks of four columns each
+    few_rows = n * (1 + gated) <= 3 * REFERENCE_SMS * _WARPS
+    # Blocks of four columns each.
+    fills_device = n * (1 + gated) >= 8 * REFERENCE_SMS * (1 if steps > _SHORT else _WARPS)
     columns = (
         (1 if few_rows and not gated and steps <= _SHORT else 4 if fills_device else 2)
         if m == 1
@@ -99,7 +98,7 @@ def gemv_tile_config(m: int, n: int, k: int, dtype: DType, gated: bool = False) 
     columns = results * (1 + gated)
     items = math.ceil(n / results)
     split = 1
-    if steps > _SHORT or (items < 4 * REFERENCE_NUM_SMS and steps > 1):
+    if steps > _SHORT or (items < 4 * REFERENCE_SMS and steps > 1):
         choices = range(min(_WARPS, steps), min(3, steps - 1), -1)
         split = min(choices, key=lambda s: (math.ceil(steps / s) * s - steps, -s))
     steps_per_warp, max_stages = math.ceil(steps / split), max(1, _LOADS // columns)

@@ -40,7 +40,7 @@ class RowPlace:
         if tiling.across:
             columns = -(-tiling.kept.inner // (tiling.x * tiling.width))
             group, lines = "blockIdx.x", list[str]()
-            if tiling.splits > 1:  # adjacent blocks read adjacent memory (coalesced in L2)
+            if tiling.splits > 1:  # adjacent blocks read adjacent memory
                 group = "group"
                 lines.append(
                     f"const {self.index} part = blockIdx.x / {tiling.groups}, group = blockIdx.x % {tiling.groups};"
