@@ -41,7 +41,7 @@ _STAY = frozenset(["cast", "bitcast", "sin", "cos", "cumsum", "cumprod", "prod",
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """Return the graph with narrow values where the context wants them."""
+    """Return the graph with values stored in the narrow types that the context demands."""
     context = context or PassContext()
     known = known_values(graph)
     stay = known | _of_integers(graph) | _scores(graph, known)

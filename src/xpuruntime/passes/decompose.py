@@ -237,7 +237,7 @@ def _repeated(emit: Expansion, x: str, times: int) -> str:
 
 
 def _rope(emit: Expansion) -> None:
-    """Expand rope in halves of the whole last dim, with tables by position or per place."""
+    """Expand rope over the halves of the whole last dim, with tables by position or per element of the batch."""
     attrs, x, spec = emit.node.attrs, emit.wide(0), emit.node.spec
     size = spec.shape[-1]
     if attrs["interleaved"] or spec.rank != 4 or attrs["size"] not in (0, size) or not isinstance(size, int):

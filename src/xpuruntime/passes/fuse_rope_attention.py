@@ -2,7 +2,7 @@
 
     attention(*rope_append(q, k, v, ..., keys, values, places, positions), mask)  ->  rope_attention(q, k, v, ..., mask)
 
-This saves one launch per layer. The kernels support few queries only, so the context is asked about each node.
+This saves one launch per layer. The kernels support few queries only, so the context decides about each node.
 """
 
 from __future__ import annotations

@@ -109,10 +109,13 @@ class KernelBody(Protocol):
 
 @dataclass(slots=True, eq=False)
 class UserKernel(Kernel):
-    """A user's kernel: ``name`` is ``family/word``, ``word`` being what policies say; ``kind`` the targets that it is for.
+    """A user's kernel.
 
-    dtypes:        of every tensor that it reads and writes; None: all that it has types for.
-    deterministic: equal inputs give equal bits. ``accumulates``: the dtype of its sums.
+    name:          ``family/word``; policies name it by the word.
+    kind:          the kind of target that it is for.
+    dtypes:        dtypes of the tensors that it reads and writes; None: all with a C type.
+    deterministic: whether equal inputs give equal bits.
+    accumulates:   the dtype of its sums.
     """
 
     name: str

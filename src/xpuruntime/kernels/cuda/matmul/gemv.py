@@ -24,7 +24,7 @@ from ...spec.matmul import OPS, product_of
 from ...spec.product import C_TYPES, accumulator
 from ..heavy import REFERENCE_SMS, about, argument, bytes_of, c_bool, constants, in_chunks
 from ..launch import Argument, LaunchConfig, cuda_stage
-from .text import arguments_of, matrices_of, parts_of, place_text, supported
+from .text import arguments_of, element_offset_text, matrices_of, parts_of, supported
 
 __all__ = ["KERNELS", "ROWS", "Gemv", "GemvTileConfig", "NormLinear", "gemv_stage", "gemv_tile_config"]
 
@@ -74,7 +74,7 @@ class GemvTileConfig:
         return self.split * self.groups * 32
 
     def blocks(self, items: int) -> int:
-        """Return the number of blocks for so many items."""
+        """Return the number of blocks for ``items`` items."""
         return math.ceil(items / (self.items_per_group * self.groups))
 
 
@@ -119,7 +119,7 @@ class _Streamed:
 
     terms: values that the epilogue adds to a result: the argument, its offset by ``row`` and ``column``, a factor, and whether it is added to
            the gate.
-    place: the offset of a result.
+    result_offset: the offset of a result, by ``row`` and ``column``.
     known: whether the weight is constant, so that it may be prefetched.
     scale, eps: those of the RMS norm.
     """
@@ -132,7 +132,7 @@ class _Streamed:
     dtype: DType
     arguments: Sequence[Argument]
     terms: Sequence[tuple[Argument, str, float, bool]]
-    place: str
+    result_offset: str
     known: bool
     alpha: float = 1.0
     act: str = "none"
@@ -221,11 +221,11 @@ def _of_product(call: NodeCall) -> _Streamed:
     sides, arguments = matrices_of(p, dtype), arguments_of(call, p)
     assert sides is not None
     terms = [
-        (a, place_text(p, t.strides, batched=False), float(t.factor), False)
+        (a, element_offset_text(p, t.strides, batched=False), float(t.factor), False)
         for t, a in zip(p.terms, arguments[2:], strict=False)
     ]
     return _Streamed(
-        p.m, p.n, p.k, sides.a_row, sides.b_line, dtype, arguments, terms, place_text(p, p.y_strides, batched=False),
+        p.m, p.n, p.k, sides.a_row, sides.b_line, dtype, arguments, terms, element_offset_text(p, p.y_strides, batched=False),
         call.tensor(p.b).is_weight, p.alpha, p.act,
     )  # fmt: skip
 
@@ -307,7 +307,7 @@ def _finish_text(s: _Streamed) -> list[str]:
     operands = dict.fromkeys(a.text for a, *_ in s.terms)
     lines = ["struct KERNEL_finish {", *(f"    {text};" for text in (*operands, y.text))]
     fields = "".join(f" {kind} t{i};" for i in range(len(s.terms)))
-    reads = ", ".join(f"({kind})load<1>({a.name} + {place})" for a, place, *_ in s.terms)
+    reads = ", ".join(f"({kind})load<1>({a.name} + {offset})" for a, offset, *_ in s.terms)
     lines += [
         f"    struct Terms {{{fields} }};",
         f"{head} Terms terms(int row, int column) const {{ return {{{reads}}}; }}",
@@ -327,7 +327,7 @@ def _finish_text(s: _Streamed) -> list[str]:
         lines.append("        x = x * gate;")
     return [
         *lines,
-        f"        store<1>(y + ({s.place}), (typename storage_<{y.ctype}>::compute)x);",
+        f"        store<1>(y + ({s.result_offset}), (typename storage_<{y.ctype}>::compute)x);",
         "    }",
         "};",
     ]

@@ -16,7 +16,7 @@ from ..tasks import OpTemplate, TaskText, TemplateKernel, result, whole
 __all__ = ["KERNELS"]
 
 _HEAP_FRACTION = 4
-"""A heap selects at most one of so many elements; for more, sorting the line is as fast."""
+"""A heap selects at most a quarter of a line; for more, sorting the line is as fast."""
 
 
 def _sorted(call: NodeCall) -> TaskText:

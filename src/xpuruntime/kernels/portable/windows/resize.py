@@ -121,9 +121,7 @@ def _resize(call: NodeCall) -> TaskText:
         body += [f"  *({address(y, names)}) = *({address(x, at)});", "}"]
         return TaskText(body, math.prod(y.shape[d] for d in others), head, per=y.shape[inner])
     body.append(f"  {sum_type} total0 = 0;")
-    blended = axes[
-        ::-1
-    ]  # the first dim is summed up first, as the meaning says: halves between integers round alike
+    blended = axes[::-1]  # The first dim is summed first, as in the reference, so that ties round alike.
     for depth, axis in enumerate(blended):
         body.append(f"  for (int64_t k{depth} = 0; k{depth} < {axis.taps}; ++k{depth}) {{")
         if depth + 1 < len(blended):

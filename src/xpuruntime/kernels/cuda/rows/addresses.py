@@ -8,10 +8,10 @@ from ...spec.row_plan import RowNeeds
 from ..pointwise import index_type, reach_of
 from .tiling import RowTiling
 
-__all__ = ["RowPlace"]
+__all__ = ["RowAddresses"]
 
 
-class RowPlace:
+class RowAddresses:
     """The lines of a kernel body before any value is read.
 
     index:   the C type that can hold every offset.
