@@ -1,7 +1,7 @@
-"""LoopBody: a node, or the graph inside a ``fused`` node, as operations over an iteration space.
+"""``LoopBody``: a node, or the graph inside a ``fused`` node, as operations over an iteration space.
 
-Views inside a body move no element: reading a value at an index of the space means reading what it was made of at another index.
-So a value is asked for with ``dims``: which dim of the space each of its own dims runs along (None: it stays at 0).
+Views inside a body move no element: reading a view at an index of the space reads its source at another index. So a value is requested with
+``dims``: for each of its own dims the dim of the space that it runs along, or None if it stays at index 0.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Loo
         body.bound.update({v.name: i for i, v in enumerate(graph.inputs)})
         for inner in graph.nodes:
             if is_row(inner.op):
-                own = graph.spec(str(inner.inputs[0]))
-                body.reduces(row_axes(inner.op, inner.attrs, own.rank), own)
+                operand_spec = graph.spec(str(inner.inputs[0]))
+                body.reduces(row_axes(inner.op, inner.attrs, operand_spec.rank), operand_spec)
         outputs = []
         for output in graph.outputs:
             shape = shape_of(graph.spec(output.value))
@@ -79,7 +79,7 @@ def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Loo
 
 @dataclass
 class LoopBody:
-    """Builder of a plan. ``reduced``: the dims of the space that every reduction in it covers, set by the first one."""
+    """Builder of a plan. ``reduced``: the dims of the space that its reductions cover. The first reduction sets it; others must agree."""
 
     space: tuple[int, ...]
     operands: Sequence[Operand]
@@ -121,9 +121,9 @@ class LoopBody:
     def dims_of(self, shape: tuple[int, ...], node: Node | None = None) -> Dims:
         """Return the dims of the space that a result has. The result of a reduction has the dims that it kept."""
         if node is not None and is_row(node.op) and "keepdim" in node.attrs and not node.attrs["keepdim"]:
-            own = self._spec(str(node.inputs[0]) if self.graph is not None else "%0")
-            axes = row_axes(node.op, node.attrs, own.rank)
-            return tuple(d for i, d in enumerate(self.aligned(shape_of(own))) if i not in axes)
+            operand_spec = self._spec(str(node.inputs[0]) if self.graph is not None else "%0")
+            axes = row_axes(node.op, node.attrs, operand_spec.rank)
+            return tuple(d for i, d in enumerate(self.aligned(shape_of(operand_spec))) if i not in axes)
         if len(shape) == len(self.space) or not self.reduced:
             return self.aligned(shape)
         remaining = [d for d in range(len(self.space)) if d not in self.reduced]
@@ -145,7 +145,7 @@ class LoopBody:
         if name in self.bound:
             return self.input(self.bound[name], dims)
         key = (name, dims)
-        if key not in self.values:  # each value once, or nodes that are all read twice take 2^n steps
+        if key not in self.values:  # cached: otherwise chains of nodes that are read twice take 2^n steps
             assert self.graph is not None
             node = self.graph.producer(name)
             assert node is not None
@@ -241,11 +241,13 @@ class LoopBody:
     def _constant(self, value: Const | bool | int | float, dtype: DType, rank: int) -> str:
         """Return a value that is the same at every point of the space."""
         if isinstance(value, Const):
-            every = value.numpy().reshape(-1)
-            bits = every.view(np.uint8).reshape(every.size, -1)
-            if not every.size or (bits != bits[0]).any():
-                raise UnsupportedLoop(f"a constant of {value.size} elements inside a loop")
-            value = every[0].item()
+            elements = value.numpy().reshape(-1)
+            bits = elements.view(np.uint8).reshape(elements.size, -1)
+            if not elements.size or (bits != bits[0]).any():
+                raise UnsupportedLoop(
+                    f"a constant of {value.size} different elements is not supported inside a loop"
+                )
+            value = elements[0].item()
         assert isinstance(value, bool | int | float)
         return self._add((CONSTANT, repr(value), dtype, rank), CONSTANT, (value,), Attrs(), dtype, rank)
 
@@ -253,64 +255,68 @@ class LoopBody:
 
     def _row(self, node: Node, operands: Sequence[Source], at: int, dims: Dims) -> str:
         """Return a result of a softmax, norm or reduction. Its formula is added once."""
-        own = self._spec(str(operands[0]))
-        axes = row_axes(node.op, node.attrs, own.rank)
-        there = self.aligned(shape_of(own))
-        self.reduces(axes, own)
-        remaining = tuple(d for i, d in enumerate(there) if i not in axes)
+        operand_spec = self._spec(str(operands[0]))
+        axes = row_axes(node.op, node.attrs, operand_spec.rank)
+        operand_dims = self.aligned(shape_of(operand_spec))
+        self.reduces(axes, operand_spec)
+        remaining = tuple(d for i, d in enumerate(operand_dims) if i not in axes)
         canonical = {
-            len(there): tuple(None if i in axes else d for i, d in enumerate(there)),
+            len(operand_dims): tuple(None if i in axes else d for i, d in enumerate(operand_dims)),
             len(remaining): remaining,
         }
-        full = shape_of(tensor_of(node.outputs[at].spec)) == shape_of(own)
-        wanted = there if full else canonical.get(len(dims), ())
-        if any(w != d for w, d in zip(wanted, dims, strict=True) if w is not None and self.space[w] != 1):
-            raise UnsupportedLoop(f"{node.op} combined with values along other dims")
+        full = shape_of(tensor_of(node.outputs[at].spec)) == shape_of(operand_spec)
+        result_dims = operand_dims if full else canonical.get(len(dims), ())
+        if any(
+            w != d for w, d in zip(result_dims, dims, strict=True) if w is not None and self.space[w] != 1
+        ):
+            raise UnsupportedLoop(f"{node.op} cannot be combined with values along other dims")
         key = node.name or node.op
         if key not in self.rows:
-            x = self.value(str(operands[0]), there)
-            rest = [
-                None if o is None else self.value(str(o), there[own.rank - self._spec(str(o)).rank :])
+            x = self.value(str(operands[0]), operand_dims)
+            other_operands = [
+                None
+                if o is None
+                else self.value(str(o), operand_dims[operand_spec.rank - self._spec(str(o)).rank :])
                 for o in operands[1:]
             ]
             self.rows[key] = FORMULAS[node.op](
-                self, x, rest, node.attrs, tensor_of(node.outputs[0].spec).dtype
+                self, x, other_operands, node.attrs, tensor_of(node.outputs[0].spec).dtype
             )
         return self.rows[key][at]
 
-    def reduces(self, axes: tuple[int, ...], own: TensorSpec) -> None:
-        """Record the dims of the space that a reduction over these axes covers. Raises UnsupportedLoop if another reduction covers other
-        dims.
-        """
-        first = len(self.space) - own.rank
-        shape = shape_of(own)
+    def reduces(self, axes: tuple[int, ...], operand_spec: TensorSpec) -> None:
+        """Record the dims of the space that a reduction over these axes covers. Raises UnsupportedLoop if they differ from another reduction's."""
+        first = len(self.space) - operand_spec.rank
+        shape = shape_of(operand_spec)
         if any(shape[a] != self.space[first + a] for a in axes):
-            raise UnsupportedLoop("a reduction of a value that is smaller than the iteration space")
+            raise UnsupportedLoop("a reduced value must have the extents of the iteration space")
         reduced = frozenset(first + a for a in axes if shape[a] != 1)
         if self.reduced is not None and self.reduced != reduced:
-            raise UnsupportedLoop("reductions over different dims in one loop nest")
+            raise UnsupportedLoop("reductions over different dims do not fit one loop nest")
         self.reduced = reduced
 
     @property
     def count(self) -> int:
-        """Return the number of elements that one reduction reads."""
+        """The number of elements that one reduction reads."""
         return math.prod(self.space[d] for d in self.reduced or ())
 
     # ── views ──
 
     def _view(self, op: str, source: str, spec: TensorSpec, dims: Dims) -> str:
-        own, result = shape_of(self._spec(source)), shape_of(spec)
-        if op == "clone" or own == result:
+        source_shape, result = shape_of(self._spec(source)), shape_of(spec)
+        if op == "clone" or source_shape == result:
             return self.value(source, dims)
         if op == "expand":
-            return self.value(source, _broadcast(own, result, dims))
+            return self.value(source, _broadcast(source_shape, result, dims))
         nontrivial = [(extent, d) for extent, d in zip(result, dims, strict=True) if extent != 1]
-        if [e for e, _ in nontrivial] == [e for e in own if e != 1]:  # only dims of 1 come or go
+        if [e for e, _ in nontrivial] == [e for e in source_shape if e != 1]:  # only dims of extent 1 differ
             along = iter(d for _, d in nontrivial)
-            return self.value(source, tuple(None if e == 1 else next(along) for e in own))
+            return self.value(source, tuple(None if e == 1 else next(along) for e in source_shape))
         if source in self.bound and self._spec(source).is_dense:
             return self._dense(source, result, dims)
-        raise UnsupportedLoop(f"a view of {list(own)} as {list(result)} inside a fused loop")
+        raise UnsupportedLoop(
+            f"a view of {list(source_shape)} as {list(result)} is not supported inside a loop"
+        )
 
     def _dense(self, source: str, result: tuple[int, ...], dims: Dims) -> str:
         """Return a dense operand under another shape."""
@@ -323,9 +329,9 @@ class LoopBody:
         return self.read(self.bound[source], spec.dtype, tuple(strides), spec.rank)
 
 
-def _broadcast(own: tuple[int, ...], result: tuple[int, ...], dims: Dims) -> Dims:
+def _broadcast(shape: tuple[int, ...], result: tuple[int, ...], dims: Dims) -> Dims:
     """Return the dims of an operand whose shape broadcasts to a result along ``dims``."""
-    first = len(result) - len(own)
+    first = len(result) - len(shape)
     return tuple(
-        None if extent == 1 and result[first + i] != 1 else dims[first + i] for i, extent in enumerate(own)
+        None if extent == 1 and result[first + i] != 1 else dims[first + i] for i, extent in enumerate(shape)
     )

@@ -1,10 +1,10 @@
-"""Softmax, norms and reductions as formulas: pointwise operations and six plain reductions over one set of dims.
+"""Softmax, norms and reductions as formulas: pointwise operations and plain reductions over one set of dims.
 
     softmax      exp(x - max) / sum(exp(x - max))
     layer_norm   d = x - mean; d * rsqrt(mean(d * d) + eps) * weight + bias
     logsumexp    log(sum(exp(x - max))) + max, where max is finite
 
-Values between are kept in float32 (float64 for float64), whatever the operand is stored in.
+Intermediate values are float32 (float64 for float64), regardless of the operand's dtype.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Names: TypeAlias = "tuple[str, ...]"
 Formula: TypeAlias = "Callable[[LoopBody, str, Sequence[str | None], Attrs, DType], Names]"
 
 PLAIN = ("sum", "prod", "amax", "amin", "any", "all", "top")
-"""Reductions that loops compute; every other one is a formula over them. ``top`` is amax where a NaN need not be seen."""
+"""Reductions that loops compute; all others are formulas over them. ``top`` is amax that may ignore NaN."""
 
 
 def is_row(op: str) -> bool:
@@ -57,8 +57,12 @@ def _real(b: LoopBody, x: str, dtype: object = None) -> str:
     """Convert to float32 or float64; first to ``dtype``, which may round."""
     if isinstance(dtype, DType):
         x = _cast(b, x, dtype)
-    own = b.dtype(x)
-    return x if own.is_float and own is not DType.FLOAT64 else _cast(b, x, widest(own))
+    operand_dtype = b.dtype(x)
+    return (
+        x
+        if operand_dtype.is_float and operand_dtype is not DType.FLOAT64
+        else _cast(b, x, widest(operand_dtype))
+    )
 
 
 def _two(b: LoopBody, op: str, x: str, y: str | float, dtype: DType) -> str:
@@ -103,7 +107,7 @@ def _mean_of(b: LoopBody, x: str, dtype: DType) -> str:
 def _mean(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     if isinstance(attrs["dtype"], DType):
         x = _cast(b, x, attrs["dtype"])
-    if not b.dtype(x).is_float:  # whole numbers beyond float32's
+    if not b.dtype(x).is_float:  # integers may exceed float32's exact range
         return (_cast(b, _mean_of(b, _cast(b, x, DType.FLOAT64), DType.FLOAT64), dtype),)
     return (_mean_of(b, _real(b, x), widest(dtype)),)
 
@@ -125,11 +129,11 @@ def _var(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: D
 def _logsumexp(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     wide = widest(dtype)
     x = _real(b, x)
-    top = b.reduce("top", x, wide)
-    infinite = b.emit("isinf", top, dtype=DType.BOOL, positive=True, negative=True)
-    finite = b.emit("where", infinite, 0.0, top, dtype=wide)
-    raised = b.emit("exp", _two(b, "sub", x, finite, wide), dtype=wide)
-    return (_two(b, "add", b.emit("log", b.reduce("sum", raised, wide), dtype=wide), finite, wide),)
+    row_max = b.reduce("top", x, wide)
+    infinite = b.emit("isinf", row_max, dtype=DType.BOOL, positive=True, negative=True)
+    finite = b.emit("where", infinite, 0.0, row_max, dtype=wide)
+    exponentials = b.emit("exp", _two(b, "sub", x, finite, wide), dtype=wide)
+    return (_two(b, "add", b.emit("log", b.reduce("sum", exponentials, wide), dtype=wide), finite, wide),)
 
 
 def _vector_norm(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
@@ -137,8 +141,8 @@ def _vector_norm(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, 
     assert isinstance(order, int | float)
     x = _real(b, x)
     if order == 0:
-        there = b.emit("ne", x, 0.0, dtype=DType.BOOL)
-        return (b.reduce("sum", b.emit("cast", there, dtype=wide), wide),)
+        nonzero = b.emit("ne", x, 0.0, dtype=DType.BOOL)
+        return (b.reduce("sum", b.emit("cast", nonzero, dtype=wide), wide),)
     size = b.emit("abs", x, dtype=wide)
     if math.isinf(order):
         if order < 0:
@@ -162,16 +166,16 @@ def _shifted(b: LoopBody, x: str, attrs: Attrs, wide: DType) -> str:
 
 def _softmax(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     wide = widest(dtype)
-    raised = b.emit("exp", _shifted(b, x, attrs, wide), dtype=wide)
-    share = b.emit("reciprocal", b.reduce("sum", raised, wide), dtype=wide)
-    return (_two(b, "mul", raised, share, wide),)
+    exponentials = b.emit("exp", _shifted(b, x, attrs, wide), dtype=wide)
+    inverse_sum = b.emit("reciprocal", b.reduce("sum", exponentials, wide), dtype=wide)
+    return (_two(b, "mul", exponentials, inverse_sum, wide),)
 
 
 def _log_softmax(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     wide = widest(dtype)
     shifted = _shifted(b, x, attrs, wide)
-    total = b.reduce("sum", b.emit("exp", shifted, dtype=wide), wide)
-    return (_two(b, "sub", shifted, b.emit("log", total, dtype=wide), wide),)
+    row_sum = b.reduce("sum", b.emit("exp", shifted, dtype=wide), wide)
+    return (_two(b, "sub", shifted, b.emit("log", row_sum, dtype=wide), wide),)
 
 
 # ── norms ──
@@ -212,40 +216,42 @@ def _rms_norm(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dty
     return _affine(b, _two(b, "mul", x, rstd, wide), (*rest, None)[0], None, wide), rstd
 
 
-# ── places ──
+# ── positions ──
 
 
-def _found(b: LoopBody, x: str, kind: str, last: bool) -> tuple[str, str]:
+def _extreme_with_index(b: LoopBody, x: str, kind: str, last: bool) -> tuple[str, str]:
     """Return the extreme value and its first (or last) index; NaN counts as extreme."""
     if b.dtype(x) is DType.BOOL:
         x = _cast(b, x, DType.UINT8)
-    top = b.reduce(kind, x, b.dtype(x))
-    there = b.emit("eq", x, top, dtype=DType.BOOL)
+    extreme = b.reduce(kind, x, b.dtype(x))
+    matches = b.emit("eq", x, extreme, dtype=DType.BOOL)
     if b.dtype(x).is_float:
-        there = b.emit("logical_or", there, b.emit("isnan", x, dtype=DType.BOOL), dtype=DType.BOOL)
-    place = b.position()
-    whole = b.dtype(place)
-    other = -1 if last else 2 ** (whole.bits - 1) - 1
-    return top, b.reduce("amax" if last else "amin", b.emit("where", there, place, other, dtype=whole), whole)
+        matches = b.emit("logical_or", matches, b.emit("isnan", x, dtype=DType.BOOL), dtype=DType.BOOL)
+    index = b.position()
+    index_type = b.dtype(index)
+    neutral = -1 if last else 2 ** (index_type.bits - 1) - 1
+    return extreme, b.reduce(
+        "amax" if last else "amin", b.emit("where", matches, index, neutral, dtype=index_type), index_type
+    )
 
 
-def _place(kind: str) -> Formula:
+def _index_formula(kind: str) -> Formula:
     def formula(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
-        return (_found(b, x, kind, attrs["last"] is True)[1],)
+        return (_extreme_with_index(b, x, kind, attrs["last"] is True)[1],)
 
     return formula
 
 
-def _with_place(kind: str) -> Formula:
+def _extreme_and_index(kind: str) -> Formula:
     def formula(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
-        return _found(b, x, kind, False)
+        return _extreme_with_index(b, x, kind, False)
 
     return formula
 
 
 def _hardmax(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
-    here = b.emit("eq", b.position(), _found(b, x, "amax", False)[1], dtype=DType.BOOL)
-    return (b.emit("cast", here, dtype=dtype),)
+    is_max = b.emit("eq", b.position(), _extreme_with_index(b, x, "amax", False)[1], dtype=DType.BOOL)
+    return (b.emit("cast", is_max, dtype=dtype),)
 
 
 FORMULAS: Mapping[str, Formula] = {
@@ -263,9 +269,9 @@ FORMULAS: Mapping[str, Formula] = {
     "log_softmax": _log_softmax,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
-    "argmax": _place("amax"),
-    "argmin": _place("amin"),
-    "max": _with_place("amax"),
-    "min": _with_place("amin"),
+    "argmax": _index_formula("amax"),
+    "argmin": _index_formula("amin"),
+    "max": _extreme_and_index("amax"),
+    "min": _extreme_and_index("amin"),
     "hardmax": _hardmax,
 }

@@ -1,8 +1,8 @@
-"""Moves: loops that copy boxes of elements.
+"""Moves as loops that copy boxes of elements, for CPUs.
 
-A ``Place`` says where the elements of a box are stored in one argument of a kernel: a stride per dim, as NumPy's views have them. A
-``Move`` carries one box from a place (or a constant) to another; ``Lookup`` adds a place that an index tensor names. Permuting,
-slicing, joining, padding, gathering and scattering are lists of moves, so one emitter serves them all.
+A ``Box`` describes a box in one argument of a kernel by a stride per dim, like a NumPy view. A ``Move`` copies one box (or a
+constant) to another; a ``Lookup`` adds positions that an index tensor names. Permutes, slices, concatenation, padding, gathers and scatters
+are lists of moves, so one emitter serves them all.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .boxes import Lookup, Move, Place, bits_type, element_bytes, int_type
+from .boxes import Box, Lookup, Move, bits_type, element_bytes, int_type
 
-__all__ = ["Lookup", "Move", "Place", "bits_type", "carried", "element_bytes", "emit", "int_type"]
+__all__ = ["Box", "Lookup", "Move", "bits_type", "carried", "element_bytes", "emit", "int_type"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Dim:
-    """A loop: its length, and the step of each track: target, source, then every lookup."""
+    """A loop: its length, and its stride in the target, in the source, and in every lookup."""
 
     length: int
     steps: tuple[int, ...]
@@ -41,13 +41,13 @@ class _Nest:
         return math.prod(self.parts)
 
 
-def _nest(move: Move, least: int, tile: int) -> _Nest:
-    """Return loops in the order of the target's memory, merged if possible, and split so that a task moves at least ``least`` elements."""
+def _nest(move: Move, min_elements: int, tile: int) -> _Nest:
+    """Return loops in the memory order of the target, merged if possible, and split so that a task moves at least ``least`` elements."""
     writes = any(x.writes for x in move.lookups)
     source = move.source.strides if move.source else (0,) * len(move.target.shape)
     tracks = [move.target.strides, source, *(x.strides for x in move.lookups)]
     dims = [_Dim(n, tuple(t[i] for t in tracks)) for i, n in enumerate(move.target.shape) if n != 1]
-    if not writes:  # of several written to one place the last in row-major order wins, so that order stays
+    if not writes:  # scatters keep row-major order, because the last of several values for one position wins
         dims.sort(key=lambda d: (-abs(d.steps[0]), -abs(d.steps[1])))
     dims = _joined(dims)
     last = len(dims) - 1
@@ -62,12 +62,12 @@ def _nest(move: Move, least: int, tile: int) -> _Nest:
     chunks = [d.length for d in dims]
     per = math.prod(chunks)
     for i, d in enumerate(dims):
-        if per <= least:
+        if per <= min_elements:
             break
-        if writes and d.steps[0] == 0:  # tasks never meet in one place
+        if writes and d.steps[0] == 0:  # tasks never share a position
             continue
         inner = per // d.length
-        chunk = min(d.length, max(1, -(-least // inner)))
+        chunk = min(d.length, max(1, -(-min_elements // inner)))
         if transposed and i == last - 1:
             chunk = min(d.length, -(-chunk // tile) * tile)
         elif i == last and not writes:
@@ -78,7 +78,7 @@ def _nest(move: Move, least: int, tile: int) -> _Nest:
 
 
 def _joined(dims: list[_Dim]) -> list[_Dim]:
-    """Merge neighboring loops that every track traverses evenly."""
+    """Merge adjacent loops that form one loop for target, source and lookups alike."""
     merged: list[_Dim] = []
     for d in dims:
         if merged and all(a == b * d.length for a, b in zip(merged[-1].steps, d.steps, strict=True)):
@@ -93,15 +93,20 @@ def carried(moves: Sequence[Move]) -> int:
     return sum(math.prod(m.target.shape) for m in moves)
 
 
-def emit(moves: Sequence[Move], args: Sequence[str], ctype: str, least: int, tile: int) -> tuple[str, int]:
-    """Return the body of a kernel that performs all moves, and its number of tasks. ``args`` are the kernel's arguments in order; ``ctype``
-    is the element type; ``least`` is the minimum of elements per task; ``tile`` is the edge of a transposing tile. Moves must be
-    independent.
+def emit(
+    moves: Sequence[Move], args: Sequence[str], ctype: str, min_elements: int, tile: int
+) -> tuple[str, int]:
+    """Return the body of a kernel that performs all moves, and its number of tasks. Moves must be independent.
+
+    args:  the kernel's arguments in order.
+    ctype: the element type.
+    min_elements: of a task.
+    tile:  the edge of a transpose tile.
     """
     lines, tasks = _arguments(moves, args, ctype), 0
     lines.append("for (int64_t task = begin; task < end; ++task) {")
     for move in (m for m in moves if not m.empty):
-        nest = _nest(move, least, tile)
+        nest = _nest(move, min_elements, tile)
         first, tasks = tasks, tasks + nest.tasks
         body = _loops(move, nest, ctype, first, tile)
         if move.about:
@@ -144,7 +149,7 @@ def _sum(start: str | int, terms: Sequence[tuple[str, int]]) -> str:
 def _loops(move: Move, nest: _Nest, ctype: str, first: int, tile: int) -> list[str]:
     lines = []
     low, high = [], []
-    left, parts = f"(task - {first})" if first else "task", nest.parts
+    remaining, parts = f"(task - {first})" if first else "task", nest.parts
     lower = math.prod(parts)
     for d, (dim, chunk, count) in enumerate(zip(nest.dims, nest.chunks, parts, strict=True)):
         if count == 1:
@@ -152,9 +157,9 @@ def _loops(move: Move, nest: _Nest, ctype: str, first: int, tile: int) -> list[s
             high.append(str(dim.length))
             continue
         lower //= count
-        turn = f"{left} / {lower}" if lower > 1 else left
-        turn = f"{turn} % {count}" if lower * count < math.prod(parts) else turn
-        start = f"{turn}" if chunk == 1 else f"({turn}) * {chunk}"
+        quotient = f"{remaining} / {lower}" if lower > 1 else remaining
+        quotient = f"{quotient} % {count}" if lower * count < math.prod(parts) else quotient
+        start = f"{quotient}" if chunk == 1 else f"({quotient}) * {chunk}"
         lines.append(f"const int64_t l{d} = {start};")
         low.append(f"l{d}")
         if chunk == 1:
@@ -182,21 +187,21 @@ def _nested(
         lines.append(f"const int64_t at{k} = index_in({lookup.arg}[{where}], {lookup.size}, scratch);")
         known = known | {k}
     dims = nest.dims
-    left = len(dims) - depth
-    if left == 2 and nest.transposed:
+    depth_left = len(dims) - depth
+    if depth_left == 2 and nest.transposed:
         q, p = dims[depth], dims[depth + 1]
-        here = [*names, low[depth]]
-        a, b = (_address(move, nest, here, side) for side in ("source", "target"))
+        indices = [*names, low[depth]]
+        a, b = (_address(move, nest, indices, side) for side in ("source", "target"))
         a, b = (f"{x} + {low[depth + 1]} * {s}" if low[depth + 1] != "0" else x
                 for x, s in ((a, p.steps[1]), (b, p.steps[0])))  # fmt: skip
         rows, columns = (_length(low[i], high[i]) for i in (depth, depth + 1))
         lines.append(f"transpose<{tile}>({b}, {q.steps[0]}, {a}, {p.steps[1]}, {rows}, {columns});")
         return lines
-    if left == 1 and dims[depth].steps[0] == 1 and not move.combine:
+    if depth_left == 1 and dims[depth].steps[0] == 1 and not move.combine:
         run = _run(move, nest, ctype, low[depth], high[depth], names)
         if run:
             return [*lines, run]
-    if left == 0:
+    if depth_left == 0:
         return [*lines, _one(move, nest, names)]
     name = f"i{depth}"
     if nest.chunks[depth] == 1:
@@ -238,13 +243,13 @@ def _run(move: Move, nest: _Nest, ctype: str, low: str, high: str, names: Sequen
     dim = nest.dims[depth]
     if any(dim.steps[2 + k] for k in range(len(move.lookups))):
         return ""
-    here = [*names, low]
-    target, length = _address(move, nest, here, "target"), _length(low, high)
+    indices = [*names, low]
+    target, length = _address(move, nest, indices, "target"), _length(low, high)
     if move.source is None:
         return f"fill_run({target}, ({ctype})({move.fill}), {length});"
     if dim.steps[1] not in (0, 1):
         return ""
-    source = _address(move, nest, here, "source")
+    source = _address(move, nest, indices, "source")
     if dim.steps[1] == 0:
         return f"fill_run({target}, ({ctype})*({source}), {length});"
     return f"copy_run({target}, {source}, {length});"
