@@ -161,7 +161,7 @@ def _compile(
     lowered: list[LoweredGraph] = []
     binaries: list[Binary] = []
     plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}
-    borders: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    buffer_names: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for t in targets:
         code = Code(t, len(binaries))
         for name, graph in graphs.items():
@@ -173,7 +173,7 @@ def _compile(
             )
             lowering = lower(laid, layouts, t, demands.kernel, offers, phase=phases[name], times=measured)
             plans[name].append(plan_of(lowering, code))
-            borders[name] = lowering.inputs, lowering.outputs
+            buffer_names[name] = lowering.inputs, lowering.outputs
             lowered.append(lowering)
         with part(f"code generation for {t.name}", ours=(TextRefused,)):
             binaries += _assembled(code, [p for mine in plans.values() for p in mine])
@@ -190,7 +190,7 @@ def _compile(
     _log.info("compiled %s for %s in %.2f s", first.name, names, time.perf_counter() - started)
     program = CompiledProgram(
         name=first.name,
-        entries=tuple(_entry(n, graphs[n], borders[n], plans[n], sizes[n]) for n in graphs),
+        entries=tuple(_entry(n, graphs[n], buffer_names[n], plans[n], sizes[n]) for n in graphs),
         weights=_by_name(w for low in lowered for w in low.known.weights),
         recipes=_by_name(r for low in lowered for r in low.known.recipes),
         states=_by_name(s for low in lowered for s in low.states),
@@ -378,11 +378,11 @@ def _check_static(graph: Graph) -> None:
 def _entry(
     name: str,
     graph: Graph,
-    borders: tuple[tuple[str, ...], tuple[str, ...]],
+    buffer_names: tuple[tuple[str, ...], tuple[str, ...]],
     plans: Sequence[ExecutionPlan],
     sizes: Mapping[str, int],
 ) -> EntryPoint:
-    return EntryPoint(name, graph.input_specs, graph.output_specs, *borders, tuple(plans), sizes)
+    return EntryPoint(name, graph.input_specs, graph.output_specs, *buffer_names, tuple(plans), sizes)
 
 
 def _by_name(items: Iterable[_Named]) -> tuple[_Named, ...]:

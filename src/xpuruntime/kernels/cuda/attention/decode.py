@@ -108,8 +108,10 @@ class DecodeTileConfig:
     @property
     def bounds(self) -> int:
         """Offset of the bounds of the mask, which the warps compute."""
-        each = math.ceil(self.rows * self.d / 4 / self.splits)
-        return self.cluster_smem + (math.ceil((self.splits * each * 24 + 8) / 16) * 16 if self.cluster else 0)
+        bytes_per_split = math.ceil(self.rows * self.d / 4 / self.splits)
+        return self.cluster_smem + (
+            math.ceil((self.splits * bytes_per_split * 24 + 8) / 16) * 16 if self.cluster else 0
+        )
 
     @property
     def shared(self) -> int:
