@@ -20,15 +20,15 @@ from unittest import SkipTest
 import numpy as np
 
 from xpuruntime import _core
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.ir import GraphBuilder, interp
 from xpuruntime.kernels.kernel import Kernel, LoweredCall, NodeCall, Operand, Packed
 from xpuruntime.numerics import compare, tolerance_for
 from xpuruntime.program.program import WeightTransformRecipe
 from xpuruntime.protocols import Array
-from xpuruntime.runtime.layouts import from_memory, memory_shape, to_memory
-from xpuruntime.runtime.recipes import run_recipe
+from xpuruntime.runtime.memory.layouts import from_memory, memory_shape, to_memory
+from xpuruntime.runtime.weights.recipes import run_recipe
 from xpuruntime.testing.conformance.subject import DeviceUnderTest
 from xpuruntime.types import DType, Layout, TensorSpec
 
@@ -159,7 +159,7 @@ def prepare(built: _Built, operands: Sequence[Any], threads: int = 1) -> Prepare
             operand = built.call.inputs[i]
             assert isinstance(operand, Operand)
             buffers[f"in{i}"] = np.array(to_memory(value, operand.spec), order="C")
-    for name, (i, packed) in built.lowered.beside.items():
+    for name, (i, packed) in built.lowered.extra_weights.items():
         buffers[name] = _packed(packed, operands[i].array)
     for i, spec in enumerate(built.call.outputs):
         buffers[f"out{i}"] = np.full(spec.size_bytes or 0, 0xCC, np.uint8)

@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from xpuruntime.codegen.cpp import ordered_parts
-from xpuruntime.codegen.cuda import CudaTarget, cuda_part, cuda_target
+from xpuruntime.codegen.cpp.target import ordered_parts
+from xpuruntime.codegen.cuda.target import CudaTarget, cuda_part, cuda_target
 from xpuruntime.ir import Graph, GraphBuilder, interp
 from xpuruntime.kernels.kernel import Kernel, LoweredCall, NodeCall, Operand, Packed, Stage
 from xpuruntime.numerics import compare, tolerance_for
 from xpuruntime.passes.layout import channels_last
 from xpuruntime.program.program import WeightTransformRecipe
-from xpuruntime.runtime.layouts import from_memory, memory_shape, to_memory
-from xpuruntime.runtime.recipes import run_recipe
+from xpuruntime.runtime.memory.layouts import from_memory, memory_shape, to_memory
+from xpuruntime.runtime.weights.recipes import run_recipe
 from xpuruntime.types import DType, TensorSpec
 
 FLAGS = (
@@ -145,7 +145,7 @@ def emulate(
             packed = lowered.weights.get(i)
             value = to_memory(value, operand.spec) if packed is None else pack(packed, value)
             places[f"in{i}"] = _guarded(value.shape, value.dtype, value, shift)
-    for name, (i, packed) in lowered.beside.items():
+    for name, (i, packed) in lowered.extra_weights.items():
         value = pack(packed, arrays[call.tensor(i).name])
         places[name] = _guarded(value.shape, value.dtype, value)
     for i, size in enumerate(lowered.temps):
@@ -163,7 +163,7 @@ def emulate(
         late = {
             a: places[a].copy()
             for a in stage.args
-            if (a in written or a.startswith("temp")) and a not in stage.options.get("early", ())
+            if (a in written or a.startswith("temp")) and a not in stage.options.get("prologue_reads", ())
         }
         for a, value in late.items():
             library.arrives_late(

@@ -12,10 +12,10 @@ from support.native import compile_native
 
 import xpuruntime as xrt
 from xpuruntime import ir
-from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.errors import KernelUnavailable
 from xpuruntime.llm.build import DECODE, build_program
-from xpuruntime.llm.config import DecoderConfig
+from xpuruntime.llm.checkpoint.config import DecoderConfig
 from xpuruntime.llm.decoder import decoder_graph
 from xpuruntime.runtime import Executor
 from xpuruntime.testing.emulation.cuda_host import cuda_host
@@ -95,7 +95,7 @@ def test_what_attention_reads_before_its_turn_is_there() -> None:
     calls = build_program({DECODE: graph}, target=cuda_host()).entry(DECODE).plans[0].calls
     assert [c.options["pdl"] for c in calls if "rope_attention" in c.ops] == [False, True, True]
     assert all(c.options["pdl"] for c in calls if "rope_attention" not in c.ops)
-    assert not any("early" in c.options for c in calls)
+    assert not any("prologue_reads" in c.options for c in calls)
 
 
 @pytest.mark.sampled(2)

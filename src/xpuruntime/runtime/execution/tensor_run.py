@@ -1,0 +1,43 @@
+"""A program's inputs and outputs in DLPack terms, for runs on tensors that are on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ... import _core
+from ...types import TensorSpec
+from ..memory.arrays import dlpack_words
+
+if TYPE_CHECKING:
+    from ..backends.base import RuntimeBackend
+
+__all__ = ["tensor_run"]
+
+_NEVER = (255, 0)  # no tensor is of this type
+
+
+def tensor_run(
+    core: _core.Executor, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], backend: RuntimeBackend
+) -> _core.TensorRun:
+    """Return the core's runner for tensors. It accepts no tensors if an output's dtype has no DLPack code or the driver uses opaque
+    handles.
+    """
+    by_address = backend.core_is_host or backend.stages
+    if not by_address or any(dlpack_words(s.dtype) is None for s in outputs):
+        inputs = ()  # then it takes no run
+    return _core.TensorRun(core, _forms(inputs), _forms(outputs), *backend.dlpack_device())
+
+
+def _forms(specs: Sequence[TensorSpec]) -> list[tuple[str, list[int], tuple[int, int], np.dtype[Any]]]:
+    return [
+        (
+            s.name,
+            [int(d) for d in s.shape if isinstance(d, int)],
+            dlpack_words(s.dtype) or _NEVER,
+            s.dtype.numpy,
+        )
+        for s in specs
+    ]
