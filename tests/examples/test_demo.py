@@ -330,9 +330,7 @@ def test_it_asks_and_is_told_why(played: tuple[dict, Path]) -> None:
 @pytest.mark.zoo
 @pytest.mark.slow
 @pytest.mark.timeout(700)
-def test_the_page_shows_every_model_engine_and_reason(
-    played: tuple[dict, Path], models: list[str]
-) -> None:
+def test_the_page_shows_every_model_engine_and_reason(played: tuple[dict, Path], models: list[str]) -> None:
     document, out = played
     text = (out / "report.html").read_text(encoding="utf-8")
     import html
