@@ -24,6 +24,7 @@ import torch.nn.functional as F  # noqa: N812  - PyTorch's own abbreviation
 from gpu_report import Report, arguments, run_parts
 
 import xpuruntime.pytorch as xrt_torch
+from xpuruntime.pytorch import ops
 from xpuruntime.pytorch.capture.step import CapturedStep
 from xpuruntime.pytorch.compiled import compiled_graphs
 
@@ -63,10 +64,15 @@ class Gpt2(torch.nn.Module):
             if parameter.dim() > 1:
                 torch.nn.init.normal_(parameter, std=0.02)
 
+    fused_head, low = False, torch.bfloat16
+
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         x = self.words(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
+        if self.fused_head:
+            weight = self.words.weight.to(x.dtype if x.dtype is not torch.float32 else self.low)
+            return ops.linear_cross_entropy(self.norm(x).to(weight.dtype), weight, targets)
         logits = F.linear(self.norm(x), self.words.weight)
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
@@ -129,6 +135,11 @@ def contenders(net: torch.nn.Module, dtype: torch.dtype, extra: list[str]) -> li
     own = twin()
     captured = xrt_torch.capture_graph(step_of(own, torch.compile(own, backend="xpuruntime"), dtype))
     made.append(Contender("xpuruntime, captured", captured))
+    if isinstance(net, Gpt2):
+        own = twin()
+        own.fused_head = True
+        captured = xrt_torch.capture_graph(step_of(own, torch.compile(own, backend="xpuruntime"), dtype))
+        made.append(Contender("xpuruntime, captured, fused head", captured))
     own = twin()
     made.append(Contender("eager, captured", xrt_torch.capture_graph(step_of(own, own, dtype))))
     return made

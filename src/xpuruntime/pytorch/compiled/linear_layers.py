@@ -40,7 +40,12 @@ def _transposed(node: Any) -> Node | None:
         return None
     if node.target is _ATEN.t.default:
         return node.args[0]
-    swapped = node.target is _ATEN.permute.default and list(node.args[1]) in ([1, 0], [-1, -2], [-1, 0], [1, -2])
+    swapped = node.target is _ATEN.permute.default and list(node.args[1]) in (
+        [1, 0],
+        [-1, -2],
+        [-1, 0],
+        [1, -2],
+    )
     swapped |= node.target is _ATEN.transpose.int and {d % 2 for d in node.args[1:]} == {0, 1}
     return node.args[0] if swapped and node.meta["val"].dim() == 2 else None
 
