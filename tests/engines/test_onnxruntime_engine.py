@@ -197,7 +197,7 @@ def test_an_element_type_without_an_array(make: Make) -> None:
     no = ask(open_model(proto))
     assert (no.code, no.reason) == (
         Reason.DTYPE_UNSUPPORTED,
-        "ONNX Runtime takes no complex64 array; 'x' is complex64[4]",
+        "ONNX Runtime does not support complex64 arrays; 'x' is complex64[4]",
     )
 
 
