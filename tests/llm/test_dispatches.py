@@ -74,7 +74,7 @@ def test_a_gpu_s_calls_are_counted_without_one(tmp_path: Path) -> None:
 
 def test_what_is_written_out_is_the_decoder() -> None:
     found = open_checkpoint(reference("qwen2"))
-    graph = decoder_graph(found.config, length=3, capacity=16, batch=2, every=True)
+    graph = decoder_graph(found.config, length=3, capacity=16, batch=2, all_logits=True)
     plain = written_out(graph)
     assert not {n.op for n in plain.nodes} & {"rms_norm", "rope", "attention"}
     again = run_passes(plain, FUSIONS)
