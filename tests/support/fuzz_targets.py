@@ -99,9 +99,9 @@ def _make_weights(program: Any) -> None:
     for recipe in program.recipes:
         arrays = {w.name: w.spec for w in program.weights}
         if recipe_bytes(recipe) + sum(s.size_bytes for s in arrays.values()) < 1 << 16:
-            made = run_recipe(recipe, {n: np.zeros(s.shape, s.dtype.numpy) for n, s in arrays.items()})
-            if made.nbytes != recipe_bytes(recipe):
-                raise AssertionError(f"recipe {recipe.name} makes {made.nbytes} bytes")
+            array = run_recipe(recipe, {n: np.zeros(s.shape, s.dtype.numpy) for n, s in arrays.items()})
+            if array.nbytes != recipe_bytes(recipe):
+                raise AssertionError(f"recipe {recipe.name} makes {array.nbytes} bytes")
 
 
 TARGETS: Mapping[str, Callable[[bytes], None]] = MappingProxyType(
@@ -169,8 +169,8 @@ def mutate_onnx(data: bytes, seed: int) -> bytes:
     for _ in range(draw.randint(1, 4)):
         with contextlib.suppress(ValueError):  # a number that the field's type does not hold
             _change(model, draw)
-    made: bytes = model.SerializeToString()
-    return made
+    serialized: bytes = model.SerializeToString()
+    return serialized
 
 
 def _change(message: Any, draw: random.Random) -> None:
@@ -180,15 +180,15 @@ def _change(message: Any, draw: random.Random) -> None:
         if not fields:
             return
         descriptor, value = draw.choice(fields)
-        many = not isinstance(value, int | float | str | bytes) and hasattr(value, "append")
-        if many and draw.random() < 0.25:
+        is_repeated = not isinstance(value, int | float | str | bytes) and hasattr(value, "append")
+        if is_repeated and draw.random() < 0.25:
             _change_list(value, draw)
             return
-        inner = value[draw.randrange(len(value))] if many and len(value) else value
+        inner = value[draw.randrange(len(value))] if is_repeated and len(value) else value
         if hasattr(inner, "ListFields"):
             message = inner
             continue
-        if many:
+        if is_repeated:
             value[draw.randrange(len(value))] = _other(inner, draw)
         else:
             setattr(message, descriptor.name, _other(inner, draw))

@@ -48,13 +48,15 @@ def compile_native(
 ) -> CompiledProgram:
     """The program of a graph for the shapes of the feeds, held to every rule of programs. ``kernels``: preferred kernel by op family."""
     shapes = bind(graph.input_specs, {n: np.shape(a) for n, a in feeds.items()})
-    chosen = _PASSES[passes] if isinstance(passes, str) else passes
+    pass_names = _PASSES[passes] if isinstance(passes, str) else passes
     preferences: dict[str, Any] = dict(kernels or {})
     demands = policy if policy is not None else KernelPolicy(**preferences)
     sizes = {k: int(v) for k, v in shapes.items()}
     _only_where_it_is(kernels)
     try:
-        program = compile_graph(graph, target=target_of(target), policy=demands, shapes=sizes, passes=chosen)
+        program = compile_graph(
+            graph, target=target_of(target), policy=demands, shapes=sizes, passes=pass_names
+        )
     except KernelUnavailable as error:
         if named() is None:
             raise
@@ -65,13 +67,13 @@ def compile_native(
 
 def _only_where_it_is(kernels: Mapping[str, str] | None) -> None:
     """Skip a test of a kernel that the named device does not have. Raises SkipTest."""
-    there = named()
-    if there is None or there.target is None:
+    device = named()
+    if device is None or device.target is None:
         return
-    words = {k.name.partition("/")[2] for k in catalogue(there.target.kind)}
-    for word in (kernels or {}).values():
-        if word not in words:
-            raise SkipTest(f"{there.name} has no kernel {word}")
+    names = {k.name.partition("/")[2] for k in catalogue(device.target.kind)}
+    for name in (kernels or {}).values():
+        if name not in names:
+            raise SkipTest(f"{device.name} has no kernel {name}")
 
 
 def run_native(
@@ -116,10 +118,12 @@ def check(
     tolerance: largest max|d|/max|ref|; by default 1e-5 in float32, 1e-12 in float64, that of ``numerics`` in lower precisions, and
                equality for integers. Raises AssertionError.
     """
-    ours, theirs = dict(states or {}), dict(states or {})
-    got = run_native(graph, feeds, weights=weights, states=ours, **options)
-    want = interp.run(graph, feeds, weights=weights, states=theirs)
-    pairs = [(n, got[n], want[n]) for n in want] + [(n, ours[n], theirs[n]) for n in theirs]
+    actual_states, expected_states = dict(states or {}), dict(states or {})
+    outputs = run_native(graph, feeds, weights=weights, states=actual_states, **options)
+    expected = interp.run(graph, feeds, weights=weights, states=expected_states)
+    pairs = [(n, outputs[n], expected[n]) for n in expected] + [
+        (n, actual_states[n], expected_states[n]) for n in expected_states
+    ]
     for name, a, b in pairs:
         dtype = DType.of(b.dtype)
         assert a.dtype == b.dtype, f"{name}: {a.dtype}, wanted {b.dtype}"
@@ -128,7 +132,7 @@ def check(
         assert verdict.ok, (
             f"{verdict.reason} (max|d|/max|ref| {verdict.max_rel:.3g}, limit {limit:.3g})\n{graph}"
         )
-    return got
+    return outputs
 
 
 _LIMITS: Mapping[DType, float] = {DType.FLOAT64: 1e-12, DType.FLOAT32: 1e-5}

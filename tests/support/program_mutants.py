@@ -31,11 +31,13 @@ def sealed(program: Any, blobs: list[bytes], *, version: tuple[int, int] = (1, 0
             body += bytes(-(_BEGIN + len(text) + len(body)) % 64)
             fact["offset"] = _BEGIN + len(text) + len(body)
             body += blob
-        made = json.dumps({"format": "xpuruntime.program", "segments": facts, "program": program}).encode()
-        if len(made) == len(text):
-            text = made
+        new_text = json.dumps(
+            {"format": "xpuruntime.program", "segments": facts, "program": program}
+        ).encode()
+        if len(new_text) == len(text):
+            text = new_text
             break
-        text = made
+        text = new_text
     head = struct.pack("<8sHHIQQ", b"XPUPROG\n", *version, 0, len(text), _BEGIN + len(text) + len(body))
     return head + hashlib.sha256(head + text).digest() + text + bytes(body)
 
