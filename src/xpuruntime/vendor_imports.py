@@ -16,7 +16,7 @@ _IMPORTING = threading.Lock()
 # Set before the import and kept, because the package may read it at any time. A value that the user set stays.
 _ENVIRONMENT = {"onnxruntime": {"ORT_DISABLE_TELEMETRY": "1"}}
 # Modules hidden during the import. The packages work without them.
-_WITHOUT = {"openvino": ("openvino_telemetry",)}
+_HIDDEN_MODULES = {"openvino": ("openvino_telemetry",)}
 
 
 def vendor(name: str) -> Any:
@@ -26,13 +26,13 @@ def vendor(name: str) -> Any:
     for variable, value in _ENVIRONMENT.get(name, {}).items():
         os.environ.setdefault(variable, value)
     with _IMPORTING:
-        hidden = {m: sys.modules.get(m, _ABSENT) for m in _WITHOUT.get(name, ())}
+        hidden = {m: sys.modules.get(m, _ABSENT) for m in _HIDDEN_MODULES.get(name, ())}
         sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
         try:
             return importlib.import_module(name)
         finally:
-            for module, before in hidden.items():
-                if before is _ABSENT:
+            for module, previous in hidden.items():
+                if previous is _ABSENT:
                     del sys.modules[module]
                 else:
-                    sys.modules[module] = before  # type: ignore[assignment]
+                    sys.modules[module] = previous  # type: ignore[assignment]
