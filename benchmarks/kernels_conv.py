@@ -28,7 +28,7 @@ import torch
 from machine import facts, keep
 from support.one_kernel import Prepared, Weight, build_kernel, channels_last, prepare
 
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.kernels.cpu.conv.generated import KERNELS
 from xpuruntime.testing.conformance.seeded import networks as models
 

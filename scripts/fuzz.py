@@ -38,10 +38,10 @@ def guided(target: str, seconds: int) -> None:
         import xpuruntime.frontends.onnx_writer
         import xpuruntime.ir
         import xpuruntime.llm
-        import xpuruntime.llm.gguf_file
-        import xpuruntime.policies.load
+        import xpuruntime.llm.checkpoint.gguf_file
+        import xpuruntime.policies.files.load
         import xpuruntime.program.file
-        import xpuruntime.runtime.recipes
+        import xpuruntime.runtime.weights.recipes
         import xpuruntime.workbench.inputs  # noqa: F401
     for seed in fuzz_targets.seeds(target):  # imports everything that a target needs, instrumented
         fuzz_targets.run(target, seed)

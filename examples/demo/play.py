@@ -13,8 +13,8 @@ from examples.zoo import DATA, MODELS, ZooModel, read_page
 from xpuruntime.inference.self_check.conditioning import MARGIN, WIDEST, sensitivity, widened
 from xpuruntime.numerics import compare, compare_all, tolerance_for
 from xpuruntime.runtime.device import cpu
-from xpuruntime.workbench.bench import bench
-from xpuruntime.workbench.compare import PairComparison
+from xpuruntime.workbench.bench.engines import bench
+from xpuruntime.workbench.compare.engines import PairComparison
 from xpuruntime.workbench.engine_sessions import EngineSession, open_engines
 from xpuruntime.workbench.inputs import Inputs, save_outputs
 from xpuruntime.workbench.session_options import SessionOptions

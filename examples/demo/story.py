@@ -11,8 +11,8 @@ from examples.zoo import Answer, Sample, ZooModel
 from xpuruntime.decisions import Candidate, Decision, Reason
 from xpuruntime.numerics import Comparison
 from xpuruntime.profiler.receipt import Receipt
-from xpuruntime.workbench.bench import BenchReport
-from xpuruntime.workbench.compare import PairComparison
+from xpuruntime.workbench.bench.engines import BenchReport
+from xpuruntime.workbench.compare.engines import PairComparison
 
 # An engine that is here and fails on a model is a fault of the run; one that is not here is merely told.
 FAILURES = frozenset({Reason.BUILD_FAILED, Reason.RUN_FAILED})

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from .printable import logger
-from .store import Store
+from .storage.store import Store
 
 __all__ = ["MAX_BYTES", "MAX_REPORTS", "report_folders", "reports_into", "write_report"]
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from .errors import BuildError, InternalError, OutOfMemory, PluginError, XpuError
 from .fault_reports import write_report
-from .plugins import owners
+from .plugins.loader import owners
 from .printable import logger
 
 __all__ = [

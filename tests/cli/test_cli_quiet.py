@@ -127,7 +127,7 @@ def test_a_user_s_own_import_still_finds_the_package() -> None:
     """Only our import works without it."""
     pytest.importorskip("openvino_telemetry")
     program = (
-        "import sys; from xpuruntime.vendor_imports import vendor; vendor('openvino'); "
+        "import sys; from xpuruntime.plugins.vendor_imports import vendor; vendor('openvino'); "
         "assert 'openvino_telemetry' not in sys.modules; import openvino_telemetry; vendor('openvino').Core"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

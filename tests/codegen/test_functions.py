@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 
 LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+bf16")
 PARTS = frozenset({"exp", "log", "erf", "trig", "inverse", "softplus"})

@@ -12,7 +12,7 @@ from support.native import check
 
 import xpuruntime as xrt
 from xpuruntime import ir
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.compiler.times import KernelTimes, call_key
 from xpuruntime.errors import FormatError, KernelUnavailable
 from xpuruntime.kernels import offers

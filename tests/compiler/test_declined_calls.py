@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
+from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
 from xpuruntime.errors import BuildError
 
 HERE = Path(__file__).resolve().parent

@@ -14,7 +14,7 @@ from support.graphs import LAYERS, STEPS, SYMBOLS, graphs
 
 import xpuruntime as xrt
 from xpuruntime import ir
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.compiler.resolve import resolve_target
 from xpuruntime.errors import InternalError, XpuError
 from xpuruntime.policies.vocabulary import KERNELS, PRECISIONS

@@ -9,7 +9,7 @@ import pytest
 
 import xpuruntime as xrt
 from xpuruntime import ir
-from xpuruntime.codegen import cuda
+from xpuruntime.codegen.cuda import target as cuda
 from xpuruntime.errors import KernelUnavailable
 from xpuruntime.kernels.cuda.matmul import libraries
 from xpuruntime.program.program import Binary, KernelCall

@@ -12,10 +12,10 @@ from support.native import check, compile_native
 
 import xpuruntime as xrt
 from xpuruntime import ir
-from xpuruntime.codegen.cpp import cpu_target
-from xpuruntime.codegen.cuda import CudaTarget
-from xpuruntime.codegen.isa import LEVELS
-from xpuruntime.codegen.sm import LEVELS as SM_LEVELS
+from xpuruntime.codegen.cpp.isa import LEVELS
+from xpuruntime.codegen.cpp.target import cpu_target
+from xpuruntime.codegen.cuda.sm import LEVELS as SM_LEVELS
+from xpuruntime.codegen.cuda.target import CudaTarget
 from xpuruntime.compiler.resolve import resolve_target
 from xpuruntime.errors import DeviceUnavailable
 from xpuruntime.program.program import CompiledProgram

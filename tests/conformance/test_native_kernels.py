@@ -38,7 +38,7 @@ def test_ten_samples_of_every_op(dtype: str) -> None:
 
 def test_a_wrong_kernel_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check can fail: a kernel whose code adds where it should multiply is wrong on its samples."""
-    from xpuruntime.codegen.cpp import CppTarget
+    from xpuruntime.codegen.cpp.target import CppTarget
 
     assemble = CppTarget.assemble
 

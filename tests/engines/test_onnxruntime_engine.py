@@ -18,7 +18,7 @@ from xpuruntime.engines.onnxruntime import engine
 from xpuruntime.engines.onnxruntime.plugin import PLUGIN
 from xpuruntime.errors import BuildError
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.plugins import package_version
+from xpuruntime.plugins.loader import package_version
 from xpuruntime.protocols import EngineRequest, Executable, ModelSource
 from xpuruntime.targets import DeviceId
 from xpuruntime.types import DType

@@ -12,7 +12,7 @@ from xpuruntime.frontends.model_file import open_model
 from xpuruntime.inference.native import engine as native
 from xpuruntime.inference.selection import candidate as attempt
 from xpuruntime.protocols import EngineRequest, ModelSource
-from xpuruntime.store import digest
+from xpuruntime.storage.store import digest
 from xpuruntime.targets import DeviceId
 from xpuruntime.types import DType
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import xpuruntime as xrt
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.policies import ExecutionPolicy, KernelPolicy, Policy, Rule
 from xpuruntime.policies.entrances import ENTRANCES, SESSION
 from xpuruntime.policies.vocabulary import ENGINES, KERNELS, PRECISIONS

@@ -13,7 +13,7 @@ import pytest
 
 import xpuruntime as xrt
 from xpuruntime.inference.native import engine as native
-from xpuruntime.store import Store
+from xpuruntime.storage.store import Store
 
 
 def images(batch: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from xpuruntime.inference.self_check.locate import first_wrong
 from xpuruntime.inference.self_check.record import KIND
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.profiler.trace import profile
-from xpuruntime.store import Store
+from xpuruntime.storage.store import Store
 from xpuruntime.types import DType
 
 torch = pytest.importorskip("torch")

@@ -16,7 +16,7 @@ import pytest
 import xpuruntime as xrt
 from xpuruntime.errors import BuildError, BuildTimeout, RunCancelled, RunError, RunTimeout
 from xpuruntime.inference.execution.timeouts import call_within
-from xpuruntime.store import Store
+from xpuruntime.storage.store import Store
 
 onnx = pytest.importorskip("onnx", reason="models are made with it")
 pytest.importorskip("onnxruntime", reason="an engine is needed")

@@ -11,7 +11,7 @@ from xpuruntime.decisions import Reason
 from xpuruntime.engines.onnxruntime import kernel_options as theirs
 from xpuruntime.engines.openvino import kernel_options as openvinos
 from xpuruntime.inference.selection.vendor_options import met_by_options
-from xpuruntime.policies.kinds import kernels_of
+from xpuruntime.policies.fields.kinds import kernels_of
 from xpuruntime.targets import DeviceId
 
 pytest.importorskip("onnxruntime")

@@ -16,7 +16,7 @@ from support.native import check
 from support.one_kernel import Weight, channels_last, check_kernel
 
 from xpuruntime import _core
-from xpuruntime.codegen.cpp import CppTarget, cpu_target
+from xpuruntime.codegen.cpp.target import CppTarget, cpu_target
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import XpuError
 from xpuruntime.ir import Graph, GraphBuilder

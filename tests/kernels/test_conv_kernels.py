@@ -11,7 +11,7 @@ import pytest
 from support.device_under_test import named
 from support.one_kernel import Weight, channels_last, check_kernel
 
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.cpu.conv.depthwise import CpuDepthwise
 from xpuruntime.kernels.cpu.conv.generated import GeneratedConv

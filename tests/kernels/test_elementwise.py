@@ -11,8 +11,8 @@ from support.device_under_test import named
 from support.native import check
 
 from xpuruntime import ir
-from xpuruntime.codegen.expr import POINTWISE, why_not
-from xpuruntime.codegen.expr_terms import COMPUTED
+from xpuruntime.codegen.expr.expression import POINTWISE, why_not
+from xpuruntime.codegen.expr.terms import COMPUTED
 from xpuruntime.errors import IrError
 from xpuruntime.types import DType, TensorSpec
 

@@ -12,8 +12,8 @@ from support.native import compile_native, run_native
 from xpuruntime.errors import FormatError
 from xpuruntime.ir import GraphBuilder, interp
 from xpuruntime.program.program import RecipeStep, WeightTransformRecipe
-from xpuruntime.runtime.int4 import int4_groups
-from xpuruntime.runtime.recipes import run_recipe
+from xpuruntime.runtime.weights.int4 import int4_groups
+from xpuruntime.runtime.weights.recipes import run_recipe
 from xpuruntime.types import DType, TensorSpec
 
 KERNELS = {32: "int4_weights", 64: "int4_weights_64", 128: "int4_weights_128"}

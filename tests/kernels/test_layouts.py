@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from xpuruntime import ir
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.ir import interp
 from xpuruntime.kernels.catalogue import offers
 from xpuruntime.kernels.kernel import NodeCall, Operand, Stage
-from xpuruntime.runtime.layouts import from_memory, to_memory
+from xpuruntime.runtime.memory.layouts import from_memory, to_memory
 from xpuruntime.types import DType, Layout, TensorSpec
 
 SHAPE = (2, 19, 3, 5)

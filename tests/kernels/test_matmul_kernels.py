@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.native import check
 
-from xpuruntime.codegen.cpp import CppTarget
-from xpuruntime.codegen.isa import LEVELS
+from xpuruntime.codegen.cpp.isa import LEVELS
+from xpuruntime.codegen.cpp.target import CppTarget
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.ir.ops.matmul import ACTIVATIONS

@@ -113,7 +113,7 @@ def test_tiles_and_tasks_of_any_size(least: int, tile: int) -> None:
 
 
 def test_sizes_of_the_target_change_the_code() -> None:
-    from xpuruntime.codegen.cpp import CppTarget, cpu_target
+    from xpuruntime.codegen.cpp.target import CppTarget, cpu_target
 
     c = Cases(KERNELS)
     c.add("permute", c.array(300, 200), dims=[1, 0])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.one_kernel import Weight, build_kernel, check_kernel
 
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.kernels.cpu.rnn import CpuRecurrent
 
 SIZES = [(3, 6, 19, 5), (1, 4, 16, 33), (19, 3, 5, 16)]  # samples, steps, inputs, units

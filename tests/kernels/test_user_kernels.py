@@ -11,10 +11,11 @@ import pytest
 from support.native import check, compile_native, run_native
 
 import xpuruntime as xrt
-from xpuruntime import ir, registered
+from xpuruntime import ir
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import BuildError, KernelUnavailable, PolicyError, RunError
-from xpuruntime.workbench.program_report import kernel_sources
+from xpuruntime.plugins import registered
+from xpuruntime.workbench.programs.report import kernel_sources
 
 ROWS = """
 constexpr int64_t COLS = in0_shape[in0_rank - 1];

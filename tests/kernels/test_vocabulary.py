@@ -105,7 +105,7 @@ def test_a_kernel_of_a_user_may_have_the_word() -> None:
     def softmax(x, *, dim, **_):  # type: ignore[no-untyped-def]
         raise NotImplementedError
 
-    from xpuruntime.registered import unregister
+    from xpuruntime.plugins.registered import unregister
 
     try:
         xrt.load_policy({"version": 1, "kernel": {"softmax": "cudnn"}})

@@ -15,7 +15,7 @@ import pytest
 import xpuruntime as xrt
 from xpuruntime.ir import interp, save
 from xpuruntime.runtime import LinearDispatch
-from xpuruntime.tensor_files import write_safetensors
+from xpuruntime.storage.tensor_files import write_safetensors
 
 sys.path.insert(0, str(Path(__file__).parent))
 from spec_blocks import BLOCKS, arrays, linear_graph

@@ -9,7 +9,7 @@ from xpuruntime.errors import InputError, ModelError
 from xpuruntime.ir import interp
 from xpuruntime.llm import Checkpoint, Generator, calibrated, decoder_graph, open_checkpoint
 from xpuruntime.llm.calibrate import _compensated, _factor
-from xpuruntime.runtime.int4 import int4_groups, int4_values
+from xpuruntime.runtime.weights.int4 import int4_groups, int4_values
 from xpuruntime.testing.conformance.seeded.decoders import prompt, reference
 
 

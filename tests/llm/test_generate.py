@@ -16,7 +16,7 @@ from xpuruntime.errors import BuildError, InputError, ModelError
 from xpuruntime.llm import DecoderConfig, Generator, Sampling, decoder_graph, open_checkpoint
 from xpuruntime.llm.sampling import pick, probabilities
 from xpuruntime.passes.trace import dispatches
-from xpuruntime.runtime.int4 import int4_groups, int4_values
+from xpuruntime.runtime.weights.int4 import int4_groups, int4_values
 from xpuruntime.testing.conformance.seeded.decoders import greedy, prompt, reference
 
 # ── in place, nothing per token ──

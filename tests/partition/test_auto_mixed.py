@@ -7,7 +7,7 @@ import pytest
 from support.onnx_models import small_classifier
 
 import xpuruntime as xrt
-from xpuruntime.compiler.partition_cost import Costs
+from xpuruntime.compiler.partition.cost import Costs
 from xpuruntime.decisions import Candidate, Decision, Reason
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.inference.native.model import native_model
@@ -17,7 +17,7 @@ from xpuruntime.inference.selection import auto
 from xpuruntime.inference.selection.auto import Contender
 from xpuruntime.inference.selection.candidate import EngineCandidate, attempt
 from xpuruntime.protocols import EvidenceRow
-from xpuruntime.store import Store
+from xpuruntime.storage.store import Store
 from xpuruntime.targets import DeviceId
 from xpuruntime.types import DType
 

@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpuruntime.compiler.partition_cost import Costs
-from xpuruntime.compiler.partition_measured import cheapest_way, crossing_bytes
+from xpuruntime.compiler.partition.cost import Costs
+from xpuruntime.compiler.partition.measured import cheapest_way, crossing_bytes
 from xpuruntime.ir import GraphBuilder
 
 ENGINES = ("native", "onnxruntime", "openvino")

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xpuruntime.families import FAMILIES
-from xpuruntime.policies.document import parse_json, parse_yaml
+from xpuruntime.policies.fields.record import Problem
+from xpuruntime.policies.files.document import parse_json, parse_yaml
 from xpuruntime.policies.names import check_names
 from xpuruntime.policies.policy import from_document
-from xpuruntime.policies.record import Problem
 from xpuruntime.policies.schema import policy_schema
 from xpuruntime.policies.vocabulary import KERNELS, PHASES
 from xpuruntime.targets import DEVICE_KINDS

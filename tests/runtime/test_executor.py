@@ -27,7 +27,7 @@ from xpuruntime.program.program import (
     WeightTransformRecipe,
 )
 from xpuruntime.runtime import DeviceBuffer, Executor, NullBackend, load_weights
-from xpuruntime.runtime.states import States
+from xpuruntime.runtime.execution.states import States
 
 sys.path.insert(0, str(Path(__file__).parent))
 from handmade import WANT, W, X, binary, buffer, call, chain, f32

@@ -14,8 +14,8 @@ from xpuruntime.ir.interp import run
 from xpuruntime.program.program import RecipeStep, WeightTransformRecipe
 from xpuruntime.program.recipe_check import infer_recipe, resolve, weight_input
 from xpuruntime.program.recipe_table import RECIPE_OPS
-from xpuruntime.runtime.layouts import flat_bytes, from_memory, to_memory
-from xpuruntime.runtime.recipes import STEPS, recipe_bytes, run_recipe
+from xpuruntime.runtime.memory.layouts import flat_bytes, from_memory, to_memory
+from xpuruntime.runtime.weights.recipes import STEPS, recipe_bytes, run_recipe
 from xpuruntime.types import DType, Layout, TensorSpec
 
 RNG = np.random.default_rng(3)

@@ -14,7 +14,7 @@ from xpuruntime import _core
 from xpuruntime.errors import FormatError, InputError, ModelError
 from xpuruntime.program.program import RecipeStep, WeightRef, WeightTransformRecipe
 from xpuruntime.runtime import Executor, load_weights
-from xpuruntime.tensor_files import write_safetensors
+from xpuruntime.storage.tensor_files import write_safetensors
 from xpuruntime.types import DType, Layout, TensorSpec
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import Graph, interp
 from xpuruntime.numerics import tolerance_for
 from xpuruntime.program.program import BufferAllocation, BufferKind, CompiledProgram
 from xpuruntime.protocols import Array
-from xpuruntime.runtime.recipes import run_recipe
+from xpuruntime.runtime.weights.recipes import run_recipe
 from xpuruntime.testing.conformance.native_batch import batch_of
 from xpuruntime.types import DType
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from xpuruntime.codegen.cpp import CppTarget
-from xpuruntime.codegen.isa import LEVELS
+from xpuruntime.codegen.cpp.isa import LEVELS
+from xpuruntime.codegen.cpp.target import CppTarget
 from xpuruntime.program.program import Binary
 
 __all__ = ["EmulatedTiles"]

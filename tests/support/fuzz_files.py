@@ -45,7 +45,7 @@ def _in_a_file(name: str, data: bytes, read: Callable[[Path], object]) -> None:
 
 def _gguf(data: bytes) -> None:
     """The header's check; and, where the package is installed, the reader and each of its arrays."""
-    from xpuruntime.llm.gguf_check import check_gguf
+    from xpuruntime.llm.checkpoint.gguf_check import check_gguf
 
     def read(path: Path) -> None:
         check_gguf(path, "model")
@@ -61,13 +61,13 @@ def _gguf(data: bytes) -> None:
 
 
 def _config(data: bytes) -> None:
-    from xpuruntime.llm.checkpoint import read_config
+    from xpuruntime.llm.checkpoint.reader import read_config
 
     _in_a_file("config.json", data, lambda path: read_config(path).shapes())
 
 
 def _safetensors(data: bytes) -> None:
-    from xpuruntime.checkpoints import read_checkpoint
+    from xpuruntime.storage.checkpoints import read_checkpoint
 
     _in_a_file("m.safetensors", data, lambda path: [a.sum() for a in read_checkpoint(path).values()])
 

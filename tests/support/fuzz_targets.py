@@ -58,7 +58,7 @@ def _ir_json(data: bytes) -> None:
 
 
 def _policy(data: bytes) -> None:
-    from xpuruntime.policies.load import load_policy
+    from xpuruntime.policies.files.load import load_policy
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "p.yaml"
@@ -94,7 +94,7 @@ def _make_weights(program: Any) -> None:
     """Run the recipes over zeros, where they are small."""
     import numpy as np
 
-    from xpuruntime.runtime.recipes import recipe_bytes, run_recipe
+    from xpuruntime.runtime.weights.recipes import recipe_bytes, run_recipe
 
     for recipe in program.recipes:
         arrays = {w.name: w.spec for w in program.weights}

@@ -17,7 +17,7 @@ import numpy as np
 
 from xpuruntime.errors import IrError
 from xpuruntime.ir import Graph, GraphBuilder, Source, infer
-from xpuruntime.ir.symbols import substitute
+from xpuruntime.ir.shapes.symbols import substitute
 from xpuruntime.types import Dim, DimLike, DType, TensorSpec, dim
 
 if TYPE_CHECKING:

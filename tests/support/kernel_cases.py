@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from xpuruntime.codegen.cpp import CppTarget, cpu_target
+from xpuruntime.codegen.cpp.target import CppTarget, cpu_target
 from xpuruntime.errors import IrError
 from xpuruntime.ir import Graph, GraphBuilder, interp
 from xpuruntime.kernels.kernel import Kernel, LoweredCall, NodeCall, Operand
 from xpuruntime.protocols import Array
-from xpuruntime.runtime.layouts import from_memory, memory_shape, to_memory
+from xpuruntime.runtime.memory.layouts import from_memory, memory_shape, to_memory
 from xpuruntime.targets import TargetConfig
 from xpuruntime.testing.conformance.opinfo.judge import disagreement
 from xpuruntime.testing.conformance.subject import DeviceUnderTest

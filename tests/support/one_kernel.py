@@ -20,15 +20,15 @@ from unittest import SkipTest
 import numpy as np
 
 from xpuruntime import _core
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.ir import GraphBuilder, interp
 from xpuruntime.kernels.kernel import Kernel, LoweredCall, NodeCall, Operand, Packed
 from xpuruntime.numerics import compare, tolerance_for
 from xpuruntime.program.program import WeightTransformRecipe
 from xpuruntime.protocols import Array
-from xpuruntime.runtime.layouts import from_memory, memory_shape, to_memory
-from xpuruntime.runtime.recipes import run_recipe
+from xpuruntime.runtime.memory.layouts import from_memory, memory_shape, to_memory
+from xpuruntime.runtime.weights.recipes import run_recipe
 from xpuruntime.testing.conformance.subject import DeviceUnderTest
 from xpuruntime.types import DType, Layout, TensorSpec
 

@@ -15,7 +15,7 @@ from .exit_codes import ExitCode
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..store import Entry, Store
+    from ..storage.store import Entry, Store
 
 __all__ = ["cache"]
 
@@ -27,7 +27,7 @@ cache = typer.Typer(
 
 
 def _store(folder: Path | None) -> Store:
-    from ..store import Store
+    from ..storage.store import Store
 
     return Store(folder)
 

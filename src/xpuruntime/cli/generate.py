@@ -166,7 +166,7 @@ def _dispatches(
     from dataclasses import asdict
     from pathlib import Path
 
-    from ..llm.checkpoint import read_config
+    from ..llm.checkpoint.reader import read_config
     from ..llm.dispatches import dispatch_table
     from ..types import DType
 

@@ -10,19 +10,19 @@ from .console import print_line, print_note, print_table, print_text
 
 if TYPE_CHECKING:
     from ..program.program import EntryPoint, ExecutionPlan
-    from ..workbench.program_report import ProgramReport
+    from ..workbench.programs.report import ProgramReport
 
 __all__ = ["count_text", "describe", "size_text"]
 
 
 def describe(path: str, *, buffers: bool, source: str, export: Path | None, entry: str) -> CommandResult:
     """Return the description of a program, or the source of a kernel; write the export if there is one. Raise FormatError, InputError."""
-    from ..workbench.program_report import kernel_sources, read_program
+    from ..workbench.programs.report import kernel_sources, read_program
 
     report = read_program(path)
     report.program.entry(entry)
     if export is not None:
-        from ..workbench.program_onnx import write_program_onnx
+        from ..workbench.programs.onnx_graph import write_program_onnx
 
         write_program_onnx(report.program, export, entry)
     if source:
@@ -83,7 +83,7 @@ def _show_entry(point: EntryPoint, buffers: bool) -> None:
 
 
 def _show_plan(plan: ExecutionPlan, title: str, buffers: bool) -> None:
-    from ..workbench.program_report import peak_bytes
+    from ..workbench.programs.report import peak_bytes
 
     calls = [
         (i, c.kernel, c.library or c.symbol, c.tasks, _count(c.flops), size_text(c.bytes), " ".join(c.ops), ", ".join(c.nodes))

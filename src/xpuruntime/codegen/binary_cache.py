@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import StoreError
-from ..store import Store, digest
+from ..storage.store import Store, digest
 
 __all__ = ["cached_binary", "is_self_contained"]
 

@@ -13,9 +13,9 @@ import threading
 from collections.abc import Sequence
 
 from .. import _core, env
+from ..plugins.vendor_folders import vendor_folders
 from ..program.program import KernelCall
 from ..types import TensorSpec
-from ..vendor_folders import vendor_folders
 
 __all__ = ["LocalLibraries", "library_search", "local_libraries"]
 

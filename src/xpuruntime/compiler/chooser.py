@@ -20,7 +20,7 @@ from ..kernels.catalogue import answer, failed
 from ..kernels.kernel import Kernel, LoweredCall, NodeCall
 from ..kernels.user.kernel import UserKernel
 from ..policies import KernelPolicy, Offer, choose
-from ..policies.pins import parted
+from ..policies.fields.pins import parted
 from ..printable import logger
 from .demands import facts_of
 from .library_support import declined

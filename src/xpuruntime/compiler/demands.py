@@ -16,14 +16,14 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Candidate, Decision, Reason, Support
 from ..ir import Graph, Node
 from ..ir.family import family_of, source_names
-from ..ir.named_dims import named_dims
+from ..ir.shapes.named_dims import named_dims
 from ..kernels import has_kernel, offers
 from ..kernels.catalogue import kernels_of
 from ..kernels.kernel import NodeCall, Operand
 from ..kernels.user.kernel import user_kernels
 from ..passes.context import PassContext
+from ..plugins.registered import registered_kernels
 from ..policies import KernelPolicy, NodeFacts, Policy
-from ..registered import registered_kernels
 from ..types import DType
 
 __all__ = ["Demands", "facts_of"]

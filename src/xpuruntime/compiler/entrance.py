@@ -10,7 +10,7 @@ from ..codegen.target import CodegenTarget
 from ..errors import BuildError, DeviceUnavailable, PolicyError, PrecisionUnavailable
 from ..ir import Graph
 from ..ir.family import family_of
-from ..ir.fixed_sizes import fixed_sizes
+from ..ir.shapes.fixed_sizes import fixed_sizes
 from ..policies import Policy, Resolved
 from ..policies.entrances import INSTEAD_OF_INT8
 from ..targets import DeviceId, TargetConfig

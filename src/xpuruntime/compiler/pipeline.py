@@ -17,19 +17,19 @@ from os import PathLike
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from .. import __version__
+from ..codegen.cpp.toolchain import TextRefused
 from ..codegen.target import CodegenTarget
-from ..codegen.toolchains import TextRefused
 from ..decisions import Decision, Reason
 from ..errors import BuildError, FormatError, IrError, PolicyError, StrictError, XpuError
 from ..faults import FaultSubject, contained, foreign, part
 from ..ir import Graph, specialize, verify
-from ..ir.bounds import bounds_of, outside, span
+from ..ir.shapes.bounds import bounds_of, outside, span
 from ..kernels import offers
 from ..kernels.user.kernel import named_digests
 from ..passes import find_passes, laid_out, run_passes
 from ..policies import Policy, Resolved
 from ..policies.entrances import demanded, refuse
-from ..policies.record import dump
+from ..policies.fields.record import dump
 from ..policies.vocabulary import PHASES, PHASES_NOT_IMPLEMENTED
 from ..printable import logger
 from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan

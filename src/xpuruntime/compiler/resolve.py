@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..codegen.cpp import CppTarget, cpu_target
-from ..codegen.cuda import cuda_target, sized_target
+from ..codegen.cpp.target import CppTarget, cpu_target
+from ..codegen.cuda.target import cuda_target, sized_target
 from ..codegen.local_libraries import local_libraries
 from ..codegen.target import CodegenTarget
 from ..errors import BuildError

@@ -22,8 +22,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import FormatError
-from ..files import read_regular
 from ..kernels.kernel import NodeCall, Operand
+from ..storage.files import read_regular
 from ..types import TensorSpec
 
 __all__ = ["KernelTimes", "call_key"]

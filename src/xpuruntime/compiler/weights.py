@@ -17,7 +17,7 @@ from ..ir.attributes import Const
 from ..kernels.kernel import Packed
 from ..program.program import RecipeStep, WeightRef, WeightTransformRecipe
 from ..program.recipe_check import largest_step, resolve, weight_input
-from ..tensor_files import pack_bits
+from ..storage.tensor_files import pack_bits
 from ..types import DType, TensorSpec
 
 __all__ = ["KnownValues"]

@@ -10,7 +10,7 @@ import difflib
 
 from ..decisions import Candidate, Decision, Reason, Support
 from ..errors import EngineUnavailable
-from ..plugins import EnginePlugin, entry_points, load_dotted
+from ..plugins.loader import EnginePlugin, entry_points, load_dotted
 
 __all__ = ["ENGINES", "KNOWN_WORDS", "engine_names", "lookup"]
 

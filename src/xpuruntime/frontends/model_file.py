@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
-from ..files import open_regular
 from ..protocols import ModelSource
+from ..storage.files import open_regular
 
 __all__ = ["open_model", "open_with"]
 
@@ -51,7 +51,7 @@ def open_model(model: object, *, name: str = "") -> ModelSource:
     """
     if isinstance(model, ModelSource):
         return model
-    from .onnx.file import read_onnx
+    from .onnx.files.source import read_onnx
 
     source: ModelSource = open_with(model, name, read_onnx)
     return source

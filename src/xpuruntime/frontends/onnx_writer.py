@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from ..errors import IrError, ModelError
 from ..ir import Graph, Node, Weight, inline_fused
 from ..protocols import Array
-from ..store import write_atomic
+from ..storage.store import write_atomic
 from ..types import TensorSpec
 from .onnx.exporters import EXPORTERS, MIN_OPSETS, NodeExport, OnnxGraphBuilder
 from .onnx.opaque import CAPTURES, decode

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
-from ..files import open_regular
+from ..plugins.vendor_imports import vendor
 from ..protocols import ModelSource, NodeRef, Products
+from ..storage.files import open_regular
 from ..types import DimLike, DType, TensorSpec, dim
-from ..vendor_imports import vendor
-from .onnx.file import sha256_files
+from .onnx.files.source import sha256_files
 
 __all__ = ["read_ir"]
 

@@ -14,14 +14,14 @@ from ..decisions import Reason
 from ..errors import EngineUnavailable, InputError, StrictError
 from ..fault_reports import report_folders, reports_into
 from ..faults import contained
-from ..ir.bounds import Bounds, bounds_of
+from ..ir.shapes.bounds import Bounds, bounds_of
 from ..policies import ExecutionPolicy, KernelPolicy, Policy
 from ..printable import logger
 from ..profiler import trace
 from ..profiler.receipt import Receipt, confirm
 from ..program.plan import Plan
 from ..protocols import Array, Evidence, ModelSource
-from ..store import Store
+from ..storage.store import Store
 from ..targets import DeviceId
 from ..types import TensorSpec
 from .execution.binding import IOBinding

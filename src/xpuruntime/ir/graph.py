@@ -195,38 +195,38 @@ class Graph(Body):
     @cached_property
     def digest(self) -> str:
         """sha256 of the canonical JSON form: equal for equal graphs."""
-        from .serial import to_bytes
+        from .serialization.serial import to_bytes
 
         return hashlib.sha256(to_bytes(self)).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, which ``Graph.from_json`` reads."""
-        from .serial import to_json
+        from .serialization.serial import to_json
 
         return to_json(self)
 
     @staticmethod
     def from_json(data: Any) -> Graph:
         """Build a graph from ``to_json``'s data. Raises FormatError."""
-        from .serial import from_json
+        from .serialization.serial import from_json
 
         return from_json(data)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the graph as JSON, atomically. Raises StoreError."""
-        from .serial import save
+        from .serialization.serial import save
 
         save(self, path)
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Graph:
         """Read a file that ``save`` wrote. Raises FormatError."""
-        from .serial import load
+        from .serialization.serial import load
 
         return load(path)
 
     def __str__(self) -> str:
-        from .text import graph_text
+        from .serialization.text import graph_text
 
         return graph_text(self)
 

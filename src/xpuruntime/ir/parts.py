@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import IrError
-from ..tensor_files import pack_bits, unpack_bits
+from ..storage.tensor_files import pack_bits, unpack_bits
 from ..types import DType, TensorSpec
 from .attributes import Attrs
 
@@ -98,7 +98,7 @@ class Node:
         return hash((self.op, self.name))
 
     def __str__(self) -> str:
-        from .text import node_text
+        from .serialization.text import node_text
 
         return node_text(self)
 

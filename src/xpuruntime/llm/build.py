@@ -11,7 +11,7 @@ from ..ir import Graph
 from ..passes import PASSES
 from ..program.program import CompiledProgram
 from ..types import DType, TensorSpec
-from .config import DecoderConfig
+from .checkpoint.config import DecoderConfig
 from .decoder import decoder_graph
 
 __all__ = [

@@ -25,9 +25,9 @@ from ..errors import InputError
 from ..ir.graph import Output
 from ..protocols import Array
 from ..runtime import Executor, load_weights
-from ..runtime.int4 import fitted
+from ..runtime.weights.int4 import fitted
 from ..types import DType, TensorSpec
-from .checkpoint import Checkpoint, open_checkpoint
+from .checkpoint.reader import Checkpoint, open_checkpoint
 from .decoder import decoder_graph
 
 __all__ = ["calibrated"]

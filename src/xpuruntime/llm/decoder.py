@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from ..ir import Graph, GraphBuilder
 from ..ir.graph import Source
 from ..types import DType, TensorSpec
-from .config import DecoderConfig
+from .checkpoint.config import DecoderConfig
 
 __all__ = ["decoder_graph"]
 

@@ -26,10 +26,10 @@ from ..printable import logger
 from ..program.program import CompiledProgram
 from ..program.recipe_check import recipe_bytes
 from ..runtime import DeviceBuffer, Executor, NullBackend, Weights
-from ..runtime.demands import SETTLED
+from ..runtime.execution.demands import SETTLED
 from ..types import DType
 from .build import DECODE, build_program, check_capacity
-from .config import DecoderConfig
+from .checkpoint.config import DecoderConfig
 from .decoder import decoder_graph
 from .generate import computed_in
 

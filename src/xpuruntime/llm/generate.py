@@ -33,10 +33,10 @@ from ..targets import DeviceId
 from ..types import DType
 from .answers import Completion, Piece, Prompt
 from .build import BUCKETS, FUSIONS, build_program, decoder_graphs
-from .checkpoint import open_checkpoint
+from .checkpoint.reader import open_checkpoint
+from .checkpoint.text import TextStream
 from .sampling import Sampling, pick
 from .steps import Steps
-from .text import TextStream
 
 __all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "generate"]
 

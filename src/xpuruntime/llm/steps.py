@@ -14,7 +14,7 @@ import numpy as np
 from ..program.program import CompiledProgram
 from ..protocols import Array
 from ..runtime import Executor, Weights
-from ..runtime.demands import SETTLED
+from ..runtime.execution.demands import SETTLED
 from ..types import DType
 from .build import DECODE, prefill_name
 

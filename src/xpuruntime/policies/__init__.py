@@ -10,9 +10,9 @@ from __future__ import annotations
 from .choose import Offer, choose
 from .context import current_policy, with_policy
 from .execution_policy import ExecutionPolicy
+from .files.load import LoadedPolicy, PolicyLike, load_policy, read_policy
 from .kernel_policy import KernelPolicy
 from .lint import LintFinding, lint
-from .load import LoadedPolicy, PolicyLike, load_policy, read_policy
 from .policy import Policy
 from .precedence import PolicyLayer, Resolved, builtin_policy, effective_policy, resolve
 from .rule import NodeFacts, Rule

@@ -19,8 +19,8 @@ from typing import Any
 
 from ..decisions import Candidate, Decision, Reason, Support, first_advice
 from ..errors import KernelUnavailable, PolicyError
+from .fields.pins import plain_kernel
 from .kernel_policy import KernelPolicy
-from .pins import plain_kernel
 from .rule import NodeFacts, Rule
 from .vocabulary import KERNELS_NOT_IMPLEMENTED, LIBRARY_KERNELS
 

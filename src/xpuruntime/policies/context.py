@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from .load import PolicyLike, load_policy
+from .files.load import PolicyLike, load_policy
 from .policy import Policy
 
 __all__ = ["current_policy", "with_policy"]

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import DeviceUnavailable, EngineUnavailable, PolicyError, PrecisionUnavailable, XpuError
-from .load import PolicyLike
+from .files.load import PolicyLike
 from .precedence import Resolved, effective_policy
 from .vocabulary import KERNELS
 

@@ -9,9 +9,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ..families import FAMILIES
-from . import kinds
-from .file_form import FileForm
-from .record import FieldKind, FieldPath, Names, Problem, build, dump, of_kind, record, schema_of, shown
+from .fields import kinds
+from .fields.record import (
+    FieldKind,
+    FieldPath,
+    Names,
+    Problem,
+    build,
+    dump,
+    of_kind,
+    record,
+    schema_of,
+    shown,
+)
+from .files.file_form import FileForm
 from .rule import Rule
 from .vocabulary import KERNELS
 

@@ -15,12 +15,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .expression import Condition
+from .fields.expression import Condition
+from .fields.kinds import kernels_of
+from .fields.pins import plain_kernel
+from .fields.record import FieldPath
 from .kernel_policy import KernelPolicy
-from .kinds import kernels_of
-from .pins import plain_kernel
 from .policy import Policy
-from .record import FieldPath
 from .rule import Rule, parsed, phase_covered
 from .vocabulary import KERNELS, PHASES
 

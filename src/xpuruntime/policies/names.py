@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from .. import registered as of_users
-from .checks import not_implemented
+from ..plugins import registered as of_users
 from .execution_policy import ExecutionPolicy
+from .fields.checks import not_implemented
+from .fields.kinds import kernels_of, without_kernel
+from .fields.pins import plain_kernel
+from .fields.record import FieldPath, Problem
 from .kernel_policy import KernelPolicy
-from .kinds import kernels_of, without_kernel
-from .pins import plain_kernel
 from .policy import Policy
-from .record import FieldPath, Problem
 from .vocabulary import ENGINES, KERNELS, PHASES, REGION_RUNNERS, nearest
 
 __all__ = ["check_names"]

@@ -16,9 +16,9 @@ from ..env import VARIABLES
 from ..errors import PolicyError
 from .context import current_policy
 from .execution_policy import ExecutionPolicy
-from .load import PolicyLike, load_policy
+from .fields.record import fields_of
+from .files.load import PolicyLike, load_policy
 from .policy import Policy
-from .record import fields_of
 
 __all__ = ["PolicyLayer", "Resolved", "builtin_policy", "effective_policy", "environment_layers", "resolve"]
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..types import DimLike, DType
-from . import kinds
-from .expression import Condition
-from .record import Names, Problem, of_kind, record
+from .fields import kinds
+from .fields.expression import Condition
+from .fields.record import Names, Problem, of_kind, record
 from .vocabulary import dims_of_family, nearest
 
 __all__ = ["NodeFacts", "Rule"]

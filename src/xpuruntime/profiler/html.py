@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from ..decisions import Decision
 from ..printable import text as printable_text
 from ..program.plan import Plan
-from ..store import write_atomic
+from ..storage.store import write_atomic
 from .blocks import Block, Columns, FactList, Figure, Fold, Heading, Listing, Picture, Prose, Table
 from .drawing import distinct, require_report_extra
 from .measured_views import agreement_figure, agreement_table, bench_blocks
@@ -186,7 +186,7 @@ def _versions(sections: Sequence[Section]) -> Mapping[str, str]:
     """Return the versions that the receipts on the page name; without receipts, those of this process."""
     import platform
 
-    from ..plugins import package_version
+    from ..plugins.loader import package_version
 
     versions: dict[str, str] = {"python": platform.python_version(), "platform": platform.platform()}
     versions |= {p: v for p in ("xpuruntime", "numpy", "onnx") if (v := package_version(p))}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..plugins import package_version
+from ..plugins.loader import package_version
 from ..printable import line
 from ..program.plan import Plan, Region
 from ..protocols import Evidence, EvidenceRow

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import XpuError
-from ..store import write_atomic
+from ..storage.store import write_atomic
 from . import nvtx
 from .events import EventRing
 

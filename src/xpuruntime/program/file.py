@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import FormatError, InputError
-from ..store import write_atomic
-from ..tensor_files import pack_bits
+from ..storage.store import write_atomic
+from ..storage.tensor_files import pack_bits
 from ..types import DType
 from .kinds import Bad, Reading, SegmentWriter
 from .program import CompiledProgram, WeightRef

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..decisions import Decision
 from ..errors import InputError
-from ..tensor_files import unpack_bits
+from ..storage.tensor_files import unpack_bits
 from ..types import TensorSpec
 from .segment import Segment
 

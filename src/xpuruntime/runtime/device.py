@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import _core, env, plugins
+from .. import _core, env
 from ..errors import DeviceUnavailable
+from ..plugins import loader as plugins
+from ..plugins.vendor_folders import vendor_folders
 from ..targets import DeviceId
-from ..vendor_folders import vendor_folders
 
 if TYPE_CHECKING:
     from .backends.base import RuntimeBackend

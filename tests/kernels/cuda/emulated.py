@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from xpuruntime.codegen.cpp import ordered_parts
-from xpuruntime.codegen.cuda import CudaTarget, cuda_part, cuda_target
+from xpuruntime.codegen.cpp.target import ordered_parts
+from xpuruntime.codegen.cuda.target import CudaTarget, cuda_part, cuda_target
 from xpuruntime.ir import Graph, GraphBuilder, interp
 from xpuruntime.kernels.kernel import Kernel, LoweredCall, NodeCall, Operand, Packed, Stage
 from xpuruntime.numerics import compare, tolerance_for
 from xpuruntime.passes.layout import channels_last
 from xpuruntime.program.program import WeightTransformRecipe
-from xpuruntime.runtime.layouts import from_memory, memory_shape, to_memory
-from xpuruntime.runtime.recipes import run_recipe
+from xpuruntime.runtime.memory.layouts import from_memory, memory_shape, to_memory
+from xpuruntime.runtime.weights.recipes import run_recipe
 from xpuruntime.types import DType, TensorSpec
 
 FLAGS = (

@@ -11,7 +11,7 @@ import pytest
 from emulated import call_of, judge, one_node
 from support.native import check
 
-from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.cuda.attention.decode import FlashDecode, decode_tile_config
 from xpuruntime.kernels.cuda.attention.flash import FlashV2, Naive

@@ -10,8 +10,8 @@ import pytest
 from emulated import call_of, one_node
 
 from xpuruntime import ir
-from xpuruntime.codegen import cuda
-from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.cuda import target as cuda
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.kernels.catalogue import offers

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from emulated import call_of, judge, one_node
 
-from xpuruntime.codegen.cuda import CudaTarget, cuda_target
+from xpuruntime.codegen.cuda.target import CudaTarget, cuda_target
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.cuda.conv.generated import CudnnConv, ImplicitGemm

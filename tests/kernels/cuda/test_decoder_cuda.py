@@ -12,10 +12,10 @@ from support.native import compile_native
 
 import xpuruntime as xrt
 from xpuruntime import ir
-from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.errors import KernelUnavailable
 from xpuruntime.llm.build import DECODE, build_program
-from xpuruntime.llm.config import DecoderConfig
+from xpuruntime.llm.checkpoint.config import DecoderConfig
 from xpuruntime.llm.decoder import decoder_graph
 from xpuruntime.runtime import Executor
 from xpuruntime.testing.emulation.cuda_host import cuda_host

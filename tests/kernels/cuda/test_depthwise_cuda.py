@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from emulated import call_of, judge, one_node
 
-from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.kernels.cuda.conv import depthwise as conv_depthwise
 from xpuruntime.kernels.cuda.conv.depthwise import Depthwise
 from xpuruntime.kernels.cuda.conv.generated import KERNELS

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from emulated import call_of, one_node
 
-from xpuruntime.codegen.cuda import cuda_target
-from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
+from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import BuildError
 from xpuruntime.ir import GraphBuilder

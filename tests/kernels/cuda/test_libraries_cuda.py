@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from emulated import call_of, one_node
 
-from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.kernels.cuda.matmul import libraries
 from xpuruntime.kernels.cuda.matmul.libraries import Cublas, CublasLt
 from xpuruntime.kernels.kernel import LoweredCall

@@ -11,7 +11,7 @@ from emulated import call_of, judge, one_node
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.kernels.cuda.matmul.gemv import Gemv, GemvTileConfig, NormLinear, gemv_stage, gemv_tile_config
 from xpuruntime.kernels.cuda.matmul.generated import TILES, Generated, tensor_stage
 from xpuruntime.kernels.cuda.matmul.text import matrices_of

@@ -18,7 +18,7 @@ import pytest
 from support.native import compile_native
 
 from xpuruntime import ir
-from xpuruntime.codegen.cuda import cuda_part
+from xpuruntime.codegen.cuda.target import cuda_part
 from xpuruntime.runtime import Executor
 from xpuruntime.testing.emulation.cuda_host import CudaHost, cuda_host
 from xpuruntime.types import DType

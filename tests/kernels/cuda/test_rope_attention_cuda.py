@@ -12,8 +12,8 @@ import pytest
 from emulated import call_of, emulate
 from support.native import check, compile_native, run_native
 
-from xpuruntime.codegen.cuda import cuda_target
-from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
+from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.errors import BuildError, RunError
 from xpuruntime.ir import Graph, GraphBuilder, interp
 from xpuruntime.kernels.cuda.attention import decode, decode_append

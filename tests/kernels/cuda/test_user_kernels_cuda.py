@@ -13,9 +13,10 @@ import pytest
 from support.native import check
 
 import xpuruntime as xrt
-from xpuruntime import ir, registered
-from xpuruntime.codegen.cubin import kernels_in
+from xpuruntime import ir
+from xpuruntime.codegen.cuda.cubin import kernels_in
 from xpuruntime.errors import BuildError, KernelUnavailable
+from xpuruntime.plugins import registered
 from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 ROWS = """

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...decisions import Reason, Support
+from ...plugins.vendor_imports import vendor
 from ...protocols import DeviceFact
 from ...targets import DeviceId
-from ...vendor_imports import vendor
 
 __all__ = [
     "BY_NAME_ONLY",

@@ -9,9 +9,9 @@ from typing import Any
 
 from ...decisions import Reason, Support
 from ...errors import BuildError
+from ...plugins.vendor_imports import vendor
 from ...protocols import Artifact, EngineRequest, ModelSource
 from ...types import DType
-from ...vendor_imports import vendor
 from . import devices
 from .devices import capabilities, core, short, vendor_name, version
 from .evidence import original_names

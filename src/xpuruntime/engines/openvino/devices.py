@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...decisions import Reason, Support
+from ...plugins.vendor_imports import vendor
 from ...protocols import DeviceFact
 from ...targets import DeviceId
-from ...vendor_imports import vendor
 
 __all__ = ["DEVICES", "core", "devices", "short", "usable", "vendor_name", "version"]
 

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...errors import BuildError, RunError
+from ...plugins.vendor_imports import vendor
 from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource, RunContext
 from ...types import DType, TensorSpec
-from ...vendor_imports import vendor
 from .build import CARRIERS, compile_model, computes_in, properties
 from .context import OpenVinoContext, OpenVinoIoBinding
 from .devices import core, short, vendor_name, version

@@ -13,10 +13,10 @@ from pathlib import Path
 from ... import __version__
 from ...decisions import Reason, Support
 from ...errors import BuildError, FormatError, XpuError
+from ...plugins.registered import registered_kernels
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, EngineRequest, ModelSource
-from ...registered import registered_kernels
-from ...runtime.demands import broken_rule
+from ...runtime.execution.demands import broken_rule
 from ...types import DType
 from ..models.programs import buckets_of
 from .devices import devices, version

@@ -19,12 +19,12 @@ from ...errors import KernelRefused, RunError
 from ...printable import logger
 from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
 from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource, RunContext
-from ...runtime.demands import SETTLED
 from ...runtime.device import Device
 from ...runtime.device_record import DeviceRecord
-from ...runtime.executor import Executor
-from ...runtime.states import States
-from ...runtime.weights import Weights, load_weights
+from ...runtime.execution.demands import SETTLED
+from ...runtime.execution.executor import Executor
+from ...runtime.execution.states import States
+from ...runtime.weights.load import Weights, load_weights
 from ...types import DType
 from ..models.shape_cache import KeptShapes
 from .buckets import Buckets, Shapes

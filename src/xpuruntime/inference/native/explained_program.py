@@ -9,9 +9,9 @@ from ...decisions import Decision
 from ...errors import RunError
 from ...program.program import CompiledProgram
 from ...protocols import Array, EngineRequest, Evidence, ModelSource
-from ...runtime.buffer import backend_of
-from ...runtime.choice import choose_plan
 from ...runtime.device import Device
+from ...runtime.execution.choice import choose_plan
+from ...runtime.memory.buffer import backend_of
 from ..models.programs import buckets_of
 
 __all__ = ["PlannedProgram"]

@@ -13,11 +13,11 @@ from ...policies import Resolved
 from ...policies.entrances import refuse
 from ...printable import logger
 from ...program.program import CompiledProgram
-from ...runtime.arrays import dlpack_words
-from ...runtime.demands import SETTLED
 from ...runtime.device import Device
-from ...runtime.executor import Executor
-from ...store import Store, digest
+from ...runtime.execution.demands import SETTLED
+from ...runtime.execution.executor import Executor
+from ...runtime.memory.arrays import dlpack_words
+from ...storage.store import Store, digest
 from ...targets import DeviceId
 from ...types import DType, TensorSpec
 from .explained import Explained

@@ -14,13 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 from ... import __version__, env
-from ...compiler.partition import partition
-from ...compiler.partition_cost import Costs
+from ...compiler.partition.cost import Costs
+from ...compiler.partition.partitioner import partition
 from ...decisions import Candidate, Decision, Reason, Support
 from ...errors import StoreError, XpuError
 from ...protocols import Array, ModelSource
 from ...runtime.device import cpu
-from ...store import Store, digest
+from ...storage.store import Store, digest
 from ...targets import DeviceId
 from ..execution.examples import digest_of, measuring_feeds
 from ..native.model import native_model

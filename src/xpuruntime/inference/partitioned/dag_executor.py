@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from ...compiler import compile as compile_graph
-from ...compiler.partition import PartitionPlan
+from ...compiler.partition.partitioner import PartitionPlan
 from ...decisions import Decision
 from ...errors import RunError, StrictError
 from ...faults import contained
-from ...frontends.onnx.extract import OnnxExtractor
+from ...frontends.onnx.files.extract import OnnxExtractor
 from ...ir import Graph, bind
 from ...policies import Policy, Resolved
 from ...printable import logger
@@ -36,8 +36,8 @@ from ...program.plan import Plan
 from ...program.program import CompiledProgram
 from ...protocols import Array, Evidence, ModelSource
 from ...runtime.backends.base import RuntimeBackend
-from ...runtime.dag_executor import Schedule, Step
-from ...store import Store
+from ...runtime.execution.dag_executor import Schedule, Step
+from ...storage.store import Store
 from ...types import TensorSpec
 from ..execution.inputs import Feeds
 from ..selection.candidate import EngineCandidate

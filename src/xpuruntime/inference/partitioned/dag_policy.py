@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ... import env
-from ...compiler.partition import PartitionPlan
+from ...compiler.partition.partitioner import PartitionPlan
 from ...errors import DeviceUnavailable, PolicyError
 from ...policies import ExecutionPolicy, Policy, Resolved, effective_policy
 from ...policies.entrances import PARTITIONED, possible, refuse
 from ...printable import logger
 from ...runtime.backends.base import RuntimeBackend
 from ...runtime.backends.cpu import CpuBackend
-from ...runtime.buffer import backend_of
+from ...runtime.memory.buffer import backend_of
 from ...targets import DeviceId
 from ..selection.candidate import EngineCandidate
 from ..selection.vendor_policy import limits

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ... import __version__
 from ...compiler import compile as compile_graph
-from ...compiler.partition import PartitionPlan, partition
+from ...compiler.partition.partitioner import PartitionPlan, partition
 from ...decisions import Candidate, Reason, Support
 from ...errors import UnavailableError, XpuError
 from ...ir import Graph
@@ -22,7 +22,7 @@ from ...policies import ExecutionPolicy, Policy, Resolved, load_policy
 from ...program.plan import Plan, PlanNode
 from ...program.program import CompiledProgram
 from ...protocols import Array, Evidence, ModelSource
-from ...store import Store
+from ...storage.store import Store
 from ..native.engine import compiler_facts
 from ..native.model import native_model
 from ..selection.candidate import EngineCandidate, LoadedEngine

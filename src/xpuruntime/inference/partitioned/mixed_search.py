@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ... import env
-from ...compiler.partition import PartitionPlan, partition
-from ...compiler.partition_cost import Costs
+from ...compiler.partition.cost import Costs
+from ...compiler.partition.partitioner import PartitionPlan, partition
 from ...decisions import Candidate, Reason
 from ...errors import RunError
 from ...ir import Graph
 from ...protocols import Array, ModelSource
-from ...store import Store
+from ...storage.store import Store
 from ..selection import auto
 from ..selection.candidate import EngineCandidate, LoadedEngine
 from .mixed import MixedExecutable, demanded_kernels, mixed_of

@@ -19,9 +19,9 @@ from ...ir import Graph, Node, interp
 from ...ir.family import source_names
 from ...program.program import CompiledProgram
 from ...protocols import Array, Evidence, EvidenceRow, Executable
-from ...runtime.demands import SETTLED
-from ...runtime.executor import Executor
-from ...runtime.weights import load_weights
+from ...runtime.execution.demands import SETTLED
+from ...runtime.execution.executor import Executor
+from ...runtime.weights.load import load_weights
 from ...targets import DeviceId
 from ..native.executable import times_of
 from ..selection.candidate import EngineCandidate, attempt, find

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import __version__
-from ...frontends.onnx.extract import OnnxExtractor
+from ...frontends.onnx.files.extract import OnnxExtractor
 from ...ir import Graph, Node, specialize
 from ...ir.family import source_names
 from ...program.plan import Region
 from ...program.program import CompiledProgram
 from ...protocols import Array, Evidence, EvidenceRow
 from ...runtime.backends.base import RuntimeBackend
-from ...store import Store
+from ...storage.store import Store
 from ...targets import DeviceId
 from ..selection.candidate import EngineCandidate
 

@@ -12,7 +12,7 @@ from ...errors import InputError, StoreError
 from ...printable import logger
 from ...protocols import ModelSource
 from ...runtime.device import cpu
-from ...store import Store, digest
+from ...storage.store import Store, digest
 from ..execution.examples import digest_of, measuring_feeds
 from .auto import Contender, measure
 from .candidate import EngineCandidate, LoadedEngine, attempt, find

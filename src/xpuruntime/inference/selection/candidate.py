@@ -25,10 +25,10 @@ from ...errors import (
     XpuError,
 )
 from ...faults import contained
-from ...plugins import EnginePlugin
+from ...plugins.loader import EnginePlugin
 from ...printable import logger
 from ...protocols import Artifact, Engine, EngineRequest, Executable, ModelSource
-from ...store import Store, digest
+from ...storage.store import Store, digest
 from ...targets import DeviceId
 from ...types import DType
 from ..execution.contexts import DEADLINES

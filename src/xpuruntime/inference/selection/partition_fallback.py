@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...decisions import Candidate, Decision, Reason, Support
 from ...errors import BuildError
 from ...protocols import ModelSource
-from ...store import Store
+from ...storage.store import Store
 from ...targets import DeviceId
 from ..partitioned.mixed import forces_kernels, lacks_ops, mixed
 from .candidate import EngineCandidate, LoadedEngine, find

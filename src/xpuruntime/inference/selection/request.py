@@ -12,7 +12,7 @@ from ...decisions import Support
 from ...engines import engine_names
 from ...errors import PolicyError
 from ...policies import Policy, effective_policy, load_policy
-from ...policies.load import PolicyLike
+from ...policies.files.load import PolicyLike
 from ...protocols import Array
 from ...runtime.device import cpu
 from ...targets import DeviceId

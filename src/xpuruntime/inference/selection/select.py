@@ -19,7 +19,7 @@ from ...errors import (
     XpuError,
 )
 from ...protocols import ModelSource
-from ...store import Store
+from ...storage.store import Store
 from ...targets import DeviceId
 from ..partitioned.auto_mixed import chosen_mix, wanted_by
 from .auto_choice import measured_choice

@@ -10,12 +10,12 @@ import numpy as np
 
 from ...decisions import Decision
 from ...errors import InputError, WrongResult
-from ...ir.symbols import bind
+from ...ir.shapes.symbols import bind
+from ...plugins.registered import registered_kernels
 from ...protocols import Array, Evidence, Executable, ModelSource
-from ...registered import registered_kernels
 from ...runtime.device import cpu
-from ...runtime.executor import Executor
-from ...store import Store
+from ...runtime.execution.executor import Executor
+from ...storage.store import Store
 from ...types import DType
 from ..execution.examples import measuring_feeds
 from ..execution.seeded_inputs import sample_feeds

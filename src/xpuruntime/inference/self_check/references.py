@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...ir import Graph, Node, interp
-from ...plugins import EnginePlugin
+from ...plugins.loader import EnginePlugin
 from ...protocols import Array, Engine, EngineRequest, ModelSource
 from ...targets import DeviceId
 from ..native.model import native_model

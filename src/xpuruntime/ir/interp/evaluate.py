@@ -13,7 +13,7 @@ from ..attributes import Attrs
 from ..graph import Graph, Node, Source
 from ..infer import check_operands, find_op, infer_normal, normalize, output_count, speaker
 from ..schema import OpEntry
-from ..symbols import specialize
+from ..shapes.symbols import specialize
 from .numbers import Array, dtype_of, to
 from .rule import Operand
 from .table import RULES

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...codegen.cpp import CppTarget
-from ...codegen.isa import IsaLevel
+from ...codegen.cpp.isa import IsaLevel
+from ...codegen.cpp.target import CppTarget
 from ...codegen.target import CodegenTarget
 
 __all__ = ["function", "isa_of"]

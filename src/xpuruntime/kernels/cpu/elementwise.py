@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...codegen.cpp import CppTarget
-from ...codegen.expr_terms import STORAGE, compute_type
-from ...codegen.nest import Nest, TaskSplit, cut, indented, nest, offset_text, task_loops
-from ...codegen.plans import CONSTANT, Input, LoopPlan
+from ...codegen.cpp.target import CppTarget
+from ...codegen.expr.terms import STORAGE, compute_type
+from ...codegen.loops.nest import Nest, TaskSplit, cut, indented, nest, offset_text, task_loops
+from ...codegen.loops.plans import CONSTANT, Input, LoopPlan
 from ...codegen.target import CodegenTarget
 from ...types import DType
 from ..kernel import LoweredCall, NodeCall, Stage, operand_ref

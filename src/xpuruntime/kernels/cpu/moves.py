@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...codegen.boxes import Move, bits_type, element_bytes
-from ...codegen.moves import carried, emit
+from ...codegen.loops.boxes import Move, bits_type, element_bytes
+from ...codegen.loops.moves import carried, emit
 from ...codegen.target import CodegenTarget
 from ...types import DType
 from ..kernel import Stage

@@ -6,7 +6,7 @@ maxima came from; ``pool/regions`` pools regions of interest.
 
 from __future__ import annotations
 
-from ...codegen.isa import IsaLevel
+from ...codegen.cpp.isa import IsaLevel
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import DType

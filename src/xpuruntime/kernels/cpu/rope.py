@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...codegen.boxes import Place
-from ...codegen.points import address, storage, unravel
+from ...codegen.loops.boxes import Place
+from ...codegen.loops.points import address, storage, unravel
 from ..kernel import NodeCall
 from ..portable.rope import table_row
 from ..portable.tasks import OpTemplate, TaskText, TemplateKernel

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...codegen.points import for_tasks
+from ...codegen.loops.points import for_tasks
 from ...codegen.target import CodegenTarget
 from ...types import TensorSpec
 from ..kernel import NodeCall, Stage

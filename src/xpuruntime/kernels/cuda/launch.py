@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...codegen.nest import indented
+from ...codegen.loops.nest import indented
 from ...program.program import KernelParam
 from ..kernel import Stage
 

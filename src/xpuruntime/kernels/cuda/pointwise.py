@@ -1,4 +1,4 @@
-"""The text of pointwise kernels: one plan (``codegen/body``), one thread per pack of contiguous elements.
+"""The text of pointwise kernels: one plan (``codegen/loops/body``), one thread per pack of contiguous elements.
 
 Dims that are contiguous in every operand are merged; the innermost is divided into packs of up to 16 bytes. Packs use vector loads where the
 addresses are aligned. That is tested at run time: a buffer may be the caller's, and a view may begin at any element.
@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...codegen.expr_terms import STORAGE
-from ...codegen.nest import Nest, indented, nest, offset_text
-from ...codegen.plans import CONSTANT, LoopPlan, Operation
+from ...codegen.expr.terms import STORAGE
+from ...codegen.loops.nest import Nest, indented, nest, offset_text
+from ...codegen.loops.plans import CONSTANT, LoopPlan, Operation
 from ...codegen.target import CodegenTarget
 from ...types import DType
 from ..kernel import LoweredCall, NodeCall, Stage, operand_ref

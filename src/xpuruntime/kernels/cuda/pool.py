@@ -6,7 +6,7 @@ Windows of one or two dims are specialized for their sizes, with one thread per 
 
 from __future__ import annotations
 
-from ...codegen.points import number
+from ...codegen.loops.points import number
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...codegen.points import address
+from ...codegen.loops.points import address
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import DType, TensorSpec

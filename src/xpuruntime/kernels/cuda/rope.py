@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ...codegen.boxes import Place
-from ...codegen.points import address, storage, unravel
+from ...codegen.loops.boxes import Place
+from ...codegen.loops.points import address, storage, unravel
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ..kernel import Kernel, LoweredCall, NodeCall, Stage

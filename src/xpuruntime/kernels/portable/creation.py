@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from ...codegen.boxes import bits_type, element_bytes
-from ...codegen.points import address, number, offset, storage, unravel
+from ...codegen.loops.boxes import bits_type, element_bytes
+from ...codegen.loops.points import address, number, offset, storage, unravel
 from ...decisions import Reason, Support
 from ...ir.attributes import Const
 from ...types import DType

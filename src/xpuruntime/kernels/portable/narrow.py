@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...codegen.points import STORAGE, address, number, storage, unravel
+from ...codegen.loops.points import STORAGE, address, number, storage, unravel
 from ...decisions import Support
 from ...types import DType
 from ..kernel import NodeCall

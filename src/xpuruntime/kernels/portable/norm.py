@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ...codegen.expr_terms import compute_type
-from ...codegen.points import address, unravel
+from ...codegen.expr.terms import compute_type
+from ...codegen.loops.points import address, unravel
 from ..kernel import NodeCall
 from ..spec.support import computes
 from .tasks import OpTemplate, TaskText, TemplateKernel, result, whole

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...codegen.points import number, storage
+from ...codegen.loops.points import number, storage
 from ...decisions import Reason, Support
 from ...types import DType
 from ..kernel import NodeCall

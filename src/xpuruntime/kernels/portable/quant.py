@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ...codegen.boxes import Place
-from ...codegen.points import address, number, storage, unravel
+from ...codegen.loops.boxes import Place
+from ...codegen.loops.points import address, number, storage, unravel
 from ...decisions import Support
 from ...ir.interp.quant import _limits
 from ...types import DType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...codegen.points import address, storage, unravel
+from ...codegen.loops.points import address, storage, unravel
 from ...ir.interp.windows import Windows
 from ...types import DType
 from ..kernel import NodeCall
@@ -31,8 +31,8 @@ def _triangle(call: NodeCall) -> TaskText:
 
 
 def _zero(call: NodeCall) -> str:
-    from ...codegen.boxes import bits_type
-    from ...codegen.points import STORAGE
+    from ...codegen.loops.boxes import bits_type
+    from ...codegen.loops.points import STORAGE
 
     dtype = call.outputs[0].dtype
     return f"{STORAGE.get(dtype, bits_type(dtype))}{{}}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...codegen.points import address, number, storage
+from ...codegen.loops.points import address, number, storage
 from ...decisions import Reason, Support
 from ...types import DType
 from ..kernel import NodeCall, Operand

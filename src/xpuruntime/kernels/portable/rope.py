@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...codegen.boxes import Place
-from ...codegen.points import address
+from ...codegen.loops.boxes import Place
+from ...codegen.loops.points import address
 from ...types import TensorSpec
 from ..kernel import NodeCall, operand_ref
 from ..spec.product import C_TYPES, sizes, strides_in

@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...codegen.boxes import Place, element_bytes
-from ...codegen.points import STORAGE, for_tasks, storage
+from ...codegen.loops.boxes import Place, element_bytes
+from ...codegen.loops.points import STORAGE, for_tasks, storage
 from ...decisions import Support
 from ...types import TensorSpec
 from ..kernel import NodeCall, Operand, operand_ref

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...codegen.expr import expression
-from ...codegen.expr_terms import compute_type, constant
-from ...codegen.plans import CONSTANT, LoopPlan, Operation
+from ...codegen.expr.expression import expression
+from ...codegen.expr.terms import compute_type, constant
+from ...codegen.loops.plans import CONSTANT, LoopPlan, Operation
 from ..spec.conv_shape import ConvShape
 
 __all__ = ["ACTIVATIONS", "braces", "offset_text", "query_place", "shape_text", "statement"]

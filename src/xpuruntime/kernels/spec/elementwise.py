@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...codegen.body import plan
-from ...codegen.expr import POINTWISE
-from ...codegen.plans import LoopPlan, UnsupportedLoop, shape_of
+from ...codegen.expr.expression import POINTWISE
+from ...codegen.loops.body import plan
+from ...codegen.loops.plans import LoopPlan, UnsupportedLoop, shape_of
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...ir.attributes import Const

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...codegen.body import LoopBody, plan
-from ...codegen.plans import LoopPlan, UnsupportedLoop, body_of, shape_of, space_of
+from ...codegen.loops.body import LoopBody, plan
+from ...codegen.loops.plans import LoopPlan, UnsupportedLoop, body_of, shape_of, space_of
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ..kernel import Kernel, LoweredCall, NodeCall

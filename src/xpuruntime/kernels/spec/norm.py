@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from ...codegen.body import LoopBody
-from ...codegen.formulas import moments, normalized, widest
-from ...codegen.plans import LoopPlan, UnsupportedLoop, shape_of
+from ...codegen.loops.body import LoopBody
+from ...codegen.loops.formulas import moments, normalized, widest
+from ...codegen.loops.plans import LoopPlan, UnsupportedLoop, shape_of
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import DType, TensorSpec

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...codegen.body import plan
-from ...codegen.formulas import row_axes
-from ...codegen.plans import LoopPlan, UnsupportedLoop, shape_of, space_of
+from ...codegen.loops.body import plan
+from ...codegen.loops.formulas import row_axes
+from ...codegen.loops.plans import LoopPlan, UnsupportedLoop, shape_of, space_of
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import TensorSpec
@@ -26,7 +26,7 @@ def strides_along(spec: TensorSpec, space: tuple[int, ...], dims: tuple[int | No
 
 
 class RowKernel(Kernel):
-    """A kernel of ops that have a formula (codegen/formulas)."""
+    """A kernel of ops that have a formula (codegen/loops/formulas)."""
 
     def __init__(self, name: str, ops: tuple[str, ...], writer: LoopWriter) -> None:
         self.name, self.ops, self._writer = name, ops, writer

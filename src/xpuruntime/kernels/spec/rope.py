@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from ...codegen.boxes import Move, Place
+from ...codegen.loops.boxes import Move, Place
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType

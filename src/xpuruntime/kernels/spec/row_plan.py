@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...codegen.nest import Nest, nest
-from ...codegen.plans import LoopPlan, Operation
+from ...codegen.loops.nest import Nest, nest
+from ...codegen.loops.plans import LoopPlan, Operation
 from ...types import DType, TensorSpec
 
 __all__ = ["DEAR", "RowNeeds", "RowOutput", "inner_step", "neutral_of", "row_nests"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...codegen.points import STORAGE
+from ...codegen.loops.points import STORAGE
 from ...decisions import Reason, Support
 from ...types import DType
 from ..kernel import NodeCall

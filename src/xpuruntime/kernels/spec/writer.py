@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from ...codegen.boxes import Move
-from ...codegen.plans import LoopPlan
+from ...codegen.loops.boxes import Move
+from ...codegen.loops.plans import LoopPlan
 from ...codegen.target import CodegenTarget
 from ...types import DType
 from ..kernel import LoweredCall, NodeCall, Stage

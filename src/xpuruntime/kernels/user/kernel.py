@@ -17,9 +17,9 @@ from ...decisions import Reason, Support
 from ...errors import KernelUnavailable
 from ...ir import OPS
 from ...ir.infer import find_op
+from ...plugins.registered import registered_kernels
 from ...policies import KernelPolicy
 from ...program.program import KernelParam
-from ...registered import registered_kernels
 from ...types import DType, TensorSpec
 from ..kernel import Kernel, LoweredCall, NodeCall, Operand, Scalar
 

@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...codegen.cubin import check_launch, kernels_in
-from ...codegen.points import STORAGE, number
+from ...codegen.cuda.cubin import check_launch, kernels_in
+from ...codegen.loops.points import STORAGE, number
 from ...codegen.target import CodegenTarget
 from ...errors import BuildError
-from ...registered import code_digest
+from ...plugins.registered import code_digest
 from ...types import TensorSpec
 from ..kernel import Built, LoweredCall, NodeCall, Stage
 from .kernel import (

@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...codegen.cuda import CudaTarget
+from ...codegen.cuda.target import CudaTarget
 from ...codegen.target import CodegenTarget
 from ...errors import BuildError
+from ...plugins.registered import code_digest
 from ...program.program import Binary, KernelParam
-from ...registered import code_digest
 from ...types import DType
 from ..kernel import Built, LoweredCall, NodeCall, Stage
 from .kernel import OfCall, arguments_of, extent, launch_of, packed_params, plain_attrs, specs_of

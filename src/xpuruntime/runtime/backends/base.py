@@ -15,11 +15,11 @@ from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ...protocols import Backend
 from ...targets import DeviceId
 from ...types import DType, Layout, TensorSpec
-from ..buffer import BackendBase, DeviceBuffer
+from ..memory.buffer import BackendBase, DeviceBuffer
 
 if TYPE_CHECKING:
-    from ..executor import Executor
-    from ..weights import Weights
+    from ..execution.executor import Executor
+    from ..weights.load import Weights
 
 __all__ = ["RuntimeBackend"]
 
@@ -167,7 +167,7 @@ class RuntimeBackend(BackendBase, Backend):
 
     def create_executor(self, program: CompiledProgram, **options: Any) -> Executor:
         """Return an executor of the program on this device; options as for ``Executor``."""
-        from ..executor import Executor
+        from ..execution.executor import Executor
 
         return Executor(program, self, **options)
 

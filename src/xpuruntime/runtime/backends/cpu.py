@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ... import _core
 from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ..device import cpu
-from ..host_queue import HostEvent, HostQueue, wait_for
+from ..streams.host_queue import HostEvent, HostQueue, wait_for
 from .base import RuntimeBackend
 
 __all__ = ["CpuBackend", "HostBackend"]

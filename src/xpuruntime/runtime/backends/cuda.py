@@ -23,9 +23,9 @@ from ...errors import BuildError, DeviceUnavailable, OutOfMemory, RunError
 from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ...targets import DeviceId
 from ...types import DType, TensorSpec
-from ..buffer import DeviceBuffer
-from ..cuda_queue import CudaQueue, CudaStreamEvent
 from ..device import search
+from ..memory.buffer import DeviceBuffer
+from ..streams.cuda_queue import CudaQueue, CudaStreamEvent
 from .base import RuntimeBackend
 
 __all__ = ["CudaBackend", "ForeignBlock"]

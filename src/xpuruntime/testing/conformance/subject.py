@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ... import plugins
 from ...codegen.target import CodegenTarget
 from ...compiler import compile as compile_graph
 from ...compiler.resolve import resolve_target
 from ...errors import DeviceUnavailable, EngineUnavailable, XpuError
 from ...ir import Graph
+from ...plugins import loader as plugins
 from ...program.program import CompiledProgram
 from ...runtime import Device
 from ...runtime.backends.base import RuntimeBackend

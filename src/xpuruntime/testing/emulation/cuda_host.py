@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 
-from ...codegen.cuda import CudaTarget
-from ...codegen.sm import LEVELS, SmLevel
-from ...codegen.toolchains import cxx_toolchain
+from ...codegen.cpp.toolchain import cxx_toolchain
+from ...codegen.cuda.sm import LEVELS, SmLevel
+from ...codegen.cuda.target import CudaTarget
 from ...errors import BuildError
 from ...program.program import Binary
 from ...targets import TargetConfig

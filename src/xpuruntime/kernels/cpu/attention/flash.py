@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ....codegen.isa import IsaLevel
+from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....decisions import Support
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....codegen.isa import IsaLevel
+from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....types import DType
 from ...kernel import NodeCall

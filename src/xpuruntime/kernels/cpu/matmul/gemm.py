@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....codegen.isa import IsaLevel
+from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ....codegen.isa import IsaLevel
+from ....codegen.cpp.isa import IsaLevel
 from ....types import DType
 from ...spec.product import Product, accumulator
 

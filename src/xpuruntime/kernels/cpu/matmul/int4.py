@@ -1,7 +1,7 @@
 """Linear layers with 4-bit weights: each group of inputs of an output has codes from 0 to 15, a scale, and the value of code 0.
 
 Codes are unpacked in registers, and the sums of a group are scaled once (``templates/decoder.h``). A token reads a third to a seventh of the
-bytes. The scales with the least error are computed when weights are loaded (``runtime/int4.py``).
+bytes. The scales with the least error are computed when weights are loaded (``runtime/weights/int4.py``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ....codegen.isa import IsaLevel
+from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep

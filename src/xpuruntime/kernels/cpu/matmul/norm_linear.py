@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....codegen.isa import IsaLevel
+from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep

@@ -1,4 +1,4 @@
-"""Loops over rows: formulas of reductions (codegen/formulas), and pointwise work around them, in one kernel.
+"""Loops over rows: formulas of reductions (codegen/loops/formulas), and pointwise work around them, in one kernel.
 
 A row is everything that one reduction reads. There are two ways, by the dim that is contiguous in memory:
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....codegen.nest import Nest, TaskSplit, cut
-from ....codegen.plans import CONSTANT, POSITION, LoopPlan
+from ....codegen.loops.nest import Nest, TaskSplit, cut
+from ....codegen.loops.plans import CONSTANT, POSITION, LoopPlan
 from ....codegen.target import CodegenTarget
 from ...kernel import LoweredCall, NodeCall, Stage, operand_ref
 from ...spec.row_plan import RowOutput, row_nests

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ....codegen.expr_terms import compute_type, element_type
-from ....codegen.nest import Nest, indented, offset_text, task_loops
-from ....codegen.plans import POSITION, Operation
+from ....codegen.expr.terms import compute_type, element_type
+from ....codegen.loops.nest import Nest, indented, offset_text, task_loops
+from ....codegen.loops.plans import POSITION, Operation
 from ...spec.row_plan import neutral_of
 from .values import UNROLL, RowLoops, RowValues
 

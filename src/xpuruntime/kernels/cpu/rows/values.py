@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....codegen.expr_terms import STORAGE, compute_type, element_type
-from ....codegen.nest import Nest, TaskSplit
-from ....codegen.plans import CONSTANT, POSITION, Input, LoopPlan, Operation
+from ....codegen.expr.terms import STORAGE, compute_type, element_type
+from ....codegen.loops.nest import Nest, TaskSplit
+from ....codegen.loops.plans import CONSTANT, POSITION, Input, LoopPlan, Operation
 from ....types import DType
 from ...kernel import NodeCall
 from ...portable.text import statement

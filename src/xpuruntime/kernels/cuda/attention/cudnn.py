@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....codegen.cuda import CudaTarget
+from ....codegen.cuda.target import CudaTarget
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage

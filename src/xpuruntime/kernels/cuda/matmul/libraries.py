@@ -16,8 +16,8 @@ from typing import Any
 from .... import env
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
+from ....plugins.vendor_folders import vendor_folders
 from ....types import DType
-from ....vendor_folders import vendor_folders
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.matmul import OPS, product_of
 from ...spec.product import Product, Term, even_stride

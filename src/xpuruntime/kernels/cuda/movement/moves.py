@@ -1,4 +1,4 @@
-"""Moves (codegen/moves) on CUDA devices: a thread carries a pack of contiguous elements.
+"""Moves (codegen/loops/moves) on CUDA devices: a thread carries a pack of contiguous elements.
 
 Transposes use tiles of shared memory, so that reads and writes are both coalesced.
 
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....codegen.boxes import Move, bits_type, element_bytes, int_type
-from ....codegen.moves import carried
-from ....codegen.nest import indented
+from ....codegen.loops.boxes import Move, bits_type, element_bytes, int_type
+from ....codegen.loops.moves import carried
+from ....codegen.loops.nest import indented
 from ....codegen.target import CodegenTarget
 from ....types import DType
 from ...kernel import Stage

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....codegen.boxes import Move
+from ....codegen.loops.boxes import Move
 from ..launch import WARP, blocks_for
 
 __all__ = ["Dim", "MoveShare"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....codegen.nest import indented
+from ....codegen.loops.nest import indented
 from .share import MoveShare
 
 __all__ = ["move_lines"]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....codegen.expr_terms import compute_type
-from ....codegen.nest import Nest, indented
-from ....codegen.plans import POSITION, LoopPlan
+from ....codegen.expr.terms import compute_type
+from ....codegen.loops.nest import Nest, indented
+from ....codegen.loops.plans import POSITION, LoopPlan
 from ...spec.row_plan import RowOutput, neutral_of
 from .parts import one_pass, partial_of, shared_parts
 from .text import RowText

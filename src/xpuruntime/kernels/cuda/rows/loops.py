@@ -1,4 +1,4 @@
-"""The division of rows on CUDA devices: formulas of reductions (codegen/formulas), and pointwise work around them, in one kernel.
+"""The division of rows on CUDA devices: formulas of reductions (codegen/loops/formulas), and pointwise work around them, in one kernel.
 
 A row is everything that one reduction reads. There are two ways, by the dim that is contiguous in memory:
 
@@ -15,8 +15,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....codegen.nest import Nest
-from ....codegen.plans import CONSTANT, POSITION, LoopPlan
+from ....codegen.loops.nest import Nest
+from ....codegen.loops.plans import CONSTANT, POSITION, LoopPlan
 from ....codegen.target import CodegenTarget
 from ...kernel import LoweredCall, NodeCall, Stage
 from ...spec.elementwise import signature

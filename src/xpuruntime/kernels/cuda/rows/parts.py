@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ....codegen.expr_terms import STORAGE, compute_type
-from ....codegen.nest import indented
-from ....codegen.plans import POSITION, LoopPlan, Operation
+from ....codegen.expr.terms import STORAGE, compute_type
+from ....codegen.loops.nest import indented
+from ....codegen.loops.plans import POSITION, LoopPlan, Operation
 from ....types import DType
 from ...spec.row_plan import neutral_of
 

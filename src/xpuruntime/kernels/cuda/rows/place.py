@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ....codegen.nest import offset_text
-from ....codegen.plans import POSITION, Input
+from ....codegen.loops.nest import offset_text
+from ....codegen.loops.plans import POSITION, Input
 from ...spec.row_plan import RowNeeds
 from ..pointwise import index_type, reach_of
 from .share import RowShare

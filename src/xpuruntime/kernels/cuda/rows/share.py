@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ....codegen.nest import Nest
-from ....codegen.plans import LoopPlan
+from ....codegen.loops.nest import Nest
+from ....codegen.loops.plans import LoopPlan
 from ...kernel import NodeCall
 from ...spec.row_plan import RowOutput
 

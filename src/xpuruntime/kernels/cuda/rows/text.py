@@ -6,9 +6,9 @@ that are expensive to compute, are kept in registers where a thread's share of a
 
 from __future__ import annotations
 
-from ....codegen.expr_terms import STORAGE, compute_type
-from ....codegen.nest import indented, offset_text
-from ....codegen.plans import CONSTANT, POSITION, Input, Operation
+from ....codegen.expr.terms import STORAGE, compute_type
+from ....codegen.loops.nest import indented, offset_text
+from ....codegen.loops.plans import CONSTANT, POSITION, Input, Operation
 from ....types import DType
 from ...spec.row_plan import DEAR, RowNeeds, RowOutput, neutral_of
 from ..pointwise import statement

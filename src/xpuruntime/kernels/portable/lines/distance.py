@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ....codegen.boxes import Place
-from ....codegen.points import address, number, storage, unravel
+from ....codegen.loops.boxes import Place
+from ....codegen.loops.points import address, number, storage, unravel
 from ...kernel import NodeCall
 from ...spec.support import computes
 from ..tasks import OpTemplate, TaskText, TemplateKernel, result, whole

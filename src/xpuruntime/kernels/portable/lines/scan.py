@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ....codegen.points import address, outer_dims, storage, unravel
+from ....codegen.loops.points import address, outer_dims, storage, unravel
 from ....types import DType
 from ...kernel import NodeCall
 from ...spec.support import NUMBERS, computes

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from ....codegen.points import address, number, outer_dims, storage, unravel
+from ....codegen.loops.points import address, number, outer_dims, storage, unravel
 from ....decisions import Reason, Support
 from ...kernel import NodeCall
 from ...spec.support import computes, first, refuse

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....codegen.points import number
+from ....codegen.loops.points import number
 from ....types import DType
 from ...kernel import NodeCall
 from ...spec.conv_shape import ConvShape, strides_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ....codegen.points import number
+from ....codegen.loops.points import number
 from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import NodeCall

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....codegen.points import address, number, storage, table, unravel
+from ....codegen.loops.points import address, number, storage, table, unravel
 from ....decisions import Reason, Support
 from ....ir.interp import resize as meaning
 from ....ir.interp.numbers import Array
@@ -275,7 +275,7 @@ def _affine_grid(call: NodeCall) -> TaskText:
 
 
 def _theta(theta: object, names: Sequence[str]) -> str:
-    from ....codegen.boxes import Place
+    from ....codegen.loops.boxes import Place
 
     assert isinstance(theta, Place)
     return address(theta, names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....codegen.boxes import element_bytes
+from ....codegen.loops.boxes import element_bytes
 from ....decisions import Reason, Support
 from ....types import DType, TensorSpec
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....codegen.boxes import Lookup, Move, Place
+from ....codegen.loops.boxes import Lookup, Move, Place
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ...kernel import Kernel, LoweredCall, NodeCall

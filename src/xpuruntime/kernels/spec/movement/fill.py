@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....codegen.boxes import Move, Place
+from ....codegen.loops.boxes import Move, Place
 from ....codegen.target import CodegenTarget
 from ....decisions import Support
 from ....types import DType

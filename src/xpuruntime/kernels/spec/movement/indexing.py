@@ -1,4 +1,4 @@
-"""Reading and writing at places that other tensors name: moves with lookups (codegen/moves). An index outside its dim is reported
+"""Reading and writing at places that other tensors name: moves with lookups (codegen/loops/moves). An index outside its dim is reported
 by the run, and nothing outside is read or written.
 """
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ....codegen.boxes import Move, Place
+from ....codegen.loops.boxes import Move, Place
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....types import DType

@@ -1,11 +1,11 @@
-"""Places that index operands name, as boxes and lookups of moves (codegen/moves)."""
+"""Places that index operands name, as boxes and lookups of moves (codegen/loops/moves)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from ....codegen.boxes import Lookup, Move, Place
+from ....codegen.loops.boxes import Lookup, Move, Place
 from ....types import DType, TensorSpec
 from ...kernel import NodeCall, operand_ref
 

@@ -1,4 +1,4 @@
-"""The meaning of each op that only moves elements: from a node to moves of boxes (``codegen/moves``). The boxes of a node are independent."""
+"""The meaning of each op that only moves elements: from a node to moves of boxes (``codegen/loops/moves``). The boxes of a node are independent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ....codegen.boxes import Move, Place
+from ....codegen.loops.boxes import Move, Place
 from ....ir.ops.movement import slice_length
 from ....types import DType, TensorSpec
 from ...kernel import NodeCall, operand_ref

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from ....codegen.boxes import Move, Place
+from ....codegen.loops.boxes import Move, Place
 from ....types import DType
 from ...kernel import NodeCall, operand_ref
 from .elements import bits_of, static

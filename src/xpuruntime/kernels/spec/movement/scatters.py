@@ -6,7 +6,7 @@ one position in row-major order wins, for any number of threads, since tasks nev
 
 from __future__ import annotations
 
-from ....codegen.boxes import Move, Place, int_type
+from ....codegen.loops.boxes import Move, Place, int_type
 from ....types import DType
 from ...kernel import NodeCall, Operand, Scalar
 from .elements import bits_of

@@ -1,4 +1,4 @@
-"""Elements that keep their value and change their position: every op is a list of boxes (codegen/moves), for any layouts.
+"""Elements that keep their value and change their position: every op is a list of boxes (codegen/loops/moves), for any layouts.
 
 Each op's function turns a node into moves that do not depend on each other, so their tasks run in any order. Values of 1, 2, 4, 8
 and 16 bytes move as bits; memory between the values of a layout is not touched.

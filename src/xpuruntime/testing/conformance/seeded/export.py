@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ....store import digest, write_atomic
+from ....storage.store import digest, write_atomic
 
 __all__ = ["export_onnx"]
 

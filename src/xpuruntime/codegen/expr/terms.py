@@ -1,0 +1,149 @@
+"""Terms of pointwise expressions: C++ types, literals, and conversion of operands to a common type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...ir.attributes import Attrs
+from ...ir.ops._types import float_of, promote
+from ...types import DType, TensorSpec
+
+__all__ = [
+    "COMPUTED",
+    "STORAGE",
+    "ExprTerm",
+    "PointwiseCall",
+    "compute_type",
+    "constant",
+    "converted",
+    "element_type",
+    "literal",
+    "promoted_type",
+]
+
+STORAGE: dict[DType, str] = {
+    DType.BOOL: "bool",
+    DType.FLOAT16: "f16",
+    DType.BFLOAT16: "bf16",
+    DType.FLOAT32: "float",
+    DType.FLOAT64: "double",
+} | {d: f"{d.value}_t" for d in DType if d.is_integer and d.bits >= 8}
+"""The prelude's type of an element in memory."""
+
+COMPUTED = frozenset(STORAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class ExprTerm:
+    """A value in the text. ``number``: its value if it is an immediate number (then the text is unused).
+
+    rank: of the tensor, which type promotion asks for.
+    """
+
+    text: str
+    dtype: DType
+    rank: int = 1
+    number: bool | int | float | None = None
+
+
+def compute_type(dtype: DType, lanes: str = "N") -> str:
+    """Return the C++ type of a value between load and store."""
+    if dtype is DType.BOOL:
+        return f"boolean<{lanes}>"
+    return f"vec<{element_type(dtype)}, {lanes}>"
+
+
+def element_type(dtype: DType) -> str:
+    """Return the C++ type of one lane; bool has none."""
+    return "float" if dtype in (DType.FLOAT16, DType.BFLOAT16) else STORAGE[dtype]
+
+
+def literal(value: bool | int | float, dtype: DType) -> str:
+    """Return a number of a dtype as a C++ constant, rounded as by a cast."""
+    from ...ir.interp.numbers import to  # NumPy only; the one place that says what a cast of a number gives
+
+    rounded = to(np.asarray(value), dtype)
+    if dtype is DType.BOOL:
+        return "true" if rounded else "false"
+    if dtype.is_float:
+        exact = float(rounded.astype(np.float64))
+        single = element_type(dtype) == "float"
+        if math.isnan(exact):
+            return '__builtin_nanf("")' if single else '__builtin_nan("")'
+        if math.isinf(exact):
+            return ("-" if exact < 0 else "") + ("__builtin_inff()" if single else "__builtin_inf()")
+        return f"{np.float32(exact)!s}f" if single else repr(exact)
+    whole = int(rounded)
+    if whole == -(2**63):
+        return "(-9223372036854775807 - 1)"
+    return f"{whole}u" if 2**31 <= whole < 2**32 else f"{whole}ull" if whole >= 2**63 else f"{whole}"
+
+
+def constant(value: bool | int | float, dtype: DType) -> str:
+    """Return a number in every lane."""
+    if dtype is DType.BOOL:
+        return f"splat<boolean<N>>({-1 if value else 0})"
+    text = literal(value, dtype)
+    return f"number<N>({text})" if dtype.is_float else f"number<N>(({element_type(dtype)}){text})"
+
+
+def converted(term: ExprTerm, dtype: DType, number: DType | None = None) -> str:
+    """Return a term's text in another dtype; immediate numbers in ``number`` if given."""
+    if term.number is not None:
+        exact = number or dtype
+        return constant(term.number, exact)
+    if term.dtype is dtype or (dtype is DType.FLOAT32 and term.dtype in (DType.FLOAT16, DType.BFLOAT16)):
+        return term.text
+    if term.dtype is DType.BOOL:
+        return f"convert_bool<{STORAGE[dtype]}>({term.text})"
+    return f"convert<{STORAGE[dtype]}>({term.text})"
+
+
+def promoted_type(terms: Sequence[ExprTerm | None]) -> DType:
+    """Return the promoted type of operands."""
+    return promote([_promotes_as(t) for t in terms if t is not None])
+
+
+def _promotes_as(term: ExprTerm) -> TensorSpec | bool | int | float:
+    return TensorSpec((2,) * term.rank, term.dtype) if term.number is None else term.number
+
+
+@dataclass(frozen=True, slots=True)
+class PointwiseCall:
+    """An op with its operands, attributes and result dtype, for the writers of its text."""
+
+    op: str
+    terms: tuple[ExprTerm | None, ...]
+    attrs: Attrs
+    dtype: DType
+    """of the result"""
+    functions: Mapping[str, str] = field(default_factory=dict)
+    """names to use instead of functions of the prelude"""
+
+    def function(self, name: str) -> str:
+        """Return the name of a function of the prelude."""
+        return self.functions.get(name, name)
+
+    def term(self, position: int) -> ExprTerm:
+        term = self.terms[position]
+        assert term is not None
+        return term
+
+    @property
+    def promoted(self) -> DType:
+        return promoted_type(self.terms)
+
+    def real(self, position: int = 0) -> str:
+        """Return an operand of a real function, converted to float."""
+        term = self.term(position)
+        return converted(term, float_of(term.dtype))
+
+    def together(self, dtype: DType | None = None, *, exact: bool = False) -> list[str]:
+        """Return the operands in one type. ``exact``: a number next to a narrow float stays float32."""
+        common = dtype or self.promoted
+        number = DType.FLOAT32 if exact and common.is_float and common.bits < 32 else common
+        return [converted(t, common, number) for t in self.terms if t is not None]
