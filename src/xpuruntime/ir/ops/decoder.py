@@ -64,14 +64,14 @@ ROWS: tuple[OpEntry, ...] = (
         f"norm_linear(x, weight, bias?, residual?, scale?; act: {ACTIVATIONS} = none, eps: float = 0.0, gated: bool = false) -> y",
         "matmul",
         _norm_linear,
-        meaning="act(n @ weight.T + bias + residual), n = rms_norm(x) * scale, or x without a scale; gated: act(gate) * up, where the weight's"
-        " first half of rows computes gate and the second half up",
+        meaning="act(n @ weight.T + bias + residual), n = rms_norm(x) * scale, or x without a scale; gated: the first half of the weight's"
+        " rows computes gate, the second half up, and the result is act(gate) * up",
     ),
     op(
         "rope_append(q, k, v, cos, sin, keys, values, places, positions?; size: int = 0) -> y, next_keys, next_values",
         "rope",
         _rope_append,
-        meaning="rotates q and k as rope does, then writes k's rows to keys and v's to values at places, [length] or [batch, length]",
+        meaning="rope of q and k; then k's rows are written to keys and v's to values at places, [length] or [batch, length]",
     ),
     op(
         "rope_attention(q, k, v, cos, sin, keys, values, places, positions?, mask?; size: int = 0, causal: bool = false, causal_offset: dim = 0,"
