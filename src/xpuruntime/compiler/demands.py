@@ -160,8 +160,8 @@ class Demands:
         return next((n for n in self._names(facts) if n in registered), "")
 
     def _block(self, node: Node, anchor: str, reason: str) -> None:
-        alone = Candidate("kernel of its own", Reason.FORCED, reason)
+        unfused = Candidate("kernel of its own", Reason.FORCED, reason)
         fused = Candidate(f"fused into {anchor}", Reason.FORBIDDEN, reason)
-        decision = Decision("fusion", source_names(node)[0], alone, (fused,))
+        decision = Decision("fusion", source_names(node)[0], unfused, (fused,))
         if decision not in self.decisions:
             self.decisions.append(decision)

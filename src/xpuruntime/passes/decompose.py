@@ -202,8 +202,8 @@ def _var(emit: Expansion) -> None:
     count = math.prod(int(emit.spec(x).shape[d]) for d in dims)
     centered = emit("sub", x, emit("mean", x, dim=dims, keepdim=True))
     total = emit("sum", emit("mul", centered, centered), dim=dims, keepdim=attrs["keepdim"])
-    left = max(count - attrs["correction"], 0.0)
-    emit.last("div", total, left)
+    divisor = max(count - attrs["correction"], 0.0)
+    emit.last("div", total, divisor)
 
 
 def _attention(emit: Expansion) -> None:
@@ -231,13 +231,13 @@ def _attention(emit: Expansion) -> None:
 def _repeated(emit: Expansion, x: str, times: int) -> str:
     """Return [batch, heads, length, size] with each head repeated."""
     batch, heads, length, size = emit.spec(x).shape
-    each = emit("unsqueeze", x, dims=(2,))
-    each = emit("expand", each, size=(batch, heads, times, length, size))
-    return emit("view", each, size=(batch, heads * times, length, size))
+    expanded = emit("unsqueeze", x, dims=(2,))
+    expanded = emit("expand", expanded, size=(batch, heads, times, length, size))
+    return emit("view", expanded, size=(batch, heads * times, length, size))
 
 
 def _rope(emit: Expansion) -> None:
-    """Expand rope in halves of the whole last dim, with tables by position or per place."""
+    """Expand rope over the halves of the whole last dim, with tables by position or per element of the batch."""
     attrs, x, spec = emit.node.attrs, emit.wide(0), emit.node.spec
     size = spec.shape[-1]
     if attrs["interleaved"] or spec.rank != 4 or attrs["size"] not in (0, size) or not isinstance(size, int):
@@ -252,8 +252,8 @@ def _rope(emit: Expansion) -> None:
         tables.append(emit("cat", table, table, dim=emit.spec(table).rank - 1))
     low = emit("slice", x, dim=3, start=0, end=size // 2)
     high = emit("slice", x, dim=3, start=size // 2, end=size)
-    turned = emit("cat", emit("neg", high), low, dim=3)
-    emit.last("add", emit("mul", x, tables[0]), emit("mul", turned, tables[1]))
+    rotated = emit("cat", emit("neg", high), low, dim=3)
+    emit.last("add", emit("mul", x, tables[0]), emit("mul", rotated, tables[1]))
 
 
 EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {

@@ -185,16 +185,31 @@ def _stderr() -> Iterator[list[str]]:
             text.append(file.read().decode(errors="replace"))
 
 
-@functools.cache
 def _tiny_model(opsets: tuple[tuple[str, int], ...] = (("", 13),)) -> bytes:
-    """Return ``y = Identity(x)`` of four floats under the given opset imports."""
-    from onnx import TensorProto, helper
+    """Return the ONNX model ``y = Identity(x)`` of four floats under the given opset imports.
 
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xy")
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "tiny", [x], [y])
-    imports = [helper.make_opsetid(d, v) for d, v in opsets]
-    data: bytes = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
-    return data
+    It is written without the package ``onnx``, whose import takes as long as that of ONNX Runtime. Numbers are those of fields in onnx.proto.
+    """
+    four_floats = _field(
+        1, _field(1, 1) + _field(2, _field(1, _field(1, 4)))
+    )  # tensor_type: elem_type, shape
+    node = _field(1, b"x") + _field(2, b"y") + _field(4, b"Identity")
+    x, y = (_field(1, name) + _field(2, four_floats) for name in (b"x", b"y"))
+    graph = _field(1, node) + _field(2, b"tiny") + _field(11, x) + _field(12, y)
+    imports = (_field(8, _field(1, domain.encode()) + _field(2, version)) for domain, version in opsets)
+    return _field(1, 8) + _field(7, graph) + b"".join(imports)  # ir_version 8
+
+
+def _field(number: int, value: int | bytes) -> bytes:
+    """Return a protobuf field: a number as a varint, bytes with their length (protobuf.dev/programming-guides/encoding)."""
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value % 2**64)  # as an unsigned number, as protobuf has it
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    low, rest = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
 
 
 @functools.cache

@@ -98,7 +98,7 @@ def lower_pointwise(
     loops = nest(plan.space, strides, order)
     dtypes = [*(i.dtype for i in plan.inputs if loops.strides[i.name][-1]), *(o.dtype for o in call.outputs)]
     packed = [loops.strides[n] for n in strides]
-    packable = all(own[-1] in (0, 1) for own in packed)
+    packable = all(value_strides[-1] in (0, 1) for value_strides in packed)
     width = pack_of(dtypes, packed, loops.inner, loops.elements) if packable else 1
     writer = _Pointwise(call, plan, loops, width, target.config.max_threadgroup_1d)
     return LoweredCall((writer.stage(),), in_place=in_place_of(call, plan, outputs), accumulates="")

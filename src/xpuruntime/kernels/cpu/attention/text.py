@@ -76,8 +76,8 @@ class FlashText:
     def _where(self, splits: int) -> list[str]:
         s = self.s
         rows = s.group * s.queries
-        whole = rows % self.lanes == 0
-        count = f"{self.lanes}" if whole else f"{rows} - row < {self.lanes} ? {rows} - row : {self.lanes}"
+        exact = rows % self.lanes == 0
+        count = f"{self.lanes}" if exact else f"{rows} - row < {self.lanes} ? {rows} - row : {self.lanes}"
         return [
             f"        const int64_t row = task / {splits} % {self.blocks} * {self.lanes}, head = task / {splits * self.blocks}"
             f" % {s.kv_heads}, batch = task / {splits * self.blocks * s.kv_heads};",

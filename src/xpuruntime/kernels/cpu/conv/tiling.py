@@ -94,9 +94,8 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
     pairs = not by_lines and dtype is DType.BFLOAT16 and "avx512bf16" in isa.features
     kind = "Bf16Pairs" if pairs else "F64" if dtype is DType.FLOAT64 else "F32"
     lanes = isa.lanes(8 if kind == "F64" else 4)
-    accumulators = (
-        28 if isa.vector_bytes == 64 or isa.architecture == "aarch64" else 12
-    )  # registers without those of the operands
+    # Registers without those of the operands.
+    accumulators = 28 if isa.vector_bytes == 64 or isa.architecture == "aarch64" else 12
     groups, filters = shape.groups, shape.filters
     vectors = min(
         range(1, max(1, min(config.channel_tile // lanes, max(_TILE_COST))) + 1),
@@ -120,8 +119,8 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
     depth = shape.taps * shape.channels
     depth += depth % 2 if pairs else 0
     row = 2 if pairs else 8 if kind == "F64" else 4
-    whole = -(-block // pixels) * pixels
-    fits = max(1, _ACCUMULATOR_BYTES // (whole * vectors * isa.vector_bytes))
+    padded_block = -(-block // pixels) * pixels
+    fits = max(1, _ACCUMULATOR_BYTES // (padded_block * vectors * isa.vector_bytes))
     together = tiles if depth * row <= _CHUNK_BYTES[kind] else min(tiles, fits)
     return ConvTiling(kind, lanes, pixels, vectors, depth, block, blocks, tiles, together)
 

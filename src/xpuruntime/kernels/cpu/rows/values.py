@@ -68,8 +68,8 @@ class RowValues:
                 rows.run.elements * rows.lanes * (UNROLL if rows.kept.inner >= UNROLL * rows.lanes else 1)
             )
         used: dict[str, set[int]] = {}
-        for at, wanted in enumerate(self.needs.wanted):
-            for name in self.needs.closure(wanted, stop=set()):
+        for at, names in enumerate(self.needs.wanted):
+            for name in self.needs.closure(names, stop=set()):
                 used.setdefault(name, set()).add(at)
         offset = 0
         for o in self.plan.operations:
@@ -168,12 +168,12 @@ class RowValues:
             return f"store<N>({y}_row + c, {value}, n...);"
         return f"scatter<N>({y}_row + c * {step}, {step}, {value}, n...);"
 
-    def converted(self, name: str, want: DType) -> str:
+    def converted(self, name: str, dtype: DType) -> str:
         """Return a value converted to a dtype. 16-bit floats are computed as float32 and rounded when stored."""
-        have = self.plan.spec(name)[0]
-        if have is want or (have in _NARROW and want in _NARROW):
+        own_dtype = self.plan.spec(name)[0]
+        if own_dtype is dtype or (own_dtype in _NARROW and dtype in _NARROW):
             return name
-        return f"convert<{STORAGE[want]}>({name})"
+        return f"convert<{STORAGE[dtype]}>({name})"
 
 
 def _padded(extent: int, lanes: int) -> int:

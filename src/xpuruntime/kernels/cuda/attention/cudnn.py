@@ -97,8 +97,8 @@ def _faster(s: AttentionShape, target: CodegenTarget) -> bool:
     It is for heads of 64 and 128 elements with at least 512 query tiles, or at least 512 queries without a causal mask. ``flash_v2`` does not
     take heads of more than 128 elements.
     """
-    wide = max(s.d, s.dv)
-    if wide > HEAD_SIZES[-1]:
+    head_size = max(s.d, s.dv)
+    if head_size > HEAD_SIZES[-1]:
         return True
     if not (isinstance(target, CudaTarget) and target.sm.wgmma):
         return False

@@ -19,7 +19,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multiprocessors, shared_limit
 from ..launch import Argument, LaunchConfig, cuda_stage
-from .flash import LOG2E, arguments_of, logit_text, padded_size, place_text, supported_halves
+from .flash import LOG2E, arguments_of, head_offset_text, logit_text, padded_size, supported_halves
 
 __all__ = [
     "CLUSTER",
@@ -274,7 +274,7 @@ def _stage(
                 **added.flags,
             },
         ),
-        *(place_text(n, steps) for n, steps in (("key", s.k), ("value", s.v))),
+        *(head_offset_text(n, steps) for n, steps in (("key", s.k), ("value", s.v))),
         f"    __device__ __forceinline__ static float scale() {{ return {scale!r}f; }}",
         f"    __device__ __forceinline__ int64_t q_at(int r) const {{ return {_row_text(s.q, s.queries, row)}; }}",
         f"    __device__ __forceinline__ int token(int r) const {{ return {row} % {s.queries}; }}",

@@ -37,9 +37,9 @@ __all__ = [
     "FlashV2",
     "Naive",
     "arguments_of",
+    "head_offset_text",
     "logit_text",
     "padded_size",
-    "place_text",
 ]
 
 LOG2E = math.log2(math.e)
@@ -89,7 +89,7 @@ def arguments_of(call: NodeCall) -> list[Argument]:
     return [*arguments, argument(call.outputs[0], "out0", "y", written=True)]
 
 
-def place_text(name: str, steps: tuple[int, ...]) -> str:
+def head_offset_text(name: str, steps: tuple[int, ...]) -> str:
     """Return a struct member function that computes the offset of a head."""
     return (
         f"    __device__ __forceinline__ static int64_t {name}_at(int batch, int head)"
@@ -168,7 +168,7 @@ class FlashV2(Kernel):
 
 HOPPER_BLOCK = Block(128, 128, 8)
 _MAX_TILES = 4096
-"""Maximum key tiles of a scanned mask: shared memory has the order of so many."""
+"""Maximum key tiles of a scanned mask; shared memory holds the order of at most this many."""
 
 
 def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
@@ -245,7 +245,7 @@ def flash_stage(
         f"    typedef {TAGS[dtype]} T;",
         constants("int", numbers),
         constants("bool", {k: c_bool(v) for k, v in flags.items()}),
-        *(place_text(n, steps) for n, steps in (("q", s.q), ("k", s.k), ("v", s.v), ("y", s.y))),
+        *(head_offset_text(n, steps) for n, steps in (("q", s.q), ("k", s.k), ("v", s.v), ("y", s.y))),
         f"    __device__ __forceinline__ static float scale() {{ return {s.scale * LOG2E if plain else LOG2E!r}f; }}",
         "    __device__ __forceinline__ float logit(float score, int batch, int head, int query, int key) const {",
         *logit_text(s, f"score * {s.scale!r}f", 1),

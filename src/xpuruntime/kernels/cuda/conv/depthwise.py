@@ -142,7 +142,8 @@ def _sizes(s: ConvShape, sums: str) -> list[str]:
     }  # fmt: skip
     texts = ", ".join(f"{name}[2] = {braces(values)}" for name, values in rows.items())
     steps = ", ".join(
-        f"{name}[3] = {braces((own[0], own[3], own[4]))}" for name, own in (("x", s.x), ("y", s.y))
+        f"{name}[3] = {braces((strides[0], strides[3], strides[4]))}"
+        for name, strides in (("x", s.x), ("y", s.y))
     )
     return [
         "struct KERNEL_sizes {",

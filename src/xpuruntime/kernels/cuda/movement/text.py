@@ -127,8 +127,8 @@ class _Text:
         if tiling.last.steps[1] == 0:
             return f"spread<{tiling.width}>({target}, *({source}){tail});"
         if tiling.packs > 1:
-            apart = last // tiling.packs
-            return f"carry_apart<{tiling.width}, {tiling.packs}>({target}, {source}, {apart});"
+            distance = last // tiling.packs
+            return f"carry_apart<{tiling.width}, {tiling.packs}>({target}, {source}, {distance});"
         return f"carry<{tiling.width}>({target}, {source}{tail});"
 
 

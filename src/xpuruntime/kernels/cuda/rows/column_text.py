@@ -43,7 +43,7 @@ class ColumnText(RowText):
     def body(self) -> list[str]:
         tiling, reductions = self.tiling, reductions_of(self.plan)
         lines = ["constexpr int N = 1;", f"__shared__ uint64_t room[{tiling.x * tiling.y * tiling.width}];"]
-        lines += [*self.place.lines(), *self.place.bases(), *self.still(), *self.row_level(0)]
+        lines += [*self.addresses.lines(), *self.addresses.bases(), *self.still(), *self.row_level(0)]
         body = []
         for o in reductions:
             start = f"({compute_type(o.dtype)})({neutral_of(o)})"
@@ -59,7 +59,7 @@ class ColumnText(RowText):
         for y, output in self.needs.results.items():
             step = tiling.kept.strides[y][-1]
             epilogue.append(f"store<N>({y}_row + u * {step}, {self.converted(output)});")
-        body += [f"if ({self.place.live('threadIdx.y == 0')}) {{", *indented(self._each(epilogue)), "}"]
+        body += [f"if ({self.addresses.live('threadIdx.y == 0')}) {{", *indented(self._each(epilogue)), "}"]
         packed = [n for n, i in self.needs.inputs.items() if self._is_packed(n) and i.operand != POSITION]
         aligned = " && ".join(
             dict.fromkeys(f"fits<{tiling.width}>(in{self.needs.inputs[n].operand})" for n in packed)

@@ -77,7 +77,7 @@ def shared_parts(writer: RowText, each: Callable[[list[str]], list[str]]) -> lis
     several = tiling.width > 1 and tiling.across
     if tiling.across:  # adjacent threads store adjacent partial results: coalesced
         place, step = "c" if tiling.kept.rows == 1 else f"row * {tiling.kept.inner} + c", tiling.kept.elements
-        stores_if, counter = writer.place.live("threadIdx.y == 0"), "group"
+        stores_if, counter = writer.addresses.live("threadIdx.y == 0"), "group"
     else:
         place, step = f"row * {tiling.splits}", 1
         stores_if, counter = "threadIdx.x == 0", "row"

@@ -8,10 +8,10 @@ from ...spec.row_plan import RowNeeds
 from ..pointwise import index_type, reach_of
 from .tiling import RowTiling
 
-__all__ = ["RowPlace"]
+__all__ = ["RowAddresses"]
 
 
-class RowPlace:
+class RowAddresses:
     """The lines of a kernel body before any value is read.
 
     index:   the C type that can hold every offset.
@@ -40,7 +40,7 @@ class RowPlace:
         if tiling.across:
             columns = -(-tiling.kept.inner // (tiling.x * tiling.width))
             group, lines = "blockIdx.x", list[str]()
-            if tiling.splits > 1:  # adjacent blocks read adjacent memory (coalesced in L2)
+            if tiling.splits > 1:  # adjacent blocks read adjacent memory
                 group = "group"
                 lines.append(
                     f"const {self.index} part = blockIdx.x / {tiling.groups}, group = blockIdx.x % {tiling.groups};"
