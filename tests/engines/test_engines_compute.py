@@ -187,6 +187,6 @@ def test_closed_is_closed(engine: str, make: Make, opened: Opened) -> None:
     executable.close()
     for call in (lambda: executable.run({"x": np.ones(4, np.float32)}), executable.evidence):
         with pytest.raises(
-            RunError, match=rf"\[{engine}, model graph\] the session is closed. Open a new one."
+            RunError, match=rf"\[{engine}, model graph\] the session is closed. Make a new one."
         ):
             call()

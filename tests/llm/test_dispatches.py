@@ -69,7 +69,7 @@ def test_a_gpu_s_calls_are_counted_without_one(tmp_path: Path) -> None:
     no = CliRunner().invoke(app, ["generate", str(config), "--dispatches", "--capacity", "999999999"])
     assert no.exit_code != 0
     assert "999999999" in no.stderr
-    assert "supports up to 256 positions" in no.stderr
+    assert "Give 1 to 256." in no.stderr
 
 
 def test_what_is_written_out_is_the_decoder() -> None:

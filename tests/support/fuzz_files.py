@@ -36,7 +36,7 @@ _SPECS = (TensorSpec.parse("float32[2, 3]", "x"), TensorSpec.parse("int64[n]", "
 # ── targets ──
 
 
-def _in_a_file(name: str, data: bytes, read: Callable[[Path], object]) -> None:
+def _read_as_file(name: str, data: bytes, read: Callable[[Path], object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(data)
@@ -44,7 +44,7 @@ def _in_a_file(name: str, data: bytes, read: Callable[[Path], object]) -> None:
 
 
 def _gguf(data: bytes) -> None:
-    """The header's check; and, where the package is installed, the reader and each of its arrays."""
+    """Check the header. If the package gguf is installed, also read each array."""
     from xpuruntime.llm.checkpoint.gguf_check import check_gguf
 
     def read(path: Path) -> None:
@@ -55,28 +55,28 @@ def _gguf(data: bytes) -> None:
             checkpoint = open_checkpoint(path)
             for name in checkpoint.arrays:
                 if checkpoint.arrays[name].shape != checkpoint.specs[name].shape:
-                    raise AssertionError(f"{name} has another shape than its spec")
+                    raise AssertionError(f"{name} has a different shape than its spec")
 
-    _in_a_file("m.gguf", data, read)
+    _read_as_file("m.gguf", data, read)
 
 
 def _config(data: bytes) -> None:
     from xpuruntime.llm.checkpoint.reader import read_config
 
-    _in_a_file("config.json", data, lambda path: read_config(path).shapes())
+    _read_as_file("config.json", data, lambda path: read_config(path).shapes())
 
 
 def _safetensors(data: bytes) -> None:
     from xpuruntime.storage.checkpoints import read_checkpoint
 
-    _in_a_file("m.safetensors", data, lambda path: [a.sum() for a in read_checkpoint(path).values()])
+    _read_as_file("m.safetensors", data, lambda path: [a.sum() for a in read_checkpoint(path).values()])
 
 
 def _npz(data: bytes) -> None:
-    """The files of ``xpu run --input``."""
+    """Read an input file of ``xpu run --input``."""
     from xpuruntime.workbench.inputs import Inputs
 
-    _in_a_file("x.npz", data, lambda path: Inputs((str(path),), seed=0).samples(_SPECS))
+    _read_as_file("x.npz", data, lambda path: Inputs((str(path),), seed=0).samples(_SPECS))
 
 
 FILE_TARGETS: Mapping[str, Callable[[bytes], None]] = MappingProxyType(
@@ -112,7 +112,7 @@ def _string(text: str) -> bytes:
 
 
 def _gguf_of(family: str) -> bytes:
-    """Return a decoder of one layer, with a tokenizer."""
+    """Return a GGUF file with a decoder of one layer and a tokenizer."""
     sizes = {"block_count": 1, "context_length": 64, "embedding_length": 8, "feed_forward_length": 16, "attention.head_count": 2,
              "attention.head_count_kv": 1, "attention.key_length": 4}  # fmt: skip
     texts = {"general.architecture": family, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}
@@ -169,7 +169,7 @@ _NUMBERS = (
 
 
 def _mutate_gguf(data: bytes, seed: int) -> bytes:
-    """Numbers of the header replaced by others, at any place, and a file that is cut or continues."""
+    """Overwrite a few numbers at random offsets, and sometimes truncate the file."""
     draw, mutated = random.Random(seed), bytearray(data)
     for _ in range(draw.randint(1, 4)):
         at, size = draw.randrange(max(len(mutated) - 8, 1)), draw.choice((1, 4, 8))
@@ -207,12 +207,12 @@ _TEXTS = (b"'<f4'", b"'|O'", b"'>i8'", b"'<U9'", b"'<f'", b"'|V0'", b"[('a', '<f
 
 
 def _mutate_npz(data: bytes, seed: int) -> bytes:
-    """An archive whose arrays say something else of themselves, or bytes of the archive changed."""
+    """Change the header of an array in the archive, or bytes of the archive itself."""
     draw = random.Random(seed)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = {m.filename: archive.read(m) for m in archive.infolist()}
-    except Exception:  # of a damaged archive
+    except Exception:  # the archive is damaged
         members = {}
     mutated = bytearray(data)
     if members and draw.random() < 0.7:

@@ -128,7 +128,7 @@ class OrtExecutable:
             self._closed()
 
     def _closed(self, *_: object) -> NoReturn:
-        raise RunError(self._who, "the session is closed", do="Open a new one.")
+        raise RunError(self._who, "the session is closed", do="Make a new one.")
 
 
 class _OrtContext:

@@ -212,7 +212,7 @@ class OpenVinoExecutable:
             self._compiled = None
 
     def _closed(self) -> NoReturn:
-        raise RunError(self._who, "the session is closed", do="Open a new one.")
+        raise RunError(self._who, "the session is closed", do="Make a new one.")
 
 
 def _shared(array: Array, spec: TensorSpec) -> Any:
