@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from .. import __version__
 from ..codegen.cpp.toolchain import TextRefused
 from ..codegen.target import CodegenTarget
-from ..decisions import Decision, Reason
+from ..decisions import Decision
 from ..errors import BuildError, FormatError, IrError, PolicyError, StrictError, XpuError
 from ..faults import FaultSubject, contained, foreign, part
 from ..ir import Graph, specialize, verify
@@ -30,7 +30,7 @@ from ..passes import find_passes, laid_out, run_passes
 from ..policies import Policy, Resolved
 from ..policies.entrances import demanded, refuse
 from ..policies.fields.record import dump
-from ..policies.vocabulary import PHASES, PHASES_NOT_IMPLEMENTED
+from ..policies.vocabulary import PHASES
 from ..printable import logger
 from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
 from ..program.told import fitted
@@ -279,12 +279,9 @@ def _gpus(targets: Iterable[CodegenTarget]) -> dict[str, Any]:
 
 
 def _check_phase(phase: str) -> None:
-    """Raise PolicyError for an unknown phase, and for one that this release does not implement."""
-    if isinstance(phase, str) and phase in PHASES:
-        return
-    later = isinstance(phase, str) and phase in PHASES_NOT_IMPLEMENTED
-    absent = f" ({Reason.NOT_IMPLEMENTED.value} in this release)" if later else ""
-    raise PolicyError("compile", f"no such phase{absent}", got=repr(phase), do=f"Known: {', '.join(PHASES)}.")
+    """Raise PolicyError for an unknown phase."""
+    if not isinstance(phase, str) or phase not in PHASES:
+        raise PolicyError("compile", "no such phase", got=repr(phase), do=f"Known: {', '.join(PHASES)}.")
 
 
 def _entries(
