@@ -60,7 +60,7 @@ def test_what_is_missing_or_another_is_said() -> None:
         load_weights({"w": np.zeros(64)}, program)
     with pytest.raises(FormatError, match="cannot be read"):
         load_weights("/nowhere/model.safetensors", program)
-    with pytest.raises(InputError, match="lack 'w'"):
+    with pytest.raises(InputError, match="weight 'w' is missing"):
         Executor(program).run_arrays([W])
 
 

@@ -7,10 +7,21 @@ by the entry-point group ``xpuruntime.engines``. ``KNOWN_WORDS`` are names of en
 from __future__ import annotations
 
 import difflib
+from typing import TYPE_CHECKING
 
 from ..decisions import Candidate, Decision, Reason, Support
 from ..errors import EngineUnavailable
 from ..plugins.loader import EnginePlugin, entry_points, load_dotted
+
+if TYPE_CHECKING:  # mypy compares the functions of our engines' modules with the protocols
+    from ..inference.native import engine as native
+    from ..protocols import Engine, HasKernelOptions, StoppableLoad
+    from .onnxruntime import engine as onnxruntime
+    from .openvino import engine as openvino
+
+    _MODULES: tuple[Engine, Engine, Engine] = (onnxruntime, openvino, native)
+    _WITH_KERNEL_OPTIONS: tuple[HasKernelOptions, HasKernelOptions] = (onnxruntime, openvino)
+    _STOPPABLE: StoppableLoad = onnxruntime
 
 __all__ = ["ENGINES", "KNOWN_WORDS", "engine_names", "lookup"]
 

@@ -12,7 +12,7 @@ from .fields.pins import plain_kernel
 from .fields.record import FieldPath, Problem
 from .kernel_policy import KernelPolicy
 from .policy import Policy
-from .vocabulary import ENGINES, KERNELS, PHASES, REGION_RUNNERS, nearest
+from .vocabulary import ENGINES, KERNELS, REGION_RUNNERS, nearest
 
 __all__ = ["check_names"]
 
@@ -22,16 +22,13 @@ _OWN = "Your own kernel must be registered in the process that compiles. With co
 
 def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterable[str] = ()) -> None:
     """Raise Problem for the first kernel or engine that does not exist: it is not built in, not an argument, not registered, and not dotted (a
-    third party's). Raise it, too, for a demand or a phase of which this release implements no word.
+    third party's). Also raise it for a demand whose names are all unimplemented in this release.
 
     A kernel that is not built in causes the import of the modules that register kernels. Raise PolicyError if such a module fails.
     """
     extra = tuple(kernels)
     for path, names, families in _kernel_names(policy.kernel, ("kernel",)):
         _check_kernels(path, [plain_kernel(w) for w in names], families, extra)
-    for path, phases in _phases(policy.kernel, ("kernel",)):
-        if phases and not set(phases) & PHASES.keys():
-            raise not_implemented(path, "this release runs nothing in this phase", ", ".join(phases), PHASES)
     engine_names = tuple(dict.fromkeys((*ENGINES, *engines)))  # built-in engines also register themselves
     for path, name in _engine_names(policy.execution, ("execution",)):
         _check_engine(path, name, engine_names)
@@ -79,13 +76,6 @@ def _kernel_names(
                 yield (*at, "rules", i, key), named, families
     for i, layer in enumerate(policy.under):
         yield from _kernel_names(layer, (*at, "under", i))
-
-
-def _phases(policy: KernelPolicy, at: FieldPath) -> Iterator[tuple[FieldPath, Sequence[str]]]:
-    for i, rule in enumerate(policy.rules):
-        yield (*at, "rules", i, "phase"), rule.phase
-    for i, layer in enumerate(policy.under):
-        yield from _phases(layer, (*at, "under", i))
 
 
 def _engine_names(policy: ExecutionPolicy, at: FieldPath) -> Iterator[tuple[FieldPath, str]]:

@@ -11,7 +11,16 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...errors import BuildError, RunError
-from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource, RunContext
+from ...protocols import (
+    Array,
+    Artifact,
+    Bindable,
+    EngineRequest,
+    Evidence,
+    ModelSource,
+    RunContext,
+    Stoppable,
+)
 from ...types import DType, TensorSpec
 from . import options
 from .build import CARRIERS, cpu_threads
@@ -21,7 +30,7 @@ from .providers import ort, short
 __all__ = ["OrtExecutable", "load", "stoppable_load"]
 
 
-class OrtExecutable:
+class OrtExecutable(Stoppable, Bindable):
     """One inference session. ONNX Runtime's ``run`` may be called from several threads."""
 
     def __init__(

@@ -12,7 +12,17 @@ import numpy as np
 
 from ...errors import BuildError, RunError
 from ...plugins.vendor_imports import vendor
-from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource, RunContext
+from ...protocols import (
+    Array,
+    Artifact,
+    Bindable,
+    EngineRequest,
+    Evidence,
+    ModelSource,
+    ReportsFallbacks,
+    RunContext,
+    Stoppable,
+)
 from ...types import DType, TensorSpec
 from .build import CARRIERS, compile_model, computes_in, properties
 from .context import OpenVinoContext, OpenVinoIoBinding
@@ -29,7 +39,7 @@ _NARROWED: dict[DType, tuple[int, int]] = {
 }
 
 
-class OpenVinoExecutable:
+class OpenVinoExecutable(Stoppable, Bindable, ReportsFallbacks):
     """One compiled model."""
 
     def __init__(self, model: ModelSource, request: EngineRequest, compiled: Any, artifact: Artifact) -> None:
