@@ -3,7 +3,7 @@
     python benchmarks/cuda/depthwise.py --out benchmarks/results/cuda_depthwise.json [--tiles] [--limit 60]
 
 Sizes are those of MobileNetV2, EfficientNet-B0 and ConvNeXt-T. ``--tiles``: with other tiles than those that
-``kernels/cuda/conv_depthwise`` takes, which is how its figures were found. A row has microseconds of one convolution and the error from float64.
+``kernels/cuda/conv/depthwise.py`` takes, which is how its figures were found. A row has microseconds of one convolution and the error from float64.
 """
 
 from __future__ import annotations

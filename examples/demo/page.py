@@ -44,7 +44,7 @@ def write(story: Story, path: Path) -> Path:
         "What ran on this machine",
         _summary(story, series),
         *(_chapter(c, series) for c in story.chapters),
-        _reading(story.readings),
+        *([_reading(story.readings)] if story.readings else []),
         _asked(
             "What is not here",
             story.unavailable,

@@ -104,6 +104,7 @@ def _process(*arguments: object, stdout: object, close: bool = False, stderr: ob
     return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, timeout=120, check=False)
 
 
+@pytest.mark.sampled(1)
 @ort
 @pytest.mark.parametrize(
     "arguments", [["inspect"], ["inspect", "--nodes"], ["inspect", "--json"], ["run"]], ids=" ".join
@@ -120,6 +121,7 @@ def test_a_pipe_without_a_reader_is_141_and_quiet(model: Path, arguments: list[s
     assert both.returncode == 141
 
 
+@pytest.mark.sampled(2)
 @ort
 @pytest.mark.parametrize("json", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize("verb", ["inspect", "run", "devices"])

@@ -52,7 +52,7 @@ def right(found: dict) -> dict[str, int]:
     return {row["suite"]: row["cases"] for row in found["counts"] if row["outcome"] == "right"}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("judged", FLOORS)
 def test_a_stratified_tenth_holds(judged: str) -> None:
     found = coverage(judged, "--part", "10", "--kinds", QUICK)

@@ -27,6 +27,7 @@ CONTENTS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("content", CONTENTS, ids=["inside", "outside", "empty"])
 @pytest.mark.parametrize(("bins", "low", "high"), [(4, 0, 3), (7, -0.5, 3), (1, 0, 1)])
 def test_values_are_counted_as_pytorch_counts(

@@ -23,6 +23,7 @@ def far(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(abs(ours.astype(np.float64) - theirs).max() / abs(theirs).max())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("length", [1, 5, 8, 9, 40, 75])
 def test_prefill_gives_the_logits_of_the_last_row(pair: tuple[Any, Generator], length: int) -> None:
     model, ours = pair

@@ -83,6 +83,7 @@ def test_a_layer_takes_seven_calls_or_fewer(pair: tuple[Any, Generator]) -> None
 # ── narrower weights ──
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("kernel", "group", "share", "limit"),
     [("int8_weights", 0, 0.30, 0.06), ("int4_weights", 32, 0.20, 0.65), ("int4_weights_64", 64, 0.19, 0.65)],

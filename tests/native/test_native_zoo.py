@@ -47,6 +47,7 @@ def best(scores: np.ndarray) -> list[int]:
     return [int(i) for i in np.argsort(-scores.reshape(-1), kind="stable")[:5]]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "at"), SAMPLES)
 def test_top_five_are_onnxruntime_s(name: str, at: int) -> None:
     model, path = MODELS[name], path_of(name)

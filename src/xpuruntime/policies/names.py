@@ -12,7 +12,7 @@ from .fields.pins import plain_kernel
 from .fields.record import FieldPath, Problem
 from .kernel_policy import KernelPolicy
 from .policy import Policy
-from .vocabulary import ENGINES, KERNELS, PHASES, REGION_RUNNERS, nearest
+from .vocabulary import ENGINES, KERNELS, REGION_RUNNERS, nearest
 
 __all__ = ["check_names"]
 
@@ -22,16 +22,13 @@ _OWN = "Your own kernel must be registered in the process that compiles. With co
 
 def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterable[str] = ()) -> None:
     """Raise Problem for the first kernel or engine that is neither built in, nor given here, nor registered, nor dotted (a third party's), and for
-    a demand or a phase that has nothing but words which this release does not implement.
+    a demand that has nothing but words which this release does not implement.
 
     A kernel that is not built in makes the modules be imported that register kernels: PolicyError when one of them fails.
     """
     extra = tuple(kernels)
     for path, words, families in _kernel_names(policy.kernel, ("kernel",)):
         _check_kernels(path, [plain_kernel(w) for w in words], families, extra)
-    for path, phases in _phases(policy.kernel, ("kernel",)):
-        if phases and not set(phases) & PHASES.keys():
-            raise not_implemented(path, "this release runs nothing in this phase", ", ".join(phases), PHASES)
     known_engines = tuple(dict.fromkeys((*ENGINES, *engines)))  # built-in engines also register themselves
     for path, name in _engine_names(policy.execution, ("execution",)):
         _check_engine(path, name, known_engines)
@@ -81,13 +78,6 @@ def _kernel_names(
                 yield (*at, "rules", i, key), named, families
     for i, layer in enumerate(policy.under):
         yield from _kernel_names(layer, (*at, "under", i))
-
-
-def _phases(policy: KernelPolicy, at: FieldPath) -> Iterator[tuple[FieldPath, Sequence[str]]]:
-    for i, rule in enumerate(policy.rules):
-        yield (*at, "rules", i, "phase"), rule.phase
-    for i, layer in enumerate(policy.under):
-        yield from _phases(layer, (*at, "under", i))
 
 
 def _engine_names(policy: ExecutionPolicy, at: FieldPath) -> Iterator[tuple[FieldPath, str]]:

@@ -19,7 +19,6 @@ __all__ = [
     "KERNELS",
     "KERNELS_NOT_IMPLEMENTED",
     "PHASES",
-    "PHASES_NOT_IMPLEMENTED",
     "PRECISIONS",
     "PRECISIONS_NOT_IMPLEMENTED",
     "REGION_RUNNERS",
@@ -101,15 +100,10 @@ PHASES: Mapping[str, str] = MappingProxyType(
         "inference": "any run that is not training; includes prefill and decode",
         "prefill": "a language model processes its prompt",
         "decode": "a language model generates one token",
-    }
-)
-PHASES_NOT_IMPLEMENTED: Mapping[str, str] = MappingProxyType(
-    {
         "train_forward": "the forward pass of a training step",
         "train_backward": "the backward pass of a training step",
     }
 )
-"""Phases that this release does not implement."""
 
 PRECISIONS: Mapping[str, str] = MappingProxyType(
     {

@@ -49,6 +49,7 @@ CALLS: tuple[tuple[Any, str, tuple[Any, ...], dict[str, Any]], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("level", ["sm_80", "sm_90", "sm_100"])
 def test_every_heavy_kernel_compiles(level: str) -> None:
     try:

@@ -13,7 +13,6 @@ from ..vocabulary import (
     KERNELS,
     KERNELS_NOT_IMPLEMENTED,
     PHASES,
-    PHASES_NOT_IMPLEMENTED,
     PRECISIONS,
     PRECISIONS_NOT_IMPLEMENTED,
     SELF_CHECKS,
@@ -168,8 +167,8 @@ OPS = FieldKind(
     checks.several(checks.word(FAMILIES, "op family")), _list_schema({"enum": [*FAMILIES]}), one_or_list
 )
 PHASE_LIST = FieldKind(
-    checks.several(checks.word([*PHASES, *PHASES_NOT_IMPLEMENTED], "phase")),
-    _list_schema({"enum": [*PHASES, *PHASES_NOT_IMPLEMENTED]}),
+    checks.several(checks.word(list(PHASES), "phase")),
+    _list_schema({"enum": list(PHASES)}),
     one_or_list,
 )
 KERNEL = FieldKind(checks.kernel_name, _kernel_schema(KERNELS), pins.shown_kernel)

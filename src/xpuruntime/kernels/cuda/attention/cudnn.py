@@ -63,7 +63,7 @@ class CudnnAttention(Kernel):
         dtype = call.outputs[0].dtype
         if dtype not in TAGS:
             return Support.no(
-                Reason.DTYPE_UNSUPPORTED, f"cuDNN attention takes float16 and bfloat16, not {dtype.value}"
+                Reason.DTYPE_UNSUPPORTED, f"cuDNN attention supports float16 and bfloat16, not {dtype.value}"
             )
         s = AttentionShape.of(call)
         reason = _missing(s) or _misplaced(call, s)
