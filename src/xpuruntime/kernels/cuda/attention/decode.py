@@ -41,6 +41,7 @@ ROWS = 16
 _MAX_ROWS = 64
 """Maximum query rows of a key head; more are a case for ``flash_v2``."""
 WARPS = 4
+"""Warps of a block without a cluster."""
 CLUSTER = 8
 """Maximum blocks of a cluster: the portable limit of CUDA."""
 _MIN_KEYS_PER_SPLIT = 64

@@ -24,7 +24,9 @@ from .text import arguments_of, finish_text
 __all__ = ["Depthwise"]
 
 _PACK_BYTES = 16
+"""Bytes of the widest vector load."""
 _THREADS = 128
+"""Threads of a block."""
 _MAX_TAPS = 11
 """Maximum taps per dim, because the loops over a window are fully unrolled."""
 _MIN_THREADS = 1 << 16

@@ -37,6 +37,7 @@ _WARP_ROW = 1024
 _MIN_ROWS_FOR_WARPS = 1024
 """Rows from which on one warp per row occupies the device."""
 _THREADS = 256
+"""Threads of a block, as far as the target's config allows."""
 _MAX_SPLIT_BLOCKS = 4 * REFERENCE_SMS
 """Maximum blocks of a launch whose rows are split."""
 _Y_FACTORS = 4, 2
