@@ -60,7 +60,8 @@ def _decompositions() -> dict[Any, Any]:
     table = dict(core_aten_decompositions())
     for op in list(table):
         name = op.name().removeprefix("aten::")
-        if name in TABLE and name not in _WITHOUT_KERNEL:
+        # PyTorch's decomposition of fused attention returns other values than its backward reads: it is for inference only.
+        if "scaled_dot_product" in name or (name in TABLE and name not in _WITHOUT_KERNEL):
             del table[op]
     return table
 
