@@ -11,6 +11,7 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from ..types import DType
+from ._lib.expand_attention import expand_attention_backward, expand_attention_train
 from ._lib.expand_recurrent import expand_recurrent
 from ._lib.expansion import Expansion
 from .context import PassContext
@@ -275,11 +276,15 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "log_softmax": _log_softmax,
     "var": _var,
     "attention": _attention,
+    "attention_train": expand_attention_train,
+    "attention_backward": expand_attention_backward,
     "rope": _rope,
     "rnn": expand_recurrent,
     "gru": expand_recurrent,
     "lstm": expand_recurrent,
 }
 """Op -> its expansion."""
-_SEVERAL = frozenset(["rope_append", "rope_attention", "rnn", "gru", "lstm"])
+_SEVERAL = frozenset(
+    ["rope_append", "rope_attention", "attention_train", "attention_backward", "rnn", "gru", "lstm"]
+)
 """Ops with several results."""

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import ops
 from .mixed_precision import as_autocast
+from .ops.attention import obstacle
 from .requests import current_demand
 from .step_record import note_skipped
 
@@ -106,6 +107,25 @@ def _embedding(
     return ops.embedding(input, weight, padding_idx)
 
 
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor | None:
+    hidden = attn_mask is not None and attn_mask.dtype is torch.bool
+    if dropout_p or not _plain(query, key, value, None if hidden else attn_mask):
+        return None
+    q, k, v = as_autocast("attention", query, key, value)
+    if not q.dtype == k.dtype == v.dtype or obstacle(q, k, v, attn_mask, is_causal, enable_gqa):
+        return None
+    return ops.attention(q, k, v, is_causal, scale, enable_gqa, attn_mask)
+
+
 ROUTES: Mapping[Any, Route] = {
     F.linear: Route("matmul", _linear),
     torch.matmul: Route("matmul", _matmul),
@@ -122,6 +142,7 @@ ROUTES: Mapping[Any, Route] = {
     torch.softmax: Route("softmax", _tensor_softmax),
     Tensor.softmax: Route("softmax", _tensor_softmax),
     F.embedding: Route("embedding", _embedding),
+    F.scaled_dot_product_attention: Route("attention", _attention),
 }
 """PyTorch's function -> the op that computes it."""
 

@@ -5,6 +5,7 @@ Each computes what PyTorch's function of that name computes. Its kernels follow 
 
 from __future__ import annotations
 
+from .attention import attention
 from .embedding import embedding
 from .gated import geglu, swiglu
 from .linear import linear, matmul
@@ -13,6 +14,7 @@ from .rope import rope
 from .softmax import softmax
 
 __all__ = [
+    "attention",
     "embedding",
     "geglu",
     "layer_norm",
