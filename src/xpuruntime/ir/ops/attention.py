@@ -45,7 +45,9 @@ def _attention_backward(c: OpCall) -> list[TensorSpec]:
     y = attention_spec(q, k, v, c.optional(6))
     one_dtype(q, grad, result)
     if not text(grad.shape) == text(result.shape) == text(y.shape) or text(lse.shape) != text(y.shape[:3]):
-        raise Mismatch("grad and y must have the shape of attention, lse its rows", f"{grad}, {result}, {lse}")
+        raise Mismatch(
+            "grad and y must have the shape of attention, lse its rows", f"{grad}, {result}, {lse}"
+        )
     if lse.dtype is not _sums(q):
         raise Mismatch(f"lse must be {_sums(q).value}", f"{lse}")
     return [like(q), like(k), like(v)]

@@ -91,7 +91,7 @@ class _Heads:
         batch, heads, queries, last = self.emit.spec(value).shape
         if heads == self.groups:
             return value
-        rows = heads // max(self.groups, 1) * queries  # type: ignore[operator]
+        rows = heads // max(self.groups, 1) * queries
         return self.emit("view", value, size=(batch, self.groups, rows, last))
 
     def split(self, value: str) -> str:
@@ -112,9 +112,7 @@ class _Heads:
         if emit.node.attrs["causal"]:
             queries = self.result[2]
             last = emit("arange", start=0, end=queries, dtype=DType.INT64)
-            last = emit(
-                "add", emit("view", last, size=(queries, 1)), int(emit.node.attrs["causal_offset"])
-            )
+            last = emit("add", emit("view", last, size=(queries, 1)), int(emit.node.attrs["causal_offset"]))
             seen = emit("le", emit("arange", start=0, end=self.keys, dtype=DType.INT64), last)
             scores = emit("where", seen, scores, -math.inf)
         return scores

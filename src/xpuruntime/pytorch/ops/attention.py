@@ -27,6 +27,8 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     attn_mask: Tensor | None = None,
+    *,
+    demand: int | None = None,
 ) -> Tensor:
     """Return softmax(q k^T scale + mask) v, as ``torch.nn.functional.scaled_dot_product_attention`` without dropout.
 
@@ -34,15 +36,16 @@ def attention(
     causal:     query i sees keys 0 to i.
     enable_gqa: k and v may have fewer heads, which divide those of q.
     attn_mask:  bool (True: the key is seen) or float (added), broadcast to [..., heads, queries, keys]. It has no gradient.
+    demand:     number of the demand; None: that of the current policy.
     """
     q, k, v = float_operands("attention", q, k, v)
     reason = obstacle(q, k, v, attn_mask, causal, enable_gqa)
     if reason:
         what, got, do = reason
         raise InputError("pytorch.ops.attention", what, got=got, do=do)
-    shape = (*q.shape[:-1], v.shape[-1])
+    shape, demand = (*q.shape[:-1], v.shape[-1]), demand_number() if demand is None else demand
     mask = None if attn_mask is None else _mask_of_heads(attn_mask, q, k)
-    y = call("attention", *map(_of_heads, (q, k, v)), mask, causal, scale, demand_number())[0]
+    y = call("attention", *map(_of_heads, (q, k, v)), mask, causal, scale, demand)[0]
     return y if y.shape == shape else y.reshape(shape)
 
 
@@ -74,7 +77,11 @@ def obstacle(
     if len(have) > len(want) or any(
         h not in (1, w) for h, w in zip(reversed(have), reversed(want), strict=False)
     ):
-        return "needs a mask that broadcasts to the scores", f"{list(have)} to {list(want)}", "Check the shapes."
+        return (
+            "needs a mask that broadcasts to the scores",
+            f"{list(have)} to {list(want)}",
+            "Check the shapes.",
+        )
     return None
 
 

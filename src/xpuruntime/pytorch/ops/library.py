@@ -118,7 +118,7 @@ def _backward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
     count = len(op.backward.operands)
 
     def backward(*args: Any) -> list[torch.Tensor]:
-        attributes, demand = (*args[count:-2], tuple(args[-2])), demand_of(args[-1])
+        attributes, demand = (*args[count:-2], tuple(args[-2])), demand_of(args[-1], backward=True)
         results = run(op.backward, op.family, BACKWARD, args[:count], attributes, demand)
         if results is None:
             gradients = op.eager_backward(*args[:-2])
