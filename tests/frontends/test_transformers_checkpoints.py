@@ -82,6 +82,7 @@ def expect(got: np.ndarray[Any, Any], module: Any, x: Any) -> None:
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", list(TYPES))
 def test_a_saved_model_is_enough(name: str, tmp_path: Path) -> None:
     module, x = made(name)
