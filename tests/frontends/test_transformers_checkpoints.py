@@ -113,6 +113,7 @@ def test_a_base_model_takes_the_checkpoint_of_a_larger_one(tmp_path: Path) -> No
     expect(outputs["last_hidden_state"].to_numpy(), base, x)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_state_dict_of_tensors_is_a_source(dtype: str) -> None:
     module, x = made("qwen2_tied")

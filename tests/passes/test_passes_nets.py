@@ -125,6 +125,7 @@ def test_words_that_name_no_pass(which: object, text: str) -> None:
     assert str(error.value).startswith(text)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("precision", [DType.BFLOAT16, DType.FLOAT16])
 def test_narrow_storage(net, precision: DType) -> None:
     name, graph, weights = net
