@@ -16,6 +16,7 @@ from ...printable import logger
 from ...targets import DeviceId
 from ..programs import BACKWARD, FORWARD
 from ..requests import current_demand
+from .linear_layers import linear_layers
 from .region import DemandCell, FxRegion
 from .regions import divided, reasons_against
 from .report import CompiledGraphReport, remember_graph
@@ -70,6 +71,7 @@ def _compiled(
     """Return a function that runs one graph."""
     from torch._functorch.aot_autograd import make_boxed_func
 
+    linear_layers(module)
     name = f"{phase}_{len(list(module.graph.nodes))}"
     devices = {v.device for v in _tensors(module)}
     calls = [n for n in module.graph.nodes if n.op == "call_function"]

@@ -5,6 +5,7 @@ Each computes what PyTorch's function of that name computes. Its kernels follow 
 
 from __future__ import annotations
 
+from .cross_entropy import linear_cross_entropy
 from .embedding import embedding
 from .gated import geglu, swiglu
 from .linear import linear, matmul
@@ -17,6 +18,7 @@ __all__ = [
     "geglu",
     "layer_norm",
     "linear",
+    "linear_cross_entropy",
     "matmul",
     "rms_norm",
     "rope",
