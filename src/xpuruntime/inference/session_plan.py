@@ -74,7 +74,7 @@ def _whole(
     executable = selection.loaded.executable
     return Plan(
         model={"name": model.name, "digest": model.digest, "format": model.format},
-        request=request.shown,
+        request=request.demanded,
         inputs=executable.inputs,
         outputs=executable.outputs,
         regions=regions,

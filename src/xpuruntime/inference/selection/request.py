@@ -33,7 +33,7 @@ class SessionRequest:
     threads:  CPU threads; None lets each engine decide.
     examples: inputs for measuring candidates, by name.
     check:    how outputs are compared with a reference before use; None for no check. It does not affect an artifact.
-    shown:    every field that was demanded, with its origin, as plans show it.
+    demanded: every demanded field with its origin, as plans show it.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -42,7 +42,7 @@ class SessionRequest:
     threads: int | None = None
     examples: Mapping[str, Array] | None = field(default=None, repr=False)
     check: SelfCheck | None = field(default=None, repr=False)
-    shown: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    demanded: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def execution(self) -> ExecutionPolicy:
@@ -141,7 +141,7 @@ def session_request(
         device=named,
         permit=DType.FLOAT16 if fp16 else None,
         threads=_threads(threads),
-        shown=_demanded(resolved, fp16),
+        demanded=_demanded(resolved, fp16),
     )
 
 
