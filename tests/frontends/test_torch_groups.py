@@ -95,5 +95,5 @@ def test_an_intermediate_value_without_bounds_is_refused() -> None:
     graph, _ = import_torch(OfFunction(torch.ops.transformers.grouped_mm_fallback).eval(), given)
     assert opaque(graph) == [
         "grouped_mm_fallback: a product by groups needs an intermediate value of 536,870,912 elements;"
-        " at most 268,435,456 are taken"
+        " at most 268,435,456 are supported"
     ]

@@ -265,7 +265,7 @@ def test_top_k_and_top_p_keep_the_likeliest() -> None:
 
 @pytest.mark.parametrize("bad", [{"temperature": -1}, {"top_k": -1}, {"top_p": 0}, {"top_p": 1.1}])
 def test_sampling_that_makes_no_sense_is_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(InputError, match="has a bad"):
+    with pytest.raises(InputError, match="has an invalid"):
         Sampling(**bad)  # type: ignore[arg-type]
 
 
@@ -325,7 +325,9 @@ def test_a_folder_that_lacks_a_shard_or_a_weight_says_so(tmp_path: Path) -> None
     reference("llama").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
-    with pytest.raises(ModelError, match=r"lacks weights; got model\.layers\.2\.input_layernorm\.weight"):
+    with pytest.raises(
+        ModelError, match=r"weights are missing; got model\.layers\.2\.input_layernorm\.weight"
+    ):
         open_checkpoint(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="has no weights"):

@@ -33,6 +33,7 @@ __all__ = ["run"]
 _HIDDEN = -65504.0  # the lowest float16: exp of it is 0 next to any other score
 _MAX_NODES = 64
 _MAX_ELEMENTS = 4096 * 4096
+"""Limits of the computation at compile time."""
 _FAMILIES = frozenset(["elementwise", "reduce", "data_movement", "create"])
 
 

@@ -19,7 +19,7 @@ from support.native import compile_native  # noqa: E402
 from xpuruntime.llm import Generator  # noqa: E402
 from xpuruntime.runtime import Executor  # noqa: E402
 from xpuruntime.testing.conformance.onnx_backend.coverage import known_cases  # noqa: E402
-from xpuruntime.testing.conformance.onnx_backend.native import judge_natively  # noqa: E402
+from xpuruntime.testing.conformance.onnx_backend.native import check_natively  # noqa: E402
 from xpuruntime.testing.conformance.onnx_backend.suite import cases  # noqa: E402
 from xpuruntime.testing.conformance.seeded import networks as models  # noqa: E402
 from xpuruntime.testing.conformance.seeded.decoders import greedy, logits_of, prompt, reference  # noqa: E402
@@ -69,7 +69,7 @@ def test_a_decoder_says_what_the_reference_says(pair: tuple[Any, Generator]) -> 
 def test_node_cases(start: int, step: int) -> None:
     """Of the ONNX suite's node cases every twelfth, all with the marker: as many as on CPUs, none wrong."""
     looser = known_cases("native-cuda")  # an emulated device changes no tolerance
-    judged = list(judge_natively([*cases("node")][start::step], target=cuda_host(), looser=looser))
+    judged = list(check_natively([*cases("node")][start::step], target=cuda_host(), looser=looser))
     wrong = {j.verdict.case: j.verdict.why for j in judged if j.verdict.outcome == "wrong"}
     right = sum(j.verdict.outcome == "right" for j in judged)
     assert not wrong

@@ -48,6 +48,7 @@ FLAGS: tuple[str, ...] = (
 # Every symbol must be defined in the text.
 _LINK = ("-Wl,-z,defs", "-Wl,--build-id=none", "-s")
 _SECONDS = 600
+"""Time limit of a compilation."""
 # Variables that change what GCC and Clang run or read.
 _READ_BY_COMPILERS = ("COMPILER_PATH", "GCC_EXEC_PREFIX", "LIBRARY_PATH", "CCC_OVERRIDE_OPTIONS", "CPATH")
 

@@ -316,15 +316,18 @@ class _Partitioner:
             if any(a.forced or a.moved for a in atoms):
                 continue
             engine = atoms[0].engine
-            borders = self._borders(groups[g], owner)
-            for other in dict.fromkeys(self.atoms[groups[n][0]].engine for n in borders):
+            neighbors = self._neighbors(groups[g], owner)
+            for other in dict.fromkeys(self.atoms[groups[n][0]].engine for n in neighbors):
                 if other == engine or not all(a.offers.get(other) for a in atoms):
                     continue
                 saved = self._saves(groups[g], engine, other, cost[g])
                 spent = self.costs.enter_s(split_engine(engine)[0])
                 if split_engine(engine)[1] != split_engine(other)[1]:
                     values = {
-                        v for n, vs in borders.items() if self.atoms[groups[n][0]].engine == other for v in vs
+                        v
+                        for n, vs in neighbors.items()
+                        if self.atoms[groups[n][0]].engine == other
+                        for v in vs
                     }
                     spent += sum(self.costs.copy_s(self.graph.values[v].spec) for v in values)
                 if spent > saved:
@@ -346,7 +349,7 @@ class _Partitioner:
             return total
         return total - sum(t for t in ours if t is not None)
 
-    def _borders(self, group: Sequence[int], owner: Mapping[int, int]) -> dict[int, set[str]]:
+    def _neighbors(self, group: Sequence[int], owner: Mapping[int, int]) -> dict[int, set[str]]:
         """Return adjacent regions, with the values that are transferred to or from them."""
         own_region = owner[group[0]]
         crossing: dict[int, set[str]] = defaultdict(set)

@@ -47,7 +47,7 @@ class PartitionPlan:
 
     def subgraph(self, region: str) -> Graph:
         """Return a region as a graph of its own; outputs have the values' names. Raises KeyError."""
-        border, graph = self.plan.region(region), self.graph
+        record, graph = self.plan.region(region), self.graph
         nodes = [graph.node(n) for n in self.members[region]]
         constants = {
             v: p
@@ -58,8 +58,8 @@ class PartitionPlan:
         read = {v for n in nodes for v in n.values}
         return Graph(
             f"{graph.name}.{region}",
-            tuple(graph.values[v] for v in border.inputs),
-            tuple(Output(v, v) for v in border.outputs),
+            tuple(graph.values[v] for v in record.inputs),
+            tuple(Output(v, v) for v in record.outputs),
             (*constants.values(), *nodes),
             tuple(w for w in graph.weights if w.name in read),
             (),

@@ -37,8 +37,8 @@ def attention(
     if mask is not None:
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
     if causal:
-        seen = np.arange(k.shape[2]) <= np.arange(q.shape[2])[:, None] + causal_offset
-        scores = np.where(seen, scores, -np.inf)
+        visible = np.arange(k.shape[2]) <= np.arange(q.shape[2])[:, None] + causal_offset
+        scores = np.where(visible, scores, -np.inf)
     blind = np.all(scores == -np.inf, axis=3, keepdims=True)
     weights = np.where(blind, 0.0, softmax_wide(scores, 3))
     return np.asarray(np.matmul(weights, values))
@@ -54,16 +54,16 @@ def rope(x: Array, cos: Array, sin: Array, positions: Array | None, *, interleav
         cos, sin = cos[positions.astype(np.int64)], sin[positions.astype(np.int64)]
     if cos.ndim == 3:  # one table per sample, shared by all heads
         cos, sin = (np.expand_dims(t, 1) for t in (cos, sin)) if x.ndim == 4 else (cos, sin)
-    turned, rest = widen(x[..., :size]), x[..., size:]
+    pairs, unrotated = widen(x[..., :size]), x[..., size:]
     cos, sin = widen(cos[..., : size // 2]), widen(sin[..., : size // 2])
     half = size // 2
-    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
+    a, b = (pairs[..., 0::2], pairs[..., 1::2]) if interleaved else (pairs[..., :half], pairs[..., half:])
     first, second = a * cos - b * sin, b * cos + a * sin
     if interleaved:
-        y = np.stack([first, second], axis=-1).reshape(turned.shape)
+        y = np.stack([first, second], axis=-1).reshape(pairs.shape)
     else:
         y = np.concatenate([first, second], axis=-1)
-    return np.concatenate([to(y, dtype_of(x)), rest], axis=-1)
+    return np.concatenate([to(y, dtype_of(x)), unrotated], axis=-1)
 
 
 RULES: dict[str, InterpRule] = {"attention": wide(attention), "rope": plain(rope)}

@@ -82,13 +82,13 @@ def trace(
     states: MutableMapping[str, Array] | None = None,
 ) -> dict[str, Array]:
     """Return the results of all nodes by name, in order. Arguments and errors as of ``run``."""
-    seen: dict[str, Array] = {}
+    results_by_name: dict[str, Array] = {}
 
     def watch(node: Node, results: tuple[Array, ...]) -> None:
-        seen.update(zip((v.name for v in node.outputs), results, strict=True))
+        results_by_name.update(zip((v.name for v in node.outputs), results, strict=True))
 
     run(graph, feeds, weights=weights, states=states, watch=watch)
-    return seen
+    return results_by_name
 
 
 def _start(
@@ -188,8 +188,8 @@ def bind(
             continue
         have = d.substitute(symbols) if isinstance(d, Dim) else d
         if isinstance(have, int) and have != size:
-            known = f" ({d} = {have})" if isinstance(d, Dim) else ""
-            raise error(who, "has another shape", got=list(shape), do=f"Pass {spec}{known}.")
+            value_text = f" ({d} = {have})" if isinstance(d, Dim) else ""
+            raise error(who, "has another shape", got=list(shape), do=f"Pass {spec}{value_text}.")
 
 
 def _as_dim(symbol: str) -> Dim:

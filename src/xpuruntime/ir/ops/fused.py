@@ -36,9 +36,11 @@ def _fused(c: OpCall) -> list[TensorSpec]:
         )
     _check_ops(body)
     _check_body(body)
-    known: frozenset[str] = frozenset().union(*(spec.symbols for spec in operands))
-    if not body.symbols <= known:
-        raise Mismatch("the body uses a symbol that no operand has", ", ".join(sorted(body.symbols - known)))
+    symbols: frozenset[str] = frozenset().union(*(spec.symbols for spec in operands))
+    if not body.symbols <= symbols:
+        raise Mismatch(
+            "the body uses a symbol that no operand has", ", ".join(sorted(body.symbols - symbols))
+        )
     from ..verify import agrees
 
     for value, spec in zip(body.inputs, operands, strict=True):

@@ -27,6 +27,7 @@ _NARROW = {"gelu": ("gelu", "gelu_tanh"), "sigmoid": ("sigmoid",), "silu": ("sil
 """Functions with a shorter approximation whose error is below the rounding of 16-bit results (``templates/cuda/narrow.cuh``)."""
 
 _PACK_BYTES = 16
+"""Bytes of the widest vector load."""
 _MAX_PACK = 8
 """Maximum elements of a pack."""
 _MIN_THREADS = 1 << 16

@@ -28,6 +28,7 @@ from .tasks import ThreadedTasks
 __all__ = ["KERNELS", "Recurrent", "RecurrentTileConfig", "recurrent_tile_config"]
 
 _THREADS = 512
+"""Maximum threads of a block."""
 _SHARED = 48 * 1024
 """Bytes of static shared memory that every device has per block."""
 _SAMPLES = 8

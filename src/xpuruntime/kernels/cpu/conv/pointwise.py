@@ -33,7 +33,9 @@ def pixels_apart(shape: ConvShape, cut: ConvTiling, dtype: DType) -> int:
     row_strides = [v[4] for v in (shape.x, shape.y, shape.r)]
     bytes_apart = shape.x[4] * dtype.bits // 8
     fits = (
-        _STORED.get(cut.math) is dtype and cut.depth == shape.channels and 0 < bytes_apart <= _MAX_PIXEL_BYTES
+        _STORED.get(cut.arithmetic) is dtype
+        and cut.depth == shape.channels
+        and 0 < bytes_apart <= _MAX_PIXEL_BYTES
     )
     return (
         bytes_apart

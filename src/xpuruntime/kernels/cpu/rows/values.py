@@ -68,7 +68,7 @@ class RowValues:
                 rows.run.elements * rows.lanes * (UNROLL if rows.kept.inner >= UNROLL * rows.lanes else 1)
             )
         used: dict[str, set[int]] = {}
-        for at, names in enumerate(self.needs.wanted):
+        for at, names in enumerate(self.needs.values_by_pass):
             for name in self.needs.closure(names, stop=set()):
                 used.setdefault(name, set()).add(at)
         offset = 0
@@ -76,7 +76,7 @@ class RowValues:
             expensive = not o.reduces and o.op != CONSTANT and EXPENSIVE & statement(self.plan, o)[1]
             if (
                 not expensive
-                or o.name not in self.needs.moving
+                or o.name not in self.needs.varying
                 or len(used.get(o.name, ())) < 2
                 or o.dtype is DType.BOOL
             ):
@@ -92,7 +92,7 @@ class RowValues:
 
     # ── one position ──
 
-    def still(self, entry: Input) -> str:
+    def row_operands(self, entry: Input) -> str:
         """Return the expression that loads an operand with one value per row."""
         step = inner_step(self.rows.kept, entry.name) if self.rows.across else 0
         if entry.operand == POSITION:

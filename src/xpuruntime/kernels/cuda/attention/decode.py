@@ -41,6 +41,7 @@ ROWS = 16
 _MAX_ROWS = 64
 """Maximum query rows of a key head; more are a case for ``flash_v2``."""
 WARPS = 4
+"""Warps of a block without a cluster."""
 CLUSTER = 8
 """Maximum blocks of a cluster: the portable limit of CUDA."""
 _MIN_KEYS_PER_SPLIT = 64
@@ -108,8 +109,10 @@ class DecodeTileConfig:
     @property
     def bounds(self) -> int:
         """Offset of the bounds of the mask, which the warps compute."""
-        each = math.ceil(self.rows * self.d / 4 / self.splits)
-        return self.cluster_smem + (math.ceil((self.splits * each * 24 + 8) / 16) * 16 if self.cluster else 0)
+        bytes_per_split = math.ceil(self.rows * self.d / 4 / self.splits)
+        return self.cluster_smem + (
+            math.ceil((self.splits * bytes_per_split * 24 + 8) / 16) * 16 if self.cluster else 0
+        )
 
     @property
     def shared(self) -> int:

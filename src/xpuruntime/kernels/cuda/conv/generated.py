@@ -35,7 +35,7 @@ __all__ = ["KERNELS", "CudnnConv", "ImplicitGemm", "tensor_stage"]
 
 _CLIPPED = frozenset(["relu", "relu6", "leaky_relu"])
 """Activations that clamp; see ``CudnnConv.supports``."""
-_FIRST = 4
+_IMAGE_CHANNELS = 4
 """Maximum channels of an image: its first layer has no other fast kernel."""
 _CUDNN_ACTS = ("none", "relu", "relu6", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "gelu_tanh")
 
@@ -230,7 +230,7 @@ class CudnnConv(Kernel):
         if (
             call.outputs[0].dtype in TAGS
             and act_of(call) in _CLIPPED
-            and (s.filters % 8 or (s.channels % 8 and s.channels > _FIRST))
+            and (s.filters % 8 or (s.channels % 8 and s.channels > _IMAGE_CHANNELS))
         ):
             return no(
                 f"cuDNN's engines for channels that are no multiple of 8 turn NaN into 0 in {act_of(call)}"

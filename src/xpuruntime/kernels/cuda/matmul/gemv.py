@@ -114,13 +114,13 @@ def gemv_tile_config(m: int, n: int, k: int, dtype: DType, gated: bool = False) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Streamed:
-    """A product as the template takes it.
+class _GemvProblem:
+    """A product in the form of the template.
 
     terms: values that the epilogue adds to a result: the argument, its offset by ``row`` and ``column``, a factor, and whether it is added to
            the gate.
     result_offset: the offset of a result, by ``row`` and ``column``.
-    known: whether the weight is constant, so that it may be prefetched.
+    constant_weight: whether the weight is constant, so that it may be prefetched.
     scale, eps: those of the RMS norm.
     """
 
@@ -133,7 +133,7 @@ class _Streamed:
     arguments: Sequence[Argument]
     terms: Sequence[tuple[Argument, str, float, bool]]
     result_offset: str
-    known: bool
+    constant_weight: bool
     alpha: float = 1.0
     act: str = "none"
     gated: bool = False
@@ -216,7 +216,7 @@ class NormLinear(Kernel):
         )
 
 
-def _of_product(call: NodeCall) -> _Streamed:
+def _of_product(call: NodeCall) -> _GemvProblem:
     p, dtype = product_of(call).flat(), call.outputs[0].dtype
     sides, arguments = matrices_of(p, dtype), arguments_of(call, p)
     assert sides is not None
@@ -224,13 +224,13 @@ def _of_product(call: NodeCall) -> _Streamed:
         (a, element_offset_text(p, t.strides, batched=False), float(t.factor), False)
         for t, a in zip(p.terms, arguments[2:], strict=False)
     ]
-    return _Streamed(
+    return _GemvProblem(
         p.m, p.n, p.k, sides.a_row, sides.b_line, dtype, arguments, terms, element_offset_text(p, p.y_strides, batched=False),
         call.tensor(p.b).is_weight, p.alpha, p.act,
     )  # fmt: skip
 
 
-def _of_layer(call: NodeCall) -> _Streamed:
+def _of_layer(call: NodeCall) -> _GemvProblem:
     layer = LinearLayer.of(call)
     n, gated = layer.n, layer.halves == 2
     extras = {name: argument(call.tensor(at).spec, f"in{at}", name) for name, at in layer.operands}
@@ -245,7 +245,7 @@ def _of_layer(call: NodeCall) -> _Streamed:
         argument(call.tensor(0).spec, "in0", "a"), argument(call.tensor(1).spec, "in1", "b"), *extras.values(),
         argument(call.outputs[0], "out0", "y", written=True),
     ]  # fmt: skip
-    return _Streamed(
+    return _GemvProblem(
         layer.m, n, layer.k, layer.k, layer.k, layer.dtype, arguments, terms, at, call.tensor(1).is_weight, 1.0, layer.act, gated,
         extras.get("norm"), layer.eps,
     )  # fmt: skip
@@ -254,7 +254,7 @@ def _of_layer(call: NodeCall) -> _Streamed:
 def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
     """Return the stage of a config."""
     s = _of_layer(call) if call.op == "norm_linear" else _of_product(call)
-    known = s.known and (s.scale is None or call.tensor(4).is_weight)
+    constant_weight = s.constant_weight and (s.scale is None or call.tensor(4).is_weight)
     numbers: Mapping[str, object] = {
         "m": s.m, "n": s.n, "k": s.k, "x_row": s.x_row, "w_row": s.w_row, "COLUMNS": config.columns, "SPLIT": config.split,
         "GROUPS": config.groups, "STAGES": config.stages, "ITEMS_PER_GROUP": config.items_per_group,
@@ -263,7 +263,7 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
         "GATED": s.gated,
         "NORM": s.scale is not None,
         "STAGED": s.staged,
-        "PREFETCH_WEIGHTS": known,
+        "PREFETCH_WEIGHTS": constant_weight,
         "ALIGNED": s.aligned,
     }
     before = [
@@ -300,7 +300,7 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
     )  # fmt: skip
 
 
-def _finish_text(s: _Streamed) -> list[str]:
+def _finish_text(s: _GemvProblem) -> list[str]:
     """Return the epilogue ``KERNEL_finish``: it loads terms before the sum is complete, then computes and stores the result."""
     head, kind = "    __device__ __forceinline__", s.sums
     y = s.arguments[-1]

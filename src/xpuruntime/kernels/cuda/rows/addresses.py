@@ -102,7 +102,7 @@ class RowAddresses:
         if self.tiling.across or width == 1:
             return ""
         packed = [i.name for i in self.needs.plan.inputs if self.packed(i)]
-        packed += [y for y in self.needs.full if self.tiling.reduced.strides[y][-1] == 1]
+        packed += [y for y in self.needs.element_results if self.tiling.reduced.strides[y][-1] == 1]
         row_steps = [s for n in packed for s in (*kept.strides[n], *self.tiling.reduced.strides[n][:-1])]
         if not packed or any(s % width for s in row_steps):
             return ""

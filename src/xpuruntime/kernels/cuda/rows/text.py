@@ -14,7 +14,7 @@ from ....types import DType
 from ...spec.row_plan import EXPENSIVE, RowNeeds, RowOutput, neutral_of
 from ..pointwise import statement
 from .addresses import RowAddresses
-from .parts import joined_parts
+from .splits import combined_splits
 from .tiling import RowTiling
 
 __all__ = ["RowText"]
@@ -31,10 +31,10 @@ _NARROW = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 class RowText:
     """The text of a kernel body.
 
-    needs:  the passes of the formula.
+    needs:     the passes of the formula.
     addresses: the rows of the thread and their addresses.
-    parts:  the parts of the prelude that the text uses.
-    cached: values that stay in registers between passes.
+    parts:     the parts of the prelude that the text uses.
+    cached:    values that stay in registers between passes.
     """
 
     def __init__(self, tiling: RowTiling) -> None:
@@ -50,7 +50,7 @@ class RowText:
         if tiling.across or tiling.packs_per_thread * tiling.width > _MAX_CACHED_REGS:
             return set()
         uses: dict[str, int] = {}
-        for names in self.needs.wanted:
+        for names in self.needs.values_by_pass:
             for name in self.needs.closure(names, stop=set()):
                 uses[name] = uses.get(name, 0) + 1
         expensive = [
@@ -69,11 +69,7 @@ class RowText:
         return cached
 
     def _is_expensive(self, o: Operation) -> bool:
-        return o.name in self.needs.moving and bool(EXPENSIVE & statement(self.plan, o)[1])
-
-    def _packed(self, entry: Input) -> bool:
-        """Return whether an operand is read a pack at a time."""
-        return entry.operand != POSITION and self.tiling.reduced.strides[entry.name][-1] == 1
+        return o.name in self.needs.varying and bool(EXPENSIVE & statement(self.plan, o)[1])
 
     def body(self) -> list[str]:
         tiling = self.tiling
@@ -82,19 +78,19 @@ class RowText:
         lines = ["constexpr int N = 1;"]
         if across_warps:
             lines.append(f"__shared__ uint64_t room[{slots}];")
-        lines += [*self.addresses.lines(), *self.addresses.bases(), *self.still()]
+        lines += [*self.addresses.lines(), *self.addresses.bases(), *self.row_operands()]
         body = self.row_level(0)
         body += [self._declare_cached(n) for n in sorted(self.cached)]
         ready: set[str] = set()
-        for at, names in enumerate(self.needs.wanted[:-1]):
+        for at, names in enumerate(self.needs.values_by_pass[:-1]):
             body += self._pass(at, names, ready)
             if tiling.splits == 1:
                 body += self.row_level(at + 1)
         if tiling.splits > 1:
-            body += joined_parts(self)
-        if self.needs.full:
-            body += self._loop(self.needs.wanted[-1], ready, [], writes=True)
-        row_results = [y for y in self.needs.results if y not in self.needs.full]
+            body += combined_splits(self)
+        if self.needs.element_results:
+            body += self._loop(self.needs.values_by_pass[-1], ready, [], writes=True)
+        row_results = [y for y in self.needs.results if y not in self.needs.element_results]
         if row_results:
             first = "threadIdx.y" if tiling.across else "threadIdx.x"
             stores = [f"store<N>({y}_row, {self.converted(self.needs.results[y])});" for y in row_results]
@@ -111,13 +107,13 @@ class RowText:
             "else work(no());",
         ]
 
-    def still(self) -> list[str]:
+    def row_operands(self) -> list[str]:
         """Return the lines that read the operands with one value per row."""
         return [
             f"const {compute_type(i.dtype)} {i.name} = "
             + (f"({STORAGE[i.dtype]})0;" if i.operand == POSITION else f"load<N>({i.name}_row);")
             for i in self.plan.inputs
-            if i.name not in self.needs.moving
+            if i.name not in self.needs.varying
         ]
 
     def row_level(self, at: int) -> list[str]:
@@ -180,16 +176,16 @@ class RowText:
         body += steps
         stores = [
             f"store<N>({o}_row + {self.offset(o, 'r')}, {self.converted(self.needs.results[o])});"
-            for o in self.needs.full
+            for o in self.needs.element_results
             if writes
         ]
         if stores and self.addresses.partial:
             body += ["if (live) {", *indented(stores), "}"]
         else:
             body += stores
-        return self.down(names, body)
+        return self.loop_across(names, body)
 
-    def down(self, names: list[str], body: list[str]) -> list[str]:
+    def loop_across(self, names: list[str], body: list[str]) -> list[str]:
         """Return the loop over elements ``r`` of a thread's rows (across). ``names``: the values that the body needs."""
         tiling, reduced, y = self.tiling, self.tiling.reduced, self.tiling.y
         first = " + ".join([*["begin"] * (tiling.splits > 1), *["threadIdx.y"] * (y > 1)]) or "0"
@@ -244,7 +240,7 @@ class RowText:
                 unrolled.append(f"const {kind} {name} = {self.element(entry, '(i + u)')};")
         ready |= {n for n in self.needs.closure(names, stop=set()) if n in self.cached}
         unrolled += steps
-        for y in self.needs.full if writes else ():
+        for y in self.needs.element_results if writes else ():
             value, dtype = self.converted(self.needs.results[y]), self.needs.results[y].spec.dtype
             if tiling.reduced.strides[y][-1] == 1:
                 before_unroll.append(f"pack<{STORAGE[dtype]}, {width}> {y}_of;")
