@@ -96,6 +96,19 @@ def _linear(word: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
     )
 
 
+def _head(reduction: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    def target(x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[0] * x.shape[1], device=x.device).view(x.shape[:2]) * 7 % 45
+        places[0, 1] = -100
+        return places
+
+    def torch_run(x: Tensor, w: Tensor) -> Tensor:
+        logits = F.linear(x, w).to(torch.promote_types(x.dtype, torch.float32))
+        return F.cross_entropy(logits.flatten(0, 1), target(x).flatten(), reduction=reduction)
+
+    return lambda x, w: ops.linear_cross_entropy(x, w, target(x), reduction=reduction), torch_run
+
+
 CASES: tuple[OpCase, ...] = (
     OpCase("layer_norm", lambda x, w, b: ops.layer_norm(x, x.shape[-1], w, b), lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b), [(3, 5, 33), (33,), (33,)], "norm"),
     OpCase("layer_norm_no_bias", lambda x, w: ops.layer_norm(x, x.shape[-1], w), lambda x, w: F.layer_norm(x, x.shape[-1:], w), [(7, 64), (64,)], "norm"),
@@ -129,7 +142,11 @@ CASES: tuple[OpCase, ...] = (
     OpCase("attention_float_mask", *_attention(gqa=True, mask="float"), [(2, 4, 9, 16), (2, 2, 11, 16), (2, 2, 11, 16)], "attention"),
     OpCase("embedding", *_embedding(7, None), [(7, 12)], "embedding"),
     OpCase("embedding_padding", *_embedding(7, 3), [(7, 12)], "embedding"),
+    OpCase("linear_cross_entropy", *_head("mean"), [(3, 5, 24), (45, 24)], "matmul"),
+    OpCase("linear_cross_entropy_sum", *_head("sum"), [(3, 5, 24), (45, 24)], "matmul"),
 )  # fmt: skip
+FIRST_ORDER = ("linear_cross_entropy", "linear_cross_entropy_sum")
+"""Ops without gradients of second order."""
 
 
 def gradients(run: Callable[..., Tensor], operands: Sequence[Tensor], grad: Tensor) -> list[Tensor]:

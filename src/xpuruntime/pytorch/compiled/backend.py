@@ -19,6 +19,7 @@ from ..ops.library import LIBRARY
 from ..programs import BACKWARD, FORWARD
 from ..requests import DemandCell
 from .attention import route_attention
+from .linear_layers import linear_layers
 from .region import FxRegion
 from .regions import divided, reasons_against
 from .report import CompiledGraphReport, remember_graph
@@ -78,6 +79,7 @@ def _compiled(
     """Return a function that runs one graph."""
     from torch._functorch.aot_autograd import make_boxed_func
 
+    linear_layers(module)
     name = f"{phase}_{len(list(module.graph.nodes))}"
     devices = {v.device for v in _tensors(module)}
     calls = [n for n in module.graph.nodes if n.op == "call_function"]

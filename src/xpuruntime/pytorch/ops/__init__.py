@@ -6,6 +6,7 @@ Each computes what PyTorch's function of that name computes. Its kernels follow 
 from __future__ import annotations
 
 from .attention import attention
+from .cross_entropy import linear_cross_entropy
 from .embedding import embedding
 from .gated import geglu, swiglu
 from .linear import linear, matmul
@@ -19,6 +20,7 @@ __all__ = [
     "geglu",
     "layer_norm",
     "linear",
+    "linear_cross_entropy",
     "matmul",
     "rms_norm",
     "rope",

@@ -18,7 +18,7 @@ from ..formulas.formula import Formula
 from ..programs import BACKWARD, FORWARD, run
 from ..requests import demand_of
 
-__all__ = ["LIBRARY", "TrainingOp", "call", "register"]
+__all__ = ["LIBRARY", "TrainingOp", "call", "define", "register"]
 
 LIBRARY = "xpuruntime"
 Tensors: TypeAlias = "Sequence[torch.Tensor]"
@@ -79,25 +79,35 @@ def call(name: str, *args: Any) -> list[torch.Tensor]:
 def register(op: TrainingOp) -> TrainingOp:
     """Define an op and its backward in PyTorch's library ``xpuruntime``."""
     _ops[op.name] = op
-    _define(op.name, op.forward.operands, op.attributes)
-    _define(f"{op.name}_backward", op.backward.operands, {**op.of_backward, "wanted": "bool[]"})
-    for name, compute, fake, backward, save in (
-        (op.name, _forward(op), _fake(op), _first_order(op), _save(op)),
-        (f"{op.name}_backward", _backward(op), _fake_backward(op), _second_order(op), _save_all),
-    ):
-        full = f"{LIBRARY}::{name}"
-        _library.impl(name, compute, "CPU")
-        _library.impl(name, compute, "CUDA")
-        torch.library.register_fake(full, fake, lib=_library)
-        torch.library.register_autograd(full, backward, setup_context=save, lib=_library)
+    schema = _schema(op.name, op.forward.operands, op.attributes)
+    define(schema, _forward(op), _fake(op), _first_order(op), _save(op))
+    schema = _schema(f"{op.name}_backward", op.backward.operands, {**op.of_backward, "wanted": "bool[]"})
+    define(schema, _backward(op), _fake_backward(op), _second_order(op), _save_all)
     if op.rows:
         torch.library.register_vmap(f"{LIBRARY}::{op.name}", _vmap(op), lib=_library)
     return op
 
 
-def _define(name: str, operands: Sequence[str], attributes: Mapping[str, str]) -> None:
+def define(
+    schema: str,
+    compute: Callable[..., list[torch.Tensor]],
+    fake: Callable[..., list[torch.Tensor]],
+    backward: Callable[..., tuple[Any, ...]],
+    save: Callable[..., None],
+) -> None:
+    """Define one op of the library on the host and on CUDA, with its fake results and its gradients."""
+    name = schema.partition("(")[0]
+    full = f"{LIBRARY}::{name}"
+    _library.define(schema)
+    _library.impl(name, compute, "CPU")
+    _library.impl(name, compute, "CUDA")
+    torch.library.register_fake(full, fake, lib=_library)
+    torch.library.register_autograd(full, backward, setup_context=save, lib=_library)
+
+
+def _schema(name: str, operands: Sequence[str], attributes: Mapping[str, str]) -> str:
     arguments = [f"Tensor? {n}" for n in operands] + [f"{kind} {n}" for n, kind in attributes.items()]
-    _library.define(f"{name}({', '.join(arguments)}, int demand) -> Tensor[]")
+    return f"{name}({', '.join(arguments)}, int demand) -> Tensor[]"
 
 
 # ── computing ──
