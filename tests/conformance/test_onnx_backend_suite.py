@@ -52,7 +52,7 @@ def right(found: dict) -> dict[str, int]:
     return {row["suite"]: row["cases"] for row in found["counts"] if row["outcome"] == "right"}
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, group="stratified")
 @pytest.mark.parametrize("judged", FLOORS)
 def test_a_stratified_tenth_holds(judged: str) -> None:
     found = coverage(judged, "--part", "10", "--kinds", QUICK)
@@ -71,7 +71,7 @@ def test_the_whole_suite_holds(judged: str) -> None:
     } == {}
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, group="stratified")
 @pytest.mark.parametrize("judged", ["native", "native-plain"])
 def test_a_stratified_twentieth_holds_natively(judged: str) -> None:
     """Kernels of ours, with every pass and with none: nothing wrong, and every refusal with a reason."""

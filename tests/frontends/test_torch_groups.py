@@ -48,6 +48,7 @@ def test_a_range_that_depends_on_content_is_refused(function: Any) -> None:
     assert opaque(graph) == ["histc: its range depends on its content"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("right", [False, True])
 def test_places_among_boundaries_are_pytorch_s(right: bool) -> None:
     bounds = torch.tensor([-1.0, 0.0, 0.0, 2.5])

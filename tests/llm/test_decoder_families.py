@@ -59,6 +59,7 @@ def test_the_graph_of_every_shape_is_the_model(name: str) -> None:
     assert found.config.head_dim == sizes.get("head_dim", 16)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NATIVE)
 def test_and_what_is_compiled_of_it_reads_and_goes_on_alike(name: str) -> None:
     family, sizes = CONFIGS[name]

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner
 
 from xpuruntime.cli.app import app
@@ -21,6 +22,7 @@ from xpuruntime.testing.conformance.seeded.decoders import prompt, reference
 LAYERS = 2
 
 
+@pytest.mark.sampled(1, group="passes")
 def test_each_fusion_takes_calls_away_down_to_seven_a_layer(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(reference("qwen2").config.to_dict()))
@@ -35,6 +37,7 @@ def test_each_fusion_takes_calls_away_down_to_seven_a_layer(tmp_path: Path) -> N
     assert counts[-1] == rows[-1]["nodes"]
 
 
+@pytest.mark.sampled(1, group="passes")
 def test_a_gpu_s_calls_are_counted_without_one(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(reference("qwen2").config.to_dict()))

@@ -170,6 +170,7 @@ def test_a_batch_of_prompts_of_different_lengths_is_each_of_them_alone(pair: tup
     assert together == [ours.generate(p, max_new_tokens=10) for p in prompts]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
 def test_prompts_that_go_on_together_answer_as_alone(family: str) -> None:
     """Lengths of one piece and several, more prompts than rows, ends at a stop token of one and by length of others."""

@@ -1,6 +1,6 @@
 """Products that are not plain matrix products: ``einsum``, quantized integers, and determinants.
 
-They are simple rather than fast, because models spend little time in them. On CPUs, ``cpu/matmul/einsum`` takes equations that are a batch of matrix
+They are simple rather than fast, because models spend little time in them. On CPUs, ``cpu/matmul/einsum`` supports equations that are a batch of matrix
 products.
 """
 

@@ -8,8 +8,8 @@ import torch
 
 from ...frontends.torch.fx_module import import_fx, memory_order
 from ...ir import Graph
-from ..programs import Prepared, prepared_graph
-from ..requests import Demand
+from ..programs import BACKWARD, Prepared, prepared_graph
+from ..requests import DemandCell
 from ..step_record import note
 
 __all__ = ["FxRegion"]
@@ -35,7 +35,7 @@ class FxRegion(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped her
 
     def forward(self, *args: torch.Tensor) -> Any:
         """Return the results of the region's output node."""
-        demand = self._demands.of(self._phase)
+        demand = self._demands.of(backward=self._phase == BACKWARD)
         prepared = self._programs.get(demand.number)
         if prepared is None:
             device = next(a for a in args if isinstance(a, torch.Tensor)).device
@@ -72,19 +72,3 @@ def in_memory_order(tensor: torch.Tensor, order: tuple[int, ...] | None) -> torc
     """Return a contiguous tensor with the dims in this order: a view, if they are so in memory."""
     ordered = tensor if order is None else tensor.permute(order)
     return ordered if ordered.is_contiguous() else ordered.contiguous()
-
-
-class DemandCell:
-    """The policies of a compiled function: forward reads that of its thread, and backward uses forward's."""
-
-    def __init__(self, first: Demand) -> None:
-        self._forward = first
-
-    def of(self, phase: str) -> Demand:
-        """Return the demand of a phase now."""
-        from ..programs import BACKWARD
-        from ..requests import current_demand
-
-        if phase != BACKWARD:
-            self._forward = current_demand()
-        return self._forward

@@ -5,6 +5,7 @@ Each computes what PyTorch's function of that name computes. Its kernels follow 
 
 from __future__ import annotations
 
+from .attention import attention
 from .cross_entropy import linear_cross_entropy
 from .embedding import embedding
 from .gated import geglu, swiglu
@@ -14,6 +15,7 @@ from .rope import rope
 from .softmax import softmax
 
 __all__ = [
+    "attention",
     "embedding",
     "geglu",
     "layer_norm",

@@ -32,12 +32,14 @@ class TrainingOp:
     attributes:     name -> type of forward's attributes, in the formula's order.
     eager:          results by PyTorch's operators, from operands and attributes in order.
     eager_backward: gradients by differentiable operators of PyTorch, from backward's operands and attributes in order.
-    shapes:         shape of each result, from operands and attributes in order. A result has the first operand's dtype.
+    shapes:         shape of each result, from operands and attributes in order.
+    dtypes:         dtype of each result, from the same. By default each has the first operand's.
     gradients:      operands that have gradients, in the order of ``wanted``.
     gradient_shapes: shape of each gradient, from backward's operands and attributes in order. A gradient has the dtype of ``grad``.
     saved:          operands of backward after ``grad``: names of forward's operands, or ``result0``, ``result1`` ...
     backward_attributes: name -> type of backward's attributes but ``wanted``; ``backward_values`` computes them from forward's operands
                     and attributes. By default they are forward's.
+    one_gradient:   True if only the first result has a gradient.
     rows:           True if every operand may have more leading dims than its own, so that vmap is one call.
     """
 
@@ -54,6 +56,8 @@ class TrainingOp:
     saved: tuple[str, ...]
     backward_attributes: Mapping[str, str] | None = None
     backward_values: Callable[..., tuple[Any, ...]] | None = None
+    dtypes: Callable[..., Sequence[torch.dtype]] | None = None
+    one_gradient: bool = False
     rows: bool = False
 
     @property
@@ -124,7 +128,7 @@ def _backward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
     count = len(op.backward.operands)
 
     def backward(*args: Any) -> list[torch.Tensor]:
-        attributes, demand = (*args[count:-2], tuple(args[-2])), demand_of(args[-1])
+        attributes, demand = (*args[count:-2], tuple(args[-2])), demand_of(args[-1], backward=True)
         results = run(op.backward, op.family, BACKWARD, args[:count], attributes, demand)
         if results is None:
             gradients = op.eager_backward(*args[:-2])
@@ -137,7 +141,9 @@ def _backward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
 def _fake(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
     def fake(*args: Any) -> list[torch.Tensor]:
         first = next(a for a in args if isinstance(a, torch.Tensor))
-        return [first.new_empty(shape) for shape in op.shapes(*args[:-1])]
+        shapes = op.shapes(*args[:-1])
+        dtypes = [first.dtype] * len(shapes) if op.dtypes is None else op.dtypes(*args[:-1])
+        return [first.new_empty(s, dtype=dtype) for s, dtype in zip(shapes, dtypes, strict=True)]
 
     return fake
 
@@ -173,7 +179,7 @@ def _first_order(op: TrainingOp) -> Callable[..., tuple[Any, ...]]:
     def gradients(ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
         results: list[Any] = [None] * arguments
         wanted = [bool(ctx.needs_input_grad[p]) for p in places]
-        for i, grad in enumerate(grads):
+        for i, grad in enumerate(grads[:1] if op.one_gradient else grads):
             if grad is None or not any(wanted):
                 continue
             attributes = (

@@ -2,7 +2,7 @@
 
 A task gathers the input windows of a block of pixels into its scratch and multiplies them by packed filters; a register tile of pixels by
 vectors of filters accumulates. Constant filters are packed at load. A 1x1 convolution is a plain GEMM that reads its input in place
-(``pointwise``). A transposed convolution with constant filters is several ordinary ones (``phases``). ``NaiveConv`` takes what remains.
+(``pointwise``). A transposed convolution with constant filters is several ordinary ones (``phases``). ``NaiveConv`` supports the remaining nodes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 flash_v2 is FlashAttention-2 (``templates/cuda/flash_v2.cuh``): a block has a tile of queries of one head and streams tiles of keys and
 values, double-buffered in shared memory. Tensor cores multiply; an online softmax keeps the row max and row sum, and rescales the
 accumulator. The scores are never stored, so memory grows linearly with the sequence. With a causal mask, tiles above the diagonal are
-skipped. It takes 16-bit floats with heads of up to 128 elements and is compute-bound. ``decode.py`` has the kernel for few queries.
+skipped. It supports 16-bit floats with heads of up to 128 elements and is compute-bound. ``decode.py`` has the kernel for few queries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``conv/depthwise`` on CUDA: one filter per channel, with bias, residual and activation (``templates/cuda/depthwise.cuh``).
 
 It is bandwidth-bound, because each input element contributes to only a few outputs. A thread loads 16 bytes of adjacent channels
-(coalesced) and computes a small tile of output pixels, whose windows share their input in registers. It takes constant filters of at most
+(coalesced) and computes a small tile of output pixels, whose windows share their input in registers. It supports constant filters of at most
 11 taps per dim, one or two spatial dims, and contiguous channels.
 """
 
