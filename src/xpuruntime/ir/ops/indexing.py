@@ -291,7 +291,7 @@ ROWS: tuple[OpEntry, ...] = (
         aten="nonzero",
         onnx="NonZero",
         data_dependent=_COUNT,
-        meaning="[count, rank], one row per place (ONNX has it transposed); count is a fresh symbol",
+        meaning="[count, rank], one row per non-zero element (ONNX has it transposed); count is a new symbol",
     ),
     op(
         "masked_select(x, mask; count: dim) -> y",
