@@ -30,7 +30,7 @@ template <int U, class F> INLINE void repeat(F f) {
 }
 
 // from, from + step, from + 2 * step ...
-template <int N, class T> INLINE vec<T, N> counted(T from, T step) {
+template <int N, class T> INLINE vec<T, N> iota(T from, T step) {
     if constexpr (N == 1) return from;
     else {
         vec<T, N> at;

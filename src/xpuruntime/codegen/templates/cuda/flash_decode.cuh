@@ -8,7 +8,7 @@
 //    combined first), WARPS, STAGES, SMEM_TILES (tile buffers per warp: STAGES, or fewer for a short split), TILES_PER_STEP (tiles of 16 keys),
 //    STATES_OFFSET, CLUSTER_SMEM, BOUNDS_OFFSET (shared-memory offsets of the warps' states (0: they reuse the tiles), of the data exchanged in
 //    a cluster, and of the mask's bounds), CLUSTER (a task's blocks are one cluster), NARROW (decode_rows.cuh), ADDITIVE_MASK (the mask only
-//    adds to logits), ALIGNED, k_row, v_row, MASKED (logits change), MASK_ROWS (rows with different masks), q_at(row), sees(row, key), scale() (for
+//    adds to logits), ALIGNED, k_row, v_row, MASKED (logits change), MASK_ROWS (rows with different masks), q_at(row), visible(row, key), scale() (for
 //    base-2 exponents), logit(score, batch, head, row, key), keep(batch, head, row, at, value).
 //    NEW_TOKENS (positions that the launch itself appends to the KV cache, 0 for none) adds the members that decode_append.cuh lists. Such a launch
 //    reads the mask and the old keys and values before griddep_wait; compiler/pdl.py ensures that no earlier launch is still writing them.
@@ -17,14 +17,14 @@ namespace flash_decode {
 using tensor::u16;
 using tensor::u32;
 
-// Narrow begin and end to the keys of a split that some row sees.
+// Narrow begin and end to the keys of a split that are visible to some row.
 template <class P>
 __device__ __forceinline__ void visible_range(int batch, int head, int &begin, int &end, int (*bounds)[2], const P &p) {
     int first = end, last = begin;
     for (int key = begin + (int)threadIdx.x; key < end; key += P::WARPS * 32)
 #pragma unroll
         for (int r = 0; r < P::MASK_ROWS; ++r)
-            if (p.sees(r, key) && p.logit(0.0f, batch, head, r, key) != MASKED_SCORE) {
+            if (p.visible(r, key) && p.logit(0.0f, batch, head, r, key) != MASKED_SCORE) {
                 first = key < first ? key : first;
                 last = key + 1 > last ? key + 1 : last;
             }

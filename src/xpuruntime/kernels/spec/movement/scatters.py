@@ -28,7 +28,7 @@ def _combine(how: str, dtype: DType) -> str:
 
 
 def _keep_operand(call: NodeCall) -> list[Move]:
-    return [Move(result(call), place(call, 0).expanded(result(call).shape), about="what stays")]
+    return [Move(result(call), place(call, 0).expanded(result(call).shape), about="copy of the operand")]
 
 
 def scatter(call: NodeCall) -> Plan:
