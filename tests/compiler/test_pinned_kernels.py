@@ -78,5 +78,5 @@ def test_a_forced_pin_where_the_kernel_is_not_is_an_error(monkeypatch: pytest.Mo
     ):
         xrt.compile(net(), target="cpu", policy=policy)
     monkeypatch.setattr(libraries, "installed", lambda library: False)
-    with pytest.raises(KernelUnavailable, match="cublasLt is not on this machine"):
+    with pytest.raises(KernelUnavailable, match="cublasLt is not installed"):
         calls(policy)

@@ -179,10 +179,10 @@ def test_a_gpu_s_sizes_change_no_result(network: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("metal_gpu", "there is none for metal"),
-        ("webgpu", "there is none for webgpu"),
-        ("npu-sim:edge", "there is none for npu"),
-        ("another", "begins with no kind of device"),
+        ("metal_gpu", "there is no code generator for metal"),
+        ("webgpu", "there is no code generator for webgpu"),
+        ("npu-sim:edge", "there is no code generator for npu"),
+        ("another", "its name has no kind of device"),
     ],
 )
 def test_sizes_for_what_no_code_is_generated_for_are_an_error(name: str, said: str, network: Any) -> None:

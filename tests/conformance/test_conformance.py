@@ -58,7 +58,7 @@ def test_a_backend_of_one_s_own() -> None:
     assert report.ok, report.wrong
     (suite,) = report.suites
     assert suite.count("right") > 6
-    assert "npu-sim:edge names no kernel for addmm: fused.py has no addmm" in dict(suite.reasons)
+    assert "npu-sim:edge has no kernel for addmm: fused.py has no addmm" in dict(suite.reasons)
     assert report.to_json()["subject"]["target"] == "npu-sim:edge"
 
 

@@ -16,7 +16,7 @@ from xpuruntime.engines.openvino import kernel_options as openvino_options
 from xpuruntime.errors import EngineUnavailable, PolicyError
 from xpuruntime.inference.native import engine as native
 from xpuruntime.ir import OPS, GraphBuilder
-from xpuruntime.kernels.catalogue import ROOMS, kernels
+from xpuruntime.kernels.catalogue import TARGET_KERNELS, kernels
 from xpuruntime.policies.choose import Offer, choose
 from xpuruntime.policies.rule import NodeFacts
 from xpuruntime.policies.vocabulary import (
@@ -38,7 +38,7 @@ ABSENT = [(family, word) for family, words in KERNELS_NOT_IMPLEMENTED.items() fo
 def in_catalogue() -> dict[tuple[str, str], set[str]]:
     """(family, word) -> the kinds of target that have a kernel of it; ``ported``: targets that bring their own."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for kind in ROOMS:
+    for kind in TARGET_KERNELS:
         for kernel in kernels(kind):
             for op in kernel.ops:
                 found[OPS[op].family, kernel.name.partition("/")[2]].add(kind or "ported")

@@ -159,7 +159,7 @@ def prepare(built: _Built, operands: Sequence[Any], threads: int = 1) -> Prepare
             operand = built.call.inputs[i]
             assert isinstance(operand, Operand)
             buffers[f"in{i}"] = np.array(to_memory(value, operand.spec), order="C")
-    for name, (i, packed) in built.lowered.beside.items():
+    for name, (i, packed) in built.lowered.extra_weights.items():
         buffers[name] = _packed(packed, operands[i].array)
     for i, spec in enumerate(built.call.outputs):
         buffers[f"out{i}"] = np.full(spec.size_bytes or 0, 0xCC, np.uint8)

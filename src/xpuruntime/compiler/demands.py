@@ -1,7 +1,7 @@
-"""Demands: a policy as the predicates that passes take.
+"""Demands: a policy as predicates for the passes.
 
-A rule with ``use`` forces a kernel for source nodes. A fusion of such a node into a node of another family would bypass that kernel, so
-it is blocked and a decision records it. A rewrite within the family is allowed only if the forced or preferred kernel also computes the result.
+A rule with ``use`` forces a kernel for source nodes. Fusing such a node into a node of another family would bypass that kernel, so it is
+blocked, and a decision records it. A rewrite within the family is allowed only if the forced or preferred kernel also computes the result.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ..types import DType
 
 __all__ = ["Demands", "facts_of"]
 
-# Families that a fused node takes its name from, before those of the elementwise work around it.
+# Families that name a fused node; elementwise families do not.
 _ANCHORS = ("conv", "matmul", "attention", "softmax", "norm", "reduce", "pool", "rope")
 
 
 def facts_of(graph: Graph | None, node: Node, *, phase: str, device: str) -> NodeFacts:
-    """Return the facts of a node that rules can test."""
+    """Return the facts of a node that rules test."""
     spec = node.outputs[0].spec if node.outputs else None
     return NodeFacts(
         node=node.name,
@@ -86,9 +86,9 @@ class Demands:
         inputs = tuple(Operand(i, graph.spec(i)) if isinstance(i, str) else i for i in node.inputs)
         call = NodeCall(node, inputs, tuple(v.spec for v in node.outputs if v.spec is not None))
         for target in self.targets:
-            said = [answer for _, answer in offers(call, target)]
-            if not any(said):
-                return next(iter(said), Support.no(Reason.OP_UNSUPPORTED, f"nothing computes {node.op}"))
+            answers = [answer for _, answer in offers(call, target)]
+            if not any(answers):
+                return next(iter(answers), Support.no(Reason.OP_UNSUPPORTED, f"no kernel computes {node.op}"))
         return Support.yes()
 
     def _storage(self, node: Node) -> DType | None:
@@ -106,29 +106,33 @@ class Demands:
         for node, family in zip(nodes, families, strict=True):
             facts = facts_of(graph, node, phase=self.phase, device="cpu")
             if (word := self._users_word(node, facts)) and len(nodes) > 1:
-                reason = f"the policy asks for {word}, a user's kernel, which computes {node.op} alone"
-                self._refused(node, anchor, reason)
+                reason = (
+                    f"the policy selects the user's kernel {word}, which computes {node.op} without fusion"
+                )
+                self._block(node, anchor, reason)
                 return Support.no(Reason.FORCED, reason)
             rule = next((r for r in self._forced if r.matches(facts)), None)
             if rule is not None and family != anchor:
                 reason = f"a rule forces {rule.use} for {source_names(node)[0]}, which would become part of a node of family {anchor}"
-                self._refused(node, anchor, reason)
+                self._block(node, anchor, reason)
                 return Support.no(Reason.FORCED, reason)
         return Support.yes()
 
     def _may_become(self, op: str, graph: Graph, nodes: Sequence[Node]) -> Support:
         if not self.kernel.layers:
             return Support.yes()
-        there = self._kernels(op)
+        available = self._kernels(op)
         for node in nodes:
             facts = facts_of(graph, node, phase=self.phase, device="cpu")
             rule = next((r for r in self._forced if r.matches(facts)), None)
-            own = self._kernels(node.op)
-            name = rule.use if rule is not None else next((n for n in self._names(facts) if n in own), None)
-            if name is not None and name not in there:
+            kernels = self._kernels(node.op)
+            name = (
+                rule.use if rule is not None else next((n for n in self._names(facts) if n in kernels), None)
+            )
+            if name is not None and name not in available:
                 verb = "forces" if rule is not None else "prefers"
-                reason = f"the policy {verb} {name} for {source_names(node)[0]}, and no {name} computes {op}, which it would become"
-                self._refused(node, op, reason)
+                reason = f"the policy {verb} {name} for {source_names(node)[0]}, which would become {op}; {name} does not compute {op}"
+                self._block(node, op, reason)
                 return Support.no(Reason.FORCED, reason)
         return Support.yes()
 
@@ -149,13 +153,13 @@ class Demands:
                     yield from words
 
     def _users_word(self, node: Node, facts: NodeFacts) -> str:
-        """Return the user's kernel that the policy names for a node, empty if there is none. Fusing the node would bypass that kernel."""
+        """Return the user's kernel that the policy names for a node; empty if there is none."""
         if not self._of_users:
             return ""
-        there = {k.name.partition("/")[2] for t in self.targets for k in user_kernels(node.op, t.kind)}
-        return next((n for n in self._names(facts) if n in there), "")
+        registered = {k.name.partition("/")[2] for t in self.targets for k in user_kernels(node.op, t.kind)}
+        return next((n for n in self._names(facts) if n in registered), "")
 
-    def _refused(self, node: Node, anchor: str, reason: str) -> None:
+    def _block(self, node: Node, anchor: str, reason: str) -> None:
         alone = Candidate("kernel of its own", Reason.FORCED, reason)
         fused = Candidate(f"fused into {anchor}", Reason.FORBIDDEN, reason)
         decision = Decision("fusion", source_names(node)[0], alone, (fused,))

@@ -1,7 +1,7 @@
-"""Views: nodes without computation whose results are already in their operand's memory, by offset and strides.
+"""Views: nodes without computation whose results are already in their operand's memory, described by an offset and strides.
 
-``free_views`` does more: it leaves the results of permutes and slices as strided views, and lets kernels write what a permute would make of it,
-wherever the kernels around take that.
+``free_views`` makes more nodes views: permutes and slices stay strided views, and a kernel may write its result in the permuted order,
+where the adjacent kernels support these strides.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["View", "free_views", "view_of"]
 
 _MOVES = ("permute", "slice", "split", "select")
 Works = Callable[[Node, Mapping[str, Layout]], str]
-"""The name of the kernel that computes a node with values lying as the layouts say; empty when none does."""
+"""Returns the name of the kernel that computes a node with values in these layouts; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A result that starts ``offset`` bytes into the operand, with the strides of its spec."""
+    """A result that begins ``offset`` bytes into the operand, with the strides of its spec."""
 
     offset: int
 
 
 def view_of(node: Node, spec_of: Callable[[str], TensorSpec]) -> tuple[View, ...] | None:
-    """Return the place of each result within the first operand; None if the node must move or compute data."""
+    """Return the position of each result within the first operand; None if the node must move or compute data."""
     if not OPS[node.op].view or not isinstance(node.inputs[0], str):
         return None
     x = spec_of(node.inputs[0])
@@ -49,7 +49,7 @@ def view_of(node: Node, spec_of: Callable[[str], TensorSpec]) -> tuple[View, ...
 
 
 def _parts(node: Node, x: TensorSpec) -> list[tuple[Sequence[int], int]] | None:
-    """Return strides and first element of each result of a strided view, in the operand's memory."""
+    """Return the strides and the first element of each result of a strided view, in the operand's memory."""
     strides, shape, at = _strides(x), _sizes(x), node.attrs
     match node.op:
         case "permute":
@@ -78,7 +78,7 @@ def _parts(node: Node, x: TensorSpec) -> list[tuple[Sequence[int], int]] | None:
 
 
 def free_views(graph: Graph, layouts: dict[str, Layout], works: Works) -> None:
-    """Complete ``layouts`` so that permutes, slices and splits become views if their readers support the strides."""
+    """Add to ``layouts`` so that permutes, slices and splits become views, if their readers support the strides."""
     for node in graph.nodes:
         if node.op not in _MOVES or not isinstance(node.inputs[0], str):
             continue
@@ -88,16 +88,16 @@ def free_views(graph: Graph, layouts: dict[str, Layout], works: Works) -> None:
         if node.op == "permute":
             _written_permuted(graph, node, layouts, works)
         here = replace(graph.spec(x), layout=layouts.get(x)).physical
-        wanted = _lying(node, here, _sizes(graph.spec(x)))
+        wanted = _layout_of_view(node, here, _sizes(graph.spec(x)))
         for value in node.outputs:
-            followed = None if wanted is None else _followed(graph, value.name, wanted, layouts, works)
+            followed = None if wanted is None else _layouts_behind(graph, value.name, wanted, layouts, works)
             layouts.update(followed or {})
 
 
-def _followed(
+def _layouts_behind(
     graph: Graph, value: str, wanted: Layout, layouts: Mapping[str, Layout], works: Works
 ) -> dict[str, Layout] | None:
-    """Return the layouts of a value and of its views if the value has the wanted layout; None if a reader does not support it."""
+    """Return the layouts of a value and of the views behind it, if the value has layout ``wanted``; None if a reader does not support it."""
     users = graph.users(value)
     if value in graph.kept or value in layouts or not users:
         return None
@@ -105,9 +105,11 @@ def _followed(
     for user in users:
         now = {**layouts, **result}
         if OPS[user.op].view:
-            layout = _lying(user, wanted, _sizes(graph.spec(value))) if user.inputs[0] == value else None
+            layout = (
+                _layout_of_view(user, wanted, _sizes(graph.spec(value))) if user.inputs[0] == value else None
+            )
             for output in user.outputs:
-                more = None if layout is None else _followed(graph, output.name, layout, now, works)
+                more = None if layout is None else _layouts_behind(graph, output.name, layout, now, works)
                 if more is None:
                     return None
                 now |= more
@@ -117,7 +119,7 @@ def _followed(
     return result
 
 
-def _lying(node: Node, here: Layout, sizes: tuple[int, ...]) -> Layout | None:
+def _layout_of_view(node: Node, here: Layout, sizes: tuple[int, ...]) -> Layout | None:
     """Return the layout of a view's results without a copy; None if no layout describes it."""
     match node.op:
         case "permute":
@@ -137,7 +139,7 @@ def _lying(node: Node, here: Layout, sizes: tuple[int, ...]) -> Layout | None:
 
 
 def _without(here: Layout, dim: int) -> Layout | None:
-    """Return the layout of one index of a dim. The padding moves to the dim within it. None for the innermost."""
+    """Return the layout after selecting one index of a dim, whose padding moves to the dim inside it; None for the innermost dim."""
     at = here.order.index(dim)
     if at + 1 == len(here.order):
         return None
@@ -182,7 +184,7 @@ def _regrouped(here: Layout, sizes: tuple[int, ...], out: tuple[int, ...]) -> La
 
 
 def _written_permuted(graph: Graph, node: Node, layouts: dict[str, Layout], works: Works) -> None:
-    """Let the kernel before a permute write its result in the permuted order."""
+    """Let the kernel before a permute write its result in the permuted order, if it supports the strides."""
     x = str(node.inputs[0])
     producer = graph.producer(x)
     if producer is None or OPS[producer.op].view or graph.only_user(x) is not node or x in layouts:
@@ -194,7 +196,7 @@ def _written_permuted(graph: Graph, node: Node, layouts: dict[str, Layout], work
 
 
 def _runs(shape: Sequence[object], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (extent, stride) of the longest contiguous runs of dims, in logical order. Two shapes with equal runs number memory alike."""
+    """Return (extent, stride) of the longest contiguous runs of dims, in logical order. Shapes with equal runs address memory alike."""
     if any(d == 0 for d in shape):
         return []
     runs: list[tuple[int, int]] = []

@@ -139,7 +139,7 @@ class _PrecisionCaster:
         count = len(self.nodes)
         inputs = tuple(self.version(i, dtype) if isinstance(i, str) else i for i in node.inputs)
         try:
-            replacement = _made(node, inputs, dtype, self.values)
+            replacement = _narrow_node(node, inputs, dtype, self.values)
         except IrError:
             del self.nodes[count:]
             self.versions = {k: v for k, v in self.versions.items() if v in self.values}
@@ -150,14 +150,14 @@ class _PrecisionCaster:
     def between(self, node: Node, dtype: DType) -> None:
         """Add an elementwise node in float32, and the cast of its result."""
         name = self.fresh(f"{node.name}_float32")
-        inputs = tuple(self.wide_operand(i) if isinstance(i, str) else i for i in node.inputs)
+        inputs = tuple(self.float32_operand(i) if isinstance(i, str) else i for i in node.inputs)
         value = Value(name, self.graph.spec(node.name))
         self.add(Node(node.op, inputs, node.attrs, (value,), node.sources))
         self.add(make_node("cast", (name,), {"dtype": dtype}, lambda count: [node.name], self.values))
         self.wide[node.name] = name
 
-    def wide_operand(self, value: str) -> str:
-        """Return an operand of an elementwise node: the value before its cast down if it has no other readers, so that both become one kernel."""
+    def float32_operand(self, value: str) -> str:
+        """Return an operand of an elementwise node: the float32 value before its cast down if nothing else reads the cast. Both then become one kernel."""
         if value in self.wide and self.graph.only_user(value) is not None:
             return self.wide[value]
         return self.original(value)
@@ -196,7 +196,7 @@ class _PrecisionCaster:
         return self.versions[key]
 
 
-def _made(node: Node, inputs: tuple[Any, ...], dtype: DType, values: dict[str, Value]) -> Node:
+def _narrow_node(node: Node, inputs: tuple[Any, ...], dtype: DType, values: dict[str, Value]) -> Node:
     """Return the node with narrow operands. Raise IrError if the op does not support them, or infers another type."""
     attrs = dict(node.attrs)
     if attrs.get("dtype") is DType.FLOAT32:

@@ -132,14 +132,14 @@ class _CausalMasks:
                     return None
                 arrays[value] = array
             elif node.name not in names:
-                if not _plain(node) or len(names) == _MAX_NODES:
+                if not _is_computable(node) or len(names) == _MAX_NODES:
                     return None
                 names.add(node.name)
                 left += node.values
         return [n for n in self.graph.nodes if n.name in names]
 
 
-def _plain(node: Node) -> bool:
+def _is_computable(node: Node) -> bool:
     op = OPS[node.op]
     return (
         node.op not in ("opaque", "fused")
@@ -162,7 +162,7 @@ def _offset(seen: NDArray[np.bool_], queries: object, keys: object) -> float | N
         return math.inf
     if not isinstance(queries, int) or not isinstance(keys, int):
         return None
-    whole = np.broadcast_to(seen, (queries, keys))
-    offset = int(np.count_nonzero(whole[0])) - 1
-    causal = offset >= 0 and np.array_equal(whole, np.tri(queries, keys, offset, dtype=np.bool_))
+    full = np.broadcast_to(seen, (queries, keys))
+    offset = int(np.count_nonzero(full[0])) - 1
+    causal = offset >= 0 and np.array_equal(full, np.tri(queries, keys, offset, dtype=np.bool_))
     return offset if causal else None

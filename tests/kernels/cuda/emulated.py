@@ -145,7 +145,7 @@ def emulate(
             packed = lowered.weights.get(i)
             value = to_memory(value, operand.spec) if packed is None else pack(packed, value)
             places[f"in{i}"] = _guarded(value.shape, value.dtype, value, shift)
-    for name, (i, packed) in lowered.beside.items():
+    for name, (i, packed) in lowered.extra_weights.items():
         value = pack(packed, arrays[call.tensor(i).name])
         places[name] = _guarded(value.shape, value.dtype, value)
     for i, size in enumerate(lowered.temps):
@@ -163,7 +163,7 @@ def emulate(
         late = {
             a: places[a].copy()
             for a in stage.args
-            if (a in written or a.startswith("temp")) and a not in stage.options.get("early", ())
+            if (a in written or a.startswith("temp")) and a not in stage.options.get("prologue_reads", ())
         }
         for a, value in late.items():
             library.arrives_late(

@@ -92,16 +92,19 @@ def test_what_is_refused_has_a_reason() -> None:
 
     assert (
         said(FlashV2(), (1, 1, 4, 32), (1, 1, 4, 32), "float32")
-        == "tensor cores take float16 and bfloat16, not float32"
+        == "tensor cores multiply float16 and bfloat16, not float32"
     )
-    assert said(FlashV2(), (1, 1, 4, 160), (1, 1, 4, 160)) == "heads of up to 128 elements, not 160"
+    assert (
+        said(FlashV2(), (1, 1, 4, 160), (1, 1, 4, 160))
+        == "heads of at most 128 elements are supported, got 160"
+    )
     assert (
         said(FlashDecode(), (1, 8, 9, 32), (1, 1, 9, 32))
-        == "for up to 64 queries of a key head, and there are 72"
+        == "at most 64 queries per key head are supported, got 72"
     )
     assert (
         said(Naive(), (1, 1, 4, 32), (1, 1, 90000, 32), "float32")
-        == "the scores of 90000 keys do not fit shared memory"
+        == "the scores of 90000 keys do not fit in shared memory"
     )
 
 

@@ -94,7 +94,7 @@ def test_what_cudnn_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         -1,
     )
     refused = CudnnConv().supports(call_of(graph, known), target)
-    assert refused.reason == "takes contiguous channels"
+    assert refused.reason == "channels must be contiguous"
 
 
 def test_cudnn_s_residuals_have_the_strides_of_results(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_a_library_that_is_absent_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(libraries, "installed", lambda library: False)
     graph, _, known = one_node("linear", [array((9, 8)), array((8, 8))])
     said = libraries.CublasLt().supports(call_of(graph, known), cuda_target("cuda:sm_90"))
-    assert said.reason == "cublasLt is not on this machine"
+    assert said.reason == "cublasLt is not installed"
     assert said.do == "pip install nvidia-cublas"
 
 

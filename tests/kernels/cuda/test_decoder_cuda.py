@@ -93,7 +93,7 @@ def test_what_attention_reads_before_its_turn_is_there() -> None:
     calls = build_program({DECODE: graph}, target=cuda_host()).entry(DECODE).plans[0].calls
     assert [c.options["pdl"] for c in calls if "rope_attention" in c.ops] == [False, True, True]
     assert all(c.options["pdl"] for c in calls if "rope_attention" not in c.ops)
-    assert not any("early" in c.options for c in calls)
+    assert not any("prologue_reads" in c.options for c in calls)
 
 
 @pytest.mark.parametrize(("dtype", "fused"), [("bfloat16", True), ("float16", True), ("float32", False)])

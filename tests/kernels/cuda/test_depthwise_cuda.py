@@ -106,8 +106,14 @@ def test_what_it_leaves_to_others() -> None:
         call = call_of(graph, names, innermost=attrs.get("groups", 0) != 1)
         return str(Depthwise().supports(call, cuda_target("cuda:sm_90")).reason)
 
-    assert said((1, 8, 9, 9), (16, 1, 3, 3)) == "has a filter for each channel alone"
-    assert said((1, 8, 9, 9), (8, 4, 3, 3), groups=2) == "has a filter for each channel alone"
+    assert (
+        said((1, 8, 9, 9), (16, 1, 3, 3))
+        == "only depthwise convolutions of one filter per channel are supported"
+    )
+    assert (
+        said((1, 8, 9, 9), (8, 4, 3, 3), groups=2)
+        == "only depthwise convolutions of one filter per channel are supported"
+    )
     assert "at most 11 taps" in said((1, 8, 20, 20), (8, 1, 13, 13))
-    assert said((1, 8, 9, 9), (8, 1, 3, 3), known="") == "takes filters that are known and dense"
+    assert said((1, 8, 9, 9), (8, 1, 3, 3), known="") == "the filters must be constant and dense"
     assert [k.name for k in KERNELS] == ["conv/depthwise", "conv/cudnn", "conv/implicit_gemm"]

@@ -85,7 +85,7 @@ CASES: tuple[dict[str, Any], ...] = (
 
 Way = Callable[[decode.DecodeTileConfig, int], decode.DecodeTileConfig]
 WAYS: dict[str, Way] = {
-    "two tiles": lambda c, k: decode.clustered(c, k, most=2),
+    "two tiles": lambda c, k: decode.clustered(c, k, max_warps=2),
     "two blocks of sixteen rows": lambda c, k: replace(
         decode.clustered(c, k, 2), narrow=False, tiles_per_step=1
     ),
@@ -183,9 +183,9 @@ def test_a_place_outside_the_cache_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(("case", "why"), [
-    ({"dtype": "float32"}, "tensor cores take float16 and bfloat16, not float32"),
-    ({"new": 9, "heads": 2}, "for up to 8 new positions, and there are 9"),
-    ({"heads": 18, "new": 8}, "for up to 64 queries of a key head, and there are 72"),
+    ({"dtype": "float32"}, "tensor cores multiply float16 and bfloat16, not float32"),
+    ({"new": 9, "heads": 2}, "at most 8 new tokens are supported, got 9"),
+    ({"heads": 18, "new": 8}, "at most 64 queries per key head are supported, got 72"),
 ])  # fmt: skip
 def test_what_is_refused_has_a_reason(case: dict[str, Any], why: str) -> None:
     graph, _, _ = step(**case)

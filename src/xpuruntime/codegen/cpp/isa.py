@@ -17,8 +17,11 @@ __all__ = ["LEVELS", "IsaLevel", "best_level", "own_level"]
 class IsaLevel:
     """One instruction-set level.
 
-    vector_bytes: bytes of one vector register; ``features``: what CPUID (or the auxiliary vector) must say;
-    march_flags: the compiler's options; ``binary_format``: of what comes out; ``config``: sizes that suit it.
+    vector_bytes:  bytes of a vector register.
+    features:      features that CPUID (or the auxiliary vector) must report.
+    march_flags:   compiler options.
+    binary_format: format of the compiled binary.
+    config:        default sizes of generated code.
     """
 
     name: str
@@ -39,7 +42,7 @@ _V3 = _V2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe"}
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _WIDE = ("-march=x86-64-v4", "-mprefer-vector-width=512")
 
-# From the best to the least that is asked of a machine.
+# From the highest level to the lowest.
 LEVELS: dict[str, IsaLevel] = {
     level.name: level
     for level in (

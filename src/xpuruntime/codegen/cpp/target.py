@@ -1,6 +1,6 @@
-"""CppTarget: CPUs, by generated C++. Parts of the prelude are files of ``templates/``; each function names the parts that it uses.
+"""``CppTarget``: CPUs, by generated C++. Parts of the prelude are files of ``templates/``; each function names the parts that it uses.
 
-A part names the parts that it builds on in its first line: ``// needs: exp log``. ``prelude`` is always there.
+The first line of a part names the parts that it depends on: ``// needs: exp log``. ``prelude`` is always included.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class CppTarget(CodegenTarget):
 
     def elementwise_kernel(self, kernel_name: str) -> tuple[str, str]:
         """Return the function of the prelude and the part that defines it: ``("exp", "exp.h")``."""
-        from ..expr.expression import FUNCTIONS  # a table over the IR's ops, read only when a porter asks
+        from ..expr.expression import FUNCTIONS  # imported here, because only porters use it
 
         function, part = FUNCTIONS.get(kernel_name, (kernel_name, "prelude"))
         return function, f"{part}.h"
 
     def matmul_kernel(self, is_vec: bool, transpose_b: bool) -> tuple[str, str]:
-        """Return the register tile of every product. One row is a tile of one row; a transposed right side is packed like any other."""
+        """Return the register tile of every product. It also serves a single row, and a transposed right side, which is packed."""
         return "gemm_block", "gemm.h"
 
     def fused_kernel(self, kernel_type: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Toolchains: compile a C++ text to a shared library with a compiler of this machine.
 
-Looked for in this order: ``$CXX``, ``g++``, ``clang++``, and ``zig c++`` of the ``ziglang`` package; for another processor than this machine's
-``$CXX``, ``aarch64-linux-gnu-g++``, ``clang++ --target=...`` and ``zig c++ -target ...``, each of which must prove that it makes code for it.
+The search order is ``$CXX``, ``g++``, ``clang++``, and ``zig c++`` of the ``ziglang`` package. For another architecture it is ``$CXX``,
+``aarch64-linux-gnu-g++``, ``clang++ --target=...`` and ``zig c++ -target ...``; each of them must compile a test for it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ..binary_cache import cached_binary
 
 __all__ = ["FLAGS", "TextRefused", "Toolchain", "cxx_toolchain"]
 
-# Freestanding code that needs no library at all. NaN, infinities and signed zeros keep their meaning; integers wrap;
-# a product and a sum may become one FMA; floating-point flags and errno are nobody's business.
+# Freestanding code without any library. NaN, infinities and signed zeros follow IEEE 754, and integers wrap around.
+# A product and a sum may become one FMA. Floating-point flags and errno are not set.
 FLAGS: tuple[str, ...] = (
     "-std=c++17",
     "-O2",
@@ -45,7 +45,7 @@ FLAGS: tuple[str, ...] = (
     "-ffp-contract=fast",
     "-w",
 )
-# Every symbol must be found in the text itself.
+# Every symbol must be defined in the text.
 _LINK = ("-Wl,-z,defs", "-Wl,--build-id=none", "-s")
 _SECONDS = 600
 # Variables that change what GCC and Clang run or read.
@@ -77,8 +77,8 @@ class Toolchain:
     ) -> bytes:
         """Return the shared library of a C++ text, from the store if it is there.
 
-        keep: False compiles anew, for a text that reads other files.
-        Raises BuildError with the compiler's own text, or the system's where it lets nothing be written.
+        keep: whether to use the store; False for a text that reads other files.
+        Raises BuildError with the compiler's message, or the system's if files cannot be written.
         """
         try:
             identity = self._identity() if keep else ()
@@ -91,7 +91,7 @@ class Toolchain:
                 who,
                 "cannot write the generated code",
                 got=f"{tempfile.gettempdir()}: {error.strerror or error}",
-                do="Make room there, or point TMPDIR at another folder.",
+                do="Free disk space there, or set TMPDIR to another folder.",
             ) from error
 
     def _build(self, source: str, flags: tuple[str, ...], who: str) -> bytes:
@@ -100,7 +100,7 @@ class Toolchain:
             text.write_text(source, encoding="utf-8")
             command = [*self.command, *FLAGS, *flags, *_LINK, "-o", str(library), str(text)]
             try:
-                done = run(command, _SECONDS, environment(TMPDIR=str(folder)))
+                result = run(command, _SECONDS, environment(TMPDIR=str(folder)))
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise BuildError(
                     who,
@@ -108,24 +108,24 @@ class Toolchain:
                     got=f"{error}",
                     do="Set CXX to a working compiler.",
                 ) from error
-            if done.returncode == 0:
+            if result.returncode == 0:
                 return library.read_bytes()
-            works = done.returncode > 0 and source != _TRIVIAL and self._works(flags, who)
+            works = result.returncode > 0 and source != _TRIVIAL and self._works(flags, who)
             raise (TextRefused if works else BuildError)(
                 who,
                 f"{self.version} rejects the generated code"
-                if done.returncode > 0
-                else f"{self.version} was ended by signal {-done.returncode}",
-                got=_head(done.stderr),
+                if result.returncode > 0
+                else f"{self.version} was ended by signal {-result.returncode}",
+                got=_head(result.stderr),
                 do="Set CXX to another compiler."
-                if done.returncode > 0
+                if result.returncode > 0
                 else "Free memory, or set CXX to another compiler.",
             )
 
     def _identity(self) -> list[object]:
-        """Return what tells this compiler from another: command, version, and its file's size and time.
+        """Return what identifies this compiler: command, version, and its file's size and time.
 
-        Empty for one that cannot be told: zig's first word is Python's executable, and zig keeps a cache of its own.
+        It is empty if the compiler cannot be identified: zig is started by Python's executable, and zig has its own cache.
         """
         path = shutil.which(self.command[0])
         if path is None or not self.version or "ziglang" in self.command:
@@ -135,7 +135,7 @@ class Toolchain:
         return [list(self.command), self.version, facts.st_size, facts.st_mtime_ns, read]
 
     def _works(self, flags: tuple[str, ...], who: str) -> bool:
-        """Return True if the compiler compiles an empty text under the same flags."""
+        """Return True if the compiler compiles an empty text with the same flags."""
         try:
             self._build(_TRIVIAL, flags, who)
         except BuildError:
@@ -146,7 +146,7 @@ class Toolchain:
 def cxx_toolchain(architecture: str = "") -> Toolchain:
     """Return the first compiler that generates code for an architecture (``x86_64``, ``aarch64``); by default this machine's.
 
-    Raises BuildError when there is none, with all that were tried.
+    Raises BuildError with all candidates if there is none.
     """
     own = platform.machine()
     architecture = architecture or own
@@ -158,7 +158,7 @@ def cxx_toolchain(architecture: str = "") -> Toolchain:
             return Toolchain(command, version)
         tried.append(shlex.join(command) + (f" (makes code for {makes})" if makes else ""))
         if command == _from_environment():
-            break  # what a user names is honored or an error
+            break  # CXX is a demand: no other compiler is tried
     foreign = architecture != own
     raise BuildError(
         "codegen",
@@ -176,10 +176,10 @@ def _from_environment() -> tuple[str, ...]:
     named = os.environ.get("CXX", "")
     try:
         return tuple(shlex.split(named))
-    except ValueError as error:  # a quotation mark without its partner
+    except ValueError as error:  # an unmatched quotation mark
         raise BuildError(
             "environment CXX",
-            f"is no command: {error}",
+            f"is not a command: {error}",
             got=repr(named),
             do="Unset it or set it to a C++ compiler.",
         ) from error
@@ -211,7 +211,7 @@ _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of an ELF file, from the
 
 @functools.cache
 def _makes_code_for(command: tuple[str, ...]) -> str:
-    """Return the architecture of a compiler's output; ``""`` if it builds nothing, for example without a linker."""
+    """Return the architecture of a compiler's output; ``""`` if it cannot build, for example without a linker."""
     try:
         library = Toolchain(command, "").build(_TRIVIAL)
     except BuildError:

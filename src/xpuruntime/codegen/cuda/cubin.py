@@ -1,8 +1,7 @@
 """Facts of a CUBIN: the registers of each kernel, and whether a launch is possible.
 
-A CUBIN is an ELF file (System V ABI). Its section ``.nv.info`` is a list of attributes: a byte for the form, one for the kind, two for a
-value or for the length of what follows; kind 0x2f is (index of a symbol, registers of a thread). Checked in tests against the registers that
-NVRTC is told to keep to.
+A CUBIN is an ELF file (System V ABI). Its section ``.nv.info`` is a list of attributes. Each has a byte for its form, one for its kind, and two
+for a value or for the length of its data. Kind 0x2f is (symbol index, registers per thread). Tests check it against NVRTC's register limits.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from ...errors import BuildError
 
 __all__ = ["check_launch", "kernels_in"]
 
-_REGISTERS = 65536  # of a multiprocessor
-_THREADS = 1024  # of a block
-_WARP, _GRANULE = 32, 256  # registers are given to warps by this many
+_REGISTERS = 65536  # per SM
+_THREADS = 1024  # per block
+_WARP, _GRANULE = 32, 256  # registers are allocated per warp, in this unit
 # CUDA C++ Programming Guide, technical specifications per compute capability: the same from 8.0 to 12.0.
 
 
 _REGISTER_COUNT = 0x2F
-_WITH_LENGTH = 4  # the form of an attribute whose value is a length
+_WITH_LENGTH = 4  # form of an attribute whose value is the length of its data
 
 
 def kernels_in(cubin: bytes) -> Mapping[str, int]:
     """Return the kernels of a CUBIN: name to registers per thread. Raises ValueError for anything else."""
     if cubin[:6] != b"\x7fELF\x02\x01" or len(cubin) < 64:
-        raise ValueError("no ELF file of 64 bits")
+        raise ValueError("not a 64-bit ELF file")
     try:
         (offset,) = struct.unpack_from("<Q", cubin, 40)
         size, count, names = struct.unpack_from("<HHH", cubin, 58)
@@ -67,13 +66,13 @@ def _register_counts(info: bytes) -> Iterator[tuple[int, int]]:
 
 def check_launch(cubin: bytes, symbol: str, block: Sequence[int], who: str) -> None:
     """Check that a kernel can be launched with these threads. Raises BuildError: no such kernel, or too many registers or threads."""
-    known = kernels_in(cubin)
-    registers = known.get(symbol)
+    kernels = kernels_in(cubin)
+    registers = kernels.get(symbol)
     if registers is None:
         raise BuildError(
             who,
             f"the compiled code has no kernel {symbol!r}",
-            got=f"kernels {', '.join(known) or 'none'}",
+            got=f"kernels {', '.join(kernels) or 'none'}",
             do='Define it as extern "C" __global__.',
         )
     threads = math.prod(block)
@@ -83,11 +82,11 @@ def check_launch(cubin: bytes, symbol: str, block: Sequence[int], who: str) -> N
             f"{symbol} is launched with {threads} threads per block; the maximum is {_THREADS}",
             do="Return a Launch with a smaller block.",
         )
-    a_warp = -(-registers * _WARP // _GRANULE) * _GRANULE
-    needed = a_warp * -(-threads // _WARP)
+    registers_per_warp = -(-registers * _WARP // _GRANULE) * _GRANULE
+    needed = registers_per_warp * -(-threads // _WARP)
     if needed > _REGISTERS:
         raise BuildError(
             who,
             f"{symbol} needs {registers} registers per thread, {needed} for {threads} threads; a multiprocessor has {_REGISTERS}",
-            do=f"Launch smaller blocks, or write __launch_bounds__({threads}) so that the compiler keeps to fewer.",
+            do=f"Launch smaller blocks, or write __launch_bounds__({threads}) so that the compiler uses fewer registers.",
         )

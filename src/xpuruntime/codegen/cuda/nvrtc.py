@@ -1,4 +1,4 @@
-"""NVRTC: compiles CUDA C++ texts to CUBINs, without a device or a driver."""
+"""NVRTC: compiles CUDA C++ to CUBINs, without a device or a driver."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NVRTC_FLAGS: tuple[str, ...] = (
     "--no-source-include",
     "-lineinfo",
 )
-"""Options of every compilation: precise division and square roots, denormals kept, a product and a sum may become one FMA."""
+"""Options of every compilation. Division and square roots are precise, denormals are kept, and a product and a sum may become one FMA."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nvrtc:
-    """The runtime compiler of this process. ``version``: ``(13, 0)``."""
+    """The NVRTC library of this process. ``version``: ``(13, 0)``."""
 
     version: tuple[int, int]
 
@@ -48,8 +48,8 @@ class Nvrtc:
     ) -> bytes:
         """Return the CUBIN of a text for one architecture (``sm_80``, ``sm_90a`` ...), from the store if it is there.
 
-        keep: False compiles anew, for a text that reads other files.
-        Raises BuildError with the compiler's own text, which quotes the line that it complains of.
+        keep: whether to use the store; False for a text that reads other files.
+        Raises BuildError with NVRTC's log, which quotes the line in error.
         """
         flags = [*NVRTC_FLAGS, *options]
         if not keep:
@@ -66,7 +66,7 @@ class Nvrtc:
             raise (TextRefused if works.ok else BuildError)(
                 who,
                 f"{self.name} rejects the code for {arch}",
-                got=_said(status.message),
+                got=_log_head(status.message),
                 do=status.advice or "Fix the kernel's source.",
             )
         return cubin
@@ -89,7 +89,7 @@ def _toolchain(override: str) -> Nvrtc:
     raise BuildError("codegen", "CUDA kernels need NVRTC", got=status.message, do=status.advice)
 
 
-def _said(message: str, lines: int = 20) -> str:
-    """Return the first lines of the compiler's output, which quote the text; later lines mostly repeat them."""
+def _log_head(message: str, lines: int = 20) -> str:
+    """Return the first lines of the compiler's log. Later lines mostly repeat them."""
     head = message.strip().splitlines()
     return "\n".join(head[:lines] + (["..."] if len(head) > lines else []))

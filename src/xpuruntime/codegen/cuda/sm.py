@@ -15,13 +15,13 @@ __all__ = ["LEVELS", "SmLevel", "sm_level"]
 class SmLevel:
     """One compute capability.
 
-    name:             ``sm_90``, as targets and binaries name it; ``number``: 90.
-    architecture:     NVRTC's option. ``sm_90a`` enables the instructions that only that architecture has.
-    num_sms:          multiprocessors that code for a GPU of this capability assumes if no GPU is named: those of one data-center GPU.
-    smem_per_block:   maximum shared memory of a block in bytes, by opt-in at launch.
-    max_cluster_size: maximum blocks of a cluster that every GPU of this capability supports; 1 without clusters.
-    threads:          maximum resident threads per multiprocessor.
-    wgmma, tma:       Hopper's asynchronous matrix products and bulk copies.
+    name, number:     ``sm_90``, as in targets and binaries; 90.
+    architecture:     NVRTC's option. ``sm_90a`` enables instructions that only that architecture has.
+    num_sms:          SMs that generated code assumes if no GPU is named: those of one data-center GPU.
+    smem_per_block:   maximum shared memory per block in bytes, by opt-in at launch.
+    max_cluster_size: maximum blocks per cluster that every GPU of this capability supports; 1 without clusters.
+    threads:          maximum resident threads per SM.
+    wgmma, tma:       Hopper's asynchronous warpgroup matrix products, and bulk copies.
     """
 
     name: str
@@ -36,7 +36,7 @@ class SmLevel:
 
     @property
     def bf16(self) -> bool:
-        """True if tensor cores take bfloat16."""
+        """True if tensor cores support bfloat16."""
         return self.number >= 80
 
 
@@ -58,5 +58,5 @@ LEVELS: dict[str, SmLevel] = {
 def sm_level(capability: Sequence[int]) -> SmLevel | None:
     """Return the highest level that a device of compute capability (major, minor) runs; None if it runs none of them."""
     major, minor = capability
-    fitting = [v for v in LEVELS.values() if v.number // 10 == major and v.number % 10 <= minor]
-    return fitting[-1] if fitting else None
+    supported = [v for v in LEVELS.values() if v.number // 10 == major and v.number % 10 <= minor]
+    return supported[-1] if supported else None

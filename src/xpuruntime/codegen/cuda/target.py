@@ -1,7 +1,7 @@
-"""CudaTarget: NVIDIA GPUs, by generated CUDA C++ that NVRTC compiles to a CUBIN.
+"""``CudaTarget``: NVIDIA GPUs, by generated CUDA C++ that NVRTC compiles to a CUBIN.
 
-Parts of the prelude are the files of ``templates/cuda/``. For a part without such a file the C++ part of the same name is used: code for
-one scalar is also code for one GPU thread.
+Parts of the prelude are the files of ``templates/cuda/``. A part without such a file is the C++ part of the same name: code for one scalar is
+also code for one GPU thread.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _log = logger("xpuruntime.compiler")
 class CudaTarget(CodegenTarget):
     """One compute capability.
 
-    ``config`` sizes blocks (``max_threadgroup_1d`` threads) and tiles (``max_threadgroup_2d`` wide). Where its fields of one GPU are 0,
-    those of the compute capability take their place; its limits also bound ``smem_per_block`` and ``max_cluster_size``.
+    ``config`` sizes blocks (``max_threadgroup_1d`` threads) and tiles (``max_threadgroup_2d`` wide). If its GPU-specific fields are 0, they are those
+    of the compute capability, whose limits also bound ``smem_per_block`` and ``max_cluster_size``.
     """
 
     kind = "cuda"
@@ -53,7 +53,7 @@ class CudaTarget(CodegenTarget):
 
     def elementwise_kernel(self, kernel_name: str) -> tuple[str, str]:
         """Return the function of the prelude and the part that defines it: ``("exp", "math.cuh")``."""
-        from ..expr.expression import FUNCTIONS  # a table over the IR's ops, read only when a porter asks
+        from ..expr.expression import FUNCTIONS  # imported here, because only porters use it
 
         function, part = FUNCTIONS.get(kernel_name, (kernel_name, "prelude"))
         return function, cuda_part(part)[0]
@@ -122,7 +122,7 @@ _FUSED = {
     "conv": ("implicit_gemm", "implicit_gemm"),
 }
 
-# CUDA has these functions; the C++ prelude writes them out.
+# CUDA has these functions built in; the C++ prelude implements them.
 _SAME = dict.fromkeys(("arith", "exp", "log", "trig", "inverse", "erf", "pow"), "math")
 
 # Parts whose text is generated.
@@ -131,7 +131,7 @@ _GENERATED = {"wgmma": wgmma_part}
 
 @functools.cache
 def cuda_part(part: str) -> tuple[str, str]:
-    """Return file name and text of a part: CUDA's own, else the C++ one. Raises BuildError for one that does not exist."""
+    """Return file name and text of a part: CUDA's own, or the C++ one. Raises BuildError for a part that does not exist."""
     name = _SAME.get(part, part)
     if name in _GENERATED:
         return f"{name}.cuh", _GENERATED[name]()
@@ -142,7 +142,7 @@ def cuda_part(part: str) -> tuple[str, str]:
 
 
 def _completed(config: TargetConfig, default: SmLevel | TargetConfig) -> TargetConfig:
-    """Return ``config`` with those fields of one GPU filled that are 0."""
+    """Return ``config`` with its GPU-specific fields filled in where they are 0."""
     return replace(
         config,
         num_sms=config.num_sms or default.num_sms,
@@ -154,8 +154,8 @@ def _completed(config: TargetConfig, default: SmLevel | TargetConfig) -> TargetC
 def cuda_target(text: str = "cuda") -> CudaTarget:
     """Return the target that a text names. Raises DeviceUnavailable.
 
-    ``"cuda:sm_90"`` is a compute capability, ``"cuda:h200"`` a GPU of ``targets.GPUS``; ``"cuda"`` and ``"cuda:1"`` are the first and the
-    second CUDA device of this machine, whose attributes fill ``config``.
+    ``"cuda:sm_90"`` is a compute capability, ``"cuda:h200"`` a GPU of ``targets.GPUS``. ``"cuda"`` and ``"cuda:1"`` are the first and the second CUDA
+    device of this machine, whose attributes fill ``config``.
     """
     kind, _, name = text.partition(":")
     index = 0 if not name else int(name) if name.isdecimal() else None
@@ -177,9 +177,9 @@ def cuda_target(text: str = "cuda") -> CudaTarget:
 
 
 def sized_target(config: TargetConfig) -> CudaTarget:
-    """Return a target with these sizes, for the GPU that ``config`` is named after, else for this machine's first GPU.
+    """Return a target with these sizes, for the GPU that ``config`` is named after, or for this machine's first GPU.
 
-    On a machine without a GPU log a warning and take the lowest compute capability.
+    On a machine without a GPU, log a warning and use the lowest compute capability.
     """
     gpu = GPUS.get(config.name.partition(":")[2])
     if gpu is not None:
@@ -205,7 +205,7 @@ def _known() -> str:
 
 def _device_level(index: int) -> tuple[SmLevel, TargetConfig]:
     """Return the compute capability of a CUDA device of this machine, and the sizes that its driver reports."""
-    from ... import _core  # asks the driver, so only for a target that names a device
+    from ... import _core  # imported here, because it queries the driver
     from ..local_libraries import library_search
 
     status, facts = _core.cuda_facts(library_search("cuda"))
@@ -227,7 +227,7 @@ def _device_level(index: int) -> tuple[SmLevel, TargetConfig]:
             got=f"{device.name}, compute capability {major}.{minor}",
             do=f"Name one of {_known()}.",
         )
-    # The driver has no attribute for the cluster size, so it stays that of the compute capability.
+    # The driver has no attribute for the cluster size, so that of the compute capability is used.
     return level, replace(
         CUDA_GENERATED, num_sms=device.multiprocessors, smem_per_block=device.shared_memory_per_block
     )

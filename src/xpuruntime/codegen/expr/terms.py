@@ -32,16 +32,17 @@ STORAGE: dict[DType, str] = {
     DType.FLOAT32: "float",
     DType.FLOAT64: "double",
 } | {d: f"{d.value}_t" for d in DType if d.is_integer and d.bits >= 8}
-"""The prelude's type of an element in memory."""
+"""The prelude's C++ types of elements in memory."""
 
 COMPUTED = frozenset(STORAGE)
 
 
 @dataclass(frozen=True, slots=True)
 class ExprTerm:
-    """A value in the text. ``number``: its value if it is an immediate number (then the text is unused).
+    """A value in the text.
 
-    rank: of the tensor, which type promotion asks for.
+    rank:   the tensor's, for type promotion.
+    number: the value of an immediate number, whose text is unused.
     """
 
     text: str
@@ -63,8 +64,8 @@ def element_type(dtype: DType) -> str:
 
 
 def literal(value: bool | int | float, dtype: DType) -> str:
-    """Return a number of a dtype as a C++ constant, rounded as by a cast."""
-    from ...ir.interp.numbers import to  # NumPy only; the one place that says what a cast of a number gives
+    """Return a number of a dtype as a C++ constant, rounded like a cast."""
+    from ...ir.interp.numbers import to  # imported here: the interpreter's definition of a cast
 
     rounded = to(np.asarray(value), dtype)
     if dtype is DType.BOOL:
@@ -77,14 +78,16 @@ def literal(value: bool | int | float, dtype: DType) -> str:
         if math.isinf(exact):
             return ("-" if exact < 0 else "") + ("__builtin_inff()" if single else "__builtin_inf()")
         return f"{np.float32(exact)!s}f" if single else repr(exact)
-    whole = int(rounded)
-    if whole == -(2**63):
+    integer = int(rounded)
+    if integer == -(2**63):
         return "(-9223372036854775807 - 1)"
-    return f"{whole}u" if 2**31 <= whole < 2**32 else f"{whole}ull" if whole >= 2**63 else f"{whole}"
+    return (
+        f"{integer}u" if 2**31 <= integer < 2**32 else f"{integer}ull" if integer >= 2**63 else f"{integer}"
+    )
 
 
 def constant(value: bool | int | float, dtype: DType) -> str:
-    """Return a number in every lane."""
+    """Return a number broadcast to every lane."""
     if dtype is DType.BOOL:
         return f"splat<boolean<N>>({-1 if value else 0})"
     text = literal(value, dtype)
@@ -92,7 +95,7 @@ def constant(value: bool | int | float, dtype: DType) -> str:
 
 
 def converted(term: ExprTerm, dtype: DType, number: DType | None = None) -> str:
-    """Return a term's text in another dtype; immediate numbers in ``number`` if given."""
+    """Return a term's text in another dtype. An immediate number gets dtype ``number`` if that is given."""
     if term.number is not None:
         exact = number or dtype
         return constant(term.number, exact)
@@ -114,15 +117,16 @@ def _promotes_as(term: ExprTerm) -> TensorSpec | bool | int | float:
 
 @dataclass(frozen=True, slots=True)
 class PointwiseCall:
-    """An op with its operands, attributes and result dtype, for the writers of its text."""
+    """An op with its operands, attributes and result dtype, for the writers of its text.
+
+    functions: names to use instead of functions of the prelude.
+    """
 
     op: str
     terms: tuple[ExprTerm | None, ...]
     attrs: Attrs
     dtype: DType
-    """of the result"""
     functions: Mapping[str, str] = field(default_factory=dict)
-    """names to use instead of functions of the prelude"""
 
     def function(self, name: str) -> str:
         """Return the name of a function of the prelude."""
@@ -143,7 +147,7 @@ class PointwiseCall:
         return converted(term, float_of(term.dtype))
 
     def together(self, dtype: DType | None = None, *, exact: bool = False) -> list[str]:
-        """Return the operands in one type. ``exact``: a number next to a narrow float stays float32."""
+        """Return the operands in a common dtype. ``exact``: a number next to a 16-bit float stays float32."""
         common = dtype or self.promoted
         number = DType.FLOAT32 if exact and common.is_float and common.bits < 32 else common
         return [converted(t, common, number) for t in self.terms if t is not None]

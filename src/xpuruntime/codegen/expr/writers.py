@@ -1,4 +1,4 @@
-"""Writers of pointwise ops over the prelude; ``expression`` has the table."""
+"""Writers of pointwise ops as text over the prelude. ``expression`` has the table of them."""
 
 from __future__ import annotations
 
@@ -197,8 +197,8 @@ def isinf(s: PointwiseCall) -> str:
         return f"truth({x.text} != {x.text})"
     tests = [
         f"({x.text} == {converted(ExprTerm('', x.dtype, 0, sign * math.inf), x.dtype)})"
-        for sign, wanted in ((1, s.attrs["positive"]), (-1, s.attrs["negative"]))
-        if wanted
+        for sign, enabled in ((1, s.attrs["positive"]), (-1, s.attrs["negative"]))
+        if enabled
     ]
     return f"truth({' | '.join(tests) or f'{x.text} != {x.text}'})" if tests else "splat<boolean<N>>(0)"
 

@@ -1,7 +1,7 @@
-"""LoopBody: a node, or the graph inside a ``fused`` node, as operations over an iteration space.
+"""``LoopBody``: a node, or the graph inside a ``fused`` node, as operations over an iteration space.
 
-Views inside a body move no element: reading a value at an index of the space means reading what it was made of at another index.
-So a value is asked for with ``dims``: which dim of the space each of its own dims runs along (None: it stays at 0).
+Views inside a body move no element: reading a view at an index of the space reads its source at another index. So a value is requested with
+``dims``: for each of its own dims the dim of the space that it runs along, or None if it stays at index 0.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Loo
 
 @dataclass
 class LoopBody:
-    """Builder of a plan. ``reduced``: the dims of the space that every reduction in it covers, set by the first one."""
+    """Builder of a plan. ``reduced``: the dims of the space that its reductions cover. The first reduction sets it; others must agree."""
 
     space: tuple[int, ...]
     operands: Sequence[Operand]
@@ -145,7 +145,7 @@ class LoopBody:
         if name in self.bound:
             return self.input(self.bound[name], dims)
         key = (name, dims)
-        if key not in self.values:  # each value once, or nodes that are all read twice take 2^n steps
+        if key not in self.values:  # cached: otherwise chains of nodes that are read twice take 2^n steps
             assert self.graph is not None
             node = self.graph.producer(name)
             assert node is not None
@@ -241,11 +241,13 @@ class LoopBody:
     def _constant(self, value: Const | bool | int | float, dtype: DType, rank: int) -> str:
         """Return a value that is the same at every point of the space."""
         if isinstance(value, Const):
-            every = value.numpy().reshape(-1)
-            bits = every.view(np.uint8).reshape(every.size, -1)
-            if not every.size or (bits != bits[0]).any():
-                raise UnsupportedLoop(f"a constant of {value.size} elements inside a loop")
-            value = every[0].item()
+            elements = value.numpy().reshape(-1)
+            bits = elements.view(np.uint8).reshape(elements.size, -1)
+            if not elements.size or (bits != bits[0]).any():
+                raise UnsupportedLoop(
+                    f"a constant of {value.size} different elements is not supported inside a loop"
+                )
+            value = elements[0].item()
         assert isinstance(value, bool | int | float)
         return self._add((CONSTANT, repr(value), dtype, rank), CONSTANT, (value,), Attrs(), dtype, rank)
 
@@ -265,7 +267,7 @@ class LoopBody:
         full = shape_of(tensor_of(node.outputs[at].spec)) == shape_of(own)
         wanted = there if full else canonical.get(len(dims), ())
         if any(w != d for w, d in zip(wanted, dims, strict=True) if w is not None and self.space[w] != 1):
-            raise UnsupportedLoop(f"{node.op} combined with values along other dims")
+            raise UnsupportedLoop(f"{node.op} cannot be combined with values along other dims")
         key = node.name or node.op
         if key not in self.rows:
             x = self.value(str(operands[0]), there)
@@ -279,21 +281,19 @@ class LoopBody:
         return self.rows[key][at]
 
     def reduces(self, axes: tuple[int, ...], own: TensorSpec) -> None:
-        """Record the dims of the space that a reduction over these axes covers. Raises UnsupportedLoop if another reduction covers other
-        dims.
-        """
+        """Record the dims of the space that a reduction over these axes covers. Raises UnsupportedLoop if they differ from another reduction's."""
         first = len(self.space) - own.rank
         shape = shape_of(own)
         if any(shape[a] != self.space[first + a] for a in axes):
-            raise UnsupportedLoop("a reduction of a value that is smaller than the iteration space")
+            raise UnsupportedLoop("a reduced value must have the extents of the iteration space")
         reduced = frozenset(first + a for a in axes if shape[a] != 1)
         if self.reduced is not None and self.reduced != reduced:
-            raise UnsupportedLoop("reductions over different dims in one loop nest")
+            raise UnsupportedLoop("reductions over different dims do not fit one loop nest")
         self.reduced = reduced
 
     @property
     def count(self) -> int:
-        """Return the number of elements that one reduction reads."""
+        """The number of elements that one reduction reads."""
         return math.prod(self.space[d] for d in self.reduced or ())
 
     # ── views ──
@@ -305,12 +305,12 @@ class LoopBody:
         if op == "expand":
             return self.value(source, _broadcast(own, result, dims))
         nontrivial = [(extent, d) for extent, d in zip(result, dims, strict=True) if extent != 1]
-        if [e for e, _ in nontrivial] == [e for e in own if e != 1]:  # only dims of 1 come or go
+        if [e for e, _ in nontrivial] == [e for e in own if e != 1]:  # only dims of extent 1 differ
             along = iter(d for _, d in nontrivial)
             return self.value(source, tuple(None if e == 1 else next(along) for e in own))
         if source in self.bound and self._spec(source).is_dense:
             return self._dense(source, result, dims)
-        raise UnsupportedLoop(f"a view of {list(own)} as {list(result)} inside a fused loop")
+        raise UnsupportedLoop(f"a view of {list(own)} as {list(result)} is not supported inside a loop")
 
     def _dense(self, source: str, result: tuple[int, ...], dims: Dims) -> str:
         """Return a dense operand under another shape."""

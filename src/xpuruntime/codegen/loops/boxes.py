@@ -1,4 +1,4 @@
-"""Boxes of elements within values, and moves between them: data movement ops before code generation (``moves``)."""
+"""Boxes of elements within buffers, and moves between them. Data movement ops become moves before code generation (``moves``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BITS_TYPES = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 
 
 def element_bytes(dtype: DType) -> int:
-    """Return the bytes of the unit that moves: complex128 moves as two halves; 0 for text and for types below a byte."""
+    """Return the bytes of the unit that moves; complex128 moves as two halves. 0 for text and for dtypes below a byte."""
     return 0 if dtype.bits < 8 else min(dtype.bits // 8, 8)
 
 
@@ -42,7 +42,7 @@ class Place:
         """Return the box of a whole value."""
         shape = tuple(int(d) for d in spec.shape if isinstance(d, int))
         strides = spec.physical.strides
-        if spec.dtype is DType.COMPLEX128:  # two halves
+        if spec.dtype is DType.COMPLEX128:  # real and imaginary parts
             return cls(arg, (*shape, 2), (*(s * 2 for s in strides), 1))
         return cls(arg, shape, strides)
 
@@ -53,7 +53,7 @@ class Place:
         return cls(arg, tuple(shape), tuple(strides), offset)
 
     def cut(self, dim: int, start: int, length: int, step: int = 1) -> Place:
-        """Return ``length`` places of a dim from ``start`` on, ``step`` apart (``step`` may be 0 or negative)."""
+        """Return ``length`` positions of a dim from ``start`` on, ``step`` apart (``step`` may be 0 or negative)."""
         return replace(
             self,
             shape=_put(self.shape, dim, length),
@@ -71,7 +71,7 @@ class Place:
         )
 
     def permuted(self, dims: Sequence[int]) -> Place:
-        """Return the box with its dims in another order. Unnamed trailing dims keep their place."""
+        """Return the box with its dims in another order. Trailing dims that are not listed stay."""
         order = (*dims, *range(len(dims), len(self.shape)))
         return replace(
             self,
@@ -115,8 +115,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """An index tensor. For box index i, the value v at ``offset + sum(i[d] * strides[d])`` of ``arg`` moves the source (with ``writes``,
-    the target) by ``v * step`` elements. v is relative to ``size``; a negative v counts from the end.
+    """An index tensor that shifts one side of a move.
+
+    For box index i, v is the value at ``offset + sum(i[d] * strides[d])`` of ``arg``. It shifts the source (with ``writes``, the target) by
+    ``v * step`` elements. v must be within ``size``; a negative v counts from the end.
     """
 
     arg: str
@@ -130,9 +132,10 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One box, copied from ``source`` (None: the constant ``fill``, a C expression) to ``target``.
+    """A copy of one box from ``source`` (None: the constant ``fill``, a C expression) to ``target``.
 
-    combine: a C expression of ``have`` and ``give`` that is written instead of ``give``; ``about`` is the comment above it.
+    combine: a C expression of ``have`` (old value) and ``give`` (new value) that is stored instead of ``give``.
+    about:   the comment above the code.
     """
 
     target: Place
@@ -144,7 +147,7 @@ class Move:
 
     @property
     def empty(self) -> bool:
-        """Return True if the box has no elements."""
+        """True if the box has no elements."""
         return 0 in self.target.shape
 
 

@@ -1,10 +1,10 @@
-"""Softmax, norms and reductions as formulas: pointwise operations and six plain reductions over one set of dims.
+"""Softmax, norms and reductions as formulas: pointwise operations and plain reductions over one set of dims.
 
     softmax      exp(x - max) / sum(exp(x - max))
     layer_norm   d = x - mean; d * rsqrt(mean(d * d) + eps) * weight + bias
     logsumexp    log(sum(exp(x - max))) + max, where max is finite
 
-Values between are kept in float32 (float64 for float64), whatever the operand is stored in.
+Intermediate values are float32 (float64 for float64), regardless of the operand's dtype.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Names: TypeAlias = "tuple[str, ...]"
 Formula: TypeAlias = "Callable[[LoopBody, str, Sequence[str | None], Attrs, DType], Names]"
 
 PLAIN = ("sum", "prod", "amax", "amin", "any", "all", "top")
-"""Reductions that loops compute; every other one is a formula over them. ``top`` is amax where a NaN need not be seen."""
+"""Reductions that loops compute; all others are formulas over them. ``top`` is amax that may ignore NaN."""
 
 
 def is_row(op: str) -> bool:
@@ -103,7 +103,7 @@ def _mean_of(b: LoopBody, x: str, dtype: DType) -> str:
 def _mean(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     if isinstance(attrs["dtype"], DType):
         x = _cast(b, x, attrs["dtype"])
-    if not b.dtype(x).is_float:  # whole numbers beyond float32's
+    if not b.dtype(x).is_float:  # integers may exceed float32's exact range
         return (_cast(b, _mean_of(b, _cast(b, x, DType.FLOAT64), DType.FLOAT64), dtype),)
     return (_mean_of(b, _real(b, x), widest(dtype)),)
 
@@ -212,39 +212,41 @@ def _rms_norm(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dty
     return _affine(b, _two(b, "mul", x, rstd, wide), (*rest, None)[0], None, wide), rstd
 
 
-# ── places ──
+# ── positions ──
 
 
-def _found(b: LoopBody, x: str, kind: str, last: bool) -> tuple[str, str]:
+def _extreme_with_index(b: LoopBody, x: str, kind: str, last: bool) -> tuple[str, str]:
     """Return the extreme value and its first (or last) index; NaN counts as extreme."""
     if b.dtype(x) is DType.BOOL:
         x = _cast(b, x, DType.UINT8)
     top = b.reduce(kind, x, b.dtype(x))
-    there = b.emit("eq", x, top, dtype=DType.BOOL)
+    matches = b.emit("eq", x, top, dtype=DType.BOOL)
     if b.dtype(x).is_float:
-        there = b.emit("logical_or", there, b.emit("isnan", x, dtype=DType.BOOL), dtype=DType.BOOL)
+        matches = b.emit("logical_or", matches, b.emit("isnan", x, dtype=DType.BOOL), dtype=DType.BOOL)
     place = b.position()
-    whole = b.dtype(place)
-    other = -1 if last else 2 ** (whole.bits - 1) - 1
-    return top, b.reduce("amax" if last else "amin", b.emit("where", there, place, other, dtype=whole), whole)
+    index_type = b.dtype(place)
+    neutral = -1 if last else 2 ** (index_type.bits - 1) - 1
+    return top, b.reduce(
+        "amax" if last else "amin", b.emit("where", matches, place, neutral, dtype=index_type), index_type
+    )
 
 
-def _place(kind: str) -> Formula:
+def _index_formula(kind: str) -> Formula:
     def formula(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
-        return (_found(b, x, kind, attrs["last"] is True)[1],)
+        return (_extreme_with_index(b, x, kind, attrs["last"] is True)[1],)
 
     return formula
 
 
-def _with_place(kind: str) -> Formula:
+def _extreme_and_index(kind: str) -> Formula:
     def formula(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
-        return _found(b, x, kind, False)
+        return _extreme_with_index(b, x, kind, False)
 
     return formula
 
 
 def _hardmax(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
-    here = b.emit("eq", b.position(), _found(b, x, "amax", False)[1], dtype=DType.BOOL)
+    here = b.emit("eq", b.position(), _extreme_with_index(b, x, "amax", False)[1], dtype=DType.BOOL)
     return (b.emit("cast", here, dtype=dtype),)
 
 
@@ -263,9 +265,9 @@ FORMULAS: Mapping[str, Formula] = {
     "log_softmax": _log_softmax,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
-    "argmax": _place("amax"),
-    "argmin": _place("amin"),
-    "max": _with_place("amax"),
-    "min": _with_place("amin"),
+    "argmax": _index_formula("amax"),
+    "argmin": _index_formula("amin"),
+    "max": _extreme_and_index("amax"),
+    "min": _extreme_and_index("amin"),
     "hardmax": _hardmax,
 }

@@ -1,8 +1,8 @@
-"""Moves: loops that copy boxes of elements.
+"""Moves as loops that copy boxes of elements, for CPUs.
 
-A ``Place`` says where the elements of a box are stored in one argument of a kernel: a stride per dim, as NumPy's views have them. A
-``Move`` carries one box from a place (or a constant) to another; ``Lookup`` adds a place that an index tensor names. Permuting,
-slicing, joining, padding, gathering and scattering are lists of moves, so one emitter serves them all.
+A ``Place`` describes a box in one argument of a kernel by a stride per dim, like a NumPy view. A ``Move`` copies one box from a place (or a
+constant) to another; a ``Lookup`` adds positions that an index tensor names. Permutes, slices, concatenation, padding, gathers and scatters
+are lists of moves, so one emitter serves them all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Lookup", "Move", "Place", "bits_type", "carried", "element_bytes", "
 
 @dataclass(frozen=True, slots=True)
 class _Dim:
-    """A loop: its length, and the step of each track: target, source, then every lookup."""
+    """A loop: its length, and its stride in the target, in the source, and in every lookup."""
 
     length: int
     steps: tuple[int, ...]
@@ -42,12 +42,12 @@ class _Nest:
 
 
 def _nest(move: Move, least: int, tile: int) -> _Nest:
-    """Return loops in the order of the target's memory, merged if possible, and split so that a task moves at least ``least`` elements."""
+    """Return loops in the memory order of the target, merged if possible, and split so that a task moves at least ``least`` elements."""
     writes = any(x.writes for x in move.lookups)
     source = move.source.strides if move.source else (0,) * len(move.target.shape)
     tracks = [move.target.strides, source, *(x.strides for x in move.lookups)]
     dims = [_Dim(n, tuple(t[i] for t in tracks)) for i, n in enumerate(move.target.shape) if n != 1]
-    if not writes:  # of several written to one place the last in row-major order wins, so that order stays
+    if not writes:  # scatters keep row-major order, because the last of several values for one position wins
         dims.sort(key=lambda d: (-abs(d.steps[0]), -abs(d.steps[1])))
     dims = _joined(dims)
     last = len(dims) - 1
@@ -64,7 +64,7 @@ def _nest(move: Move, least: int, tile: int) -> _Nest:
     for i, d in enumerate(dims):
         if per <= least:
             break
-        if writes and d.steps[0] == 0:  # tasks never meet in one place
+        if writes and d.steps[0] == 0:  # tasks never share a position
             continue
         inner = per // d.length
         chunk = min(d.length, max(1, -(-least // inner)))
@@ -78,7 +78,7 @@ def _nest(move: Move, least: int, tile: int) -> _Nest:
 
 
 def _joined(dims: list[_Dim]) -> list[_Dim]:
-    """Merge neighboring loops that every track traverses evenly."""
+    """Merge adjacent loops that form one loop for target, source and lookups alike."""
     merged: list[_Dim] = []
     for d in dims:
         if merged and all(a == b * d.length for a, b in zip(merged[-1].steps, d.steps, strict=True)):
@@ -94,9 +94,12 @@ def carried(moves: Sequence[Move]) -> int:
 
 
 def emit(moves: Sequence[Move], args: Sequence[str], ctype: str, least: int, tile: int) -> tuple[str, int]:
-    """Return the body of a kernel that performs all moves, and its number of tasks. ``args`` are the kernel's arguments in order; ``ctype``
-    is the element type; ``least`` is the minimum of elements per task; ``tile`` is the edge of a transposing tile. Moves must be
-    independent.
+    """Return the body of a kernel that performs all moves, and its number of tasks. Moves must be independent.
+
+    args:  the kernel's arguments in order.
+    ctype: the element type.
+    least: the minimum number of elements per task.
+    tile:  the edge of a transpose tile.
     """
     lines, tasks = _arguments(moves, args, ctype), 0
     lines.append("for (int64_t task = begin; task < end; ++task) {")

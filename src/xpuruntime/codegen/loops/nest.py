@@ -1,6 +1,6 @@
 """Loop nests over strided values: dims in memory order, merged if every value allows it, and split into tasks.
 
-A nest knows nothing of what is computed. ``rows`` counts over all dims but the last; the last is the inner loop of vectors.
+A nest is independent of the computation. ``rows`` counts the iterations of all dims but the last; the last is the inner loop of vectors.
 """
 
 from __future__ import annotations
@@ -21,24 +21,22 @@ class Nest:
 
     @property
     def rows(self) -> int:
-        """Return the iterations of all dims but the last."""
+        """The iterations of all dims but the last."""
         return math.prod(self.extents[:-1])
 
     @property
     def inner(self) -> int:
-        """Return the iterations of the last dim."""
+        """The iterations of the last dim."""
         return self.extents[-1]
 
     @property
     def elements(self) -> int:
-        """Return the iterations of all dims."""
+        """The iterations of all dims."""
         return math.prod(self.extents)
 
 
 def nest(extents: Sequence[int], strides: Mapping[str, Sequence[int]], order: Sequence[int]) -> Nest:
-    """Return dims in ``order``, without those of extent 1, and with neighbors merged that are contiguous in every value. At least one dim
-    remains.
-    """
+    """Return the dims in ``order``, without those of extent 1, merged where they are contiguous in every value. At least one dim remains."""
     dims = [d for d in order if extents[d] != 1]
     merged: list[tuple[int, list[int]]] = []  # extent, stride of each value
     names = list(strides)
@@ -63,7 +61,7 @@ class TaskSplit:
 
 
 def cut(space: Nest, least: int, lanes: int) -> TaskSplit:
-    """Split a nest into tasks of about ``least`` elements; at least one vector per task and at least one task."""
+    """Split a nest into tasks of about ``least`` elements, with at least one vector per task and at least one task."""
     least = max(least, lanes)
     if not space.elements:
         return TaskSplit(1, 1, space.inner)
@@ -78,7 +76,7 @@ def cut(space: Nest, least: int, lanes: int) -> TaskSplit:
 
 def offset_text(extents: Sequence[int], strides: Sequence[int], index: str = "row") -> str:
     """Return the offset of ``row`` in a value: ``row / 56 * 3136 + row % 56 * 64``; contiguous dims are one term."""
-    terms: list[tuple[int, int, int]] = []  # extent, stride, how many rows one step is
+    terms: list[tuple[int, int, int]] = []  # extent, stride, rows per step
     below = total = math.prod(extents)
     if not total:
         return "0"
@@ -105,7 +103,7 @@ def indented(lines: Sequence[str], by: int = 1) -> list[str]:
 
 
 def task_loops(space: Nest, tasks: TaskSplit, body: Sequence[str], what: str = "") -> list[str]:
-    """Return the loop over tasks around a body that reads ``row``, and ``first`` and ``last`` if a task is a part of a row."""
+    """Return the loop over tasks around a body that reads ``row``, and ``first`` and ``last`` if a task is part of a row."""
     inner, rows = space.inner, space.rows
     what = what or f"rows of {inner}"
     if tasks.chunk < inner:

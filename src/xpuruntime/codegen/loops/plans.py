@@ -1,4 +1,4 @@
-"""LoopPlan: a node as inputs with their strides in one space, and the operations on them in order."""
+"""``LoopPlan``: a node as inputs with strides in one iteration space, and the operations on them in order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Operand: TypeAlias = "TensorSpec | Const | bool | int | float | None"
 
 
 CONSTANT = "constant"
-"""The op of an operation whose one operand is a number of its dtype."""
+"""The op of an operation whose single operand is a number of its dtype."""
 
 
 POSITION = -1
@@ -44,7 +44,7 @@ POSITION = -1
 
 
 class UnsupportedLoop(Exception):
-    """A body that no loop nest computes; text and code give the reason. ``supports`` catches it."""
+    """A body that no loop nest can compute. Its text and code are the reason that ``supports`` returns."""
 
     def __init__(self, why: str, code: Reason = Reason.SHAPE_UNSUPPORTED) -> None:
         super().__init__(why)
@@ -53,7 +53,7 @@ class UnsupportedLoop(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An operand read with a stride along each dim of the space (0 broadcasts). POSITION: no operand, but the offset itself."""
+    """An operand that is read with a stride along each dim of the space (0 broadcasts). With POSITION, the value is the offset itself."""
 
     name: str
     operand: int
@@ -64,7 +64,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One op of the body. Its operands are names of inputs and operations, or numbers."""
+    """One op of the body. Its operands are names of inputs and operations, or numbers.
+
+    reduces: whether it is a reduction (``sum``, ``prod``, ``amax``, ``amin``, ``any``, ``all``) over the space's reduced dims.
+    """
 
     name: str
     op: str
@@ -73,7 +76,6 @@ class Operation:
     dtype: DType
     rank: int
     reduces: bool = False
-    """``sum``, ``prod``, ``amax``, ``amin``, ``any`` or ``all`` over the space's reduced dims"""
 
 
 @dataclass(frozen=True, slots=True)

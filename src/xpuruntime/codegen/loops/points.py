@@ -1,4 +1,4 @@
-"""Text fragments of kernels on single elements or rows: C types and numbers, index arithmetic, element addresses."""
+"""Text fragments of kernels on single elements or rows: C types, numbers, index arithmetic, element addresses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STORAGE: dict[DType, str] = {
     DType.FLOAT32: "float",
     DType.FLOAT64: "double",
 } | {d: f"{d.value}_t" for d in DType if d.is_integer and d.bits >= 8}
-"""The prelude's type of each dtype that kernels compute with."""
+"""The prelude's C++ type of each dtype that kernels compute with."""
 
 
 def storage(dtype: DType) -> str:
@@ -37,7 +37,7 @@ def storage(dtype: DType) -> str:
 
 
 def argument(name: str, position: int, spec: TensorSpec, *, written: bool = False) -> str:
-    """Return the line that gives a kernel's argument its type."""
+    """Return the line that declares a typed argument."""
     const = "" if written else "const "
     kind = storage(spec.dtype)
     return f"{const}{kind} *const {name} = ({const}{kind} *)args[{position}];"
@@ -63,12 +63,12 @@ def table(kind: str, name: str, values: Sequence[float | int]) -> str:
 
 
 def unravel(shape: Sequence[int], what: str = "task", prefix: str = "i") -> list[str]:
-    """Return lines that split a row-major number into indices ``i0``, ``i1`` ..."""
+    """Return lines that split a row-major index into indices ``i0``, ``i1`` ..."""
     lines: list[str] = []
     below = 1
     for d in reversed(range(len(shape))):
-        turn = what if below == 1 else f"{what} / {below}"
-        lines.insert(0, f"const int64_t {prefix}{d} = {turn}{f' % {shape[d]}' if d else ''};")
+        quotient = what if below == 1 else f"{what} / {below}"
+        lines.insert(0, f"const int64_t {prefix}{d} = {quotient}{f' % {shape[d]}' if d else ''};")
         below *= max(shape[d], 1)
     return lines
 

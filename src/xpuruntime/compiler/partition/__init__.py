@@ -1,4 +1,4 @@
-"""Partitioning of a graph into regions, one engine each. Public names load on first use."""
+"""Partitioning of a graph into regions with one engine each. Public names load on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs of nodes and of region borders: measured times if there are any, otherwise predictions from arithmetic and memory traffic."""
+"""Costs of nodes and of transfers between regions: measured times, or predictions from arithmetic and memory traffic (roofline)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from ...types import DimLike, TensorSpec
 
 __all__ = ["Costs", "flops_of", "traffic_of"]
 
-_UNKNOWN = 64  # what an open dim counts as
+_UNKNOWN = 64  # size of symbolic dims in predictions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """Rates and measured times.
 
-    measured:  engine to seconds by node (the node's own name or a source's), as a profile gives them. They win over predictions.
-    region_s:  seconds that entering a region takes, by engine, in addition to its work; ``other_s`` for engines that are not listed.
-    flops_per_s, bytes_per_s: of the processor, for predictions. copy_bytes_per_s: between two devices.
+    measured:    seconds by engine and node (the node's own name or a source's), as a profile has them. They take precedence over predictions.
+    region_s:    seconds to enter a region, by engine, in addition to its work; ``other_s`` for engines that are not listed.
+    flops_per_s, bytes_per_s: rates of the processor, for predictions.
+    copy_bytes_per_s: rate of copies between two devices.
 
-    Defaults were measured on a machine with two cores (docs/development/runtime-notes.md). An order of magnitude is enough.
+    Defaults were measured on a machine with two cores (docs/development/runtime-notes.md). The order of magnitude is enough.
     """
 
     measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -47,11 +48,11 @@ class Costs:
         return max(flops_of(graph, node) / self.flops_per_s, traffic_of(graph, node) / self.bytes_per_s)
 
     def enter_s(self, engine: str) -> float:
-        """Return the seconds for one more region of that engine."""
+        """Return the seconds to enter one more region of an engine."""
         return self.region_s.get(engine, self.other_s)
 
     def size_of(self, spec: TensorSpec | None) -> int:
-        """Return the bytes of a value; open dims count as 64."""
+        """Return the bytes of a value. A symbolic dim counts as 64."""
         return _bytes(spec)
 
     def copy_s(self, spec: TensorSpec | None) -> float:
@@ -60,7 +61,7 @@ class Costs:
 
 
 def flops_of(graph: Graph, node: Node) -> int:
-    """Return the floating-point operations of a node; one per result element if the op is not a sum of products."""
+    """Return the floating-point operations of a node: one per result element if the op is not a sum of products."""
     dims = {k: _size(v) for k, v in named_dims(graph, node).items()}
     out = sum(_elements(v.spec) for v in node.outputs)
     match family_of(node):

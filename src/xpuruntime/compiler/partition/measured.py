@@ -1,9 +1,9 @@
-"""Engine selection by measured times: the cheapest path in execution order, with the cost of each change of engine.
+"""Engine selection by measured times: the cheapest path over the atoms in execution order, with the cost of each change of engine.
 
-A way gives each part of the model (an atom) one of the engines that take it. Atoms are in an order in which they can run, so a stretch of one
-engine is convex. What a way costs is the sum of its atoms' times and, at each change, of entering a region and of handing over every value that
-lives across that place: it is written dense by one engine and brought into the other's own layout. The cheapest way is found by dynamic programming
-over (atom, engine) [Viterbi 1967, "Error bounds for convolutional codes and an asymptotically optimum decoding algorithm"].
+A path gives each part of the model (an atom) one of the engines that support it. Atoms are in an execution order, so a run of atoms on one engine
+is convex. The cost of a path is the sum of its atoms' times and, at each change of engine, the time to enter a region and to transfer every
+value that is live there: one engine writes it dense, and the other reads it into its own layout. Dynamic programming over (atom, engine)
+finds the cheapest path [Viterbi 1967, "Error bounds for convolutional codes and an asymptotically optimum decoding algorithm"].
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from ...ir import Graph
 from .cost import Costs
 from .plan import split_engine
 
-__all__ = ["cheapest_way", "crossing_bytes"]
+__all__ = ["cheapest_path", "crossing_bytes"]
 
 
 def crossing_bytes(graph: Graph, atoms: Sequence[Sequence[str]], costs: Costs) -> list[int]:
-    """Return, for each place between two atoms (place ``i`` precedes atom ``i``), the bytes of values that are produced before it and read
-    after it.
+    """Return, for each position between two atoms (position ``i`` is before atom ``i``), the bytes of values that are live across it.
 
-    atoms: names of their nodes, in an order in which they can run.
+    atoms: names of their nodes, in an execution order.
     """
     home = {v.name: a for a, names in enumerate(atoms) for n in names for v in graph.node(n).outputs}
     last = {
-        v: max((home_of(graph, home, u.name) for u in graph.users(v)), default=producer)
+        v: max((atom_of(graph, home, u.name) for u in graph.users(v)), default=producer)
         for v, producer in home.items()
     }
     change = [0] * (len(atoms) + 1)
@@ -39,16 +38,16 @@ def crossing_bytes(graph: Graph, atoms: Sequence[Sequence[str]], costs: Costs) -
     return change[: len(atoms)]
 
 
-def home_of(graph: Graph, home: Mapping[str, int], node: str) -> int:
+def atom_of(graph: Graph, home: Mapping[str, int], node: str) -> int:
     """Return the atom of a node."""
     return home[graph.node(node).outputs[0].name]
 
 
-def cheapest_way(seconds: Sequence[Mapping[str, float]], crossing: Sequence[int], costs: Costs) -> list[str]:
-    """Return an engine for each atom.
+def cheapest_path(seconds: Sequence[Mapping[str, float]], crossing: Sequence[int], costs: Costs) -> list[str]:
+    """Return an engine for each atom. Of paths with equal cost, earlier engines win.
 
-    seconds: by atom, its time on every engine that takes it (at least one). crossing: as ``crossing_bytes`` gives it.
-    Engines that come first win where ways cost the same.
+    seconds:  per atom, its time on every engine that supports it (at least one).
+    crossing: the result of ``crossing_bytes``.
     """
     total: dict[str, float] = {}
     came: list[dict[str, str]] = []
@@ -56,7 +55,7 @@ def cheapest_way(seconds: Sequence[Mapping[str, float]], crossing: Sequence[int]
         reached: dict[str, float] = {}
         way: dict[str, str] = {}
         for engine, time in times.items():
-            before = {e: t + _border(e, engine, crossing[atom], costs) for e, t in total.items()}
+            before = {e: t + _change_s(e, engine, crossing[atom], costs) for e, t in total.items()}
             best = min(before, key=lambda e: before[e]) if before else engine
             way[engine] = best
             reached[engine] = before.get(best, costs.enter_s(split_engine(engine)[0])) + time
@@ -72,10 +71,10 @@ def cheapest_way(seconds: Sequence[Mapping[str, float]], crossing: Sequence[int]
     return engines[::-1]
 
 
-def _border(here: str, there: str, size: int, costs: Costs) -> float:
-    """Return the seconds for a change of engine where that many bytes cross."""
+def _change_s(here: str, there: str, size: int, costs: Costs) -> float:
+    """Return the seconds of a change of engine across which ``size`` bytes are live."""
     if here == there:
         return 0.0
     (_, device), (engine, other) = split_engine(here), split_engine(there)
     moved = size / costs.copy_bytes_per_s if device != other else 0.0
-    return costs.enter_s(engine) + 4 * size / costs.bytes_per_s + moved  # read and written, on either side
+    return costs.enter_s(engine) + 4 * size / costs.bytes_per_s + moved  # read and written on both sides

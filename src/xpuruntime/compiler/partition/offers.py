@@ -1,4 +1,4 @@
-"""Candidates for a node: the engine that it is placed on, or every engine with its answer, without loading an engine."""
+"""Candidates for a node: the engine that it is placed on, or every engine with its answer. No engine is loaded."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .support import call_of, demand_kernels, is_op_supported
 __all__ = ["PartitionRequest", "Supports"]
 
 Supports: TypeAlias = Callable[[NodeCall], "Support | bool"]
-"""A function that tells if an engine supports a node, such as ``is_op_supported``."""
+"""A function that returns whether an engine supports a node, such as ``is_op_supported``."""
 
 _ATEN = frozenset({"aten", "torch"})
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRequest:
-    """Engines, placements and rules of one ``partition`` call. ``supports`` answers for ``engine`` if the user passed it."""
+    """Engines, placements and rules of one ``partition`` call. ``supports``: the user's support function for ``engine``, if any."""
 
     engine: str
     others: tuple[str, ...]
@@ -36,7 +36,7 @@ class PartitionRequest:
     target: Any
 
     def forced(self, graph: Graph, node: Node) -> tuple[str, str] | None:
-        """Return the engine that the node is placed on, and by whom; None if it is not placed."""
+        """Return the engine that the node is placed on, and what places it; None if it is not placed."""
         own = next((n for n in (node.name, *source_names(node)) if n in self.place), None)
         if own is not None:
             return self.place[own], f"place {own!r}"
@@ -75,10 +75,10 @@ class PartitionRequest:
         return vendor_keeps_to(self.kernels, facts_of(graph, node, phase="inference", device="cpu"), engine)
 
     def answer(self, graph: Graph, node: Node, engine: str) -> Support:
-        """Return whether an engine takes the node, as far as can be known without loading it."""
+        """Return whether an engine supports the node, as far as is known without loading it."""
         name = engine.partition(" on ")[0]
-        if name != "native" and not (held := self._keeps_to(graph, node, name)):
-            return held
+        if name != "native" and not (rules_met := self._keeps_to(graph, node, name)):
+            return rules_met
         supports = self.supports if engine == self.engine else None
         if supports is None and name == "native":
             supports = lambda call: is_op_supported(call, self.target)  # noqa: E731
@@ -86,11 +86,11 @@ class PartitionRequest:
             call = call_of(graph, node)
             if isinstance(call, Support):
                 return call
-            said = supports(call)
-            if isinstance(said, Support):
-                return said
-            no = Support.no(Reason.OP_UNSUPPORTED, f"the support function says no to {node.op}")
-            return Support.yes() if said else no
+            answer = supports(call)
+            if isinstance(answer, Support):
+                return answer
+            no = Support.no(Reason.OP_UNSUPPORTED, f"the support function refused {node.op}")
+            return Support.yes() if answer else no
         aten = node.op == "opaque" and node.attrs["domain"] in _ATEN
         if name == "torch":
             no = Support.no(Reason.OP_UNSUPPORTED, "the torch engine evaluates opaque ATen ops only")

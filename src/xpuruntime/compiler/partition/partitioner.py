@@ -1,12 +1,12 @@
-"""Partitioning: a model becomes regions, one engine each, and the transfers between them.
+"""Partitioning: a model becomes regions with one engine each, and transfers between them.
 
     plan = partition(graph, is_op_supported)                    # native where it can, other engines elsewhere
     plan = partition(graph, place={"conv": "native", "head*": "onnxruntime"})
     print(plan.explain())
 
-A region is connected and convex: no value leaves it and comes back, so regions have an order, and those that do not wait for each other
-may run side by side. Needs no vendor: whether an engine of the list can be had shows when the regions are loaded, and each carries
-the others that may take it, in order.
+A region is connected and convex: no path of values leaves it and returns. So regions have an execution order, and independent regions
+may run concurrently. No engine is loaded: whether an engine is available is known when the regions are loaded, and each region lists the
+other engines that may run it, in order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..entrance import check_static, fixed_symbols
 from ..pipeline import Model, _graph
 from ..resolve import resolve_target
 from .cost import Costs
-from .measured import cheapest_way, crossing_bytes
+from .measured import cheapest_path, crossing_bytes
 from .offers import PartitionRequest, Supports
 from .plan import Atom, PartitionPlan, PlanWriter, TransferOp, split_engine
 from .regions import cluster, hulls
@@ -58,31 +58,32 @@ def partition(
 ) -> PartitionPlan:
     """Partition a model into regions.
 
-    model:   a graph, its JSON form, or the path of a saved one.
-    demands: a function that says what ``engine`` takes (by default ``is_op_supported`` for ``target``), or a policy over ``with_policy`` and the
-             environment, which a DAGExecutor of this plan keeps to (``docs/reference/policy-support.md``). Its ``place`` is below the argument, and nodes that a
-             kernel rule forces (``use``) are placed on the native engine, whose kernels can be chosen.
-    engine:  takes what it can; as ``engine`` or ``engine on device``. By default the policy's engine and device, else native on the cpu.
-    others:  engines for the rest, in order, by default the policy's ``engine_order``, else onnxruntime and openvino; they are also what a region falls to when its engine fails. ``interpreter`` (NumPy, slow,
-             every op of the IR) only where it is named. Opaque ATen ops go to ``torch``.
-    place:   engine by name or pattern (shell-style): of a node or its source, of its op, or of its op family. A node's own name wins
-             over patterns, a longer pattern over a shorter one. It is had, or an error.
-    costs:   measured seconds by engine and node, or rates too (``Costs``). Nodes that every candidate was measured on go to the
-             engines that are fastest in all, borders counted (``measured``).
-    absorb:  count borders: give a region to a neighbor's engine where a border costs more than the region saves. Without it, each node
-             is assigned where it alone is best.
+    model:   a graph, its JSON form, or the path of a saved graph.
+    demands: a function that returns what ``engine`` supports (by default ``is_op_supported`` for ``target``), or a policy over ``with_policy``
+             and the environment, which also applies to a DAGExecutor of this plan (``docs/reference/policy-support.md``). Its ``place`` comes
+             after the argument. Nodes for which a rule forces a kernel (``use``) are placed on the native engine, which has selectable kernels.
+    engine:  the preferred engine, as ``engine`` or ``engine on device``. By default the policy's engine and device, else native on the CPU.
+    others:  engines for the remaining nodes, in order; a region also falls back to them when its engine fails. By default the policy's
+             ``engine_order``, else onnxruntime and openvino. ``interpreter`` (NumPy, slow, every op of the IR) must be named. Opaque ATen ops
+             run on ``torch``.
+    place:   engine by name or pattern (shell-style): of a node or its source, of its op, or of its op family. A node's own name takes
+             precedence over patterns, a longer pattern over a shorter one. If a placed engine is not available, ``partition`` raises.
+    costs:   measured seconds by engine and node, or rates too (``Costs``). Nodes that were measured on every candidate get the engines with the
+             lowest total time, transfers included (``measured``).
+    absorb:  whether to give a region to a neighbor's engine if transfers cost more than the region saves. Without it, each node gets the
+             engine that is best for it alone.
 
-    Raises EngineUnavailable (with its decision) where no engine takes a node or a placement cannot be had, KernelUnavailable for a kernel that
-    a rule forces and nobody has, PolicyError.
+    Raises EngineUnavailable (with its decision) if no engine supports a node or a placement is not available, KernelUnavailable if a kernel that a
+    rule forces does not exist, PolicyError.
     """
-    supports: Supports | None = _own(demands) if callable(demands) else None
+    supports: Supports | None = _users_function(demands) if callable(demands) else None
     resolved = demanded("partition", {}, None if callable(demands) else demands)
     kernels, execution = resolved.policy.kernel, resolved.policy.execution
     graph = _graph(model)
     graph = specialize(graph, fixed_symbols([graph], resolved))
     check_static("partition", [graph], resolved)
     _check_precision(graph, resolved)
-    # The policy's engine is had, or is an error: its regions fall to no other.
+    # The policy's engine is a demand: its regions have no alternatives.
     alone = engine is None and "execution.engine" in resolved.origins and not execution.allow_fallback
     engine = engine or execution.engine or "native"
     device = _device(split_engine(engine)[0], resolved)
@@ -103,15 +104,13 @@ def partition(
 
 
 def _without_alternatives(plan: PartitionPlan, engine: str) -> PartitionPlan:
-    """Remove the alternatives from the regions of an engine."""
+    """Remove the alternatives of an engine's regions."""
     regions = tuple(replace(r, alternatives=()) if r.engine == engine else r for r in plan.regions)
     return replace(plan, plan=replace(plan.plan, regions=regions))
 
 
 def _device(engine: str, resolved: Resolved) -> DeviceId:
-    """Return the policy's device for the engine. If it is unavailable and ``allow_fallback`` names the CPU, return the CPU. Raises
-    DeviceUnavailable.
-    """
+    """Return the policy's device for the engine; the CPU if that is unavailable and ``allow_fallback`` permits it. Raises DeviceUnavailable."""
     execution = resolved.policy.execution
     device = DeviceId.parse(execution.target or "cpu")
     if device.kind in ("auto", "cpu"):
@@ -138,7 +137,7 @@ def _check_precision(graph: Graph, resolved: Resolved) -> None:
         return
     specs = [v.spec for n in graph.nodes for v in n.outputs if v.spec is not None]
     if DType.of(named).is_integer and resolved.policy.execution.allow_fallback:
-        _log.warning("partition: precision %s cannot be had; the model keeps its own", named)
+        _log.warning("partition: precision %s is not available; the model keeps its own", named)
     elif {s.dtype for s in specs if s.dtype.is_float} != {DType.of(named)}:
         why = "regions of several engines run in the model's own precision"
         raise refuse(
@@ -146,7 +145,7 @@ def _check_precision(graph: Graph, resolved: Resolved) -> None:
         )
 
 
-def _own(supports: Supports) -> Supports:
+def _users_function(supports: Supports) -> Supports:
     """Wrap the user's function, so that its errors are reported as the user's."""
 
     @functools.wraps(supports)
@@ -170,7 +169,7 @@ class _Partitioner:
     def run(self, absorb: bool) -> PartitionPlan:
         self._make_atoms()
         if absorb:
-            self._measured_way()
+            self._choose_by_times()
         groups = self._groups()
         while absorb and (move := self._cheaper(groups)) is not None:
             group, engine, why = move
@@ -193,7 +192,7 @@ class _Partitioner:
         self.atoms = [self._atom(group) for group in groups]
 
     def _together(self, reads: Sequence[set[int]]) -> list[object]:
-        """Return labels of nodes that must stay together: nodes of one ONNX node, and nodes that exchange a value of unknown type."""
+        """Return labels of nodes that must stay together: those of one ONNX node, and those that exchange a value of unknown type."""
         whole = bool(self.graph.metadata.get("opset"))
         labels: list[object] = [
             (n.sources[0].name if whole and n.sources and n.sources[0].name else i)
@@ -217,7 +216,7 @@ class _Partitioner:
         offers = {
             e: next((o[e] for o in answers if e in o and not o[e]), Support.yes()) for e in _union(answers)
         }
-        for engine in offers:  # torch is offered only where it is needed
+        for engine in offers:  # torch is a candidate only for ops that need it
             if any(engine not in o for o in answers):
                 offers[engine] = Support.no(
                     Reason.OP_UNSUPPORTED, "it supports only some of the nodes that must stay together"
@@ -228,28 +227,32 @@ class _Partitioner:
                 self.wanted.check_kernels(graph, node)
             engine, why = forced[0]
             clash = next((f for f in forced if f[0] != engine), None)
-            said = next((s for n in nodes if not (s := self.wanted.answer(graph, n, engine))), Support.yes())
+            support = next(
+                (s for n in nodes if not (s := self.wanted.answer(graph, n, engine))), Support.yes()
+            )
             rule = next((r for n in nodes if (r := self.wanted.forcing(graph, n)) is not None), None)
             if rule is not None and split_engine(engine)[0] != "native":
-                said = Support.no(
+                support = Support.no(
                     Reason.FORBIDDEN,
                     f"the rule for {rule.label()} uses kernel {rule.use!r} of the native engine",
                 )
             if clash is not None:
-                said = Support.no(Reason.FORBIDDEN, f"{clash[1]} requires {clash[0]} for a part of it")
-            if not said:
-                raise self._nobody(nodes, {engine: said}, f"{why} requires {engine}, which is not available")
-            return Atom(group, {engine: said}, engine, Reason.FORCED, why, forced=True)
-        able = [e for e, s in offers.items() if s]
-        if not able:
-            raise self._nobody(nodes, offers, "no engine supports it")
-        times = {e: [self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in able}
-        if len(able) > 1 and all(None not in t for t in times.values()):
+                support = Support.no(Reason.FORBIDDEN, f"{clash[1]} requires {clash[0]} for a part of it")
+            if not support:
+                raise self._no_engine(
+                    nodes, {engine: support}, f"{why} requires {engine}, which is not available"
+                )
+            return Atom(group, {engine: support}, engine, Reason.FORCED, why, forced=True)
+        usable = [e for e, s in offers.items() if s]
+        if not usable:
+            raise self._no_engine(nodes, offers, "no engine supports it")
+        times = {e: [self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in usable}
+        if len(usable) > 1 and all(None not in t for t in times.values()):
             totals = {e: sum(t for t in ts if t is not None) for e, ts in times.items()}
             best = min(totals, key=lambda e: totals[e])
             return Atom(group, offers, best, Reason.FASTEST, "lowest measured time")
         first = next(iter(offers))
-        if able[0] == first:
+        if usable[0] == first:
             return Atom(
                 group,
                 offers,
@@ -257,34 +260,36 @@ class _Partitioner:
                 Reason.DEFAULT,
                 f"{first} supports it and is first in the preference order",
             )
-        return Atom(group, offers, able[0], Reason.FALLBACK, f"{first}: {offers[first].reason}")
+        return Atom(group, offers, usable[0], Reason.FALLBACK, f"{first}: {offers[first].reason}")
 
-    def _measured_way(self) -> None:
-        """Choose the cheapest engine sequence for measured nodes. Unmeasured nodes keep their engine."""
+    def _choose_by_times(self) -> None:
+        """Choose the cheapest path of engines for measured nodes. Unmeasured nodes keep their engine."""
         times = [self._times(a) for a in self.atoms]
         if all(len(t) < 2 for t in times):
             return
         names = [[self.nodes[i].name for i in a.nodes] for a in self.atoms]
-        way = cheapest_way(times, crossing_bytes(self.graph, names, self.costs), self.costs)
-        for atom, engine, seconds in zip(self.atoms, way, times, strict=True):
+        path = cheapest_path(times, crossing_bytes(self.graph, names, self.costs), self.costs)
+        for atom, engine, seconds in zip(self.atoms, path, times, strict=True):
             if len(seconds) < 2:
                 continue
-            alone = min(seconds, key=lambda e: seconds[e])
+            fastest = min(seconds, key=lambda e: seconds[e])
             why = "lowest measured time, including transfers between regions"
-            if engine != alone:
-                why = f"{alone} would save {(seconds[engine] - seconds[alone]) * 1e6:.3g} us here, less than its transfers cost"
+            if engine != fastest:
+                why = f"{fastest} would save {(seconds[engine] - seconds[fastest]) * 1e6:.3g} us here, less than its transfers cost"
             atom.engine, atom.code, atom.why, atom.moved = engine, Reason.FASTEST, why, True
 
     def _times(self, atom: Atom) -> dict[str, float]:
         """Return seconds by engine if all candidates were measured; otherwise only the atom's own engine."""
-        able = [atom.engine] if atom.forced else [e for e, s in atom.offers.items() if s]
+        usable = [atom.engine] if atom.forced else [e for e, s in atom.offers.items() if s]
         nodes = [self.nodes[i] for i in atom.nodes]
-        measured = {e: [self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in able}
+        measured = {e: [self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in usable}
         if any(None in t for t in measured.values()):
             return {atom.engine: 0.0}
         return {e: sum(t for t in times if t is not None) for e, times in measured.items()}
 
-    def _nobody(self, nodes: Sequence[Node], offers: Mapping[str, Support], what: str) -> EngineUnavailable:
+    def _no_engine(
+        self, nodes: Sequence[Node], offers: Mapping[str, Support], what: str
+    ) -> EngineUnavailable:
         name = source_names(nodes[0])[0]
         rejected = tuple(Candidate.rejected(e, s) for e, s in offers.items() if not s)
         return EngineUnavailable(
@@ -301,7 +306,7 @@ class _Partitioner:
         return cluster(self.before, [a.engine for a in self.atoms])
 
     def _cheaper(self, groups: Sequence[Sequence[int]]) -> tuple[Sequence[int], str, str] | None:
-        """Return a region that is cheaper on a neighbor's engine: its borders cost more than its own engine can save."""
+        """Return a region that is cheaper on a neighbor's engine, because its transfers cost more than its own engine saves."""
         owner = {a: g for g, group in enumerate(groups) for a in group}
         cost = [sum(self._predicted(a) for a in group) for group in groups]
         for g in sorted(range(len(groups)), key=lambda g: cost[g]):
@@ -338,18 +343,18 @@ class _Partitioner:
         return total - sum(t for t in ours if t is not None)
 
     def _borders(self, group: Sequence[int], owner: Mapping[int, int]) -> dict[int, set[str]]:
-        """Return neighboring regions with the values that cross to or from them."""
-        mine = owner[group[0]]
+        """Return adjacent regions, with the values that are transferred to or from them."""
+        own_region = owner[group[0]]
         crossing: dict[int, set[str]] = defaultdict(set)
         for a in group:
             for i in self.atoms[a].nodes:
                 node = self.nodes[i]
                 for value in node.values:
-                    if value in self.place and (other := owner[self.of[self.place[value]]]) != mine:
+                    if value in self.place and (other := owner[self.of[self.place[value]]]) != own_region:
                         crossing[other].add(value)
                 for value in (v.name for v in node.outputs):
                     for user in self.graph.users(value):
-                        if (other := owner[self.of[self.place[user.name]]]) != mine:
+                        if (other := owner[self.of[self.place[user.name]]]) != own_region:
                             crossing[other].add(value)
         return crossing
 

@@ -1,4 +1,4 @@
-"""PartitionPlan: a graph and the table of its regions; PlanWriter builds it from groups of atoms."""
+"""``PartitionPlan``: a graph and the table of its regions. ``PlanWriter`` builds it from groups of atoms."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ TransferOp = Transfer
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """A graph and the plan of its regions. ``plan`` contains no graph and can be saved; a DAGExecutor compiles the pair.
+    """A graph and the plan of its regions. ``plan`` contains no graph and can be saved; a DAGExecutor compiles both.
 
-    members: names of the nodes of each region, in order. Nodes that hold a constant belong to every region that reads them.
-    demands: the policy that it was made by; a DAGExecutor runs the regions by it.
+    members: names of the nodes of each region, in order. Constants belong to every region that reads them.
+    demands: the policy of the partitioning; a DAGExecutor runs the regions with it.
     """
 
     graph: Graph
@@ -37,12 +37,12 @@ class PartitionPlan:
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the regions in an order in which they can run."""
+        """The regions in an execution order."""
         return self.plan.regions
 
     @property
     def transfers(self) -> tuple[Transfer, ...]:
-        """Return every value that crosses a border, once for each region that reads it."""
+        """Every value that is transferred between regions, once for each region that reads it."""
         return self.plan.transfers
 
     def subgraph(self, region: str) -> Graph:
@@ -80,9 +80,11 @@ class PartitionPlan:
 
 @dataclass(slots=True)
 class Atom:
-    """Nodes that stay together, the engines that can run all of them, the chosen engine, and the reason.
+    """Nodes that must stay together, the engines that support all of them, the chosen engine, and the reason.
 
-    nodes: places among the graph's nodes without constants. forced: somebody placed it. moved: it went to a neighbor's engine.
+    nodes:  indices among the graph's nodes without constants.
+    forced: whether a placement or rule determines the engine.
+    moved:  whether it was moved to a neighbor's engine.
     """
 
     nodes: list[int]
@@ -101,7 +103,7 @@ class PlanWriter:
         self.graph, self.nodes, self.request = graph, nodes, request
 
     def plan(self, groups: Sequence[Sequence[Atom]]) -> PartitionPlan:
-        """Return the plan of groups of atoms, in an order in which they can run."""
+        """Return the plan of groups of atoms, which are in an execution order."""
         graph = self.graph
         names = [f"r{i}" for i in range(len(groups))]
         members = {
@@ -170,7 +172,7 @@ class PlanWriter:
         )
 
     def _decision(self, region: str, atoms: Sequence[Atom]) -> Decision:
-        """Return the reason for this engine, by number of nodes, and for each other engine the first reason against it."""
+        """Return the reason for this engine (the most frequent one of its nodes), and the first reason against each other engine."""
         reasons = Counter((a.code, a.why) for a in atoms)
         (code, why), count = reasons.most_common(1)[0]
         rest = f"; {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""

@@ -1,6 +1,6 @@
-"""Clustering: labeled items become connected, convex groups of one label, so that the groups have an order of execution.
+"""Clustering of labeled items into connected, convex groups of one label, so that the groups have an execution order.
 
-A group may grow only while no path leaves it and comes back (it is convex), so groups never wait for one another in a ring.
+A group grows only while it stays convex: no path leaves it and returns. So groups never depend on each other in a cycle.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ __all__ = ["cluster", "hulls"]
 
 
 def cluster(before: Sequence[Collection[int]], labels: Sequence[object]) -> list[list[int]]:
-    """Return groups of items in an order in which they can run; items within a group keep their order.
+    """Return groups of items in an execution order. Items in a group keep their order.
 
-    before: for each item the items that it reads, all of them smaller. labels: only neighbors of equal label are joined.
-    Greedy, in the items' order: an item joins every group that it reads from and may join.
+    before: per item the items that it reads, all of which precede it.
+    labels: only adjacent items of equal label are joined.
+    The algorithm is greedy, in the order of the items: an item joins every group that it reads from and may join.
     """
     groups = _RegionGroups()
     for item, reads in enumerate(before):
         own = groups.add(item, {groups.of[r] for r in reads}, labels[item])
         for other in sorted(groups.before[own]):
-            if groups.label[other] == labels[item] and not groups.apart(other, own):
+            if groups.label[other] == labels[item] and not groups.joins_form_cycle(other, own):
                 groups.join(own, other)
     return groups.ordered()
 
@@ -45,8 +46,8 @@ class _RegionGroups:
             self.after[group].add(item)
         return item
 
-    def apart(self, first: int, second: int) -> bool:
-        """Return True if a third group is between the two; joined, they would form a cycle with it."""
+    def joins_form_cycle(self, first: int, second: int) -> bool:
+        """Return True if a third group is between the two. Joined, they would form a cycle with it."""
         return self._between(first, second) or self._between(second, first)
 
     def _between(self, source: int, sink: int) -> bool:
@@ -61,37 +62,37 @@ class _RegionGroups:
             todo += new
         return False
 
-    def join(self, target: int, gone: int) -> None:
+    def join(self, target: int, absorbed: int) -> None:
         """Move the second group's items into the first."""
-        self.of.update(dict.fromkeys(self.items[gone], target))
-        self.items[target] += self.items.pop(gone)
+        self.of.update(dict.fromkeys(self.items[absorbed], target))
+        self.items[target] += self.items.pop(absorbed)
         for here, there in ((self.before, self.after), (self.after, self.before)):
-            for group in here.pop(gone):
-                there[group].discard(gone)
+            for group in here.pop(absorbed):
+                there[group].discard(absorbed)
                 if group != target:
                     there[group].add(target)
                     here[target].add(group)
-        del self.label[gone]
+        del self.label[absorbed]
 
     def ordered(self) -> list[list[int]]:
         """Return the groups in topological order; among ready groups the one with the smallest item comes first."""
-        waits = {g: len(b) for g, b in self.before.items()}
-        ready = [(min(self.items[g]), g) for g, n in waits.items() if not n]
+        open_predecessors = {g: len(b) for g, b in self.before.items()}
+        ready = [(min(self.items[g]), g) for g, n in open_predecessors.items() if not n]
         heapq.heapify(ready)
         result = []
         while ready:
             _, group = heapq.heappop(ready)
             result.append(sorted(self.items[group]))
             for later in self.after[group]:
-                waits[later] -= 1
-                if not waits[later]:
+                open_predecessors[later] -= 1
+                if not open_predecessors[later]:
                     heapq.heappush(ready, (min(self.items[later]), later))
         return result
 
 
 def hulls(before: Sequence[Collection[int]], together: Iterable[Collection[int]]) -> list[list[int]]:
     """Return the smallest disjoint convex sets that contain each of ``together``."""
-    behind = [0] * len(before)  # items that an item waits for, itself included, as bits
+    behind = [0] * len(before)  # bit masks of the items that an item depends on, with itself
     for item, reads in enumerate(before):
         behind[item] = 1 << item
         for read in reads:
@@ -102,13 +103,13 @@ def hulls(before: Sequence[Collection[int]], together: Iterable[Collection[int]]
             ahead[read] |= ahead[item]
     masks: list[int] = []
     for group in together:
-        whole = _hull(sum(1 << i for i in set(group)), behind, ahead)
-        while touching := [f for f in masks if f & whole]:
-            masks = [f for f in masks if not f & whole]
+        hull = _hull(sum(1 << i for i in set(group)), behind, ahead)
+        while touching := [f for f in masks if f & hull]:
+            masks = [f for f in masks if not f & hull]
             for other in touching:
-                whole |= other
-            whole = _hull(whole, behind, ahead)
-        masks.append(whole)
+                hull |= other
+            hull = _hull(hull, behind, ahead)
+        masks.append(hull)
     return [_bits(f) for f in masks]
 
 

@@ -1,4 +1,4 @@
-"""is_op_supported: whether the native compiler supports an op or a node with its types, with the reason if not."""
+"""``is_op_supported``: whether the native compiler supports an op or a node with its types, and the reason if not."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from ..resolve import resolve_target
 
 __all__ = ["call_of", "demand_kernels", "is_op_supported"]
 
-_SAMPLE = 16  # what an open dim is while a kernel is asked
+_SAMPLE = 16  # size of symbolic dims in queries
 
 
 def is_op_supported(op: Any, target: Any = "cpu") -> Support:
     """Return whether the native compiler supports an op on a target.
 
-    op:     the IR's name of an op, or its ATen or ONNX name (``softmax``, ``aten.relu.default``, ``Conv``): whether some kernel has it.
-            A NodeCall (what ``partition`` asks about): whether this very node, with its types and attributes, can be lowered; open
-            dims count as 16. An IR node alone is asked by name.
-    target: as ``compile`` takes it.
+    op:     the IR's name of an op, or its ATen or ONNX name (``softmax``, ``aten.relu.default``, ``Conv``): whether some kernel lists it.
+            A NodeCall (as ``partition`` passes it): whether this node can be lowered with its types and attributes; symbolic dims count as
+            16. An IR node is queried by name.
+    target: as in ``compile``.
     A no has a code and a reason. Raises BuildError for an unknown target.
     """
     where = resolve_target(target)
     if isinstance(op, NodeCall):
-        return _remembered(op, where)
+        return _cached_answer(op, where)
     if isinstance(op, Node):
         return _opaque(op) if op.op == "opaque" else _name(op.op, where)
     return _name(str(op), where)
 
 
 def call_of(graph: Graph, node: Node) -> NodeCall | Support:
-    """Return the node with the types of its operands and results, as kernels see it; an unsupported answer if a type is unknown."""
+    """Return the node with the types of its operands and results, as kernels see it; a refusal if a type is unknown."""
     values = [*node.values, *(v.name for v in node.outputs)]
     unknown = next((v for v in values if graph.values[v].spec is None), None)
     if unknown is not None:
@@ -82,24 +82,24 @@ def _opaque(node: Node) -> Support:
     return Support.no(Reason.OP_UNSUPPORTED, f"{op} ({family}) has no form in the IR: {node.attrs['reason']}")
 
 
-_REMEMBERED: dict[tuple[object, ...], Support] = {}
-_MOST = 4096
+_ANSWERS: dict[tuple[object, ...], Support] = {}
+_MAX_ANSWERS = 4096
 
 
-def _remembered(call: NodeCall, target: CodegenTarget) -> Support:
-    """Cache answers by op, types and attributes, since layers repeat."""
+def _cached_answer(call: NodeCall, target: CodegenTarget) -> Support:
+    """Return the answer for a call, cached by op, types and attributes, because layers repeat."""
     operands = tuple(
         (o.spec, o.is_weight, o.const) if isinstance(o, Operand) else repr(o) for o in call.inputs
     )
     key = (call.op, call.attrs, operands, call.outputs, target.name, repr(target.config))
-    if call.op == "opaque" or key not in _REMEMBERED:
-        if len(_REMEMBERED) >= _MOST:
-            _REMEMBERED.clear()
+    if call.op == "opaque" or key not in _ANSWERS:
+        if len(_ANSWERS) >= _MAX_ANSWERS:
+            _ANSWERS.clear()
         answer = _call(call, target)
         if answer.code is Reason.INTERNAL_ERROR:
             return answer
-        _REMEMBERED[key] = answer
-    return _REMEMBERED[key]
+        _ANSWERS[key] = answer
+    return _ANSWERS[key]
 
 
 def demand_kernels(call: NodeCall, policy: KernelPolicy, target: Any) -> None:
@@ -109,7 +109,7 @@ def demand_kernels(call: NodeCall, policy: KernelPolicy, target: Any) -> None:
     except KernelUnavailable:
         raise
     except (XpuError, ValueError):
-        return  # of that speaks is_op_supported
+        return  # is_op_supported reports it
 
 
 def _call(call: NodeCall, target: CodegenTarget) -> Support:
@@ -123,7 +123,7 @@ def _call(call: NodeCall, target: CodegenTarget) -> Support:
         _lowered(graph, target, Policy())
     except XpuError as error:
         return Support.no(Reason.OP_UNSUPPORTED, _why(error))
-    except ValueError as error:  # a sample size that the op's own arithmetic has no room for
+    except ValueError as error:  # the sample size is invalid for this op
         return Support.no(Reason.SHAPE_UNSUPPORTED, str(error))
     except Exception as error:
         if not is_fault(error):

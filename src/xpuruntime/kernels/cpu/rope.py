@@ -1,4 +1,4 @@
-"""Rotary position embedding on CPUs (Su et al., "RoFormer", 2021): a task is one row, a head at a position; pairs are turned in vectors."""
+"""``rope/generated`` on CPUs: rotary position embedding (Su et al., "RoFormer", 2021). A task is one row; vectors of pairs are rotated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _rope(call: NodeCall) -> TaskText:
         f"{kind} *y = {address(Place('out0', rows, y.physical.strides[:-1]), names)};",
         f"const {kind} *cosines = {table_row(call, 1, rows)}, *sines = {table_row(call, 2, rows)};",
     ]
-    # The second of a pair is its neighbor, or the element half of the size on.
+    # A pair is two adjacent elements (interleaved), or elements ``half`` apart.
     step, other = (2, 1) if interleaved else (1, half)
 
     def get(base: str, stride: int) -> str:

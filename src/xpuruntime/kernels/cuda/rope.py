@@ -1,6 +1,7 @@
-"""rope/generated on CUDA devices (Su et al., "RoFormer", 2021): a thread rotates one pair, or copies one element that is not rotated.
+"""``rope/generated`` on CUDA devices: rotary position embedding (Su et al., "RoFormer", 2021).
 
-``rope_append`` writes the KV cache in the same launch.
+A thread rotates one pair, or copies one element beyond the rotated part of a head. ``rope_append`` also writes the KV cache in the same launch.
+Both are bandwidth-bound.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Rope(Kernel):
             f"{kind} *y = {address(Place('out0', tuple(rows), y.physical.strides[:-1]), names)};",
         ]
         if size < d:
-            rest = f"{half} + j"  # from j = half on: the elements behind the pairs
+            rest = f"{half} + j"  # threads from j = half on copy the elements beyond the rotated part
             lines += [
                 f"if (j >= {half}) {{",
                 f"  y[({rest}) * {y_step}] = x[({rest}) * {x_step}];",
@@ -90,13 +91,13 @@ class Rope(Kernel):
 
 
 class RopeAppendCuda(RopeAppend):
-    """Rotation of queries and keys and update of both caches in one launch: a thread has a pair, or two elements of a value."""
+    """Rotation of queries and keys and update of both caches in one launch; a thread has a pair of elements."""
 
     def __init__(self) -> None:
         super().__init__(cuda_moves_stage)
 
-    def turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
-        """Return the stage that rotates and writes."""
+    def rotate_stage(self, call: NodeCall, target: CodegenTarget) -> Stage:
+        """Return the stage that rotates queries and keys, and writes keys and values to the caches."""
         q, k = call.tensor(0).spec, call.tensor(1).spec
         (batch, heads, length, d), kv, kind = sizes(q), sizes(k)[1], storage(q.dtype)
         size = call.attrs["size"] or d

@@ -1,4 +1,4 @@
-"""softmax/generated on CUDA devices."""
+"""``softmax/generated`` on CUDA devices: row reductions that keep the row."""
 
 from __future__ import annotations
 

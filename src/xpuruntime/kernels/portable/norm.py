@@ -1,4 +1,4 @@
-"""Local response normalization, an element per task."""
+"""Local response normalization, one element per task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["KERNELS"]
 
 
 def _across_channels(call: NodeCall) -> TaskText:
-    """Return one element a task: its value over a power of the squares of the channels around it."""
+    """Return the text of one element: its value divided by a power of the squares of neighboring channels."""
     x, y = whole(call, 0), result(call)
     kind = compute_type(call.tensor(0).spec.dtype, "1")
     size, alpha, beta, k = (call.attrs[a] for a in ("size", "alpha", "beta", "k"))

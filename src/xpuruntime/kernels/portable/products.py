@@ -1,7 +1,7 @@
-"""Products that are not plain matrix products: by equation, of quantized integers, and determinants.
+"""Products that are not plain matrix products: ``einsum``, quantized integers, and determinants.
 
-They are written for correctness; models spend little time in them. An equation of two operands that is a batch of matrix products is lowered
-by ``gemm``, in any order of its axes.
+They are simple rather than fast, because models spend little time in them. On CPUs, ``cpu/matmul/einsum`` takes equations that are a batch of matrix
+products.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["KERNELS"]
 
 
 def _einsum(call: NodeCall) -> TaskText:
-    """Return the text of one element of the result per task: loops over the summed axes."""
+    """Return the text of one result element per task, with loops over the summed axes."""
     axes = _Axes(call)
     sums = accumulator(call.outputs[0].dtype)
     extents = [axes.size[x] for x in axes.result]
@@ -54,9 +54,9 @@ def _einsum(call: NodeCall) -> TaskText:
 
 
 def _quantized(call: NodeCall, positions: Sequence[int | None]) -> tuple[list[str], int, dict[str, str]]:
-    """Return lines that sum one element's products of (x - zero) exactly in int64, the number of tasks, and the element's places.
+    """Return lines that sum one element's products of (x - zero) exactly in int64, the number of tasks, and the element's row and column.
 
-    positions: of x, other, x's zero points and other's.
+    positions: of x, the other side, x's zero points, and the other side's.
     """
     ax, bx, az, bz = positions
     assert ax is not None
@@ -99,7 +99,7 @@ def _quantized(call: NodeCall, positions: Sequence[int | None]) -> tuple[list[st
 
 
 def _spread(call: NodeCall, position: int | None, side: str, whole: Sequence[int], rows: bool) -> str:
-    """Return the place of a scale or zero point for an element: a vector counts rows (of x) or columns; other shapes broadcast."""
+    """Return the offset of a scale or zero point for an element: a vector is indexed by row (of x) or column; other shapes broadcast."""
     assert position is not None
     spec = call.tensor(position).spec
     shape, steps = sizes(spec), spec.physical.strides
@@ -110,13 +110,13 @@ def _spread(call: NodeCall, position: int | None, side: str, whole: Sequence[int
 
 
 def _matmul_integer(call: NodeCall) -> TaskText:
-    """Return sums modulo 2^32."""
+    """Return the text of sums modulo 2^32."""
     lines, tasks, _ = _quantized(call, (0, 1, 2, 3))
     return TaskText([*lines, "out0[task] = (int32_t)sum;"], tasks, per=max(1, sizes(call.tensor(0).spec)[-1]))
 
 
 def _qlinear_matmul(call: NodeCall) -> TaskText:
-    """Return the text of exact sums, scaled in double, rounded half to even, clamped to the result's type."""
+    """Return the text of exact sums, scaled in double, rounded half to even, and clamped to the result's dtype."""
     lines, tasks, _ = _quantized(call, (0, 3, 2, 5))
     y = call.outputs[0]
     a_shape, whole = sizes(call.tensor(0).spec), _whole(call)
@@ -141,7 +141,7 @@ def _qlinear_matmul(call: NodeCall) -> TaskText:
 
 
 def _whole(call: NodeCall) -> tuple[int, ...]:
-    """Return the result's dims with a row and a column dim, whichever vectors the operands are."""
+    """Return the result's dims with a row and a column dim, also if operands are vectors."""
     a, b, y = sizes(call.tensor(0).spec), sizes(call.tensor(3).spec), list(sizes(call.outputs[0]))
     if len(b) == 1:
         y.append(1)
@@ -169,7 +169,7 @@ def _qlinear_why_not(call: NodeCall) -> Support | None:
 
 
 def _det(call: NodeCall) -> TaskText:
-    """Return the text of one matrix per task: elimination with the largest pivot of each column, in double."""
+    """Return the text of one matrix per task: Gaussian elimination with partial pivoting, in double."""
     spec, y = call.tensor(0).spec, call.outputs[0]
     shape, steps = sizes(spec), spec.physical.strides
     n, batch = shape[-1], shape[:-2]

@@ -1,4 +1,4 @@
-"""Between floats and integers with a scale (ONNX semantics): in double, with the one inner rounding that the op defines."""
+"""Quantization and dequantization with a scale (ONNX semantics): in double, with the one inner rounding that the op defines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["KERNELS"]
 
 
 def _spread(call: NodeCall, position: int, shape: tuple[int, ...], axis: int, block: int = 0) -> str:
-    """Return the address of a scale (or zero point): one value, one per place along axis, or one per block of it."""
+    """Return the address of a scale or zero point: one value, one per position along the axis, or one per block of it."""
     scale = whole(call, position)
     names = [f"i{d}" for d in range(len(shape))]
     if block:
@@ -36,7 +36,7 @@ def _broadcast(box: Place, shape: tuple[int, ...]) -> Place:
 
 
 def _zero(call: NodeCall, axis: int, block: int, shape: tuple[int, ...]) -> str:
-    """Return the zero point as a double; empty without one."""
+    """Return the zero point as a double; empty if there is none."""
     zero = call.optional(2)
     return "" if zero is None else decoded(zero.spec.dtype, _spread(call, 2, shape, axis, block), "values")
 
@@ -81,7 +81,7 @@ def _dequantize(call: NodeCall) -> TaskText:
 def _dynamic(call: NodeCall) -> TaskText:
     """Return the text of dynamic uint8 quantization over the range of x, extended to contain 0.
 
-    It computes in float32, as the ONNX function is written. The range needs all of x, so there is one task.
+    It computes in float32, like the ONNX function. The range needs all of x, so there is a single task.
     """
     x, y = whole(call, 0), result(call)
     names, total = [f"i{d}" for d in range(len(y.shape))], math.prod(y.shape)
@@ -107,7 +107,7 @@ def _dynamic(call: NodeCall) -> TaskText:
 
 
 def _fake(call: NodeCall) -> TaskText:
-    """Return the text of ``(clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale``, in float32 as PyTorch's kernel."""
+    """Return the text of ``(clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale``, in float32 like PyTorch's kernel."""
     x, y, a = whole(call, 0), result(call), call.attrs
     names, axis = [f"i{d}" for d in range(len(y.shape))], a["axis"] or 0
     own = "double" if call.tensor(0).spec.dtype is DType.FLOAT64 else "float"
@@ -127,9 +127,9 @@ _QUANTIZED = INTEGERS - {DType.INT64, DType.UINT64} | EIGHT_BITS - {DType.FLOAT8
 
 
 def _to_quantized(call: NodeCall) -> Support | None:
-    made, precision = call.outputs[0].dtype, call.attrs["precision"]
+    dtype, precision = call.outputs[0].dtype, call.attrs["precision"]
     return first(
-        None if made in _QUANTIZED else refuse(made, "quantized values"),
+        None if dtype in _QUANTIZED else refuse(dtype, "quantized values"),
         None if precision is None or precision in FLOATS else refuse(precision, "a quotient"),
         computes(0, dtypes=NUMBERS)(call),
         computes(1)(call),
@@ -137,11 +137,11 @@ def _to_quantized(call: NodeCall) -> Support | None:
 
 
 def _from_quantized(call: NodeCall) -> Support | None:
-    made = call.outputs[0].dtype
+    dtype = call.outputs[0].dtype
     return first(
         computes(0, dtypes=NUMBERS | _QUANTIZED)(call),
         computes(1)(call),
-        None if made in FLOATS else refuse(made, "dequantized values"),
+        None if dtype in FLOATS else refuse(dtype, "dequantized values"),
     )
 
 

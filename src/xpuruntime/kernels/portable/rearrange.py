@@ -1,4 +1,4 @@
-"""Elements that move by a function of their position: triangles, reversed sequences, masks, updates of a cache, windows as columns."""
+"""Ops that rearrange elements by position: triangles, reversed sequences, masked scatter, cache updates, im2col and col2im."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _reverse_sequence(call: NodeCall) -> TaskText:
 
 
 def _masked_scatter(call: NodeCall) -> TaskText:
-    """Return the text of one task: the target of a source element depends on all of the mask before it."""
+    """Return the text of a single task, because the target of a source element depends on all of the mask before it."""
     x, mask, source, y = whole(call, 0), whole(call, 1), whole(call, 2), result(call)
     x, mask, at = x.expanded(y.shape), mask.expanded(y.shape), _names(len(y.shape))
     total = math.prod(source.shape)
@@ -77,7 +77,7 @@ def _masked_scatter(call: NodeCall) -> TaskText:
 
 
 def _tensor_scatter(call: NodeCall) -> TaskText:
-    """Return the text in which each position of the cache finds its step of the update; of several that wrap around, the last one."""
+    """Return the text in which each cache position finds its step of the update. If several wrap around to it, the last one wins."""
     past, update, y, dim = whole(call, 0), whole(call, 1), result(call), call.attrs["dim"]
     at, size, length = _names(len(y.shape)), y.shape[dim], update.shape[dim]
     start = f"(int64_t)*({address(whole(call, 2), ['i0'])})" if call.optional(2) else "0"
@@ -102,7 +102,7 @@ def _tensor_scatter(call: NodeCall) -> TaskText:
     return TaskText(body, math.prod(y.shape))
 
 
-# ── windows as columns ──
+# ── im2col, col2im ──
 
 
 def _windows(call: NodeCall) -> Windows:
@@ -134,7 +134,7 @@ def _im2col(call: NodeCall) -> TaskText:
 
 
 def _col2im(call: NodeCall) -> TaskText:
-    """Return the text in which each element of the image adds the column elements that map to it, tap by tap."""
+    """Return the text in which each element of the image sums the column elements that map to it, tap by tap."""
     w, x, y = _windows(call), whole(call, 0), result(call)
     n, first = w.n, len(y.shape) - w.n
     names = _names(len(y.shape))

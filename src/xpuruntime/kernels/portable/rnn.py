@@ -1,6 +1,6 @@
-"""Recurrent layers by ONNX's equations and gate order. A task is one sample in one direction: its whole sequence, step by step.
+"""Recurrent layers by ONNX's equations and gate order. A task runs the whole sequence of one sample in one direction.
 
-float16 and bfloat16 are computed in float, float64 in double; weights are read as the model has them, row by row.
+float16 and bfloat16 are computed in float, float64 in double. Weights are read in the model's layout, row by row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "clip_lines",
 ]
 
-# name -> (C expression of x, a, b; default a; default b). None: the function takes no such number.
+# name -> (C expression of x, a, b; default a; default b). None: the function has no such parameter.
 _ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
     "relu": ("x != x || x > 0 ? x : 0", None, None),
     "tanh": ("tanh(x)", None, None),
@@ -42,35 +42,35 @@ DEFAULT_ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "gru": ("Sigmoid", "Tanh"),
     "lstm": ("Sigmoid", "Tanh", "Tanh"),
 }
-"""Activations of a direction where a node names none."""
+"""Activations of a direction if the node names none."""
 _GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
 
 def activation_names(call: NodeCall) -> Sequence[str]:
-    """Return the activations of every direction, the defaults where the node names none."""
+    """Return the activations of every direction, with defaults if the node names none."""
     directions = int(str(call.tensor(2).spec.shape[0]))
     return tuple(call.attrs["activations"]) or DEFAULT_ACTIVATIONS[call.op] * directions
 
 
 def activation_lines(call: NodeCall, kind: str) -> list[str]:
-    """Return ``f0``, ``f1`` ... of every direction; each takes the next alpha and beta if it uses them."""
+    """Return the lambdas ``f0``, ``f1`` ... of every direction. Each takes the next alpha and beta if it has these parameters."""
     alphas, betas = iter(call.attrs["alpha"]), iter(call.attrs["beta"])
     lines = []
     for i, name in enumerate(activation_names(call)):
         text, a, b = _ACTIVATIONS[name.lower()]
-        given = [
+        parameters = [
             f"const {kind} {letter} = {number(float(next(source, default)))};"
             for letter, source, default in (("a", alphas, a), ("b", betas, b))
             if default is not None
         ]
         lines.append(
-            f"const auto f{i} = [](const {kind} x) -> {kind} {{ {' '.join(given)} return {text}; }};"
+            f"const auto f{i} = [](const {kind} x) -> {kind} {{ {' '.join(parameters)} return {text}; }};"
         )
     return lines
 
 
 def clip_lines(call: NodeCall, kind: str) -> list[str]:
-    """Return ``cut``, if a node clips the inputs of its activations."""
+    """Return the lambda ``cut``, if the node clips the inputs of its activations."""
     if call.attrs["clip"] is None:
         return []
     limit = number(float(call.attrs["clip"]))
@@ -81,7 +81,7 @@ def clip_lines(call: NodeCall, kind: str) -> list[str]:
 
 
 def cell_lines(call: NodeCall, f: Sequence[str], hidden: int) -> list[str]:
-    """Return one step for unit u, from ``gates`` (x and h by the weights, biases added) to ``next[u]`` and ``c[u]``."""
+    """Return one step of unit u, from ``gates`` (products with x and h, plus biases) to ``next[u]`` and ``c[u]``."""
     cut = "cut" if call.attrs["clip"] is not None else ""
     h = hidden
     if call.op == "rnn":
@@ -96,14 +96,14 @@ def cell_lines(call: NodeCall, f: Sequence[str], hidden: int) -> list[str]:
             f"c[u] = forget * c[u] + i * {f[1]}({cut}(gates[{3 * h} + u]));",
             f"next[u] = {f[0]}({cut}(gates[{h} + u]{see[1]})) * {f[2]}(c[u]);",
         ]
-    return [  # gru: z and r are done, `given` holds what comes from h
+    return [  # gru: z and r are activated; ``given`` holds the recurrent part of the last gate
         f"const auto fresh = {f[1]}({cut}(gates[{2 * h} + u] + given[u]));",
         "next[u] = (1 - gates[u]) * fresh + gates[u] * h[u];",
     ]
 
 
 def _gru_gates(call: NodeCall, f: Sequence[str], hidden: int, r: str, rb: str, lanes: int) -> list[str]:
-    """Return the lines that apply the activation to z and r, then compute the part of the new state that comes from h."""
+    """Return the lines that activate z and r, then compute the recurrent part of the last gate."""
     cut = "cut" if call.attrs["clip"] is not None else ""
     h = hidden
     bias = f"{rb} + {2 * h}" if rb != "nullptr" else f"({storage(call.tensor(0).spec.dtype)} const *)nullptr"
@@ -201,7 +201,7 @@ class PortableRecurrent(PortableKernel):
     ops: tuple[str, ...] = ("rnn", "gru", "lstm")
 
     def supports(self, call: NodeCall) -> Support:
-        """Return yes for floats, dense values, ONNX's activations."""
+        """Return yes for dense floats and ONNX's activations."""
         for i, operand in enumerate(call.inputs):
             if isinstance(operand, Operand) and operand.spec.dtype not in (INTEGERS if i == 4 else FLOATS):
                 return refuse(operand.spec.dtype, call.op)
@@ -209,7 +209,7 @@ class PortableRecurrent(PortableKernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "operands and results must be dense")
         unknown = [n for n in activation_names(call) if n.lower() not in _ACTIVATIONS]
         if unknown:
-            return Support.no(Reason.NOT_IMPLEMENTED, f"unknown activation: {unknown[0]}")
+            return Support.no(Reason.NOT_IMPLEMENTED, f"the activation {unknown[0]} is not implemented")
         return Support.yes()
 
     def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:

@@ -1,4 +1,4 @@
-"""The shape of attention: sizes, strides over heads and positions, supported dtypes."""
+"""The shape of attention: sizes, strides over heads and positions, and supported dtypes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ __all__ = ["AttentionShape", "arguments", "moved_bytes", "supported"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """Sizes and strides of an attention node; strides are of [batch, head, position, element]."""
+    """Sizes and strides of an attention node. Strides are over [batch, head, position, element].
+
+    group:   query heads per key head (GQA).
+    d, dv:   elements of a head of queries and keys, and of values.
+    offset:  with a causal mask, query i attends to keys up to i + offset.
+    softcap: 0: none.
+    """
 
     batch: int
     kv_heads: int
@@ -75,7 +81,7 @@ class AttentionShape:
 
     @property
     def flops(self) -> int:
-        """Operations of both products, without those that causality skips."""
+        """Operations of both products, including what a causal mask skips."""
         return 2 * self.batch * self.kv_heads * self.group * self.queries * self.keys * (self.d + self.dv)
 
 
@@ -95,10 +101,10 @@ def supported(call: NodeCall) -> Support:
 
 
 def arguments(call: NodeCall) -> tuple[str, ...]:
-    """Return queries, keys, values, and the mask where there is one."""
+    """Return the arguments: queries, keys, values, and the mask if present."""
     return ("in0", "in1", "in2", *(("in3",) if call.optional(3) else ()))
 
 
 def moved_bytes(call: NodeCall) -> int:
-    """Return the bytes of the operands and the result, each once."""
+    """Return the minimum memory traffic in bytes: operands and result once."""
     return sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), call.outputs[0]))

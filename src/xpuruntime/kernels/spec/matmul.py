@@ -76,5 +76,5 @@ OPS = tuple(_PRODUCTS)
 
 
 def product_of(call: NodeCall) -> Product:
-    """Return the product that a node is."""
+    """Return the product that a node computes."""
     return _PRODUCTS[call.op](call)

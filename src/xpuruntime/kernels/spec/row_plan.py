@@ -1,4 +1,4 @@
-"""A formula over rows, on any device: its loops, the values that change along a row, and the needs of each pass (see ``rows``)."""
+"""Row reductions, independent of the device: their loops, and what each pass over a row needs (see ``cpu/rows`` and ``cuda/rows``)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from ...codegen.loops.nest import Nest, nest
 from ...codegen.loops.plans import LoopPlan, Operation
 from ...types import DType, TensorSpec
 
-__all__ = ["DEAR", "RowNeeds", "RowOutput", "inner_step", "neutral_of", "row_nests"]
+__all__ = ["EXPENSIVE", "RowNeeds", "RowOutput", "inner_step", "neutral_of", "row_nests"]
 
-DEAR = frozenset({"exp", "log", "erf", "trig", "pow", "inverse", "softplus", "division"})
-"""Parts of the prelude whose functions are worth keeping the results of."""
+EXPENSIVE = frozenset({"exp", "log", "erf", "trig", "pow", "inverse", "softplus", "division"})
+"""Prelude parts whose results are worth keeping for a later pass."""
 _NEUTRAL = {"sum": "0", "prod": "1", "any": "0", "all": "-1"}
+"""Neutral elements of reductions."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowOutput:
-    """A result: the name of its value, its spec, and its strides along the space (0 along reduced dims: one value a row)."""
+    """A result: the name of its value, its spec, and its strides along the space (0 along reduced dims if it has one value per row)."""
 
     value: str
     spec: TensorSpec
@@ -26,14 +27,14 @@ class RowOutput:
 
 
 def inner_step(space: Nest, name: str) -> int:
-    """Return how far a value moves on with the innermost dim."""
+    """Return a value's stride along the innermost dim."""
     return space.strides[name][-1]
 
 
 def row_nests(plan: LoopPlan, outputs: Sequence[RowOutput]) -> tuple[Nest, Nest, bool]:
-    """Return the kept dims and the reduced ones, in the order of what is read, with results as ``y0``, ``y1`` ....
+    """Return loops over the kept dims and over the reduced dims, in the memory order of an operand; results are ``y0``, ``y1`` ....
 
-    The last value is whether adjacent rows are contiguous in memory (across) rather than their elements.
+    The last value is whether adjacent rows, rather than adjacent elements of a row, are contiguous in memory (across).
     """
     strides = {i.name: i.strides for i in plan.inputs} | {f"y{i}": o.strides for i, o in enumerate(outputs)}
     full = next((i for i in plan.inputs if all(i.strides[d] for d in plan.reduced)), None)
@@ -48,11 +49,11 @@ def row_nests(plan: LoopPlan, outputs: Sequence[RowOutput]) -> tuple[Nest, Nest,
 class RowNeeds:
     """A plan as passes over the row.
 
-    moving:  names that change along it.
-    passes:  after how many passes a name can be computed.
-    results: outputs by the names that kernels give them.
-    full:    results with a value per element of the row.
-    wanted:  per pass the values that it needs at every element; the last one writes results.
+    moving:  names of values that differ between elements of a row.
+    passes:  number of passes that must be complete before a name is computable.
+    results: outputs by their names in kernels.
+    full:    results with one value per element of the row.
+    wanted:  per pass the values that it needs at every element. The last pass writes results.
     """
 
     def __init__(self, plan: LoopPlan, outputs: Sequence[RowOutput], run: Nest) -> None:
@@ -77,12 +78,12 @@ class RowNeeds:
         return [o for o in self.plan.operations if o.reduces and self.passes[o.name] == at + 1]
 
     def row_level(self, at: int) -> list[Operation]:
-        """Return operations of the row as a whole that can be computed after so many passes."""
-        still = [o for o in self.plan.operations if not o.reduces and o.name not in self.moving]
-        return [o for o in still if self.passes[o.name] == at]
+        """Return the operations with one value per row that are computable after ``at`` passes."""
+        constant_in_row = [o for o in self.plan.operations if not o.reduces and o.name not in self.moving]
+        return [o for o in constant_in_row if self.passes[o.name] == at]
 
     def closure(self, names: Sequence[str], stop: set[str]) -> list[str]:
-        """Return the moving values that these need, in order; the search ends at values that are kept already (``stop``)."""
+        """Return the moving values that these depend on, in order. The search ends at values that are already cached (``stop``)."""
         seen: set[str] = set()
 
         def visit(name: str) -> None:
@@ -101,7 +102,7 @@ class RowNeeds:
 
 
 def neutral_of(o: Operation) -> str:
-    """Return the value of a reduction over nothing."""
+    """Return the neutral element of a reduction, as C text."""
     if o.op in _NEUTRAL:
         return _NEUTRAL[o.op]
     low = o.op in ("amax", "top")

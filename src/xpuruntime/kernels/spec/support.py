@@ -1,4 +1,4 @@
-"""Answers that many ops share: dtypes, and the first reason against a node."""
+"""Helpers of ``supports``: sets of dtypes, and the first refusal of several checks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def refuse(dtype: DType, what: str) -> Support:
 
 
 def computes(*positions: int, dtypes: frozenset[DType] = FLOATS) -> Callable[[NodeCall], Support | None]:
-    """Return a ``why_not``: operands at positions (none: every tensor) must have one of the dtypes."""
+    """Return a check that the operands at these positions (none: every tensor) have one of the dtypes."""
 
     def why_not(call: NodeCall) -> Support | None:
         tensors = [call.optional(p) for p in positions] if positions else list(call.tensors)
@@ -38,5 +38,5 @@ def computes(*positions: int, dtypes: frozenset[DType] = FLOATS) -> Callable[[No
 
 
 def first(*answers: Support | None) -> Support | None:
-    """Return the first no."""
+    """Return the first refusal, or None."""
     return next((a for a in answers if a is not None), None)

@@ -1,7 +1,9 @@
-"""Attention on CPUs: ``attention/flash`` in blocks of keys, and ``attention/naive``, one row of scores at a time.
+"""Attention on CPUs: ``attention/flash``, and ``attention/naive`` as its reference.
 
-``flash`` packs the queries of all heads that share a key head into the lanes of vectors (``templates/attention.h``), so grouped heads read each
-key once. With few queries over many keys (decoding), the keys are split over tasks, and a second stage merges the partial results.
+flash streams blocks of keys with an online softmax (``templates/attention.h``): it keeps the row max and row sum and rescales the accumulator, so
+scores are never stored as a whole. The queries of all heads that share a key head (GQA) fill the lanes of vectors, so each key is read
+once. With few queries over many keys (decoding), tasks split the keys, and a second stage merges their partial results (split-K).
+Prefill is compute-bound, decoding bandwidth-bound.
 """
 
 from __future__ import annotations
@@ -20,56 +22,62 @@ from .text import FlashText
 
 __all__ = ["KERNELS", "FlashAttention", "NaiveAttention"]
 
-_ENOUGH_TASKS = 16
-"""With fewer tasks than this the keys are shared between tasks, as long as each has ``_SHARE`` of them."""
-_SHARE = 256
-_FEW = 8
-"""Up to so many queries of a key head, sums across lanes cost less than idle lanes."""
-_BLOCK = 96
-"""Keys of a block: scores of 64 queries are 24 KiB then, half of a first-level cache."""
-_TILE_BLOCK = 128
-"""The same where tiles multiply: the more keys, the less often results are scaled; scores of 32 queries are 16 KiB then."""
-_WASTE = {1: 1.3, 2: 1.05, 3: 1.02, 4: 1.0}
-"""How much longer a product takes with so many vectors of queries: fewer sums hide less of an FMA's latency."""
+_MIN_TASKS = 16
+"""With fewer tasks than this, the keys are split."""
+_MIN_KEYS_PER_SPLIT = 256
+"""Minimum keys per split."""
+_FEW_QUERIES = 8
+"""Maximum queries per key head for which a sum across lanes costs less than idle lanes."""
+_BLOCK_KEYS = 96
+"""Keys of a block: the scores of 64 queries are then 24 KiB, half of an L1 cache."""
+_AMX_BLOCK_KEYS = 128
+"""Keys of a block with AMX: larger blocks rescale less often. The scores of 32 queries are then 16 KiB."""
+_TIME_BY_VECTORS = {1: 1.3, 2: 1.05, 3: 1.02, 4: 1.0}
+"""Relative time of a product by vectors of queries: fewer accumulators hide less of an FMA's latency."""
 
 
 class FlashAttention(Kernel):
-    """Attention over blocks of keys with an online softmax; memory is linear in the sequence length."""
+    """Attention over blocks of keys with an online softmax. Memory grows linearly with the sequence."""
 
     name = "attention/flash"
     ops = ("attention",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for floats in any layout; masks of bools or floats."""
+        """Return yes for floats in any layout, and masks of bools or floats."""
         return supported(call)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return one stage, or two where the keys are split."""
+        """Return one stage, or two if the keys are split."""
         s = AttentionShape.of(call)
         if s.empty:
             return LoweredCall(())
         isa: IsaLevel = isa_of(target)
         item = 8 if s.sums == "double" else 4
         lanes_of_one, regs, rows = isa.lanes(item), registers(isa), s.group * s.queries
-        most = 4 if regs == 32 else 3
-        nv = min(range(1, most + 1), key=lambda v: math.ceil(rows / (v * lanes_of_one)) * v * _WASTE[v])
-        few = rows <= _FEW and s.k[3] == 1 and s.v[3] == 1
-        beside = s.q[3] == s.k[3] == s.v[3] == s.y[3] == 1
-        tiles = s.storage == "bf16" and "amx-bf16" in isa.features and beside and not few
+        max_vectors = 4 if regs == 32 else 3
+        nv = min(
+            range(1, max_vectors + 1),
+            key=lambda v: math.ceil(rows / (v * lanes_of_one)) * v * _TIME_BY_VECTORS[v],
+        )
+        few = rows <= _FEW_QUERIES and s.k[3] == 1 and s.v[3] == 1
+        contiguous = s.q[3] == s.k[3] == s.v[3] == s.y[3] == 1
+        tiles = s.storage == "bf16" and "amx-bf16" in isa.features and contiguous and not few
         if tiles:
             nv = TILE // lanes_of_one
         lanes = nv * lanes_of_one
         r = max(1, min(16, (regs - 1 - nv) // nv))
-        block = max(r, _BLOCK // r * r)
+        block = max(r, _BLOCK_KEYS // r * r)
         if tiles:
-            block = max(TILE, min(_TILE_BLOCK, math.ceil(s.keys / TILE) * TILE))
+            block = max(TILE, min(_AMX_BLOCK_KEYS, math.ceil(s.keys / TILE) * TILE))
         blocks = math.ceil(rows / lanes)
         tasks = s.batch * s.kv_heads * blocks
         splits = (
-            1 if tasks >= _ENOUGH_TASKS else max(1, min(-(-2 * _ENOUGH_TASKS // tasks), s.keys // _SHARE))
+            1
+            if tasks >= _MIN_TASKS
+            else max(1, min(-(-2 * _MIN_TASKS // tasks), s.keys // _MIN_KEYS_PER_SPLIT))
         )
-        share = math.ceil(s.keys / splits / block) * block if splits > 1 else s.keys
-        splits = max(1, math.ceil(s.keys / share)) if share else 1
+        keys_per_split = math.ceil(s.keys / splits / block) * block if splits > 1 else s.keys
+        splits = max(1, math.ceil(s.keys / keys_per_split)) if keys_per_split else 1
         constants: dict[str, dict[str, Any]] = {
             "int": {"NV": nv, "R": r, "key_tail": s.keys % block % r, "dv_tail": s.dv % r},
             "int64_t": {
@@ -80,17 +88,17 @@ class FlashAttention(Kernel):
                 "masked": str(bool(s.mask)).lower(), "causal": str(s.causal).lower(), "softcap": str(s.softcap != 0).lower(),
             },
         }  # fmt: skip
-        if few:  # one task has all of a group's queries
+        if few:  # one task has all queries of a key head
             constants["int"] = {"queries": rows}
-        text = FlashText(s, constants, lanes, blocks, splits, share, few, lanes_of_one, tiles)
+        text = FlashText(s, constants, lanes, blocks, splits, keys_per_split, few, lanes_of_one, tiles)
         scratch = (s.d + s.dv + block) * lanes * item + 256
         if s.storage != s.sums:
             scratch += block * (s.d + s.dv) * item
         if tiles:
-            turned = (
+            transposed = (
                 math.ceil(s.d / TILE) * TILE * TILE + (TILE + math.ceil(s.dv / 16) * 16) * block + TILE * TILE
             )
-            scratch = (s.dv + block) * TILE * 4 + turned * 2 + 64
+            scratch = (s.dv + block) * TILE * 4 + transposed * 2 + 64
         if few:
             scratch = (rows * (s.d + text.state + lanes_of_one) + block + lanes_of_one) * item + 256
         stem = f"attention_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}"
@@ -103,30 +111,32 @@ class FlashAttention(Kernel):
                 parts=parts, flops=s.flops, bytes=moved_bytes(call),
             )  # fmt: skip
             return LoweredCall((stage,), accumulates="float64" if item == 8 else "float32")
-        kept = tasks * splits * text.kept * item
+        partial_bytes = tasks * splits * text.partial_size * item
         first = Stage(
             f"{stem}_part", text.part(), (*arguments(call), "temp0"), tasks * splits, grain, scratch,
             parts=parts, flops=s.flops, bytes=moved_bytes(call),
         )  # fmt: skip
         second = Stage(
             f"{stem}_join", text.join(), ("temp0", "out0"), tasks, 1, s.dv * lanes * item + 256,
-            parts=parts, bytes=kept,
+            parts=parts, bytes=partial_bytes,
         )  # fmt: skip
-        return LoweredCall((first, second), temps=(kept,), accumulates="float64" if item == 8 else "float32")
+        return LoweredCall(
+            (first, second), temps=(partial_bytes,), accumulates="float64" if item == 8 else "float32"
+        )
 
 
 class NaiveAttention(Kernel):
-    """Attention with one task per query: scores, softmax, weighted sum. It is the reference for ``flash``."""
+    """Attention with one task per query: scores, softmax, weighted sum."""
 
     name = "attention/naive"
     ops = ("attention",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for floats in any layout; masks of bools or floats."""
+        """Return yes for floats in any layout, and masks of bools or floats."""
         return supported(call)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return one stage; a thread holds one row of scores and one of results."""
+        """Return one stage. A thread's scratch has one row of scores and one of results."""
         s = AttentionShape.of(call)
         if s.empty:
             return LoweredCall(())

@@ -1,4 +1,4 @@
-"""The functions of flash attention as text: whole, a part of the keys, and the join of parts (``templates/attention.h``)."""
+"""The text of flash attention on CPUs: all keys, one split of the keys, and the merge of splits (``templates/attention.h``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ __all__ = ["FlashText"]
 
 @dataclass(frozen=True, slots=True)
 class FlashText:
-    """The functions of flash attention as C++ text; shapes and strides are literals in it."""
+    """The functions of flash attention as C++ text. Shapes and strides are literals in it.
+
+    lanes:        queries of a task, in the lanes of vectors.
+    blocks:       blocks of queries per key head.
+    splits:       splits of the keys, of ``share`` keys each.
+    few:          whether queries are so few that vectors run along the head instead.
+    lanes_of_one: lanes of one vector.
+    tiles:        whether AMX tiles multiply.
+    """
 
     s: AttentionShape
     constants: dict[str, dict[str, Any]]
@@ -29,12 +37,12 @@ class FlashText:
 
     @property
     def state(self) -> int:
-        """Numbers of one query's state, where queries are few: its result in whole vectors, then maximum and sum."""
+        """Numbers of a query's softmax state where queries are few: its accumulator in whole vectors, row max, row sum."""
         return (math.ceil(self.s.dv / self.lanes_of_one) + 1) * self.lanes_of_one
 
     @property
-    def kept(self) -> int:
-        """Numbers that a task of a part keeps for the stage that joins."""
+    def partial_size(self) -> int:
+        """Numbers that a task of a split stores for the merge."""
         if self.few:
             return self.s.group * self.s.queries * self.state
         return (self.s.dv + 2) * self.lanes
@@ -56,7 +64,7 @@ class FlashText:
         return [*lines, f"    static constexpr T cap() {{ return (T){s.softcap!r}; }}", "};"]
 
     def _tasks(self, args: str) -> list[str]:
-        """Return the loop over tasks: which batch, key head, block of queries (and part of the keys) it is."""
+        """Return the start of the function: its arguments and the loop over tasks."""
         return [
             'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
             "    typedef KERNEL_attention P;",
@@ -105,8 +113,8 @@ class FlashText:
 
     def _few(self, head: Sequence[str], first: str, last: str) -> list[str]:
         s = self.s
-        state = f"parts + task * {self.kept}" if self.splits > 1 else "(P::T *)scratch"
-        work = "scratch" if self.splits > 1 else f"(P::T *)scratch + {self.kept}"
+        state = f"parts + task * {self.partial_size}" if self.splits > 1 else "(P::T *)scratch"
+        work = "scratch" if self.splits > 1 else f"(P::T *)scratch + {self.partial_size}"
         at = f"mask + {head[3]} + {query_place(s.mask, 'i', s.queries)} + j * {s.mask[3]}" if s.mask else "0"
         hide = f"attention_masked(score, {at})" if s.mask else "score"
         return [
@@ -166,10 +174,12 @@ class FlashText:
         )
 
     def part(self) -> str:
-        """Return the first of two stages: a part of the keys."""
+        """Return the first of two stages, which computes a split of the keys."""
         at = 4 if self.s.mask else 3
         args = f"{self._operands()}\n    P::T *parts = (P::T *)args[{at}];"
-        keep = [] if self.few else [f"        attention_keep(state, P::dv, parts + task * {self.kept});"]
+        keep = (
+            [] if self.few else [f"        attention_keep(state, P::dv, parts + task * {self.partial_size});"]
+        )
         return "\n".join(
             [
                 *self._struct(),
@@ -184,17 +194,17 @@ class FlashText:
         )
 
     def join(self) -> str:
-        """Return the second: parts become one result."""
+        """Return the second of two stages, which merges the splits."""
         args = "    P::T *parts = (P::T *)args[0];\n    P::S *y = (P::S *)args[1];"
         if self.few:
             join = [
-                f"        P::T *state = parts + task * {self.kept * self.splits};",
+                f"        P::T *state = parts + task * {self.partial_size * self.splits};",
                 "        for (int64_t i = 0; i < P::queries; ++i)",
-                f"            attention_few_join<P>(state + i * {self.state}, {self.splits}, {self.kept});",
+                f"            attention_few_join<P>(state + i * {self.state}, {self.splits}, {self.partial_size});",
             ]
         else:
             join = [
                 "        AttentionState<P::T, P::NV> state;",
-                f"        attention_join(state, parts + task * {self.kept * self.splits}, {self.splits}, P::dv, (P::T *)scratch);",
+                f"        attention_join(state, parts + task * {self.partial_size * self.splits}, {self.splits}, P::dv, (P::T *)scratch);",
             ]
         return "\n".join([*self._struct(), *self._tasks(args), *self._where(1), *join, *self._finish()])

@@ -1,4 +1,4 @@
-"""Equations of two operands that are a batch of matrix products."""
+"""``einsum`` of two operands on CPUs, as a batch of matrix products."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EinsumAsMatmul(Kernel):
         if equation_product(call) is None:
             return Support.no(
                 Reason.SHAPE_UNSUPPORTED,
-                f"{call.attrs['equation']!r} is not a batch of matrix products in this order",
+                f"equation {call.attrs['equation']!r} is not a batch of matrix products in this operand order",
             )
         return Support.yes()
 

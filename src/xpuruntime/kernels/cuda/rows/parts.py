@@ -1,7 +1,7 @@
-"""Rows that several blocks share: which formulas allow it, and the text in which the last block to finish joins the partial results.
+"""Split reductions: which formulas allow several blocks per row, and the text in which the last block combines their partial results.
 
-One pass: the partial results of the blocks are reduced once more. A position (argmax, argmin): each block finds its extreme and the position of it;
-the same formula over those pairs gives the row's, whichever of equal ones it takes.
+A formula with one pass reduces the partial results once more. For argmax and argmin, each block finds its extreme and the position of it.
+The same formula over those pairs gives the row's position, with the same choice between equal elements.
 """
 
 from __future__ import annotations
@@ -18,101 +18,107 @@ from ...spec.row_plan import neutral_of
 if TYPE_CHECKING:
     from .text import RowText
 
-__all__ = ["SLOT", "divisible", "joined_parts", "one_pass", "partial_of", "shared_parts"]
+__all__ = ["PARTIAL_BYTES", "divisible", "joined_parts", "one_pass", "reductions_of", "shared_parts"]
 
-SLOT = 8
-"""Bytes of a partial result."""
-_WORDS = frozenset({"float", "double", "int32_t", "uint32_t", "int64_t", "uint64_t"})
-"""What ``ld_cg`` reads."""
+PARTIAL_BYTES = 8
+"""Bytes reserved for a partial result."""
+_PARTIAL_TYPES = frozenset({"float", "double", "int32_t", "uint32_t", "int64_t", "uint64_t"})
+"""C types of partial results: those that ``ld_cg`` loads."""
 
 
-def _word(dtype: DType) -> str:
+def _partial_type(dtype: DType) -> str:
     """Return the C type of a partial result."""
     return {"bf16": "float", "f16": "float"}.get(STORAGE[dtype], STORAGE[dtype])
 
 
-def partial_of(plan: LoopPlan) -> list[Operation]:
-    """Return the reductions, in order."""
+def reductions_of(plan: LoopPlan) -> list[Operation]:
+    """Return a plan's reductions, in order."""
     return [o for o in plan.operations if o.reduces]
 
 
 def divisible(plan: LoopPlan) -> bool:
-    """Return whether blocks may share a row of this plan: results are of rows as a whole, and computed in one pass or as a position."""
-    made = partial_of(plan)
-    if not made or any(_word(o.dtype) not in _WORDS for o in made):
+    """Return whether blocks may split a row of this plan. Its results are one value per row, from one pass or from a position."""
+    reductions = reductions_of(plan)
+    if not reductions or any(_partial_type(o.dtype) not in _PARTIAL_TYPES for o in reductions):
         return False
     if one_pass(plan):
         return True
     reads = [i for i in plan.inputs if i.operand != POSITION and any(i.strides[d] for d in plan.reduced)]
-    places = [i for i in plan.inputs if i.operand == POSITION]
-    if len(made) != 2 or len(reads) != 1 or len(places) != 1:
+    positions = [i for i in plan.inputs if i.operand == POSITION]
+    if len(reductions) != 2 or len(reads) != 1 or len(positions) != 1:
         return False
-    return made[0].operands[:1] == (reads[0].name,) and {made[0].op, made[1].op} <= {"amax", "amin", "top"}
+    return reductions[0].operands[:1] == (reads[0].name,) and {reductions[0].op, reductions[1].op} <= {
+        "amax",
+        "amin",
+        "top",
+    }
 
 
 def one_pass(plan: LoopPlan) -> bool:
-    """Return whether no reduction needs another's result."""
-    after = set[str]()
+    """Return whether no reduction depends on another's result."""
+    dependent = set[str]()
     for o in plan.operations:
-        later = any(n in after for n in o.operands if isinstance(n, str))
-        if later and o.reduces:
+        depends = any(n in dependent for n in o.operands if isinstance(n, str))
+        if depends and o.reduces:
             return False
-        if later or o.reduces:
-            after.add(o.name)
+        if depends or o.reduces:
+            dependent.add(o.name)
     return True
 
 
 def shared_parts(writer: RowText, each: Callable[[list[str]], list[str]]) -> list[str]:
-    """Return the lines in which blocks that share rows store their partial results, up to where only the last block continues.
+    """Return the lines in which the blocks of a group store their partial results. After them, only the last block continues.
 
-    each: the loop over a thread's rows, ``u`` and values ``v_of[u]``.
+    each: the function that wraps statements in the loop over a thread's rows (``u``, with values ``v_of[u]``).
     """
-    share = writer.share
-    made = partial_of(writer.plan)
-    slots = share.kept.elements * share.parts
-    wide = share.width > 1 and share.across
-    if share.across:  # partial results of adjacent threads are contiguous
-        place, step = "c" if share.kept.rows == 1 else f"row * {share.kept.inner} + c", share.kept.elements
-        one, counter = writer.place.live("threadIdx.y == 0"), "group"
+    tiling = writer.tiling
+    reductions = reductions_of(writer.plan)
+    slots = tiling.kept.elements * tiling.splits
+    several = tiling.width > 1 and tiling.across
+    if tiling.across:  # adjacent threads store adjacent partial results: coalesced
+        place, step = "c" if tiling.kept.rows == 1 else f"row * {tiling.kept.inner} + c", tiling.kept.elements
+        stores_if, counter = writer.place.live("threadIdx.y == 0"), "group"
     else:
-        place, step = f"row * {share.parts}", 1
-        one, counter = "threadIdx.x == 0", "row"
+        place, step = f"row * {tiling.splits}", 1
+        stores_if, counter = "threadIdx.x == 0", "row"
     lines, stores = list[str](), list[str]()
-    for j, o in enumerate(made):
-        kind = _word(o.dtype)
-        lines.append(f"{kind} *const {o.name}_parts = ({kind} *)(parts + {j * slots * SLOT}) + {place};")
-        at, value = _times("part", step), f"{o.name}_of[u]" if wide else o.name
-        stores.append(f"{o.name}_parts[{at}{' + u' if wide else ''}] = {value};")
+    for j, o in enumerate(reductions):
+        kind = _partial_type(o.dtype)
+        lines.append(
+            f"{kind} *const {o.name}_parts = ({kind} *)(parts + {j * slots * PARTIAL_BYTES}) + {place};"
+        )
+        at, value = _times("part", step), f"{o.name}_of[u]" if several else o.name
+        stores.append(f"{o.name}_parts[{at}{' + u' if several else ''}] = {value};")
     return [
         *lines,
-        f"if ({one}) {{",
+        f"if ({stores_if}) {{",
         *indented(each(stores)),
         "}",
-        f"if (!is_last_block(counters + {counter}, {share.parts})) return;",
+        f"if (!is_last_block(counters + {counter}, {tiling.splits})) return;",
     ]
 
 
 def joined_parts(writer: RowText) -> list[str]:
-    """Return the lines after a block's own part, up to the reductions of the whole row."""
-    share = writer.share
-    made = partial_of(writer.plan)
-    if share.across:
-        step, lane, lanes = share.kept.elements, "threadIdx.y", share.y
-        join = f"column_reduce<{share.x}, {share.y}>"
+    """Return the lines in which the last block combines the partial results of a group into the reductions of the whole row."""
+    tiling = writer.tiling
+    reductions = reductions_of(writer.plan)
+    if tiling.across:
+        step, lane, lanes = tiling.kept.elements, "threadIdx.y", tiling.y
+        join = f"column_reduce<{tiling.x}, {tiling.y}>"
     else:
-        step, lane, lanes = 1, "threadIdx.x", share.x
-        join = f"block_reduce<{share.x // 32}>"
+        step, lane, lanes = 1, "threadIdx.x", tiling.x
+        join = f"block_reduce<{tiling.x // 32}>"
     lines = shared_parts(writer, lambda stores: stores)
     for at in range(len(writer.needs.wanted) - 1):
-        for o in (o for o in made if writer.needs.passes[o.name] == at + 1):
+        for o in (o for o in reductions if writer.needs.passes[o.name] == at + 1):
             kind, operand = compute_type(o.dtype), str(o.operands[0])
             body = [f"const {kind} mine = ld_cg({o.name}_parts + {_times('s', step)});"]
             term = "mine"
-            if at:  # a place: the formula again, over the parts' extremes and places
-                body, term = _again(writer, made[0], o, operand, step), operand
+            if at:  # a position: the formula again, over the splits' extremes and positions
+                body, term = _position_again(writer, reductions[0], o, operand, step), operand
             lines += [
                 f"{o.name} = ({kind})({neutral_of(o)});",
-                f"for (int s = {lane}; s < {share.parts}; s += {lanes}) {{",
+                f"for (int s = {lane}; s < {tiling.splits}; s += {lanes}) {{",
                 *indented([*body, f"{o.name} = {o.op}_of()({o.name}, ({kind})({term}));"]),
                 "}",
                 f"{o.name} = {join}({o.name}, {o.op}_of(), room);",
@@ -125,7 +131,9 @@ def _times(index: str, step: int) -> str:
     return index if step == 1 else f"{index} * {step}"
 
 
-def _again(writer: RowText, first: Operation, place: Operation, operand: str, step: int) -> list[str]:
+def _position_again(
+    writer: RowText, first: Operation, place: Operation, operand: str, step: int
+) -> list[str]:
     lines = []
     for name in writer.needs.closure([operand], set()):
         entry = writer.needs.inputs.get(name)

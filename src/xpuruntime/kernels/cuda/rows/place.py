@@ -1,4 +1,4 @@
-"""The rows of a thread on CUDA devices (see ``rows``): which rows it owns, where their values begin, and what may move in packs."""
+"""The rows of a thread on CUDA devices: which rows it owns, where their values begin, and whether vector loads are aligned."""
 
 from __future__ import annotations
 
@@ -6,75 +6,79 @@ from ....codegen.loops.nest import offset_text
 from ....codegen.loops.plans import POSITION, Input
 from ...spec.row_plan import RowNeeds
 from ..pointwise import index_type, reach_of
-from .share import RowShare
+from .tiling import RowTiling
 
 __all__ = ["RowPlace"]
 
 
 class RowPlace:
-    """The lines that come before any value is read.
+    """The lines of a kernel body before any value is read.
 
     index:   the C type that can hold every offset.
-    partial: some threads have no row of their own; they repeat the last one without writing anything.
+    partial: whether some threads have no row of their own. They repeat the last row and store nothing, so that block reductions stay convergent.
     """
 
-    def __init__(self, share: RowShare, needs: RowNeeds) -> None:
-        self.share, self.needs = share, needs
-        kept, run = share.kept.strides, share.run.strides
-        every = [(*kept[n], *run[n]) for n in kept]
-        self.index = index_type(reach_of((*share.kept.extents, *share.run.extents), *every))
-        beside = share.kept.inner % (share.x * share.width) if share.across else share.kept.elements % share.y
-        self.partial = beside != 0
+    def __init__(self, tiling: RowTiling, needs: RowNeeds) -> None:
+        self.tiling, self.needs = tiling, needs
+        kept, reduced = tiling.kept.strides, tiling.reduced.strides
+        strides = [(*kept[n], *reduced[n]) for n in kept]
+        self.index = index_type(reach_of((*tiling.kept.extents, *tiling.reduced.extents), *strides))
+        rest = (
+            tiling.kept.inner % (tiling.x * tiling.width)
+            if tiling.across
+            else tiling.kept.elements % tiling.y
+        )
+        self.partial = rest != 0
 
     def live(self, condition: str) -> str:
         """Return a condition that is true for threads that have a row of their own."""
         return f"live && {condition}" if self.partial else condition
 
     def lines(self) -> list[str]:
-        """Return lines that compute the row of the thread."""
-        share = self.share
-        if share.across:
-            columns = -(-share.kept.inner // (share.x * share.width))
+        """Return the lines that compute the index of the thread's row."""
+        tiling = self.tiling
+        if tiling.across:
+            columns = -(-tiling.kept.inner // (tiling.x * tiling.width))
             group, lines = "blockIdx.x", list[str]()
-            if share.parts > 1:  # adjacent blocks read adjacent memory
+            if tiling.splits > 1:  # adjacent blocks read adjacent memory (coalesced in L2)
                 group = "group"
                 lines.append(
-                    f"const {self.index} part = blockIdx.x / {share.groups}, group = blockIdx.x % {share.groups};"
+                    f"const {self.index} part = blockIdx.x / {tiling.groups}, group = blockIdx.x % {tiling.groups};"
                 )
-                lines.append(f"const {self.index} begin = part * {share.share};")
-            if share.kept.rows > 1:
+                lines.append(f"const {self.index} begin = part * {tiling.elements_per_split};")
+            if tiling.kept.rows > 1:
                 lines.append(f"const {self.index} row = {group if columns == 1 else f'{group} / {columns}'};")
-            column = group if share.kept.rows == 1 else f"{group} % {columns}"
-            first = f"{column} * {share.x} + " if columns > 1 else ""
-            mine, name, many = f"{first}threadIdx.x", "c", share.kept.inner
-            if share.width > 1:
-                mine = f"({mine}) * {share.width}"
+            column = group if tiling.kept.rows == 1 else f"{group} % {columns}"
+            block_start = f"{column} * {tiling.x} + " if columns > 1 else ""
+            index, name, count = f"{block_start}threadIdx.x", "c", tiling.kept.inner
+            if tiling.width > 1:
+                index = f"({index}) * {tiling.width}"
         else:
-            block = "blockIdx.x" if share.parts == 1 else f"blockIdx.x / {share.parts}"
-            mine = block if share.y == 1 else f"{block} * {share.y} + threadIdx.y"
-            lines, name, many = [], "row", share.kept.elements
-            if share.parts > 1:
+            block = "blockIdx.x" if tiling.splits == 1 else f"blockIdx.x / {tiling.splits}"
+            index = block if tiling.y == 1 else f"{block} * {tiling.y} + threadIdx.y"
+            lines, name, count = [], "row", tiling.kept.elements
+            if tiling.splits > 1:
                 lines.append(
-                    f"const {self.index} part = blockIdx.x % {share.parts}, begin = part * {share.share};"
+                    f"const {self.index} part = blockIdx.x % {tiling.splits}, begin = part * {tiling.elements_per_split};"
                 )
         if not self.partial:
-            return [*lines, f"const {self.index} {name} = {mine};"]
+            return [*lines, f"const {self.index} {name} = {index};"]
         return [
             *lines,
-            f"const {self.index} own = {mine};",
-            f"const bool live = own < {many};",
-            f"const {self.index} {name} = live ? own : {many - (share.width if share.across else 1)};",
+            f"const {self.index} own = {index};",
+            f"const bool live = own < {count};",
+            f"const {self.index} {name} = live ? own : {count - (tiling.width if tiling.across else 1)};",
         ]
 
     def bases(self) -> list[str]:
-        """Return the start of each value of the thread's row."""
-        kept, lines = self.share.kept, []
+        """Return the lines that compute the address of each operand's and result's row."""
+        kept, lines = self.tiling.kept, []
         for name in (*self.needs.inputs, *self.needs.results):
             entry = self.needs.inputs.get(name)
             if entry is not None and entry.operand == POSITION:
                 continue
             base = f"in{entry.operand}" if entry is not None else f"out{name[1:]}"
-            if self.share.across:
+            if self.tiling.across:
                 where = offset_text(kept.extents[:-1], kept.strides[name][:-1]) if kept.rows > 1 else "0"
                 step = kept.strides[name][-1]
                 column = "0" if not step else "c" if step == 1 else f"c * {step}"
@@ -86,24 +90,27 @@ class RowPlace:
         return lines
 
     def packed(self, entry: Input) -> bool:
-        """Return whether an operand is read a pack at a time."""
-        return entry.operand != POSITION and self.share.run.strides[entry.name][-1] == 1
+        """Return whether an operand is read in packs (vector loads along the row)."""
+        return entry.operand != POSITION and self.tiling.reduced.strides[entry.name][-1] == 1
 
     def alignment(self) -> str:
-        """Return a condition, tested once for all rows: every operand and result is aligned for packs. Empty if rows differ in that."""
-        width, kept = self.share.width, self.share.kept
-        if self.share.across or width == 1:
+        """Return a condition that every operand and result is aligned for vector loads, tested once for all rows.
+
+        It is empty if the alignment differs from row to row.
+        """
+        width, kept = self.tiling.width, self.tiling.kept
+        if self.tiling.across or width == 1:
             return ""
         packed = [i.name for i in self.needs.plan.inputs if self.packed(i)]
-        packed += [y for y in self.needs.full if self.share.run.strides[y][-1] == 1]
-        steps = [s for n in packed for s in (*kept.strides[n], *self.share.run.strides[n][:-1])]
-        if not packed or any(s % width for s in steps):
+        packed += [y for y in self.needs.full if self.tiling.reduced.strides[y][-1] == 1]
+        row_steps = [s for n in packed for s in (*kept.strides[n], *self.tiling.reduced.strides[n][:-1])]
+        if not packed or any(s % width for s in row_steps):
             return ""
-        places = dict.fromkeys(
+        pointers = dict.fromkeys(
             f"in{self.needs.inputs[n].operand}" if n in self.needs.inputs else f"out{n[1:]}" for n in packed
         )
-        return " && ".join(f"fits<{width}>({p})" for p in places)
+        return " && ".join(f"fits<{width}>({p})" for p in pointers)
 
     def whole(self, at: str) -> str:
-        """Return whether a pack may move in one piece."""
-        return "whole.value" if self.alignment() else f"fits<{self.share.width}>({at})"
+        """Return the condition that a pack moves in one vector access."""
+        return "whole.value" if self.alignment() else f"fits<{self.tiling.width}>({at})"

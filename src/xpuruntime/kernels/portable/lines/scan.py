@@ -1,4 +1,4 @@
-"""Running sums and products. Floats add up in double, integers modulo 2**64, a line per task."""
+"""Cumulative sums and products, one line per task. Floats accumulate in double, integers modulo 2**64."""
 
 from __future__ import annotations
 

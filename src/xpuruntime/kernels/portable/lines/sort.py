@@ -1,6 +1,6 @@
-"""Sorting along a dim, and the k first of a sorted line, a line per task; NaN counts as the largest.
+"""``sort`` and ``topk`` along a dim, one line per task. NaN counts as the largest value.
 
-A stable merge of places; where few of a line are wanted, they are selected by a heap and the line is not sorted.
+Sorting is a stable merge sort of positions. If k is small, ``topk`` selects with a heap instead.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ..tasks import OpTemplate, TaskText, TemplateKernel, result, whole
 
 __all__ = ["KERNELS"]
 
-_FEW = 4
-"""A heap holds up to one in so many of a line; beyond, sorting all of it is as quick."""
+_HEAP_FRACTION = 4
+"""A heap selects at most one of so many elements; for more, sorting the line is as fast."""
 
 
 def _sorted(call: NodeCall) -> TaskText:
-    """Return the text of a stable sort: keys are loaded once in their computing type, positions are merged, then the result is written."""
+    """Return the text of a stable sort: load keys once in their compute type, merge positions, write the result."""
     x, values, places = whole(call, 0), result(call, 0), result(call, 1)
     if not x.shape:
         x, values, places = (b.inserted(0) for b in (x, values, places))
@@ -40,7 +40,7 @@ def _sorted(call: NodeCall) -> TaskText:
         f"  store<1>({address(places, at)}, (int64_t)sorted[k]);",
         "}}",
     ]
-    if count * _FEW <= n:
+    if count * _HEAP_FRACTION <= n:
         body = [
             *unravel(rest),
             f"{key} *const keys = ({key} *)scratch;",

@@ -23,7 +23,7 @@ def windows_text(call: NodeCall, shape: ConvShape) -> str:
 
 
 def reducer_of(call: NodeCall, dtype: DType) -> tuple[str, str]:
-    """Return the type of pool.h that reduces, and its part."""
+    """Return the reducer type of pool.h, and its prelude part."""
     if call.op in MAX_OPS:
         return "Max", "pool"
     if call.op == "lp_pool":

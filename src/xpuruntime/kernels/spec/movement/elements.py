@@ -1,4 +1,4 @@
-"""Elements that move: whether their bytes can, and a value's bits."""
+"""Elements as bits: which dtypes can move, and a constant's bits."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["STATUS", "bits_of", "static", "why_not_movable"]
 
 
 STATUS = 64
-"""Bytes of scratch that a stage asks for so that it can say what it cannot compute (``fail`` of templates/movement.h)."""
+"""Bytes of scratch in which a stage reports what it cannot compute (``fail`` of templates/movement.h)."""
 
 
 def static(spec: TensorSpec) -> tuple[int, ...]:
-    """Return the shape, all of it known."""
+    """Return a static shape as integers."""
     return tuple(int(d) for d in spec.shape if isinstance(d, int))
 
 
 def why_not_movable(*specs: TensorSpec) -> Support | None:
-    """Return why elements cannot move: text, or less than a byte each. None when they can."""
+    """Return the refusal of elements without whole bytes (text, 4-bit numbers); None if all can move."""
     for spec in specs:
         if not element_bytes(spec.dtype):
             return Support.no(
@@ -31,7 +31,7 @@ def why_not_movable(*specs: TensorSpec) -> Support | None:
 
 
 def bits_of(value: object, dtype: DType) -> str:
-    """Return a number as a C literal of the bits that an element moves as."""
+    """Return a number as a C literal of its bits in a dtype."""
     from ....ir.interp.numbers import to
 
     raw = np.ascontiguousarray(to(np.asarray(value), dtype)).reshape(1)

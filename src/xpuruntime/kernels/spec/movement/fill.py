@@ -1,4 +1,4 @@
-"""One value everywhere."""
+"""``full``: one value everywhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Fill"]
 
 
 class Fill(Kernel):
-    """One value everywhere."""
+    """A constant fill."""
 
     name = "create/fill"
     ops = ("full",)
@@ -24,14 +24,14 @@ class Fill(Kernel):
         self._write_moves = write_moves
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for every type up to 8 bytes."""
+        """Return yes for every dtype of at most 8 bytes."""
         if call.outputs[0].dtype is DType.COMPLEX128:
             return refuse(DType.COMPLEX128, "values")
         refused = why_not_movable(call.outputs[0])
         return Support.yes() if refused is None else refused
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Lower the call to runs of the value's bits."""
+        """Return one stage that stores the value's bits."""
         spec = call.outputs[0]
         box = Place.of("out0", spec)
         moves = [Move(box, None, fill=bits_of(call.attrs["value"], spec.dtype))]

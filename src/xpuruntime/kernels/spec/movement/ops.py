@@ -1,4 +1,4 @@
-"""The meaning of each op that only moves elements: from a node to moves of boxes (``codegen/loops/moves``). The boxes of a node are independent."""
+"""Data movement ops as moves of boxes (``codegen/loops/moves``). The moves of a node are independent of each other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _clone(call: NodeCall) -> Moves:
 
 
 def _view(call: NodeCall) -> Moves:
-    """Return the moves of a reshape: one side must be dense, and is read with the shape of the other."""
+    """Return the moves of a reshape: one side must be dense, and is addressed with the shape of the other."""
     x, y = call.tensor(0).spec, call.outputs[0]
     if x.is_dense:
         yield Move(result_box(call), Place.of("in0", TensorSpec(y.shape, y.dtype)))
@@ -78,7 +78,7 @@ def _select(call: NodeCall) -> Moves:
 
 
 def _around(call: NodeCall, dim: int, start: int, length: int, step: int) -> Moves:
-    """Return the moves of ``x`` for the part that a slice does not write; none if the result reuses x's memory."""
+    """Return the moves of ``x`` outside the slice that is written. They are dropped if the result reuses x's memory."""
     size = static(call.outputs[0])[dim]
     x, y = operand_box(call), result_box(call)
     end = start + (length - 1) * step + 1 if length else start
@@ -125,8 +125,8 @@ def strided_inside(call: NodeCall) -> bool:
     size = [int(v) for v in call.attrs["size"]]
     if 0 in size:
         return True
-    reach = [(n - 1) * int(s) for n, s in zip(size, call.attrs["stride"], strict=True)]
-    low, high = (int(call.attrs["offset"]) + sum(f(r, 0) for r in reach) for f in (min, max))
+    extents = [(n - 1) * int(s) for n, s in zip(size, call.attrs["stride"], strict=True)]
+    low, high = (int(call.attrs["offset"]) + sum(f(r, 0) for r in extents) for f in (min, max))
     return low >= 0 and high < math.prod(static(call.tensor(0).spec))
 
 
@@ -152,7 +152,7 @@ def _diagonal(call: NodeCall) -> Moves:
 
 
 def _blocks(call: NodeCall, whole: Place, blocked: Place) -> tuple[Place, Place]:
-    """Return [..., C, H*b, W*b] and [..., C*b*b, H, W] as boxes of the same order: ..., C, b, b, H, W."""
+    """Return [..., C, H*b, W*b] and [..., C*b*b, H, W] as boxes with the same dim order: ..., C, b, b, H, W."""
     b, lead = call.attrs["block_size"], call.outputs[0].rank - 3
     space = whole.split(lead + 1, b).split(lead + 3, b)  # C H b W b
     space = space.permuted([*range(lead), lead, lead + 2, lead + 4, lead + 1, lead + 3])
@@ -176,11 +176,14 @@ def _space_to_depth(call: NodeCall) -> Moves:
 
 @dataclass(frozen=True, slots=True)
 class MoveTemplate:
-    """The moves of an op. ``in_place``: elements that keep their position may stay in the operand's memory."""
+    """The moves of an op.
+
+    dense:    sides that must be dense.
+    in_place: whether elements that keep their position may stay in the operand's memory.
+    """
 
     moves: Callable[[NodeCall], Moves]
     dense: tuple[str, ...] = ()
-    """Which sides must be dense."""
     in_place: bool = False
 
 

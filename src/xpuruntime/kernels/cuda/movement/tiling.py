@@ -1,4 +1,4 @@
-"""The division of one move over threads on CUDA devices: its loops, sorted and merged, and the elements that a thread carries at once."""
+"""The mapping of one move to threads on CUDA devices: merged loops, the pack (vector load) of a thread, and transpose tiles."""
 
 from __future__ import annotations
 
@@ -9,43 +9,47 @@ from dataclasses import dataclass
 from ....codegen.loops.boxes import Move
 from ..launch import WARP, blocks_for
 
-__all__ = ["Dim", "MoveShare"]
+__all__ = ["Dim", "MoveTiling"]
 
 _PACK_BYTES = 16
-_TURNED_BYTES = 4
-_BUSY = 1 << 15
-_TOGETHER = 4
-"""Packs of a thread whose source addresses are looked up: one wait for the lookups, then all loads are in flight."""
-_ROW_PACKS = 32
-"""Packs of a row from which on blocks have whole rows, however few of them there are."""
-_LEAST_TILE = 8
-_LONGEST_CHECK = 1 << 16
-"""Places that a block looks through to see whether they rise."""
+"""Bytes of the widest vector load."""
+_TRANSPOSE_BYTES = 4
+"""Bytes that a thread moves at once in a transpose."""
+_MIN_THREADS = 1 << 15
+"""Threads that occupy a device. Packs are narrower where wider ones would leave fewer threads."""
+_MAX_PACKS_PER_THREAD = 4
+"""Packs of a thread whose source addresses are looked up: after one wait for the indices, all loads are in flight at once."""
+_MIN_ROW_PACKS = 32
+"""Packs of a gathered row from which on a block has whole rows, however few rows there are."""
+_MIN_TRANSPOSE = 8
+"""Shortest dims that use transpose tiles."""
+_MAX_SCAN = 1 << 16
+"""Positions that a block scans to see whether they increase."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """A loop: its length, and how far target, source and every lookup go per step."""
+    """A loop: its length, and the strides of target, source and every lookup."""
 
     length: int
     steps: tuple[int, ...]
 
 
 def _joined(dims: Sequence[Dim]) -> list[Dim]:
-    """Merge adjacent dims that every track crosses evenly."""
-    kept: list[Dim] = []
+    """Merge adjacent dims that form one dim for target, source and lookups alike."""
+    merged: list[Dim] = []
     for d in dims:
-        if kept and all(a == b * d.length for a, b in zip(kept[-1].steps, d.steps, strict=True)):
-            kept[-1] = Dim(kept[-1].length * d.length, d.steps)
+        if merged and all(a == b * d.length for a, b in zip(merged[-1].steps, d.steps, strict=True)):
+            merged[-1] = Dim(merged[-1].length * d.length, d.steps)
         else:
-            kept.append(d)
-    return kept
+            merged.append(d)
+    return merged
 
 
 def _of_rows(lanes: int, threads: int) -> int:
-    """Return the threads of a block whose rows take so many each: whole rows, of whole warps if possible, or an equal part of one.
+    """Return a block size for rows of ``lanes`` threads: whole rows, in whole warps if possible, or an equal part of one row.
 
-    Return the requested number of threads if there is no such number.
+    Return ``threads`` if there is none.
     """
     if lanes > threads:
         parts = (n for n in range(threads, threads // 2, -WARP) if lanes % n == 0)
@@ -54,17 +58,17 @@ def _of_rows(lanes: int, threads: int) -> int:
     return lanes * next((n for n in rows if lanes * n % WARP == 0), rows[0])
 
 
-class MoveShare:
+class MoveTiling:
     """The loops of one move of elements of ``item`` bytes.
 
     shared:  dims over threads, the last one contiguous.
     serial:  dims that one thread loops over.
-    rising:  whether the device chooses between the two, after a check of the positions.
-    unit:    the dim along which the source is contiguous, if it is not that of the target; the move then uses tiles.
+    rising:  whether the kernel chooses between the two at run time, after a scan of the positions.
+    unit:    the dim along which the source is contiguous, if it is not the target's. The move is then a tiled transpose.
     tile:    width of a tile in elements.
-    width:   elements that move together.
+    width:   elements of a pack.
     packs:   packs of a thread.
-    threads: threads of a block. They are fewer than requested where the move has the launch to itself (``alone``) and blocks of whole rows
+    threads: threads of a block. They are fewer than requested if the move is the only one of its launch (``alone``) and blocks of whole rows
          are then possible.
     """
 
@@ -85,7 +89,7 @@ class MoveShare:
         self.unit = self._unit()
         self.width, self.packs = 1, 1
         if self.unit is not None:
-            self.width = self._turned_width(item)
+            self.width = self._transpose_width(item)
             self.tile *= self.width
         elif alone and self._has_rows(_PACK_BYTES // item):
             self.width = _PACK_BYTES // item
@@ -108,30 +112,30 @@ class MoveShare:
             and not self.move.combine
             and len(self.serial) == 1
             and not any(d.steps[2] for d in self.shared)
-            and 1 < self.serial[0].length <= _LONGEST_CHECK
+            and 1 < self.serial[0].length <= _MAX_SCAN
         )
 
     def _unit(self) -> int | None:
-        """Return the dim along which the source is contiguous while the target is contiguous along the last one."""
+        """Return the dim along which the source is contiguous where the target's contiguous dim is another one: a transpose."""
         last = self.last
         if self.move.lookups or self.move.source is None or last.steps[0] != 1 or last.steps[1] in (0, 1):
             return None
         for i, d in enumerate(self.shared[:-1]):
-            if d.steps[1] == 1 and min(d.length, last.length) >= _LEAST_TILE:
+            if d.steps[1] == 1 and min(d.length, last.length) >= _MIN_TRANSPOSE:
                 return i
         return None
 
     def _has_rows(self, width: int) -> bool:
-        """Return whether lookups name the rows that are read, each long enough for threads of its own."""
+        """Return whether the move gathers rows that are long enough for several warps each."""
         last, reads = self.last, not any(x.writes for x in self.move.lookups)
         if not self.move.lookups or not reads or last.steps[:2] != (1, 1) or any(last.steps[2:]):
             return False
-        return last.length % width == 0 and last.length // width >= _ROW_PACKS
+        return last.length % width == 0 and last.length // width >= _MIN_ROW_PACKS
 
-    def _turned_width(self, item: int) -> int:
-        """Return the elements of a tile that move together: four bytes, where lengths and steps on both sides are multiples of them."""
+    def _transpose_width(self, item: int) -> int:
+        """Return the elements of a tile that move at once: four bytes where the lengths and strides of both sides are multiples of that."""
         assert self.unit is not None
-        width = max(1, _TURNED_BYTES // item)
+        width = max(1, _TRANSPOSE_BYTES // item)
         unit, source = self.shared[self.unit], self.move.source
         assert source is not None
         steps = [s for d in self.shared for s in d.steps[:2] if s != 1]
@@ -140,23 +144,23 @@ class MoveShare:
 
     def _width(self, item: int) -> int:
         last = self.last
-        still = any(last.steps[2:])
-        if last.steps[0] != 1 or last.steps[1] not in (0, 1) or still or self.move.combine:
+        looked_up = any(last.steps[2:])
+        if last.steps[0] != 1 or last.steps[1] not in (0, 1) or looked_up or self.move.combine:
             return 1
         count = math.prod(d.length for d in self.shared)
         width = _PACK_BYTES // item
-        while width > 1 and (width > last.length or count // width < _BUSY):
+        while width > 1 and (width > last.length or count // width < _MIN_THREADS):
             width //= 2
         return width
 
     def _packs(self) -> int:
-        """Return the packs of a thread, at even steps along the last dim: several where lookups give the address of the source."""
-        beside, rest = divmod(self.last.length, self.width)
+        """Return the packs of a thread, evenly spaced along the last dim: several in gathers, so that their loads overlap."""
+        row_packs, rest = divmod(self.last.length, self.width)
         reads = bool(self.move.lookups) and not any(x.writes for x in self.move.lookups)
         if self.width == 1 or rest or not reads or self.last.steps[1] != 1:
             return 1
-        count, packs = math.prod(d.length for d in self.shared) // self.width, _TOGETHER
-        while packs > 1 and (beside % packs or count // packs < _BUSY):
+        count, packs = math.prod(d.length for d in self.shared) // self.width, _MAX_PACKS_PER_THREAD
+        while packs > 1 and (row_packs % packs or count // packs < _MIN_THREADS):
             packs //= 2
         return packs
 
@@ -164,13 +168,13 @@ class MoveShare:
 
     @property
     def lengths(self) -> list[int]:
-        """Items of threads per dim: the last one in packs, or groups of packs."""
+        """Items of threads per dim. The last dim counts packs, or groups of packs."""
         each = self.width * self.packs
         return [*(d.length for d in self.shared[:-1]), math.ceil(self.last.length / each)]
 
     @property
     def tiles(self) -> tuple[list[Dim], int, int]:
-        """The dims around the tiles of a transposing move, and the number of tiles in both directions."""
+        """The dims outside the tiles of a transpose, and the number of tiles along its rows and columns."""
         assert self.unit is not None
         others = [d for i, d in enumerate(self.shared[:-1]) if i != self.unit]
         down = math.ceil(self.shared[self.unit].length / self.tile)
@@ -180,15 +184,15 @@ class MoveShare:
     def blocks(self) -> int:
         """Number of blocks of threads."""
         if self.unit is not None:
-            others, down, beside = self.tiles
-            return math.prod(d.length for d in others) * down * beside
+            others, down, across = self.tiles
+            return math.prod(d.length for d in others) * down * across
         return blocks_for(math.prod(self.lengths), self.threads)
 
     @property
     def index(self) -> str:
         """The C type that can hold every offset."""
-        reach = [
+        extents = [
             sum(abs(d.steps[t]) * d.length for d in (*self.shared, *self.serial))
             for t in range(len(self.last.steps))
         ]
-        return "uint32_t" if max(*reach, math.prod(self.lengths), 1) < 2**31 else "int64_t"
+        return "uint32_t" if max(*extents, math.prod(self.lengths), 1) < 2**31 else "int64_t"
