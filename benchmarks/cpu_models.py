@@ -130,19 +130,19 @@ def _measure(
         row |= {"model": name, "precision": precision, "threads": threads, "engine": engine}
         row |= {"ms": statistics.median(times[engine]) * 1e3, "rounds_ms": [t * 1e3 for t in times[engine]]}
         rows.append(row)
-    theirs = max(
+    vendor_error = max(
         (1.5 * r["error"] for r in rows if r["engine"] == "torch" and precision in LOWER), default=0.0
     )
     for row in rows:
-        row["ok"] = row["error"] <= max(LIMITS[precision], theirs)
+        row["ok"] = row["error"] <= max(LIMITS[precision], vendor_error)
     peers = {r["engine"]: r["ms"] for r in rows if r["engine"] != "native" and r["ok"]}
     for row in rows:
         if row["engine"] == "native" and row["ok"] and peers:
             best = min(peers, key=lambda e: peers[e])
             row |= {"best_peer": best, "ratio": peers[best] / row["ms"]}
-        shown = f"{row['ms']:8.2f} ms, error {row['error']:.1e}" + ("" if row["ok"] else " WRONG")
+        result = f"{row['ms']:8.2f} ms, error {row['error']:.1e}" + ("" if row["ok"] else " WRONG")
         ratio = f", {row['ratio']:.2f} of {row['best_peer']}" if "ratio" in row else ""
-        print(f"{name:16} {precision:9} {threads} thread(s) {row['engine']:14} {shown}{ratio}", flush=True)
+        print(f"{name:16} {precision:9} {threads} thread(s) {row['engine']:14} {result}{ratio}", flush=True)
     return rows
 
 

@@ -158,7 +158,7 @@ def test_a_call_is_known_by_all_that_decides_its_code() -> None:
     ("data", "what"),
     [
         ({"format": "other"}, "must be a file of format"),
-        ({"format": "xpuruntime kernel times", "version": 1}, "names no target"),
+        ({"format": "xpuruntime kernel times", "version": 1}, "has no target"),
         (
             {"format": "xpuruntime kernel times", "version": 1, "target": "cpu", "calls": {"a": {}}},
             "call a has no times_us",

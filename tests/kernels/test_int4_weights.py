@@ -77,6 +77,7 @@ def test_a_layer_computes_what_its_codes_and_scales_say(group: int, rows: int, n
     assert abs(got - want).max() <= 1e-5 * abs(want).max()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:x86-64-v2"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_floats_and_other_levels(dtype: str, target: str) -> None:

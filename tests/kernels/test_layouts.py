@@ -76,6 +76,7 @@ def lying(spec: TensorSpec, seed: int) -> TensorSpec:
     return TensorSpec(shape, spec.dtype, layout=layouts(shape, seed))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("level", ["cpu:x86-64-v2", "cpu"])
 def test_any_layout(level: str, tmp_path: Path) -> None:
     target = cpu_target(level)

@@ -44,6 +44,7 @@ def test_every_size_of_element_moves() -> None:
     check_cases([case for dtype in SIZES for case in every_op(dtype)])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", LEVELS)
 def test_every_op_on_every_level(target: str) -> None:
     c = every_op("float32")

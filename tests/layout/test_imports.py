@@ -62,7 +62,7 @@ MAY_NOT_KNOW: dict[str, tuple[str, ...]] = {
 
 # Packages of others: where at module level, where inside functions.
 EVERYWHERE = {"numpy", "ml_dtypes"}
-AT_TOP: dict[str, set[str]] = {"cli": {"typer", "rich", "click"}, "policies": {"yaml"}}
+AT_TOP: dict[str, set[str]] = {"cli": {"typer", "rich", "click"}, "policies": {"yaml"}, "pytorch": {"torch"}}
 VENDORS = {
     "torch",
     "onnx",

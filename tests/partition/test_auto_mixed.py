@@ -16,6 +16,7 @@ from xpuruntime.inference.partitioned.node_costs import measured_costs, node_sec
 from xpuruntime.inference.selection import auto
 from xpuruntime.inference.selection.auto import Contender
 from xpuruntime.inference.selection.candidate import EngineCandidate, attempt
+from xpuruntime.inference.selection.request import SessionRequest
 from xpuruntime.protocols import EvidenceRow
 from xpuruntime.storage.store import Store
 from xpuruntime.targets import DeviceId
@@ -64,7 +65,7 @@ def test_every_engine_says_what_its_nodes_cost(model) -> None:
     graph = native_model(model).graph
     store = Store(mode="off")
     engines = {
-        e: attempt(model, EngineCandidate(e, CPU, threads=1), store).executable
+        e: attempt(model, EngineCandidate(e, CPU, SessionRequest(threads=1)), store).executable
         for e in ("native", "onnxruntime")
     }
     costs = measured_costs(graph, engines, {"input": X})
@@ -197,8 +198,8 @@ def test_a_mix_is_built_timed_and_kept_only_where_it_may_win(model, monkeypatch)
     costs = Costs(measured={"native": native, "onnxruntime": other})
 
     def looked() -> tuple[list, list]:
-        wanted = EngineCandidate("native", CPU, threads=1)
-        return mixed_search.searched(model, graph, costs, wanted, {}, feeds, store)
+        first = EngineCandidate("native", CPU, SessionRequest(threads=1))
+        return mixed_search.searched(model, graph, costs, first, {}, feeds, store)
 
     kept, refused = looked()
     assert [o.facts["mix"] for o in kept] == ["native + onnxruntime on cpu, 2 regions"]

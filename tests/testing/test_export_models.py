@@ -24,7 +24,7 @@ TOLERANCE = tolerance_for(DType.FLOAT32)
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_engine_the_interpreter_and_the_way_back_agree_with_pytorch(name: str, onnx_file, run) -> None:
     proto = onnx.load(onnx_file(name))

@@ -100,9 +100,8 @@ class Chooser:
         for name, error in faults.items():
             candidates[name] = candidates[name][0], failed(error)
         measured = self.times.of(call, self.target.name)
-        in_graph = all(
-            v in self.graph.values for v in node.values
-        )  # a copy may read a value that is not in the graph
+        # A copy may read a value that is not in the graph.
+        in_graph = all(v in self.graph.values for v in node.values)
         facts = facts_of(
             self.graph if in_graph else None,
             node,

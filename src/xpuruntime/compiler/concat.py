@@ -47,9 +47,9 @@ def place_concats(
             or not node.spec.is_static
         ):
             continue
-        whole = node.outputs[0].name
-        base = placements.get(whole, Placement(whole, 0))
-        whole_layout = replace(node.spec, layout=layouts.get(whole)).physical
+        result = node.outputs[0].name
+        base = placements.get(result, Placement(result, 0))
+        whole_layout = replace(node.spec, layout=layouts.get(result)).physical
         dim, start = node.attrs["dim"], 0
         for operand in node.inputs:
             if not isinstance(operand, str):

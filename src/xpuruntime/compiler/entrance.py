@@ -79,17 +79,17 @@ def settled_precision(
     if requested in (None, "model"):
         return policy, False
     dtype = DType.of(requested)
-    own = Policy(kernel=policy.kernel, execution=replace(policy.execution, precision="model"))
+    model_policy = Policy(kernel=policy.kernel, execution=replace(policy.execution, precision="model"))
     nodes = [n for g in graphs for n in g.nodes]
     if dtype.is_integer:
         products = [n.op in _INTEGER_PRODUCTS for n in nodes if family_of(n) in ("conv", "matmul")]
         if products and all(products):
-            return own, False
+            return model_policy, False
         if policy.execution.allow_fallback:
             notes.append(
                 f"precision {requested} is not available: the model is not quantized and keeps its own"
             )
-            return own, False
+            return model_policy, False
         raise PrecisionUnavailable(
             entrance,
             f"precision {dtype.value} is not available: the model is not quantized",
@@ -106,7 +106,7 @@ def settled_precision(
     specs = [v.spec for n in nodes for v in n.outputs if v.spec is not None]
     floats = {s.dtype for s in specs if s.dtype.is_float and s.dtype.bits >= 16}
     if floats <= {dtype}:
-        return own, False
+        return model_policy, False
     if DType.FLOAT32 not in floats:
         shown = ", ".join(sorted(d.value for d in floats))
         raise PrecisionUnavailable(

@@ -78,9 +78,8 @@ class _Lowerer:
                 continue
             self._kernel(node)
         self._count()
-        outputs, renamed = (
-            self._outputs()
-        )  # before states are updated: an output may be a state's old content
+        # Before states are updated: an output may be a state's old content.
+        outputs, renamed = self._outputs()
         with part("memory planning"):
             self.memory.reuse([c.use for c in self.calls])
         self.calls = [c for c in self.calls if not (c.stage.copies and self._in_place(c))]

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from .. import __version__
 from ..codegen.cpp.toolchain import TextRefused
 from ..codegen.target import CodegenTarget
-from ..decisions import Decision, Reason
+from ..decisions import Decision
 from ..errors import BuildError, FormatError, IrError, PolicyError, StrictError, XpuError
 from ..faults import FaultSubject, contained, foreign, part
 from ..ir import Graph, specialize, verify
@@ -30,7 +30,7 @@ from ..passes import find_passes, laid_out, run_passes
 from ..policies import Policy, Resolved
 from ..policies.entrances import demanded, refuse
 from ..policies.fields.record import dump
-from ..policies.vocabulary import PHASES, PHASES_NOT_IMPLEMENTED
+from ..policies.vocabulary import PHASES
 from ..printable import logger
 from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
 from ..program.told import fitted
@@ -126,7 +126,7 @@ def _compile(
     steps = find_passes(default_level if passes is None else passes, default_level)
     rewrites, physical = [s.name for s in steps], any(s.physical for s in steps)
     entries, sizes = _entries(model, shapes, resolved, subject)
-    subject.words = (
+    subject.replay_args = (
         ()
         if passes is None
         else ("--passes", str(passes) if isinstance(passes, str | int) else ",".join(passes))
@@ -161,7 +161,7 @@ def _compile(
     lowered: list[LoweredGraph] = []
     binaries: list[Binary] = []
     plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}
-    borders: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    buffer_names: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for t in targets:
         code = Code(t, len(binaries))
         for name, graph in graphs.items():
@@ -173,9 +173,9 @@ def _compile(
             )
             lowering = lower(laid, layouts, t, demands.kernel, offers, phase=phases[name], times=measured)
             plans[name].append(plan_of(lowering, code))
-            borders[name] = lowering.inputs, lowering.outputs
+            buffer_names[name] = lowering.inputs, lowering.outputs
             lowered.append(lowering)
-        with part(f"code generation for {t.name}", ours=(TextRefused,)):
+        with part(f"code generation for {t.name}", bug_types=(TextRefused,)):
             binaries += _assembled(code, [p for mine in plans.values() for p in mine])
     declined = [d for low in lowered for d in low.declined]
     if declined and demands.execution.strict:
@@ -190,7 +190,7 @@ def _compile(
     _log.info("compiled %s for %s in %.2f s", first.name, names, time.perf_counter() - started)
     program = CompiledProgram(
         name=first.name,
-        entries=tuple(_entry(n, graphs[n], borders[n], plans[n], sizes[n]) for n in graphs),
+        entries=tuple(_entry(n, graphs[n], buffer_names[n], plans[n], sizes[n]) for n in graphs),
         weights=_by_name(w for low in lowered for w in low.known.weights),
         recipes=_by_name(r for low in lowered for r in low.known.recipes),
         states=_by_name(s for low in lowered for s in low.states),
@@ -206,7 +206,7 @@ def _compile(
     )
     program = fitted(program)
     if all(b.data for b in binaries):  # some targets leave assembly to the caller
-        with part("emit", ours=(FormatError,)):
+        with part("emit", bug_types=(FormatError,)):
             validate(program, f"program {first.name!r}", "")
     return program
 
@@ -230,7 +230,7 @@ def _assembled(code: Code, plans: Sequence[ExecutionPlan]) -> list[Binary]:
     except TextRefused as error:
         log = str(error.got)
         for call in (c for p in plans for c in p.calls if c.symbol in log):
-            with part(emitted_part(call.kernel, call.nodes), ours=(TextRefused,)):
+            with part(emitted_part(call.kernel, call.nodes), bug_types=(TextRefused,)):
                 raise
         raise
 
@@ -279,12 +279,9 @@ def _gpus(targets: Iterable[CodegenTarget]) -> dict[str, Any]:
 
 
 def _check_phase(phase: str) -> None:
-    """Raise PolicyError for an unknown phase, and for one that this release does not implement."""
-    if isinstance(phase, str) and phase in PHASES:
-        return
-    later = isinstance(phase, str) and phase in PHASES_NOT_IMPLEMENTED
-    absent = f" ({Reason.NOT_IMPLEMENTED.value} in this release)" if later else ""
-    raise PolicyError("compile", f"no such phase{absent}", got=repr(phase), do=f"Known: {', '.join(PHASES)}.")
+    """Raise PolicyError for an unknown phase."""
+    if not isinstance(phase, str) or phase not in PHASES:
+        raise PolicyError("compile", "no such phase", got=repr(phase), do=f"Known: {', '.join(PHASES)}.")
 
 
 def _entries(
@@ -305,7 +302,7 @@ def _entries(
     for name, graph in graphs.items():
         for bucket in buckets:
             _take(subject, graph)
-            subject.words = tuple(w for k, v in bucket.items() for w in ("--shape", f"{k}={v}"))
+            subject.replay_args = tuple(w for k, v in bucket.items() for w in ("--shape", f"{k}={v}"))
             _check_bounds(graph, bucket)
             static = specialize(graph, bucket)
             if static is not graph:
@@ -378,11 +375,11 @@ def _check_static(graph: Graph) -> None:
 def _entry(
     name: str,
     graph: Graph,
-    borders: tuple[tuple[str, ...], tuple[str, ...]],
+    buffer_names: tuple[tuple[str, ...], tuple[str, ...]],
     plans: Sequence[ExecutionPlan],
     sizes: Mapping[str, int],
 ) -> EntryPoint:
-    return EntryPoint(name, graph.input_specs, graph.output_specs, *borders, tuple(plans), sizes)
+    return EntryPoint(name, graph.input_specs, graph.output_specs, *buffer_names, tuple(plans), sizes)
 
 
 def _by_name(items: Iterable[_Named]) -> tuple[_Named, ...]:

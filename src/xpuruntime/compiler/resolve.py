@@ -26,10 +26,12 @@ def resolve_target(target: str | TargetConfig | CodegenTarget) -> CodegenTarget:
     if isinstance(target, str) and target.partition(":")[0] == "cpu":
         return _with_libraries(cpu_target(target), "cpu") if target == "cpu" else cpu_target(target)
     if isinstance(target, str) and target.partition(":")[0] == "cuda":
-        _, _, rest = target.partition(":")
-        is_local = not rest or rest.isdecimal()
+        _, _, device = target.partition(":")
+        is_local = not device or device.isdecimal()
         return (
-            _with_libraries(cuda_target(target), "cuda", int(rest or 0)) if is_local else cuda_target(target)
+            _with_libraries(cuda_target(target), "cuda", int(device or 0))
+            if is_local
+            else cuda_target(target)
         )
     raise BuildError(
         "compile",

@@ -87,10 +87,14 @@ def free_views(graph: Graph, layouts: dict[str, Layout], works: Works) -> None:
             continue
         if node.op == "permute":
             _written_permuted(graph, node, layouts, works)
-        here = replace(graph.spec(x), layout=layouts.get(x)).physical
-        wanted = _layout_of_view(node, here, _sizes(graph.spec(x)))
+        layout = replace(graph.spec(x), layout=layouts.get(x)).physical
+        view_layout = _layout_of_view(node, layout, _sizes(graph.spec(x)))
         for value in node.outputs:
-            followed = None if wanted is None else _layouts_behind(graph, value.name, wanted, layouts, works)
+            followed = (
+                None
+                if view_layout is None
+                else _layouts_behind(graph, value.name, view_layout, layouts, works)
+            )
             layouts.update(followed or {})
 
 
@@ -119,37 +123,37 @@ def _layouts_behind(
     return result
 
 
-def _layout_of_view(node: Node, here: Layout, sizes: tuple[int, ...]) -> Layout | None:
+def _layout_of_view(node: Node, layout: Layout, sizes: tuple[int, ...]) -> Layout | None:
     """Return the layout of a view's results without a copy; None if no layout describes it."""
     match node.op:
         case "permute":
-            place = {d: i for i, d in enumerate(node.attrs["dims"])}
+            position = {d: i for i, d in enumerate(node.attrs["dims"])}
             return Layout(
-                tuple(place[d] for d in here.order), tuple(here.alloc[d] for d in node.attrs["dims"])
+                tuple(position[d] for d in layout.order), tuple(layout.alloc[d] for d in node.attrs["dims"])
             )
         case "split":
-            return here
+            return layout
         case "slice" if node.attrs["step"] == 1:
-            return here
+            return layout
         case "select":
-            return _without(here, node.attrs["dim"])
+            return _without(layout, node.attrs["dim"])
         case _ if OPS[node.op].view == "reshape":
-            return _regrouped(here, sizes, _sizes(node.spec))
+            return _regrouped(layout, sizes, _sizes(node.spec))
     return None
 
 
-def _without(here: Layout, dim: int) -> Layout | None:
+def _without(layout: Layout, dim: int) -> Layout | None:
     """Return the layout after selecting one index of a dim, whose padding moves to the dim inside it; None for the innermost dim."""
-    at = here.order.index(dim)
-    if at + 1 == len(here.order):
+    at = layout.order.index(dim)
+    if at + 1 == len(layout.order):
         return None
-    alloc = list(here.alloc)
-    alloc[here.order[at + 1]] *= alloc[dim]
-    order = (d - (d > dim) for d in here.order if d != dim)
+    alloc = list(layout.alloc)
+    alloc[layout.order[at + 1]] *= alloc[dim]
+    order = (d - (d > dim) for d in layout.order if d != dim)
     return Layout(tuple(order), tuple(a for d, a in enumerate(alloc) if d != dim))
 
 
-def _regrouped(here: Layout, sizes: tuple[int, ...], out: tuple[int, ...]) -> Layout | None:
+def _regrouped(layout: Layout, sizes: tuple[int, ...], out: tuple[int, ...]) -> Layout | None:
     """Return the layout of the same elements under another shape; None if a run of replaced dims is not contiguous."""
     alloc, before = [1] * len(out), [list[int]() for _ in sizes]
     i = o = 0
@@ -163,24 +167,28 @@ def _regrouped(here: Layout, sizes: tuple[int, ...], out: tuple[int, ...]) -> La
                 want, dims, o = want * out[o], [*dims, o], o + 1
             else:
                 return None
-        place = here.order.index(first)
+        position = layout.order.index(first)
         inner = math.prod(out[d] for d in dims[1:])
-        whole = here.alloc[first] * math.prod(sizes[first + 1 : i])
-        dense = all(here.alloc[d] == sizes[d] for d in range(first + 1, i))
+        outer = layout.alloc[first] * math.prod(sizes[first + 1 : i])
+        dense = all(layout.alloc[d] == sizes[d] for d in range(first + 1, i))
         if (
-            here.order[place : place + i - first] != tuple(range(first, i))
+            layout.order[position : position + i - first] != tuple(range(first, i))
             or not dense
             or not inner
-            or whole % inner
+            or outer % inner
         ):
             return None
         for d in dims[1:]:
             alloc[d] = out[d]
-        alloc[dims[0]] = whole // inner
+        alloc[dims[0]] = outer // inner
         before[first] = dims
-    if any(s != 1 or here.alloc[d] != 1 for d, s in enumerate(sizes[i:], i)) or any(d != 1 for d in out[o:]):
+    if any(s != 1 or layout.alloc[d] != 1 for d, s in enumerate(sizes[i:], i)) or any(
+        d != 1 for d in out[o:]
+    ):
         return None
-    return Layout((*range(o, len(out)), *(d for place in here.order for d in before[place])), tuple(alloc))
+    return Layout(
+        (*range(o, len(out)), *(d for position in layout.order for d in before[position])), tuple(alloc)
+    )
 
 
 def _written_permuted(graph: Graph, node: Node, layouts: dict[str, Layout], works: Works) -> None:

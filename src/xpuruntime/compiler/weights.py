@@ -82,9 +82,8 @@ _RULES: Mapping[str, _Rule] = {
 _WRAPS = ("add", "sub", "mul", "maximum", "neg")
 _LOOKUPS = ("embedding", "index_select", "gather")
 _FREE_BYTES = 1 << 20  # bytes of input that every recipe is granted; results may be 64 times as large
-_MAX_LOOKUP_BYTES = (
-    4 << 20
-)  # bytes of what lookups and choices may make: a larger result is cheaper to compute again than to keep
+# Bytes of what lookups and choices may make: a larger result is cheaper to compute again than to keep.
+_MAX_LOOKUP_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,19 +226,19 @@ class KnownValues:
         if isinstance(origin, str):
             return (), origin
         steps: list[RecipeStep] = []
-        place: dict[str, str] = {}  # value -> its reference in later steps
+        reference: dict[str, str] = {}  # value -> its reference in later steps
         stack: list[tuple[str, _RecipeNode, list[str]]] = [(value, origin, [])]
         while stack:
             name, origin, inputs = stack[-1]
             if len(inputs) == len(origin.operands):
-                place[name] = _add(steps, RecipeStep(origin.op, tuple(inputs), origin.attrs))
+                reference[name] = _add(steps, RecipeStep(origin.op, tuple(inputs), origin.attrs))
                 stack.pop()
                 continue
             operand = origin.operands[len(inputs)]
             if isinstance(operand, RecipeStep):
                 inputs.append(_add(steps, operand))
-            elif operand in place:
-                inputs.append(place[operand])
+            elif operand in reference:
+                inputs.append(reference[operand])
             elif isinstance(known := self._origins[operand], str):
                 inputs.append(weight_input(known))
             else:

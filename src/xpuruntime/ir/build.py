@@ -142,11 +142,11 @@ class GraphBuilder:
     @contextlib.contextmanager
     def source(self, *sources: Source) -> Iterator[None]:
         """Set the sources of all nodes that are created inside the block."""
-        before, self._sources = self._sources, sources
+        outer_sources, self._sources = self._sources, sources
         try:
             yield
         finally:
-            self._sources = before
+            self._sources = outer_sources
 
     def spec(self, value: str) -> TensorSpec:
         """Return the spec of an existing value. Raises IrError for an unknown value or type."""
@@ -186,9 +186,9 @@ class GraphBuilder:
 
     def _declare(self, name: str, spec: TensorSpec | str | None) -> Value:
         if not name or name in self.values:
-            what = "is taken" if name else "is empty"
+            problem = "is taken" if name else "is empty"
             raise IrError(
-                f"builder {self.name!r}", f"the name of a value {what}", got=repr(name), do="Use fresh()."
+                f"builder {self.name!r}", f"the name of a value {problem}", got=repr(name), do="Use fresh()."
             )
         value = Value(name, _spec(spec))
         self.values[name] = value

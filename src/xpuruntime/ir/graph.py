@@ -154,8 +154,8 @@ class Graph(Body):
         """Extract nodes as a separate graph. Values from outside become inputs (weights stay weights); values that are read outside
         or leave this graph become outputs. Raises IrError if the nodes read a state.
         """
-        chosen = {n.name for n in nodes}
-        inside = tuple(n for n in self.nodes if n.name in chosen)
+        member_names = {n.name for n in nodes}
+        inside = tuple(n for n in self.nodes if n.name in member_names)
         produced = {v.name for n in inside for v in n.outputs}
         read = dict.fromkeys(v for n in inside for v in n.values if v not in produced)
         stateful = [s.name for s in self.states if s.name in read]
@@ -167,7 +167,7 @@ class Graph(Body):
             v.name
             for n in inside
             for v in n.outputs
-            if v.name in self.kept or any(u.name not in chosen for u in self.users(v.name))
+            if v.name in self.kept or any(u.name not in member_names for u in self.users(v.name))
         ]
         return Graph(
             name or self.name,

@@ -56,9 +56,9 @@ class Source:
     line: int = 0
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.file else ""
+        location = f"{self.file}:{self.line}" if self.file else ""
         return (
-            " ".join(part for part in (self.name, self.op and f"({self.op})", self.module, place) if part)
+            " ".join(part for part in (self.name, self.op and f"({self.op})", self.module, location) if part)
             or "?"
         )
 
@@ -144,8 +144,8 @@ class Weight:
         except (binascii.Error, ValueError) as error:
             raise IrError(f"weight %{self.name}", "has data that is not base64", got=str(error)) from error
         if len(data) != self.spec.size_bytes:
-            got = f"{len(data)} bytes for {self.spec}"
-            raise IrError(f"weight %{self.name}", "has data of the wrong size", got=got)
+            actual_size = f"{len(data)} bytes for {self.spec}"
+            raise IrError(f"weight %{self.name}", "has data of the wrong size", got=actual_size)
         return data
 
     def array(self) -> NDArray[Any]:

@@ -53,8 +53,10 @@ def _names(graph: Graph) -> Iterator[IrError]:
         names += [v.name for v in node.outputs]
     for name, count in Counter(names).items():
         if count > 1 or not name:
-            what = "defines a value twice" if name else "has a value without a name"
-            yield IrError(f"graph {graph.name!r}", what, got=f"%{name}", do="Give each value a unique name.")
+            problem = "defines a value twice" if name else "has a value without a name"
+            yield IrError(
+                f"graph {graph.name!r}", problem, got=f"%{name}", do="Give each value a unique name."
+            )
 
 
 def _order(graph: Graph) -> Iterator[IrError]:
@@ -63,14 +65,14 @@ def _order(graph: Graph) -> Iterator[IrError]:
     for node in graph.nodes:
         for name in node.values:
             if name not in ready:
-                what = (
+                problem = (
                     "reads a value that is defined later"
                     if name in graph.values
                     else "reads a value that is not defined"
                 )
                 yield IrError(
                     _node(node),
-                    what,
+                    problem,
                     got=f"%{name}",
                     do="Sort the nodes topologically.",
                 )
@@ -142,8 +144,8 @@ LAWS: tuple[Callable[[Graph], Iterator[IrError]], ...] = (_names, _order, _outpu
 
 
 def _node(node: Node) -> str:
-    place = f" from {node.sources[0]}" if node.sources else ""
-    return f"{node.op} %{node.name}{place}"
+    origin = f" from {node.sources[0]}" if node.sources else ""
+    return f"{node.op} %{node.name}{origin}"
 
 
 def _check_node(node: Node, graph: Graph) -> None:
@@ -156,8 +158,8 @@ def _check_node(node: Node, graph: Graph) -> None:
         if any(i is not None and not isinstance(i, str) for i in node.inputs):
             raise IrError(who, "takes values only", got=node.inputs)
         return
-    known = all(i in graph.values for i in node.values)
-    if not known:
+    inputs_exist = all(i in graph.values for i in node.values)
+    if not inputs_exist:
         return  # reported by _order
     operands = operand_specs(row, node.inputs, graph.values, who)
     check_operands(row, operands, who)

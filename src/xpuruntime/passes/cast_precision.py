@@ -41,16 +41,16 @@ _STAY = frozenset(["cast", "bitcast", "sin", "cos", "cumsum", "cumprod", "prod",
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """Return the graph with narrow values where the context wants them."""
+    """Return the graph with values stored in the narrow types that the context demands."""
     context = context or PassContext()
     known = known_values(graph)
     stay = known | _of_integers(graph) | _scores(graph, known)
-    wanted = {
+    narrow_types = {
         n.name: dtype
         for n in graph.nodes
         if n.name not in stay and (dtype := _wanted(n, context)) is not None
     }
-    return _PrecisionCaster(graph, wanted).done() if wanted else graph
+    return _PrecisionCaster(graph, narrow_types).done() if narrow_types else graph
 
 
 def _of_integers(graph: Graph) -> frozenset[str]:
@@ -107,8 +107,8 @@ def _wanted(node: Node, context: PassContext) -> DType | None:
 class _PrecisionCaster:
     """Rebuilds the graph. Every value exists in its own type and, if read so, in another."""
 
-    def __init__(self, graph: Graph, wanted: dict[str, DType]) -> None:
-        self.graph, self.wanted = graph, wanted
+    def __init__(self, graph: Graph, narrow_types: dict[str, DType]) -> None:
+        self.graph, self.narrow_types = graph, narrow_types
         self.wide: dict[str, str] = {}  # elementwise result -> the float32 value before its cast down
         self.nodes: list[Node] = []
         self.values: dict[str, Value] = {
@@ -120,7 +120,7 @@ class _PrecisionCaster:
 
     def done(self) -> Graph:
         for node in self.graph.nodes:
-            if not (node.name in self.wanted and self.narrow(node, self.wanted[node.name])):
+            if not (node.name in self.narrow_types and self.narrow(node, self.narrow_types[node.name])):
                 self.keep(node)
         outputs = tuple(Output(o.name, self.original(o.value)) for o in self.graph.outputs)
         states = tuple(State(s.value, s.init, s.next and self.original(s.next)) for s in self.graph.states)
@@ -211,13 +211,13 @@ def _narrow_node(node: Node, inputs: tuple[Any, ...], dtype: DType, values: dict
         sources=node.sources,
     )
     for old, new in zip(node.outputs, replacement.outputs, strict=True):
-        want = (
+        expected = (
             dtype if old.spec is not None and old.spec.dtype is DType.FLOAT32 else old.spec and old.spec.dtype
         )
         if (
             new.spec is None
             or old.spec is None
-            or new.spec.dtype is not want
+            or new.spec.dtype is not expected
             or new.spec.shape != old.spec.shape
         ):
             raise IrError(f"cast of %{node.name}", "has another result type", got=new)

@@ -33,6 +33,7 @@ __all__ = ["run"]
 _HIDDEN = -65504.0  # the lowest float16: exp of it is 0 next to any other score
 _MAX_NODES = 64
 _MAX_ELEMENTS = 4096 * 4096
+"""Limits of the computation at compile time."""
 _FAMILIES = frozenset(["elementwise", "reduce", "data_movement", "create"])
 
 
@@ -53,10 +54,10 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         if offset is None:
             return
         if offset != math.inf:
-            own = attrs["causal_offset"] if attrs["causal"] else offset
-            if not isinstance(own, int):
+            existing_offset = attrs["causal_offset"] if attrs["causal"] else offset
+            if not isinstance(existing_offset, int):
                 return
-            attrs |= {"causal": True, "causal_offset": min(own, int(offset))}
+            attrs |= {"causal": True, "causal_offset": min(existing_offset, int(offset))}
         chain = masks.chains[node.inputs[3]]
         if not context.may_fuse(graph, (*chain, node)):
             return
@@ -120,9 +121,9 @@ class _CausalMasks:
     def known(self, root: str, arrays: dict[str, NDArray[Any]]) -> list[Node] | None:
         """Return the nodes that compute a value, in order, and put the weights that they read into ``arrays``."""
         names: set[str] = set()
-        left = [root]
-        while left:
-            value = left.pop()
+        pending = [root]
+        while pending:
+            value = pending.pop()
             size, node = elements(self.graph.values[value].spec), self.graph.producer(value)
             if size is None or size > _MAX_ELEMENTS:
                 return None
@@ -135,7 +136,7 @@ class _CausalMasks:
                 if not _is_computable(node) or len(names) == _MAX_NODES:
                     return None
                 names.add(node.name)
-                left += node.values
+                pending += node.values
         return [n for n in self.graph.nodes if n.name in names]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import re
 from collections.abc import Callable
@@ -106,6 +105,8 @@ def _importable(module: str) -> bool:
 
 def package_version(distribution: str) -> str | None:
     """Return the installed version of a distribution, or None."""
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -134,6 +135,8 @@ def load_dotted(path: str) -> Any:
 @functools.cache
 def entry_points(group: str) -> dict[str, Callable[[], Any]]:
     """Return the loader function of each third-party plug-in of a group. The first call reads all package metadata (about 20 ms)."""
+    import importlib.metadata
+
     return {e.name: e.load for e in importlib.metadata.entry_points(group=group)}
 
 
@@ -143,6 +146,8 @@ _GROUPS = ("xpuruntime.engines", "xpuruntime.backends", "xpuruntime.kernels")
 @functools.cache
 def owners() -> dict[str, str]:
     """Return the owner of each plug-in's top-level module: ``plug-in 'acme' (package acme-npu 1.2, entry point of xpuruntime.engines)`` for ``acme``."""
+    import importlib.metadata
+
     by_module: dict[str, str] = {}
     for group in _GROUPS:
         for entry in importlib.metadata.entry_points(group=group):

@@ -130,6 +130,11 @@ class KernelPolicy(FileForm):
         top = dataclasses.replace(self, under=())
         return tuple(layer for layer in (top, *self.under) if layer != _EMPTY)
 
+    def without_origins(self) -> KernelPolicy:
+        """Return the same demands without the origins of layers, so that what is made of equal demands is equal, texts included."""
+        under = tuple(dataclasses.replace(layer, origin="") for layer in self.under)
+        return dataclasses.replace(self, under=under, origin="")
+
     def preferences(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Return (family, kernels in order) for each plain keyword of this layer."""
         for family in KERNELS:

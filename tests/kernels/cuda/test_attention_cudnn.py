@@ -70,7 +70,7 @@ def test_shapes_strides_and_mask_go_into_the_call() -> None:
     [
         (
             node((1, 2, 8, 64), (1, 2, 8, 64), 64, dtype="float32"),
-            "cuDNN attention takes float16 and bfloat16, not float32",
+            "cuDNN attention supports float16 and bfloat16, not float32",
         ),
         (node((1, 2, 8, 20), (1, 2, 8, 20), 20), "head sizes and strides must be multiples of 16 bytes"),
         (node((1, 2, 8, 264), (1, 2, 8, 264), 64), "heads of at most 256 elements are supported, got 264"),

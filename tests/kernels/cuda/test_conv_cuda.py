@@ -150,4 +150,4 @@ def test_relu_in_16_bits_over_odd_channels_is_not_cudnn_s(
     graph, _, known = one_node("fused_convolution", operands, "1", act=act, **given)
     said = CudnnConv().supports(call_of(graph, known, innermost=True), cuda_target("cuda:sm_90"))
     assert bool(said) == taken
-    assert taken or "make 0 of NaN" in str(said.reason)
+    assert taken or "turn NaN into 0" in str(said.reason)

@@ -28,6 +28,7 @@ SIZES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_layer_is_five_launches(layers: int) -> None:
     """Norm and QKV; rotations, cache and attention; output and residual; norm, gate, up and SiLU; down and residual."""
@@ -44,6 +45,7 @@ def test_a_layer_is_five_launches(layers: int) -> None:
     )  # Qwen2.5-1.5B has 28; its many tokens ask for counters everywhere
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "words",
     [
@@ -68,6 +70,7 @@ def test_a_kernel_that_is_named_for_attention_or_rotations_keeps_them_apart(
     assert named in calls["attention"] + calls["rope_append"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("named", "apart"), [("cublasLt", True), ("[generated, cublasLt]", False), ("onednn", False)]
 )
@@ -96,6 +99,7 @@ def test_what_attention_reads_before_its_turn_is_there() -> None:
     assert not any("prologue_reads" in c.options for c in calls)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("dtype", "fused"), [("bfloat16", True), ("float16", True), ("float32", False)])
 def test_only_what_a_kernel_computes_is_fused(dtype: str, fused: bool) -> None:
     config = DecoderConfig.from_json({**SIZES, "num_hidden_layers": 1})

@@ -61,6 +61,7 @@ def test_channels_that_are_no_whole_pack_and_memory_that_starts_anywhere() -> No
     run((1, 16, 8, 8), (16, 1, 3, 3), padding=[1, 1], shift=1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("act", ["relu6", "silu", "hardswish", "gelu"])
 def test_epilogue_of_bias_residual_and_activation(act: str) -> None:
     run((1, 16, 6, 6), (16, 1, 3, 3), (16,), (1, 16, 6, 6), padding=[1, 1], act=act, dtype="float32")

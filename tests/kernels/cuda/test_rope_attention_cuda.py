@@ -119,13 +119,14 @@ def judged(
     assert np.array_equal(got[2], states["values"])
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("case", "shift"), [*((i, 0) for i in range(len(CASES))), (2, 1), (4, 1)])
 def test_one_launch_turns_writes_and_attends(case: int, shift: int) -> None:
     graph, feeds, old = step(**CASES[case])
     judged(call_of(graph, {}), graph, feeds, old, shift)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", [1, 5, 10])
 def test_without_clusters_parts_meet_in_memory(case: int) -> None:
     graph, feeds, old = step(**CASES[case])
@@ -159,6 +160,7 @@ def test_other_cuts_compute_the_same(monkeypatch: pytest.MonkeyPatch, way: str, 
     judged(call_of(graph, {}), graph, feeds, old)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("which", "new"), [(0, 1), (0, 3), (1, 1), (2, 3)])
 def test_masks(which: int, new: int) -> None:
     graph, feeds, old = step(new=new, places=range(133, 133 + new), mask=masks(new, 200)[which])
@@ -192,6 +194,7 @@ def test_what_is_refused_has_a_reason(case: dict[str, Any], why: str) -> None:
     assert RopeAttention().supports(call_of(graph, {}), cuda_target("cuda:sm_80")).reason == why
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("level", ["sm_80", "sm_90", "sm_100"])
 def test_every_shape_compiles(level: str) -> None:
     try:

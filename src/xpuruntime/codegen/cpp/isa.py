@@ -74,9 +74,9 @@ LEVELS: dict[str, IsaLevel] = {
 
 def best_level(architecture: str, features: Collection[str]) -> IsaLevel | None:
     """Return the first level whose features are all present; None if there is none."""
-    have = frozenset(features)
+    available = frozenset(features)
     for level in LEVELS.values():
-        if level.architecture == architecture and level.features <= have:
+        if level.architecture == architecture and level.features <= available:
             return level
     return None
 

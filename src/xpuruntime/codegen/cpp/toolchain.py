@@ -48,6 +48,7 @@ FLAGS: tuple[str, ...] = (
 # Every symbol must be defined in the text.
 _LINK = ("-Wl,-z,defs", "-Wl,--build-id=none", "-s")
 _SECONDS = 600
+"""Time limit of a compilation."""
 # Variables that change what GCC and Clang run or read.
 _READ_BY_COMPILERS = ("COMPILER_PATH", "GCC_EXEC_PREFIX", "LIBRARY_PATH", "CCC_OVERRIDE_OPTIONS", "CPATH")
 
@@ -148,18 +149,20 @@ def cxx_toolchain(architecture: str = "") -> Toolchain:
 
     Raises BuildError with all candidates if there is none.
     """
-    own = platform.machine()
-    architecture = architecture or own
+    this_machine = platform.machine()
+    architecture = architecture or this_machine
     tried = []
     for command in _candidates(architecture):
         version = _version(command)
-        makes = "" if not version else own if architecture == own else _makes_code_for(command)
+        makes = (
+            "" if not version else this_machine if architecture == this_machine else _makes_code_for(command)
+        )
         if makes == architecture:
             return Toolchain(command, version)
         tried.append(shlex.join(command) + (f" (makes code for {makes})" if makes else ""))
         if command == _from_environment():
             break  # CXX is a demand: no other compiler is tried
-    foreign = architecture != own
+    foreign = architecture != this_machine
     raise BuildError(
         "codegen",
         f"no C++ compiler for {architecture} on this machine"

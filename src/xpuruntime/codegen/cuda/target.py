@@ -185,8 +185,8 @@ def sized_target(config: TargetConfig) -> CudaTarget:
     if gpu is not None:
         return CudaTarget(LEVELS[gpu.capability], config)
     try:
-        level, own = _device_level(0)
-        return CudaTarget(level, _completed(config, own))
+        level, device_config = _device_level(0)
+        return CudaTarget(level, _completed(config, device_config))
     except DeviceUnavailable as error:
         lowest = next(iter(LEVELS.values()))
         _log.warning(

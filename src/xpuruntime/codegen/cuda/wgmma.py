@@ -10,6 +10,7 @@ __all__ = ["wgmma_part"]
 _DTYPES = (("tensor::Bf16", "bf16"), ("tensor::F16", "f16"))
 _REGISTERS = (64, 32)  # accumulators of a thread: tiles of 64 x 128 and 64 x 64
 _PER_LINE = 8
+"""Registers per line of the generated text."""
 
 _HEAD = """// needs: hopper
 // wgmma: d[64 x 2N] = or += a b of one warpgroup, left to run until hopper::wgmma_wait. Accumulator j * 4 + e of a thread is row

@@ -68,8 +68,8 @@ def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Loo
         body.bound.update({v.name: i for i, v in enumerate(graph.inputs)})
         for inner in graph.nodes:
             if is_row(inner.op):
-                own = graph.spec(str(inner.inputs[0]))
-                body.reduces(row_axes(inner.op, inner.attrs, own.rank), own)
+                operand_spec = graph.spec(str(inner.inputs[0]))
+                body.reduces(row_axes(inner.op, inner.attrs, operand_spec.rank), operand_spec)
         outputs = []
         for output in graph.outputs:
             shape = shape_of(graph.spec(output.value))
@@ -121,9 +121,9 @@ class LoopBody:
     def dims_of(self, shape: tuple[int, ...], node: Node | None = None) -> Dims:
         """Return the dims of the space that a result has. The result of a reduction has the dims that it kept."""
         if node is not None and is_row(node.op) and "keepdim" in node.attrs and not node.attrs["keepdim"]:
-            own = self._spec(str(node.inputs[0]) if self.graph is not None else "%0")
-            axes = row_axes(node.op, node.attrs, own.rank)
-            return tuple(d for i, d in enumerate(self.aligned(shape_of(own))) if i not in axes)
+            operand_spec = self._spec(str(node.inputs[0]) if self.graph is not None else "%0")
+            axes = row_axes(node.op, node.attrs, operand_spec.rank)
+            return tuple(d for i, d in enumerate(self.aligned(shape_of(operand_spec))) if i not in axes)
         if len(shape) == len(self.space) or not self.reduced:
             return self.aligned(shape)
         remaining = [d for d in range(len(self.space)) if d not in self.reduced]
@@ -255,35 +255,39 @@ class LoopBody:
 
     def _row(self, node: Node, operands: Sequence[Source], at: int, dims: Dims) -> str:
         """Return a result of a softmax, norm or reduction. Its formula is added once."""
-        own = self._spec(str(operands[0]))
-        axes = row_axes(node.op, node.attrs, own.rank)
-        there = self.aligned(shape_of(own))
-        self.reduces(axes, own)
-        remaining = tuple(d for i, d in enumerate(there) if i not in axes)
+        operand_spec = self._spec(str(operands[0]))
+        axes = row_axes(node.op, node.attrs, operand_spec.rank)
+        operand_dims = self.aligned(shape_of(operand_spec))
+        self.reduces(axes, operand_spec)
+        remaining = tuple(d for i, d in enumerate(operand_dims) if i not in axes)
         canonical = {
-            len(there): tuple(None if i in axes else d for i, d in enumerate(there)),
+            len(operand_dims): tuple(None if i in axes else d for i, d in enumerate(operand_dims)),
             len(remaining): remaining,
         }
-        full = shape_of(tensor_of(node.outputs[at].spec)) == shape_of(own)
-        wanted = there if full else canonical.get(len(dims), ())
-        if any(w != d for w, d in zip(wanted, dims, strict=True) if w is not None and self.space[w] != 1):
+        full = shape_of(tensor_of(node.outputs[at].spec)) == shape_of(operand_spec)
+        result_dims = operand_dims if full else canonical.get(len(dims), ())
+        if any(
+            w != d for w, d in zip(result_dims, dims, strict=True) if w is not None and self.space[w] != 1
+        ):
             raise UnsupportedLoop(f"{node.op} cannot be combined with values along other dims")
         key = node.name or node.op
         if key not in self.rows:
-            x = self.value(str(operands[0]), there)
-            rest = [
-                None if o is None else self.value(str(o), there[own.rank - self._spec(str(o)).rank :])
+            x = self.value(str(operands[0]), operand_dims)
+            other_operands = [
+                None
+                if o is None
+                else self.value(str(o), operand_dims[operand_spec.rank - self._spec(str(o)).rank :])
                 for o in operands[1:]
             ]
             self.rows[key] = FORMULAS[node.op](
-                self, x, rest, node.attrs, tensor_of(node.outputs[0].spec).dtype
+                self, x, other_operands, node.attrs, tensor_of(node.outputs[0].spec).dtype
             )
         return self.rows[key][at]
 
-    def reduces(self, axes: tuple[int, ...], own: TensorSpec) -> None:
+    def reduces(self, axes: tuple[int, ...], operand_spec: TensorSpec) -> None:
         """Record the dims of the space that a reduction over these axes covers. Raises UnsupportedLoop if they differ from another reduction's."""
-        first = len(self.space) - own.rank
-        shape = shape_of(own)
+        first = len(self.space) - operand_spec.rank
+        shape = shape_of(operand_spec)
         if any(shape[a] != self.space[first + a] for a in axes):
             raise UnsupportedLoop("a reduced value must have the extents of the iteration space")
         reduced = frozenset(first + a for a in axes if shape[a] != 1)
@@ -299,18 +303,20 @@ class LoopBody:
     # ── views ──
 
     def _view(self, op: str, source: str, spec: TensorSpec, dims: Dims) -> str:
-        own, result = shape_of(self._spec(source)), shape_of(spec)
-        if op == "clone" or own == result:
+        source_shape, result = shape_of(self._spec(source)), shape_of(spec)
+        if op == "clone" or source_shape == result:
             return self.value(source, dims)
         if op == "expand":
-            return self.value(source, _broadcast(own, result, dims))
+            return self.value(source, _broadcast(source_shape, result, dims))
         nontrivial = [(extent, d) for extent, d in zip(result, dims, strict=True) if extent != 1]
-        if [e for e, _ in nontrivial] == [e for e in own if e != 1]:  # only dims of extent 1 differ
+        if [e for e, _ in nontrivial] == [e for e in source_shape if e != 1]:  # only dims of extent 1 differ
             along = iter(d for _, d in nontrivial)
-            return self.value(source, tuple(None if e == 1 else next(along) for e in own))
+            return self.value(source, tuple(None if e == 1 else next(along) for e in source_shape))
         if source in self.bound and self._spec(source).is_dense:
             return self._dense(source, result, dims)
-        raise UnsupportedLoop(f"a view of {list(own)} as {list(result)} is not supported inside a loop")
+        raise UnsupportedLoop(
+            f"a view of {list(source_shape)} as {list(result)} is not supported inside a loop"
+        )
 
     def _dense(self, source: str, result: tuple[int, ...], dims: Dims) -> str:
         """Return a dense operand under another shape."""
@@ -323,9 +329,9 @@ class LoopBody:
         return self.read(self.bound[source], spec.dtype, tuple(strides), spec.rank)
 
 
-def _broadcast(own: tuple[int, ...], result: tuple[int, ...], dims: Dims) -> Dims:
+def _broadcast(shape: tuple[int, ...], result: tuple[int, ...], dims: Dims) -> Dims:
     """Return the dims of an operand whose shape broadcasts to a result along ``dims``."""
-    first = len(result) - len(own)
+    first = len(result) - len(shape)
     return tuple(
-        None if extent == 1 and result[first + i] != 1 else dims[first + i] for i, extent in enumerate(own)
+        None if extent == 1 and result[first + i] != 1 else dims[first + i] for i, extent in enumerate(shape)
     )

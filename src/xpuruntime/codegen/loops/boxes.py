@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ...types import DType, TensorSpec
 
-__all__ = ["Lookup", "Move", "Place", "bits_type", "element_bytes", "int_type"]
+__all__ = ["Box", "Lookup", "Move", "bits_type", "element_bytes", "int_type"]
 
 _BITS_TYPES = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 
@@ -29,7 +29,7 @@ def int_type(dtype: DType) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Box:
     """A box within argument ``arg``: element i is at ``offset + sum(i[d] * strides[d])``, in elements."""
 
     arg: str
@@ -38,7 +38,7 @@ class Place:
     offset: int = 0
 
     @classmethod
-    def of(cls, arg: str, spec: TensorSpec) -> Place:
+    def of(cls, arg: str, spec: TensorSpec) -> Box:
         """Return the box of a whole value."""
         shape = tuple(int(d) for d in spec.shape if isinstance(d, int))
         strides = spec.physical.strides
@@ -47,12 +47,12 @@ class Place:
         return cls(arg, shape, strides)
 
     @classmethod
-    def dense(cls, arg: str, shape: Sequence[int], offset: int = 0) -> Place:
+    def dense(cls, arg: str, shape: Sequence[int], offset: int = 0) -> Box:
         """Return a row-major box."""
         strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
         return cls(arg, tuple(shape), tuple(strides), offset)
 
-    def cut(self, dim: int, start: int, length: int, step: int = 1) -> Place:
+    def cut(self, dim: int, start: int, length: int, step: int = 1) -> Box:
         """Return ``length`` positions of a dim from ``start`` on, ``step`` apart (``step`` may be 0 or negative)."""
         return replace(
             self,
@@ -61,7 +61,7 @@ class Place:
             offset=self.offset + start * self.strides[dim],
         )
 
-    def at(self, dim: int, index: int) -> Place:
+    def at(self, dim: int, index: int) -> Box:
         """Return the box at one index of a dim, without that dim."""
         cut = self.cut(dim, index, 1)
         return replace(
@@ -70,7 +70,7 @@ class Place:
             strides=(*cut.strides[:dim], *cut.strides[dim + 1 :]),
         )
 
-    def permuted(self, dims: Sequence[int]) -> Place:
+    def permuted(self, dims: Sequence[int]) -> Box:
         """Return the box with its dims in another order. Trailing dims that are not listed stay."""
         order = (*dims, *range(len(dims), len(self.shape)))
         return replace(
@@ -79,7 +79,7 @@ class Place:
             strides=tuple(self.strides[d] for d in order),
         )
 
-    def inserted(self, dim: int, length: int = 1, stride: int = 0) -> Place:
+    def inserted(self, dim: int, length: int = 1, stride: int = 0) -> Box:
         """Return the box with a new dim; stride 0 repeats the elements."""
         return replace(
             self,
@@ -87,7 +87,7 @@ class Place:
             strides=(*self.strides[:dim], stride, *self.strides[dim:]),
         )
 
-    def split(self, dim: int, inner: int) -> Place:
+    def split(self, dim: int, inner: int) -> Box:
         """Return the box with a dim split in two, the second of length ``inner``."""
         outer = self.shape[dim] // inner
         return replace(
@@ -101,14 +101,14 @@ class Place:
             ),
         )
 
-    def expanded(self, shape: Sequence[int]) -> Place:
+    def expanded(self, shape: Sequence[int]) -> Box:
         """Return the box broadcast to a shape."""
         box = self
         for _ in range(len(shape) - len(self.shape)):
             box = box.inserted(0)
         strides = tuple(
-            0 if have == 1 and want != 1 else s
-            for have, want, s in zip(box.shape, shape, box.strides, strict=True)
+            0 if extent == 1 and target != 1 else s
+            for extent, target, s in zip(box.shape, shape, box.strides, strict=True)
         )
         return replace(box, shape=tuple(shape), strides=strides)
 
@@ -138,8 +138,8 @@ class Move:
     about:   the comment above the code.
     """
 
-    target: Place
-    source: Place | None
+    target: Box
+    source: Box | None
     lookups: tuple[Lookup, ...] = ()
     fill: str = "0"
     combine: str = ""

@@ -57,8 +57,12 @@ def _real(b: LoopBody, x: str, dtype: object = None) -> str:
     """Convert to float32 or float64; first to ``dtype``, which may round."""
     if isinstance(dtype, DType):
         x = _cast(b, x, dtype)
-    own = b.dtype(x)
-    return x if own.is_float and own is not DType.FLOAT64 else _cast(b, x, widest(own))
+    operand_dtype = b.dtype(x)
+    return (
+        x
+        if operand_dtype.is_float and operand_dtype is not DType.FLOAT64
+        else _cast(b, x, widest(operand_dtype))
+    )
 
 
 def _two(b: LoopBody, op: str, x: str, y: str | float, dtype: DType) -> str:
@@ -125,11 +129,11 @@ def _var(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: D
 def _logsumexp(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     wide = widest(dtype)
     x = _real(b, x)
-    top = b.reduce("top", x, wide)
-    infinite = b.emit("isinf", top, dtype=DType.BOOL, positive=True, negative=True)
-    finite = b.emit("where", infinite, 0.0, top, dtype=wide)
-    raised = b.emit("exp", _two(b, "sub", x, finite, wide), dtype=wide)
-    return (_two(b, "add", b.emit("log", b.reduce("sum", raised, wide), dtype=wide), finite, wide),)
+    row_max = b.reduce("top", x, wide)
+    infinite = b.emit("isinf", row_max, dtype=DType.BOOL, positive=True, negative=True)
+    finite = b.emit("where", infinite, 0.0, row_max, dtype=wide)
+    exponentials = b.emit("exp", _two(b, "sub", x, finite, wide), dtype=wide)
+    return (_two(b, "add", b.emit("log", b.reduce("sum", exponentials, wide), dtype=wide), finite, wide),)
 
 
 def _vector_norm(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
@@ -137,8 +141,8 @@ def _vector_norm(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, 
     assert isinstance(order, int | float)
     x = _real(b, x)
     if order == 0:
-        there = b.emit("ne", x, 0.0, dtype=DType.BOOL)
-        return (b.reduce("sum", b.emit("cast", there, dtype=wide), wide),)
+        nonzero = b.emit("ne", x, 0.0, dtype=DType.BOOL)
+        return (b.reduce("sum", b.emit("cast", nonzero, dtype=wide), wide),)
     size = b.emit("abs", x, dtype=wide)
     if math.isinf(order):
         if order < 0:
@@ -162,16 +166,16 @@ def _shifted(b: LoopBody, x: str, attrs: Attrs, wide: DType) -> str:
 
 def _softmax(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     wide = widest(dtype)
-    raised = b.emit("exp", _shifted(b, x, attrs, wide), dtype=wide)
-    share = b.emit("reciprocal", b.reduce("sum", raised, wide), dtype=wide)
-    return (_two(b, "mul", raised, share, wide),)
+    exponentials = b.emit("exp", _shifted(b, x, attrs, wide), dtype=wide)
+    inverse_sum = b.emit("reciprocal", b.reduce("sum", exponentials, wide), dtype=wide)
+    return (_two(b, "mul", exponentials, inverse_sum, wide),)
 
 
 def _log_softmax(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
     wide = widest(dtype)
     shifted = _shifted(b, x, attrs, wide)
-    total = b.reduce("sum", b.emit("exp", shifted, dtype=wide), wide)
-    return (_two(b, "sub", shifted, b.emit("log", total, dtype=wide), wide),)
+    row_sum = b.reduce("sum", b.emit("exp", shifted, dtype=wide), wide)
+    return (_two(b, "sub", shifted, b.emit("log", row_sum, dtype=wide), wide),)
 
 
 # ── norms ──
@@ -219,15 +223,15 @@ def _extreme_with_index(b: LoopBody, x: str, kind: str, last: bool) -> tuple[str
     """Return the extreme value and its first (or last) index; NaN counts as extreme."""
     if b.dtype(x) is DType.BOOL:
         x = _cast(b, x, DType.UINT8)
-    top = b.reduce(kind, x, b.dtype(x))
-    matches = b.emit("eq", x, top, dtype=DType.BOOL)
+    extreme = b.reduce(kind, x, b.dtype(x))
+    matches = b.emit("eq", x, extreme, dtype=DType.BOOL)
     if b.dtype(x).is_float:
         matches = b.emit("logical_or", matches, b.emit("isnan", x, dtype=DType.BOOL), dtype=DType.BOOL)
-    place = b.position()
-    index_type = b.dtype(place)
+    index = b.position()
+    index_type = b.dtype(index)
     neutral = -1 if last else 2 ** (index_type.bits - 1) - 1
-    return top, b.reduce(
-        "amax" if last else "amin", b.emit("where", matches, place, neutral, dtype=index_type), index_type
+    return extreme, b.reduce(
+        "amax" if last else "amin", b.emit("where", matches, index, neutral, dtype=index_type), index_type
     )
 
 
@@ -246,8 +250,8 @@ def _extreme_and_index(kind: str) -> Formula:
 
 
 def _hardmax(b: LoopBody, x: str, rest: Sequence[str | None], attrs: Attrs, dtype: DType) -> Names:
-    here = b.emit("eq", b.position(), _extreme_with_index(b, x, "amax", False)[1], dtype=DType.BOOL)
-    return (b.emit("cast", here, dtype=dtype),)
+    is_max = b.emit("eq", b.position(), _extreme_with_index(b, x, "amax", False)[1], dtype=DType.BOOL)
+    return (b.emit("cast", is_max, dtype=dtype),)
 
 
 FORMULAS: Mapping[str, Formula] = {

@@ -1,6 +1,6 @@
 """Moves as loops that copy boxes of elements, for CPUs.
 
-A ``Place`` describes a box in one argument of a kernel by a stride per dim, like a NumPy view. A ``Move`` copies one box from a place (or a
+A ``Box`` describes a box in one argument of a kernel by a stride per dim, like a NumPy view. A ``Move`` copies one box (or a
 constant) to another; a ``Lookup`` adds positions that an index tensor names. Permutes, slices, concatenation, padding, gathers and scatters
 are lists of moves, so one emitter serves them all.
 """
@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .boxes import Lookup, Move, Place, bits_type, element_bytes, int_type
+from .boxes import Box, Lookup, Move, bits_type, element_bytes, int_type
 
-__all__ = ["Lookup", "Move", "Place", "bits_type", "carried", "element_bytes", "emit", "int_type"]
+__all__ = ["Box", "Lookup", "Move", "bits_type", "carried", "element_bytes", "emit", "int_type"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class _Nest:
         return math.prod(self.parts)
 
 
-def _nest(move: Move, least: int, tile: int) -> _Nest:
+def _nest(move: Move, min_elements: int, tile: int) -> _Nest:
     """Return loops in the memory order of the target, merged if possible, and split so that a task moves at least ``least`` elements."""
     writes = any(x.writes for x in move.lookups)
     source = move.source.strides if move.source else (0,) * len(move.target.shape)
@@ -62,12 +62,12 @@ def _nest(move: Move, least: int, tile: int) -> _Nest:
     chunks = [d.length for d in dims]
     per = math.prod(chunks)
     for i, d in enumerate(dims):
-        if per <= least:
+        if per <= min_elements:
             break
         if writes and d.steps[0] == 0:  # tasks never share a position
             continue
         inner = per // d.length
-        chunk = min(d.length, max(1, -(-least // inner)))
+        chunk = min(d.length, max(1, -(-min_elements // inner)))
         if transposed and i == last - 1:
             chunk = min(d.length, -(-chunk // tile) * tile)
         elif i == last and not writes:
@@ -93,18 +93,20 @@ def carried(moves: Sequence[Move]) -> int:
     return sum(math.prod(m.target.shape) for m in moves)
 
 
-def emit(moves: Sequence[Move], args: Sequence[str], ctype: str, least: int, tile: int) -> tuple[str, int]:
+def emit(
+    moves: Sequence[Move], args: Sequence[str], ctype: str, min_elements: int, tile: int
+) -> tuple[str, int]:
     """Return the body of a kernel that performs all moves, and its number of tasks. Moves must be independent.
 
     args:  the kernel's arguments in order.
     ctype: the element type.
-    least: the minimum number of elements per task.
+    min_elements: of a task.
     tile:  the edge of a transpose tile.
     """
     lines, tasks = _arguments(moves, args, ctype), 0
     lines.append("for (int64_t task = begin; task < end; ++task) {")
     for move in (m for m in moves if not m.empty):
-        nest = _nest(move, least, tile)
+        nest = _nest(move, min_elements, tile)
         first, tasks = tasks, tasks + nest.tasks
         body = _loops(move, nest, ctype, first, tile)
         if move.about:
@@ -147,7 +149,7 @@ def _sum(start: str | int, terms: Sequence[tuple[str, int]]) -> str:
 def _loops(move: Move, nest: _Nest, ctype: str, first: int, tile: int) -> list[str]:
     lines = []
     low, high = [], []
-    left, parts = f"(task - {first})" if first else "task", nest.parts
+    remaining, parts = f"(task - {first})" if first else "task", nest.parts
     lower = math.prod(parts)
     for d, (dim, chunk, count) in enumerate(zip(nest.dims, nest.chunks, parts, strict=True)):
         if count == 1:
@@ -155,9 +157,9 @@ def _loops(move: Move, nest: _Nest, ctype: str, first: int, tile: int) -> list[s
             high.append(str(dim.length))
             continue
         lower //= count
-        turn = f"{left} / {lower}" if lower > 1 else left
-        turn = f"{turn} % {count}" if lower * count < math.prod(parts) else turn
-        start = f"{turn}" if chunk == 1 else f"({turn}) * {chunk}"
+        quotient = f"{remaining} / {lower}" if lower > 1 else remaining
+        quotient = f"{quotient} % {count}" if lower * count < math.prod(parts) else quotient
+        start = f"{quotient}" if chunk == 1 else f"({quotient}) * {chunk}"
         lines.append(f"const int64_t l{d} = {start};")
         low.append(f"l{d}")
         if chunk == 1:
@@ -185,21 +187,21 @@ def _nested(
         lines.append(f"const int64_t at{k} = index_in({lookup.arg}[{where}], {lookup.size}, scratch);")
         known = known | {k}
     dims = nest.dims
-    left = len(dims) - depth
-    if left == 2 and nest.transposed:
+    depth_left = len(dims) - depth
+    if depth_left == 2 and nest.transposed:
         q, p = dims[depth], dims[depth + 1]
-        here = [*names, low[depth]]
-        a, b = (_address(move, nest, here, side) for side in ("source", "target"))
+        indices = [*names, low[depth]]
+        a, b = (_address(move, nest, indices, side) for side in ("source", "target"))
         a, b = (f"{x} + {low[depth + 1]} * {s}" if low[depth + 1] != "0" else x
                 for x, s in ((a, p.steps[1]), (b, p.steps[0])))  # fmt: skip
         rows, columns = (_length(low[i], high[i]) for i in (depth, depth + 1))
         lines.append(f"transpose<{tile}>({b}, {q.steps[0]}, {a}, {p.steps[1]}, {rows}, {columns});")
         return lines
-    if left == 1 and dims[depth].steps[0] == 1 and not move.combine:
+    if depth_left == 1 and dims[depth].steps[0] == 1 and not move.combine:
         run = _run(move, nest, ctype, low[depth], high[depth], names)
         if run:
             return [*lines, run]
-    if left == 0:
+    if depth_left == 0:
         return [*lines, _one(move, nest, names)]
     name = f"i{depth}"
     if nest.chunks[depth] == 1:
@@ -241,13 +243,13 @@ def _run(move: Move, nest: _Nest, ctype: str, low: str, high: str, names: Sequen
     dim = nest.dims[depth]
     if any(dim.steps[2 + k] for k in range(len(move.lookups))):
         return ""
-    here = [*names, low]
-    target, length = _address(move, nest, here, "target"), _length(low, high)
+    indices = [*names, low]
+    target, length = _address(move, nest, indices, "target"), _length(low, high)
     if move.source is None:
         return f"fill_run({target}, ({ctype})({move.fill}), {length});"
     if dim.steps[1] not in (0, 1):
         return ""
-    source = _address(move, nest, here, "source")
+    source = _address(move, nest, indices, "source")
     if dim.steps[1] == 0:
         return f"fill_run({target}, ({ctype})*({source}), {length});"
     return f"copy_run({target}, {source}, {length});"

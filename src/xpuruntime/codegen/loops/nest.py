@@ -60,16 +60,16 @@ class TaskSplit:
     chunk: int
 
 
-def cut(space: Nest, least: int, lanes: int) -> TaskSplit:
-    """Split a nest into tasks of about ``least`` elements, with at least one vector per task and at least one task."""
-    least = max(least, lanes)
+def cut(space: Nest, min_elements: int, lanes: int) -> TaskSplit:
+    """Split a nest into tasks of about ``min_elements`` elements, with at least one vector per task and at least one task."""
+    min_elements = max(min_elements, lanes)
     if not space.elements:
         return TaskSplit(1, 1, space.inner)
-    if space.inner >= 2 * least:
-        pieces = space.inner // least
+    if space.inner >= 2 * min_elements:
+        pieces = space.inner // min_elements
         chunk = math.ceil(math.ceil(space.inner / pieces) / lanes) * lanes
         return TaskSplit(space.rows * math.ceil(space.inner / chunk), 1, chunk)
-    pieces = max(1, space.elements // least)
+    pieces = max(1, space.elements // min_elements)
     rows = math.ceil(space.rows / pieces)
     return TaskSplit(math.ceil(space.rows / rows), rows, space.inner)
 

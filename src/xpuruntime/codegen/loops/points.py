@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...types import DType, TensorSpec
 from ..c_types import STORAGE
-from .boxes import Place
+from .boxes import Box
 
 __all__ = [
     "STORAGE",
@@ -65,17 +65,17 @@ def unravel(shape: Sequence[int], what: str = "task", prefix: str = "i") -> list
     return lines
 
 
-def address(place: Place, names: Sequence[str]) -> str:
+def address(place: Box, names: Sequence[str]) -> str:
     """Return the address of an element: ``in0 + 3 + i0 * 4``."""
     return " + ".join([place.arg, *_steps(place, names)])
 
 
-def offset(place: Place, names: Sequence[str]) -> str:
+def offset(place: Box, names: Sequence[str]) -> str:
     """Return the offset of an element in its argument: ``3 + i0 * 4``."""
     return " + ".join(_steps(place, names)) or "0"
 
 
-def _steps(place: Place, names: Sequence[str]) -> list[str]:
+def _steps(place: Box, names: Sequence[str]) -> list[str]:
     steps = zip(names, place.strides, strict=True)
     return [
         *([str(place.offset)] if place.offset else []),

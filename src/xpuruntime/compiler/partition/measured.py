@@ -22,19 +22,19 @@ def crossing_bytes(graph: Graph, atoms: Sequence[Sequence[str]], costs: Costs) -
 
     atoms: names of their nodes, in an execution order.
     """
-    home = {v.name: a for a, names in enumerate(atoms) for n in names for v in graph.node(n).outputs}
+    atom_of_value = {v.name: a for a, names in enumerate(atoms) for n in names for v in graph.node(n).outputs}
     last = {
-        v: max((atom_of(graph, home, u.name) for u in graph.users(v)), default=producer)
-        for v, producer in home.items()
+        v: max((atom_of(graph, atom_of_value, u.name) for u in graph.users(v)), default=producer)
+        for v, producer in atom_of_value.items()
     }
     change = [0] * (len(atoms) + 1)
-    for value, producer in home.items():
+    for value, producer in atom_of_value.items():
         if last[value] > producer:
             size = costs.size_of(graph.values[value].spec)
             change[producer + 1] += size
             change[last[value] + 1] -= size
-    for place in range(1, len(change)):
-        change[place] += change[place - 1]
+    for position in range(1, len(change)):
+        change[position] += change[position - 1]
     return change[: len(atoms)]
 
 
@@ -50,7 +50,7 @@ def cheapest_path(seconds: Sequence[Mapping[str, float]], crossing: Sequence[int
     crossing: the result of ``crossing_bytes``.
     """
     total: dict[str, float] = {}
-    came: list[dict[str, str]] = []
+    previous: list[dict[str, str]] = []
     for atom, times in enumerate(seconds):
         reached: dict[str, float] = {}
         way: dict[str, str] = {}
@@ -60,21 +60,21 @@ def cheapest_path(seconds: Sequence[Mapping[str, float]], crossing: Sequence[int
             way[engine] = best
             reached[engine] = before.get(best, costs.enter_s(split_engine(engine)[0])) + time
         total = reached
-        came.append(way)
+        previous.append(way)
     if not total:
         return []
     engine = min(total, key=lambda e: total[e])
     engines = [engine]
-    for way in reversed(came[1:]):
+    for way in reversed(previous[1:]):
         engine = way[engine]
         engines.append(engine)
     return engines[::-1]
 
 
-def _change_s(here: str, there: str, size: int, costs: Costs) -> float:
+def _change_s(source: str, target: str, size: int, costs: Costs) -> float:
     """Return the seconds of a change of engine across which ``size`` bytes are live."""
-    if here == there:
+    if source == target:
         return 0.0
-    (_, device), (engine, other) = split_engine(here), split_engine(there)
+    (_, device), (engine, other) = split_engine(source), split_engine(target)
     moved = size / costs.copy_bytes_per_s if device != other else 0.0
     return costs.enter_s(engine) + 4 * size / costs.bytes_per_s + moved  # read and written on both sides

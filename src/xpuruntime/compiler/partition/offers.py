@@ -37,9 +37,9 @@ class PartitionRequest:
 
     def forced(self, graph: Graph, node: Node) -> tuple[str, str] | None:
         """Return the engine that the node is placed on, and what places it; None if it is not placed."""
-        own = next((n for n in (node.name, *source_names(node)) if n in self.place), None)
-        if own is not None:
-            return self.place[own], f"place {own!r}"
+        placed_name = next((n for n in (node.name, *source_names(node)) if n in self.place), None)
+        if placed_name is not None:
+            return self.place[placed_name], f"place {placed_name!r}"
         names = {node.name, node.op, family_of(node), *source_names(node)}
         for pattern in sorted(self.place, key=lambda p: (-len(p), p)):
             if any(fnmatch.fnmatchcase(n, pattern) for n in names):

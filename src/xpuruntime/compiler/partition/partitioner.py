@@ -84,7 +84,9 @@ def partition(
     check_static("partition", [graph], resolved)
     _check_precision(graph, resolved)
     # The policy's engine is a demand: its regions have no alternatives.
-    alone = engine is None and "execution.engine" in resolved.origins and not execution.allow_fallback
+    without_alternatives = (
+        engine is None and "execution.engine" in resolved.origins and not execution.allow_fallback
+    )
     engine = engine or execution.engine or "native"
     device = _device(split_engine(engine)[0], resolved)
     if " on " not in engine and device.kind != "cpu":
@@ -96,11 +98,11 @@ def partition(
     request: dict[str, Any] = {"engine": engine, "others": list(others), "place": dict(place or {})}
     if fields := execution.set_fields():
         request["policy"] = {k: Policy(execution=execution).to_dict()["execution"][k] for k in fields}
-    rest = tuple(o for o in others if o not in (engine, split_engine(engine)[0]))
-    wanted = PartitionRequest(engine, rest, dict(place or {}), kernels, supports, target)
+    other_engines = tuple(o for o in others if o not in (engine, split_engine(engine)[0]))
+    partition_request = PartitionRequest(engine, other_engines, dict(place or {}), kernels, supports, target)
     rates = costs if isinstance(costs, Costs) else Costs(measured=costs or {})
-    plan = replace(_Partitioner(graph, wanted, rates, request).run(absorb), demands=resolved)
-    return _without_alternatives(plan, split_engine(engine)[0]) if alone else plan
+    plan = replace(_Partitioner(graph, partition_request, rates, request).run(absorb), demands=resolved)
+    return _without_alternatives(plan, split_engine(engine)[0]) if without_alternatives else plan
 
 
 def _without_alternatives(plan: PartitionPlan, engine: str) -> PartitionPlan:
@@ -158,9 +160,9 @@ def _users_function(supports: Supports) -> Supports:
 
 class _Partitioner:
     def __init__(
-        self, graph: Graph, wanted: PartitionRequest, costs: Costs, request: Mapping[str, Any]
+        self, graph: Graph, engines: PartitionRequest, costs: Costs, request: Mapping[str, Any]
     ) -> None:
-        self.graph, self.wanted, self.costs, self.request = graph, wanted, costs, request
+        self.graph, self.engines, self.costs, self.request = graph, engines, costs, request
         self.nodes = [n for n in graph.nodes if n.op != "constant"]
         self.place = {v.name: i for i, n in enumerate(self.nodes) for v in n.outputs}
         self.atoms: list[Atom] = []
@@ -212,7 +214,7 @@ class _Partitioner:
     def _atom(self, group: list[int]) -> Atom:
         graph = self.graph
         nodes = [self.nodes[i] for i in group]
-        answers = [self.wanted.offers(graph, n) for n in nodes]
+        answers = [self.engines.offers(graph, n) for n in nodes]
         offers = {
             e: next((o[e] for o in answers if e in o and not o[e]), Support.yes()) for e in _union(answers)
         }
@@ -221,16 +223,16 @@ class _Partitioner:
                 offers[engine] = Support.no(
                     Reason.OP_UNSUPPORTED, "it supports only some of the nodes that must stay together"
                 )
-        forced = [f for n in nodes if (f := self.wanted.forced(graph, n)) is not None]
+        forced = [f for n in nodes if (f := self.engines.forced(graph, n)) is not None]
         if forced:
             for node in nodes:
-                self.wanted.check_kernels(graph, node)
+                self.engines.check_kernels(graph, node)
             engine, why = forced[0]
             clash = next((f for f in forced if f[0] != engine), None)
             support = next(
-                (s for n in nodes if not (s := self.wanted.answer(graph, n, engine))), Support.yes()
+                (s for n in nodes if not (s := self.engines.answer(graph, n, engine))), Support.yes()
             )
-            rule = next((r for n in nodes if (r := self.wanted.forcing(graph, n)) is not None), None)
+            rule = next((r for n in nodes if (r := self.engines.forcing(graph, n)) is not None), None)
             if rule is not None and split_engine(engine)[0] != "native":
                 support = Support.no(
                     Reason.FORBIDDEN,
@@ -313,36 +315,41 @@ class _Partitioner:
             atoms = [self.atoms[a] for a in groups[g]]
             if any(a.forced or a.moved for a in atoms):
                 continue
-            here = atoms[0].engine
-            borders = self._borders(groups[g], owner)
-            for there in dict.fromkeys(self.atoms[groups[n][0]].engine for n in borders):
-                if there == here or not all(a.offers.get(there) for a in atoms):
+            engine = atoms[0].engine
+            neighbors = self._neighbors(groups[g], owner)
+            for other in dict.fromkeys(self.atoms[groups[n][0]].engine for n in neighbors):
+                if other == engine or not all(a.offers.get(other) for a in atoms):
                     continue
-                saved = self._saves(groups[g], here, there, cost[g])
-                spent = self.costs.enter_s(split_engine(here)[0])
-                if split_engine(here)[1] != split_engine(there)[1]:
+                saved = self._saves(groups[g], engine, other, cost[g])
+                spent = self.costs.enter_s(split_engine(engine)[0])
+                if split_engine(engine)[1] != split_engine(other)[1]:
                     values = {
-                        v for n, vs in borders.items() if self.atoms[groups[n][0]].engine == there for v in vs
+                        v
+                        for n, vs in neighbors.items()
+                        if self.atoms[groups[n][0]].engine == other
+                        for v in vs
                     }
                     spent += sum(self.costs.copy_s(self.graph.values[v].spec) for v in values)
                 if spent > saved:
-                    why = f"{here} would save {saved * 1e6:.3g} us here at most; its transfers cost {spent * 1e6:.3g} us"
-                    return groups[g], there, why
+                    why = f"{engine} would save {saved * 1e6:.3g} us here at most; its transfers cost {spent * 1e6:.3g} us"
+                    return groups[g], other, why
         return None
 
     def _predicted(self, atom: int) -> float:
         return sum(self.costs.predicted_s(self.graph, self.nodes[i]) for i in self.atoms[atom].nodes)
 
-    def _saves(self, group: Sequence[int], here: str, there: str, predicted: float) -> float:
+    def _saves(self, group: Sequence[int], engine: str, other: str, predicted: float) -> float:
         """Return the seconds that the region's own engine saves: measured on both, otherwise at most the whole work."""
         nodes = [self.nodes[i] for a in group for i in self.atoms[a].nodes]
-        ours, theirs = ([self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in (here, there))
+        ours, theirs = (
+            [self.costs.measured_s(n, split_engine(e)[0]) for n in nodes] for e in (engine, other)
+        )
         total = sum(t for t in theirs if t is not None) if None not in theirs else predicted
         if None in theirs or None in ours:
             return total
         return total - sum(t for t in ours if t is not None)
 
-    def _borders(self, group: Sequence[int], owner: Mapping[int, int]) -> dict[int, set[str]]:
+    def _neighbors(self, group: Sequence[int], owner: Mapping[int, int]) -> dict[int, set[str]]:
         """Return adjacent regions, with the values that are transferred to or from them."""
         own_region = owner[group[0]]
         crossing: dict[int, set[str]] = defaultdict(set)

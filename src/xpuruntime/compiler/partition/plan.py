@@ -47,7 +47,7 @@ class PartitionPlan:
 
     def subgraph(self, region: str) -> Graph:
         """Return a region as a graph of its own; outputs have the values' names. Raises KeyError."""
-        border, graph = self.plan.region(region), self.graph
+        record, graph = self.plan.region(region), self.graph
         nodes = [graph.node(n) for n in self.members[region]]
         constants = {
             v: p
@@ -58,8 +58,8 @@ class PartitionPlan:
         read = {v for n in nodes for v in n.values}
         return Graph(
             f"{graph.name}.{region}",
-            tuple(graph.values[v] for v in border.inputs),
-            tuple(Output(v, v) for v in border.outputs),
+            tuple(graph.values[v] for v in record.inputs),
+            tuple(Output(v, v) for v in record.outputs),
             (*constants.values(), *nodes),
             tuple(w for w in graph.weights if w.name in read),
             (),
@@ -175,9 +175,9 @@ class PlanWriter:
         """Return the reason for this engine (the most frequent one of its nodes), and the first reason against each other engine."""
         reasons = Counter((a.code, a.why) for a in atoms)
         (code, why), count = reasons.most_common(1)[0]
-        rest = f"; {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
+        suffix = f"; {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
         engine = atoms[0].engine
-        text = f"{why} ({count} of {len(atoms)} steps{rest})" if len(atoms) > 1 else why
+        text = f"{why} ({count} of {len(atoms)} steps{suffix})" if len(atoms) > 1 else why
         if code is Reason.SLOWER:
             code = Reason.PREFERRED
         chosen = Candidate(" on ".join(split_engine(engine)), code, text)
@@ -212,10 +212,12 @@ class PlanWriter:
         # Transfers between the caller's memory and the host copy nothing, so they are not listed.
         return tuple(t for t in transfers if "caller" not in (t.source, t.destination) or not t.shared)
 
-    def _transfer(self, value: str, source: str, destination: str, here: str, there: str) -> Transfer:
+    def _transfer(
+        self, value: str, source: str, destination: str, source_device: str, target_device: str
+    ) -> Transfer:
         spec = self.graph.values[value].spec
         size = spec.size_bytes if spec is not None and spec.is_static else None
-        return Transfer(value, source, destination, size, here == there)
+        return Transfer(value, source, destination, size, source_device == target_device)
 
 
 def split_engine(engine: str) -> tuple[str, str]:

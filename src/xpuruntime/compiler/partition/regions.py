@@ -20,10 +20,10 @@ def cluster(before: Sequence[Collection[int]], labels: Sequence[object]) -> list
     """
     groups = _RegionGroups()
     for item, reads in enumerate(before):
-        own = groups.add(item, {groups.of[r] for r in reads}, labels[item])
-        for other in sorted(groups.before[own]):
-            if groups.label[other] == labels[item] and not groups.joins_form_cycle(other, own):
-                groups.join(own, other)
+        group = groups.add(item, {groups.of[r] for r in reads}, labels[item])
+        for other in sorted(groups.before[group]):
+            if groups.label[other] == labels[item] and not groups.joins_form_cycle(other, group):
+                groups.join(group, other)
     return groups.ordered()
 
 
@@ -66,12 +66,12 @@ class _RegionGroups:
         """Move the second group's items into the first."""
         self.of.update(dict.fromkeys(self.items[absorbed], target))
         self.items[target] += self.items.pop(absorbed)
-        for here, there in ((self.before, self.after), (self.after, self.before)):
-            for group in here.pop(absorbed):
-                there[group].discard(absorbed)
+        for edges, reverse_edges in ((self.before, self.after), (self.after, self.before)):
+            for group in edges.pop(absorbed):
+                reverse_edges[group].discard(absorbed)
                 if group != target:
-                    there[group].add(target)
-                    here[target].add(group)
+                    reverse_edges[group].add(target)
+                    edges[target].add(group)
         del self.label[absorbed]
 
     def ordered(self) -> list[list[int]]:

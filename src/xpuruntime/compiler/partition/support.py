@@ -84,6 +84,7 @@ def _opaque(node: Node) -> Support:
 
 _ANSWERS: dict[tuple[object, ...], Support] = {}
 _MAX_ANSWERS = 4096
+"""Maximum cached answers."""
 
 
 def _cached_answer(call: NodeCall, target: CodegenTarget) -> Support:

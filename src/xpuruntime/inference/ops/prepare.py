@@ -113,8 +113,10 @@ def held_demands(op: str, demands: Resolved, device: DeviceId, dtypes: set[DType
     return demands.without("target", "precision", "allow_fallback")
 
 
-def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[CompiledProgram, str]:
-    """Return the program of a graph for a device of this machine, and its origin: ``store`` or ``compiled``."""
+def program_of(
+    graph: Graph, device: DeviceId, demands: Resolved, phase: str = "inference"
+) -> tuple[CompiledProgram, str]:
+    """Return the program of a graph for a device of this machine, and its origin: ``store`` or ``compiled``. ``phase``: of the policy's rules."""
     from ...compiler import compile as compile_graph
     from ...kernels.user.kernel import named_digests
     from ..native.engine import compiler_facts
@@ -130,13 +132,14 @@ def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[Compi
         "target": target,
         "policy": remaining.policy.to_dict(),
         "version": __version__,
+        **({} if phase == "inference" else {"phase": phase}),
         **compiler_facts(),
         **({"user_kernels": users} if (users := named_digests(policy.kernel)) else {}),
     }
     stored = store.recall("artifact", digest(ingredients), CompiledProgram.from_bytes)
     if stored is not None:
         return stored, "store"
-    program = compile_graph(graph, target=own_target(device), policy=remaining)
+    program = compile_graph(graph, target=own_target(device), policy=remaining, phase=phase)
     try:
         store.put("artifact", ingredients, program.to_bytes())
     except StoreError as error:  # a full disk must not stop an op

@@ -123,7 +123,7 @@ def mixes(
         plans = []
         for share in _SHARES:
             dearer = replace(costs, region_s={e: costs.enter_s(e) + share * whole for e in engines})
-            demands = demanded_kernels(first, group[0])
+            demands = demanded_kernels(first.request, group[0])
             plan = partition(graph, demands, others=group[1:], place=place, costs=dearer)
             shape = _shape(plan)
             if (place or len({e for e, _ in shape}) > 1) and shape not in seen:

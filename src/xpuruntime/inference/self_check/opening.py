@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ...decisions import Decision
 from ...errors import InputError, WrongResult
 from ...ir.shapes.symbols import bind
 from ...plugins.registered import registered_kernels
-from ...protocols import Array, Evidence, Executable, ModelSource
+from ...protocols import Array, Executable, HasRegions, ModelSource
 from ...runtime.device import cpu
 from ...runtime.execution.executor import Executor
 from ...storage.store import Store
@@ -31,15 +31,6 @@ ADVICE = (
     "Name another engine or allow a fallback, and report this bug in xpuruntime. "
     "self_check='always' compares again, 'off' skips the check."
 )
-
-
-@runtime_checkable
-class HasRegions(Protocol):
-    """An executable over several engines."""
-
-    def region_evidence(self, feeds: Mapping[str, Array] | None = None) -> dict[str, Evidence]:
-        """Return each region's evidence."""
-        ...
 
 
 def checked_on_opening(

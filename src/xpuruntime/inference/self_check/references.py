@@ -214,7 +214,7 @@ class EngineReference:
     def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
         """Return outputs in the model's own precision."""
         engine: Engine = self._plugin.load()
-        request = EngineRequest(DeviceId("cpu"), None, 1, {}, 3, "")
+        request = EngineRequest(DeviceId("cpu"), threads=1)
         if not (answer := engine.supports(self._model, request)):
             raise ValueError(answer.reason)
         executable = engine.load(engine.build(self._model, request), self._model, request)

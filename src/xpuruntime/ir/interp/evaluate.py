@@ -187,13 +187,13 @@ def trace(
     states: MutableMapping[str, Array] | None = None,
 ) -> dict[str, Array]:
     """Return the results of all nodes by name, in order. Arguments and errors as of ``run``."""
-    seen: dict[str, Array] = {}
+    results_by_name: dict[str, Array] = {}
 
     def watch(node: Node, results: tuple[Array, ...]) -> None:
-        seen.update(zip((v.name for v in node.outputs), results, strict=True))
+        results_by_name.update(zip((v.name for v in node.outputs), results, strict=True))
 
     run(graph, feeds, weights=weights, states=states, watch=watch)
-    return seen
+    return results_by_name
 
 
 def _fused(*operands: Array, body: Graph) -> list[Array]:

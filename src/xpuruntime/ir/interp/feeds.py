@@ -115,8 +115,8 @@ def bind_symbols(
             continue
         have = d.substitute(symbols) if isinstance(d, Dim) else d
         if isinstance(have, int) and have != size:
-            known = f" ({d} = {have})" if isinstance(d, Dim) else ""
-            raise error(who, "has another shape", got=list(shape), do=f"Pass {spec}{known}.")
+            value_text = f" ({d} = {have})" if isinstance(d, Dim) else ""
+            raise error(who, "has another shape", got=list(shape), do=f"Pass {spec}{value_text}.")
 
 
 def _as_dim(symbol: str) -> Dim:

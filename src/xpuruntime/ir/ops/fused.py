@@ -47,9 +47,11 @@ def infer_fused(c: OpCall, table: Mapping[str, OpEntry]) -> list[TensorSpec]:
         body.check()
     except IrError as error:
         raise Mismatch("the body is not a valid graph", str(error)) from error
-    known: frozenset[str] = frozenset().union(*(spec.symbols for spec in operands))
-    if not body.symbols <= known:
-        raise Mismatch("the body uses a symbol that no operand has", ", ".join(sorted(body.symbols - known)))
+    symbols: frozenset[str] = frozenset().union(*(spec.symbols for spec in operands))
+    if not body.symbols <= symbols:
+        raise Mismatch(
+            "the body uses a symbol that no operand has", ", ".join(sorted(body.symbols - symbols))
+        )
     for value, spec in zip(body.inputs, operands, strict=True):
         if not agrees(value.spec, spec):
             raise Mismatch(f"input %{value.name} of the body has another type", f"{value.spec} for {spec}")

@@ -60,20 +60,22 @@ class _Bad(Exception):
     """A value that violates the format."""
 
 
-def _is(value: Any, kind: type, what: str) -> Any:
+def _is(value: Any, kind: type, description: str) -> Any:
     if type(value) is not kind:
-        raise _Bad(f"{what} must be a {kind.__name__}")
+        raise _Bad(f"{description} must be a {kind.__name__}")
     return value
 
 
-def _fields(data: Any, what: str, required: Sequence[str], optional: Sequence[str] = ()) -> Mapping[str, Any]:
-    _is(data, dict, what)
+def _fields(
+    data: Any, description: str, required: Sequence[str], optional: Sequence[str] = ()
+) -> Mapping[str, Any]:
+    _is(data, dict, description)
     for key in required:
         if key not in data:
-            raise _Bad(f"{what} has no {key!r}")
+            raise _Bad(f"{description} has no {key!r}")
     unknown = sorted(set(data) - set(required) - set(optional))
     if unknown:
-        raise _Bad(f"{what} has an unknown field {unknown[0]!r}")
+        raise _Bad(f"{description} has an unknown field {unknown[0]!r}")
     fields: Mapping[str, Any] = data
     return fields
 
@@ -102,9 +104,9 @@ class _JsonReader:
             Attrs({k: self.attr(v) for k, v in _is(data["metadata"], dict, "metadata").items()}),
         )
 
-    def value(self, data: Any, what: str) -> Value:
+    def value(self, data: Any, description: str) -> Value:
         if type(data) is not list or len(data) != 2 or type(data[0]) is not str:
-            raise _Bad(f"{what} must be [name, spec]")
+            raise _Bad(f"{description} must be [name, spec]")
         return Value(data[0], None if data[1] is None else self.spec(data[1]))
 
     def spec(self, text: Any) -> TensorSpec:

@@ -104,7 +104,7 @@ class _TextReader(Cursor):
         self.values.setdefault(value.name, value)
         return value
 
-    def facts(self, known: Mapping[str, type]) -> dict[str, Any]:
+    def facts(self, kinds: Mapping[str, type]) -> dict[str, Any]:
         """Parse ``key=value`` pairs to the end of the line."""
         pairs: dict[str, Any] = {}
         while True:
@@ -113,12 +113,12 @@ class _TextReader(Cursor):
             if not match:
                 return pairs
             key = match[0]
-            if key not in known or key in pairs:
-                raise self.fail(f"expected one of {', '.join(known)}, each once", at=start)
+            if key not in kinds or key in pairs:
+                raise self.fail(f"expected one of {', '.join(kinds)}, each once", at=start)
             self.expect("=")
-            value = self.name() if known[key] is Value else self.value()
-            if known[key] is not Value and type(value) is not known[key]:
-                raise self.fail(f"{key} is a {known[key].__name__}", at=start)
+            value = self.name() if kinds[key] is Value else self.value()
+            if kinds[key] is not Value and type(value) is not kinds[key]:
+                raise self.fail(f"{key} is a {kinds[key].__name__}", at=start)
             pairs[key] = value
 
     def weight(self) -> Weight:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...codegen.c_types import accumulator
-from ...codegen.loops.boxes import Place
+from ...codegen.loops.boxes import Box
 from ...codegen.loops.points import address, storage, unravel
 from ..kernel import NodeCall
 from ..portable.rope import table_row
@@ -31,12 +31,12 @@ def _rope(call: NodeCall) -> TaskText:
     positions = call.optional(3)
     if positions is not None:
         at = over_rows(sizes(positions.spec), positions.spec.physical.strides, len(rows))
-        where = address(Place("in3", tuple(rows), at), names)
+        where = address(Box("in3", tuple(rows), at), names)
         body.append(f"const int64_t place = index_in(*({where}), {sizes(call.tensor(1).spec)[0]}, scratch);")
-    own = x.physical.strides
+    x_strides = x.physical.strides
     body += [
-        f"const {kind} *x = {address(Place('in0', rows, own[:-1]), names)};",
-        f"{kind} *y = {address(Place('out0', rows, y.physical.strides[:-1]), names)};",
+        f"const {kind} *x = {address(Box('in0', rows, x_strides[:-1]), names)};",
+        f"{kind} *y = {address(Box('out0', rows, y.physical.strides[:-1]), names)};",
         f"const {kind} *cosines = {table_row(call, 1, rows)}, *sines = {table_row(call, 2, rows)};",
     ]
     # A pair is two adjacent elements (interleaved), or elements ``half`` apart.

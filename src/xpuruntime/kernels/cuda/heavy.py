@@ -12,7 +12,7 @@ from ..spec.product import sizes
 from .launch import Argument
 
 __all__ = [
-    "CHUNK_BYTES", "MAX_BLOCKS_YZ", "REFERENCE_NUM_SMS", "TAGS", "about", "argument", "bytes_of", "c_bool", "constants", "in_chunks", "multiprocessors",
+    "CHUNK_BYTES", "MAX_BLOCKS_YZ", "REFERENCE_SMS", "TAGS", "about", "argument", "bytes_of", "c_bool", "constants", "in_chunks", "multiprocessors",
     "shared_limit",
 ]  # fmt: skip
 
@@ -25,13 +25,13 @@ CHUNK_BYTES = 16
 MAX_BLOCKS_YZ = 65535
 """Maximum blocks of a grid along y or z (CUDA C++ Programming Guide, technical specifications)."""
 
-REFERENCE_NUM_SMS = 132
-"""SMs to occupy where the target does not name its own: those of an H100. A smaller device runs the same blocks in more waves."""
+REFERENCE_SMS = 132
+"""SMs that tuned launches occupy: those of an H100. A smaller device runs the same blocks in more waves. ``multiprocessors`` is the target's number."""
 
 
 def multiprocessors(target: CodegenTarget) -> int:
     """Return the number of SMs of the target."""
-    return target.config.num_sms or REFERENCE_NUM_SMS
+    return target.config.num_sms or REFERENCE_SMS
 
 
 def shared_limit(target: CodegenTarget) -> int:

@@ -19,6 +19,7 @@ from ..kernel import Stage
 __all__ = ["WARP", "Argument", "LaunchConfig", "blocks_for", "cuda_stage"]
 
 WARP = 32
+"""Threads of a warp."""
 _MAX_BLOCKS = 2**31 - 1
 """Maximum blocks of a grid along x."""
 

@@ -27,6 +27,7 @@ _NARROW = {"gelu": ("gelu", "gelu_tanh"), "sigmoid": ("sigmoid",), "silu": ("sil
 """Functions with a shorter approximation whose error is below the rounding of 16-bit results (``templates/cuda/narrow.cuh``)."""
 
 _PACK_BYTES = 16
+"""Bytes of the widest vector load."""
 _MAX_PACK = 8
 """Maximum elements of a pack."""
 _MIN_THREADS = 1 << 16
@@ -98,7 +99,7 @@ def lower_pointwise(
     loops = nest(plan.space, strides, order)
     dtypes = [*(i.dtype for i in plan.inputs if loops.strides[i.name][-1]), *(o.dtype for o in call.outputs)]
     packed = [loops.strides[n] for n in strides]
-    packable = all(own[-1] in (0, 1) for own in packed)
+    packable = all(value_strides[-1] in (0, 1) for value_strides in packed)
     width = pack_of(dtypes, packed, loops.inner, loops.elements) if packable else 1
     writer = _Pointwise(call, plan, loops, width, target.config.max_threadgroup_1d)
     return LoweredCall((writer.stage(),), in_place=in_place_of(call, plan, outputs), accumulates="")

@@ -23,6 +23,7 @@ from .pointwise import index_type
 __all__ = ["KERNELS"]
 
 _PACK_BYTES = 16
+"""Bytes of the widest vector load."""
 _MIN_THREADS = 1 << 16
 """Threads that occupy a device. Below, a thread has one channel and one line."""
 

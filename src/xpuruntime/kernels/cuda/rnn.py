@@ -21,7 +21,7 @@ from ..kernel import Kernel, LoweredCall, NodeCall, Operand, Stage
 from ..portable import rnn
 from ..portable.tasks import result
 from ..spec.product import Product, sizes
-from .heavy import REFERENCE_NUM_SMS, about, argument, bytes_of
+from .heavy import REFERENCE_SMS, about, argument, bytes_of
 from .launch import LaunchConfig, cuda_stage
 from .matmul.generated import simt_stage
 from .tasks import ThreadedTasks
@@ -29,6 +29,7 @@ from .tasks import ThreadedTasks
 __all__ = ["KERNELS", "Recurrent", "RecurrentTileConfig", "recurrent_tile_config"]
 
 _THREADS = 512
+"""Maximum threads of a block."""
 _SHARED = 48 * 1024
 """Bytes of static shared memory that every device has per block."""
 _SAMPLES = 8
@@ -52,7 +53,7 @@ def recurrent_tile_config(
     size: bytes of an element of the state.
     """
     max_samples = _SHARED // ((rows + 3 * hidden) * size)
-    samples = min(_SAMPLES, max_samples, max(1, batch * directions // REFERENCE_NUM_SMS), batch)
+    samples = min(_SAMPLES, max_samples, max(1, batch * directions // REFERENCE_SMS), batch)
     if samples < 1:
         return None
     lanes = next((n for n in (32, 16, 8) if hidden >= 8 * n), 4)
@@ -280,8 +281,8 @@ class _Layer:
     def _gru_gates(self, f: Sequence[str]) -> list[str]:
         """Return the lines of a GRU's reset and update gates."""
         clip = "cut" if self.call.attrs["clip"] is not None else ""
-        places = [f"{k * self.hidden} + u" for k in range(2)]
-        return [f"gates[{at}] = {f[0]}({clip}(gates[{at}]));" for at in places]
+        offsets = [f"{k * self.hidden} + u" for k in range(2)]
+        return [f"gates[{at}] = {f[0]}({clip}(gates[{at}]));" for at in offsets]
 
     def _last_gate(self, reset: bool) -> list[str]:
         """Return the lines of a GRU's last gate, whose recurrent and input parts stay separate.
@@ -298,13 +299,12 @@ class _Layer:
 
     def _by_direction(self, lines: Callable[[Sequence[str]], list[str]]) -> list[str]:
         """Return the lines once per direction, with the names of that direction's activations."""
-        each = len(rnn.DEFAULT_ACTIVATIONS[self.call.op])
+        functions = len(rnn.DEFAULT_ACTIVATIONS[self.call.op])
         text: list[str] = []
         for d in range(self.directions):
-            body = lines([f"f{d * each + k}" for k in range(each)])
-            scope = (
-                f"if (d == {d}) {{" if self.directions > 1 else "{"
-            )  # a scope of its own for the cell's variables
+            body = lines([f"f{d * functions + k}" for k in range(functions)])
+            # A scope of its own for the cell's variables.
+            scope = f"if (d == {d}) {{" if self.directions > 1 else "{"
             text += [scope, *(f"    {line}" for line in body), "}"]
         return text
 

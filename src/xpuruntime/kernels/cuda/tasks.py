@@ -20,7 +20,8 @@ from .launch import Argument, LaunchConfig, blocks_for, cuda_stage
 __all__ = ["KERNELS", "ThreadedTasks"]
 
 _THREADS = 128
-_FEW = 32
+_FEW_THREADS = 32
+"""Threads of a block with many tasks (``_THREADS``), and with fewer than ``_MIN_TASKS``."""
 _MIN_TASKS = 16384
 """Tasks from which on blocks are full; fewer tasks are spread over more, smaller blocks."""
 
@@ -45,7 +46,7 @@ class ThreadedTasks(Kernel):
 
 def _launched(stage: TaskStage, scratch: int) -> Stage:
     """Return a stage whose threads each run one task, with ``scratch`` bytes of ``temp0`` each."""
-    threads = _THREADS if stage.tasks >= _MIN_TASKS else _FEW
+    threads = _THREADS if stage.tasks >= _MIN_TASKS else _FEW_THREADS
     arguments = [
         Argument(a, f"p{i}", "char", a.startswith(("out", "temp"))) for i, a in enumerate(stage.args)
     ]

@@ -51,8 +51,8 @@ def _arange(call: NodeCall) -> TaskText:
 
 def _eye(call: NodeCall) -> TaskText:
     y, kind = result(call), storage(call.outputs[0].dtype)
-    one = f"i1 - i0 == {call.attrs['diagonal']}"
-    body = [*unravel(y.shape), f"store<1>({address(y, ['i0', 'i1'])}, convert_bool<{kind}>({one}));"]
+    on_diagonal = f"i1 - i0 == {call.attrs['diagonal']}"
+    body = [*unravel(y.shape), f"store<1>({address(y, ['i0', 'i1'])}, convert_bool<{kind}>({on_diagonal}));"]
     return TaskText(body, math.prod(y.shape))
 
 
@@ -76,8 +76,8 @@ def _dropout(call: NodeCall) -> TaskText:
     """Return the text of dropout outside training: a copy of the operand, and a mask of ones."""
     x, y = whole(call, 0), result(call)
     names = [f"i{d}" for d in range(len(y.shape))]
-    kind, own = storage(call.outputs[0].dtype), call.tensor(0).spec.dtype
-    convert = "convert_bool" if own is DType.BOOL else "convert"
+    kind, source_dtype = storage(call.outputs[0].dtype), call.tensor(0).spec.dtype
+    convert = "convert_bool" if source_dtype is DType.BOOL else "convert"
     body = [
         *unravel(y.shape),
         f"store<1>({address(y, names)}, {convert}<{kind}>(load<1>({address(x, names)})));",

@@ -38,8 +38,8 @@ def encoder(dtype: DType, saturate: bool, round_mode: str | None = None) -> list
     """Return lines that define ``encode``, from a double to the code of a float8."""
     if dtype is DType.FLOAT8_E8M0FNU:
         return _exponent(round_mode or "up", saturate)
-    every = np.arange(256, dtype=np.uint8).view(dtype.numpy).astype(np.float64)
-    positive = [float(v) for v in every[:128] if math.isfinite(v)]
+    values = np.arange(256, dtype=np.uint8).view(dtype.numpy).astype(np.float64)
+    positive = [float(v) for v in values[:128] if math.isfinite(v)]
     last = len(positive) - 1
     beyond = 2 * positive[-1] - positive[-2]
     nan = int(np.float32("nan").astype(dtype.numpy).view(np.uint8)) & 0x7F or 0x80
@@ -79,12 +79,12 @@ def _exponent(mode: str, saturate: bool) -> list[str]:
         "down": "false",
         "nearest": "fraction > half || (fraction == half && exponent > 0)",
     }
-    most = " raised = raised < 0xfe ? raised : 0xfe;" if saturate else ""
+    saturation = " raised = raised < 0xfe ? raised : 0xfe;" if saturate else ""
     return [
         "const auto encode = [](double x) -> uint8_t {",
         "  const uint32_t bits = bitcast<uint32_t>((float)x);",
         "  [[maybe_unused]] const uint32_t exponent = bits >> 23 & 0xff, fraction = bits & 0x7fffff, half = 1u << 22;",
-        f"  uint32_t raised = exponent + ({above[mode]} ? 1 : 0);{most}",
+        f"  uint32_t raised = exponent + ({above[mode]} ? 1 : 0);{saturation}",
         "  return (uint8_t)(exponent == 0xff ? 0xff : raised);",
         "};",
     ]

@@ -21,14 +21,14 @@ def _across_channels(call: NodeCall) -> TaskText:
     assert isinstance(size, int)
     assert isinstance(alpha, float)
     names = [f"i{d}" for d in range(len(x.shape))]
-    around = [*names[:1], "j", *names[2:]]
+    neighbor = [*names[:1], "j", *names[2:]]
     body = [
         *unravel(x.shape),
         f"const int64_t low = i1 > {(size - 1) // 2} ? i1 - {(size - 1) // 2} : 0;",
         f"const int64_t high = i1 + {size // 2} < {x.shape[1]} ? i1 + {size // 2} : {x.shape[1] - 1};",
         f"{kind} squares = 0;",
         "for (int64_t j = low; j <= high; ++j) {",
-        f"  const {kind} near = load<1>({address(x, around)});",
+        f"  const {kind} near = load<1>({address(x, neighbor)});",
         "  squares += near * near;",
         "}",
         f"const {kind} base = ({kind}){k!r} + ({kind}){alpha / size!r} * squares;",

@@ -1,6 +1,6 @@
 """Products that are not plain matrix products: ``einsum``, quantized integers, and determinants.
 
-They are simple rather than fast, because models spend little time in them. On CPUs, ``cpu/matmul/einsum`` takes equations that are a batch of matrix
+They are simple rather than fast, because models spend little time in them. On CPUs, ``cpu/matmul/einsum`` supports equations that are a batch of matrix
 products.
 """
 
@@ -71,22 +71,24 @@ def _quantized(call: NodeCall, positions: Sequence[int | None]) -> tuple[list[st
 
     def over(shape: Sequence[int], steps: Sequence[int]) -> list[int]:
         """Return strides over the batch."""
-        own = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
-        return [0] * (lead - len(own)) + own
+        strides = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
+        return [0] * (lead - len(strides)) + strides
 
     a_steps, b_steps = a.physical.strides, b.physical.strides
     a_batch = over(a_shape[:-2], a_steps[:-2]) if rows else [0] * lead
     b_batch = over(b_shape[:-2], b_steps[:-2]) if columns else [0] * lead
-    whole = (*batch, m, n)
-    a_at = offset_text("task", whole, [*a_batch, a_steps[-2] if rows else 0, 0])
-    b_at = offset_text("task", whole, [*b_batch, 0, b_steps[-1] if columns else 0])
+    extents = (*batch, m, n)
+    a_at = offset_text("task", extents, [*a_batch, a_steps[-2] if rows else 0, 0])
+    b_at = offset_text("task", extents, [*b_batch, 0, b_steps[-1] if columns else 0])
     k_step = b_steps[-2] if columns else b_steps[-1]
-    places = {"row": f"task / {n} % {max(m, 1)}", "column": f"task % {n}"}
+    row_and_column = {"row": f"task / {n} % {max(m, 1)}", "column": f"task % {n}"}
 
     def zero(position: int | None, side: str) -> str:
         operand = None if position is None else call.optional(position)
         return (
-            "0" if operand is None else f"(int64_t)in{position}[{_spread(call, position, side, whole, rows)}]"
+            "0"
+            if operand is None
+            else f"(int64_t)in{position}[{_spread(call, position, side, extents, rows)}]"
         )
 
     lines = [
@@ -96,18 +98,18 @@ def _quantized(call: NodeCall, positions: Sequence[int | None]) -> tuple[list[st
         "int64_t sum = 0;",
         f"for (int64_t j = 0; j < {k}; ++j) sum += ((int64_t)a[j * {a_steps[-1]}] - a_zero) * ((int64_t)b[j * {k_step}] - b_zero);",
     ]
-    return lines, math.prod(whole), places
+    return lines, math.prod(extents), row_and_column
 
 
-def _spread(call: NodeCall, position: int | None, side: str, whole: Sequence[int], rows: bool) -> str:
+def _spread(call: NodeCall, position: int | None, side: str, extents: Sequence[int], rows: bool) -> str:
     """Return the offset of a scale or zero point for an element: a vector is indexed by row (of x) or column; other shapes broadcast."""
     assert position is not None
     spec = call.tensor(position).spec
     shape, steps = sizes(spec), spec.physical.strides
     if len(shape) == 1 and shape[0] > 1 and side == "row" and rows:
-        return offset_text("task", whole, [*[0] * (len(whole) - 2), steps[0], 0])
-    own = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
-    return offset_text("task", whole, [*[0] * (len(whole) - len(own)), *own])
+        return offset_text("task", extents, [*[0] * (len(extents) - 2), steps[0], 0])
+    strides = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
+    return offset_text("task", extents, [*[0] * (len(extents) - len(strides)), *strides])
 
 
 def _matmul_integer(call: NodeCall) -> TaskText:
@@ -120,11 +122,11 @@ def _qlinear_matmul(call: NodeCall) -> TaskText:
     """Return the text of exact sums, scaled in double, rounded half to even, and clamped to the result's dtype."""
     lines, tasks, _ = _quantized(call, (0, 3, 2, 5))
     y = call.outputs[0]
-    a_shape, whole = sizes(call.tensor(0).spec), _whole(call)
+    a_shape, extents = sizes(call.tensor(0).spec), _whole(call)
     rows = len(a_shape) > 1
 
     def scale(position: int, side: str) -> str:
-        return f"(double)load<1>(in{position} + {_spread(call, position, side, whole, rows)})"
+        return f"(double)load<1>(in{position} + {_spread(call, position, side, extents, rows)})"
 
     low, high = (
         (-(2 ** (y.dtype.bits - 1)), 2 ** (y.dtype.bits - 1) - 1)
@@ -134,7 +136,7 @@ def _qlinear_matmul(call: NodeCall) -> TaskText:
     body = [
         *lines,
         f"const double factor = {scale(1, 'row')} * {scale(4, 'column')} / {scale(6, 'row')};",
-        f"double value = rint((double)sum * factor) + (double)in7[{_spread(call, 7, 'row', whole, rows)}];",
+        f"double value = rint((double)sum * factor) + (double)in7[{_spread(call, 7, 'row', extents, rows)}];",
         f"value = value < {number(float(low))} ? {number(float(low))} : value > {number(float(high))} ? {number(float(high))} : value;",
         f"out0[task] = ({storage(y.dtype)})value;",
     ]

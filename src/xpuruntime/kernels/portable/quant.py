@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...codegen.loops.boxes import Place
+from ...codegen.loops.boxes import Box
 from ...codegen.loops.points import address, number, storage, unravel
 from ...decisions import Support
 from ...ir.interp.quant import _limits
@@ -31,7 +31,7 @@ def _spread(call: NodeCall, position: int, shape: tuple[int, ...], axis: int, bl
     return address(_broadcast(scale, shape), names)
 
 
-def _broadcast(box: Place, shape: tuple[int, ...]) -> Place:
+def _broadcast(box: Box, shape: tuple[int, ...]) -> Box:
     return box.expanded(shape)
 
 
@@ -45,10 +45,12 @@ def _quantize(call: NodeCall) -> TaskText:
     x, y, a = whole(call, 0), result(call), call.attrs
     names = [f"i{d}" for d in range(len(y.shape))]
     dtype = call.outputs[0].dtype
-    own = storage(a["precision"] or call.tensor(1).spec.dtype)
+    quotient_type = storage(a["precision"] or call.tensor(1).spec.dtype)
     scale = _spread(call, 1, y.shape, a["axis"], a["block_size"])
     zero = _zero(call, a["axis"], a["block_size"], y.shape) or "0.0"
-    quotient = f"(double)convert<{own}>((double)load<1>({address(x, names)}) / (double)load<1>({scale}))"
+    quotient = (
+        f"(double)convert<{quotient_type}>((double)load<1>({address(x, names)}) / (double)load<1>({scale}))"
+    )
     if dtype in EIGHT_BITS:
         head = [values_table(dtype, "values"), *encoder(dtype, a["saturate"])]
         body = [*unravel(y.shape), f"*({address(y, names)}) = encode({quotient} + {zero});"]
@@ -85,10 +87,10 @@ def _dynamic(call: NodeCall) -> TaskText:
     """
     x, y = whole(call, 0), result(call)
     names, total = [f"i{d}" for d in range(len(y.shape))], math.prod(y.shape)
-    each = [f"for (int64_t e = 0; e < {total}; ++e) {{", *(f"  {line}" for line in unravel(y.shape, "e"))]
+    loop = [f"for (int64_t e = 0; e < {total}; ++e) {{", *(f"  {line}" for line in unravel(y.shape, "e"))]
     body = [
         "float low = 0, high = 0;",
-        *each,
+        *loop,
         f"  const float v = *({address(x, names)});",
         "  low = minimum(low, v);",
         "  high = maximum(high, v);",
@@ -98,7 +100,7 @@ def _dynamic(call: NodeCall) -> TaskText:
         "const float zero = from < 0 ? 0.0f : from > 255 ? 255.0f : from;",
         "*out1 = scale;",
         "*out2 = (uint8_t)zero;",
-        *each,
+        *loop,
         f"  const float v = *({address(x, names)}), place = rint(scale != 0 ? v / scale : v) + zero;",
         f"  *({address(y, names)}) = (uint8_t)(place < 0 ? 0.0f : place > 255 ? 255.0f : place);",
         "}",
@@ -110,15 +112,15 @@ def _fake(call: NodeCall) -> TaskText:
     """Return the text of ``(clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale``, in float32 like PyTorch's kernel."""
     x, y, a = whole(call, 0), result(call), call.attrs
     names, axis = [f"i{d}" for d in range(len(y.shape))], a["axis"] or 0
-    own = "double" if call.tensor(0).spec.dtype is DType.FLOAT64 else "float"
+    compute = "double" if call.tensor(0).spec.dtype is DType.FLOAT64 else "float"
     body = [
         *unravel(y.shape),
         f"const float scale = (float)load<1>({_spread(call, 1, y.shape, axis)});",
         f"const float zero = (float)load<1>({_spread(call, 2, y.shape, axis)});",
-        f"const {own} moved = ({own})load<1>({address(x, names)}) * ({own})(1.0f / scale);",
-        f"{own} place = rint(({own})(moved + ({own})zero));",
-        f"place = minimum(maximum(place, ({own}){number(float(a['quant_min']))}), ({own}){number(float(a['quant_max']))});",
-        f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>((place - ({own})zero) * ({own})scale));",
+        f"const {compute} moved = ({compute})load<1>({address(x, names)}) * ({compute})(1.0f / scale);",
+        f"{compute} place = rint(({compute})(moved + ({compute})zero));",
+        f"place = minimum(maximum(place, ({compute}){number(float(a['quant_min']))}), ({compute}){number(float(a['quant_max']))});",
+        f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>((place - ({compute})zero) * ({compute})scale));",
     ]
     return TaskText(body, math.prod(y.shape), parts=frozenset({"arith"}))
 

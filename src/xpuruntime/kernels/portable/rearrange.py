@@ -118,17 +118,17 @@ def _im2col(call: NodeCall) -> TaskText:
     n, count = w.n, math.prod(w.size)
     shape = (*y.shape[:-2], x.shape[-n - 1], *w.kernel, *w.size)
     first = len(shape) - 2 * n
-    place = [
+    positions = [
         f"i{first + n + d} * {w.stride[d]} + i{first + d} * {w.dilation[d]} - {w.begins[d]}" for d in range(n)
     ]
     at = [*_names(first), *(f"p{d}" for d in range(n))]
     inside = " && ".join(f"p{d} >= 0 && p{d} < {s}" for d, s in enumerate(w.space))
     rows = y.shape[-2]
-    own = [*_names(first - 1), f"task / {count} % {rows}", f"task % {count}"]
+    result_index = [*_names(first - 1), f"task / {count} % {rows}", f"task % {count}"]
     body = [
         *unravel(shape),
-        *(f"const int64_t p{d} = {p};" for d, p in enumerate(place)),
-        f"*({address(y, [f'({o})' for o in own])}) = {inside} ? *({address(x, at)}) : {_zero(call)};",
+        *(f"const int64_t p{d} = {p};" for d, p in enumerate(positions)),
+        f"*({address(y, [f'({o})' for o in result_index])}) = {inside} ? *({address(x, at)}) : {_zero(call)};",
     ]
     return TaskText(body, math.prod(shape))
 

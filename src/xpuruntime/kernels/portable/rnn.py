@@ -135,7 +135,7 @@ def _text(call: NodeCall, vector_bytes: int) -> TaskText:
     for name, count in sizes.items():
         head.append(f"[[maybe_unused]] {kind} *const {name} = ({kind} *)scratch + {at};")
         at += -(-count // 16) * 16
-    each = len(DEFAULT_ACTIVATIONS[call.op])
+    per_direction = len(DEFAULT_ACTIVATIONS[call.op])
     body = [f"const int64_t b = task % {batch}, d = task / {batch};"]
     count = f"(int64_t)*({address(whole(call, 4), ['b'])})" if call.optional(4) else str(length)
     body.append(f"const int64_t count = {count};")
@@ -153,7 +153,7 @@ def _text(call: NodeCall, vector_bytes: int) -> TaskText:
         body.append("const auto peep = [&](int64_t k) { return load<1>(peep_of + k); };")
     names = ["b", "t", "d", "u"] if first else ["t", "d", "b", "u"]
     reverse = {"forward": "false", "reverse": "true", "bidirectional": "d == 1"}[a["direction"]]
-    own = ["b", "t", "k"] if first else ["t", "b", "k"]
+    x_index = ["b", "t", "k"] if first else ["t", "b", "k"]
     body += [
         f"for (int64_t step = 0; step < {length}; ++step) {{",
         f"  const int64_t t = {reverse} && step < count ? count - 1 - step : step;",
@@ -162,13 +162,13 @@ def _text(call: NodeCall, vector_bytes: int) -> TaskText:
         "    continue;",
         "  }",
         f"  if (t < 0 || t >= {length}) {{ fail(scratch, DOES_NOT_FIT, count, {length}); return; }}",
-        f"  for (int64_t k = 0; k < {size}; ++k) row[k] = load<1>({address(x, own)});",
+        f"  for (int64_t k = 0; k < {size}; ++k) row[k] = load<1>({address(x, x_index)});",
         f"  for (int64_t g = 0; g < {rows}; ++g) gates[g] = 0;",
         f"  add_product<{lanes}>(gates, w, {wb}, row, {rows}, {size});",
         f"  add_product<{lanes}>(gates, r, {rb}, h, {2 * hidden if call.op == 'gru' else rows}, {hidden});",
     ]
     for d in range(directions):
-        f = [f"f{d * each + k}" for k in range(each)]
+        f = [f"f{d * per_direction + k}" for k in range(per_direction)]
         lines = []
         if call.op == "gru":
             lines += _gru_gates(call, f, hidden, "r", rb if call.optional(3) else "nullptr", lanes)

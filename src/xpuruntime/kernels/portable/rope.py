@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...codegen.c_types import C_TYPES
-from ...codegen.loops.boxes import Place
+from ...codegen.loops.boxes import Box
 from ...codegen.loops.points import address
 from ...types import TensorSpec
 from ..kernel import NodeCall, operand_ref
@@ -21,8 +21,8 @@ def table_row(call: NodeCall, position: int, rows: Sequence[int]) -> str:
     steps, positions = table.physical.strides, call.optional(3)
     names = [f"i{d}" for d in range(len(rows))]
     if positions is None:
-        own = over_rows(sizes(table)[:-1], steps[:-1], len(rows))
-        return address(Place(operand_ref("in", position), tuple(rows), own), names)
+        row_strides = over_rows(sizes(table)[:-1], steps[:-1], len(rows))
+        return address(Box(operand_ref("in", position), tuple(rows), row_strides), names)
     return f"{operand_ref('in', position)} + place * {steps[0]}"
 
 
@@ -36,7 +36,7 @@ def named_by(call: NodeCall, position: int) -> str:
 def row_of(call: NodeCall, name: str, spec: TensorSpec, row: str = "t") -> str:
     """Return the address of the row of this task's batch, head and position."""
     steps = spec.physical.strides
-    place = Place(name, sizes(spec)[:3], tuple(steps[:3]))
+    place = Box(name, sizes(spec)[:3], tuple(steps[:3]))
     return address(place, ["b", "h", row])
 
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...codegen.loops.boxes import Place, element_bytes
+from ...codegen.loops.boxes import Box, element_bytes
 from ...codegen.loops.points import STORAGE, for_tasks, storage
 from ...decisions import Support
 from ...types import TensorSpec
@@ -181,11 +181,11 @@ def _arguments(call: NodeCall) -> list[str]:
     return lines
 
 
-def whole(call: NodeCall, position: int) -> Place:
+def whole(call: NodeCall, position: int) -> Box:
     """Return an operand's box."""
-    return Place.of(operand_ref("in", position), call.tensor(position).spec)
+    return Box.of(operand_ref("in", position), call.tensor(position).spec)
 
 
-def result(call: NodeCall, position: int = 0) -> Place:
+def result(call: NodeCall, position: int = 0) -> Box:
     """Return a result's box."""
-    return Place.of(operand_ref("out", position), call.outputs[position])
+    return Box.of(operand_ref("out", position), call.outputs[position])

@@ -31,9 +31,8 @@ class _Axes:
 
     def _steps(self, axes: Sequence[str], shape: Sequence[int], strides: Sequence[int]) -> dict[str, int]:
         steps: dict[str, int] = {}
-        for label, extent, stride in zip(
-            axes, shape, strides, strict=True
-        ):  # a repeated label takes the diagonal
+        # A repeated label takes the diagonal.
+        for label, extent, stride in zip(axes, shape, strides, strict=True):
             steps[label] = steps.get(label, 0) + (stride if extent != 1 else 0)
         return steps
 
@@ -54,8 +53,8 @@ def equation_product(call: NodeCall) -> Product | None:
     batch = [x for x in axes.result if a.get(x) and b.get(x)]
     rows = [x for x in axes.result if x not in batch and a.get(x)]
     columns = [x for x in axes.result if x not in batch and b.get(x)]
-    rest = [x for x in axes.result if x not in (*batch, *rows, *columns)]  # of extent 1 everywhere
-    if any(axes.size[x] != 1 for x in rest) or len(rows) > 1 or len(columns) != 1:
+    unit_axes = [x for x in axes.result if x not in (*batch, *rows, *columns)]  # of extent 1 everywhere
+    if any(axes.size[x] != 1 for x in unit_axes) or len(rows) > 1 or len(columns) != 1:
         return None
     (n,) = columns
     if axes.to[n] != 1 or any(call.tensor(i).is_weight for i in (0, 1)):

@@ -65,12 +65,12 @@ def in_place_of(call: NodeCall, plan: LoopPlan, outputs: Sequence[tuple[int, ...
         for entry in plan.inputs:
             operand = call.tensor(entry.operand)
             reads = [i for i in plan.inputs if call.tensor(i.operand).name == operand.name]
-            whole = (
+            same_size = (
                 operand.spec.physical.alloc == spec.physical.alloc
                 and operand.spec.dtype.bits == spec.dtype.bits
             )
             same = all(i.strides == outputs[at] for i in reads)
-            if whole and same and not operand.is_weight and entry.operand not in reuse.values():
+            if same_size and same and not operand.is_weight and entry.operand not in reuse.values():
                 reuse[at] = entry.operand
                 break
     return reuse

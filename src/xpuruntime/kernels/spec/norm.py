@@ -59,8 +59,8 @@ class ChannelNorm(Kernel):
 
         def split(spec: TensorSpec) -> tuple[int, ...]:
             """Return the strides along the space of a tensor with x's shape."""
-            own = spec.physical.strides
-            return (own[0], own[1] * space[2], *own[1:])
+            spec_strides = spec.physical.strides
+            return (spec_strides[0], spec_strides[1] * space[2], *spec_strides[1:])
 
         def channel(position: int) -> str | None:
             """Return the name of an operand with one value per channel; None if it is absent."""
@@ -88,8 +88,9 @@ class ChannelNorm(Kernel):
                 names += self._running(body, read, channel(3), channel(4), call.attrs["momentum"], wide)
         outputs = []
         for at, spec in enumerate(call.outputs):
-            own = spec.physical.strides
-            row = own if len(own) == 2 else (0, *own)  # statistics are [N, groups], or one per channel
+            spec_strides = spec.physical.strides
+            # Statistics are [N, groups], or one per channel.
+            row = spec_strides if len(spec_strides) == 2 else (0, *spec_strides)
             strides = split(spec) if at == 0 else (*row, *([0] * (len(space) - 2)))
             outputs.append(RowOutput(str(names[at]), spec, strides))
         return body.done([o.value for o in outputs]), outputs

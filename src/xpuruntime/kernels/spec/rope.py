@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from ...codegen.loops.boxes import Move, Place
+from ...codegen.loops.boxes import Box, Move
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType
@@ -44,8 +44,8 @@ def cache_copies(call: NodeCall, target: CodegenTarget, write_moves: MovesWriter
     """Return the stages that copy both caches to the results. The compiler drops them where the caches are updated in place."""
     stages = []
     for operand, result in ((_KEYS, 1), (_VALUES, 2)):
-        cache = Place.of(f"out{result}", call.outputs[result])
-        move = Move(cache, Place.of(f"in{operand}", call.tensor(operand).spec))
+        cache = Box.of(f"out{result}", call.outputs[result])
+        move = Move(cache, Box.of(f"in{operand}", call.tensor(operand).spec))
         args = (f"in{operand}", f"out{result}")
         stages.append(write_moves("stays", [move], args, call.outputs[result].dtype, target, copies=True))
     return stages

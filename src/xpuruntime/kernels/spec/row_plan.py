@@ -37,23 +37,23 @@ def row_nests(plan: LoopPlan, outputs: Sequence[RowOutput]) -> tuple[Nest, Nest,
     The last value is whether adjacent rows, rather than adjacent elements of a row, are contiguous in memory (across).
     """
     strides = {i.name: i.strides for i in plan.inputs} | {f"y{i}": o.strides for i, o in enumerate(outputs)}
-    full = next((i for i in plan.inputs if all(i.strides[d] for d in plan.reduced)), None)
-    lead = full.strides if full is not None else outputs[0].strides
+    element_input = next((i for i in plan.inputs if all(i.strides[d] for d in plan.reduced)), None)
+    lead = element_input.strides if element_input is not None else outputs[0].strides
     order = sorted(range(len(plan.space)), key=lambda d: -lead[d])
     kept = nest(plan.space, strides, [d for d in order if d not in plan.reduced])
-    run = nest(plan.space, strides, [d for d in order if d in plan.reduced])
-    name = full.name if full is not None else "y0"
-    return kept, run, kept.inner > 1 and inner_step(kept, name) == 1 and inner_step(run, name) != 1
+    reduced = nest(plan.space, strides, [d for d in order if d in plan.reduced])
+    name = element_input.name if element_input is not None else "y0"
+    return kept, reduced, kept.inner > 1 and inner_step(kept, name) == 1 and inner_step(reduced, name) != 1
 
 
 class RowNeeds:
     """A plan as passes over the row.
 
-    moving:  names of values that differ between elements of a row.
-    passes:  number of passes that must be complete before a name is computable.
-    results: outputs by their names in kernels.
-    full:    results with one value per element of the row.
-    wanted:  per pass the values that it needs at every element. The last pass writes results.
+    varying:         names of values that differ between elements of a row.
+    passes:          number of passes that must be complete before a name is computable.
+    results:         outputs by their names in kernels.
+    element_results: results with one value per element of the row.
+    values_by_pass:  per pass the values that it needs at every element. The last pass writes results.
     """
 
     def __init__(self, plan: LoopPlan, outputs: Sequence[RowOutput], run: Nest) -> None:
@@ -61,17 +61,17 @@ class RowNeeds:
         self.inputs = {i.name: i for i in plan.inputs}
         self.operations = {o.name: o for o in plan.operations}
         self.results = {f"y{i}": o for i, o in enumerate(outputs)}
-        self.full = [y for y in self.results if any(run.strides[y])]
-        self.moving = {i.name for i in plan.inputs if any(run.strides[i.name])}
+        self.element_results = [y for y in self.results if any(run.strides[y])]
+        self.varying = {i.name for i in plan.inputs if any(run.strides[i.name])}
         self.passes = dict.fromkeys(self.inputs, 0)
         for o in plan.operations:
             names = [n for n in o.operands if isinstance(n, str)]
             self.passes[o.name] = max((self.passes[n] for n in names), default=0) + o.reduces
-            if not o.reduces and any(n in self.moving for n in names):
-                self.moving.add(o.name)
+            if not o.reduces and any(n in self.varying for n in names):
+                self.varying.add(o.name)
         last = max((self.passes[o.name] for o in plan.operations if o.reduces), default=0)
-        wanted = [[str(o.operands[0]) for o in self.reductions(at)] for at in range(last)]
-        self.wanted = [*wanted, [self.results[y].value for y in self.full]]
+        reduced_values = [[str(o.operands[0]) for o in self.reductions(at)] for at in range(last)]
+        self.values_by_pass = [*reduced_values, [self.results[y].value for y in self.element_results]]
 
     def reductions(self, at: int) -> list[Operation]:
         """Return the reductions of a pass."""
@@ -79,15 +79,15 @@ class RowNeeds:
 
     def row_level(self, at: int) -> list[Operation]:
         """Return the operations with one value per row that are computable after ``at`` passes."""
-        constant_in_row = [o for o in self.plan.operations if not o.reduces and o.name not in self.moving]
+        constant_in_row = [o for o in self.plan.operations if not o.reduces and o.name not in self.varying]
         return [o for o in constant_in_row if self.passes[o.name] == at]
 
     def closure(self, names: Sequence[str], stop: set[str]) -> list[str]:
-        """Return the moving values that these depend on, in order. The search ends at values that are already cached (``stop``)."""
+        """Return the varying values that these depend on, in order. The search ends at values that are already cached (``stop``)."""
         seen: set[str] = set()
 
         def visit(name: str) -> None:
-            if name in seen or name not in self.moving:
+            if name in seen or name not in self.varying:
                 return
             if name not in stop and name in self.operations:
                 for operand in self.operations[name].operands:

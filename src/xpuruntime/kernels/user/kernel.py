@@ -109,10 +109,13 @@ class KernelBody(Protocol):
 
 @dataclass(slots=True, eq=False)
 class UserKernel(Kernel):
-    """A user's kernel: ``name`` is ``family/word``, ``word`` being what policies say; ``kind`` the targets that it is for.
+    """A user's kernel.
 
-    dtypes:        of every tensor that it reads and writes; None: all that it has types for.
-    deterministic: equal inputs give equal bits. ``accumulates``: the dtype of its sums.
+    name:          ``family/word``; policies name it by the word.
+    kind:          the kind of target that it is for.
+    dtypes:        dtypes of the tensors that it reads and writes; None: all with a C type.
+    deterministic: whether equal inputs give equal bits.
+    accumulates:   the dtype of its sums.
     """
 
     name: str
@@ -270,10 +273,10 @@ def launch_of(launch_function: OfCall | None, call: NodeCall) -> Launch:
     return launch
 
 
-def tasks_of(launch_function: OfCall | None, call: NodeCall, least: int) -> Tasks:
-    """Return the user's tasks, or one per element of the first result, with at least ``least`` per thread. Raises TypeError, ValueError."""
+def tasks_of(launch_function: OfCall | None, call: NodeCall, min_elements: int) -> Tasks:
+    """Return the user's tasks, or one per element of the first result, with at least ``min_elements`` per thread. Raises TypeError, ValueError."""
     if launch_function is None:
-        return Tasks(math.prod(extent(call.outputs[0])), least)
+        return Tasks(math.prod(extent(call.outputs[0])), min_elements)
     tasks = launch_function(call)
     tasks = Tasks(tasks) if isinstance(tasks, int) else tasks
     if not isinstance(tasks, Tasks):

@@ -162,16 +162,16 @@ class TextUnit:
     def _compile_error(self, error: BuildError) -> BuildError:
         """Return the compiler's error with the user's line that it is about."""
         log, file = str(error.got or ""), self.body.file
-        found = re.search(rf"{re.escape(file)}[:(](\d+)", log)
-        if found is None and (
+        line_match = re.search(rf"{re.escape(file)}[:(](\d+)", log)
+        if line_match is None and (
             re.search(rf"undefined (reference|symbol).*{self.body.entry}", log) or _CALLED in log
         ):
             return self._signature_error(log)
-        if found is None:
-            alone = "Use functions of the prelude (parts=), or link a library (flags=)."
-            do = alone if "undefined" in log else f"Correct {file}."
+        if line_match is None:
+            advice = "Use functions of the prelude (parts=), or link a library (flags=)."
+            do = advice if "undefined" in log else f"Correct {file}."
             return BuildError(file, f"{file} does not compile", got=log, do=do)
-        line = int(found[1])
+        line = int(line_match[1])
         return BuildError(
             file,
             f"{file} line {line} does not compile: `{self._line(line)}`",

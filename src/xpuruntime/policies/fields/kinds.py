@@ -13,7 +13,6 @@ from ..vocabulary import (
     KERNELS,
     KERNELS_NOT_IMPLEMENTED,
     PHASES,
-    PHASES_NOT_IMPLEMENTED,
     PRECISIONS,
     PRECISIONS_NOT_IMPLEMENTED,
     SELF_CHECKS,
@@ -59,15 +58,15 @@ def one_or_list(values: Sequence[Any]) -> Any:
     return values[0] if len(values) == 1 else list(values)
 
 
-def _list_schema(item: Mapping[str, Any], *, least: int = 1) -> dict[str, Any]:
-    many = {
+def _list_schema(item: Mapping[str, Any], *, min_items: int = 1) -> dict[str, Any]:
+    list_schema = {
         "type": "array",
         "items": item,
-        "minItems": least,
+        "minItems": min_items,
         "maxItems": checks.MAX_LIST,
         "uniqueItems": True,
     }
-    return {"anyOf": [item, many]}
+    return {"anyOf": [item, list_schema]}
 
 
 def _plain_mapping(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,25 +91,25 @@ def kernels_of(families: Iterable[str]) -> tuple[str, ...]:
 def without_kernel(families: Iterable[str]) -> tuple[str, ...]:
     """Return the families' kernel names that this release does not implement, each once."""
     families = tuple(families)
-    words = (k for f in families for k in KERNELS_NOT_IMPLEMENTED.get(f, ()))
-    return tuple(dict.fromkeys(k for k in words if k not in kernels_of(families)))
+    names = (k for f in families for k in KERNELS_NOT_IMPLEMENTED.get(f, ()))
+    return tuple(dict.fromkeys(k for k in names if k not in kernels_of(families)))
 
 
 def _kernel_schema(families: Iterable[str]) -> dict[str, Any]:
     families = tuple(families)
-    known = kernels_of(families)
+    names = kernels_of(families)
     return {
         "anyOf": [
-            {"enum": [*known, *without_kernel(families)]},
+            {"enum": [*names, *without_kernel(families)]},
             _DOTTED_SCHEMA,
-            *(_pins_schema(k) for k in known if k in pins.PINS),
+            *(_pins_schema(k) for k in names if k in pins.PINS),
         ]
     }
 
 
 def _pins_schema(kernel: str) -> dict[str, Any]:
     values = {
-        name: {"type": "integer", "minimum": 0, "maximum": pins.MOST, "description": meaning}
+        name: {"type": "integer", "minimum": 0, "maximum": pins.MAX_PIN, "description": meaning}
         for name, meaning in pins.PINS[kernel].items()
     }
     return {
@@ -154,7 +153,7 @@ PATTERN = FieldKind(checks.several(checks.pattern), _list_schema(_TEXT_SCHEMA), 
 CONDITION = FieldKind(checks.condition, {"type": "string", "minLength": 1, "maxLength": MAX_CHARS}, _same)
 DEVICE = FieldKind(checks.device, _DEVICE_SCHEMA, _same)
 DEVICES = FieldKind(
-    checks.several(checks.device, least=0), _list_schema(_DEVICE_SCHEMA, least=0), one_or_list
+    checks.several(checks.device, min_items=0), _list_schema(_DEVICE_SCHEMA, min_items=0), one_or_list
 )
 DTYPES = FieldKind(
     checks.several(checks.dtype_word(checks.DTYPE_NAMES, "dtype")), _list_schema(_DTYPE_SCHEMA), one_or_list
@@ -168,8 +167,8 @@ OPS = FieldKind(
     checks.several(checks.word(FAMILIES, "op family")), _list_schema({"enum": [*FAMILIES]}), one_or_list
 )
 PHASE_LIST = FieldKind(
-    checks.several(checks.word([*PHASES, *PHASES_NOT_IMPLEMENTED], "phase")),
-    _list_schema({"enum": [*PHASES, *PHASES_NOT_IMPLEMENTED]}),
+    checks.several(checks.word(list(PHASES), "phase")),
+    _list_schema({"enum": list(PHASES)}),
     one_or_list,
 )
 KERNEL = FieldKind(checks.kernel_name, _kernel_schema(KERNELS), pins.shown_kernel)

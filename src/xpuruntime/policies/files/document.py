@@ -42,8 +42,8 @@ Lines = dict[FieldPath, int]
 class TextProblem(Problem):
     """A syntax error of the text, with its line (from 1)."""
 
-    def __init__(self, line: int, what: str, *, got: object = None, do: str = "") -> None:
-        super().__init__((), what, got=got, do=do)
+    def __init__(self, line: int, problem: str, *, got: object = None, do: str = "") -> None:
+        super().__init__((), problem, got=got, do=do)
         self.line = line
 
 
@@ -76,9 +76,11 @@ class _JsonParser:
 
         return bisect.bisect_left(self.breaks, self.at) + 1
 
-    def fail(self, what: str) -> TextProblem:
-        got = shown(self.text[self.at : self.at + 20]) if self.at < len(self.text) else "the end of the file"
-        return TextProblem(self.line(), f"is not JSON: {what}", got=got)
+    def fail(self, problem: str) -> TextProblem:
+        excerpt = (
+            shown(self.text[self.at : self.at + 20]) if self.at < len(self.text) else "the end of the file"
+        )
+        return TextProblem(self.line(), f"is not JSON: {problem}", got=excerpt)
 
     def peek(self) -> str:
         self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
@@ -113,9 +115,9 @@ class _JsonParser:
         if number := _NUMBER.match(self.text, self.at):
             self.at = number.end()
             return _number(number[0], self.line())
-        for word, value in _WORDS.items():
-            if self.text.startswith(word, self.at):
-                self.at += len(word)
+        for literal, value in _WORDS.items():
+            if self.text.startswith(literal, self.at):
+                self.at += len(literal)
                 return value
         raise self.fail("expected a value")
 
@@ -228,8 +230,8 @@ def parse_yaml(text: str) -> tuple[Any, Lines]:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        what = getattr(error, "problem", None) or getattr(error, "reason", None) or "not readable"
-        raise TextProblem(1 if mark is None else mark.line + 1, f"is not YAML: {what}") from None
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not readable"
+        raise TextProblem(1 if mark is None else mark.line + 1, f"is not YAML: {problem}") from None
     except (
         RecursionError,
         ValueError,
@@ -253,8 +255,8 @@ def _dumper() -> type[yaml.SafeDumper]:
         """PyYAML's dumper, which quotes every string that ``parse_yaml`` would read as another type."""
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        other = value in _YAML_WORDS or _YAML_NUMBER.fullmatch(value) is not None
-        return dumper.represent_scalar(_STR, value, style='"' if other else None)
+        needs_quotes = value in _YAML_WORDS or _YAML_NUMBER.fullmatch(value) is not None
+        return dumper.represent_scalar(_STR, value, style='"' if needs_quotes else None)
 
     Dumper.add_representer(str, text)
     return Dumper

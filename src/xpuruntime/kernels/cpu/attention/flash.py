@@ -55,18 +55,18 @@ class FlashAttention(Kernel):
             return LoweredCall(())
         isa: IsaLevel = isa_of(target)
         item = 8 if s.dtype is DType.FLOAT64 else 4
-        lanes_of_one, regs, rows = isa.lanes(item), registers(isa), s.group * s.queries
+        vector_lanes, regs, rows = isa.lanes(item), registers(isa), s.group * s.queries
         max_vectors = 4 if regs == 32 else 3
         nv = min(
             range(1, max_vectors + 1),
-            key=lambda v: math.ceil(rows / (v * lanes_of_one)) * v * _TIME_BY_VECTORS[v],
+            key=lambda v: math.ceil(rows / (v * vector_lanes)) * v * _TIME_BY_VECTORS[v],
         )
-        few = rows <= _FEW_QUERIES and s.k[3] == 1 and s.v[3] == 1
+        few_queries = rows <= _FEW_QUERIES and s.k[3] == 1 and s.v[3] == 1
         contiguous = s.q[3] == s.k[3] == s.v[3] == s.y[3] == 1
-        tiles = s.dtype is DType.BFLOAT16 and "amx-bf16" in isa.features and contiguous and not few
+        tiles = s.dtype is DType.BFLOAT16 and "amx-bf16" in isa.features and contiguous and not few_queries
         if tiles:
-            nv = TILE // lanes_of_one
-        lanes = nv * lanes_of_one
+            nv = TILE // vector_lanes
+        lanes = nv * vector_lanes
         r = max(1, min(16, (regs - 1 - nv) // nv))
         block = max(r, _BLOCK_KEYS // r * r)
         if tiles:
@@ -90,9 +90,11 @@ class FlashAttention(Kernel):
                 "masked": str(bool(s.mask)).lower(), "causal": str(s.causal).lower(), "softcap": str(s.softcap != 0).lower(),
             },
         }  # fmt: skip
-        if few:  # one task has all queries of a key head
+        if few_queries:  # one task has all queries of a key head
             constants["int"] = {"queries": rows}
-        text = FlashText(s, constants, lanes, blocks, splits, keys_per_split, few, lanes_of_one, tiles)
+        text = FlashText(
+            s, constants, lanes, blocks, splits, keys_per_split, few_queries, vector_lanes, tiles
+        )
         scratch = (s.d + s.dv + block) * lanes * item + 256
         if C_TYPES[s.dtype] != accumulator(s.dtype):
             scratch += block * (s.d + s.dv) * item
@@ -101,8 +103,8 @@ class FlashAttention(Kernel):
                 math.ceil(s.d / TILE) * TILE * TILE + (TILE + math.ceil(s.dv / 16) * 16) * block + TILE * TILE
             )
             scratch = (s.dv + block) * TILE * 4 + transposed * 2 + 64
-        if few:
-            scratch = (rows * (s.d + text.state + lanes_of_one) + block + lanes_of_one) * item + 256
+        if few_queries:
+            scratch = (rows * (s.d + text.state + vector_lanes) + block + vector_lanes) * item + 256
         stem = f"attention_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}"
         flops = s.flops // (tasks * splits)
         grain = max(1, round(2e5 / max(flops, 1)))

@@ -20,9 +20,9 @@ class FlashText:
 
     lanes:        queries of a task, in the lanes of vectors.
     blocks:       blocks of queries per key head.
-    splits:       splits of the keys, of ``share`` keys each.
-    few:          whether queries are so few that vectors run along the head instead.
-    lanes_of_one: lanes of one vector.
+    splits:       splits of the keys, of ``keys_per_split`` keys each.
+    few_queries:  whether queries are so few that vectors run along the head instead.
+    vector_lanes: lanes of one vector.
     tiles:        whether AMX tiles multiply.
     """
 
@@ -31,20 +31,20 @@ class FlashText:
     lanes: int
     blocks: int
     splits: int
-    share: int
-    few: bool
-    lanes_of_one: int
+    keys_per_split: int
+    few_queries: bool
+    vector_lanes: int
     tiles: bool
 
     @property
     def state(self) -> int:
         """Numbers of a query's softmax state where queries are few: its accumulator in whole vectors, row max, row sum."""
-        return (math.ceil(self.s.dv / self.lanes_of_one) + 1) * self.lanes_of_one
+        return (math.ceil(self.s.dv / self.vector_lanes) + 1) * self.vector_lanes
 
     @property
     def partial_size(self) -> int:
         """Numbers that a task of a split stores for the merge."""
-        if self.few:
+        if self.few_queries:
             return self.s.group * self.s.queries * self.state
         return (self.s.dv + 2) * self.lanes
 
@@ -77,8 +77,8 @@ class FlashText:
     def _where(self, splits: int) -> list[str]:
         s = self.s
         rows = s.group * s.queries
-        whole = rows % self.lanes == 0
-        count = f"{self.lanes}" if whole else f"{rows} - row < {self.lanes} ? {rows} - row : {self.lanes}"
+        exact = rows % self.lanes == 0
+        count = f"{self.lanes}" if exact else f"{rows} - row < {self.lanes} ? {rows} - row : {self.lanes}"
         return [
             f"        const int64_t row = task / {splits} % {self.blocks} * {self.lanes}, head = task / {splits * self.blocks}"
             f" % {s.kv_heads}, batch = task / {splits * self.blocks * s.kv_heads};",
@@ -91,13 +91,13 @@ class FlashText:
             f"batch * {t[0]} + head * {t[1] * (s.group if n in ('q', 'm') else 1)}"
             for n, t in (("q", s.q), ("k", s.k), ("v", s.v), ("m", s.mask or (0, 0)))
         ]
-        first = f"task % {self.splits} * {self.share}" if self.splits > 1 else "0"
+        first = f"task % {self.splits} * {self.keys_per_split}" if self.splits > 1 else "0"
         last = (
-            f"first + {self.share} < {s.keys} ? first + {self.share} : {s.keys}"
+            f"first + {self.keys_per_split} < {s.keys} ? first + {self.keys_per_split} : {s.keys}"
             if self.splits > 1
             else f"{s.keys}"
         )
-        if self.few:
+        if self.few_queries:
             return [f"        {x}" for x in self._few(head, first, last)]
         lines = [
             f"const int64_t first = {first}, last = {last};",
@@ -150,7 +150,7 @@ class FlashText:
 
     def _finish(self) -> list[str]:
         s = self.s
-        if self.few:
+        if self.few_queries:
             y = f"y + batch * {s.y[0]} + head * {s.y[1] * s.group}"
             return [
                 "        for (int64_t i = 0; i < P::queries; ++i)",
@@ -179,7 +179,9 @@ class FlashText:
         at = 4 if self.s.mask else 3
         args = f"{self._operands()}\n    P::T *parts = (P::T *)args[{at}];"
         keep = (
-            [] if self.few else [f"        attention_keep(state, P::dv, parts + task * {self.partial_size});"]
+            []
+            if self.few_queries
+            else [f"        attention_keep(state, P::dv, parts + task * {self.partial_size});"]
         )
         return "\n".join(
             [
@@ -197,7 +199,7 @@ class FlashText:
     def join(self) -> str:
         """Return the second of two stages, which merges the splits."""
         args = "    P::T *parts = (P::T *)args[0];\n    P::S *y = (P::S *)args[1];"
-        if self.few:
+        if self.few_queries:
             join = [
                 f"        P::T *state = parts + task * {self.partial_size * self.splits};",
                 "        for (int64_t i = 0; i < P::queries; ++i)",

@@ -2,7 +2,7 @@
 
 A task gathers the input windows of a block of pixels into its scratch and multiplies them by packed filters; a register tile of pixels by
 vectors of filters accumulates. Constant filters are packed at load. A 1x1 convolution is a plain GEMM that reads its input in place
-(``pointwise``). A transposed convolution with constant filters is several ordinary ones (``phases``). ``NaiveConv`` takes what remains.
+(``pointwise``). A transposed convolution with constant filters is several ordinary ones (``phases``). ``NaiveConv`` supports the remaining nodes.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def _last_step(steps: Sequence[RecipeStep]) -> str:
     return f"%{len(steps) - 1}" if steps else "%in"
 
 
-def _packed(shape: ConvShape, tiling_: ConvTiling, unpacked: Sequence[RecipeStep]) -> Packed:
+def _packed(shape: ConvShape, conv_tiling: ConvTiling, unpacked: Sequence[RecipeStep]) -> Packed:
     """Return the packing to [group, tile, depth, filter of the tile]. ``unpacked``: the steps to [groups, filters, channels, taps].
 
     For VDPBF16PS, pairs along the depth are innermost.
     """
-    g, o, c, taps, tile = shape.groups, shape.filters, shape.channels, shape.taps, tiling_.tile
-    dtype = _DTYPES[tiling_.math]
+    g, o, c, taps, tile = shape.groups, shape.filters, shape.channels, shape.taps, conv_tiling.tile
+    dtype = _DTYPES[conv_tiling.arithmetic]
     steps = list(unpacked)
 
     def step(op: str, **attrs: object) -> None:
@@ -69,11 +69,13 @@ def _packed(shape: ConvShape, tiling_: ConvTiling, unpacked: Sequence[RecipeStep
     step("reshape", shape=[g, o, c, taps])
     step("permute", order=[0, 1, 3, 2])
     step("reshape", shape=[g, o, taps * c])
-    step("pad", begin=[0, 0, 0], end=[0, tiling_.tiles * tile - o, tiling_.depth - taps * c])
+    step("pad", begin=[0, 0, 0], end=[0, conv_tiling.tiles * tile - o, conv_tiling.depth - taps * c])
     word = 2 if dtype is DType.BFLOAT16 else 1
-    step("reshape", shape=[g, tiling_.tiles, tile, tiling_.depth // word, word])
+    step("reshape", shape=[g, conv_tiling.tiles, tile, conv_tiling.depth // word, word])
     step("permute", order=[0, 1, 3, 2, 4])
-    return Packed(tuple(steps), TensorSpec((g, tiling_.tiles, tiling_.depth // word, tile, word), dtype))
+    return Packed(
+        tuple(steps), TensorSpec((g, conv_tiling.tiles, conv_tiling.depth // word, tile, word), dtype)
+    )
 
 
 class GeneratedConv(Kernel):
@@ -94,9 +96,9 @@ class GeneratedConv(Kernel):
         if product is not None:
             return lower_product(call, product, target, stem=stem_of("conv", shape))
         weight = call.tensor(1)
-        phases_ = phases(call, shape) if weight.is_weight else None
-        if phases_ is not None:
-            return _lower_phases(call, shape, phases_, target)
+        split_phases = phases(call, shape) if weight.is_weight else None
+        if split_phases is not None:
+            return _lower_phases(call, shape, split_phases, target)
         tile = tiling(shape, dtype, target)
         temps, stages, filters = [], [], "in1"
         if not weight.is_weight:
@@ -104,7 +106,7 @@ class GeneratedConv(Kernel):
             temps.append(shape.groups * tile.tiles * tile.depth * tile.tile * tile.row_bytes)
             stages.append(_pack_stage(shape, weight, tile, dtype))
         stages.append(_product_stage(call, shape, tile, filters))
-        unpacked = _filters(shape, _DTYPES[tile.math], weight.spec)
+        unpacked = _filters(shape, _DTYPES[tile.arithmetic], weight.spec)
         weights = {1: _packed(shape, tile, unpacked)} if weight.is_weight else {}
         return LoweredCall(tuple(stages), tuple(temps), weights=weights, accumulates=_sums(dtype))
 
@@ -114,21 +116,21 @@ def _sums(dtype: DType) -> str:
 
 
 def _lower_phases(
-    call: NodeCall, shape: ConvShape, phases_: Sequence[Phase], target: CodegenTarget
+    call: NodeCall, shape: ConvShape, split_phases: Sequence[Phase], target: CodegenTarget
 ) -> LoweredCall:
     """Return one stage per phase, each with its own filters. The first phase's filters replace the node's weight operand."""
     dtype, weight = call.outputs[0].dtype, call.tensor(1).spec
     stages, weights, extra_weights = [], dict[int, Packed](), dict[str, tuple[int, Packed]]()
-    for at, phase in enumerate(phases_):
+    for at, phase in enumerate(split_phases):
         tile = tiling(phase.shape, dtype, target)
-        packed = _packed(phase.shape, tile, phase.filters(shape, _DTYPES[tile.math], weight))
+        packed = _packed(phase.shape, tile, phase.filters(shape, _DTYPES[tile.arithmetic], weight))
         filters = f"extra{at - 1}" if at else "in1"
         if at:
             extra_weights[filters] = (1, packed)
         else:
             weights[1] = packed
         stages.append(_product_stage(call, phase.shape, tile, filters, phase))
-    bias = repeated_bias(call, phases_[0])
+    bias = repeated_bias(call, split_phases[0])
     if bias is not None:
         weights[2] = bias
     return LoweredCall(tuple(stages), weights=weights, extra_weights=extra_weights, accumulates=_sums(dtype))
@@ -142,10 +144,10 @@ def _product_stage(
     if phase is not None:
         c["y"] += f" + {phase.y}" if phase.y else ""
         c["residual"] += f" + {phase.r}" if phase.r and c["residual"] != "nullptr" else ""
-    kind = f"conv::{tile.math}, {C_TYPES[call.outputs[0].dtype]}, act::{act_of(call)}, {tile.pixels}, {tile.vectors}"
+    kind = f"conv::{tile.arithmetic}, {C_TYPES[call.outputs[0].dtype]}, act::{act_of(call)}, {tile.pixels}, {tile.vectors}"
     pixel_bytes = pixels_apart(shape, tile, call.outputs[0].dtype)
     run = f"run<{kind}{f', {pixel_bytes}' if pixel_bytes else ''}>(shape, blocks"
-    if tile.math == "Bf16Tiles":
+    if tile.arithmetic == "Bf16Tiles":
         run = f"run_tiles<act::{act_of(call)}>(shape, blocks"
     elif tile.lines[0]:
         step = shape.stride[2] * shape.channels * tile.row_bytes
@@ -173,7 +175,7 @@ def _product_stage(
 
 
 def _parts(tile: ConvTiling) -> frozenset[str]:
-    return frozenset({"conv_amx" if tile.math == "Bf16Tiles" else "conv"})
+    return frozenset({"conv_amx" if tile.arithmetic == "Bf16Tiles" else "conv"})
 
 
 def _pack_stage(shape: ConvShape, weight: Operand, tile: ConvTiling, dtype: DType) -> Stage:
@@ -181,8 +183,8 @@ def _pack_stage(shape: ConvShape, weight: Operand, tile: ConvTiling, dtype: DTyp
         f"  static const conv::Shape shape = {shape_text(shape)};\n"
         f"  static const conv::Blocks blocks = {tile.text()};\n"
         f"  static const int64_t strides[6] = {braces(strides_of_weight(shape, weight.spec))};\n"
-        f"  conv::pack<conv::{tile.math}, {C_TYPES[dtype]}, {tile.vectors}>(shape, blocks, (const {C_TYPES[dtype]} *)args[0],\n"
-        f"      strides, (conv::{tile.math}::row *)args[1], begin, end);"
+        f"  conv::pack<conv::{tile.arithmetic}, {C_TYPES[dtype]}, {tile.vectors}>(shape, blocks, (const {C_TYPES[dtype]} *)args[0],\n"
+        f"      strides, (conv::{tile.arithmetic}::row *)args[1], begin, end);"
     )
     size = math.prod(sizes(weight.spec))
     return Stage(

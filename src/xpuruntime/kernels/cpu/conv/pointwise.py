@@ -23,27 +23,33 @@ _MAX_PIXEL_BYTES = 768
 
 def pixels_apart(shape: ConvShape, cut: ConvTiling, dtype: DType) -> int:
     """Return the bytes between pixels that the kernel reads in place (``AS_IT_LIES`` of conv.h); 0 if it gathers them.  # words: lies"""
-    one = (1, 1, 1)
-    if shape.kernel != one or shape.stride != one or shape.size != shape.out or any(shape.begin):
+    ones = (1, 1, 1)
+    if shape.kernel != ones or shape.stride != ones or shape.size != shape.out or any(shape.begin):
         return 0
     if shape.groups != 1 or shape.transposed or shape.x[1] != 1 or cut.lines[0]:
         return 0
     rows = (shape.images, *shape.out)
     steps = [even_stride(rows, (v[0], *v[2:])) for v in (shape.x, shape.y, shape.r)]
-    own = [v[4] for v in (shape.x, shape.y, shape.r)]
+    row_strides = [v[4] for v in (shape.x, shape.y, shape.r)]
     bytes_apart = shape.x[4] * dtype.bits // 8
     fits = (
-        _STORED.get(cut.math) is dtype and cut.depth == shape.channels and 0 < bytes_apart <= _MAX_PIXEL_BYTES
+        _STORED.get(cut.arithmetic) is dtype
+        and cut.depth == shape.channels
+        and 0 < bytes_apart <= _MAX_PIXEL_BYTES
     )
-    return bytes_apart if fits and steps == own and cut.depth * dtype.bits // 8 <= _MAX_PIXEL_BYTES else 0
+    return (
+        bytes_apart
+        if fits and steps == row_strides and cut.depth * dtype.bits // 8 <= _MAX_PIXEL_BYTES
+        else 0
+    )
 
 
 def pointwise(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Product | None:
     """Return the product for AMX tiles; None if pixels are strided or padded, channels are strided, or AMX does not apply."""
-    one = (1, 1, 1)
+    ones = (1, 1, 1)
     if (
-        shape.kernel != one
-        or shape.stride != one
+        shape.kernel != ones
+        or shape.stride != ones
         or shape.size != shape.out
         or shape.groups != 1
         or any(shape.begin)

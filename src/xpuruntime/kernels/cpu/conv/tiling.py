@@ -32,17 +32,17 @@ _TILE_COST = {1: 1.10, 2: 1.0, 3: 1.005, 4: 1.01}
 class ConvTiling:
     """The tiling of a convolution.
 
-    math:     the arithmetic: a key of ``_CHUNK_BYTES``.
+    arithmetic: a key of ``_CHUNK_BYTES``.
     lanes:    elements of a vector.
     pixels, vectors: the register tile, in pixels by vectors of filters.
     depth:    taps * channels, padded.
     block, blocks: pixels of a task, and blocks of pixels.
     tiles:    tiles of ``tile`` filters.
-    together: tiles of filters that share gathered rows.
+    tiles_per_gather: tiles of filters that share gathered rows.
     lines:    for few channels: the input lines that a block reads (``block`` then counts rows of pixels), and the elements of each.
     """
 
-    math: str
+    arithmetic: str
     lanes: int
     pixels: int
     vectors: int
@@ -50,7 +50,7 @@ class ConvTiling:
     block: int
     blocks: int
     tiles: int
-    together: int
+    tiles_per_gather: int
     lines: tuple[int, int] = (0, 0)
 
     @property
@@ -61,7 +61,7 @@ class ConvTiling:
     @property
     def row_bytes(self) -> int:
         """Bytes of an element of gathered rows and packed filters."""
-        return {"F32": 4, "F64": 8, "Bf16Pairs": 2, "Bf16Tiles": 2}[self.math]
+        return {"F32": 4, "F64": 8, "Bf16Pairs": 2, "Bf16Tiles": 2}[self.arithmetic]
 
     @property
     def scratch_bytes(self) -> int:
@@ -71,14 +71,14 @@ class ConvTiling:
             sums = (self.pixels + self.tiles) * self.tile
             return (count * length + sums) * self.row_bytes + 16 * self.block * length + 64
         padded = -(-self.block // self.pixels) * self.pixels
-        chunk = _CHUNK_BYTES[self.math]
+        chunk = _CHUNK_BYTES[self.arithmetic]
         single_block = self.depth * self.row_bytes <= chunk
-        sums = (self.pixels if single_block else self.together * padded) + self.together
+        sums = (self.pixels if single_block else self.tiles_per_gather * padded) + self.tiles_per_gather
         return padded * (chunk + 64) + sums * self.tile * max(self.row_bytes, 4) + 16 * self.block + 64
 
     def text(self) -> str:
         """Return an initializer of ``conv::Blocks``."""
-        return f"{{{self.depth}, {self.block}, {self.blocks}, {self.tiles}, {self.together}}}"
+        return f"{{{self.depth}, {self.block}, {self.blocks}, {self.tiles}, {self.tiles_per_gather}}}"
 
 
 def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
@@ -94,9 +94,8 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
     pairs = not by_lines and dtype is DType.BFLOAT16 and "avx512bf16" in isa.features
     kind = "Bf16Pairs" if pairs else "F64" if dtype is DType.FLOAT64 else "F32"
     lanes = isa.lanes(8 if kind == "F64" else 4)
-    accumulators = (
-        28 if isa.vector_bytes == 64 or isa.architecture == "aarch64" else 12
-    )  # registers without those of the operands
+    # Registers without those of the operands.
+    accumulators = 28 if isa.vector_bytes == 64 or isa.architecture == "aarch64" else 12
     groups, filters = shape.groups, shape.filters
     vectors = min(
         range(1, max(1, min(config.channel_tile // lanes, max(_TILE_COST))) + 1),
@@ -106,24 +105,24 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
     max_pixels = accumulators // vectors
     if by_lines:
         return _line_tiling(shape, kind, lanes, vectors, max_pixels, tiles, config.max_threadgroup_3d_z)
-    pixels_ = max(1, shape.pixels)
+    total_pixels = max(1, shape.pixels)
     max_block = max(1, config.max_threadgroup_3d_xy * config.max_threadgroup_3d_z)
-    blocks = -(-pixels_ // max_block)
-    while groups * tiles * blocks < TASKS and -(-pixels_ // blocks) > 2 * max_pixels:
+    blocks = -(-total_pixels // max_block)
+    while groups * tiles * blocks < TASKS and -(-total_pixels // blocks) > 2 * max_pixels:
         blocks += 1
-    block = -(-pixels_ // blocks)
+    block = -(-total_pixels // blocks)
     pixels = min(
         range(max_pixels, max(1, max_pixels // 2) - 1, -1), key=lambda p: -(-block // p) * (p + 0.25)
     )
-    block = min(-(-block // pixels) * pixels, max(pixels_, 1))
-    blocks = -(-pixels_ // block)
+    block = min(-(-block // pixels) * pixels, max(total_pixels, 1))
+    blocks = -(-total_pixels // block)
     depth = shape.taps * shape.channels
     depth += depth % 2 if pairs else 0
     row = 2 if pairs else 8 if kind == "F64" else 4
-    whole = -(-block // pixels) * pixels
-    fits = max(1, _ACCUMULATOR_BYTES // (whole * vectors * isa.vector_bytes))
-    together = tiles if depth * row <= _CHUNK_BYTES[kind] else min(tiles, fits)
-    return ConvTiling(kind, lanes, pixels, vectors, depth, block, blocks, tiles, together)
+    padded_block = -(-block // pixels) * pixels
+    fits = max(1, _ACCUMULATOR_BYTES // (padded_block * vectors * isa.vector_bytes))
+    tiles_per_gather = tiles if depth * row <= _CHUNK_BYTES[kind] else min(tiles, fits)
+    return ConvTiling(kind, lanes, pixels, vectors, depth, block, blocks, tiles, tiles_per_gather)
 
 
 def _fills_tiles(shape: ConvShape) -> bool:
@@ -140,8 +139,10 @@ def _amx_tiling(shape: ConvShape, max_pixels: int) -> ConvTiling:
     block = min(-(-total // blocks // _AMX_TILE) * _AMX_TILE, total)
     depth = -(-shape.taps * shape.channels // _AMX_TILE) * _AMX_TILE
     fits = max(1, _ACCUMULATOR_BYTES // (-(-block // _AMX_TILE) * _AMX_TILE * _AMX_TILE * 4))
-    together = tiles if depth * 2 <= _CHUNK_BYTES["Bf16Tiles"] else min(tiles, fits)
-    return ConvTiling("Bf16Tiles", 16, _AMX_TILE, 2, depth, block, -(-total // block), tiles, together)
+    tiles_per_gather = tiles if depth * 2 <= _CHUNK_BYTES["Bf16Tiles"] else min(tiles, fits)
+    return ConvTiling(
+        "Bf16Tiles", 16, _AMX_TILE, 2, depth, block, -(-total // block), tiles, tiles_per_gather
+    )
 
 
 def _by_lines(shape: ConvShape) -> bool:

@@ -100,11 +100,11 @@ def lower_product(
 def _quantized(packed: Packed) -> Packed:
     """Return the same packing in int8. Each row of a linear's weight, which is a column of B, has its own scale."""
     first = RecipeStep("quantize_int8", ("%in",), {"dim": 0})
-    rest = [
+    shifted = [
         replace(s, inputs=tuple("%0" if i == "%in" else f"%{int(i[1:]) + 1}" for i in s.inputs))
         for s in packed.steps
     ]
-    return Packed((first, *rest), replace(packed.spec, dtype=DType.INT8))
+    return Packed((first, *shifted), replace(packed.spec, dtype=DType.INT8))
 
 
 _ACCUMULATES = {"float": "float32", "double": "float64", "uint32_t": "int32", "uint64_t": "int64"}

@@ -29,7 +29,7 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
     b_at = _b_offset(p, call.tensor(p.b), t, panels, packed)
     rows = f"{p.m}" if blocks == 1 else f"row + {t.task_rows} < {p.m} ? {t.task_rows} : {p.m} - row"
     first, second = (panels, blocks) if t.across else (blocks, panels)
-    inner, rest = f"task % {first}", f"task / {first} % {second}"
+    inner, outer = f"task % {first}", f"task / {first} % {second}"
     a_at = _sum_text(offset_text("batch", p.batch, p.a_strides[:lead]), f"row * {a_row}")
     lines = [
         f"// {call.op}: [{p.batches}, {p.m}, {p.k}] x [{p.k}, {p.n}] in {dtype.value}, sums in {acc}"
@@ -59,7 +59,7 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
         f"    constexpr int L = GEMM_LANES<{acc}>;",
         *(["    Tiles tiles;"] if t.tiles else []),
         "    for (int64_t task = begin; task < end; ++task) {",
-        f"        const int64_t row = {rest if t.across else inner} * {t.task_rows}, panel = {inner if t.across else rest},"
+        f"        const int64_t row = {outer if t.across else inner} * {t.task_rows}, panel = {inner if t.across else outer},"
         f" batch = task / {blocks * panels};",
         f"        const int64_t col = panel * {t.columns}, columns = {_min_text(f'{p.n} - col', t.columns, p.n)}, rows = {rows};",
         f"        gemm_block{'_tiles' * t.tiles}<KERNEL_product>({'tiles, ' * t.tiles}a + {a_at}, b + {b_at}, rows, columns, scratch,",

@@ -71,23 +71,30 @@ class CpuRowText:
     def _row(self) -> list[str]:
         """Return the text of one row (across: of U vectors of rows): row constants, passes, results."""
         needs, values = self.needs, self.values
-        still = [e for e in self.plan.inputs if e.name not in needs.moving]
+        row_inputs = [e for e in self.plan.inputs if e.name not in needs.varying]
         lines = [f"{values.type(n)} {n}_of[U];" for n in self._row_names()] if self.rows.across else []
         declared = "" if self.rows.across else "const {} "
-        loads = [f"{declared.format(compute_type(e.dtype))}{e.name} = {values.still(e)};" for e in still]
+        loads = [
+            f"{declared.format(compute_type(e.dtype))}{e.name} = {values.row_operands(e)};"
+            for e in row_inputs
+        ]
         lines += self._each([*loads, *values.row_level(0)])
         ready: set[str] = set()
-        for at, names in enumerate(needs.wanted[:-1]):
+        for at, names in enumerate(needs.values_by_pass[:-1]):
             lines += self._pass(at, names, ready)
             lines += self._each(values.row_level(at + 1))
-        if needs.full:
-            lines += self._loop(needs.wanted[-1], ready, [values.store(y) for y in needs.full], {})
-        return lines + self._each([values.store_row(y) for y in needs.results if y not in needs.full])
+        if needs.element_results:
+            lines += self._loop(
+                needs.values_by_pass[-1], ready, [values.store(y) for y in needs.element_results], {}
+            )
+        return lines + self._each(
+            [values.store_row(y) for y in needs.results if y not in needs.element_results]
+        )
 
     def _row_names(self) -> list[str]:
         """Return the names of values that are constant along a row."""
         names = [*self.needs.inputs, *self.needs.operations]
-        return [n for n in names if n not in self.needs.moving]
+        return [n for n in names if n not in self.needs.varying]
 
     def _each(self, lines: list[str]) -> list[str]:
         """Return the lines in a loop over the U vectors of rows, with row constants in arrays (across). Along, return them unchanged."""

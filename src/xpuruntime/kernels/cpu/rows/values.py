@@ -68,15 +68,15 @@ class RowValues:
                 rows.run.elements * rows.lanes * (UNROLL if rows.kept.inner >= UNROLL * rows.lanes else 1)
             )
         used: dict[str, set[int]] = {}
-        for at, wanted in enumerate(self.needs.wanted):
-            for name in self.needs.closure(wanted, stop=set()):
+        for at, names in enumerate(self.needs.values_by_pass):
+            for name in self.needs.closure(names, stop=set()):
                 used.setdefault(name, set()).add(at)
         offset = 0
         for o in self.plan.operations:
             expensive = not o.reduces and o.op != CONSTANT and EXPENSIVE & statement(self.plan, o)[1]
             if (
                 not expensive
-                or o.name not in self.needs.moving
+                or o.name not in self.needs.varying
                 or len(used.get(o.name, ())) < 2
                 or o.dtype is DType.BOOL
             ):
@@ -92,7 +92,7 @@ class RowValues:
 
     # ── one position ──
 
-    def still(self, entry: Input) -> str:
+    def row_operands(self, entry: Input) -> str:
         """Return the expression that loads an operand with one value per row."""
         step = inner_step(self.rows.kept, entry.name) if self.rows.across else 0
         if entry.operand == POSITION:
@@ -168,12 +168,12 @@ class RowValues:
             return f"store<N>({y}_row + c, {value}, n...);"
         return f"scatter<N>({y}_row + c * {step}, {step}, {value}, n...);"
 
-    def converted(self, name: str, want: DType) -> str:
+    def converted(self, name: str, dtype: DType) -> str:
         """Return a value converted to a dtype. 16-bit floats are computed as float32 and rounded when stored."""
-        have = self.plan.spec(name)[0]
-        if have is want or (have in _NARROW and want in _NARROW):
+        own_dtype = self.plan.spec(name)[0]
+        if own_dtype is dtype or (own_dtype in _NARROW and dtype in _NARROW):
             return name
-        return f"convert<{STORAGE[want]}>({name})"
+        return f"convert<{STORAGE[dtype]}>({name})"
 
 
 def _padded(extent: int, lanes: int) -> int:

@@ -19,7 +19,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multiprocessors, shared_limit
 from ..launch import Argument, LaunchConfig, cuda_stage
-from .flash import LOG2E, arguments_of, logit_text, padded_size, place_text, supported_halves
+from .flash import LOG2E, arguments_of, head_offset_text, logit_text, padded_size, supported_halves
 
 __all__ = [
     "CLUSTER",
@@ -41,6 +41,7 @@ ROWS = 16
 _MAX_ROWS = 64
 """Maximum query rows of a key head; more are a case for ``flash_v2``."""
 WARPS = 4
+"""Warps of a block without a cluster."""
 CLUSTER = 8
 """Maximum blocks of a cluster: the portable limit of CUDA."""
 _MIN_KEYS_PER_SPLIT = 64
@@ -108,8 +109,10 @@ class DecodeTileConfig:
     @property
     def bounds(self) -> int:
         """Offset of the bounds of the mask, which the warps compute."""
-        each = math.ceil(self.rows * self.d / 4 / self.splits)
-        return self.cluster_smem + (math.ceil((self.splits * each * 24 + 8) / 16) * 16 if self.cluster else 0)
+        bytes_per_split = math.ceil(self.rows * self.d / 4 / self.splits)
+        return self.cluster_smem + (
+            math.ceil((self.splits * bytes_per_split * 24 + 8) / 16) * 16 if self.cluster else 0
+        )
 
     @property
     def shared(self) -> int:
@@ -274,7 +277,7 @@ def _stage(
                 **added.flags,
             },
         ),
-        *(place_text(n, steps) for n, steps in (("key", s.k), ("value", s.v))),
+        *(head_offset_text(n, steps) for n, steps in (("key", s.k), ("value", s.v))),
         f"    __device__ __forceinline__ static float scale() {{ return {scale!r}f; }}",
         f"    __device__ __forceinline__ int64_t q_at(int r) const {{ return {_row_text(s.q, s.queries, row)}; }}",
         f"    __device__ __forceinline__ int token(int r) const {{ return {row} % {s.queries}; }}",

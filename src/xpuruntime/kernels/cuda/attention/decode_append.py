@@ -144,8 +144,8 @@ def _added(call: NodeCall, s: AttentionShape, tiles: int, d: int) -> FusedWork:
 
     def angles(name: str) -> str:
         steps = strides[name]
-        own = f" + batch * {steps[0]}ll" if len(steps) == 3 and sizes(table)[0] != 1 else ""
-        return f"(const tensor::u16 *){name} + ({f'spot * {steps[0]}ll' if indexed else f't * {steps[-2]}ll{own}'})"
+        batch_offset = f" + batch * {steps[0]}ll" if len(steps) == 3 and sizes(table)[0] != 1 else ""
+        return f"(const tensor::u16 *){name} + ({f'spot * {steps[0]}ll' if indexed else f't * {steps[-2]}ll{batch_offset}'})"
 
     members = [
         f"{head} int64_t place_of(int batch, int t) const {{ return {listed('places')}; }}",

@@ -3,7 +3,7 @@
 flash_v2 is FlashAttention-2 (``templates/cuda/flash_v2.cuh``): a block has a tile of queries of one head and streams tiles of keys and
 values, double-buffered in shared memory. Tensor cores multiply; an online softmax keeps the row max and row sum, and rescales the
 accumulator. The scores are never stored, so memory grows linearly with the sequence. With a causal mask, tiles above the diagonal are
-skipped. It takes 16-bit floats with heads of up to 128 elements and is compute-bound. ``decode.py`` has the kernel for few queries.
+skipped. It supports 16-bit floats with heads of up to 128 elements and is compute-bound. ``decode.py`` has the kernel for few queries.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = [
     "FlashV2",
     "Naive",
     "arguments_of",
+    "head_offset_text",
     "logit_text",
     "padded_size",
-    "place_text",
 ]
 
 LOG2E = math.log2(math.e)
@@ -91,7 +91,7 @@ def arguments_of(call: NodeCall) -> list[Argument]:
     return [*arguments, argument(call.outputs[0], "out0", "y", written=True)]
 
 
-def place_text(name: str, steps: tuple[int, ...]) -> str:
+def head_offset_text(name: str, steps: tuple[int, ...]) -> str:
     """Return a struct member function that computes the offset of a head."""
     return (
         f"    __device__ __forceinline__ static int64_t {name}_at(int batch, int head)"
@@ -121,7 +121,7 @@ def logit_text(s: AttentionShape, score: str, unit: float, mask_unit: float = 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class FlashTileConfig:
     """Tile sizes of a block: queries per block, keys per step, warps."""
 
     queries: int
@@ -133,17 +133,21 @@ class Block:
         return (self.queries + 4 * self.keys) * d * 2
 
 
-BLOCKS: tuple[Block, ...] = (Block(128, 32, 4), Block(64, 64, 4), Block(64, 32, 4))
+TILE_CONFIGS: tuple[FlashTileConfig, ...] = (
+    FlashTileConfig(128, 32, 4),
+    FlashTileConfig(64, 64, 4),
+    FlashTileConfig(64, 32, 4),
+)
 """Tile sizes, largest first. A tile of 128 queries by 64 keys spills registers with heads of 128 elements, so it has 32 keys."""
 
 
-def block_for(s: AttentionShape, d: int, target: CodegenTarget) -> Block:
-    """Return the largest tile that still gives every SM a block."""
-    blocks = BLOCKS if d == HEAD_SIZES[-1] else (Block(128, 64, 4), *BLOCKS[1:])
-    candidates = [b for b in blocks if b.shared(d) <= shared_limit(target)]
+def tile_config_for(s: AttentionShape, d: int, target: CodegenTarget) -> FlashTileConfig:
+    """Return the largest tile sizes that still give every SM a block."""
+    configs = TILE_CONFIGS if d == HEAD_SIZES[-1] else (FlashTileConfig(128, 64, 4), *TILE_CONFIGS[1:])
+    fitting = [b for b in configs if b.shared(d) <= shared_limit(target)]
     heads = s.batch * s.kv_heads * s.group
-    filling = [b for b in candidates if math.ceil(s.queries / b.queries) * heads >= multiprocessors(target)]
-    return (filling or candidates[1:] or candidates)[0]
+    occupying = [b for b in fitting if math.ceil(s.queries / b.queries) * heads >= multiprocessors(target)]
+    return (occupying or fitting[1:] or fitting)[0]
 
 
 class FlashV2(Kernel):
@@ -168,16 +172,17 @@ class FlashV2(Kernel):
         return LoweredCall(()) if s.empty else LoweredCall((flash_stage(call, s, target),))
 
 
-HOPPER_BLOCK = Block(128, 128, 8)
-_MAX_TILES = 4096
-"""Maximum key tiles of a scanned mask: shared memory has the order of so many."""
+HOPPER_TILE_CONFIG = FlashTileConfig(128, 128, 8)
+"""Tile sizes of the WGMMA version."""
+_MAX_KEY_TILES = 4096
+"""Maximum key tiles of a scanned mask; shared memory holds the order of at most this many."""
 
 
 def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
     """Return whether the target has WGMMA and the query tiles give at least half of the SMs a block."""
     if not (isinstance(target, CudaTarget) and target.sm.wgmma):
         return False
-    blocks = math.ceil(s.queries / HOPPER_BLOCK.queries) * s.batch * s.kv_heads * s.group
+    blocks = math.ceil(s.queries / HOPPER_TILE_CONFIG.queries) * s.batch * s.kv_heads * s.group
     return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and 2 * blocks >= multiprocessors(target)
 
 
@@ -186,9 +191,9 @@ def scans_mask(s: AttentionShape) -> bool:
 
     That needs a boolean mask whose rows are contiguous in 16-byte chunks, and several key tiles.
     """
-    tiles = math.ceil(s.keys / HOPPER_BLOCK.keys)
+    tiles = math.ceil(s.keys / HOPPER_TILE_CONFIG.keys)
     chunked = s.mask and s.mask[3] == 1 and s.mask[2] and not any(size % 16 for size in (*s.mask[:3], s.keys))
-    return bool(chunked) and s.mask_dtype is DType.BOOL and not s.causal and 1 < tiles <= _MAX_TILES
+    return bool(chunked) and s.mask_dtype is DType.BOOL and not s.causal and 1 < tiles <= _MAX_KEY_TILES
 
 
 def _mask_scan_text(s: AttentionShape) -> list[str]:
@@ -207,18 +212,24 @@ def flash_stage(
     call: NodeCall,
     s: AttentionShape,
     target: CodegenTarget,
-    block: Block | None = None,
+    tile_config: FlashTileConfig | None = None,
     hopper: bool | None = None,
 ) -> Stage:
     """Return the stage of ``flash_v2``.
 
-    block:  tile sizes; None: ``block_for``.
-    hopper: whether to use the WGMMA version; None: where it is faster.
+    tile_config: None: ``tile_config_for``.
+    hopper:      whether to use the WGMMA version; None: where it is faster.
     """
     dtype = call.outputs[0].dtype
     d = padded_size(max(s.d, s.dv))
-    use_hopper = (wants_hopper(s, target) and block is None) if hopper is None else hopper
-    tile = HOPPER_BLOCK if use_hopper else block_for(s, d, target) if block is None else block
+    use_hopper = (wants_hopper(s, target) and tile_config is None) if hopper is None else hopper
+    config = (
+        HOPPER_TILE_CONFIG
+        if use_hopper
+        else tile_config_for(s, d, target)
+        if tile_config is None
+        else tile_config
+    )
     part = HOPPER if use_hopper else "flash_v2"
     function = "flash_hopper::forward" if use_hopper else "flash::forward"
     heads = s.kv_heads * s.group
@@ -227,7 +238,7 @@ def flash_stage(
     pairs = s.dv % 2 == 0 and not any(step % 2 for step in s.y[:3])
     arguments = arguments_of(call)
     numbers = {
-        "D": d, "d": s.d, "dv": s.dv, "BM": tile.queries, "BN": tile.keys, "WARPS": tile.warps, "queries": s.queries, "keys": s.keys,
+        "D": d, "d": s.d, "dv": s.dv, "BM": config.queries, "BN": config.keys, "WARPS": config.warps, "queries": s.queries, "keys": s.keys,
         "group": s.group, "heads": heads, "offset": s.offset, "q_row": s.q[2], "k_row": s.k[2], "v_row": s.v[2], "y_row": s.y[2],
     }  # fmt: skip
     scans = use_hopper and scans_mask(s)
@@ -239,7 +250,7 @@ def flash_stage(
         "SCANS_MASK": scans,
     }
     if scans:
-        numbers |= {"TILES": math.ceil(s.keys / tile.keys), "mask_row": s.mask[2]}
+        numbers |= {"TILES": math.ceil(s.keys / config.keys), "mask_row": s.mask[2]}
     mask = [a for a in arguments if a.name == "mask"]
     struct = [
         "struct KERNEL_flash {",
@@ -247,7 +258,7 @@ def flash_stage(
         f"    typedef {TAGS[dtype]} T;",
         constants("int", numbers),
         constants("bool", {k: c_bool(v) for k, v in flags.items()}),
-        *(place_text(n, steps) for n, steps in (("q", s.q), ("k", s.k), ("v", s.v), ("y", s.y))),
+        *(head_offset_text(n, steps) for n, steps in (("q", s.q), ("k", s.k), ("v", s.v), ("y", s.y))),
         f"    __device__ __forceinline__ static float scale() {{ return {s.scale * LOG2E if plain else LOG2E!r}f; }}",
         "    __device__ __forceinline__ float logit(float score, int batch, int head, int query, int key) const {",
         *logit_text(s, f"score * {s.scale!r}f", 1),
@@ -273,12 +284,12 @@ def flash_stage(
             "if (((uint64_t)q | (uint64_t)k | (uint64_t)v | (uint64_t)y) % 16 == 0)", f"    {call_text('KERNEL_flash')}",
             "else", f"    {call_text('KERNEL_anywhere')}",
         ]  # fmt: skip
-    tiles = math.ceil(s.queries / tile.queries)
+    tiles = math.ceil(s.queries / config.queries)
     unmasked_share = 0.5 if s.causal and s.queries == s.keys and not s.offset else 1
     return cuda_stage(
         f"attention_{s.batch}x{heads}x{s.queries}x{s.keys}x{s.d}",
-        about(call, f"{tile.queries} queries a block, {tile.keys} keys at a time"), arguments, body,
-        LaunchConfig((s.batch * heads, tiles, 1), (tile.warps * 32, 1, 1), tile.shared(d), min_blocks_per_sm=1 if use_hopper or 2 * tile.shared(d) > shared_limit(target) else 2),
+        about(call, f"{config.queries} queries a block, {config.keys} keys at a time"), arguments, body,
+        LaunchConfig((s.batch * heads, tiles, 1), (config.warps * 32, 1, 1), config.shared(d), min_blocks_per_sm=1 if use_hopper or 2 * config.shared(d) > shared_limit(target) else 2),
         before=struct, parts=frozenset({part}), flops=int(s.flops * unmasked_share),
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """``conv/depthwise`` on CUDA: one filter per channel, with bias, residual and activation (``templates/cuda/depthwise.cuh``).
 
 It is bandwidth-bound, because each input element contributes to only a few outputs. A thread loads 16 bytes of adjacent channels
-(coalesced) and computes a small tile of output pixels, whose windows share their input in registers. It takes constant filters of at most
+(coalesced) and computes a small tile of output pixels, whose windows share their input in registers. It supports constant filters of at most
 11 taps per dim, one or two spatial dims, and contiguous channels.
 """
 
@@ -24,7 +24,9 @@ from .text import arguments_of, finish_text
 __all__ = ["Depthwise"]
 
 _PACK_BYTES = 16
+"""Bytes of the widest vector load."""
 _THREADS = 128
+"""Threads of a block."""
 _MAX_TAPS = 11
 """Maximum taps per dim, because the loops over a window are fully unrolled."""
 _MIN_THREADS = 1 << 16
@@ -142,7 +144,8 @@ def _sizes(s: ConvShape, sums: str) -> list[str]:
     }  # fmt: skip
     texts = ", ".join(f"{name}[2] = {braces(values)}" for name, values in rows.items())
     steps = ", ".join(
-        f"{name}[3] = {braces((own[0], own[3], own[4]))}" for name, own in (("x", s.x), ("y", s.y))
+        f"{name}[3] = {braces((strides[0], strides[3], strides[4]))}"
+        for name, strides in (("x", s.x), ("y", s.y))
     )
     return [
         "struct KERNEL_sizes {",

@@ -35,7 +35,7 @@ __all__ = ["KERNELS", "CudnnConv", "ImplicitGemm", "tensor_stage"]
 
 _CLIPPED = frozenset(["relu", "relu6", "leaky_relu"])
 """Activations that clamp; see ``CudnnConv.supports``."""
-_FIRST = 4
+_IMAGE_CHANNELS = 4
 """Maximum channels of an image: its first layer has no other fast kernel."""
 _CUDNN_ACTS = ("none", "relu", "relu6", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "gelu_tanh")
 
@@ -148,22 +148,22 @@ def _plain_stage(call: NodeCall, s: ConvShape, line: int) -> Stage:
     arguments = arguments_of(call)
     sums, ctype, wtype = accumulator(call.outputs[0].dtype), arguments[0].ctype, arguments[1].ctype
     blocks_wide = math.ceil(s.pixels / 128) * math.ceil(s.filters / 128) * s.groups
-    wide = sums != "double" and blocks_wide >= 132
-    rows, columns = (8, 8) if wide else (4, 4)
+    large = sums != "double" and blocks_wide >= 132
+    rows, columns = (8, 8) if large else (4, 4)
     if line:
-        place = f"(int64_t)column * {line} + k"
+        offset = f"(int64_t)column * {line} + k"
         first = f"(int64_t)blockIdx.z * {s.filters * line}"
     else:
         steps = strides_of_weight(s, call.tensor(1).spec)
         tap = offset_text(f"(int64_t)(k / {s.channels})", s.kernel, steps[2:5])
-        place = f"(int64_t)column * {steps[0]} + (int64_t)(k % {s.channels}) * {steps[1]} + {tap}"
+        offset = f"(int64_t)column * {steps[0]} + (int64_t)(k % {s.channels}) * {steps[1]} + {tap}"
         first = f"(int64_t)blockIdx.z * {steps[5]}"
     numbers = {"TM": rows, "TN": columns, "m": s.pixels, "n": s.filters, "k": s.taps * s.channels}
     before = [
         *window_text(s), "struct KERNEL_simt {", f"    typedef {sums} C;", constants("int", numbers),
         constants("bool", {"A_ALONG_K": c_bool(s.x[1] == 1), "B_ALONG_K": "true"}), "};",
         f"struct KERNEL_filters {{ const {wtype} *at; __device__ __forceinline__ {sums} operator()(int k, int column) const"
-        f" {{ return ({sums})load<1>(at + ({place})); }} }};",
+        f" {{ return ({sums})load<1>(at + ({offset})); }} }};",
         *finish_text(call, s, arguments, sums),
     ]  # fmt: skip
     body = [
@@ -174,7 +174,7 @@ def _plain_stage(call: NodeCall, s: ConvShape, line: int) -> Stage:
     blocks = math.ceil(s.pixels / (16 * rows)) * math.ceil(s.filters / (16 * columns))
     return cuda_stage(
         stem_of("conv", s), about(call, f"{16 * rows} pixels x {16 * columns} filters a block"), arguments, body,
-        LaunchConfig((blocks, 1, s.groups), (256, 1, 1), min_blocks_per_sm=2 if wide else 0), before=before, parts=parts_of(act_of(call), "implicit_gemm"),
+        LaunchConfig((blocks, 1, s.groups), (256, 1, 1), min_blocks_per_sm=2 if large else 0), before=before, parts=parts_of(act_of(call), "implicit_gemm"),
         flops=s.flops(2), bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 
@@ -230,7 +230,7 @@ class CudnnConv(Kernel):
         if (
             call.outputs[0].dtype in TAGS
             and act_of(call) in _CLIPPED
-            and (s.filters % 8 or (s.channels % 8 and s.channels > _FIRST))
+            and (s.filters % 8 or (s.channels % 8 and s.channels > _IMAGE_CHANNELS))
         ):
             return no(
                 f"cuDNN's engines for channels that are no multiple of 8 turn NaN into 0 in {act_of(call)}"

@@ -22,9 +22,9 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...portable.text import ACTIVATIONS
 from ...spec.linear import LinearLayer, why_not
 from ...spec.matmul import OPS, product_of
-from ..heavy import REFERENCE_NUM_SMS, about, argument, bytes_of, c_bool, constants, in_chunks
+from ..heavy import REFERENCE_SMS, about, argument, bytes_of, c_bool, constants, in_chunks
 from ..launch import Argument, LaunchConfig, cuda_stage
-from .text import arguments_of, matrices_of, parts_of, place_text, supported
+from .text import arguments_of, element_offset_text, matrices_of, parts_of, supported
 
 __all__ = ["KERNELS", "ROWS", "Gemv", "GemvTileConfig", "NormLinear", "gemv_stage", "gemv_tile_config"]
 
@@ -37,7 +37,7 @@ MAX_ROWS = 16
 _DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 _WARPS = 8
 """Warps of a block."""
-_MAX_BLOCKS = 8 * REFERENCE_NUM_SMS
+_MAX_BLOCKS = 8 * REFERENCE_SMS
 """Maximum blocks of a launch; above that, a group computes several items."""
 _SHORT = 16
 """Maximum load steps of a row that one warp reads alone."""
@@ -74,7 +74,7 @@ class GemvTileConfig:
         return self.split * self.groups * 32
 
     def blocks(self, items: int) -> int:
-        """Return the number of blocks for so many items."""
+        """Return the number of blocks for ``items`` items."""
         return math.ceil(items / (self.items_per_group * self.groups))
 
 
@@ -84,10 +84,9 @@ def gemv_tile_config(m: int, n: int, k: int, dtype: DType, gated: bool = False) 
     A gated result has two rows of the weight.
     """
     steps = max(1, math.ceil(k * dtype.bits / 8 / 512))
-    few_rows = n * (1 + gated) <= 3 * REFERENCE_NUM_SMS * _WARPS
-    fills_device = n * (1 + gated) >= 8 * REFERENCE_NUM_SMS * (
-        1 if steps > _SHORT else _WARPS
-    )  # blocks of four columns each
+    few_rows = n * (1 + gated) <= 3 * REFERENCE_SMS * _WARPS
+    # Blocks of four columns each.
+    fills_device = n * (1 + gated) >= 8 * REFERENCE_SMS * (1 if steps > _SHORT else _WARPS)
     columns = (
         (1 if few_rows and not gated and steps <= _SHORT else 4 if fills_device else 2)
         if m == 1
@@ -99,7 +98,7 @@ def gemv_tile_config(m: int, n: int, k: int, dtype: DType, gated: bool = False) 
     columns = results * (1 + gated)
     items = math.ceil(n / results)
     split = 1
-    if steps > _SHORT or (items < 4 * REFERENCE_NUM_SMS and steps > 1):
+    if steps > _SHORT or (items < 4 * REFERENCE_SMS and steps > 1):
         choices = range(min(_WARPS, steps), min(3, steps - 1), -1)
         split = min(choices, key=lambda s: (math.ceil(steps / s) * s - steps, -s))
     steps_per_warp, max_stages = math.ceil(steps / split), max(1, _LOADS // columns)
@@ -115,13 +114,13 @@ def gemv_tile_config(m: int, n: int, k: int, dtype: DType, gated: bool = False) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Streamed:
-    """A product as the template takes it.
+class _GemvProblem:
+    """A product in the form of the template.
 
     terms: values that the epilogue adds to a result: the argument, its offset by ``row`` and ``column``, a factor, and whether it is added to
            the gate.
-    place: the offset of a result.
-    known: whether the weight is constant, so that it may be prefetched.
+    result_offset: the offset of a result, by ``row`` and ``column``.
+    constant_weight: whether the weight is constant, so that it may be prefetched.
     scale, eps: those of the RMS norm.
     """
 
@@ -133,8 +132,8 @@ class _Streamed:
     dtype: DType
     arguments: Sequence[Argument]
     terms: Sequence[tuple[Argument, str, float, bool]]
-    place: str
-    known: bool
+    result_offset: str
+    constant_weight: bool
     alpha: float = 1.0
     act: str = "none"
     gated: bool = False
@@ -217,21 +216,21 @@ class NormLinear(Kernel):
         )
 
 
-def _of_product(call: NodeCall) -> _Streamed:
+def _of_product(call: NodeCall) -> _GemvProblem:
     p, dtype = product_of(call).flat(), call.outputs[0].dtype
     sides, arguments = matrices_of(p, dtype), arguments_of(call, p)
     assert sides is not None
     terms = [
-        (a, place_text(p, t.strides, batched=False), float(t.factor), False)
+        (a, element_offset_text(p, t.strides, batched=False), float(t.factor), False)
         for t, a in zip(p.terms, arguments[2:], strict=False)
     ]
-    return _Streamed(
-        p.m, p.n, p.k, sides.a_row, sides.b_line, dtype, arguments, terms, place_text(p, p.y_strides, batched=False),
+    return _GemvProblem(
+        p.m, p.n, p.k, sides.a_row, sides.b_line, dtype, arguments, terms, element_offset_text(p, p.y_strides, batched=False),
         call.tensor(p.b).is_weight, p.alpha, p.act,
     )  # fmt: skip
 
 
-def _of_layer(call: NodeCall) -> _Streamed:
+def _of_layer(call: NodeCall) -> _GemvProblem:
     layer = LinearLayer.of(call)
     n, gated = layer.n, layer.halves == 2
     extras = {name: argument(call.tensor(at).spec, f"in{at}", name) for name, at in layer.operands}
@@ -246,7 +245,7 @@ def _of_layer(call: NodeCall) -> _Streamed:
         argument(call.tensor(0).spec, "in0", "a"), argument(call.tensor(1).spec, "in1", "b"), *extras.values(),
         argument(call.outputs[0], "out0", "y", written=True),
     ]  # fmt: skip
-    return _Streamed(
+    return _GemvProblem(
         layer.m, n, layer.k, layer.k, layer.k, layer.dtype, arguments, terms, at, call.tensor(1).is_weight, 1.0, layer.act, gated,
         extras.get("norm"), layer.eps,
     )  # fmt: skip
@@ -255,7 +254,7 @@ def _of_layer(call: NodeCall) -> _Streamed:
 def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
     """Return the stage of a config."""
     s = _of_layer(call) if call.op == "norm_linear" else _of_product(call)
-    known = s.known and (s.scale is None or call.tensor(4).is_weight)
+    constant_weight = s.constant_weight and (s.scale is None or call.tensor(4).is_weight)
     numbers: Mapping[str, object] = {
         "m": s.m, "n": s.n, "k": s.k, "x_row": s.x_row, "w_row": s.w_row, "COLUMNS": config.columns, "SPLIT": config.split,
         "GROUPS": config.groups, "STAGES": config.stages, "ITEMS_PER_GROUP": config.items_per_group,
@@ -264,7 +263,7 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
         "GATED": s.gated,
         "NORM": s.scale is not None,
         "STAGED": s.staged,
-        "PREFETCH_WEIGHTS": known,
+        "PREFETCH_WEIGHTS": constant_weight,
         "ALIGNED": s.aligned,
     }
     before = [
@@ -278,9 +277,9 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
     operands = [a.name for a, *_ in dict.fromkeys(s.terms)] if s.terms else []
     body = [f"const KERNEL_finish finish = {{{', '.join([*dict.fromkeys(operands), 'y'])}}};"]
     if s.aligned:
-        places = " | ".join(f"(uint64_t){n}" for n in ("a", "b", *([scale] if s.scale else [])))
+        pointers = " | ".join(f"(uint64_t){n}" for n in ("a", "b", *([scale] if s.scale else [])))
         body += [
-            f"if (({places}) % 16 == 0) gemv::run<KERNEL_gemv>(a, b, {scale}, finish);",
+            f"if (({pointers}) % 16 == 0) gemv::run<KERNEL_gemv>(a, b, {scale}, finish);",
             f"else gemv::run<KERNEL_anywhere>(a, b, {scale}, finish);",
         ]
     else:
@@ -301,14 +300,14 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
     )  # fmt: skip
 
 
-def _finish_text(s: _Streamed) -> list[str]:
+def _finish_text(s: _GemvProblem) -> list[str]:
     """Return the epilogue ``KERNEL_finish``: it loads terms before the sum is complete, then computes and stores the result."""
     head, kind = "    __device__ __forceinline__", s.sums
     y = s.arguments[-1]
     operands = dict.fromkeys(a.text for a, *_ in s.terms)
     lines = ["struct KERNEL_finish {", *(f"    {text};" for text in (*operands, y.text))]
     fields = "".join(f" {kind} t{i};" for i in range(len(s.terms)))
-    reads = ", ".join(f"({kind})load<1>({a.name} + {place})" for a, place, *_ in s.terms)
+    reads = ", ".join(f"({kind})load<1>({a.name} + {offset})" for a, offset, *_ in s.terms)
     lines += [
         f"    struct Terms {{{fields} }};",
         f"{head} Terms terms(int row, int column) const {{ return {{{reads}}}; }}",
@@ -328,7 +327,7 @@ def _finish_text(s: _Streamed) -> list[str]:
         lines.append("        x = x * gate;")
     return [
         *lines,
-        f"        store<1>(y + ({s.place}), (typename storage_<{y.ctype}>::compute)x);",
+        f"        store<1>(y + ({s.result_offset}), (typename storage_<{y.ctype}>::compute)x);",
         "    }",
         "};",
     ]

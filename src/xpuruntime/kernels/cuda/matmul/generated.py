@@ -164,8 +164,8 @@ def simt_stage(call: NodeCall, p: Product) -> Stage:
     sums = accumulator(dtype)
     lead = len(p.batch)
     batch = "(int64_t)blockIdx.z"
-    wide = sums != "double" and math.ceil(p.m / 128) * math.ceil(p.n / 128) * p.batches >= 132
-    results = 8 if wide else 4
+    large = sums != "double" and math.ceil(p.m / 128) * math.ceil(p.n / 128) * p.batches >= 132
+    results = 8 if large else 4
     blocks = math.ceil(p.m / (16 * results)) * math.ceil(p.n / (16 * results))
     k_step, n_step = p.b_strides[lead:]
     sizes = {"TM": results, "TN": results, "m": p.m, "n": p.n, "k": p.k}

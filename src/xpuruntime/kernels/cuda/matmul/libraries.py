@@ -35,6 +35,7 @@ _FILES: Mapping[str, tuple[str, str]] = {
 _SYSTEM = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib")
 _DTYPES = (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16)
 _THREADS = 256
+"""Threads of a block of the epilogue stage."""
 
 
 @functools.cache

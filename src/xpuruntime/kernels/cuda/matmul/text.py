@@ -18,8 +18,13 @@ from ..heavy import MAX_BLOCKS_YZ, argument, in_chunks
 from ..launch import Argument
 
 __all__ = [
-    "Matrices", "arguments_of", "finish_text", "matrices_of", "parts_of",
-    "place_text", "supported",
+    "Matrices",
+    "arguments_of",
+    "element_offset_text",
+    "finish_text",
+    "matrices_of",
+    "parts_of",
+    "supported",
 ]  # fmt: skip
 
 
@@ -82,7 +87,7 @@ def finish_text(p: Product, arguments: list[Argument], sums: str) -> list[str]:
     operands = arguments[2:]
 
     def offset(strides: tuple[int, ...]) -> str:
-        return place_text(p, strides)
+        return element_offset_text(p, strides)
 
     lines = ["struct KERNEL_finish {", *(f"    {a.text};" for a in operands)]
     head = "    __device__ __forceinline__"
@@ -108,7 +113,7 @@ def finish_text(p: Product, arguments: list[Argument], sums: str) -> list[str]:
     return lines
 
 
-def place_text(p: Product, strides: tuple[int, ...], *, batched: bool = True) -> str:
+def element_offset_text(p: Product, strides: tuple[int, ...], *, batched: bool = True) -> str:
     """Return the offset of ``row`` and ``column`` in a tensor with strides over (batch, rows, columns)."""
     lead = len(p.batch)
     texts = (

@@ -43,7 +43,7 @@ def cuda_moves_stage(
     blocks, lines = 0, list[str]()
     nonempty = [m for m in moves if not m.empty]
     for move in nonempty:
-        tiling = MoveTiling(move, element_bytes(dtype), threads, tile, alone=len(nonempty) == 1)
+        tiling = MoveTiling(move, element_bytes(dtype), threads, tile, is_only_move=len(nonempty) == 1)
         body = [f"// {move.about}"] if move.about else []
         body += move_lines(tiling, kind, blocks)
         first, blocks = blocks, blocks + tiling.blocks

@@ -14,7 +14,7 @@ __all__ = ["move_lines"]
 def move_lines(tiling: MoveTiling, kind: str, first: int) -> list[str]:
     """Return the body of a move's blocks. ``first``: its first block in the launch; ``kind``: the C type of its elements."""
     block = f"(blockIdx.x - {first})" if first else "blockIdx.x"
-    return _transposed(tiling, block) if tiling.unit is not None else _Text(tiling, kind).lines(block)
+    return _transposed(tiling, block) if tiling.source_dim is not None else _Text(tiling, kind).lines(block)
 
 
 def _split(number: str, lengths: Sequence[int], kind: str, prefix: str, width: int = 1) -> list[str]:
@@ -40,22 +40,22 @@ class _Text:
     def lines(self, block: str) -> list[str]:
         """Return the lines from the thread's index to its copies."""
         tiling = self.tiling
-        kind, lengths, shared = tiling.index, tiling.lengths, tiling.shared
+        kind, lengths, dims = tiling.index, tiling.lengths, tiling.parallel
         count = math.prod(lengths)
         block_index = f"({kind}){block}" if kind == "int64_t" else block
         lines = [f"const {kind} t = {block_index} * {tiling.threads} + threadIdx.x;"]
         body = _split("t", lengths, kind, "i", tiling.width)
-        names = [f"i{d}" for d in range(len(shared))]
-        if not tiling.rising:
+        names = [f"i{d}" for d in range(len(dims))]
+        if not tiling.checks_order:
             body += self._loops(names)
         else:
             lookup = next(x for x in self.move.lookups if x.writes)
-            step = shared[0].steps[2]
+            step = dims[0].steps[2]
             first = f"{lookup.arg} + {lookup.offset}" if lookup.offset else lookup.arg
-            lines.append(f"const bool rises = rising({first}, {shared[0].length}, {step});")
+            lines.append(f"const bool rises = rising({first}, {dims[0].length}, {step});")
             parallel = self._one(names)
             serial = [
-                f"for ({kind} j = 0; j < {shared[0].length}; ++j) {{",
+                f"for ({kind} j = 0; j < {dims[0].length}; ++j) {{",
                 *indented(self._one(["j", *names[1:]])),
                 "}",
             ]
@@ -75,7 +75,7 @@ class _Text:
         return body
 
     def _sum(self, start: int, names: Sequence[str], track: int) -> list[str]:
-        dims = [*self.tiling.shared, *self.tiling.serial]
+        dims = [*self.tiling.parallel, *self.tiling.serial]
         words = [str(start)] if start else []
         for name, d in zip(names, dims, strict=True):
             step = d.steps[track]
@@ -120,24 +120,24 @@ class _Text:
         """Return the call that copies a thread's packs; at the end of a row the pack is cut short."""
         move, tiling = self.move, self.tiling
         last = tiling.last.length
-        remaining = f"{last} - {names[len(tiling.shared) - 1]}" if last % tiling.width else ""
+        remaining = f"{last} - {names[len(tiling.parallel) - 1]}" if last % tiling.width else ""
         tail = f", {remaining} < {tiling.width} ? (int)({remaining}) : {tiling.width}" if remaining else ""
         if move.source is None:
             return f"spread<{tiling.width}>({target}, ({self.kind})({move.fill}){tail});"
         if tiling.last.steps[1] == 0:
             return f"spread<{tiling.width}>({target}, *({source}){tail});"
         if tiling.packs > 1:
-            apart = last // tiling.packs
-            return f"carry_apart<{tiling.width}, {tiling.packs}>({target}, {source}, {apart});"
+            distance = last // tiling.packs
+            return f"carry_apart<{tiling.width}, {tiling.packs}>({target}, {source}, {distance});"
         return f"carry<{tiling.width}>({target}, {source}{tail});"
 
 
 def _transposed(tiling: MoveTiling, block: str) -> list[str]:
     """Return the lines of a transpose by tiles in shared memory: rows of the source become columns of the target."""
-    assert tiling.unit is not None
-    others, down, across = tiling.tiles
-    unit, last, kind, tile = tiling.shared[tiling.unit], tiling.last, tiling.index, tiling.tile
-    lengths = [*(d.length for d in others), down, across]
+    assert tiling.source_dim is not None
+    others, tile_rows, tile_columns = tiling.tiles
+    source_dim, last, kind, tile = tiling.parallel[tiling.source_dim], tiling.last, tiling.index, tiling.tile
+    lengths = [*(d.length for d in others), tile_rows, tile_columns]
     lines = _split(block, lengths, kind, "b")
     names = [f"b{i}" for i in range(len(others))]
     row0, column0 = f"b{len(others)} * {tile}", f"b{len(others) + 1} * {tile}"
@@ -154,7 +154,7 @@ def _transposed(tiling: MoveTiling, block: str) -> list[str]:
         return " + ".join(words)
 
     bases = base(target.offset, target.arg, 0), base(source.offset, source.arg, 1)
-    arguments = f"({bases[0]}, {unit.steps[0]}, {bases[1]}, {last.steps[1]}, {row0}, {unit.length}, {column0}, {last.length});"
+    arguments = f"({bases[0]}, {source_dim.steps[0]}, {bases[1]}, {last.steps[1]}, {row0}, {source_dim.length}, {column0}, {last.length});"
     vector, scalar = (f"transposed<{tile}, {tiling.width}, {v}, {tiling.threads}>" for v in (tiling.width, 1))
     if tiling.width == 1:
         return [*lines, scalar + arguments]

@@ -61,18 +61,18 @@ def _of_rows(lanes: int, threads: int) -> int:
 class MoveTiling:
     """The loops of one move of elements of ``item`` bytes.
 
-    shared:  dims over threads, the last one contiguous.
-    serial:  dims that one thread loops over.
-    rising:  whether the kernel chooses between the two at run time, after a scan of the positions.
-    unit:    the dim along which the source is contiguous, if it is not the target's. The move is then a tiled transpose.
-    tile:    width of a tile in elements.
-    width:   elements of a pack.
-    packs:   packs of a thread.
-    threads: threads of a block. They are fewer than requested if the move is the only one of its launch (``alone``) and blocks of whole rows
-         are then possible.
+    parallel:     dims over threads, the last one contiguous in the target.
+    serial:       dims that one thread loops over.
+    checks_order: whether the kernel scans the positions at run time: if they increase, serial dims run in parallel, too.
+    source_dim:   the dim along which the source is contiguous, if it is not the target's. The move is then a tiled transpose.
+    tile:         width of a transpose tile in elements.
+    width:        elements of a pack.
+    packs:        packs of a thread.
+    threads:      threads of a block. They are fewer than requested if the move is the only one of its launch (``is_only_move``) and blocks of
+                  whole rows are then possible.
     """
 
-    def __init__(self, move: Move, item: int, threads: int, tile: int, alone: bool = False) -> None:
+    def __init__(self, move: Move, item: int, threads: int, tile: int, is_only_move: bool = False) -> None:
         self.move, self.threads, self.tile = move, threads, tile
         box = move.target
         source = move.source.strides if move.source else (0,) * len(box.shape)
@@ -80,18 +80,18 @@ class MoveTiling:
         dims = [Dim(n, tuple(t[i] for t in tracks)) for i, n in enumerate(box.shape) if n != 1]
         writes = any(x.writes for x in move.lookups)
         serial = [d for d in dims if writes and d.steps[0] == 0]
-        shared = [d for d in dims if not (writes and d.steps[0] == 0)]
-        shared.sort(key=lambda d: (-abs(d.steps[0]), -abs(d.steps[1])))
-        self.serial, self.shared = _joined(serial), _joined(shared) or [Dim(1, (0,) * len(tracks))]
-        self.rising = self._may_rise()
-        if self.rising:
-            self.shared, self.serial = [*self.serial, *self.shared], []
-        self.unit = self._unit()
+        parallel = [d for d in dims if not (writes and d.steps[0] == 0)]
+        parallel.sort(key=lambda d: (-abs(d.steps[0]), -abs(d.steps[1])))
+        self.serial, self.parallel = _joined(serial), _joined(parallel) or [Dim(1, (0,) * len(tracks))]
+        self.checks_order = self._scans_positions()
+        if self.checks_order:
+            self.parallel, self.serial = [*self.serial, *self.parallel], []
+        self.source_dim = self._source_dim()
         self.width, self.packs = 1, 1
-        if self.unit is not None:
+        if self.source_dim is not None:
             self.width = self._transpose_width(item)
             self.tile *= self.width
-        elif alone and self._has_rows(_PACK_BYTES // item):
+        elif is_only_move and self._has_rows(_PACK_BYTES // item):
             self.width = _PACK_BYTES // item
             self.packs = self._packs()
             self.threads = _of_rows(self.last.length // (self.width * self.packs), threads)
@@ -102,25 +102,25 @@ class MoveTiling:
     @property
     def last(self) -> Dim:
         """The dim whose elements are contiguous in the target."""
-        return self.shared[-1]
+        return self.parallel[-1]
 
-    def _may_rise(self) -> bool:
+    def _scans_positions(self) -> bool:
         """Return whether the target positions are those of one vector, which a block can scan."""
         moving = [x for x in self.move.lookups if x.writes]
         return (
             len(moving) == 1
             and not self.move.combine
             and len(self.serial) == 1
-            and not any(d.steps[2] for d in self.shared)
+            and not any(d.steps[2] for d in self.parallel)
             and 1 < self.serial[0].length <= _MAX_SCAN
         )
 
-    def _unit(self) -> int | None:
-        """Return the dim along which the source is contiguous where the target's contiguous dim is another one: a transpose."""
+    def _source_dim(self) -> int | None:
+        """Return the dim along which the source is contiguous, if the target's contiguous dim is another one: a transpose."""
         last = self.last
         if self.move.lookups or self.move.source is None or last.steps[0] != 1 or last.steps[1] in (0, 1):
             return None
-        for i, d in enumerate(self.shared[:-1]):
+        for i, d in enumerate(self.parallel[:-1]):
             if d.steps[1] == 1 and min(d.length, last.length) >= _MIN_TRANSPOSE:
                 return i
         return None
@@ -134,11 +134,11 @@ class MoveTiling:
 
     def _transpose_width(self, item: int) -> int:
         """Return the elements of a tile that move at once: four bytes where the lengths and strides of both sides are multiples of that."""
-        assert self.unit is not None
+        assert self.source_dim is not None
         width = max(1, _TRANSPOSE_BYTES // item)
-        unit, source = self.shared[self.unit], self.move.source
+        unit, source = self.parallel[self.source_dim], self.move.source
         assert source is not None
-        steps = [s for d in self.shared for s in d.steps[:2] if s != 1]
+        steps = [s for d in self.parallel for s in d.steps[:2] if s != 1]
         sizes = [unit.length, self.last.length, self.move.target.offset, source.offset, *steps]
         return 1 if any(s % width for s in sizes) else width
 
@@ -147,7 +147,7 @@ class MoveTiling:
         looked_up = any(last.steps[2:])
         if last.steps[0] != 1 or last.steps[1] not in (0, 1) or looked_up or self.move.combine:
             return 1
-        count = math.prod(d.length for d in self.shared)
+        count = math.prod(d.length for d in self.parallel)
         width = _PACK_BYTES // item
         while width > 1 and (width > last.length or count // width < _MIN_THREADS):
             width //= 2
@@ -159,7 +159,7 @@ class MoveTiling:
         reads = bool(self.move.lookups) and not any(x.writes for x in self.move.lookups)
         if self.width == 1 or rest or not reads or self.last.steps[1] != 1:
             return 1
-        count, packs = math.prod(d.length for d in self.shared) // self.width, _MAX_PACKS_PER_THREAD
+        count, packs = math.prod(d.length for d in self.parallel) // self.width, _MAX_PACKS_PER_THREAD
         while packs > 1 and (row_packs % packs or count // packs < _MIN_THREADS):
             packs //= 2
         return packs
@@ -170,29 +170,29 @@ class MoveTiling:
     def lengths(self) -> list[int]:
         """Items of threads per dim. The last dim counts packs, or groups of packs."""
         each = self.width * self.packs
-        return [*(d.length for d in self.shared[:-1]), math.ceil(self.last.length / each)]
+        return [*(d.length for d in self.parallel[:-1]), math.ceil(self.last.length / each)]
 
     @property
     def tiles(self) -> tuple[list[Dim], int, int]:
         """The dims outside the tiles of a transpose, and the number of tiles along its rows and columns."""
-        assert self.unit is not None
-        others = [d for i, d in enumerate(self.shared[:-1]) if i != self.unit]
-        down = math.ceil(self.shared[self.unit].length / self.tile)
-        return others, down, math.ceil(self.last.length / self.tile)
+        assert self.source_dim is not None
+        others = [d for i, d in enumerate(self.parallel[:-1]) if i != self.source_dim]
+        tile_rows = math.ceil(self.parallel[self.source_dim].length / self.tile)
+        return others, tile_rows, math.ceil(self.last.length / self.tile)
 
     @property
     def blocks(self) -> int:
         """Number of blocks of threads."""
-        if self.unit is not None:
-            others, down, across = self.tiles
-            return math.prod(d.length for d in others) * down * across
+        if self.source_dim is not None:
+            others, tile_rows, tile_columns = self.tiles
+            return math.prod(d.length for d in others) * tile_rows * tile_columns
         return blocks_for(math.prod(self.lengths), self.threads)
 
     @property
     def index(self) -> str:
         """The C type that can hold every offset."""
         extents = [
-            sum(abs(d.steps[t]) * d.length for d in (*self.shared, *self.serial))
+            sum(abs(d.steps[t]) * d.length for d in (*self.parallel, *self.serial))
             for t in range(len(self.last.steps))
         ]
         return "uint32_t" if max(*extents, math.prod(self.lengths), 1) < 2**31 else "int64_t"

@@ -12,7 +12,7 @@ from ....codegen.expr.terms import compute_type
 from ....codegen.loops.nest import Nest, indented
 from ....codegen.loops.plans import POSITION, LoopPlan
 from ...spec.row_plan import RowOutput, neutral_of
-from .parts import one_pass, reductions_of, shared_parts
+from .splits import one_pass, reductions_of, stored_splits
 from .text import RowText
 
 __all__ = ["ColumnText", "column_width"]
@@ -43,7 +43,7 @@ class ColumnText(RowText):
     def body(self) -> list[str]:
         tiling, reductions = self.tiling, reductions_of(self.plan)
         lines = ["constexpr int N = 1;", f"__shared__ uint64_t room[{tiling.x * tiling.y * tiling.width}];"]
-        lines += [*self.place.lines(), *self.place.bases(), *self.still(), *self.row_level(0)]
+        lines += [*self.addresses.lines(), *self.addresses.bases(), *self.row_operands(), *self.row_level(0)]
         body = []
         for o in reductions:
             start = f"({compute_type(o.dtype)})({neutral_of(o)})"
@@ -59,7 +59,7 @@ class ColumnText(RowText):
         for y, output in self.needs.results.items():
             step = tiling.kept.strides[y][-1]
             epilogue.append(f"store<N>({y}_row + u * {step}, {self.converted(output)});")
-        body += [f"if ({self.place.live('threadIdx.y == 0')}) {{", *indented(self._each(epilogue)), "}"]
+        body += [f"if ({self.addresses.live('threadIdx.y == 0')}) {{", *indented(self._each(epilogue)), "}"]
         packed = [n for n, i in self.needs.inputs.items() if self._is_packed(n) and i.operand != POSITION]
         aligned = " && ".join(
             dict.fromkeys(f"fits<{tiling.width}>(in{self.needs.inputs[n].operand})" for n in packed)
@@ -75,7 +75,7 @@ class ColumnText(RowText):
 
     def _is_packed(self, name: str) -> bool:
         """Return whether adjacent rows of an operand are contiguous, so that one load reads all of a thread's rows."""
-        return name in self.needs.moving and self.tiling.kept.strides[name][-1] == 1
+        return name in self.needs.varying and self.tiling.kept.strides[name][-1] == 1
 
     def _each(self, body: Sequence[str]) -> list[str]:
         """Return the unrolled loop over a thread's rows."""
@@ -102,12 +102,12 @@ class ColumnText(RowText):
             else:
                 outside.append(f"const {compute_type(entry.dtype)} {name} = {self.element(entry, 'r')};")
         inside += [f"{o.name}_of[u] = {self.step(o, f'{o.name}_of[u]')};" for o in reductions]
-        return self.down(names, [*outside, *self._each(inside)])
+        return self.loop_across(names, [*outside, *self._each(inside)])
 
     def _over_splits(self) -> list[str]:
         """Return the lines that combine the partial results of the blocks of a group; only the last block to finish runs them."""
         reductions, splits = reductions_of(self.plan), self.tiling.splits
-        lines = shared_parts(self, self._each)
+        lines = stored_splits(self, self._each)
         for o in reductions:
             kind = compute_type(o.dtype)
             at = f"{o.name}_parts + s * {self.tiling.kept.elements} + u"

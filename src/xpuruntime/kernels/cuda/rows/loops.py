@@ -5,7 +5,7 @@ A row is everything that one reduction reads. The dim that is contiguous in memo
     along   a reduced dim is contiguous: up to a block of threads shares a row, with coalesced vector loads and a tree reduction
     across  a kept dim is contiguous: threads adjacent in x own adjacent rows, and threads along y share a row
 
-Where rows are too few for the device, several blocks split each row (``parts``). Partial results are combined in a fixed tree, so equal
+Where rows are too few for the device, several blocks split each row (``splits``). Partial results are combined in a fixed tree, so equal
 inputs give equal bits. These kernels are bandwidth-bound.
 """
 
@@ -22,11 +22,11 @@ from ...kernel import LoweredCall, NodeCall, Stage
 from ...spec.elementwise import signature
 from ...spec.row_plan import RowOutput, inner_step, row_nests
 from ...spec.writer import LoopWriter
-from ..heavy import REFERENCE_NUM_SMS
+from ..heavy import REFERENCE_SMS
 from ..launch import WARP, Argument, LaunchConfig, cuda_stage
 from ..pointwise import arguments_of, lower_pointwise
 from .column_text import ColumnText, column_width
-from .parts import PARTIAL_BYTES, divisible, reductions_of
+from .splits import PARTIAL_BYTES, reductions_of, splittable
 from .text import RowText
 from .tiling import RowTiling
 
@@ -37,7 +37,8 @@ _WARP_ROW = 1024
 _MIN_ROWS_FOR_WARPS = 1024
 """Rows from which on one warp per row occupies the device."""
 _THREADS = 256
-_MAX_SPLIT_BLOCKS = 4 * REFERENCE_NUM_SMS
+"""Threads of a block, as far as the target's config allows."""
+_MAX_SPLIT_BLOCKS = 4 * REFERENCE_SMS
 """Maximum blocks of a launch whose rows are split."""
 _Y_FACTORS = 4, 2
 """Factors of a block's y threads where split rows are adjacent: with one row per thread, with several."""
@@ -94,15 +95,13 @@ def _across(tiling: RowTiling, threads: int) -> RowTiling:
     tiling = replace(tiling, x=x, y=y, width=width)
     if tiling.groups >= _MAX_SPLIT_BLOCKS or y < threads // x or elements < 2 * y * _MIN_STEPS:
         return tiling
-    wide = replace(
-        tiling, y=_Y_FACTORS[width > 1] * y
-    )  # larger blocks leave fewer partial results to combine
+    # Larger blocks leave fewer partial results to combine.
+    wide = replace(tiling, y=_Y_FACTORS[width > 1] * y)
     steps, groups, min_steps = elements // wide.y, wide.groups, _MIN_STEPS
-    if (
-        REFERENCE_NUM_SMS < 2 * groups <= 3 * REFERENCE_NUM_SMS
-    ):  # at least half of the SMs have work: a split must pay for its atomics
+    # At least half of the SMs have work: a split must pay for its atomics.
+    if REFERENCE_SMS < 2 * groups <= 3 * REFERENCE_SMS:
         min_steps *= 8
-        groups = max(REFERENCE_NUM_SMS // 2, 1)
+        groups = max(REFERENCE_SMS // 2, 1)
     splits = _splits(plan, tiling.outputs, groups, steps, min_steps)
     return replace(wide, splits=max(1, splits * groups // wide.groups))
 
@@ -113,20 +112,19 @@ def _splits(plan: LoopPlan, outputs: Sequence[RowOutput], groups: int, steps: in
     It is more than one where the blocks are too few for the device and each split keeps at least ``min_steps`` loads per thread.
     """
     writes_elements = any(any(o.strides[d] for d in plan.reduced) for o in outputs)
-    if writes_elements or 2 * groups > REFERENCE_NUM_SMS or not divisible(plan):
+    if writes_elements or 2 * groups > REFERENCE_SMS or not splittable(plan):
         return 1
     limit = max(1, min(_MAX_SPLIT_BLOCKS // groups, steps // min_steps))
-    exact = (
-        p for p in range(limit, limit * 3 // 4, -1) if steps % p == 0
-    )  # equal splits need no bounds check
+    # Equal splits need no bounds check.
+    exact = (p for p in range(limit, limit * 3 // 4, -1) if steps % p == 0)
     return next(exact, limit)
 
 
 def _width(plan: LoopPlan, outputs: Sequence[RowOutput], reduced: Nest) -> int:
     """Return the elements of a vector load along a row: all that is read or written along it must be contiguous."""
-    moving = {i.name: i.dtype for i in plan.inputs if i.operand != POSITION}
-    moving |= {f"y{i}": o.spec.dtype for i, o in enumerate(outputs)}
-    bits = [d.bits for n, d in moving.items() if inner_step(reduced, n) == 1]
+    dtypes = {i.name: i.dtype for i in plan.inputs if i.operand != POSITION}
+    dtypes |= {f"y{i}": o.spec.dtype for i, o in enumerate(outputs)}
+    bits = [d.bits for n, d in dtypes.items() if inner_step(reduced, n) == 1]
     width = min(8, max((128 // max(b, 8) for b in bits), default=1))
     while width > 1 and (reduced.inner % width or reduced.elements // width < WARP):
         width //= 2

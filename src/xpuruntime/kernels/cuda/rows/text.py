@@ -13,8 +13,8 @@ from ....codegen.loops.plans import CONSTANT, POSITION, Input, Operation
 from ....types import DType
 from ...spec.row_plan import EXPENSIVE, RowNeeds, RowOutput, neutral_of
 from ..pointwise import statement
-from .parts import joined_parts
-from .place import RowPlace
+from .addresses import RowAddresses
+from .splits import combined_splits
 from .tiling import RowTiling
 
 __all__ = ["RowText"]
@@ -22,7 +22,7 @@ __all__ = ["RowText"]
 _MAX_CACHED_REGS = 64
 """Registers per thread for values that later passes reuse, and elements up to which a thread's loop is fully unrolled."""
 _UNROLL = 4
-"""Unroll factor of longer loops: so many loads are in flight."""
+"""Unroll factor of longer loops, so that four loads are in flight."""
 _BYTES_IN_FLIGHT = 32
 """Bytes of loads in flight per thread across rows. At full occupancy that is twice what hides the memory latency."""
 _NARROW = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
@@ -31,17 +31,17 @@ _NARROW = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 class RowText:
     """The text of a kernel body.
 
-    needs:  the passes of the formula.
-    place:  the rows of the thread.
-    parts:  the parts of the prelude that the text uses.
-    cached: values that stay in registers between passes.
+    needs:     the passes of the formula.
+    addresses: the rows of the thread and their addresses.
+    parts:     the parts of the prelude that the text uses.
+    cached:    values that stay in registers between passes.
     """
 
     def __init__(self, tiling: RowTiling) -> None:
         self.tiling, self.plan = tiling, tiling.plan
         self.parts: set[str] = set()
         self.needs = RowNeeds(tiling.plan, tiling.outputs, tiling.reduced)
-        self.place = RowPlace(tiling, self.needs)
+        self.addresses = RowAddresses(tiling, self.needs)
         self.cached = self._choose_cached()
 
     def _choose_cached(self) -> set[str]:
@@ -50,13 +50,13 @@ class RowText:
         if tiling.across or tiling.packs_per_thread * tiling.width > _MAX_CACHED_REGS:
             return set()
         uses: dict[str, int] = {}
-        for names in self.needs.wanted:
+        for names in self.needs.values_by_pass:
             for name in self.needs.closure(names, stop=set()):
                 uses[name] = uses.get(name, 0) + 1
         expensive = [
             o for o in self.plan.operations if not o.reduces and o.op != CONSTANT and self._is_expensive(o)
         ]
-        packed = [i for i in self.plan.inputs if self.place.packed(i)]
+        packed = [i for i in self.plan.inputs if self.addresses.packed(i)]
         cached: set[str] = set()
         available = _MAX_CACHED_REGS
         candidates: list[Input | Operation] = [*packed, *expensive]
@@ -69,11 +69,7 @@ class RowText:
         return cached
 
     def _is_expensive(self, o: Operation) -> bool:
-        return o.name in self.needs.moving and bool(EXPENSIVE & statement(self.plan, o)[1])
-
-    def _packed(self, entry: Input) -> bool:
-        """Return whether an operand is read a pack at a time."""
-        return entry.operand != POSITION and self.tiling.reduced.strides[entry.name][-1] == 1
+        return o.name in self.needs.varying and bool(EXPENSIVE & statement(self.plan, o)[1])
 
     def body(self) -> list[str]:
         tiling = self.tiling
@@ -82,24 +78,24 @@ class RowText:
         lines = ["constexpr int N = 1;"]
         if across_warps:
             lines.append(f"__shared__ uint64_t room[{slots}];")
-        lines += [*self.place.lines(), *self.place.bases(), *self.still()]
+        lines += [*self.addresses.lines(), *self.addresses.bases(), *self.row_operands()]
         body = self.row_level(0)
         body += [self._declare_cached(n) for n in sorted(self.cached)]
         ready: set[str] = set()
-        for at, names in enumerate(self.needs.wanted[:-1]):
+        for at, names in enumerate(self.needs.values_by_pass[:-1]):
             body += self._pass(at, names, ready)
             if tiling.splits == 1:
                 body += self.row_level(at + 1)
         if tiling.splits > 1:
-            body += joined_parts(self)
-        if self.needs.full:
-            body += self._loop(self.needs.wanted[-1], ready, [], writes=True)
-        row_results = [y for y in self.needs.results if y not in self.needs.full]
+            body += combined_splits(self)
+        if self.needs.element_results:
+            body += self._loop(self.needs.values_by_pass[-1], ready, [], writes=True)
+        row_results = [y for y in self.needs.results if y not in self.needs.element_results]
         if row_results:
             first = "threadIdx.y" if tiling.across else "threadIdx.x"
             stores = [f"store<N>({y}_row, {self.converted(self.needs.results[y])});" for y in row_results]
-            body += [f"if ({self.place.live(f'{first} == 0')}) {{", *indented(stores), "}"]
-        aligned = self.place.alignment()
+            body += [f"if ({self.addresses.live(f'{first} == 0')}) {{", *indented(stores), "}"]
+        aligned = self.addresses.alignment()
         if not aligned:
             return [*lines, *body]
         return [
@@ -111,13 +107,13 @@ class RowText:
             "else work(no());",
         ]
 
-    def still(self) -> list[str]:
+    def row_operands(self) -> list[str]:
         """Return the lines that read the operands with one value per row."""
         return [
             f"const {compute_type(i.dtype)} {i.name} = "
             + (f"({STORAGE[i.dtype]})0;" if i.operand == POSITION else f"load<N>({i.name}_row);")
             for i in self.plan.inputs
-            if i.name not in self.needs.moving
+            if i.name not in self.needs.varying
         ]
 
     def row_level(self, at: int) -> list[str]:
@@ -180,28 +176,28 @@ class RowText:
         body += steps
         stores = [
             f"store<N>({o}_row + {self.offset(o, 'r')}, {self.converted(self.needs.results[o])});"
-            for o in self.needs.full
+            for o in self.needs.element_results
             if writes
         ]
-        if stores and self.place.partial:
+        if stores and self.addresses.partial:
             body += ["if (live) {", *indented(stores), "}"]
         else:
             body += stores
-        return self.down(names, body)
+        return self.loop_across(names, body)
 
-    def down(self, names: list[str], body: list[str]) -> list[str]:
+    def loop_across(self, names: list[str], body: list[str]) -> list[str]:
         """Return the loop over elements ``r`` of a thread's rows (across). ``names``: the values that the body needs."""
         tiling, reduced, y = self.tiling, self.tiling.reduced, self.tiling.y
         first = " + ".join([*["begin"] * (tiling.splits > 1), *["threadIdx.y"] * (y > 1)]) or "0"
         pragma = f"#pragma unroll {self._unroll_across(names)}"
         if tiling.exact:
             count = reduced.elements // (tiling.splits * y)
-            place = f"const {self.place.index} r = {first} + k * {y};"
-            return [pragma, f"for (int k = 0; k < {count}; ++k) {{", *indented([place, *body]), "}"]
+            index_line = f"const {self.addresses.index} r = {first} + k * {y};"
+            return [pragma, f"for (int k = 0; k < {count}; ++k) {{", *indented([index_line, *body]), "}"]
         end = str(reduced.elements)
         if tiling.splits > 1:
-            end = f"smaller<{self.place.index}>(begin + {tiling.elements_per_split}, {end})"
-        head = f"for ({self.place.index} r = {first}, end = {end}; r < end; r += {y}) {{"
+            end = f"smaller<{self.addresses.index}>(begin + {tiling.elements_per_split}, {end})"
+        head = f"for ({self.addresses.index} r = {first}, end = {end}; r < end; r += {y}) {{"
         return [pragma, head, *indented(body), "}"]
 
     def _unroll_across(self, names: list[str]) -> int:
@@ -233,27 +229,27 @@ class RowText:
                 unrolled.append(self.statement(self.needs.operations[name]))
                 if cached:
                     unrolled.append(f"{name}_kept[k][u] = {name};")
-            elif self.place.packed(entry):
+            elif self.addresses.packed(entry):
                 pack = f"{name}_kept[k]" if cached else f"{name}_of"
                 if name not in ready:
                     at = f"{name}_row + {self.offset(name, 'i')}"
                     declared = f"{pack} = " if cached else f"const auto {pack} = "
-                    before_unroll.append(f"{declared}fetch<{width}>({at}, {self.place.whole(at)});")
+                    before_unroll.append(f"{declared}fetch<{width}>({at}, {self.addresses.whole(at)});")
                 unrolled.append(f"const {kind} {name} = decode<N>({pack}.at[u], {name}_row);")
             else:
                 unrolled.append(f"const {kind} {name} = {self.element(entry, '(i + u)')};")
         ready |= {n for n in self.needs.closure(names, stop=set()) if n in self.cached}
         unrolled += steps
-        for y in self.needs.full if writes else ():
+        for y in self.needs.element_results if writes else ():
             value, dtype = self.converted(self.needs.results[y]), self.needs.results[y].spec.dtype
             if tiling.reduced.strides[y][-1] == 1:
                 before_unroll.append(f"pack<{STORAGE[dtype]}, {width}> {y}_of;")
                 unrolled.append(f"{y}_of.at[u] = encode<N>({value}, (const {STORAGE[dtype]} *)0);")
                 at = f"{y}_row + {self.offset(y, 'i')}"
-                put = f"put<{width}>({at}, {y}_of, {self.place.whole(at)});"
+                put = f"put<{width}>({at}, {y}_of, {self.addresses.whole(at)});"
             else:
                 put = f"store<N>({y}_row + {self.offset(y, '(i + u)')}, {value});"
-            put = f"if (live) {put}" if self.place.partial else put
+            put = f"if (live) {put}" if self.addresses.partial else put
             (stores if tiling.reduced.strides[y][-1] == 1 else unrolled).append(put)
         body = [
             *before_unroll,
@@ -273,7 +269,7 @@ class RowText:
         lane = "threadIdx.x" if tiling.packs_per_thread == 1 else f"k * {tiling.x} + threadIdx.x"
         if width > 1:
             lane = f"({lane}) * {width}" if tiling.packs_per_thread > 1 else f"{lane} * {width}"
-        place = f"const {self.place.index} i = {'begin + ' if tiling.splits > 1 else ''}{lane};"
+        index_line = f"const {self.addresses.index} i = {'begin + ' if tiling.splits > 1 else ''}{lane};"
         unroll = (
             "#pragma unroll"
             if tiling.packs_per_thread * width <= _MAX_CACHED_REGS
@@ -282,13 +278,13 @@ class RowText:
         return [
             *([unroll] if tiling.packs_per_thread > 1 else []),
             f"for (int k = 0; k < {tiling.packs_per_thread}; ++k) {{",
-            *indented([place, *body]),
+            *indented([index_line, *body]),
             "}",
         ]
 
     def converted(self, output: RowOutput) -> str:
         """Return a result converted to its dtype. The store itself rounds float32 to 16 bits."""
-        have, want = self.plan.spec(output.value)[0], output.spec.dtype
-        if have is want or (have in _NARROW and want in _NARROW):
+        dtype, result_dtype = self.plan.spec(output.value)[0], output.spec.dtype
+        if dtype is result_dtype or (dtype in _NARROW and result_dtype in _NARROW):
             return output.value
-        return f"convert<{STORAGE[want]}>({output.value})"
+        return f"convert<{STORAGE[result_dtype]}>({output.value})"

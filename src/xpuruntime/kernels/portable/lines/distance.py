@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ....codegen.loops.boxes import Place
+from ....codegen.loops.boxes import Box
 from ....codegen.loops.points import address, number, storage, unravel
 from ...kernel import NodeCall
 from ...spec.support import computes
@@ -33,11 +33,11 @@ def _cdist(call: NodeCall) -> TaskText:
     return TaskText(body, math.prod(y.shape), per=max(size, 1), parts=frozenset(parts), flops=3 * size * math.prod(y.shape))  # fmt: skip
 
 
-def _row(place: Place, names: list[str], row: str) -> str:
+def _row(box: Box, names: list[str], row: str) -> str:
     """Return the address of element k of a row; batch dims of 1 broadcast."""
-    before = names[len(names) - len(place.shape) : -2]
-    batch = ["0" if size == 1 else name for name, size in zip(before, place.shape[:-2], strict=True)]
-    return address(place, [*batch, row, "k"])
+    before = names[len(names) - len(box.shape) : -2]
+    batch = ["0" if size == 1 else name for name, size in zip(before, box.shape[:-2], strict=True)]
+    return address(box, [*batch, row, "k"])
 
 
 def _norm(p: float) -> tuple[str, str, tuple[str, ...]]:

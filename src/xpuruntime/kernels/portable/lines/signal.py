@@ -86,16 +86,16 @@ def _stft(call: NodeCall) -> TaskText:
     window = whole(call, 1) if call.optional(1) else None
     begin, width = ((n - window.shape[0]) // 2, window.shape[0]) if window else (0, n)
     kind = storage(call.outputs[0].dtype)
-    place = f"(i1 * {call.attrs['frame_step']} + k)"
+    sample = f"(i1 * {call.attrs['frame_step']} + k)"
     weight = f"(double)load<1>({address(window, [f'(k - {begin})'])})" if window else "1.0"
-    imag = f"(double)load<1>({address(x, ['i0', place, '1'])})" if x.shape[2] == 2 else "0.0"
+    imag = f"(double)load<1>({address(x, ['i0', sample, '1'])})" if x.shape[2] == 2 else "0.0"
     body = [
         *unravel(y.shape[:-1]),
         "double re = 0, im = 0;",
         f"for (int64_t k = {begin}; k < {begin + width}; ++k) {{",
         f"  const int64_t turn = k * i2 % {n};",
         f"  const double w = {weight}, c = w * cosine[turn], s = -w * sine[turn];",
-        f"  const double a = (double)load<1>({address(x, ['i0', place, '0'])}), b = {imag};",
+        f"  const double a = (double)load<1>({address(x, ['i0', sample, '0'])}), b = {imag};",
         "  re += a * c - b * s;",
         "  im += a * s + b * c;",
         "}",

@@ -121,9 +121,7 @@ def _resize(call: NodeCall) -> TaskText:
         body += [f"  *({address(y, names)}) = *({address(x, at)});", "}"]
         return TaskText(body, math.prod(y.shape[d] for d in others), head, per=y.shape[inner])
     body.append(f"  {sum_type} total0 = 0;")
-    blended = axes[
-        ::-1
-    ]  # the first dim is summed up first, as the meaning says: halves between integers round alike
+    blended = axes[::-1]  # The first dim is summed first, as in the reference, so that ties round alike.
     for depth, axis in enumerate(blended):
         body.append(f"  for (int64_t k{depth} = 0; k{depth} < {axis.taps}; ++k{depth}) {{")
         if depth + 1 < len(blended):
@@ -181,13 +179,13 @@ def _grid_sample(call: NodeCall) -> TaskText:
     """Return the text of a strip of grid positions per task: compute taps and weights once, then sum channel by channel."""
     x, y = whole(call, 0), result(call)
     outer = (y.shape[0], *y.shape[2:])
-    total, most = math.prod(outer), _taps(call)
-    strip = max(1, min(_STRIP // most, total))
+    total, max_taps = math.prod(outer), _taps(call)
+    strip = max(1, min(_STRIP // max_taps, total))
     kind = storage(call.outputs[0].dtype)
     names = [f"i{d}" for d in range(len(outer))]
     body = [
         f"const int64_t first = task * {strip}, count = {total} - first < {strip} ? {total} - first : {strip};",
-        f"int64_t at[{strip}][{most}], taps[{strip}], to[{strip}]; double share[{strip}][{most}];",
+        f"int64_t at[{strip}][{max_taps}], taps[{strip}], to[{strip}]; double share[{strip}][{max_taps}];",
         "for (int64_t p = 0; p < count; ++p) {",
         "  const int64_t task = first + p;",
         *(f"  {line}" for line in _places(call, "at[p]", "share[p]", "taps[p]")),
@@ -207,10 +205,10 @@ def _grid_sample(call: NodeCall) -> TaskText:
 def _grid_sample_alone(call: NodeCall) -> TaskText:
     """Return the text of one grid position per task."""
     x, y = whole(call, 0), result(call)
-    outer, most = (y.shape[0], *y.shape[2:]), _taps(call)
+    outer, max_taps = (y.shape[0], *y.shape[2:]), _taps(call)
     names = [f"i{d}" for d in range(len(outer))]
     body = [
-        f"int64_t at[{most}], taps; double share[{most}];",
+        f"int64_t at[{max_taps}], taps; double share[{max_taps}];",
         *_places(call, "at", "share", "taps"),
         f"for (int64_t c = 0; c < {x.shape[1]}; ++c) {{",
         "  double total = 0;",
@@ -236,12 +234,12 @@ def _places(call: NodeCall, at: str, weights: str, taps: str) -> list[str]:
     x, grid, y, a = whole(call, 0), whole(call, 1), result(call), call.attrs
     n, mode, aligned = len(x.shape) - 2, a["mode"], "true" if a["align_corners"] else "false"
     pad = {"zeros": 0, "border": 1, "reflection": 2}[a["padding_mode"]]
-    place = [f"i{d}" for d in range(n + 1)]
+    index_names = [f"i{d}" for d in range(n + 1)]
     lines = unravel((y.shape[0], *y.shape[2:]))
     for d in range(n):
         size = x.shape[2 + d]
-        own = address(grid, [*place, str(n - 1 - d)]) if grid.strides[-1] else grid.arg
-        lines.append(f"double a{d} = unnormalized<{aligned}>((double)load<1>({own}), {size});")
+        grid_value = address(grid, [*index_names, str(n - 1 - d)]) if grid.strides[-1] else grid.arg
+        lines.append(f"double a{d} = unnormalized<{aligned}>((double)load<1>({grid_value}), {size});")
         if mode != "cubic":
             lines.append(f"a{d} = placed<{pad}, {aligned}>(a{d}, {size});")
     lines.append(f"{taps} = 0;")
@@ -258,7 +256,7 @@ def _places(call: NodeCall, at: str, weights: str, taps: str) -> list[str]:
             f"  const double tap{d} = floor(a{d}) + k{d}, w{d} = {before}{weight}, t{d} = {tap};",
         ]
     inside = " && ".join(f"t{d} >= 0 && t{d} <= {x.shape[2 + d] - 1}" for d in range(n))
-    where = address(x, [place[0], "0", *(f"(int64_t)t{d}" for d in range(n))])
+    where = address(x, [index_names[0], "0", *(f"(int64_t)t{d}" for d in range(n))])
     lines.append(f"  if ({inside}) {{ {at}[{taps}] = {where} - {x.arg}; {weights}[{taps}++] = w{n - 1}; }}")
     return [*lines, "}" * n]
 
@@ -282,9 +280,9 @@ def _affine_grid(call: NodeCall) -> TaskText:
 
 
 def _theta(theta: object, names: Sequence[str]) -> str:
-    from ....codegen.loops.boxes import Place
+    from ....codegen.loops.boxes import Box
 
-    assert isinstance(theta, Place)
+    assert isinstance(theta, Box)
     return address(theta, names)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....codegen.loops.boxes import Lookup, Move, Place
+from ....codegen.loops.boxes import Box, Lookup, Move
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ...kernel import Kernel, LoweredCall, NodeCall
@@ -37,10 +37,10 @@ class Embedding(Kernel):
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage that copies a row at a time."""
         weight, index, y = call.tensor(0).spec, call.tensor(1).spec, call.outputs[0]
-        table, indices, out = Place.of("in0", weight), Place.of("in1", index), Place.of("out0", y)
+        table, indices, out = Box.of("in0", weight), Box.of("in1", index), Box.of("out0", y)
         inner = out.shape[len(indices.shape) :]  # the row; complex128 has two elements per value
         rows = len(indices.shape)
-        source = Place("in0", out.shape, (*[0] * rows, *table.strides[1:]))
+        source = Box("in0", out.shape, (*[0] * rows, *table.strides[1:]))
         lookup = Lookup(
             "in1",
             index.dtype,

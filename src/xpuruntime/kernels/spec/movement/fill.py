@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....codegen.loops.boxes import Move, Place
+from ....codegen.loops.boxes import Box, Move
 from ....codegen.loops.combine import bits_of
 from ....codegen.target import CodegenTarget
 from ....decisions import Support
@@ -34,6 +34,6 @@ class Fill(Kernel):
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage that stores the value's bits."""
         spec = call.outputs[0]
-        box = Place.of("out0", spec)
+        box = Box.of("out0", spec)
         moves = [Move(box, None, fill=bits_of(call.attrs["value"], spec.dtype))]
         return LoweredCall((self._write_moves("full", moves, ("out0",), spec.dtype, target),))

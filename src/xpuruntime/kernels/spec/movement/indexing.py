@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ....codegen.loops.boxes import Move, Place
+from ....codegen.loops.boxes import Box, Move
 from ....codegen.loops.combine import computed_type
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
@@ -27,9 +27,7 @@ def _gather(call: NodeCall) -> Plan:
     y, x, at = (vector(b) for b in (result(call), place(call, 0), place(call, 1)))
     size, step = x.shape[dim], x.strides[dim]
     source = x.cut(dim, 0, 1)
-    source = Place(
-        x.arg, y.shape, tuple(0 if i == dim else s for i, s in enumerate(source.strides)), x.offset
-    )
+    source = Box(x.arg, y.shape, tuple(0 if i == dim else s for i, s in enumerate(source.strides)), x.offset)
     at = halves(at, call.outputs[0], dtype)
     return ([Move(y, source, (lookup(call, 1, at, step, size),))],)
 
@@ -41,9 +39,7 @@ def _index_select(call: NodeCall) -> Plan:
         at = vector(at)
     n, size, step = len(at.shape), x.shape[dim], x.strides[dim]
     source = (
-        x.at(dim, 0)
-        if size
-        else Place(x.arg, (*x.shape[:dim], *x.shape[dim + 1 :]), (0,) * (len(x.shape) - 1))
+        x.at(dim, 0) if size else Box(x.arg, (*x.shape[:dim], *x.shape[dim + 1 :]), (0,) * (len(x.shape) - 1))
     )
     for i in range(n):
         source = source.inserted(dim + i, at.shape[i], 0)
@@ -62,9 +58,9 @@ def _gather_nd(call: NodeCall) -> Plan:
     lookups = []
     for i in range(depth):
         box = at.at(last, i)
-        box = Place(at.arg, y.shape, (*box.strides, *(0,) * (len(y.shape) - len(lead))), box.offset)
+        box = Box(at.arg, y.shape, (*box.strides, *(0,) * (len(y.shape) - len(lead))), box.offset)
         lookups.append(lookup(call, 1, box, x.strides[batch + i], x.shape[batch + i]))
-    return ([Move(y, Place(x.arg, y.shape, strides, x.offset), tuple(lookups))],)
+    return ([Move(y, Box(x.arg, y.shape, strides, x.offset), tuple(lookups))],)
 
 
 def _index(call: NodeCall) -> Plan:

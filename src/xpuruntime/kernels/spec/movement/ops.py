@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ....codegen.loops.boxes import Move, Place
+from ....codegen.loops.boxes import Box, Move
 from ....ir.ops.movement import slice_length
 from ....types import DType, TensorSpec
 from ...kernel import NodeCall, operand_ref
@@ -24,9 +24,9 @@ def _view(call: NodeCall) -> Moves:
     """Return the moves of a reshape: one side must be dense, and is addressed with the shape of the other."""
     x, y = call.tensor(0).spec, call.outputs[0]
     if x.is_dense:
-        yield Move(result_box(call), Place.of("in0", TensorSpec(y.shape, y.dtype)))
+        yield Move(result_box(call), Box.of("in0", TensorSpec(y.shape, y.dtype)))
     else:
-        yield Move(Place.of("out0", TensorSpec(x.shape, x.dtype)), operand_box(call))
+        yield Move(Box.of("out0", TensorSpec(x.shape, x.dtype)), operand_box(call))
 
 
 def _permute(call: NodeCall) -> Moves:
@@ -44,7 +44,7 @@ def _cat(call: NodeCall) -> Moves:
         length = static(x.spec)[dim]
         yield Move(
             result_box(call).cut(dim, at, length),
-            Place.of(operand_ref("in", i), x.spec),
+            Box.of(operand_ref("in", i), x.spec),
             about=f"operand {i}",
         )
         at += length
@@ -114,9 +114,9 @@ def _flip(call: NodeCall) -> Moves:
 def _as_strided(call: NodeCall) -> Moves:
     a = call.attrs
     size, stride, offset = ([int(v) for v in a["size"]], [int(v) for v in a["stride"]], int(a["offset"]))
-    x = Place("in0", tuple(size), tuple(stride), offset)
+    x = Box("in0", tuple(size), tuple(stride), offset)
     if call.outputs[0].dtype is DType.COMPLEX128:
-        x = Place("in0", (*size, 2), (*(s * 2 for s in stride), 1), 2 * offset)
+        x = Box("in0", (*size, 2), (*(s * 2 for s in stride), 1), 2 * offset)
     yield Move(result_box(call), x)
 
 
@@ -133,16 +133,16 @@ def strided_inside(call: NodeCall) -> bool:
 def _diagonal(call: NodeCall) -> Moves:
     a, b, offset = call.attrs["dim1"], call.attrs["dim2"], call.attrs["offset"]
     x, y = operand_box(call), result_box(call)
-    place = x.cut(a, max(-offset, 0), 1).cut(b, max(offset, 0), 1)
+    corner = x.cut(a, max(-offset, 0), 1).cut(b, max(offset, 0), 1)
     rest = [d for d in range(len(x.shape)) if d not in (a, b)]
     lead = call.outputs[0].rank - 1
-    keep = place.permuted([*rest, a, b])
+    keep = corner.permuted([*rest, a, b])
     shape = (*(x.shape[d] for d in rest),)
     strides = tuple(x.strides[d] for d in rest)
     length, step = y.shape[lead], x.strides[a] + x.strides[b]
     yield Move(
         y,
-        Place(
+        Box(
             "in0",
             (*shape[:lead], length, *shape[lead:]),
             (*strides[:lead], step, *strides[lead:]),
@@ -151,7 +151,7 @@ def _diagonal(call: NodeCall) -> Moves:
     )
 
 
-def _blocks(call: NodeCall, whole: Place, blocked: Place) -> tuple[Place, Place]:
+def _blocks(call: NodeCall, whole: Box, blocked: Box) -> tuple[Box, Box]:
     """Return [..., C, H*b, W*b] and [..., C*b*b, H, W] as boxes with the same dim order: ..., C, b, b, H, W."""
     b, lead = call.attrs["block_size"], call.outputs[0].rank - 3
     space = whole.split(lead + 1, b).split(lead + 3, b)  # C H b W b

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from ....codegen.loops.boxes import Move, Place
+from ....codegen.loops.boxes import Box, Move
 from ....codegen.loops.combine import bits_of
 from ....types import DType
 from ...kernel import NodeCall, operand_ref
@@ -31,21 +31,21 @@ Moves: TypeAlias = "Iterator[Move]"
 # ── ops: node -> moves ──
 
 
-def operand_box(call: NodeCall, position: int = 0) -> Place:
+def operand_box(call: NodeCall, position: int = 0) -> Box:
     """Return an operand's box."""
-    return Place.of(operand_ref("in", position), call.tensor(position).spec)
+    return Box.of(operand_ref("in", position), call.tensor(position).spec)
 
 
-def result_box(call: NodeCall, position: int = 0) -> Place:
+def result_box(call: NodeCall, position: int = 0) -> Box:
     """Return a result's box."""
-    return Place.of(operand_ref("out", position), call.outputs[position])
+    return Box.of(operand_ref("out", position), call.outputs[position])
 
 
 Piece: TypeAlias = tuple[int, int, int, int]
 """Along one dim: start in the result, length, start in the operand, step in the operand."""
 
 
-def pieced(target: Place, source: Place, pieces: Sequence[Sequence[Piece]]) -> Moves:
+def pieced(target: Box, source: Box, pieces: Sequence[Sequence[Piece]]) -> Moves:
     """Return a move per combination of pieces, one piece of each dim."""
     for combination in itertools.product(*pieces):
         y, x = target, source
@@ -60,7 +60,7 @@ def roll_moves(call: NodeCall) -> Moves:
     total = math.prod(shape)
     if not dims or not shape:  # over the flattened tensor
         halves = 2 if call.outputs[0].dtype is DType.COMPLEX128 else 1
-        x, y = (Place.dense(arg, (total * halves,)) for arg in ("in0", "out0"))
+        x, y = (Box.dense(arg, (total * halves,)) for arg in ("in0", "out0"))
         shape, by = (total * halves,), {0: sum(shifts) * halves if shape else 0}
     else:
         x, y, by = operand_box(call), result_box(call), dict.fromkeys(dims, 0)

@@ -6,7 +6,7 @@ position wins, in row-major order, for any number of threads, because tasks neve
 
 from __future__ import annotations
 
-from ....codegen.loops.boxes import Move, Place
+from ....codegen.loops.boxes import Box, Move
 from ....codegen.loops.combine import combine_text, number_text, start_text
 from ....types import DType
 from ...kernel import NodeCall, Operand
@@ -27,13 +27,13 @@ def scatter(call: NodeCall) -> Plan:
         return (_keep_operand(call),)
     shape = (*at.shape, 2) if dtype is DType.COMPLEX128 else at.shape
     size, step = y.shape[dim], y.strides[dim]
-    target = Place(y.arg, shape, tuple(0 if i == dim else s for i, s in enumerate(y.strides)), y.offset)
+    target = Box(y.arg, shape, tuple(0 if i == dim else s for i, s in enumerate(y.strides)), y.offset)
     lookups = (lookup(call, 1, halves(at, call.outputs[0], dtype), step, size, True),)
     values = call.inputs[2]
     source = None
     if isinstance(values, Operand):
         source = vector(place(call, 2))
-        source = Place(source.arg, shape, source.strides, source.offset)
+        source = Box(source.arg, shape, source.strides, source.offset)
     fill = number_text(values, dtype, reduce) if isinstance(values, bool | int | float) else "0"
     plan = [_keep_operand(call)]
     if reduce != "none" and not call.attrs["include_self"]:
@@ -59,11 +59,11 @@ def scatter_nd(call: NodeCall) -> Plan:
     depth, last = at.shape[-1], len(at.shape) - 1
     lead = at.shape[:-1]
     tail = len(values.shape) - len(lead)
-    target = Place(y.arg, values.shape, (*(0,) * len(lead), *y.strides[depth:]), y.offset)
+    target = Box(y.arg, values.shape, (*(0,) * len(lead), *y.strides[depth:]), y.offset)
     lookups = []
     for i in range(depth):
         box = at.at(last, i)
-        box = Place(at.arg, values.shape, (*box.strides, *(0,) * tail), box.offset)
+        box = Box(at.arg, values.shape, (*box.strides, *(0,) * tail), box.offset)
         lookups.append(lookup(call, 1, box, y.strides[i], y.shape[i], True))
     return (_keep_operand(call), [Move(target, values, tuple(lookups), combine=combine_text(reduce, dtype))])
 
@@ -83,10 +83,8 @@ def index_copy(call: NodeCall) -> Plan:
     """Return the moves of slices to positions along one dim."""
     dim = call.attrs["dim"]
     y, values, at = vector(result(call)), vector(place(call, 2)), vector(place(call, 1))
-    target = Place(
-        y.arg, values.shape, tuple(0 if i == dim else s for i, s in enumerate(y.strides)), y.offset
-    )
-    box = Place(
+    target = Box(y.arg, values.shape, tuple(0 if i == dim else s for i, s in enumerate(y.strides)), y.offset)
+    box = Box(
         at.arg,
         values.shape,
         tuple(at.strides[0] if i == dim else 0 for i in range(len(values.shape))),

@@ -198,7 +198,7 @@ def _keywords(row: SeededModel, size: str) -> dict[str, Any]:
 Source: TypeAlias = "Callable[[int, int], tuple[Array, ...]]"
 
 
-def _images(side: int) -> Source:
+def _images(size: int) -> Source:
     """Return a source of images with a color, a texture and noise. The texture repeats every 32 pixels, the step of the last stage, so every
     position sees the same texture and the mean over positions tells images apart as well as the positions do.
     """
@@ -206,8 +206,8 @@ def _images(side: int) -> Source:
     def source(count: int, seed: int) -> tuple[Array, ...]:
         color = draw(seed, "colour", (count, 3, 1, 1))  # words: recognise, colour
         coarse = np.kron(draw(seed, "texture", (count, 3, 8, 8)), np.ones((4, 4), np.float32))
-        texture = np.tile(coarse, (-(-side // 32),) * 2)[..., :side, :side]
-        noise = draw(seed, "noise", (count, 3, side, side))
+        texture = np.tile(coarse, (-(-size // 32),) * 2)[..., :size, :size]
+        noise = draw(seed, "noise", (count, 3, size, size))
         return ((0.5 * color + texture + 0.2 * noise).astype(np.float32),)
 
     return source

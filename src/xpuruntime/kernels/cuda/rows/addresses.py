@@ -8,10 +8,10 @@ from ...spec.row_plan import RowNeeds
 from ..pointwise import index_type, reach_of
 from .tiling import RowTiling
 
-__all__ = ["RowPlace"]
+__all__ = ["RowAddresses"]
 
 
-class RowPlace:
+class RowAddresses:
     """The lines of a kernel body before any value is read.
 
     index:   the C type that can hold every offset.
@@ -40,7 +40,7 @@ class RowPlace:
         if tiling.across:
             columns = -(-tiling.kept.inner // (tiling.x * tiling.width))
             group, lines = "blockIdx.x", list[str]()
-            if tiling.splits > 1:  # adjacent blocks read adjacent memory (coalesced in L2)
+            if tiling.splits > 1:  # adjacent blocks read adjacent memory
                 group = "group"
                 lines.append(
                     f"const {self.index} part = blockIdx.x / {tiling.groups}, group = blockIdx.x % {tiling.groups};"
@@ -102,7 +102,7 @@ class RowPlace:
         if self.tiling.across or width == 1:
             return ""
         packed = [i.name for i in self.needs.plan.inputs if self.packed(i)]
-        packed += [y for y in self.needs.full if self.tiling.reduced.strides[y][-1] == 1]
+        packed += [y for y in self.needs.element_results if self.tiling.reduced.strides[y][-1] == 1]
         row_steps = [s for n in packed for s in (*kept.strides[n], *self.tiling.reduced.strides[n][:-1])]
         if not packed or any(s % width for s in row_steps):
             return ""

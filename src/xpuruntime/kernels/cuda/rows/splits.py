@@ -18,7 +18,7 @@ from ...spec.row_plan import neutral_of
 if TYPE_CHECKING:
     from .text import RowText
 
-__all__ = ["PARTIAL_BYTES", "divisible", "joined_parts", "one_pass", "reductions_of", "shared_parts"]
+__all__ = ["PARTIAL_BYTES", "combined_splits", "one_pass", "reductions_of", "splittable", "stored_splits"]
 
 PARTIAL_BYTES = 8
 """Bytes reserved for a partial result."""
@@ -36,7 +36,7 @@ def reductions_of(plan: LoopPlan) -> list[Operation]:
     return [o for o in plan.operations if o.reduces]
 
 
-def divisible(plan: LoopPlan) -> bool:
+def splittable(plan: LoopPlan) -> bool:
     """Return whether blocks may split a row of this plan. Its results are one value per row, from one pass or from a position."""
     reductions = reductions_of(plan)
     if not reductions or any(_partial_type(o.dtype) not in _PARTIAL_TYPES for o in reductions):
@@ -66,7 +66,7 @@ def one_pass(plan: LoopPlan) -> bool:
     return True
 
 
-def shared_parts(writer: RowText, each: Callable[[list[str]], list[str]]) -> list[str]:
+def stored_splits(writer: RowText, each: Callable[[list[str]], list[str]]) -> list[str]:
     """Return the lines in which the blocks of a group store their partial results. After them, only the last block continues.
 
     each: the function that wraps statements in the loop over a thread's rows (``u``, with values ``v_of[u]``).
@@ -76,16 +76,19 @@ def shared_parts(writer: RowText, each: Callable[[list[str]], list[str]]) -> lis
     slots = tiling.kept.elements * tiling.splits
     several = tiling.width > 1 and tiling.across
     if tiling.across:  # adjacent threads store adjacent partial results: coalesced
-        place, step = "c" if tiling.kept.rows == 1 else f"row * {tiling.kept.inner} + c", tiling.kept.elements
-        stores_if, counter = writer.place.live("threadIdx.y == 0"), "group"
+        offset, step = (
+            "c" if tiling.kept.rows == 1 else f"row * {tiling.kept.inner} + c",
+            tiling.kept.elements,
+        )
+        stores_if, counter = writer.addresses.live("threadIdx.y == 0"), "group"
     else:
-        place, step = f"row * {tiling.splits}", 1
+        offset, step = f"row * {tiling.splits}", 1
         stores_if, counter = "threadIdx.x == 0", "row"
     lines, stores = list[str](), list[str]()
     for j, o in enumerate(reductions):
         kind = _partial_type(o.dtype)
         lines.append(
-            f"{kind} *const {o.name}_parts = ({kind} *)(parts + {j * slots * PARTIAL_BYTES}) + {place};"
+            f"{kind} *const {o.name}_parts = ({kind} *)(parts + {j * slots * PARTIAL_BYTES}) + {offset};"
         )
         at, value = _times("part", step), f"{o.name}_of[u]" if several else o.name
         stores.append(f"{o.name}_parts[{at}{' + u' if several else ''}] = {value};")
@@ -98,7 +101,7 @@ def shared_parts(writer: RowText, each: Callable[[list[str]], list[str]]) -> lis
     ]
 
 
-def joined_parts(writer: RowText) -> list[str]:
+def combined_splits(writer: RowText) -> list[str]:
     """Return the lines in which the last block combines the partial results of a group into the reductions of the whole row."""
     tiling = writer.tiling
     reductions = reductions_of(writer.plan)
@@ -108,8 +111,8 @@ def joined_parts(writer: RowText) -> list[str]:
     else:
         step, lane, lanes = 1, "threadIdx.x", tiling.x
         join = f"block_reduce<{tiling.x // 32}>"
-    lines = shared_parts(writer, lambda stores: stores)
-    for at in range(len(writer.needs.wanted) - 1):
+    lines = stored_splits(writer, lambda stores: stores)
+    for at in range(len(writer.needs.values_by_pass) - 1):
         for o in (o for o in reductions if writer.needs.passes[o.name] == at + 1):
             kind, operand = compute_type(o.dtype), str(o.operands[0])
             body = [f"const {kind} mine = ld_cg({o.name}_parts + {_times('s', step)});"]
