@@ -1,4 +1,4 @@
-"""The text of reductions and numbers in moves: how a value is combined with an element, and what a number is written as."""
+"""C text of reductions: how two values are combined, the value that a reduction starts from, and numbers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 
 from ...types import DType
 from .boxes import element_bytes, int_type
+from .plans import Operation
 
-__all__ = ["bits_of", "combine_text", "computed_type", "number_text", "start_text"]
+__all__ = ["bits_of", "combine_text", "computed_type", "neutral_of", "number_text", "start_text"]
 
 _COMBINE = {
     "add": "have + give",
@@ -16,6 +17,8 @@ _COMBINE = {
     "amin": "have != have ? have : give != give || give < have ? give : have",
 }
 _BOOL = {"add": "have | give", "mul": "have & give", "amax": "have | give", "amin": "have & give"}
+_NEUTRAL = {"sum": "0", "prod": "1", "any": "0", "all": "-1"}
+"""Neutral elements of reductions."""
 
 
 def combine_text(how: str, dtype: DType) -> str:
@@ -63,3 +66,17 @@ def bits_of(value: object, dtype: DType) -> str:
     raw = np.ascontiguousarray(to(np.asarray(value), dtype)).reshape(1)
     unit = raw.view(np.uint8)[: element_bytes(dtype)]
     return f"0x{int.from_bytes(unit.tobytes(), 'little'):x}ull"
+
+
+def neutral_of(o: Operation) -> str:
+    """Return the neutral element of a reduction, as C text."""
+    if o.op in _NEUTRAL:
+        return _NEUTRAL[o.op]
+    low = o.op in ("amax", "top")
+    if o.dtype.is_float:
+        kind = "f" if o.dtype is not DType.FLOAT64 else ""
+        return f"{'-' if low else ''}__builtin_inf{kind}()"
+    bits, signed = o.dtype.bits, o.dtype.is_signed
+    if low:
+        return f"(-{2 ** (bits - 1) - 1}ll - 1)" if signed else "0"
+    return f"{2 ** (bits - 1) - 1}ll" if signed else f"{2**bits - 1}ull"
