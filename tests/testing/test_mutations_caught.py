@@ -82,7 +82,7 @@ def test_onnx_on_onnxruntime(name: str, onnx_file, run) -> None:
     assert found | set(mutate.not_applicable(model)) == set(mutate.KINDS)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_ir_in_the_interpreter(name: str, onnx_file, run) -> None:
     model = tuple(import_onnx(onnx_file(name)))
