@@ -142,7 +142,7 @@ def test_long_rows_of_a_table_have_blocks(dtype: str, width: int, block: int) ->
     index = rng.integers(-50, 50, (3, 7))
     program = judged(lambda b, t, i: b.embedding(t, i), values((50, width), dtype), index)
     assert f", block {block} 1 1," in text_of(program)
-    assert "carry<" in text_of(program)
+    assert "copy_pack<" in text_of(program)
 
 
 def test_long_rows_along_any_dim() -> None:
