@@ -16,7 +16,7 @@ struct Blocks {
     int64_t together;                      // tiles whose sums scratch holds at once
 };
 
-// ── arithmetic: what rows hold, and how one word of the depth is multiplied ──
+// ── arithmetic: the element type of rows, and the multiply-add of one word of the depth ──
 
 struct F32 {
     template <class S> using source = S;
@@ -98,7 +98,7 @@ template <class R> INLINE void zero(R *to, int64_t n) {
         *to = 0;
     }
 }
-// n elements side by side, as rows hold them: whole vectors, the last one overlapping; for less than one a mask, or narrower ones.
+// Copy n contiguous elements in the rows' type: whole vectors, the last one overlapping; for less than one a mask, or narrower ones.
 template <int L, class R, class S> INLINE void copy(R *to, const S *from, int64_t n) {
     if (n >= L) {
         for (int64_t i = 0; i + L <= n; i += L) ::store<L>(to + i, ::load<L>(from + i));
@@ -334,7 +334,7 @@ static __attribute__((noinline)) void run_lines(const Shape &s, const Blocks &g,
     }
 }
 
-// Filters of the depth's order in tiles, for weights that are computed: what the recipe does to those that are not.
+// Pack filters in tiles, in the order of the depth. Only for computed weights; the recipe packs constant ones.
 // `w`: strides of filter, channel and the three dims of the kernel, and between groups.
 template <class M, class S, int NV>
 static __attribute__((noinline)) void pack(const Shape &s, const Blocks &g, const S *from, const int64_t (&w)[6], typename M::row *to,

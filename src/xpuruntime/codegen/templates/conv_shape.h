@@ -1,4 +1,4 @@
-// conv_shape: what convolutions and pools know of their operands; space has three dims, unused outer ones have extent 1.
+// conv_shape: the operands' shapes and strides for convolutions and pools; space has three dims, unused outer ones have extent 1.
 
 namespace conv {
 
@@ -37,7 +37,7 @@ INLINE int64_t input_index(const Shape &s, const Pixel &p, int d, int64_t t) {
 }
 INLINE bool outside(int64_t at, int64_t extent) { return (uint64_t)at >= (uint64_t)extent; }
 
-// The value of no operand, for what an absent bias or residual would add.
+// Load an optional operand (bias, residual); 0 if it is absent.
 template <class S, class T> INLINE T value_at(const S *p, int64_t i) { return p ? (T)::load<1>(p + i) : (T)0; }
 
 }  // namespace conv

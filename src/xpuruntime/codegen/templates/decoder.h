@@ -1,7 +1,7 @@
 // needs: arith gemm
 // Layers of decoders with few rows: the norm before a product, and products whose weights are four bits each.
 
-// Rows over the root of their mean square, scaled: what a product of few rows reads. Side by side, in the type that it reads.
+// RMS norm of the rows that a product of few rows reads: contiguous, in the product's operand type.
 template <class T, class S, class A>
 static void normed_rows(const S *x, int64_t row_stride, const S *scale, int64_t rows, int64_t k, T eps, A *to) {
     constexpr int L = GEMM_LANES<T>;
@@ -77,8 +77,8 @@ __attribute__((noinline)) static void int4_tile(const T *RESTRICT a, int64_t row
     }
 }
 
-// `rows` rows (of k elements side by side, k a multiple of the group) times one panel. P: T, R, NV, tail, k, group, block (groups that
-// are walked through before the next rows). emit(sums, row) as gemm_block's.
+// `rows` rows (of k contiguous elements, k a multiple of the group) times one panel. P: T, R, NV, tail, k, group, block (groups that
+// are processed before the next rows). emit(sums, row) as gemm_block's.
 template <class P, class Emit>
 INLINE void int4_block(const typename P::T *a, const uint8_t *panel, int64_t rows, typename P::T *sums, Emit emit) {
     typedef typename P::T T;

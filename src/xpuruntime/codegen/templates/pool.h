@@ -34,7 +34,7 @@ INLINE Range range(const Shape &s, const Windows &w, int d, int64_t o) {
     return {start + first * step, n > 0 ? n : 0, step, w.padding_counts ? taps(w.divisor_end[d]) : n > 0 ? n : 0};
 }
 
-// ── what windows are reduced by: values of V to sums of A ──
+// ── reductions of windows: values of V to accumulators of A ──
 
 template <class T> constexpr T lowest() {
     if constexpr (is_float<T>) return -(T)__builtin_inff();

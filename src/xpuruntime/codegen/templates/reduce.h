@@ -1,5 +1,5 @@
 // needs: arith
-// reduce: what accumulators start from, how two of them become one, and lanes that do not count.
+// reduce: combine functions of reductions, their neutral elements, and inactive lanes.
 
 struct sum_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return a + b; } };
 struct prod_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return a * b; } };

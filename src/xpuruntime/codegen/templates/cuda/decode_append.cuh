@@ -20,7 +20,7 @@ template <int N> struct Vec;
 template <> struct Vec<1> { u16 at[1]; };
 template <> struct __align__(16) Vec<8> { u16 at[8]; };
 template <int N> __device__ __forceinline__ Vec<N> load_vec(const u16 *from) { return *(const Vec<N> *)from; }
-// Load what the previous launch wrote: from L2.
+// Load data that the previous launch wrote: from L2.
 template <int N> __device__ __forceinline__ Vec<N> ld_cg_vec(const u16 *from) {
 #if defined(__CUDACC_RTC__)
     if constexpr (N == 8) return bitcast<Vec<8>>(__ldcg((const uint4 *)from));
