@@ -196,15 +196,15 @@ INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t r
     constexpr bool widen = !P::pairs && !same<typename P::A, T>;
     T *sums = (T *)scratch;
     T *wide = sums + rows * NR;
-    typename P::B *own = (typename P::B *)(wide + (widen ? (rows * P::block + 15) / 16 * 16 : 0));
+    typename P::B *packed_b = (typename P::B *)(wide + (widen ? (rows * P::block + 15) / 16 * 16 : 0));
     int64_t at = 0;
     do {  // once even when k is 0: the sums are zeros
         const int64_t k = P::k - at < P::block ? P::k - at : P::block;
         const bool last = at + k == P::k;
         const typename P::B *panel = b + at * NR;
         if constexpr (!P::packed) {
-            gemm_pack<typename P::B, NR>(b + at * P::b_k, P::b_k, P::b_n, k, columns, P::pairs, own);
-            panel = own;
+            gemm_pack<typename P::B, NR>(b + at * P::b_k, P::b_k, P::b_n, k, columns, P::pairs, packed_b);
+            panel = packed_b;
         }
         if constexpr (widen) gemm_widen(a + at * P::a_k, P::a_row, P::a_k, rows, k, wide);
         const auto tile = [&](int64_t row, auto count) {

@@ -74,10 +74,10 @@ __device__ __forceinline__ void split_kernel(
     if (P::MASKED) visible_range<P>(batch, head, begin, end, (int(*)[2])(shared + P::BOUNDS_OFFSET), p);
     const int steps = end > begin ? ((end - begin + KEYS - 1) / KEYS - warp + P::WARPS - 1) / P::WARPS : 0;
 
-    unsigned char *const own = shared + 16 * P::D * 2 + warp * P::SMEM_TILES * STAGE;
+    unsigned char *const warp_smem = shared + 16 * P::D * 2 + warp * P::SMEM_TILES * STAGE;
     const auto fetch = [&](int step) {
         const int key0 = begin + (step * P::WARPS + warp) * KEYS;
-        unsigned char *const to = own + step % P::SMEM_TILES * STAGE;
+        unsigned char *const to = warp_smem + step % P::SMEM_TILES * STAGE;
         const int c = lane % CH;
         const u16 *from_k = k + (long long)(key0 + lane / CH) * P::k_row, *from_v = v + (long long)(key0 + lane / CH) * P::v_row;
 #pragma unroll 2
@@ -107,7 +107,7 @@ __device__ __forceinline__ void split_kernel(
     } else tensor::cp_async_wait<P::STAGES - 1>();
     __syncthreads();
     sums.load_queries(tensor::smem_addr(shared));
-    const u32 tile = tensor::smem_addr(own);
+    const u32 tile = tensor::smem_addr(warp_smem);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         tensor::cp_async_wait<P::STAGES - 2>();
@@ -116,7 +116,7 @@ __device__ __forceinline__ void split_kernel(
             if (step + P::STAGES - 1 < steps) fetch(step + P::STAGES - 1);
         tensor::cp_async_commit();
         const int at = step % P::SMEM_TILES * STAGE, key0 = begin + (step * P::WARPS + warp) * KEYS;
-        if constexpr (P::NEW_TOKENS > 0) added.template patch_tile<KEYS>(own + at, shared, key0, end);
+        if constexpr (P::NEW_TOKENS > 0) added.template patch_tile<KEYS>(warp_smem + at, shared, key0, end);
         sums.step(tile + at, tile + at + TILE, key0, end, batch, head, p);
     }
     if constexpr (P::STATES_OFFSET == 0) {  // the states reuse the tiles' memory
