@@ -122,11 +122,11 @@ class Shape(NamedTuple):
 def convolutions(net: str) -> Counter[Shape]:
     """How often a net computes each convolution, for one image."""
     module, inputs = models.build(net, "full")
-    found: Counter[Shape] = Counter()
+    counts: Counter[Shape] = Counter()
 
     def hook(conv: Any, given: Any, _: Any) -> None:
         weight = tuple(conv.weight.shape)
-        found[
+        counts[
             Shape(tuple(given[0].shape), weight, conv.stride, conv.padding, conv.dilation, conv.groups)
         ] += 1
 
@@ -135,7 +135,7 @@ def convolutions(net: str) -> Counter[Shape]:
             part.register_forward_hook(hook)
     with torch.inference_mode():
         module(*inputs)
-    return found
+    return counts
 
 
 @functools.cache

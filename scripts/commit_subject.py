@@ -30,8 +30,8 @@ def problem(subject: str) -> str:
 def history(start: str = START, root: Path = ROOT) -> list[str] | None:
     """Return the subjects of commits after one, or None where Git does not know it: a shallow clone, or no repository."""
     log = ["git", "-C", str(root), "log", "--no-merges", "--format=%s", f"{start}..HEAD"]
-    done = subprocess.run(log, capture_output=True, text=True, check=False)
-    return done.stdout.splitlines() if done.returncode == 0 else None
+    log_run = subprocess.run(log, capture_output=True, text=True, check=False)
+    return log_run.stdout.splitlines() if log_run.returncode == 0 else None
 
 
 def main() -> int:
@@ -39,11 +39,11 @@ def main() -> int:
     if len(sys.argv) == 2:
         subjects = [Path(sys.argv[1]).read_text(encoding="utf-8").partition("\n")[0]]
     else:
-        known = history()
-        if known is None:
+        subjects_found = history()
+        if subjects_found is None:
             print(f"commit_subject: commit {START} is not in this clone; no subject was checked")
-        subjects = known or []
-    wrong = [f"commit_subject: {subject!r} {said}" for subject in subjects if (said := problem(subject))]
+        subjects = subjects_found or []
+    wrong = [f"commit_subject: {subject!r} {reason}" for subject in subjects if (reason := problem(subject))]
     print(*wrong, sep="\n", end="\n" if wrong else "", file=sys.stderr)
     return 1 if wrong else 0
 

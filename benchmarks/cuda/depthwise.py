@@ -149,7 +149,7 @@ def sizes(report: Report, asked: argparse.Namespace) -> Any:
 PARTS = {"sizes": sizes}
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when a result is wrong."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--tiles", action="store_true", help="other tiles, too")
@@ -157,7 +157,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "--limit", type=float, default=60.0, help="seconds after which no further size begins"
     )
     return run_parts(
-        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",), given=given, parser=parser, before=prepare
+        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",), given=argv, parser=parser, before=prepare
     )  # fmt: skip
 
 

@@ -46,8 +46,8 @@ def model_list(text: str) -> tuple[str, ...]:
     names = [part.strip() for part in text.split(",") if part.strip()]
     unknown = [name for name in names if name not in MODELS]
     if unknown or not names:
-        got = unknown[0] if unknown else text
-        raise typer.BadParameter(f"{got!r} is none of {', '.join(MODELS)}", param_hint="--models")
+        unknown_name = unknown[0] if unknown else text
+        raise typer.BadParameter(f"{unknown_name!r} is none of {', '.join(MODELS)}", param_hint="--models")
     return tuple(name for name in MODELS if name in names)
 
 
@@ -84,12 +84,12 @@ def main(
     from .play import play
 
     names, named = engine_list(engines)
-    chosen = model_list(models)
+    model_names = model_list(models)
     try:
         with progress() as say:
             story = play(
                 names,
-                models=chosen,
+                models=model_names,
                 named=named,
                 zoo=zoo,
                 out=out,

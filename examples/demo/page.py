@@ -202,11 +202,11 @@ def _asked(title: str, asked: Asked, subtitle: str, id: str) -> Section:  # noqa
 
 def _repeat(story: Story) -> Section:
     path = story.chapters[0].path
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    displayed_path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     lines = (
         "make demo",
-        f"xpu compare {shown} --engines all",
-        f"xpu bench   {shown} --engines all",
-        f"xpu explain {shown} --device npu --engine openvino",
+        f"xpu compare {displayed_path} --engines all",
+        f"xpu bench   {displayed_path} --engines all",
+        f"xpu explain {displayed_path} --device npu --engine openvino",
     )
     return Section("Run it yourself", [Listing("\n".join(lines))], id="repeat")

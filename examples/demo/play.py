@@ -133,20 +133,20 @@ def _pairs(
         return (), {}
     sample = max(range(len(feeds)), key=lambda k: _spread([raw[c.name][k] for c in contenders]))
     exact = exact_outputs(path, feeds[sample])
-    moved = [_sensitivity(c, feeds[sample], raw[c.name][sample]) for c in contenders]
-    moves = {name: min(each[name] for each in moved) for name in exact.rounding}
-    shifts = {name: max(own, moves[name]) for name, own in exact.rounding.items()}
+    sensitivities = [_sensitivity(c, feeds[sample], raw[c.name][sample]) for c in contenders]
+    sensitivity = {name: min(by_output[name] for by_output in sensitivities) for name in exact.rounding}
+    shifts = {name: max(float32_error, sensitivity[name]) for name, float32_error in exact.rounding.items()}
     pairs, reasons = [], {}
     for contender in contenders:
         base = tolerance_for(contender.precision)
         limits = widened(base, shifts)
         for name, limit in limits.items():
             reasons[f"{contender.name} {name}"] = _reason(
-                limit, base, exact.rounding[name], moves[name], contender.precision.value
+                limit, base, exact.rounding[name], sensitivity[name], contender.precision.value
             )
         outputs = raw[contender.name][sample].items()
-        each = tuple(compare(name, array, exact.outputs[name], limits[name]) for name, array in outputs)
-        pairs.append(PairComparison(contender.name, "float64", base, each))
+        by_output = tuple(compare(name, array, exact.outputs[name], limits[name]) for name, array in outputs)
+        pairs.append(PairComparison(contender.name, "float64", base, by_output))
     return tuple(pairs), reasons
 
 

@@ -164,6 +164,7 @@ def gathered(target: Batch) -> Batch:
     return target
 
 
+@pytest.mark.sampled(1)
 @needs_nvrtc
 @pytest.mark.parametrize("level", ["sm_80", "sm_90", "sm_100"])
 def test_every_family_compiles(level: str) -> None:

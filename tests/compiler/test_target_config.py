@@ -74,6 +74,7 @@ def test_every_field_has_another_value() -> None:
         assert [name for name, value in OTHER.items() if getattr(level.config, name) == value] == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("field", [f for f in OTHER if f != "name"])
 def test_a_field_changes_the_program_and_nothing_else(field: str, network: Any) -> None:
     graph, feeds, weights = network
@@ -119,6 +120,7 @@ def decoder() -> tuple[ir.Graph, dict[str, Any]]:
     return b.build(), feeds
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("field", OTHER_GPU)
 def test_a_field_of_one_gpu_changes_the_program_and_nothing_else(field: str) -> None:
     graph, feeds = decoder()
@@ -129,6 +131,7 @@ def test_a_field_of_one_gpu_changes_the_program_and_nothing_else(field: str) -> 
     check(graph, feeds, target=target)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", GPUS)
 def test_a_named_gpu_fills_the_fields_and_the_program_records_them(name: str) -> None:
     graph = relu()

@@ -104,13 +104,13 @@ def test_own_precision_only(source: ModelSource) -> None:
             "enable_mem_pattern",
             "maybe",
             "ONNX Runtime option 'enable_mem_pattern' cannot be 'maybe'",
-            "It takes one of 1, true, 0, false.",
+            "Use one of 1, true, 0, false.",
         ),
         (
             "inter_op_num_threads",
             "-1",
             "ONNX Runtime option 'inter_op_num_threads' cannot be '-1'",
-            "It takes a non-negative integer.",
+            "Use a non-negative integer.",
         ),
         (
             "intra_op_num_threads",
@@ -197,7 +197,7 @@ def test_an_element_type_without_an_array(make: Make) -> None:
     no = ask(open_model(proto))
     assert (no.code, no.reason) == (
         Reason.DTYPE_UNSUPPORTED,
-        "ONNX Runtime takes no complex64 array; 'x' is complex64[4]",
+        "ONNX Runtime does not support complex64 arrays; 'x' is complex64[4]",
     )
 
 

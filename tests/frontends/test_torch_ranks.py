@@ -72,6 +72,7 @@ def test_places_of_lines_without_equals(dim: int, function: Any) -> None:
     same(function, x, others=[(-x,)])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", [(7,), (6,), (3, 4), (2, 3, 5), (1,), ()])
 def test_of_all_elements(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))

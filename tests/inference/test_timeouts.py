@@ -54,6 +54,7 @@ def opened(path: Path, engine: str, **limits: float) -> xrt.InferenceSession:
     return xrt.InferenceSession(path, device="cpu", engine=engine, exec_policy=policy)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_is_ended_and_the_session_goes_on(engine, slow) -> None:
     with opened(slow, engine, run_timeout_s=100) as sess:

@@ -217,7 +217,7 @@ def test_without_the_extra_the_install_line_is_told(monkeypatch: pytest.MonkeyPa
     with pytest.raises(drawing.ReportExtraMissing) as caught:
         html_report(tmp_path / "x.html", "x", "y")
     assert str(caught.value) == (
-        "[html report] needs jinja2, which the extra 'report' brings; got not installed. "
+        "[html report] needs jinja2, which the extra 'report' installs; got not installed. "
         "Run: pip install 'xpuruntime[report]'"
     )
     assert caught.value.exit_code == 6

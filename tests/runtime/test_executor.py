@@ -168,7 +168,7 @@ def test_states_of_another_size_are_refused() -> None:
     other = dataclasses.replace(program, states=(StateRef("s", f32("s", 2)),))
     with pytest.raises(InputError, match=r"state 's' must be .*4\].* got .*2\]"):
         Executor(program, states=States(other, Executor(program).backend))
-    with pytest.raises(InputError, match="got none of that name"):
+    with pytest.raises(InputError, match="got no state of that name"):
         Executor(program, states=States(dataclasses.replace(program, states=()), Executor(program).backend))
 
 

@@ -68,11 +68,45 @@ def _embedding(rows: int, padding: int | None) -> tuple[Callable[..., Tensor], C
     )
 
 
+def _attention(
+    gqa: bool = False, causal: bool = False, scale: float | None = None, mask: str = ""
+) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """mask: ``bool`` with a query that sees nothing, or ``float`` per key."""
+
+    def mask_of(q: Tensor, k: Tensor) -> Tensor | None:
+        key = torch.arange(k.shape[-2], device=q.device)
+        if mask == "bool":
+            query = torch.arange(q.shape[-2], device=q.device)[:, None]
+            return ((query * 7 + key * 3) % 5 < 3) & (query != 1)
+        sample = torch.arange(q.shape[0], device=q.device).reshape(-1, 1, 1, 1)
+        return ((key * 5 + sample * 3) % 8 / 4 - 1).to(q.dtype) if mask else None
+
+    return (
+        lambda q, k, v: ops.attention(q, k, v, causal, scale, gqa, mask_of(q, k)),
+        lambda q, k, v: F.scaled_dot_product_attention(
+            q, k, v, mask_of(q, k), is_causal=causal, scale=scale, enable_gqa=gqa
+        ),
+    )
+
+
 def _linear(word: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
     return (
         lambda x, w, b: ops.linear(x, w, b, word),
         lambda x, w, b: _ACTIVATIONS[word](F.linear(x, w, b)),
     )
+
+
+def _head(reduction: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    def target(x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[0] * x.shape[1], device=x.device).view(x.shape[:2]) * 7 % 45
+        places[0, 1] = -100
+        return places
+
+    def torch_run(x: Tensor, w: Tensor) -> Tensor:
+        logits = F.linear(x, w).to(torch.promote_types(x.dtype, torch.float32))
+        return F.cross_entropy(logits.flatten(0, 1), target(x).flatten(), reduction=reduction)
+
+    return lambda x, w: ops.linear_cross_entropy(x, w, target(x), reduction=reduction), torch_run
 
 
 CASES: tuple[OpCase, ...] = (
@@ -96,9 +130,23 @@ CASES: tuple[OpCase, ...] = (
     OpCase("matmul_broadcast", ops.matmul, torch.matmul, [(2, 1, 7, 12), (3, 12, 5)], "matmul"),
     OpCase("matmul_batch_of_one_side", ops.matmul, torch.matmul, [(2, 3, 7, 12), (12, 5)], "matmul"),
     OpCase("matmul_vector", ops.matmul, torch.matmul, [(12,), (12, 5)], "matmul"),
+    OpCase("attention", *_attention(), [(2, 3, 37, 64), (2, 3, 29, 64), (2, 3, 29, 64)], "attention"),
+    OpCase("attention_causal", *_attention(causal=True), [(1, 2, 70, 32), (1, 2, 70, 32), (1, 2, 70, 32)], "attention"),
+    OpCase("attention_causal_more_keys", *_attention(causal=True), [(1, 2, 33, 16), (1, 2, 70, 16), (1, 2, 70, 24)], "attention"),
+    OpCase("attention_causal_more_queries", *_attention(causal=True, scale=0.3), [(1, 2, 70, 20), (1, 2, 33, 20), (1, 2, 33, 20)], "attention"),
+    OpCase("attention_grouped", *_attention(gqa=True, causal=True), [(2, 6, 19, 40), (2, 2, 19, 40), (2, 2, 19, 40)], "attention"),
+    OpCase("attention_wide_heads", *_attention(gqa=True), [(1, 2, 67, 128), (1, 1, 65, 128), (1, 1, 65, 128)], "attention"),
+    OpCase("attention_very_wide_heads", *_attention(causal=True), [(1, 1, 9, 256), (1, 1, 9, 256), (1, 1, 9, 256)], "attention"),
+    OpCase("attention_one_head", *_attention(), [(3, 5, 8), (3, 7, 8), (3, 7, 8)], "attention"),
+    OpCase("attention_bool_mask", *_attention(mask="bool"), [(2, 2, 9, 16), (2, 2, 11, 16), (2, 2, 11, 16)], "attention"),
+    OpCase("attention_float_mask", *_attention(gqa=True, mask="float"), [(2, 4, 9, 16), (2, 2, 11, 16), (2, 2, 11, 16)], "attention"),
     OpCase("embedding", *_embedding(7, None), [(7, 12)], "embedding"),
     OpCase("embedding_padding", *_embedding(7, 3), [(7, 12)], "embedding"),
+    OpCase("linear_cross_entropy", *_head("mean"), [(3, 5, 24), (45, 24)], "matmul"),
+    OpCase("linear_cross_entropy_sum", *_head("sum"), [(3, 5, 24), (45, 24)], "matmul"),
 )  # fmt: skip
+FIRST_ORDER = ("linear_cross_entropy", "linear_cross_entropy_sum")
+"""Ops without gradients of second order."""
 
 
 def gradients(run: Callable[..., Tensor], operands: Sequence[Tensor], grad: Tensor) -> list[Tensor]:

@@ -91,13 +91,13 @@ def _show_plan(plan: ExecutionPlan, title: str, buffers: bool) -> None:
     ]  # fmt: skip
     columns = ("", "kernel", "function", "tasks", "flop", "memory", "ops", "nodes")
     print_table(f"Calls of {title}", columns, calls, right=("", "tasks", "flop", "memory"))
-    flops, moved = sum(c.flops for c in plan.calls), sum(c.bytes for c in plan.calls)
+    flops, traffic = sum(c.flops for c in plan.calls), sum(c.bytes for c in plan.calls)
     print_line(
-        f"{count_text(len(plan.calls), 'call')}, {_count(flops)} flop, at least {size_text(moved)} of memory traffic, {count_text(plan.batch, 'call')} per submission"
+        f"{count_text(len(plan.calls), 'call')}, {_count(flops)} flop, at least {size_text(traffic)} of memory traffic, {count_text(plan.batch, 'call')} per submission"
     )
-    own = max((c.scratch_bytes for c in plan.calls), default=0)
+    scratch_bytes = max((c.scratch_bytes for c in plan.calls), default=0)
     print_line(
-        f"arena {size_text(plan.arena_bytes)} (peak use {size_text(peak_bytes(plan))}), {size_text(own)} of scratch per thread"
+        f"arena {size_text(plan.arena_bytes)} (peak use {size_text(peak_bytes(plan))}), {size_text(scratch_bytes)} of scratch per thread"
     )
     print_line()
     if buffers:
@@ -115,10 +115,10 @@ def _show_weights(report: ProgramReport) -> None:
     buffer_bytes = sum(r.spec.size_bytes or 0 for r in p.recipes)
     embedded = sum(len(w.data) for w in p.weights if w.data is not None)
     files = ", ".join(sorted({w.file for w in p.weights if w.file}))
-    where = [f"{size_text(embedded)} in this file"] if embedded else []
-    where += [f"the rest in {files}"] if files and embedded else [f"in {files}"] if files else []
-    places = f" ({', '.join(where)})" if where else ""
-    print_line(f"{count_text(len(p.weights), 'weight')} of the model, {size_text(model_bytes)}{places}")
+    locations = [f"{size_text(embedded)} in this file"] if embedded else []
+    locations += [f"the rest in {files}"] if files and embedded else [f"in {files}"] if files else []
+    note = f" ({', '.join(locations)})" if locations else ""
+    print_line(f"{count_text(len(p.weights), 'weight')} of the model, {size_text(model_bytes)}{note}")
     print_line(f"{count_text(len(p.recipes), 'weight buffer')} prepared from them, {size_text(buffer_bytes)}")
     if p.states:
         print_line(

@@ -19,11 +19,11 @@ from ..ir.family import family_of, source_names
 from ..ir.shapes.named_dims import named_dims
 from ..kernels import has_kernel, offers
 from ..kernels.catalogue import kernels_of
-from ..kernels.kernel import NodeCall, Operand
+from ..kernels.kernel import Kernel, NodeCall, Operand
 from ..kernels.user.kernel import user_kernels
 from ..passes.context import PassContext
 from ..plugins.registered import registered_kernels
-from ..policies import KernelPolicy, NodeFacts, Policy
+from ..policies import KernelPolicy, NodeFacts, Offer, Policy, choose
 from ..types import DType
 
 __all__ = ["Demands", "facts_of"]
@@ -70,6 +70,7 @@ class Demands:
             may_fuse=self._may_fuse,
             may_become=self._may_become,
             has_kernel=self._has_kernel,
+            expands=self._expands,
             computes=self._computes,
             few_rows=min((t.few_rows for t in self.targets), default=PassContext().few_rows),
             storage=self._storage,
@@ -79,12 +80,30 @@ class Demands:
     def _has_kernel(self, op: str) -> bool:
         return all(has_kernel(op, t) for t in self.targets)
 
+    def _expands(self, graph: Graph, node: Node) -> bool:
+        """Return True if the policy chooses the expansion, which competes with the kernels as ``naive``.
+
+        Raises KernelUnavailable if the policy forces another kernel that cannot be had.
+        """
+        call = _static_call(graph, node)
+        if call is None:
+            return False
+        for target in self.targets:
+            kind = target.name.partition(":")[0]
+            facts = facts_of(graph, node, phase=self.phase, device=kind)
+            naive = Offer("naive", Support.yes(), workspace_bytes=None, deterministic=True)
+            kernels = [_offer_of(k, s, call, target) for k, s in offers(call, target)]
+            chosen, decision = choose(self.kernel, facts, [*kernels, naive])
+            if chosen == "naive":
+                if decision not in self.decisions:
+                    self.decisions.append(decision)
+                return True
+        return False
+
     def _computes(self, graph: Graph, node: Node) -> Support:
-        specs = [graph.spec(i) for i in node.values] + [v.spec for v in node.outputs if v.spec is not None]
-        if not all(isinstance(d, int) for s in specs for d in s.shape):
+        call = _static_call(graph, node)
+        if call is None:
             return Support.no(Reason.SHAPE_UNSUPPORTED, "sizes are not known yet")
-        inputs = tuple(Operand(i, graph.spec(i)) if isinstance(i, str) else i for i in node.inputs)
-        call = NodeCall(node, inputs, tuple(v.spec for v in node.outputs if v.spec is not None))
         for target in self.targets:
             answers = [answer for _, answer in offers(call, target)]
             if not any(answers):
@@ -165,3 +184,17 @@ class Demands:
         decision = Decision("fusion", source_names(node)[0], unfused, (fused,))
         if decision not in self.decisions:
             self.decisions.append(decision)
+
+
+def _offer_of(kernel: Kernel, support: Support, call: NodeCall, target: CodegenTarget) -> Offer:
+    deterministic = kernel.lower(call, target).deterministic if support else None
+    return Offer(kernel.name.partition("/")[2], support, workspace_bytes=None, deterministic=deterministic)
+
+
+def _static_call(graph: Graph, node: Node) -> NodeCall | None:
+    """Return a node as kernels see it; None if a size is dynamic."""
+    specs = [graph.spec(i) for i in node.values] + [v.spec for v in node.outputs if v.spec is not None]
+    if not all(isinstance(d, int) for s in specs for d in s.shape):
+        return None
+    inputs = tuple(Operand(i, graph.spec(i)) if isinstance(i, str) else i for i in node.inputs)
+    return NodeCall(node, inputs, tuple(v.spec for v in node.outputs if v.spec is not None))

@@ -126,7 +126,7 @@ def _compile(
     steps = find_passes(default_level if passes is None else passes, default_level)
     rewrites, physical = [s.name for s in steps], any(s.physical for s in steps)
     entries, sizes = _entries(model, shapes, resolved, subject)
-    subject.words = (
+    subject.replay_args = (
         ()
         if passes is None
         else ("--passes", str(passes) if isinstance(passes, str | int) else ",".join(passes))
@@ -175,7 +175,7 @@ def _compile(
             plans[name].append(plan_of(lowering, code))
             buffer_names[name] = lowering.inputs, lowering.outputs
             lowered.append(lowering)
-        with part(f"code generation for {t.name}", ours=(TextRefused,)):
+        with part(f"code generation for {t.name}", bug_types=(TextRefused,)):
             binaries += _assembled(code, [p for mine in plans.values() for p in mine])
     declined = [d for low in lowered for d in low.declined]
     if declined and demands.execution.strict:
@@ -206,7 +206,7 @@ def _compile(
     )
     program = fitted(program)
     if all(b.data for b in binaries):  # some targets leave assembly to the caller
-        with part("emit", ours=(FormatError,)):
+        with part("emit", bug_types=(FormatError,)):
             validate(program, f"program {first.name!r}", "")
     return program
 
@@ -230,7 +230,7 @@ def _assembled(code: Code, plans: Sequence[ExecutionPlan]) -> list[Binary]:
     except TextRefused as error:
         log = str(error.got)
         for call in (c for p in plans for c in p.calls if c.symbol in log):
-            with part(emitted_part(call.kernel, call.nodes), ours=(TextRefused,)):
+            with part(emitted_part(call.kernel, call.nodes), bug_types=(TextRefused,)):
                 raise
         raise
 
@@ -302,7 +302,7 @@ def _entries(
     for name, graph in graphs.items():
         for bucket in buckets:
             _take(subject, graph)
-            subject.words = tuple(w for k, v in bucket.items() for w in ("--shape", f"{k}={v}"))
+            subject.replay_args = tuple(w for k, v in bucket.items() for w in ("--shape", f"{k}={v}"))
             _check_bounds(graph, bucket)
             static = specialize(graph, bucket)
             if static is not graph:

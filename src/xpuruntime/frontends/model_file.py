@@ -57,14 +57,14 @@ def open_model(model: object, *, name: str = "") -> ModelSource:
     return source
 
 
-def open_with(model: object, name: str, read: Callable[[bytes, str, str, Path | None], Any]) -> Any:
+def open_with(model: object, name: str, importer: Callable[[bytes, str, str, Path | None], Any]) -> Any:
     """Return ``read(bytes, speaker, name, path)`` of an ONNX model; an OpenVINO file becomes a ModelSource."""
     if isinstance(model, str | os.PathLike):
-        return _open_path(Path(os.fspath(model)), name, read)
+        return _open_path(Path(os.fspath(model)), name, importer)
     if isinstance(model, bytes | bytearray | memoryview):
-        return _open_bytes(bytes(model), name, read)
+        return _open_bytes(bytes(model), name, importer)
     if type(model).__name__ == "ModelProto" and hasattr(model, "SerializeToString"):
-        return _open_proto(model, name, read)
+        return _open_proto(model, name, importer)
     raise ModelError("open_model", "not a model", got=f"a {type(model).__qualname__}", do=_TAKES)
 
 

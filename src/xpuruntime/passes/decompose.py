@@ -1,6 +1,6 @@
 """decompose: expand ops without a kernel on the target into simpler ones, by one table of expansions.
 
-The context decides which ops have kernels. Expansions of narrow ops compute in float32 and round once at the end, as the op does.
+The context decides which ops have kernels, and which nodes a policy expands. Expansions of narrow ops compute in float32 and round once at the end, as the op does.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from ..types import DType
+from ._lib.expand_attention import expand_attention_backward, expand_attention_train
 from ._lib.expand_recurrent import expand_recurrent
 from ._lib.expansion import Expansion
 from .context import PassContext
@@ -20,14 +21,20 @@ __all__ = ["EXPANSIONS", "run"]
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """Return the graph without ops that have an expansion and no kernel; expansions are expanded, too."""
-    has_kernel = (context or PassContext()).has_kernel
+    context = context or PassContext()
+    has_kernel, expands = context.has_kernel, context.expands
+    naive: set[str] = set()
 
     def rule(editor: Editor, node: Node) -> None:
         expand = EXPANSIONS.get(node.op)
-        if expand is not None and (len(node.outputs) == 1 or node.op in _SEVERAL) and not has_kernel(node.op):
+        if expand is None or (len(node.outputs) > 1 and node.op not in _SEVERAL):
+            return
+        if node.name in naive if node.op in _NAIVE and expands else not has_kernel(node.op):
             expand(Expansion(editor, node))
 
     for _ in range(8):
+        if expands is not None:
+            naive = {n.name for n in graph.nodes if n.op in _NAIVE and expands(graph, n)}
         rewritten = graph.rewrite(rule)
         if rewritten is graph:
             break
@@ -275,11 +282,17 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "log_softmax": _log_softmax,
     "var": _var,
     "attention": _attention,
+    "attention_train": expand_attention_train,
+    "attention_backward": expand_attention_backward,
     "rope": _rope,
     "rnn": expand_recurrent,
     "gru": expand_recurrent,
     "lstm": expand_recurrent,
 }
 """Op -> its expansion."""
-_SEVERAL = frozenset(["rope_append", "rope_attention", "rnn", "gru", "lstm"])
+_SEVERAL = frozenset(
+    ["rope_append", "rope_attention", "attention_train", "attention_backward", "rnn", "gru", "lstm"]
+)
 """Ops with several results."""
+_NAIVE = frozenset(["attention_train", "attention_backward"])
+"""Ops whose expansion is the kernel ``naive`` of a policy: ``PassContext.expands`` chooses between it and kernels."""

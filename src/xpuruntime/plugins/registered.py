@@ -151,7 +151,7 @@ def _run(who: str, load: Callable[[], Any]) -> None:
         ) from error
 
 
-class _Fresh(SourceFileLoader):
+class _UncachedLoader(SourceFileLoader):
     """A loader that always compiles the source. Cached bytecode is keyed by size and mtime in seconds, so it would miss a quick edit."""
 
     def get_code(self, fullname: str) -> CodeType:
@@ -166,7 +166,9 @@ def _import(name: str) -> Any:
         return importlib.import_module(name)
     path = Path(name).expanduser().resolve()
     module_name = f"xpuruntime_kernels_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(module_name, path, loader=_Fresh(module_name, str(path)))
+    spec = importlib.util.spec_from_file_location(
+        module_name, path, loader=_UncachedLoader(module_name, str(path))
+    )
     if spec is None or spec.loader is None:
         raise ImportError(f"no such Python file: {path}")
     module = importlib.util.module_from_spec(spec)

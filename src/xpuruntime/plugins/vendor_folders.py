@@ -21,6 +21,6 @@ def vendor_folders() -> list[str]:
     containers, the CUDA toolkit, and the environment's ``lib``, where oneDNN's package installs its library.
     """
     spec = importlib.util.find_spec("nvidia")  # a namespace package: finding it imports nothing
-    places = [] if spec is None else list(spec.submodule_search_locations or ())
-    folders = sorted(str(folder) for place in places for folder in Path(place).glob("*/lib"))
+    roots = [] if spec is None else list(spec.submodule_search_locations or ())
+    folders = sorted(str(folder) for root in roots for folder in Path(root).glob("*/lib"))
     return [*folders, *_DRIVER_FOLDERS, *_TOOLKIT_FOLDERS, str(Path(sys.prefix) / "lib")]

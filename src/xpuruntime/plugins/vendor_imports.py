@@ -18,7 +18,7 @@ _IMPORTING = threading.Lock()
 # Set before the import and kept, because the package may read it at any time. A value that the user set stays.
 _ENVIRONMENT = {"onnxruntime": {"ORT_DISABLE_TELEMETRY": "1"}}
 # Modules hidden during the import. The packages work without them.
-_WITHOUT = {"openvino": ("openvino_telemetry",)}
+_HIDDEN_MODULES = {"openvino": ("openvino_telemetry",)}
 # Names of a package that are imported from a module on first use. OpenVINO's converter takes almost half of the time of the whole import.
 _DEFERRED = {"openvino": {"convert_model": "openvino.tools.ovc"}}
 
@@ -30,7 +30,7 @@ def vendor(name: str) -> Any:
     for variable, value in _ENVIRONMENT.get(name, {}).items():
         os.environ.setdefault(variable, value)
     deferred = _DEFERRED.get(name, {})
-    package = _import_without(name, (*_WITHOUT.get(name, ()), *deferred.values()))
+    package = _import_without(name, (*_HIDDEN_MODULES.get(name, ()), *deferred.values()))
     _defer(package, {n: module for n, module in deferred.items() if n not in vars(package)})
     return package
 
@@ -43,11 +43,11 @@ def _import_without(name: str, modules: Collection[str]) -> ModuleType:
         try:
             return importlib.import_module(name)
         finally:
-            for module, before in hidden.items():
-                if before is _ABSENT:
+            for module, previous in hidden.items():
+                if previous is _ABSENT:
                     del sys.modules[module]
                 else:
-                    sys.modules[module] = before  # type: ignore[assignment]
+                    sys.modules[module] = previous  # type: ignore[assignment]
 
 
 def _defer(package: ModuleType, deferred: Mapping[str, str]) -> None:
@@ -59,7 +59,7 @@ def _defer(package: ModuleType, deferred: Mapping[str, str]) -> None:
     def module_getattr(name: str) -> Any:
         if name in deferred:
             try:
-                value = getattr(_import_without(deferred[name], _WITHOUT[package.__name__]), name)
+                value = getattr(_import_without(deferred[name], _HIDDEN_MODULES[package.__name__]), name)
             except ImportError as error:
                 raise AttributeError(f"module {package.__name__!r} has no {name!r}: {error}") from error
             setattr(package, name, value)

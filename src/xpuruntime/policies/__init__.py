@@ -1,4 +1,4 @@
-"""Policies: the user's demands as data, and the pure functions that read them.
+"""Policies: the user's demands as data, and pure functions that apply them.
 
 KernelPolicy (which kernel computes an op) and ExecutionPolicy (where and how a model runs) are frozen values, written in code or in
 a JSON or YAML file. ``choose`` picks a kernel and says why. ``resolve`` merges call arguments, file, environment and built-in default,

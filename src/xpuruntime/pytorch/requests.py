@@ -14,7 +14,7 @@ import torch
 from ..policies import Policy, current_policy
 from ..storage.store import digest
 
-__all__ = ["DEFAULT", "Demand", "current_demand", "demand_number", "demand_of", "publish"]
+__all__ = ["DEFAULT", "Demand", "DemandCell", "current_demand", "demand_number", "demand_of", "publish"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Demand:
 
 _LOCK = threading.Lock()
 _demands: list[Demand] = []
+_cells: list[DemandCell] = []
 _numbers: dict[str, int] = {}
 _last: tuple[Policy, Demand] | None = None
 _latest = 0
@@ -71,9 +72,28 @@ def publish(policy: Policy) -> None:
     _latest = _interned(policy).number
 
 
-def demand_of(number: int) -> Demand:
-    """Return the demand of a number."""
-    return _demands[number]
+def demand_of(number: int, *, backward: bool = False) -> Demand:
+    """Return the demand of a number. A negative one is that of a ``DemandCell``."""
+    return _demands[number] if number >= 0 else _cells[~number].of(backward=backward)
+
+
+class DemandCell:
+    """The policies of a compiled function: forward reads that of its thread, and backward uses forward's.
+
+    number: what an op of the function's graph carries instead of a demand's number; negative.
+    """
+
+    def __init__(self) -> None:
+        self._forward = current_demand()
+        with _LOCK:
+            _cells.append(self)
+            self.number = ~(len(_cells) - 1)
+
+    def of(self, *, backward: bool) -> Demand:
+        """Return the demand of a direction now."""
+        if not backward:
+            self._forward = current_demand()
+        return self._forward
 
 
 def _interned(policy: Policy) -> Demand:

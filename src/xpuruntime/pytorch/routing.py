@@ -19,10 +19,11 @@ from torch.overrides import TorchFunctionMode
 
 from . import ops
 from .mixed_precision import as_autocast
+from .ops.attention import obstacle
 from .requests import current_demand
 from .step_record import note_skipped
 
-__all__ = ["ROUTES", "Route", "install", "uninstall"]
+__all__ = ["ROUTES", "Route", "attention_of_pytorch", "install", "uninstall"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,31 @@ def _embedding(
     return ops.embedding(input, weight, padding_idx)
 
 
+def attention_of_pytorch(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    demand: int | None = None,
+) -> Tensor | None:
+    """Return the result of a call of ``scaled_dot_product_attention`` by our op, or None if the op does not take it.
+
+    demand: number of the demand of a graph that is being traced; its tensors are fake.
+    """
+    added = attn_mask is not None and attn_mask.dtype is not torch.bool
+    if dropout_p or not _plain(query, key, value, attn_mask if added else None, traced=demand is not None):
+        return None
+    q, k, v = as_autocast("attention", query, key, value)
+    if not q.dtype == k.dtype == v.dtype or obstacle(q, k, v, attn_mask, is_causal, enable_gqa):
+        return None
+    return ops.attention(q, k, v, is_causal, scale, enable_gqa, attn_mask, demand=demand)
+
+
 ROUTES: Mapping[Any, Route] = {
     F.linear: Route("matmul", _linear),
     torch.matmul: Route("matmul", _matmul),
@@ -122,16 +148,20 @@ ROUTES: Mapping[Any, Route] = {
     torch.softmax: Route("softmax", _tensor_softmax),
     Tensor.softmax: Route("softmax", _tensor_softmax),
     F.embedding: Route("embedding", _embedding),
+    F.scaled_dot_product_attention: Route("attention", attention_of_pytorch),
 }
 """PyTorch's function -> the op that computes it."""
 
 
-def _plain(*tensors: Tensor | None) -> bool:
-    """Return True for floating-point tensors on a device that programs run on. Subclasses of Tensor have semantics of their own."""
+def _plain(*tensors: Tensor | None, traced: bool = False) -> bool:
+    """Return True for floating-point tensors on a device that programs run on. Subclasses of Tensor have semantics of their own.
+
+    traced: the tensors are those of a compiler's trace, which are subclasses.
+    """
     return all(
         t is None
         or (
-            type(t) in (Tensor, torch.nn.Parameter)
+            (traced or type(t) in (Tensor, torch.nn.Parameter))
             and t.is_floating_point()
             and t.layout is torch.strided
             and t.device.type in ("cpu", "cuda")

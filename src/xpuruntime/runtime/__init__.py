@@ -1,7 +1,7 @@
-"""Devices, buffers, weights, and the executor that runs programs on them. Reads programs without the compiler's world.
+"""Devices, buffers, weights, and the executor that runs programs on them. Running a program needs no compiler.
 
-Most names load on first use. Importing this package loads no vendor library and reads no device; the functions do, when called.
-Profiling (``profile``, ``Trace``, ``Receipt``) is defined in ``profiler`` and offered here, too.
+Most names are imported on first use. Importing this package loads no vendor library and queries no device; the functions do, when called.
+Profiling (``profile``, ``Trace``, ``Receipt``) is defined in ``profiler`` and exported here, too.
 """
 
 from __future__ import annotations

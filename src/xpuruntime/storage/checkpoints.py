@@ -24,7 +24,7 @@ __all__ = ["CheckpointWeight", "WeightLike", "WeightSource", "match_names", "rea
 
 _INDEX = ".safetensors.index.json"
 _MAX_INDEX = 100 << 20
-_MOST_PARTS = 32  # leading name parts that prefix matching may strip
+_MAX_PARTS = 32  # leading name parts that prefix matching may strip
 
 
 class WeightLike(Protocol):
@@ -58,7 +58,7 @@ class WeightSource:
     """
 
     def __init__(self, who: str, source: Any, weights: Iterable[WeightLike], aliases: Any = None) -> None:
-        from_checkpoint = [w for w in weights if not _held(w)]
+        from_checkpoint = [w for w in weights if not _has_data(w)]
         self.arrays: Mapping[str, Any] = {}
         self.folder: Path | None = None
         self._saved = False
@@ -78,19 +78,21 @@ class WeightSource:
         for key in (self._keys.get(weight.name, weight.name), weight.key):
             array = self.arrays.get(key) if key else None
             # A checkpoint may store a constant of the model in another type: the model's own array is used then.
-            if array is not None and not (self._saved and _held(weight) and not _fits(array, weight.spec)):
+            if array is not None and not (
+                self._saved and _has_data(weight) and not _fits(array, weight.spec)
+            ):
                 return array
         return None
 
 
-def _held(weight: WeightLike) -> bool:
+def _has_data(weight: WeightLike) -> bool:
     return weight.data is not None and weight.data != ""
 
 
 def _names(weight: WeightLike, aliases: Any) -> tuple[str, ...]:
-    others = aliases.get(weight.name, ()) if isinstance(aliases, Mapping) else ()
-    others = [n for n in others if isinstance(n, str)] if isinstance(others, list | tuple) else []
-    return tuple(dict.fromkeys([weight.name, *([weight.key] if weight.key else []), *others]))
+    names = aliases.get(weight.name, ()) if isinstance(aliases, Mapping) else ()
+    names = [n for n in names if isinstance(n, str)] if isinstance(names, list | tuple) else []
+    return tuple(dict.fromkeys([weight.name, *([weight.key] if weight.key else []), *names]))
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
@@ -169,24 +171,24 @@ def match_names(who: str, weights: Iterable[CheckpointWeight], arrays: Mapping[s
     match: tuple[str, dict[str, str]] | None = None
     for strip, add in _prefixes(missing[0].names, arrays):
         keys = _renamed(weights, arrays, strip, add)
-        shown = repr(add) if add else f"none for {strip!r}"
+        prefix = repr(add) if add else f"none for {strip!r}"
         if keys is None or (match is not None and keys == match[1]):
             continue
         if match is not None:
             raise InputError(
                 who,
                 "match the checkpoint under several prefixes",
-                got=f"{match[0]} or {shown}",
+                got=f"{match[0]} or {prefix}",
                 do="Pass the arrays by name.",
             )
-        match = shown, keys
+        match = prefix, keys
     return match[1] if match is not None else {name: key for name, key in direct.items() if key}
 
 
 def _prefixes(names: Iterable[str], arrays: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Return each (prefix to remove, prefix to add) that turns one of the names into a name of the checkpoint."""
     for name in names:
-        parts = name.split(".", _MOST_PARTS)
+        parts = name.split(".", _MAX_PARTS)
         for i in range(len(parts)):
             strip, rest = ".".join([*parts[:i], ""]) if i else "", ".".join(parts[i:])
             for key in filter(lambda k: isinstance(k, str), arrays):

@@ -18,8 +18,8 @@ from typing import Any
 from ..errors import FormatError
 
 __all__ = [
-    "AGAIN",
     "MAGIC",
+    "REBUILD_ADVICE",
     "VERSION",
     "check_payload",
     "digest",
@@ -30,7 +30,7 @@ __all__ = [
 
 MAGIC = b"XPUSTORE"
 VERSION = 1
-AGAIN = "Remove the file; it is rebuilt when needed."
+REBUILD_ADVICE = "Remove the file; it is rebuilt when needed."
 
 
 def digest(ingredients: Mapping[str, Any]) -> str:
@@ -46,12 +46,14 @@ def read_header(path: Path, head: bytes, file: Any) -> dict[str, Any]:
     """
     who = f"store entry {path}"
     if len(head) != 16 or head[:8] != MAGIC:
-        raise FormatError(who, "is not a store entry", got=head[:8], do=AGAIN)
+        raise FormatError(who, "is not a store entry", got=head[:8], do=REBUILD_ADVICE)
     version, length = int.from_bytes(head[8:12], "little"), int.from_bytes(head[12:16], "little")
     if version != VERSION:
-        raise FormatError(who, f"has format version {version}; this release reads {VERSION}", do=AGAIN)
+        raise FormatError(
+            who, f"has format version {version}; this release reads {VERSION}", do=REBUILD_ADVICE
+        )
     if length > 1 << 24:
-        raise FormatError(who, "header is damaged", got=f"length {length}", do=AGAIN)
+        raise FormatError(who, "header is damaged", got=f"length {length}", do=REBUILD_ADVICE)
     try:
         header = json.loads(file.read(length))
         types = {"kind": str, "key": str, "bytes": int, "sha256": str, "made": float, "ingredients": dict}
@@ -60,11 +62,11 @@ def read_header(path: Path, head: bytes, file: Any) -> dict[str, Any]:
         if digest(header["ingredients"]) != header["key"]:
             raise ValueError("the key is not the digest of the ingredients")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FormatError(who, "header is damaged", got=error, do=AGAIN) from error
+        raise FormatError(who, "header is damaged", got=error, do=REBUILD_ADVICE) from error
     size = os.fstat(file.fileno()).st_size - 16 - length
     if size != header["bytes"]:
         what = "is truncated" if size < header["bytes"] else "is longer than its header says"
-        raise FormatError(who, what, got=f"{size} of {header['bytes']} bytes", do=AGAIN)
+        raise FormatError(who, what, got=f"{size} of {header['bytes']} bytes", do=REBUILD_ADVICE)
     return dict(header)
 
 
@@ -87,13 +89,13 @@ def entry_parts(
 
 def mapped(file: Any) -> memoryview:
     """Map the rest of the file from its position. The private mapping is writable, because some libraries refuse read-only memory."""
-    here = file.tell()
-    if os.fstat(file.fileno()).st_size <= here:
+    offset = file.tell()
+    if os.fstat(file.fileno()).st_size <= offset:
         return memoryview(b"")
-    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))[here:]
+    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))[offset:]
 
 
 def check_payload(path: Path, header: Mapping[str, Any], payload: bytes | memoryview) -> None:
     """Raise FormatError if the payload does not match its checksum."""
     if hashlib.sha256(payload).hexdigest() != header["sha256"]:
-        raise FormatError(f"store entry {path}", "does not match its checksum", do=AGAIN)
+        raise FormatError(f"store entry {path}", "does not match its checksum", do=REBUILD_ADVICE)

@@ -44,12 +44,12 @@ _KINDS = {
 }
 
 
-def read_regular(path: str | os.PathLike[str], most: int | None = None) -> bytes:
+def read_regular(path: str | os.PathLike[str], max_bytes: int | None = None) -> bytes:
     """Return the content of a regular file. Raise OSError for anything else, and for a file of more than ``most`` bytes."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if most is not None and size > most:
-            raise OSError(errno.EFBIG, f"is too large ({size} bytes, at most {most})", os.fspath(path))
+        if max_bytes is not None and size > max_bytes:
+            raise OSError(errno.EFBIG, f"is too large ({size} bytes, at most {max_bytes})", os.fspath(path))
         return file.read()
 
 
@@ -73,14 +73,14 @@ def write_atomic(path: str | os.PathLike[str], *parts: bytes | memoryview, priva
     """
     path = Path(path)
     try:
-        place = Path(os.path.realpath(path))
+        real_path = Path(os.path.realpath(path))
         existing = _facts(path)
-        if existing is not None and not _replaceable(existing, place):
+        if existing is not None and not _replaceable(existing, real_path):
             _write_in_place(path, parts)
             return
-        place.parent.mkdir(parents=True, exist_ok=True)
+        real_path.parent.mkdir(parents=True, exist_ok=True)
         mode = 0o600 if private else 0o666 if existing is None else stat.S_IMODE(existing.st_mode) & 0o777
-        _replace(place, parts, mode, exact=existing is not None and not private)
+        _replace(real_path, parts, mode, exact=existing is not None and not private)
     except OSError as error:
         raise (store_error if private else _file_error)(path, "cannot write", error) from error
 
@@ -94,8 +94,8 @@ def _facts(path: Path) -> os.stat_result | None:
 
 def _replaceable(existing: os.stat_result, place: Path) -> bool:
     """Return True for a regular file with this path. An open file under ``/dev/fd`` may have no path."""
-    target = _facts(place)
-    return stat.S_ISREG(existing.st_mode) and target is not None and os.path.samestat(existing, target)
+    facts = _facts(place)
+    return stat.S_ISREG(existing.st_mode) and facts is not None and os.path.samestat(existing, facts)
 
 
 def _write_in_place(path: Path, parts: tuple[bytes | memoryview, ...]) -> None:

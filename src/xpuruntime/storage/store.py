@@ -30,7 +30,16 @@ from typing import Any, BinaryIO, TypeVar
 from .. import env
 from ..errors import FormatError, PolicyError, StoreError
 from ..printable import logger
-from .entry_file import AGAIN, MAGIC, VERSION, check_payload, digest, entry_parts, mapped, read_header
+from .entry_file import (
+    MAGIC,
+    REBUILD_ADVICE,
+    VERSION,
+    check_payload,
+    digest,
+    entry_parts,
+    mapped,
+    read_header,
+)
 from .files import TEMPORARY, open_regular, store_error, untrusted, write_atomic
 
 __all__ = ["Entry", "Store", "digest", "write_atomic"]
@@ -86,7 +95,7 @@ class Store:
         self.root = _expand(root) if root else env.get_path("XPU_CACHE_DIR") or _user_folder()
         self.limit = env.get_bytes("XPU_CACHE_BYTES") if limit is None else limit
         self.mode = mode or env.get("XPU_CACHE_MODE")
-        self._useless = False  # set after a warning; from then on nothing is written
+        self._disabled = False  # set after a warning; from then on nothing is written
         if self.mode not in ("rw", "ro", "off"):
             raise PolicyError(
                 "store",
@@ -146,16 +155,16 @@ class Store:
             return None
         path = self.path(kind, key)
         try:
-            self._trust(path)
+            self._require_trusted_path(path)
             with open_regular(path, follow=False) as file:
-                if why := untrusted(os.fstat(file.fileno())):
-                    raise FormatError(f"store entry {path}", why, do=AGAIN)
+                if reason := untrusted(os.fstat(file.fileno())):
+                    raise FormatError(f"store entry {path}", reason, do=REBUILD_ADVICE)
                 header = read_header(path, file.read(16), file)
                 payload = memoryview(read(file))
             check_payload(path, header, payload)
             if (header["kind"], header["key"]) != (kind, key):
                 raise FormatError(
-                    f"store entry {path}", "belongs to another key", got=header["key"], do=AGAIN
+                    f"store entry {path}", "belongs to another key", got=header["key"], do=REBUILD_ADVICE
                 )
         except FileNotFoundError:
             return None
@@ -185,27 +194,27 @@ class Store:
         """Return the root and all folders from it to a file."""
         return [f for f in reversed(path.parents) if f.is_relative_to(self.root)]
 
-    def _trust(self, path: Path) -> None:
+    def _require_trusted_path(self, path: Path) -> None:
         """Raise StoreError if another user could have written the file, OSError if its folders do not exist."""
         for folder in self._folders(path):
-            self._judge(folder)
+            self._require_trusted(folder)
 
-    def _judge(self, folder: Path) -> None:
-        if why := untrusted(folder.stat()):
+    def _require_trusted(self, folder: Path) -> None:
+        if reason := untrusted(folder.stat()):
             raise StoreError(
                 f"store {self.root}",
-                f"is not used: {'its folder' if folder == self.root else folder} {why}",
+                f"is not used: {'its folder' if folder == self.root else folder} {reason}",
                 do="It holds native code, so only you or root may write it: run `chmod -R go-w` on it, or set XPU_CACHE_DIR to a folder of "
                 "your own. To share a store between users, let root fill it and all others only read it.",
             )
 
     def _report(self, error: StoreError) -> None:
         """Warn once per process and store that the store is unusable. Nothing is written to it any more."""
-        self._useless = True
+        self._disabled = True
         with _REPORTING:
-            known = self.root in _REPORTED
+            warned = self.root in _REPORTED
             _REPORTED.add(self.root)
-        _log.log(logging.DEBUG if known else logging.WARNING, "%s Continuing without the store.", error)
+        _log.log(logging.DEBUG if warned else logging.WARNING, "%s Continuing without the store.", error)
 
     def put(self, kind: str, ingredients: Mapping[str, Any], payload: bytes) -> str:
         """Store a payload under the digest of its ingredients and return the key. Raise StoreError (disk full, no permission).
@@ -213,7 +222,7 @@ class Store:
         A store that was reported as unusable stores nothing.
         """
         key = digest(ingredients)
-        if self.mode != "rw" or self._useless:
+        if self.mode != "rw" or self._disabled:
             return key
         path = self.path(kind, key)
         self._prepare(path)
@@ -228,7 +237,7 @@ class Store:
             for folder in self._folders(path):
                 with contextlib.suppress(FileExistsError):
                     folder.mkdir(0o700)
-                self._judge(folder)
+                self._require_trusted(folder)
         except OSError as error:
             raise store_error(path, "cannot write", error) from error
 
@@ -258,13 +267,13 @@ class Store:
         for path in sorted(self._files()):
             try:
                 with open_regular(path, follow=False) as file:
-                    if why := untrusted(os.fstat(file.fileno())):
-                        raise FormatError(f"store entry {path}", why, do=AGAIN)
+                    if reason := untrusted(os.fstat(file.fileno())):
+                        raise FormatError(f"store entry {path}", reason, do=REBUILD_ADVICE)
                     header = read_header(path, file.read(16), file)
                     check_payload(path, header, file.read())
                 if self.path(header["kind"], header["key"]) != path:
                     raise FormatError(
-                        f"store entry {path}", "belongs to another key", got=header["key"], do=AGAIN
+                        f"store entry {path}", "belongs to another key", got=header["key"], do=REBUILD_ADVICE
                     )
             except FormatError as error:
                 problems.append(error)
@@ -279,7 +288,7 @@ class Store:
     def distrust(self) -> str:
         """Return the reason why the store cannot be trusted; empty if it can, or if it does not exist."""
         try:
-            self._trust(self.root / f"v{VERSION}" / "entry")
+            self._require_trusted_path(self.root / f"v{VERSION}" / "entry")
         except FileNotFoundError:
             return ""
         except (OSError, StoreError) as error:
@@ -358,7 +367,7 @@ class Store:
         seconds: how long to wait for the lock; None waits forever. Raise TimeoutError. If no lock file can be created, no entry can be
         stored either: the block runs without a lock, after a warning.
         """
-        if self.mode != "rw" or self._useless:
+        if self.mode != "rw" or self._disabled:
             yield
             return
         path = self.root / f"v{VERSION}" / "locks" / f"{key}.lock"
@@ -392,8 +401,8 @@ def _is_entry(path: Path) -> bool:
 
 
 def _no_entry(path: Path, error: BaseException) -> FormatError:
-    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return FormatError(f"store entry {path}", "cannot be read", got=said, do=AGAIN)
+    message = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return FormatError(f"store entry {path}", "cannot be read", got=message, do=REBUILD_ADVICE)
 
 
 def _locked(path: Path, end: float | None, seconds: float | None) -> int:

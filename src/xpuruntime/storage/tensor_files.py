@@ -98,17 +98,17 @@ def write_safetensors(arrays: Mapping[str, NDArray[Any]], path: str | os.PathLik
     header: dict[str, Any] = {}
     digests: dict[str, str] = {}
     parts: list[bytes] = []
-    at = 0
+    offset = 0
     for name, array in arrays.items():
         dtype = DType.of(array.dtype)
         if dtype not in CODES:
             raise FormatError(f"weights file {path}", "cannot hold this dtype", got=f"{name}: {dtype.value}")
         raw = np.ascontiguousarray(array).tobytes()
-        end = at + len(raw)
-        header[name] = {"dtype": CODES[dtype], "shape": list(array.shape), "data_offsets": [at, end]}
+        end = offset + len(raw)
+        header[name] = {"dtype": CODES[dtype], "shape": list(array.shape), "data_offsets": [offset, end]}
         digests[name] = hashlib.sha256(raw).hexdigest()
         parts.append(raw)
-        at = end
+        offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the data starts at a multiple of 8
     write_atomic(path, len(text).to_bytes(8, "little"), text, *parts)
@@ -189,9 +189,9 @@ _SIGNED = {DType.INT4: ml_dtypes.int4, DType.INT2: ml_dtypes.int2}
 def unpack_bits(data: NDArray[np.uint8], dtype: DType, shape: tuple[int, ...]) -> NDArray[Any]:
     """Unpack the elements of a sub-byte dtype, the first in the lowest bits (as ONNX and safetensors pack them)."""
     bits, count = dtype.bits, math.prod(shape)
-    per, mask = 8 // bits, (1 << bits) - 1
-    codes = np.empty((data.size, per), np.uint8)
-    for i in range(per):
+    per_byte, mask = 8 // bits, (1 << bits) - 1
+    codes = np.empty((data.size, per_byte), np.uint8)
+    for i in range(per_byte):
         codes[:, i] = (data >> (i * bits)) & mask
     flat = codes.reshape(-1)[:count]
     if dtype in _SIGNED:
@@ -205,11 +205,11 @@ def unpack_bits(data: NDArray[np.uint8], dtype: DType, shape: tuple[int, ...]) -
 def pack_bits(array: NDArray[Any], dtype: DType) -> NDArray[np.uint8]:
     """Pack elements of a sub-byte dtype in row-major order, the first in the lowest bits; unused bits of the last byte are zero."""
     bits = dtype.bits
-    per, mask = 8 // bits, (1 << bits) - 1
+    per_byte, mask = 8 // bits, (1 << bits) - 1
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & mask
-    codes = np.zeros(-(-flat.size // per) * per, np.uint8)
+    codes = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
     codes[: flat.size] = flat
-    packed = np.zeros(codes.size // per, np.uint8)
-    for i in range(per):
-        packed |= codes[i::per] << (i * bits)
+    packed = np.zeros(codes.size // per_byte, np.uint8)
+    for i in range(per_byte):
+        packed |= codes[i::per_byte] << (i * bits)
     return packed

@@ -28,6 +28,7 @@ SIZES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_layer_is_five_launches(layers: int) -> None:
     """Norm and QKV; rotations, cache and attention; output and residual; norm, gate, up and SiLU; down and residual."""

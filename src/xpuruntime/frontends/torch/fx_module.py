@@ -33,7 +33,8 @@ def import_fx(module: Any, name: str, orders: Mapping[str, Sequence[int]] = Mapp
 
     Inputs have the placeholders' names, outputs are ``output0``, ``output1`` ... in the order of the results that are tensors. An op without
     an exact form is an ``opaque`` node with its reason. Every node's source has the name of its FX node.
-    orders: input -> the order of its dims in memory (``memory_order``); the graph's input then has its dims in that order. Raises ModelError.
+    orders: input or result -> the order of its dims in memory (``memory_order``); the graph's input or output then has its dims in that order.
+    Raises ModelError.
     """
     nodes = list(module.graph.nodes)
     builder = ImportBuilder(name, {n.name for n in nodes})
@@ -58,7 +59,11 @@ def import_fx(module: Any, name: str, orders: Mapping[str, Sequence[int]] = Mapp
         value = lowering.values[result]
         if not isinstance(value, TensorRef):
             raise ModelError(who, f"has a result {result.name!r} that is not a tensor")
-        builder.output(f"output{i}", value.value)
+        order = orders.get(result.name)
+        builder.output(
+            f"output{i}",
+            value.value if order is None else str(builder.permute(value.value, dims=list(order))),
+        )
     return builder.build()
 
 

@@ -46,16 +46,16 @@ class Cursor:
         self.text, self.at = text, 0
         self.specs: dict[str, TensorSpec] = {}
 
-    def fail(self, what: str, *, at: int | None = None) -> FormatError:
+    def fail(self, problem: str, *, at: int | None = None) -> FormatError:
         at = self.at if at is None else at
         line = self.text.count("\n", 0, at) + 1
         column = at - (self.text.rfind("\n", 0, at) + 1) + 1
         end = self.text.find("\n", at)
-        got = self.text[at : min(end if end >= 0 else len(self.text), at + 40)]
+        excerpt = self.text[at : min(end if end >= 0 else len(self.text), at + 40)]
         return FormatError(
             f"graph text {line}:{column}",
-            what,
-            got=repr(got),
+            problem,
+            got=repr(excerpt),
             do="Print str(graph) of any graph to see the form.",
         )
 

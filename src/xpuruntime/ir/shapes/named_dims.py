@@ -66,8 +66,8 @@ def _attention(node: Node, operands: list[TensorSpec], result: TensorSpec) -> Di
 
 def _softmax(node: Node, operands: list[TensorSpec], result: TensorSpec) -> Dims:
     axis = int(node.attrs["dim"])
-    rest = [d for i, d in enumerate(operands[0].shape) if i != axis]
-    return {"rows": _product(rest), "cols": operands[0].shape[axis] if operands[0].rank else 1}
+    other_dims = [d for i, d in enumerate(operands[0].shape) if i != axis]
+    return {"rows": _product(other_dims), "cols": operands[0].shape[axis] if operands[0].rank else 1}
 
 
 def _norm(node: Node, operands: list[TensorSpec], result: TensorSpec) -> Dims:

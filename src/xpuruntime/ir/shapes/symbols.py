@@ -28,19 +28,21 @@ def bind(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> di
     """
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}
-    rest: list[tuple[TensorSpec, int, DimLike, int]] = []
+    pending: list[tuple[TensorSpec, int, DimLike, int]] = []
     for spec in specs:
         shape = shapes.get(spec.name)
         if shape is None or len(shape) != spec.rank:
-            got = "nothing" if shape is None else f"shape {list(shape)}"
+            actual = "nothing" if shape is None else f"shape {list(shape)}"
             raise InputError(
-                f"input {spec.name!r}", f"must be {spec}", got=got, do="Pass an array of that rank."
+                f"input {spec.name!r}", f"must be {spec}", got=actual, do="Pass an array of that rank."
             )
-        rest += [(spec, i, d, int(size)) for i, (d, size) in enumerate(zip(spec.shape, shape, strict=True))]
-    rest.sort(
+        pending += [
+            (spec, i, d, int(size)) for i, (d, size) in enumerate(zip(spec.shape, shape, strict=True))
+        ]
+    pending.sort(
         key=lambda item: len(str(item[2])) if isinstance(item[2], Dim) else 0
     )  # plain symbols first, so that expressions can be checked
-    for spec, i, d, size in rest:
+    for spec, i, d, size in pending:
         value = _substituted(d, sizes)
         if isinstance(value, Dim):
             solved = _solve(value, size)
@@ -50,8 +52,10 @@ def bind(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> di
             origin |= dict.fromkeys(solved, f"{spec.name!r} dim {i}")
             value = _substituted(value, sizes)
         if isinstance(value, int) and value != size:
-            known = ", ".join(f"{s}={sizes[s]} from {origin[s]}" for s in sorted(_symbols(d)) if s in origin)
-            expected = f"{d} = {value} ({known})" if known else str(value)
+            origins = ", ".join(
+                f"{s}={sizes[s]} from {origin[s]}" for s in sorted(_symbols(d)) if s in origin
+            )
+            expected = f"{d} = {value} ({origins})" if origins else str(value)
             raise InputError(
                 f"input {spec.name!r}", f"dim {i} must be {expected}", got=size, do=f"The input is {spec}."
             )
@@ -63,16 +67,16 @@ def _solve(d: Dim, size: int) -> dict[str, int] | None:
     if len(d.symbols) != 1:
         return None
     (name,) = d.symbols
-    zero, one, two = (d.substitute({name: k}) for k in (0, 1, 2))
+    at_zero, at_one, at_two = (d.substitute({name: k}) for k in (0, 1, 2))
     if (
-        not (isinstance(zero, int) and isinstance(one, int) and isinstance(two, int))
-        or two - one != one - zero
+        not (isinstance(at_zero, int) and isinstance(at_one, int) and isinstance(at_two, int))
+        or at_two - at_one != at_one - at_zero
     ):
         return None
-    slope = one - zero
-    if not slope or (size - zero) % slope or (size - zero) // slope < 0:
+    slope = at_one - at_zero
+    if not slope or (size - at_zero) % slope or (size - at_zero) // slope < 0:
         return None
-    value = (size - zero) // slope
+    value = (size - at_zero) // slope
     return {name: value} if d.substitute({name: value}) == size else None
 
 
@@ -115,8 +119,8 @@ def specialize(graph: Graph, values: Mapping[str, DimLike]) -> Graph:
             return v
         spec = v.spec.substitute(live)
         if any(isinstance(d, int) and d < 0 for d in spec.shape):
-            known = ", ".join(f"{k}={live[k]}" for k in sorted(live))
-            raise IrError(f"value %{v.name}", f"would have a negative dim with {known}", got=spec)
+            sizes_text = ", ".join(f"{k}={live[k]}" for k in sorted(live))
+            raise IrError(f"value %{v.name}", f"would have a negative dim with {sizes_text}", got=spec)
         return Value(v.name, spec)
 
     def node(n: Node) -> Node:

@@ -17,10 +17,10 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "mistral": {},
     "qwen2": {"attention_bias": True, "out_bias": False},
 }
-"""Defaults of each ``model_type`` that its config does not state."""
+"""Defaults of each ``model_type``, for keys that its config lacks."""
 
-_MOST_LAYERS, _MOST_HEADS, _MOST_WIDTH, _MOST_WORDS = 4096, 1 << 16, 1 << 24, (1 << 31) - 1
-"""Above every decoder that is known; what is above is a damaged file."""
+_MAX_LAYERS, _MAX_HEADS, _MAX_WIDTH, _MAX_WORDS = 4096, 1 << 16, 1 << 24, (1 << 31) - 1
+"""Limits far above every known decoder. A larger value means that the file is damaged."""
 _DTYPES = {"float32": DType.FLOAT32, "bfloat16": DType.BFLOAT16, "float16": DType.FLOAT16}
 
 
@@ -29,7 +29,7 @@ class DecoderConfig:
     """Sizes and switches of a decoder: RMSNorm, rotary positions, grouped heads, gated SiLU.
 
     qkv_bias, out_bias, mlp_bias: which linear layers have a bias. tied: the output layer is the embedding.
-    stops: tokens that end a text. dtype: that of the checkpoint.
+    stops: tokens that end a text. dtype: the checkpoint's element type.
     """
 
     family: str
@@ -58,8 +58,8 @@ class DecoderConfig:
         try:
             return cls._from(data)
         except (AttributeError, TypeError, ValueError, KeyError, ArithmeticError) as error:
-            got = f"{type(error).__name__}: {error}"[:200]
-            raise ModelError("language model", "has a config that cannot be read", got=got) from error
+            cause = f"{type(error).__name__}: {error}"[:200]
+            raise ModelError("language model", "has a config that cannot be read", got=cause) from error
 
     @classmethod
     def _from(cls, data: Mapping[str, Any]) -> DecoderConfig:
@@ -70,8 +70,8 @@ class DecoderConfig:
         facts = {**data, **FAMILIES[family]}
         _refuse(facts)
         heads, hidden = (
-            _size(facts, "num_attention_heads", _MOST_HEADS),
-            _size(facts, "hidden_size", _MOST_WIDTH),
+            _size(facts, "num_attention_heads", _MAX_HEADS),
+            _size(facts, "hidden_size", _MAX_WIDTH),
         )
         bias = bool(facts.get("attention_bias", False))
         stops = facts.get("eos_token_id")
@@ -84,16 +84,16 @@ class DecoderConfig:
             raise _wrong("rms_norm_eps", eps, "a number from 0 to 1")
         return cls(
             family=family,
-            vocab=_size(facts, "vocab_size", _MOST_WORDS),
+            vocab=_size(facts, "vocab_size", _MAX_WORDS),
             hidden=hidden,
-            layers=_size(facts, "num_hidden_layers", _MOST_LAYERS),
+            layers=_size(facts, "num_hidden_layers", _MAX_LAYERS),
             heads=heads,
             kv_heads=kv_heads,
-            head_dim=_size(facts, "head_dim", _MOST_WIDTH, hidden // heads),
-            inner=_size(facts, "intermediate_size", _MOST_WIDTH),
+            head_dim=_size(facts, "head_dim", _MAX_WIDTH, hidden // heads),
+            inner=_size(facts, "intermediate_size", _MAX_WIDTH),
             eps=float(eps),
             rotary=Rotary.from_json(facts),
-            max_positions=_size(facts, "max_position_embeddings", _MOST_WORDS, 2048),
+            max_positions=_size(facts, "max_position_embeddings", _MAX_WORDS, 2048),
             qkv_bias=bias,
             out_bias=bool(facts.get("out_bias", bias)),
             mlp_bias=bool(facts.get("mlp_bias", False)),
@@ -133,43 +133,45 @@ def read_stops(stops: Any) -> tuple[int, ...]:
     """Return the tokens that end a text: none, one or several. Raises ModelError."""
     tokens = () if stops is None else tuple(stops) if isinstance(stops, list | tuple) else (stops,)
     for stop in tokens:
-        if isinstance(stop, bool) or not isinstance(stop, int) or not -1 <= stop <= _MOST_WORDS:
+        if isinstance(stop, bool) or not isinstance(stop, int) or not -1 <= stop <= _MAX_WORDS:
             raise _wrong("eos_token_id", stop, "tokens")
     return tokens
 
 
-def _size(facts: Mapping[str, Any], name: str, most: int, otherwise: int | None = None) -> int:
-    """Return an integer from 1 to ``most``; ``otherwise`` if it is absent or null."""
+def _size(facts: Mapping[str, Any], name: str, maximum: int, otherwise: int | None = None) -> int:
+    """Return the integer under a key, from 1 to ``maximum``; ``otherwise`` if it is absent or null."""
     value = facts.get(name)
     if value is None:
         value = otherwise
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise _wrong(name, value, f"a whole number from 1 to {most}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= maximum:
+        raise _wrong(name, value, f"a whole number from 1 to {maximum}")
     return value
 
 
-def _wrong(name: str, got: Any, want: str) -> ModelError:
+def _wrong(name: str, value: Any, requirement: str) -> ModelError:
     do = "Fetch the checkpoint's config.json again."
-    return ModelError("language model", f"has a {name} that is not {want}", got=repr(got)[:80], do=do)
+    return ModelError(
+        "language model", f"has a {name} that is not {requirement}", got=repr(value)[:80], do=do
+    )
 
 
 def _refuse(facts: Mapping[str, Any]) -> None:
     """Raise ModelError for features that change results and are not implemented."""
     layer_types = set(facts.get("layer_types") or ()) - {"full_attention"}
     sliding = facts.get("sliding_window") and facts.get("use_sliding_window", facts["model_type"] != "qwen2")
-    wrong = {
+    unsupported = {
         "hidden_act": facts.get("hidden_act", "silu") not in ("silu", "swish"),
         "sliding_window": bool(sliding),
         "layer_types": bool(layer_types) and facts.get("use_sliding_window", True),
         "quantization_config": bool(facts.get("quantization_config")),
     }
-    for name, bad in wrong.items():
-        if bad:
+    for name, is_unsupported in unsupported.items():
+        if is_unsupported:
             raise ModelError(
                 "language model",
                 f"has an unsupported {name}",
                 got=str(facts.get(name))[:80],
-                do="Supported: plain attention, SiLU, unquantized checkpoints.",
+                do="Use a checkpoint with full attention, SiLU and unquantized weights.",
             )

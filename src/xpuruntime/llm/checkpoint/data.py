@@ -16,8 +16,10 @@ __all__ = ["Checkpoint"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model as it is stored. ``files``: the file of each weight below ``folder``; empty for weights in memory. ``text``: None if only
-    tokens are supported.
+    """A stored model.
+
+    files: for each weight, its file in ``folder``; empty for weights in memory.
+    text:  the tokenizer; None if only tokens are supported.
     """
 
     name: str

@@ -1,6 +1,7 @@
 """open_gguf: a GGUF file as a checkpoint. Needs the ``gguf`` package, which also dequantizes its blocks to float32.
 
-The format keeps a Llama's queries and keys with their rotary pairs side by side; checkpoints keep them in halves, and so do we.
+In a GGUF file the rows of a Llama's query and key projections have their rotary pairs interleaved. They are permuted to two halves, as in
+safetensors checkpoints.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_TURNED = frozenset(["attn_q", "attn_k"])
+_INTERLEAVED = frozenset(["attn_q", "attn_k"])
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SPLITS: Mapping[str, str] = {"qwen2": _WORDS % "", "llama-bpe": _WORDS % "{1,3}"}
@@ -55,9 +56,9 @@ def open_gguf(path: Path) -> Checkpoint:
         raise
     except (
         Exception
-    ) as error:  # the package raises whatever it encounters, and so does what reads fields of other types
-        got = f"{type(error).__name__}: {error}"[:200]
-        raise ModelError(who, "is not a GGUF file, or damaged", got=got) from error
+    ) as error:  # the package raises many classes for damaged files, as do fields of unexpected types
+        cause = f"{type(error).__name__}: {error}"[:200]
+        raise ModelError(who, "is not a GGUF file, or damaged", got=cause) from error
 
 
 def _opened(path: Path, who: str, reader: Any) -> Checkpoint:
@@ -76,7 +77,7 @@ def _config(family: str, fact: Any, arrays: _Tensors, who: str) -> DecoderConfig
     def size(key: str) -> int:
         value = fact(f"{family}.{key}")
         if not isinstance(value, int):
-            raise ModelError(who, f"does not say its {key}", got=repr(value))
+            raise ModelError(who, f"has no integer {key}", got=repr(value))
         return value
 
     if (
@@ -94,7 +95,7 @@ def _config(family: str, fact: Any, arrays: _Tensors, who: str) -> DecoderConfig
         "num_key_value_heads": fact(f"{family}.attention.head_count_kv", heads),
         "head_dim": fact(f"{family}.attention.key_length", hidden // heads),
         "intermediate_size": size("feed_forward_length"),
-        # The file keeps float32; 1e-05 is meant where it says 9.99999974e-06.
+        # The file has a float32: round 9.99999974e-06 to 1e-05, as config.json has it.
         "rms_norm_eps": float(f"{fact(f'{family}.attention.layer_norm_rms_epsilon', 1e-6):.6g}"),
         "rope_theta": fact(f"{family}.rope.freq_base", 10000.0),
         "max_position_embeddings": size("context_length"),
@@ -121,11 +122,13 @@ class _Tensors(Mapping[str, Array]):
                 self.others.add(str(tensor.name))
                 continue
             self._tensors[name] = tensor
-            if family == "llama" and part in _TURNED:
+            if family == "llama" and part in _INTERLEAVED:
                 self._heads[name] = heads if part == "attn_q" else key_heads
         if "model.embed_tokens.weight" not in self._tensors:
-            raise ModelError(who, "contains no decoder", got=f"{len(self._tensors)} tensors of one")
-        # The format's dims go from the innermost out.
+            raise ModelError(
+                who, "contains no decoder", got=f"{len(self._tensors)} decoder tensors without an embedding"
+            )
+        # The format lists the innermost dim first.
         self.specs = {
             n: TensorSpec(tuple(int(d) for d in reversed(t.shape)), DType.FLOAT32)
             for n, t in self._tensors.items()
@@ -139,8 +142,8 @@ class _Tensors(Mapping[str, Array]):
         array = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32).reshape(shape)
         if name in self._heads:
             heads = self._heads[name]
-            turned = array.reshape(heads, shape[0] // heads // 2, 2, *shape[1:])
-            array = np.ascontiguousarray(turned.swapaxes(1, 2)).reshape(shape)
+            pairs = array.reshape(heads, shape[0] // heads // 2, 2, *shape[1:])
+            array = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(shape)
         return array
 
     def __iter__(self) -> Iterator[str]:
@@ -163,7 +166,7 @@ def _name(name: str) -> tuple[str, str]:
 
 
 def _text(fact: Any) -> TextCodec | None:
-    """Return the tokenizer that the file describes; None for another kind than byte pairs, or an unknown split into words."""
+    """Return the tokenizer that the file describes; None for a type other than byte-pair encoding, or an unknown pre-tokenizer."""
     pre = str(fact("tokenizer.ggml.pre", ""))
     if fact("tokenizer.ggml.model") != "gpt2" or pre not in ("smollm", "gpt-2", "", *_SPLITS):
         return None
@@ -183,11 +186,11 @@ def _text(fact: Any) -> TextCodec | None:
     if pre == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
     kinds = fact("tokenizer.ggml.token_type", [])
-    control, own = 3, 4  # the format's numbers of control tokens and of the user's own
+    control, user_defined = 3, 4  # the format's token types
     tokenizer.add_special_tokens(
         [AddedToken(t, special=True) for t, k in zip(tokens, kinds, strict=False) if k == control]
     )
-    tokenizer.add_tokens([AddedToken(t) for t, k in zip(tokens, kinds, strict=False) if k == own])
+    tokenizer.add_tokens([AddedToken(t) for t, k in zip(tokens, kinds, strict=False) if k == user_defined])
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {n: fact(f"tokenizer.ggml.{key}_token_id") for n, key in names.items()}
     facts = {n: tokens[i] for n, i in ids.items() if i is not None}

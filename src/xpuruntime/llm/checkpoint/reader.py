@@ -1,8 +1,8 @@
 """open_checkpoint: a language model as config, arrays by name, and tokenizer. Arrays are mapped or shared, never copied.
 
 open_checkpoint("Qwen2.5-0.5B")            # a folder: config.json, safetensors (one file or shards), tokenizer.json
-open_checkpoint("model.gguf")              # dequantized when it is read
-open_checkpoint(transformers_model)        # its own memory
+open_checkpoint("model.gguf")              # weights are dequantized on access
+open_checkpoint(transformers_model)        # shares the model's memory
 """
 
 from __future__ import annotations
@@ -62,14 +62,13 @@ def read_config(path: Path) -> DecoderConfig:
 def _from_folder(folder: Path) -> Checkpoint:
     config = read_config(folder / "config.json")
     if (folder / "generation_config.json").is_file():
-        config = replace(config, stops=config.stops or _stops(_json(folder / "generation_config.json")))
-        more = _stops(_json(folder / "generation_config.json"))
-        config = replace(config, stops=tuple(dict.fromkeys((*config.stops, *more))))
+        stops = _stops(_json(folder / "generation_config.json"))
+        config = replace(config, stops=tuple(dict.fromkeys((*config.stops, *stops))))
     if (folder / _INDEX).is_file():
-        named = _json(folder / _INDEX).get("weight_map")
-        if not isinstance(named, dict):
+        shards = _json(folder / _INDEX).get("weight_map")
+        if not isinstance(shards, dict):
             raise ModelError(f"language model {folder}", f"has no weight_map in {_INDEX}")
-        files = {str(k): str(v) for k, v in named.items()}
+        files = {str(k): str(v) for k, v in shards.items()}
     elif (folder / _WHOLE).is_file():
         files = dict.fromkeys(read_safetensors(folder / _WHOLE), _WHOLE)
     else:
@@ -96,28 +95,29 @@ def _from_module(module: Any) -> Checkpoint:
     if getattr(module, "training", False):
         raise ModelError(type(module).__name__, "is in training mode", do="Call model.eval().")
     config = DecoderConfig.from_json(module.config.to_dict())
-    config = replace(config, rotary=replace(config.rotary, given=_frequencies(module)))
+    config = replace(config, rotary=replace(config.rotary, explicit=_frequencies(module)))
     arrays = weights_of(module)
-    known = config.shapes()
+    shapes = config.shapes()
     if config.tied:
+        # The embedding and the output layer are one tensor, which the module may list under the latter's name.
         arrays = {
             "model.embed_tokens.weight"
             if n == "lm_head.weight" and "model.embed_tokens.weight" not in arrays
             else n: a
             for n, a in arrays.items()
-        }  # one tensor under two names
-    weights = {n: a for n, a in arrays.items() if n in known}
+        }
+    weights = {n: a for n, a in arrays.items() if n in shapes}
     return checked(Checkpoint(type(module).__name__, config, weights, _specs(weights)))
 
 
 def _frequencies(module: Any) -> tuple[float, ...]:
-    """Return the rotary frequencies that a module holds, since their last bits depend on where they were computed. Empty if it has none,
-    and if a conversion of the module rounded them to 16 bits.
+    """Return the rotary frequencies of a module: their last bits depend on the device that computed them. Empty if the module has none, or if
+    a conversion rounded them to 16 bits.
     """
-    held = getattr(getattr(getattr(module, "model", None), "rotary_emb", None), "inv_freq", None)
-    if held is None or held.element_size() < 4:
+    inv_freq = getattr(getattr(getattr(module, "model", None), "rotary_emb", None), "inv_freq", None)
+    if inv_freq is None or inv_freq.element_size() < 4:
         return ()
-    return tuple(map(float, held.detach().cpu().flatten().tolist()))
+    return tuple(map(float, inv_freq.detach().cpu().flatten().tolist()))
 
 
 def checked(checkpoint: Checkpoint) -> Checkpoint:
@@ -126,13 +126,12 @@ def checked(checkpoint: Checkpoint) -> Checkpoint:
     shapes = checkpoint.config.shapes()
     missing = [n for n in shapes if n not in specs]
     if missing:
-        do = "Check that all shards are there, and that config.json is this model's."
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise ModelError(who, "lacks weights", got=", ".join(missing[:3]) + more, do=do)
+        do = "Check that no shard is missing, and that config.json belongs to this model."
+        others = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ModelError(who, "weights are missing", got=", ".join(missing[:3]) + others, do=do)
     for name, shape in shapes.items():
         if specs[name].shape != shape:
-            want = f"{list(shape)}"
-            raise ModelError(who, f"has a {name} of another shape than its config's {want}", got=specs[name])
+            raise ModelError(who, f"weight {name} must have the shape {list(shape)}", got=specs[name])
     layer = f"model.layers.{checkpoint.config.layers - 1}."
     unknown = [n for n in specs if n not in shapes and n.startswith(layer) and "rotary_emb" not in n]
     if unknown:
@@ -149,16 +148,14 @@ def _stops(data: Mapping[str, Any]) -> tuple[int, ...]:
     return read_stops(data.get("eos_token_id"))
 
 
-_MOST_JSON = 64 << 20
+_MAX_JSON = 64 << 20
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(read_regular(path, _MOST_JSON).decode("utf-8"))
+        data = json.loads(read_regular(path, _MAX_JSON).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(
-            f"language model {path.parent}", f"has no readable {path.name}", got=error
-        ) from error
+        raise ModelError(f"language model {path.parent}", f"cannot read {path.name}", got=error) from error
     if not isinstance(data, dict):
-        raise ModelError(f"language model {path.parent}", f"has a {path.name} that is no object")
+        raise ModelError(f"language model {path.parent}", f"{path.name} must hold a JSON object")
     return data

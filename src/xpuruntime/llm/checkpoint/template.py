@@ -14,13 +14,13 @@ from ...errors import InputError, UnavailableError
 __all__ = ["MAX_BYTES", "MAX_SECONDS", "render"]
 
 MAX_BYTES = 4_000_000
-"""The longest text that a template may give, in bytes."""
+"""Maximum size of a rendered text in bytes."""
 MAX_SECONDS = 5
-"""The processor time of one rendering; real templates take milliseconds."""
+"""Limit of the processor time of one rendering, in seconds. Real templates take milliseconds."""
 _MAX_MEMORY = 1 << 30
-_MAX_WAIT_S = 60.0  # of wall clock, on a machine that is busy
+_MAX_WAIT_S = 60.0  # wall-clock limit, which also covers a busy machine
 
-# Isolated (-I): neither the current folder nor the environment adds modules. Modules come from the parent's path.
+# The child runs isolated (-I), so neither the current folder nor the environment adds modules. It imports from the parent's sys.path.
 _CHILD = """
 import json, sys
 sys.stdin.reconfigure(encoding="utf-8"), sys.stdout.reconfigure(encoding="utf-8")
@@ -73,7 +73,7 @@ def render(template: str, messages: Sequence[Mapping[str, Any]], facts: Mapping[
         "memory": _MAX_MEMORY,
     }
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-I", "-c", _CHILD],
             input=json.dumps(request).encode(),
             capture_output=True,
@@ -86,14 +86,14 @@ def render(template: str, messages: Sequence[Mapping[str, Any]], facts: Mapping[
         raise _unfit(f"takes more than {_MAX_WAIT_S:.0f} s") from error
     except OSError as error:
         raise UnavailableError(
-            "chat template", "needs a process of its own", do="Set sys.executable to a Python interpreter."
+            "chat template", "cannot start a Python process", do="Set sys.executable to a Python interpreter."
         ) from error
-    if done.returncode < 0:
+    if process.returncode < 0:
         raise _unfit(f"takes more than {MAX_SECONDS} s or {_MAX_MEMORY >> 20} MiB")
     try:
-        answer = json.loads(done.stdout)
+        answer = json.loads(process.stdout)
     except ValueError as error:
-        raise _unfit(done.stderr.decode(errors="replace")[-300:]) from error
+        raise _unfit(process.stderr.decode(errors="replace")[-300:]) from error
     if "text" not in answer:
         raise _unfit(str(answer.get("error")))
     return str(answer["text"])

@@ -1,6 +1,4 @@
-"""TextCodec: conversion between text and tokens by a checkpoint's ``tokenizer.json``, and its chat template. Needs the ``tokenizers``
-package.
-"""
+"""TextCodec: a checkpoint's tokenizer (``tokenizer.json``) and chat template. Needs the package ``tokenizers``."""
 
 from __future__ import annotations
 
@@ -16,8 +14,10 @@ __all__ = ["TextCodec", "TextStream", "open_text"]
 
 
 class TextCodec:
-    """A tokenizer. ``template``: the chat template's source, empty if there is none; ``facts``: variables of the template (``bos_token``
-    ...).
+    """A tokenizer.
+
+    template: source of the chat template; empty if there is none.
+    facts:    variables of the template, such as ``bos_token``.
     """
 
     def __init__(self, tokenizer: Any, template: str = "", facts: Mapping[str, Any] | None = None) -> None:
@@ -42,7 +42,7 @@ class TextCodec:
 
 
 class TextStream:
-    """Incremental decoding. ``add`` returns the text that is final; bytes of an unfinished character are held back."""
+    """Incremental decoding. ``add`` returns the text that later tokens do not change. Bytes of an incomplete character are kept for later."""
 
     def __init__(self, text: TextCodec) -> None:
         self._text = text
@@ -52,18 +52,18 @@ class TextStream:
     def add(self, token: int) -> str:
         """Return the text that this token completes, possibly empty."""
         self._tokens.append(token)
-        before = self._text.decode(self._tokens[self._start : self._done])
+        text_before = self._text.decode(self._tokens[self._start : self._done])
         now = self._text.decode(self._tokens[self._start :])
-        if now.endswith("\ufffd") or len(now) <= len(before):
+        if now.endswith("\ufffd") or len(now) <= len(text_before):
             return ""
-        # Decoding continues from the last piece, so that spaces between words are those of the whole text.
+        # Keep the last piece as context, since the decoder drops the leading space of a text.
         self._start, self._done = self._done, len(self._tokens)
-        return now[len(before) :]
+        return now[len(text_before) :]
 
     def end(self) -> str:
         """Return the remaining text."""
-        before = self._text.decode(self._tokens[self._start : self._done])
-        return self._text.decode(self._tokens[self._start :])[len(before) :]
+        text_before = self._text.decode(self._tokens[self._start : self._done])
+        return self._text.decode(self._tokens[self._start :])[len(text_before) :]
 
 
 def open_text(folder: Path) -> TextCodec | None:
@@ -80,11 +80,11 @@ def open_text(folder: Path) -> TextCodec | None:
     try:
         tokenizer = Tokenizer.from_file(str(file))
         facts = _facts(folder / "tokenizer_config.json")
-    except Exception as error:  # the package raises bare exceptions
+    except Exception as error:  # the package raises Exception itself
         raise ModelError(f"tokenizer {file}", "cannot be read", got=error) from error
     template = facts.pop("chat_template", "")
     try:
-        if isinstance(template, list):  # several by name
+        if isinstance(template, list):  # a list of named templates
             template = next((t["template"] for t in template if t.get("name") == "default"), "")
         if (folder / "chat_template.jinja").is_file():
             template = (folder / "chat_template.jinja").read_text(encoding="utf-8")

@@ -55,8 +55,8 @@ def integer(low: int, high: int) -> Callable[[object, FieldPath], int]:
     """Return a check for an integer within bounds; 3.0 is accepted as 3."""
 
     def check(value: object, path: FieldPath) -> int:
-        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        if isinstance(value, bool) or not whole or not low <= value <= high:  # type: ignore[operator]
+        is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        if isinstance(value, bool) or not is_whole or not low <= value <= high:  # type: ignore[operator]
             raise Problem(path, f"must be an integer from {low} to {high}", got=shown(value))
         return int(value)  # type: ignore[call-overload, no-any-return]
 
@@ -92,32 +92,38 @@ def text(value: object, path: FieldPath) -> str:
     return value
 
 
-def not_implemented(path: FieldPath, what: str, got: object, known: Iterable[str]) -> Problem:
-    """Return the problem of a valid word without an implementation in this release. ``known``: the implemented words."""
+def not_implemented(path: FieldPath, problem: str, value: object, available: Iterable[str]) -> Problem:
+    """Return the problem of a valid word that this release does not implement. ``available``: the implemented words."""
     return Problem(
-        path, f"{what} ({Reason.NOT_IMPLEMENTED.value})", got=shown(got), do=f"Available: {', '.join(known)}."
+        path,
+        f"{problem} ({Reason.NOT_IMPLEMENTED.value})",
+        got=shown(value),
+        do=f"Available: {', '.join(available)}.",
     )
 
 
 def word(
-    known: Iterable[str], what: str, normal: Callable[[str], str] = str, absent: Iterable[str] = ()
+    available: Iterable[str], noun: str, normal: Callable[[str], str] = str, not_available: Iterable[str] = ()
 ) -> Callable[[object, FieldPath], str]:
-    """Return a check for one of the known words. ``normal`` maps spellings to the canonical one. ``absent``: words that are not implemented yet."""
-    words, absent = tuple(known), tuple(absent)
+    """Return a check for one of the available words.
+
+    normal: maps other spellings to the canonical one. not_available: valid words that this release does not implement.
+    """
+    names, not_available = tuple(available), tuple(not_available)
 
     def check(value: object, path: FieldPath) -> str:
         name = normal(value) if isinstance(value, str) else value
-        if name in absent:
-            raise not_implemented(path, f"this release has no {what} {name!r}", value, words)
-        if name not in words:
-            do = f"{nearest(value, words)}Known: {', '.join(words)}."
-            raise Problem(path, f"no such {what}", got=shown(value), do=do)
+        if name in not_available:
+            raise not_implemented(path, f"this release has no {noun} {name!r}", value, names)
+        if name not in names:
+            do = f"{nearest(value, names)}Known: {', '.join(names)}."
+            raise Problem(path, f"no such {noun}", got=shown(value), do=do)
         return str(name)
 
     return check
 
 
-# NumPy accepts further spellings ("f4", "i8", ">f2"). A policy accepts only names and short names, for its readers' sake.
+# NumPy accepts further spellings ("f4", "i8", ">f2"). A policy accepts only names and these short names, so that it stays readable.
 DTYPE_ALIASES = {
     a: DType.of(a).value
     for a in ("f16", "fp16", "half", "bf16", "f32", "fp32", "float", "f64", "fp64", "double")
@@ -126,10 +132,10 @@ DTYPE_NAMES = tuple(d.value for d in DType)
 
 
 def dtype_word(
-    known: Iterable[str], what: str, absent: Iterable[str] = ()
+    available: Iterable[str], noun: str, not_available: Iterable[str] = ()
 ) -> Callable[[object, FieldPath], str]:
     """Return a check as ``word`` that also accepts short names of dtypes."""
-    return word(known, what, lambda name: DTYPE_ALIASES.get(name, name), absent)
+    return word(available, noun, lambda name: DTYPE_ALIASES.get(name, name), not_available)
 
 
 DEVICE_TEXT = re.compile(rf"({'|'.join(DEVICE_KINDS)})(:[0-9]{{1,4}})?")
@@ -159,13 +165,13 @@ def condition(value: object, path: FieldPath) -> str:
 
 def pattern(value: object, path: FieldPath) -> str:
     """Check a pattern of names: a text with wildcards, or a regular expression after ``re:``."""
-    word = text(value, path)
-    if word.startswith("re:"):
+    source = text(value, path)
+    if source.startswith("re:"):
         try:
-            re.compile(word[3:])
+            re.compile(source[3:])
         except (re.error, RecursionError, OverflowError) as error:
             raise Problem(path, f"not a regular expression ({error})", got=shown(value)) from None
-    return word
+    return source
 
 
 def kernel_name(value: object, path: FieldPath) -> str:
@@ -191,8 +197,8 @@ def _pinned(value: Mapping[object, object], path: FieldPath) -> str:
         raise Problem(path, "a mapping must name its kernel", got=shown(dict(value)), do=do)
     kernel = kernel_name(value["kernel"], (*path, "kernel"))
     values = {str(k): v for k, v in value.items() if k != "kernel"}
-    for name, what, do in pins.problems(kernel, values):
-        raise Problem((*path, name), what, got=shown(values[name]), do=do)
+    for name, problem, do in pins.problems(kernel, values):
+        raise Problem((*path, name), problem, got=shown(values[name]), do=do)
     return pins.pinned(kernel, values)  # type: ignore[arg-type]
 
 
@@ -204,16 +210,16 @@ def engine_name(value: object, path: FieldPath) -> str:
 
 
 def several(
-    item: Callable[[object, FieldPath], Any], *, least: int = 1
+    item: Callable[[object, FieldPath], Any], *, min_items: int = 1
 ) -> Callable[[object, FieldPath], tuple[Any, ...]]:
     """Return a check for one item or a list of distinct ones."""
 
     def check(value: object, path: FieldPath) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple):
             return (item(value, path),)
-        if not least <= len(value) <= MAX_LIST:
+        if not min_items <= len(value) <= MAX_LIST:
             raise Problem(
-                path, f"must be one value or a list of {least} to {MAX_LIST} values", got=shown(value)
+                path, f"must be one value or a list of {min_items} to {MAX_LIST} values", got=shown(value)
             )
         items = [item(v, (*path, i)) for i, v in enumerate(value)]
         for i, v in enumerate(items):
@@ -225,13 +231,15 @@ def several(
 
 
 def mapping(
-    key: Callable[[object, FieldPath], str], value: Callable[[object, FieldPath], Any], what: str
+    key: Callable[[object, FieldPath], str], value: Callable[[object, FieldPath], Any], description: str
 ) -> Callable[[object, FieldPath], MappingProxyType[str, Any]]:
-    """Return a check for a mapping of checked keys to checked values, sorted by key. ``what`` describes the mapping in messages."""
+    """Return a check for a mapping of checked keys to checked values, sorted by key. ``description`` names the mapping in messages."""
 
     def check(data: object, path: FieldPath) -> MappingProxyType[str, Any]:
         if not isinstance(data, Mapping) or len(data) > MAX_LIST:
-            raise Problem(path, f"must be a mapping of {what}, at most {MAX_LIST} entries", got=shown(data))
+            raise Problem(
+                path, f"must be a mapping of {description}, at most {MAX_LIST} entries", got=shown(data)
+            )
         entries: dict[str, Any] = {}
         for k, v in data.items():
             name = key(k, (*path, k) if isinstance(k, str) else path)

@@ -164,8 +164,8 @@ def _truth(node: ast.expr, dims: Mapping[str, Any]) -> bool | None:
     match node:
         case ast.BoolOp(op=op, values=values):
             decisive = isinstance(op, ast.Or)  # one True decides an `or`, one False an `and`
-            seen = [_truth(v, dims) for v in values]
-            return decisive if decisive in seen else None if None in seen else not decisive
+            results = [_truth(v, dims) for v in values]
+            return decisive if decisive in results else None if None in results else not decisive
         case ast.UnaryOp(operand=operand):
             inner = _truth(operand, dims)
             return None if inner is None else not inner

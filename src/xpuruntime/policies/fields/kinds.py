@@ -58,15 +58,15 @@ def one_or_list(values: Sequence[Any]) -> Any:
     return values[0] if len(values) == 1 else list(values)
 
 
-def _list_schema(item: Mapping[str, Any], *, least: int = 1) -> dict[str, Any]:
-    many = {
+def _list_schema(item: Mapping[str, Any], *, min_items: int = 1) -> dict[str, Any]:
+    list_schema = {
         "type": "array",
         "items": item,
-        "minItems": least,
+        "minItems": min_items,
         "maxItems": checks.MAX_LIST,
         "uniqueItems": True,
     }
-    return {"anyOf": [item, many]}
+    return {"anyOf": [item, list_schema]}
 
 
 def _plain_mapping(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,25 +91,25 @@ def kernels_of(families: Iterable[str]) -> tuple[str, ...]:
 def without_kernel(families: Iterable[str]) -> tuple[str, ...]:
     """Return the families' kernel names that this release does not implement, each once."""
     families = tuple(families)
-    words = (k for f in families for k in KERNELS_NOT_IMPLEMENTED.get(f, ()))
-    return tuple(dict.fromkeys(k for k in words if k not in kernels_of(families)))
+    names = (k for f in families for k in KERNELS_NOT_IMPLEMENTED.get(f, ()))
+    return tuple(dict.fromkeys(k for k in names if k not in kernels_of(families)))
 
 
 def _kernel_schema(families: Iterable[str]) -> dict[str, Any]:
     families = tuple(families)
-    known = kernels_of(families)
+    names = kernels_of(families)
     return {
         "anyOf": [
-            {"enum": [*known, *without_kernel(families)]},
+            {"enum": [*names, *without_kernel(families)]},
             _DOTTED_SCHEMA,
-            *(_pins_schema(k) for k in known if k in pins.PINS),
+            *(_pins_schema(k) for k in names if k in pins.PINS),
         ]
     }
 
 
 def _pins_schema(kernel: str) -> dict[str, Any]:
     values = {
-        name: {"type": "integer", "minimum": 0, "maximum": pins.MOST, "description": meaning}
+        name: {"type": "integer", "minimum": 0, "maximum": pins.MAX_PIN, "description": meaning}
         for name, meaning in pins.PINS[kernel].items()
     }
     return {
@@ -153,7 +153,7 @@ PATTERN = FieldKind(checks.several(checks.pattern), _list_schema(_TEXT_SCHEMA), 
 CONDITION = FieldKind(checks.condition, {"type": "string", "minLength": 1, "maxLength": MAX_CHARS}, _same)
 DEVICE = FieldKind(checks.device, _DEVICE_SCHEMA, _same)
 DEVICES = FieldKind(
-    checks.several(checks.device, least=0), _list_schema(_DEVICE_SCHEMA, least=0), one_or_list
+    checks.several(checks.device, min_items=0), _list_schema(_DEVICE_SCHEMA, min_items=0), one_or_list
 )
 DTYPES = FieldKind(
     checks.several(checks.dtype_word(checks.DTYPE_NAMES, "dtype")), _list_schema(_DTYPE_SCHEMA), one_or_list

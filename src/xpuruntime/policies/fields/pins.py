@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from ..vocabulary import nearest
 
-__all__ = ["MOST", "PINS", "parted", "pinned", "plain_kernel", "shown_kernel"]
+__all__ = ["MAX_PIN", "PINS", "parted", "pinned", "plain_kernel", "shown_kernel"]
 
 PINS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -26,7 +26,7 @@ PINS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """The pins of each kernel, name to meaning. Values are integers from 0."""
 
-MOST = 2**31 - 1
+MAX_PIN = 2**31 - 1
 _PINNED = re.compile(r"([A-Za-z_][A-Za-z0-9_-]{0,63})\[([a-z]+=[0-9]{1,10}(?:,[a-z]+=[0-9]{1,10})*)\]")
 
 
@@ -58,10 +58,10 @@ def shown_kernel(name: str) -> object:
 
 def problems(kernel: str, values: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
     """Yield each mistake in the pins: (name, what is wrong, what to do)."""
-    known = PINS.get(kernel, {})
+    allowed = PINS.get(kernel, {})
     for name, value in values.items():
-        if name not in known:
-            has = f"Pins of {kernel}: {', '.join(known)}" if known else f"{kernel} has no pins"
-            yield name, "no such pin", f"{nearest(name, known)}{has}."
-        elif isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
-            yield name, f"must be an integer from 0 to {MOST}", f"It is {known[name]}."
+        if name not in allowed:
+            has = f"Pins of {kernel}: {', '.join(allowed)}" if allowed else f"{kernel} has no pins"
+            yield name, "no such pin", f"{nearest(name, allowed)}{has}."
+        elif isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_PIN:
+            yield name, f"must be an integer from 0 to {MAX_PIN}", f"It is {allowed[name]}."

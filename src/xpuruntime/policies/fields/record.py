@@ -93,10 +93,10 @@ def fields_of(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
 
 
 def _unknown(cls: type[Any], name: object, path: FieldPath) -> Problem:
-    known = [*fields_of(cls)]
+    names = [*fields_of(cls)]
     if not isinstance(name, str):
-        return Problem(path, "a key must be a string", got=shown(name), do=f"Known keys: {', '.join(known)}.")
-    return Problem((*path, name), "unknown key", do=f"{nearest(name, known)}Known keys: {', '.join(known)}.")
+        return Problem(path, "a key must be a string", got=shown(name), do=f"Known keys: {', '.join(names)}.")
+    return Problem((*path, name), "unknown key", do=f"{nearest(name, names)}Known keys: {', '.join(names)}.")
 
 
 def _normalize(self: Any) -> None:
@@ -158,14 +158,14 @@ def build(cls: type[T], data: object, path: FieldPath = ()) -> T:
         raise Problem(
             path, "must be a mapping of keys", got=shown(data), do=f"Known keys: {', '.join(fields_of(cls))}."
         )
-    known = fields_of(cls)
+    fields = fields_of(cls)
     values: dict[str, Any] = {}
     for name, value in data.items():
-        if name not in known:
+        if name not in fields:
             raise _unknown(cls, name, path)
         if value is None:
             raise Problem((*path, name), "has no value", do="Write a value, or leave the key out.")
-        values[name] = known[name].metadata["kind"].check(value, (*path, name))
+        values[name] = fields[name].metadata["kind"].check(value, (*path, name))
     instance = object.__new__(cls)
     for f in dataclasses.fields(cls):  # type: ignore[arg-type]
         object.__setattr__(instance, f.name, values.get(f.name, f.default))

@@ -8,15 +8,31 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
+from collections.abc import Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ...errors import PolicyError, StoreError
+from ...storage.files import open_regular, write_atomic
 from ..fields.record import FieldPath, Problem, shown
 
-__all__ = ["MAX_BYTES", "Lines", "TextProblem", "parse_json", "parse_yaml", "to_json_text", "to_yaml_text"]
+__all__ = [
+    "MAX_BYTES",
+    "Lines",
+    "TextProblem",
+    "located",
+    "parse_json",
+    "parse_yaml",
+    "read_document",
+    "save_document",
+    "to_json_text",
+    "to_yaml_text",
+]
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
@@ -26,8 +42,8 @@ Lines = dict[FieldPath, int]
 class TextProblem(Problem):
     """A syntax error of the text, with its line (from 1)."""
 
-    def __init__(self, line: int, what: str, *, got: object = None, do: str = "") -> None:
-        super().__init__((), what, got=got, do=do)
+    def __init__(self, line: int, problem: str, *, got: object = None, do: str = "") -> None:
+        super().__init__((), problem, got=got, do=do)
         self.line = line
 
 
@@ -60,9 +76,11 @@ class _JsonParser:
 
         return bisect.bisect_left(self.breaks, self.at) + 1
 
-    def fail(self, what: str) -> TextProblem:
-        got = shown(self.text[self.at : self.at + 20]) if self.at < len(self.text) else "the end of the file"
-        return TextProblem(self.line(), f"is not JSON: {what}", got=got)
+    def fail(self, problem: str) -> TextProblem:
+        excerpt = (
+            shown(self.text[self.at : self.at + 20]) if self.at < len(self.text) else "the end of the file"
+        )
+        return TextProblem(self.line(), f"is not JSON: {problem}", got=excerpt)
 
     def peek(self) -> str:
         self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
@@ -97,9 +115,9 @@ class _JsonParser:
         if number := _NUMBER.match(self.text, self.at):
             self.at = number.end()
             return _number(number[0], self.line())
-        for word, value in _WORDS.items():
-            if self.text.startswith(word, self.at):
-                self.at += len(word)
+        for literal, value in _WORDS.items():
+            if self.text.startswith(literal, self.at):
+                self.at += len(literal)
                 return value
         raise self.fail("expected a value")
 
@@ -212,8 +230,8 @@ def parse_yaml(text: str) -> tuple[Any, Lines]:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        what = getattr(error, "problem", None) or getattr(error, "reason", None) or "not readable"
-        raise TextProblem(1 if mark is None else mark.line + 1, f"is not YAML: {what}") from None
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not readable"
+        raise TextProblem(1 if mark is None else mark.line + 1, f"is not YAML: {problem}") from None
     except (
         RecursionError,
         ValueError,
@@ -237,8 +255,8 @@ def _dumper() -> type[yaml.SafeDumper]:
         """PyYAML's dumper, which quotes every string that ``parse_yaml`` would read as another type."""
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        other = value in _YAML_WORDS or _YAML_NUMBER.fullmatch(value) is not None
-        return dumper.represent_scalar(_STR, value, style='"' if other else None)
+        needs_quotes = value in _YAML_WORDS or _YAML_NUMBER.fullmatch(value) is not None
+        return dumper.represent_scalar(_STR, value, style='"' if needs_quotes else None)
 
     Dumper.add_representer(str, text)
     return Dumper
@@ -247,3 +265,70 @@ def _dumper() -> type[yaml.SafeDumper]:
 def to_yaml_text(data: Any) -> str:
     """Return plain data -> YAML text."""
     return str(yaml.dump(data, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=110))
+
+
+# -- files
+
+_READERS = {".json": parse_json, ".yaml": parse_yaml, ".yml": parse_yaml}
+_WRITERS = {".json": to_json_text, ".yaml": to_yaml_text, ".yml": to_yaml_text}
+
+
+def read_document(path: Path) -> tuple[Any, Lines]:
+    """Read a policy file. Return plain data and the line of every key. Raises PolicyError."""
+    who = f"policy {path}"
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise PolicyError(
+            who, "has an unknown suffix", got=repr(path.suffix), do="Name it .yaml, .yml or .json."
+        )
+    try:
+        with open_regular(path) as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PolicyError(
+            who, "cannot be read", got=reason, do="Check the path and its permissions."
+        ) from error
+    if len(raw) > MAX_BYTES:
+        raise PolicyError(who, "is too large", got=f"more than {MAX_BYTES} bytes", do="Split the policy.")
+    try:
+        return reader(raw.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise PolicyError(
+            f"{who}:{line}", "is not UTF-8 text", got=error.reason, do="Save it as UTF-8."
+        ) from None
+    except Problem as problem:
+        raise located(problem, who, {}) from None
+
+
+def located(problem: Problem, who: str, lines: Lines) -> PolicyError:
+    """Return the error with the line of the key, or of its nearest ancestor."""
+    line = getattr(problem, "line", None) or _line_of(problem.path, lines)
+    return problem.error(who if line is None else f"{who}:{line}")
+
+
+def _line_of(path: FieldPath, lines: Lines) -> int | None:
+    for end in range(len(path), -1, -1):
+        if path[:end] in lines:
+            return lines[path[:end]]
+    return None
+
+
+def save_document(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
+    """Write a document atomically. Raises PolicyError for an unknown suffix, StoreError if writing fails."""
+    target = Path(path)
+    writer = _WRITERS.get(target.suffix.lower())
+    if writer is None:
+        raise PolicyError(
+            f"policy {target}",
+            "has an unknown suffix",
+            got=repr(target.suffix),
+            do="Name it .yaml, .yml or .json.",
+        )
+    try:
+        write_atomic(target, writer(data).encode())
+    except StoreError as error:
+        raise StoreError(
+            f"policy {target}", "cannot be written", got=error.got, do="Save it to a writable folder."
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,9 +15,12 @@ from ...frontends.torch.ops import TABLE
 from ...inference.native.targets import own_target
 from ...printable import logger
 from ...targets import DeviceId
+from ..ops.library import LIBRARY
 from ..programs import BACKWARD, FORWARD
-from ..requests import current_demand
-from .region import DemandCell, FxRegion
+from ..requests import DemandCell
+from .attention import route_attention
+from .linear_layers import linear_layers
+from .region import FxRegion
 from .regions import divided, reasons_against
 from .report import CompiledGraphReport, remember_graph
 
@@ -29,14 +33,19 @@ _WITHOUT_KERNEL = (
 )  # fmt: skip
 """ATen ops with a form in the IR and no kernel: PyTorch decomposes them to ops that have one."""
 
+_INFERENCE_ONLY = ("_scaled_dot_product_flash_attention_for_cpu",)
+"""ATen ops whose decomposition returns another second result than the op: its backward would compute wrong gradients."""
+
 
 def xpuruntime_backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
     """Compile a graph of PyTorch's compiler: forward, and backward when gradients are wanted.
 
     Regions of nodes that our compiler takes become programs under the policy of ``set_kernel_policy``; PyTorch runs the others.
-    ``compiled_graphs()`` lists them with reasons. A policy that changes later is followed from the next call on.
+    ``compiled_graphs()`` lists them with reasons. A policy that changes later is followed from the next call on. If the policy names
+    attention, calls of ``scaled_dot_product_attention`` become our op.
     """
-    demands = DemandCell(current_demand())
+    demands = DemandCell()
+    route_attention(module, demands)
 
     def compiler(phase: str) -> Callable[..., Any]:
         return functools.partial(_compiled, phase=phase, demands=demands)
@@ -59,7 +68,7 @@ def _decompositions() -> dict[Any, Any]:
     table = dict(core_aten_decompositions())
     for op in list(table):
         name = op.name().removeprefix("aten::")
-        if name in TABLE and name not in _WITHOUT_KERNEL:
+        if (name in TABLE and name not in _WITHOUT_KERNEL) or name in _INFERENCE_ONLY:
             del table[op]
     return table
 
@@ -70,6 +79,7 @@ def _compiled(
     """Return a function that runs one graph."""
     from torch._functorch.aot_autograd import make_boxed_func
 
+    linear_layers(module)
     name = f"{phase}_{len(list(module.graph.nodes))}"
     devices = {v.device for v in _tensors(module)}
     calls = [n for n in module.graph.nodes if n.op == "call_function"]
@@ -81,23 +91,24 @@ def _compiled(
     else:
         shown = ", ".join(sorted(map(str, devices))) or "no device"
         left = {n.name: f"the graph is on {shown}" for n in calls}
+    named = {n.name: f"{n.target}" for n in calls if not _is_own(n)}
     whole, regions = divided(module, left)
     for region in regions:
         body = whole.get_submodule(region)
         assert isinstance(body, torch.fx.GraphModule)
         setattr(whole, region, FxRegion(body, f"{name}_{region}", phase, demands))
     whole.recompile()
-    named = {n.name: f"{n.target}" for n in calls}
-    report = CompiledGraphReport(
-        name,
-        phase,
-        len(regions),
-        len(calls) - len(left),
-        {f"{node} ({named.get(node, '')})": reason for node, reason in left.items() if node in named},
-    )
+    stay = {f"{node} ({named[node]})": reason for node, reason in left.items() if node in named}
+    report = CompiledGraphReport(name, phase, len(regions), len(calls) - len(stay), stay)
     remember_graph(report)
     _log.info("%s", report)
     return make_boxed_func(whole.forward)  # type: ignore[no-any-return]
+
+
+def _is_own(node: torch.fx.Node) -> bool:
+    """Return True for a training op of this package and for its results. It runs outside of regions, as a program of its own."""
+    target = node.args[0].target if node.target is operator.getitem else node.target
+    return str(target).startswith(f"{LIBRARY}.")
 
 
 def _tensors(module: torch.fx.GraphModule) -> list[torch.Tensor]:

@@ -8,8 +8,8 @@ import torch
 
 from ...frontends.torch.fx_module import import_fx, memory_order
 from ...ir import Graph
-from ..programs import Prepared, prepared_graph
-from ..requests import Demand
+from ..programs import BACKWARD, Prepared, prepared_graph
+from ..requests import DemandCell
 from ..step_record import note
 
 __all__ = ["FxRegion"]
@@ -21,18 +21,21 @@ class FxRegion(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped her
     def __init__(self, module: torch.fx.GraphModule, name: str, phase: str, demands: DemandCell) -> None:
         super().__init__()
         self._module, self._name, self._phase, self._demands = module, name, phase, demands
-        inputs = {n.name: n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"}
-        orders = {n: memory_order(v) for n, v in inputs.items()}
-        self._orders = tuple(orders.values())
-        self._graph: Graph = import_fx(module, name, {n: o for n, o in orders.items() if o is not None})
-        self._inputs = [v.name for v in self._graph.inputs]
         (out,) = (n for n in module.graph.nodes if n.op == "output")
         self._single = not isinstance(out.args[0], tuple | list)
+        inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+        results = [out.args[0]] if self._single else list(out.args[0])
+        # PyTorch's operators around the region expect the strides that they were traced with.
+        orders = {n.name: memory_order(n.meta["val"]) for n in (*inputs, *results)}
+        self._orders = tuple(orders[n.name] for n in inputs)
+        self._result_orders = tuple(_inverse(orders[n.name]) for n in results)
+        self._graph: Graph = import_fx(module, name, {n: o for n, o in orders.items() if o is not None})
+        self._inputs = [v.name for v in self._graph.inputs]
         self._programs: dict[int, Prepared] = {}
 
     def forward(self, *args: torch.Tensor) -> Any:
         """Return the results of the region's output node."""
-        demand = self._demands.of(self._phase)
+        demand = self._demands.of(backward=self._phase == BACKWARD)
         prepared = self._programs.get(demand.number)
         if prepared is None:
             device = next(a for a in args if isinstance(a, torch.Tensor)).device
@@ -49,7 +52,10 @@ class FxRegion(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped her
         )
         if results is None:
             return self._module(*args)
-        values = tuple(results.values())
+        values = tuple(
+            v if order is None else v.permute(order)
+            for v, order in zip(results.values(), self._result_orders, strict=True)
+        )
         return values[0] if self._single else values
 
     def _families(self) -> tuple[str, ...]:
@@ -58,23 +64,11 @@ class FxRegion(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped her
         return tuple({find_op(n.op).family for n in self._graph.nodes if n.op != "opaque"})
 
 
+def _inverse(order: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    return None if order is None else tuple(order.index(d) for d in range(len(order)))
+
+
 def in_memory_order(tensor: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tensor:
     """Return a contiguous tensor with the dims in this order: a view, if they are so in memory."""
     ordered = tensor if order is None else tensor.permute(order)
     return ordered if ordered.is_contiguous() else ordered.contiguous()
-
-
-class DemandCell:
-    """The policies of a compiled function: forward reads that of its thread, and backward uses forward's."""
-
-    def __init__(self, first: Demand) -> None:
-        self._forward = first
-
-    def of(self, phase: str) -> Demand:
-        """Return the demand of a phase now."""
-        from ..programs import BACKWARD
-        from ..requests import current_demand
-
-        if phase != BACKWARD:
-            self._forward = current_demand()
-        return self._forward

@@ -48,6 +48,10 @@ def reasons_against(module: torch.fx.GraphModule, name: str, target: Any) -> Map
         values = value if isinstance(value, tuple | list) else (value,)
         if not all(v is None or isinstance(v, torch.Tensor) for v in values):
             reasons.setdefault(node.name, "its result is not a tensor")
+    for node in calls:
+        if node.target is torch.ops.aten.as_strided.default:
+            for source in (node, *node.all_input_nodes):
+                reasons.setdefault(source.name, "as_strided reads its memory by strides")
     # An item of a result that stays with PyTorch stays there, too.
     for node in calls:
         if str(node.target) == "<built-in function getitem>" and node.args[0].name in reasons:
@@ -98,6 +102,11 @@ def divided(module: torch.fx.GraphModule, left: Mapping[str, str]) -> tuple[torc
     partitions = partitioner.propose_partitions()
     partitioner.remove_bookend_non_compute_ops(partitions)
     whole = partitioner.fuse_partitions([p for p in partitions if p.nodes], prefix="region_")
+    for node in whole.graph.nodes:
+        if (
+            node.target is torch.ops.aten.view.default
+        ):  # a region may return other strides than PyTorch traced
+            node.target = torch.ops.aten.reshape.default
     names = [
         n.target for n in whole.graph.nodes if n.op == "call_module" and str(n.target).startswith("region_")
     ]

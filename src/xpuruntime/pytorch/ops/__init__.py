@@ -5,6 +5,8 @@ Each computes what PyTorch's function of that name computes. Its kernels follow 
 
 from __future__ import annotations
 
+from .attention import attention
+from .cross_entropy import linear_cross_entropy
 from .embedding import embedding
 from .gated import geglu, swiglu
 from .linear import linear, matmul
@@ -13,10 +15,12 @@ from .rope import rope
 from .softmax import softmax
 
 __all__ = [
+    "attention",
     "embedding",
     "geglu",
     "layer_norm",
     "linear",
+    "linear_cross_entropy",
     "matmul",
     "rms_norm",
     "rope",

@@ -18,7 +18,7 @@ from ..formulas.formula import Formula
 from ..programs import BACKWARD, FORWARD, run
 from ..requests import demand_of
 
-__all__ = ["LIBRARY", "TrainingOp", "call", "register"]
+__all__ = ["LIBRARY", "TrainingOp", "call", "define", "register"]
 
 LIBRARY = "xpuruntime"
 Tensors: TypeAlias = "Sequence[torch.Tensor]"
@@ -32,12 +32,14 @@ class TrainingOp:
     attributes:     name -> type of forward's attributes, in the formula's order.
     eager:          results by PyTorch's operators, from operands and attributes in order.
     eager_backward: gradients by differentiable operators of PyTorch, from backward's operands and attributes in order.
-    shapes:         shape of each result, from operands and attributes in order. A result has the first operand's dtype.
+    shapes:         shape of each result, from operands and attributes in order.
+    dtypes:         dtype of each result, from the same. By default each has the first operand's.
     gradients:      operands that have gradients, in the order of ``wanted``.
     gradient_shapes: shape of each gradient, from backward's operands and attributes in order. A gradient has the dtype of ``grad``.
     saved:          operands of backward after ``grad``: names of forward's operands, or ``result0``, ``result1`` ...
     backward_attributes: name -> type of backward's attributes but ``wanted``; ``backward_values`` computes them from forward's operands
                     and attributes. By default they are forward's.
+    one_gradient:   True if only the first result has a gradient.
     rows:           True if every operand may have more leading dims than its own, so that vmap is one call.
     """
 
@@ -54,6 +56,8 @@ class TrainingOp:
     saved: tuple[str, ...]
     backward_attributes: Mapping[str, str] | None = None
     backward_values: Callable[..., tuple[Any, ...]] | None = None
+    dtypes: Callable[..., Sequence[torch.dtype]] | None = None
+    one_gradient: bool = False
     rows: bool = False
 
     @property
@@ -75,25 +79,35 @@ def call(name: str, *args: Any) -> list[torch.Tensor]:
 def register(op: TrainingOp) -> TrainingOp:
     """Define an op and its backward in PyTorch's library ``xpuruntime``."""
     _ops[op.name] = op
-    _define(op.name, op.forward.operands, op.attributes)
-    _define(f"{op.name}_backward", op.backward.operands, {**op.of_backward, "wanted": "bool[]"})
-    for name, compute, fake, backward, save in (
-        (op.name, _forward(op), _fake(op), _first_order(op), _save(op)),
-        (f"{op.name}_backward", _backward(op), _fake_backward(op), _second_order(op), _save_all),
-    ):
-        full = f"{LIBRARY}::{name}"
-        _library.impl(name, compute, "CPU")
-        _library.impl(name, compute, "CUDA")
-        torch.library.register_fake(full, fake, lib=_library)
-        torch.library.register_autograd(full, backward, setup_context=save, lib=_library)
+    schema = _schema(op.name, op.forward.operands, op.attributes)
+    define(schema, _forward(op), _fake(op), _first_order(op), _save(op))
+    schema = _schema(f"{op.name}_backward", op.backward.operands, {**op.of_backward, "wanted": "bool[]"})
+    define(schema, _backward(op), _fake_backward(op), _second_order(op), _save_all)
     if op.rows:
         torch.library.register_vmap(f"{LIBRARY}::{op.name}", _vmap(op), lib=_library)
     return op
 
 
-def _define(name: str, operands: Sequence[str], attributes: Mapping[str, str]) -> None:
+def define(
+    schema: str,
+    compute: Callable[..., list[torch.Tensor]],
+    fake: Callable[..., list[torch.Tensor]],
+    backward: Callable[..., tuple[Any, ...]],
+    save: Callable[..., None],
+) -> None:
+    """Define one op of the library on the host and on CUDA, with its fake results and its gradients."""
+    name = schema.partition("(")[0]
+    full = f"{LIBRARY}::{name}"
+    _library.define(schema)
+    _library.impl(name, compute, "CPU")
+    _library.impl(name, compute, "CUDA")
+    torch.library.register_fake(full, fake, lib=_library)
+    torch.library.register_autograd(full, backward, setup_context=save, lib=_library)
+
+
+def _schema(name: str, operands: Sequence[str], attributes: Mapping[str, str]) -> str:
     arguments = [f"Tensor? {n}" for n in operands] + [f"{kind} {n}" for n, kind in attributes.items()]
-    _library.define(f"{name}({', '.join(arguments)}, int demand) -> Tensor[]")
+    return f"{name}({', '.join(arguments)}, int demand) -> Tensor[]"
 
 
 # ── computing ──
@@ -114,7 +128,7 @@ def _backward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
     count = len(op.backward.operands)
 
     def backward(*args: Any) -> list[torch.Tensor]:
-        attributes, demand = (*args[count:-2], tuple(args[-2])), demand_of(args[-1])
+        attributes, demand = (*args[count:-2], tuple(args[-2])), demand_of(args[-1], backward=True)
         results = run(op.backward, op.family, BACKWARD, args[:count], attributes, demand)
         if results is None:
             gradients = op.eager_backward(*args[:-2])
@@ -127,7 +141,9 @@ def _backward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
 def _fake(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
     def fake(*args: Any) -> list[torch.Tensor]:
         first = next(a for a in args if isinstance(a, torch.Tensor))
-        return [first.new_empty(shape) for shape in op.shapes(*args[:-1])]
+        shapes = op.shapes(*args[:-1])
+        dtypes = [first.dtype] * len(shapes) if op.dtypes is None else op.dtypes(*args[:-1])
+        return [first.new_empty(s, dtype=dtype) for s, dtype in zip(shapes, dtypes, strict=True)]
 
     return fake
 
@@ -163,7 +179,7 @@ def _first_order(op: TrainingOp) -> Callable[..., tuple[Any, ...]]:
     def gradients(ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
         results: list[Any] = [None] * arguments
         wanted = [bool(ctx.needs_input_grad[p]) for p in places]
-        for i, grad in enumerate(grads):
+        for i, grad in enumerate(grads[:1] if op.one_gradient else grads):
             if grad is None or not any(wanted):
                 continue
             attributes = (

@@ -1,4 +1,4 @@
-"""The addresses by which the core knows weights and states, looked up once per ``Weights``."""
+"""The memory addresses of weights and states, looked up once per ``Weights``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Addresses"]
 
 
 class Addresses:
-    """Addresses of the weights and states of one bound plan. Safe from several threads; weights without other owners are dropped."""
+    """A thread-safe cache of the addresses of weights and states of one bound plan. It holds weak references to the weights."""
 
     def __init__(self, who: str, program: CompiledProgram, states: States, bound: Bound) -> None:
         self._who, self._program, self._states = who, program, states
@@ -34,7 +34,10 @@ class Addresses:
                 not self._program.digest or weights.program.digest != self._program.digest
             ):
                 raise InputError(
-                    self._who, "needs weights of its own program", got=repr(weights), do="Call load_weights."
+                    self._who,
+                    "needs weights of its own program",
+                    got=repr(weights),
+                    do="Call load_weights for this program.",
                 )
             self._states.start(weights)
             buffers = [weights[n] for n in self._weight_names] + [self._states[n] for n in self._state_names]

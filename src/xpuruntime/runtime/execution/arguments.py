@@ -1,4 +1,4 @@
-"""Inputs and outputs of a program: checked, and copied only if kernels cannot read them in place."""
+"""Checks of a program's inputs and outputs. Arrays are copied only if kernels cannot read them in place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Arguments", "dtype_of", "lies_on_a_device"]
 class Arguments:
     """Checks and conversions for the inputs and outputs of one executor's program.
 
-    who: how errors name it. backend: of the device. ``converted`` counts inputs that had to be copied into another form.
+    who: subject of error messages. backend: the device's driver. converted: number of inputs that were copied into another form.
     """
 
     def __init__(self, who: str, backend: Any) -> None:
@@ -43,19 +43,19 @@ class Arguments:
 
     def buffer(self, value: Any, spec: TensorSpec, stream: int | None = None) -> DeviceBuffer:
         """Return a checked input as a buffer of this device, over the caller's memory if the device can use it."""
-        what = f"input {spec.name!r}"
+        description = f"input {spec.name!r}"
         if stream is not None and not isinstance(value, DeviceBuffer):
             value = self.backend.import_tensor(value, stream) or value
         if isinstance(value, DeviceBuffer):
-            self.fit(value.spec, spec, what)
+            self.fit(value.spec, spec, description)
             if value.pending is not None and value.pending != stream:
                 value.settle(stream)
             if not self.backend.shares_memory(value.backend):
                 do = "Copy it with to_numpy."
-                raise InputError(self.who, f"{what} is on another device", got=repr(value), do=do)
+                raise InputError(self.who, f"{description} is on another device", got=repr(value), do=do)
             return value
         array = host_array(value)
-        self.fit(TensorSpec(tuple(array.shape), dtype_of(array)), spec, what)
+        self.fit(TensorSpec(tuple(array.shape), dtype_of(array)), spec, description)
         if self.on_host and array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
             return self.wrapped(array, spec)
         self.converted += 1
@@ -65,10 +65,10 @@ class Arguments:
         """Return a buffer over the memory of a host array."""
         return DeviceBuffer(array.reshape(-1).view(np.uint8), spec, self.backend)
 
-    def fit(self, got: TensorSpec, want: TensorSpec, what: str) -> None:
-        """Raise InputError unless ``got`` has the program's shape and dtype and is dense."""
-        if got.shape != want.shape or got.dtype is not want.dtype or not got.is_dense:
-            raise InputError(self.who, f"{what} must be {want}, dense", got=got)
+    def fit(self, actual: TensorSpec, expected: TensorSpec, description: str) -> None:
+        """Raise InputError unless ``actual`` has the program's shape and dtype and is dense."""
+        if actual.shape != expected.shape or actual.dtype is not expected.dtype or not actual.is_dense:
+            raise InputError(self.who, f"{description} must be {expected}, dense", got=actual)
 
 
 def lies_on_a_device(value: Any) -> bool:

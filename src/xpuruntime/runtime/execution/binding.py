@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 __all__ = ["Bound", "bind_plan"]
 
 _WRONG = "XPU_TEST_WRONG_KERNEL"
-"""For tests: the core makes the calls of a kernel wrong, for which it must know their buffers (``fault_injection.h``)."""
+"""A variable for tests: the core corrupts the results of the kernel that it names, and needs the specs of its buffers (``fault_injection.h``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An executor of the core, and the weights and states that it reads, in slot order."""
+    """The core's executor of a plan, and the names of the weights and states that it reads, in slot order."""
 
     executor: _core.Executor
     weights: tuple[str, ...]
@@ -63,14 +63,14 @@ def bind_plan(
         first_fixed = first_output + len(entry.output_buffers)
         for i, name in enumerate((*weights, *states)):
             slots[name] = first_fixed + i
-        handed = []  # outputs that are not in the caller's memory while kernels run
+        copied_outputs = []  # kernels write these elsewhere; the core copies them to the caller's memory
         for i, name in enumerate(entry.output_buffers):
             if roots[name] == name and name not in slots:
                 slots[name] = first_output + i
             else:
-                handed.append((i, name))
+                copied_outputs.append((i, name))
 
-        def place(name: str) -> tuple[int, int]:
+        def location(name: str) -> tuple[int, int]:
             buffer = buffers[name]
             if buffer.kind is BufferKind.SCRATCH and buffer.root not in slots:
                 return 0, buffer.offset
@@ -88,12 +88,14 @@ def bind_plan(
             [s.size_bytes or 0 for s in (*entry.inputs, *entry.outputs)],
         )
         for call in plan.calls:
-            where = [place(n) for n in (*call.inputs, *call.outputs)]
-            _add(core_plan, call, buffers, where, backend.stages)  # such a driver reads a launch's sizes
+            args = [location(n) for n in (*call.inputs, *call.outputs)]
+            _add(
+                core_plan, call, buffers, args, with_options=backend.stages
+            )  # CUDA options hold launch sizes
             if call.binary >= 0:
                 core_plan.set_own_module(_module(program.binaries[call.binary], backend))
-        for i, name in handed:
-            core_plan.add_output_copy(place(name), i, buffers[name].size_bytes)
+        for i, name in copied_outputs:
+            core_plan.add_output_copy(location(name), i, buffers[name].size_bytes)
     except (KeyError, IndexError) as error:
         raise FormatError(who, "names a buffer or a binary that it does not have", got=error) from error
     trust_arrays()
@@ -101,7 +103,7 @@ def bind_plan(
     executor = _core.make_executor(backend.core(program, plan, threads), core_plan, io_specs, contexts)  # type: ignore[arg-type]
     if isinstance(executor, _core.Status) and executor.refusals:
         refused = tuple(
-            (plan.calls[at].kernel, plan.calls[at].nodes, why) for at, why, _ in executor.refusals
+            (plan.calls[i].kernel, plan.calls[i].nodes, reason) for i, reason, _ in executor.refusals
         )
         raise KernelRefused(
             who,
@@ -124,29 +126,30 @@ def _add(
     plan: _core.Plan,
     call: KernelCall,
     buffers: dict[str, BufferAllocation],
-    places: list[tuple[int, int]],
-    launches: bool,
+    args: list[tuple[int, int]],
+    *,
+    with_options: bool,
 ) -> None:
     params: list[int | float] = [float(p.value) if p.type == "f64" else int(p.value) for p in call.params]
     specs: list[Any] = []
     options: dict[str, Any] = {}
-    if call.library or launches:
+    if call.library or with_options:
         options = {k: list(v) if isinstance(v, tuple) else v for k, v in call.options.items()}
     if call.library:
         if call.library == "python":
             enable_host_kernels()
-        if call.library in _core.library_names():  # the core does not read the environment that locates it
+        if call.library in _core.library_names():  # open it here: the core does not read the environment
             open_library(call.library)
     if call.library or _WRONG in os.environ:
-        named = [buffers[n].spec for n in (*call.inputs, *call.outputs)]
+        arg_specs = [buffers[n].spec for n in (*call.inputs, *call.outputs)]
         specs = [
             (s.dtype.value, [int(d) for d in s.shape if isinstance(d, int)], list(s.physical.strides))
-            for s in named
+            for s in arg_specs
         ]
     plan.add_call(
         call.kernel,
         call.symbol,
-        places,
+        args,
         len(call.inputs),
         params,
         call.tasks,
@@ -160,9 +163,9 @@ def _add(
 
 
 def _nodes(call: KernelCall) -> str:
-    """Return the nodes of a call as reports name them."""
-    first, more = next(iter(call.nodes), ""), len(call.nodes) - 1
-    return "" if not first else f"nodes {first} and {more} more" if more else f"node {first}"
+    """Return the nodes of a call as text for reports."""
+    first, others = next(iter(call.nodes), ""), len(call.nodes) - 1
+    return "" if not first else f"nodes {first} and {others} more" if others else f"node {first}"
 
 
 _MODULES: weakref.WeakValueDictionary[str, _core.Module] = weakref.WeakValueDictionary()

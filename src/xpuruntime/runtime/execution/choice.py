@@ -23,32 +23,32 @@ def choose_plan(
     backend: RuntimeBackend,
     refused: Mapping[int, str] = MappingProxyType({}),
 ) -> tuple[ExecutionPlan, Decision]:
-    """Return the first plan that this machine can run, and the decision. ``refused`` maps positions of plans that could not be prepared to
-    the reason.
+    """Return the first plan that this machine can run, and the decision.
 
-    Raises UnavailableError when there is none, with the reason of each.
+    refused: for the index of each plan that could not be prepared, the reason.
+    Raises UnavailableError with the reason of each plan if none can run.
     """
     chosen: ExecutionPlan | None = None
-    taken: Candidate | None = None
+    winner: Candidate | None = None
     rejected: list[Candidate] = []
-    for at, plan in enumerate(entry.plans):
-        support = _judge(program, plan, backend)
-        if at in refused:
-            support = Support.no(Reason.BUILD_FAILED, refused[at])
+    for i, plan in enumerate(entry.plans):
+        support = _supported(program, plan, backend)
+        if i in refused:
+            support = Support.no(Reason.BUILD_FAILED, refused[i])
         if not support.ok:
             rejected.append(Candidate.rejected(plan.target, support))
-        elif taken is None:
+        elif winner is None:
             chosen = plan
-            taken = Candidate(plan.target, Reason.DEFAULT, "the first alternative that this machine runs")
+            winner = Candidate(plan.target, Reason.DEFAULT, "the first alternative that this machine runs")
         else:
             rejected.append(
                 Candidate(plan.target, Reason.LOWER_PREFERENCE, "an earlier alternative runs on this machine")
             )
-    decision = Decision("alternative", f"{program.name}:{entry.name}", taken, tuple(rejected))
+    decision = Decision("alternative", f"{program.name}:{entry.name}", winner, tuple(rejected))
     if chosen is None:
         raise UnavailableError(
             f"program {program.name!r}",
-            f"has no alternative of {entry.name!r} that this machine runs",
+            f"has no alternative of {entry.name!r} that this machine can run",
             got="; ".join(f"{c.name}: {c.reason}" for c in rejected) or "no alternative at all",
             do="Compile it for this machine's target.",
             decision=decision,
@@ -59,7 +59,9 @@ def choose_plan(
 def first_bound(
     program: CompiledProgram, entry: EntryPoint, backend: RuntimeBackend, threads: int, contexts: int
 ) -> tuple[ExecutionPlan, Decision, Bound]:
-    """Bind the first alternative that runs here and that no library declines. Raises UnavailableError, KernelRefused, BuildError."""
+    """Bind the first alternative that runs on this machine and whose calls no library refuses. Raises UnavailableError, KernelRefused,
+    BuildError.
+    """
     refused: dict[int, str] = {}
     while True:
         plan, decision = choose_plan(program, entry, backend, refused)
@@ -70,14 +72,14 @@ def first_bound(
             try:
                 choose_plan(program, entry, backend, refused)
             except UnavailableError:
-                raise error from None  # there is nothing else
+                raise error from None  # no other alternative is left
         else:
             return plan, decision, bound
 
 
-def _judge(program: CompiledProgram, plan: ExecutionPlan, backend: RuntimeBackend) -> Support:
+def _supported(program: CompiledProgram, plan: ExecutionPlan, backend: RuntimeBackend) -> Support:
     kind = plan.target.partition(":")[0]
-    if not backend.kind:  # the null backend takes everything
+    if not backend.kind:  # the null backend accepts every plan
         return Support.yes()
     if kind != backend.kind:
         return Support.no(Reason.DEVICE_MISMATCH, f"compiled for {kind}; the device is {backend.kind}")

@@ -1,7 +1,7 @@
-"""Schedule: steps that read and write named values; each runs as soon as its inputs exist.
+"""Schedule: steps that read and write named values. Each runs as soon as its inputs exist.
 
-Knows nothing of graphs and engines: a step is a function. Steps that do not wait for each other run side by side; the caller's thread
-works too, so a chain of steps never changes threads.
+A step is a function, and this module knows no graphs or engines. Independent steps run concurrently. The caller's thread runs steps,
+too, so a chain of steps stays on one thread.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class Step:
 
 
 class Schedule:
-    """Steps in topological order, and threads to run them. Safe to run from several threads at once.
+    """Steps in topological order, and threads to run them. Several threads may call ``run`` at once.
 
-    keep: values that are wanted after a run; every other one is dropped behind its last reader.
+    keep: values to keep after a run. Every other value is dropped after its last reader.
     """
 
     def __init__(
         self, steps: Sequence[Step], keep: Sequence[str] = (), *, threads: int | None = None
     ) -> None:
         self.steps = tuple(steps)
-        home = {v: i for i, s in enumerate(self.steps) for v in s.outputs}
-        waits = [{home[v] for v in s.inputs if v in home} for s in self.steps]
+        producer = {v: i for i, s in enumerate(self.steps) for v in s.outputs}
+        waits = [{producer[v] for v in s.inputs if v in producer} for s in self.steps]
         self._waits = tuple(len(w) for w in waits)
         self._next: tuple[tuple[int, ...], ...] = tuple(
             tuple(j for j, w in enumerate(waits) if i in w) for i in range(len(self.steps))
@@ -54,13 +54,13 @@ class Schedule:
     def run(self, values: Values, work: Callable[[int, Mapping[str, Any]], Sequence[Any]]) -> None:
         """Run every step. ``work(index, values)`` returns the step's results in the order of its outputs.
 
-        values: what is there at the start; the results that are kept are there at the end. The first error of a step ends the run,
-        behind the steps that are on their way, and is raised here.
+        values: initial values by name; at the end it holds the kept results. After the first error of a step no further step starts; the
+        error is raised here when the running steps have ended.
         """
         if not self._threads:
-            left = Counter(self._readers)
+            remaining_reads = Counter(self._readers)
             for index in range(len(self.steps)):
-                self._store(index, work(index, values), values, left)
+                self._store(index, work(index, values), values, remaining_reads)
             return
         _Run(self, values, work).wait()
 
@@ -72,21 +72,23 @@ class Schedule:
             pool.shutdown()
 
     def pool(self) -> ThreadPoolExecutor:
-        """Return the threads besides the caller's."""
+        """Return the pool of further threads, in addition to the caller's."""
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._threads, "xpuruntime-dag")
             return self._pool
 
-    def _store(self, index: int, results: Sequence[Any], values: Values, left: Counter[str]) -> None:
+    def _store(
+        self, index: int, results: Sequence[Any], values: Values, remaining_reads: Counter[str]
+    ) -> None:
         """Store the results that a later step reads, and drop values after their last reader."""
         step = self.steps[index]
         for value, result in zip(step.outputs, results, strict=True):
-            if left[value]:
+            if remaining_reads[value]:
                 values[value] = result
         for value in dict.fromkeys(step.inputs):
-            left[value] -= 1
-            if not left[value]:
+            remaining_reads[value] -= 1
+            if not remaining_reads[value]:
                 del values[value]
 
 
@@ -132,11 +134,11 @@ class _Run:
                         if not self.waits[later]:
                             ready.append(later)
                     self.active += len(ready)
-        except BaseException as error:  # whatever it is, it belongs to the caller of run
+        except BaseException as error:  # also KeyboardInterrupt: run() raises it in the caller's thread
             with self.lock:
                 self.error = self.error or error
-        for other in ready[1:]:
-            self.schedule.pool().submit(self._chain, other)
+        for step in ready[1:]:
+            self.schedule.pool().submit(self._chain, step)
         with self.lock:
             self.active -= 1
             if not self.active:

@@ -1,8 +1,8 @@
-"""Policies at an executor. The device and ``strict`` take effect here; the other demands were applied at compile time and must agree with
-the program.
+"""Policies at an executor. It applies the device and ``strict``. The other demands were applied at compile time, so the program must
+satisfy them.
 
-``compile`` records the demands that it kept to (``CompiledProgram.facts["demands"]``). A demand that is not recorded is held against the
-plan where the plan shows it, and is an error where it does not.
+``compile`` records the demands that it satisfied (``CompiledProgram.facts["demands"]``). A demand that is not recorded is checked
+against the plan. If the plan does not show whether it is satisfied, it is an error.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class _Settled:
 
 
 SETTLED: Final = _Settled()
-"""The policy of an executor whose caller has settled every demand: nothing is looked up."""
+"""The policy of an executor whose caller has already applied every demand. No policy is looked up."""
 
 
 def demands_around(policy: Any) -> Resolved | None:
-    """Return the demands of the argument, ``with_policy`` and the environment; None where there are none. Raises PolicyError, UnavailableError.
+    """Return the demands of the argument, ``with_policy`` and the environment; None without any. Raises PolicyError, UnavailableError.
 
-    A program runs without the package of policies, so it is imported only where somebody may have set one.
+    Running a program does not need the package ``policies``, so it is imported only if a policy may be set.
     """
     if policy is SETTLED:
         return None
-    around = any(os.environ.get(v, "").strip() for v in _VARIABLES)
-    if policy is None and not around and "xpuruntime.policies" not in sys.modules:
+    in_environment = any(os.environ.get(v, "").strip() for v in _VARIABLES)
+    if policy is None and not in_environment and "xpuruntime.policies" not in sys.modules:
         return None
     from ...policies.entrances import demanded
 
@@ -71,15 +71,15 @@ def device_for(
 ) -> RuntimeBackend:
     """Return the backend of the argument, else of the policy's device, else of the host.
 
-    Where the policy's device cannot be had, or the program has no code for it, the first of ``allow_fallback`` is taken, with a warning.
-    Raises UnavailableError.
+    If the policy's device is unavailable, or the program has no code for it, the first usable device of ``allow_fallback`` is used, with
+    a warning. Raises UnavailableError.
     """
     execution = None if demands is None else demands.policy.execution
     if device is not None or execution is None or execution.target in (None, "auto"):
         return backend_of("cpu" if device is None else device)
-    named = (execution.target, *(execution.allow_fallback or ()))
+    candidates = (execution.target, *(execution.allow_fallback or ()))
     refused: UnavailableError | None = None
-    for name in named:
+    for name in candidates:
         try:
             backend = backend_of("cpu" if name == "auto" else str(DeviceId.parse(name)))
             choose_plan(program, entry, backend)
@@ -135,17 +135,17 @@ def _differences(
     precision = execution.precision
     if precision not in (None, "model", recorded.get("precision")):
         computed = computed_in(plan)
-        wanted = DType.of(precision)
-        # As everywhere: integers that cannot be had become the model's own precision.
-        if wanted.is_integer and execution.allow_fallback:
+        requested = DType.of(precision)
+        # An integer precision that is unavailable falls back to the model's own, as in sessions.
+        if requested.is_integer and execution.allow_fallback:
             _log.warning(
-                "executor of %r: precision %s cannot be had; the program keeps its own",
+                "executor of %r: precision %s is unavailable; the program keeps its own",
                 program.name,
                 precision,
             )
-        elif computed != {wanted}:
-            shown = ", ".join(sorted(d.value for d in computed)) or "no floats"
-            yield "precision", f"the program was compiled for {shown}"
+        elif computed != {requested}:
+            computed_names = ", ".join(sorted(d.value for d in computed)) or "no floats"
+            yield "precision", f"the program was compiled for {computed_names}"
     for name, size in (execution.fixed_shapes or {}).items():
         shape = next((s.shape for s in entry.inputs if s.name == name), None)
         has: Any = entry.symbols.get(name) if shape is None else list(shape)
@@ -154,43 +154,45 @@ def _differences(
             yield "fixed_shapes", f"the program {text}"
     level = execution.optimization_level
     if level is not None and level != recorded.get("optimization_level"):
-        at = recorded.get("optimization_level")
-        text = "passes that were listed by name" if at is None else f"the passes of level {at}"
+        compiled_level = recorded.get("optimization_level")
+        text = (
+            "a list of passes by name" if compiled_level is None else f"the passes of level {compiled_level}"
+        )
         yield "optimization_level", f"the program was compiled with {text}"
 
 
 def _recorded(program: CompiledProgram) -> Mapping[str, Any]:
-    """Return the demands that ``compile`` kept to. The file is data of others, so whatever is no mapping counts as none."""
+    """Return the demands that ``compile`` satisfied. A program file is untrusted, so anything but a mapping counts as none."""
     recorded = program.facts.get("demands")
     return recorded if isinstance(recorded, Mapping) else {}
 
 
 def demanded_precision(program: CompiledProgram) -> DType | None:
-    """Return the precision that the program was compiled for; None where that was the model's own."""
-    named = _recorded(program).get("precision")
-    return next((d for d in DType if d.value == named), None)
+    """Return the precision that the program was compiled for; None if it was the model's own."""
+    precision = _recorded(program).get("precision")
+    return next((d for d in DType if d.value == precision), None)
 
 
 def computed_in(plan: ExecutionPlan) -> frozenset[DType]:
-    """Return the float types of what a plan keeps between kernels; of its inputs and outputs where there is nothing between."""
+    """Return the float types of a plan's intermediate buffers; of all its buffers if there are none."""
     inner = [b.spec.dtype for b in plan.buffers if b.kind is BufferKind.SCRATCH]
     floats = frozenset(d for d in inner if d.is_float)
     return floats or frozenset(b.spec.dtype for b in plan.buffers if b.spec.dtype.is_float)
 
 
 def broken_rule(program: CompiledProgram, plans: Iterable[ExecutionPlan], policy: KernelPolicy) -> str:
-    """Return which rule the calls of a program break, as a sentence; empty where they keep to every rule.
+    """Return the rule that the calls of a program violate, as a sentence; empty if they satisfy every rule.
 
-    A rule that the program was compiled under holds. Conditions on shapes and phases cannot be read off a call and count as met.
+    A rule that was applied at compile time counts as satisfied. A call does not show shapes and phases, so conditions on them count as true.
     """
     from ...policies.fields.record import dump
 
     listed = _recorded(program).get("rules")
-    known = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else []
+    applied = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else []
     calls = [(p, c) for p in plans for c in p.calls]
     for layer in policy.layers:
         for rule in layer.rules:
-            if dump(rule) not in known and (why := _broken(rule, calls)):
+            if dump(rule) not in applied and (why := _broken(rule, calls)):
                 return f"{why} ({layer.origin})" if layer.origin else why
     return ""
 
@@ -204,19 +206,19 @@ def _broken(rule: Rule, calls: Sequence[tuple[ExecutionPlan, KernelCall]]) -> st
             continue
         kernel = call.kernel.partition("/")[2]
         names = {kernel, plain_kernel(kernel)}
-        at = f"{call.nodes[0] if call.nodes else call.symbol} is computed by {call.kernel}"
+        fact = f"{call.nodes[0] if call.nodes else call.symbol} is computed by {call.kernel}"
         if rule.use is not None and rule.use not in names:
-            return f"a rule forces kernel {rule.use!r} ({rule.label()}), but the program was compiled with another one: {at}"
+            return f"a rule forces kernel {rule.use!r} ({rule.label()}), but the program was compiled with another one: {fact}"
         if names & set(rule.forbid):
-            return f"a rule forbids {kernel!r} ({rule.label()}), but {at}"
+            return f"a rule forbids {kernel!r} ({rule.label()}), but {fact}"
         if rule.workspace_bytes is not None or rule.deterministic:
             demand = "deterministic" if rule.workspace_bytes is None else "workspace_bytes"
-            return f"the program does not say whether {call.kernel} keeps to {demand} ({rule.label()})"
+            return f"the program does not say if {call.kernel} satisfies {demand} ({rule.label()})"
     return ""
 
 
 def _facts(plan: ExecutionPlan, call: KernelCall) -> Iterator[NodeFacts]:
-    """Yield what rules may ask of a call, once for each family that its kernel or one of its ops belongs to."""
+    """Yield the facts of a call that rules are matched with, once per op family of its kernel and ops."""
     from ...policies import NodeFacts
 
     dtype = plan.buffer(call.outputs[0]).spec.dtype if call.outputs else None

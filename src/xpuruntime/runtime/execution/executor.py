@@ -1,11 +1,11 @@
-"""Executor: a compiled program on a device. One class serves every device; the core does the work.
+"""Executor: a compiled program on a device. The class is the same for every device and wraps the core's executor.
 
     executor = Executor(program)                                  # Device() is the host
     weights = load_weights("model.safetensors", program)
     outputs = executor.run(inputs={"input": x}, weights=weights)   # outputs["output"].to_numpy()
-    y, = executor.run_arrays([x])                                 # arrays in the program's order, nothing in between
+    y, = executor.run_arrays([x])                                 # arrays in the program's order, with the least overhead
 
-Safe from several threads. Each run in flight has an arena of its own; programs with states run one at a time.
+Several threads may run one executor. Each concurrent run has its own arena. Runs of a program with states are serialized.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ from .tensor_run import tensor_run
 __all__ = ["MAX_CONTEXTS", "Executor"]
 
 MAX_CONTEXTS = 65_536
-"""The most runs of one executor or session at a time."""
+"""Maximum number of concurrent runs of one executor or session."""
 
 
 class Executor:
     """A program, ready to run.
 
-    device:   a Device, its name, or a backend; by default the policy's device, else the host.
-    threads:  threads of the host under the kernels; ``XPU_NUM_THREADS``, or every core this process may use.
-    entry:    which entry point; the first by default.
-    contexts: how many runs may be in flight (at most ``MAX_CONTEXTS``); each that is takes ``arena_bytes``. By default the cores this process may use.
-    states:   those of another executor of this program, to share them.
-    policy:   over ``with_policy`` and the environment. A demand that the program was not compiled for is an error (``docs/reference/policy-support.md``).
+    device:   a Device, its name, or a backend. Default: the policy's device, else the host.
+    threads:  number of host threads that compute kernels. Default: ``XPU_NUM_THREADS``, else the usable cores.
+    entry:    name of an entry point. Default: the first.
+    contexts: maximum number of concurrent runs, at most ``MAX_CONTEXTS``. Each of them needs ``arena_bytes``. Default: the usable cores.
+    states:   states of another executor of this program, to share them.
+    policy:   takes precedence over ``with_policy`` and the environment. A demand that the program was not compiled for is an error
+              (``docs/reference/policy-support.md``).
 
-    ``decision`` says which alternative was taken and why the others were not; ``plan`` is it. Raises UnavailableError when this
-    machine runs none, BuildError when the code cannot be loaded, PolicyError for a demand that this program cannot keep.
+    ``plan`` is the chosen alternative, and ``decision`` holds the reasons. Raises UnavailableError if this machine can run no
+    alternative, BuildError if the code cannot be loaded, PolicyError for a demand that the program does not satisfy.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Executor:
         self._addresses = Addresses(self._who, program, self.states, bound)
         self._weights: Weights | None = None
         self._bindings: _core.WeightBindings | None = None
-        self._on_tensors: _core.TensorRun | None = None  # made by the first run on tensors
+        self._on_tensors: _core.TensorRun | None = None  # created by the first run on tensors
         self._inputs, self._outputs = self.entry.inputs, self.entry.outputs
         self._in_names = tuple(s.name for s in self._inputs)
         self._out_names = tuple(s.name for s in self._outputs)
@@ -99,21 +100,23 @@ class Executor:
         )
         self._arguments = Arguments(self._who, self.backend)
         self._on_host = self.backend.core_is_host
-        # The core reads and writes NumPy's arrays itself.
+        # True if the core reads and writes NumPy arrays itself.
         self._takes_arrays = self._on_host or self.backend.stages
 
     # ── weights ──
 
     def bind(self, weights: Weights | Mapping[str, Any] | None) -> _core.WeightBindings:
-        """Use these weights for later runs: loaded weights, arrays by name (recipes run now), or None for the weights that the program
-        holds.
+        """Set the weights of later runs and return the core's handle for them. Raises InputError.
 
-        Return the core's handle for them. Raises InputError.
+        weights: loaded weights, arrays by name (recipes run now), or None for the weights in the program.
         """
         if not isinstance(weights, Weights):
             weights = load_weights(weights, self.program, self.backend)
         bindings = self._addresses.of(weights)
-        self._bindings, self._weights = bindings, weights  # kept: addresses go with weights that nobody holds
+        self._bindings, self._weights = (
+            bindings,
+            weights,
+        )  # keep both: the addresses are valid while the weights live
         return bindings
 
     # ── running ──
@@ -127,12 +130,13 @@ class Executor:
         ring: _core.EventRing | None = None,
         stop: _core.Stop | None = None,
     ) -> list[NDArray[Any]]:
-        """Run on arrays in the program's order. Return the outputs in that order: new arrays, or those of ``out`` (C-contiguous, matching
-        dtype and shape).
+        """Run on arrays in the program's order. Return the outputs in that order.
 
-        Inputs are read in place where they are C-contiguous and aligned to their elements, else copied. times: an int64 array with a
-        place for each call of the plan, filled with nanoseconds. stop: a flag
-        that ends this run alone, after the kernel that it is in. Raises InputError; RunError when the run was cancelled or failed.
+        inputs: read in place if they are C-contiguous and aligned, otherwise copied.
+        out:    arrays for the outputs, C-contiguous with matching dtype and shape. Default: new arrays.
+        times:  an int64 array with an element for each call of the plan, which receives nanoseconds.
+        stop:   a flag that cancels this run after its current kernel.
+        Raises InputError, and RunError if the run fails or is cancelled.
         """
         bindings = self._bindings or self.bind(None)
         outputs = tuple(np.empty(*m) for m in self._output_forms) if out is None else tuple(out)
@@ -155,22 +159,23 @@ class Executor:
     ) -> dict[str, DeviceBuffer]:
         """Run on buffers, arrays or device tensors by name. Return output buffers by name: new ones, or those of ``out``.
 
-        weights: as for ``bind``, and bound from then on; None: those that are bound. This run uses these, whatever other threads bind.
-        stream:  a stream of the device (its number, as ``torch.cuda.Stream.cuda_stream`` is): the run is queued there, after what is
-                 in it, and this call comes back at once. Without one it waits for the run. Raises as ``run_arrays``.
+        weights: bound as by ``bind``. None uses the bound weights. A ``bind`` of another thread does not affect this run.
+        stream:  number of a stream of the device, such as ``torch.cuda.Stream.cuda_stream``. The run is queued on it, and this call
+                 returns at once. Without a stream the call waits for the run.
+        Raises the same errors as ``run_arrays``.
         """
         bindings = self._bindings if weights is None and self._bindings is not None else self.bind(weights)
         for name in [n for n in inputs if n not in self._in_names] + [
             n for n in self._in_names if n not in inputs
         ]:
-            have = ", ".join(self._in_names) or "none"
-            what = "has no input of that name" if name in inputs else "lacks an input"
-            raise InputError(self._who, what, got=repr(name), do=f"Its inputs are: {have}.")
+            names = ", ".join(self._in_names) or "none"
+            problem = "has no input of that name" if name in inputs else "an input is missing"
+            raise InputError(self._who, problem, got=repr(name), do=f"Its inputs are: {names}.")
         waits = stream is None
         if not self.backend.stages:
             stream = None
         elif waits and any(lies_on_a_device(v) for v in inputs.values()):
-            stream = self.backend.current_stream()  # whoever makes such tensors queues work there
+            stream = self.backend.current_stream()  # the stream on which the tensors' library queues its work
         arguments = [self._arguments.buffer(inputs[s.name], s, stream) for s in self._inputs]
         outputs = {
             s.name: out[s.name] if out is not None and s.name in out else self._arguments.empty(s, stream)
@@ -190,13 +195,13 @@ class Executor:
         return outputs
 
     def observe(self, inputs: Sequence[Any]) -> DeviceRecord:
-        """Run once on arrays and return the device driver's record of the run. States advance as in any run. Raises as ``run_arrays``.
+        """Run once on arrays and return the device driver's record of the run. States are updated. Raises the errors of ``run_arrays``.
 
         On a CUDA device the first run records single launches; later runs record the plan's CUDA graph.
         """
         bindings = self._bindings or self.bind(None)
         if not self.backend.stages:
-            return DeviceRecord(absent=f"{self.device} keeps none.")
+            return DeviceRecord(absent=f"{self.device} does not record its work.")
         open_library("cupti")
         observation = _core.Observation()
         outputs = tuple(np.empty(*m) for m in self._output_forms)
@@ -216,9 +221,9 @@ class Executor:
     ) -> dict[str, Any] | None:
         """Run on dense tensors of one library that are on this device. Return new tensors of that library by name.
 
-        One call into the core. On a device with streams the run is queued on the one that the library works on, and nobody waits. None
-        where the tensors are anything else (then ``run`` takes them or says what is wrong), or of a library without DLPack's table of C
-        functions. Raises RunError.
+        This is one call into the core. On a device with streams the run is queued on the library's current stream, without waiting.
+        Return None for other tensors, and for a library without DLPack's table of C functions; ``run`` accepts those or raises the
+        reason. Raises RunError.
         """
         outputs = (self._on_tensors or self._tensor_run()).run(
             self._bindings or self.bind(None), tensors, stop
@@ -233,11 +238,11 @@ class Executor:
         return self._on_tensors
 
     def cancel(self) -> None:
-        """Stop the runs in flight after their current kernel. Each raises RunError."""
+        """Cancel all current runs after their current kernel. Each raises RunError."""
         self._core.cancel()
 
     def close(self) -> None:
-        """Cancel and wait for the runs in flight, then free their arenas. Later runs raise RunError. May be called again."""
+        """Cancel all current runs, wait for them, and free the arenas. Later runs raise RunError. May be called again."""
         self._core.close()
 
     def __enter__(self) -> Executor:
@@ -247,7 +252,7 @@ class Executor:
         self.close()
 
     def twin(self) -> Executor:
-        """Return an executor of the same plan and weights with states of its own."""
+        """Return an executor of the same plan and weights with its own states."""
         twin = Executor(
             self.program, self.backend, threads=self.threads, entry=self.entry.name, policy=SETTLED
         )
@@ -273,8 +278,8 @@ class Executor:
 
     @property
     def counters(self) -> dict[str, int]:
-        """runs, dispatches (kernel calls of those), prepared (kernels looked up or compiled), allocations (blocks of device memory),
-        copies (of buffers), contexts (arenas that exist), sent and fetched (bytes brought to a device and back), since the executor was made.
+        """Counts since the executor was created: runs, dispatches (kernel calls), prepared (kernels looked up or compiled), allocations
+        (blocks of device memory), copies (of buffers), contexts (arenas), sent and fetched (bytes copied to and from the device).
         """
         counters = self._core.counters
         names = ("runs", "dispatches", "prepared", "allocations", "copies", "contexts", "sent", "fetched")
@@ -294,14 +299,14 @@ class Executor:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return lines for a receipt: bytes copied to and from the device, CUDA graphs, and why a run used none."""
+        """Return lines for a receipt: bytes copied to and from the device, use of CUDA graphs, and reasons for running without one."""
         counters = self._core.counters
         if not self.backend.stages:
             return ()
-        crossed = f"{counters.sent} bytes were brought to {self.device} and {counters.fetched} back, in {counters.runs} runs"
-        return (crossed, *self.backend.notes())
+        copied = f"{counters.sent} bytes were copied to {self.device} and {counters.fetched} back, in {counters.runs} runs"
+        return (copied, *self.backend.notes())
 
-    # ── inside ──
+    # ── internal ──
 
     def _run_checked(
         self,
@@ -312,10 +317,10 @@ class Executor:
         ring: _core.EventRing | None,
         stop: _core.Stop | None,
     ) -> list[NDArray[Any]]:
-        """Run with arrays that must be converted or refused, or on a device with separate memory."""
+        """Run after checking and converting the arrays. Called for arrays that the core did not accept, and for devices without host arrays."""
         if len(inputs) != len(self._inputs) or len(outputs) != len(self._outputs):
-            want = f"{len(self._inputs)} inputs and {len(self._outputs)} outputs"
-            raise InputError(self._who, f"takes {want}", got=f"{len(inputs)} and {len(outputs)}")
+            counts = f"{len(self._inputs)} inputs and {len(self._outputs)} outputs"
+            raise InputError(self._who, f"takes {counts}", got=f"{len(inputs)} and {len(outputs)}")
         for array, spec in zip(outputs, self._outputs, strict=True):
             self._arguments.fit(TensorSpec(array.shape, dtype_of(array)), spec, f"out array {spec.name!r}")
             if not array.dtype.isnative:
@@ -323,7 +328,7 @@ class Executor:
                     self._who,
                     f"out array {spec.name!r} has the other byte order than this machine",
                     got=array.dtype.str,
-                    do="Hand in an array of native byte order.",
+                    do="Pass an array of native byte order.",
                 )
             if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
                 raise InputError(

@@ -33,14 +33,14 @@ Spec = tuple[str, list[int], list[int]]
 
 @functools.cache
 def enable() -> None:
-    """Register the lookup of Python kernels with the core, once."""
+    """Register the lookup function of Python kernels with the core, once per process."""
     _core.set_host_kernels(_find)
 
 
 def _find(
     name: str, options: Mapping[str, Any], specs: Sequence[Spec], inputs: int, device: str
 ) -> Callable[[list[int], int], str] | str:
-    """Return a callable for a registered function, bound to its call, or the reason why there is none."""
+    """Return a callable that runs a registered function for one call of a plan, or the reason why there is none."""
     try:
         function = host_function(name, str(options["digest"]), f"kernel {options['kernel']}")
     except XpuError as error:
@@ -54,11 +54,11 @@ class _HostCall:
     """One call of a plan. ``specs``: dtype, shape and strides of its buffers, operands before results."""
 
     def __init__(
-        self, function: HostFunction, how: Mapping[str, Any], specs: Sequence[Spec], inputs: int, device: str
+        self, function: HostFunction, call: Mapping[str, Any], specs: Sequence[Spec], inputs: int, device: str
     ) -> None:
         self._function, self._specs, self._inputs, self._device = function, specs, inputs, device
-        self._operands = how["operands"]
-        self._attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in how["attrs"].items()}
+        self._operands = call["operands"]
+        self._attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in call["attrs"].items()}
 
     def __call__(self, addresses: list[int], stream: int) -> str:
         """Run the function. Return an empty string, or the error message."""
@@ -73,20 +73,22 @@ class _HostCall:
             last = traceback.extract_tb(error.__traceback__)[-1]
             return f"{self._function.name}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
 
-    def _write(self, results: Sequence[Any], to: Sequence[Any]) -> str:
-        if len(results) != len(to):
-            return f"{self._function.name} returns {len(results)} results; the node has {len(to)}"
-        for i, (result, place, spec) in enumerate(zip(results, to, self._specs[self._inputs :], strict=True)):
-            if result is place:
+    def _write(self, results: Sequence[Any], outputs: Sequence[Any]) -> str:
+        if len(results) != len(outputs):
+            return f"{self._function.name} returns {len(results)} results; the node has {len(outputs)}"
+        for i, (result, output, spec) in enumerate(
+            zip(results, outputs, self._specs[self._inputs :], strict=True)
+        ):
+            if result is output:
                 continue
             value = np.asarray(result) if self._function.arrays == "numpy" else result
-            if tuple(value.shape) != tuple(place.shape) or value.dtype != place.dtype:
-                got = f"{value.dtype}{list(value.shape)}"
-                return f"{self._function.name} returns {got} as result {i}; the node has {spec[0]}{spec[1]}"
+            if tuple(value.shape) != tuple(output.shape) or value.dtype != output.dtype:
+                result_spec = f"{value.dtype}{list(value.shape)}"
+                return f"{self._function.name} returns {result_spec} as result {i}; the node has {spec[0]}{spec[1]}"
             if self._function.arrays == "numpy":
-                np.copyto(place, value)
+                np.copyto(output, value)
             else:
-                place.copy_(value)
+                output.copy_(value)
         return ""
 
     def _array(self, address: int, spec: Spec) -> Any:
@@ -114,7 +116,7 @@ def _over(address: int, spec: Spec) -> NDArray[Any]:
 
 
 def _exported(array: NDArray[Any], spec: Spec) -> Any:
-    """Return an object that torch imports. NumPy exports no bfloat16, so such arrays go through a DLPack capsule."""
+    """Return an object that torch can import. NumPy cannot export bfloat16, so such arrays are exported as a DLPack capsule."""
     if spec[0] != "bfloat16":
         return array
     strides = [s // array.itemsize for s in array.strides]
@@ -122,13 +124,13 @@ def _exported(array: NDArray[Any], spec: Spec) -> Any:
 
 
 class _OnDevice:
-    """GPU memory behind the CUDA array interface, as integers of the element size, since the interface has no bfloat16."""
+    """GPU memory with the CUDA array interface. Elements are exposed as integers of their size, since the interface has no bfloat16."""
 
     def __init__(self, address: int, spec: Spec) -> None:
-        words = f"<i{DType(spec[0]).numpy.itemsize}"
+        typestr = f"<i{DType(spec[0]).numpy.itemsize}"
         self.__cuda_array_interface__ = {
             "shape": tuple(spec[1]),
-            "typestr": words,
+            "typestr": typestr,
             "data": (address, False),
             "version": 3,
             "strides": None,
@@ -136,7 +138,7 @@ class _OnDevice:
 
 
 def _torch() -> Any:
-    """Import torch. A function that takes torch tensors was registered by code that imports it."""
+    """Return the torch module. It is usually imported already by the code that registered the function."""
     return sys.modules.get("torch") or importlib.import_module("torch")
 
 

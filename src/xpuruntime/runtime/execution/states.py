@@ -37,7 +37,7 @@ class States(Mapping[str, DeviceBuffer]):
         return len(self._buffers)
 
     def reset(self, weights: Mapping[str, DeviceBuffer]) -> None:
-        """Set each state to its initial value: ``init`` among the weight buffers, or zeros. Not during a run."""
+        """Set each state to its initial value: its weight buffer ``init``, or zeros. Must not be called during a run."""
         with self._lock:
             for ref in self._refs:
                 buffer = self._buffers[ref.name]
@@ -49,7 +49,7 @@ class States(Mapping[str, DeviceBuffer]):
             self._started = True
 
     def start(self, weights: Mapping[str, DeviceBuffer]) -> None:
-        """Call ``reset`` unless the states already hold values."""
+        """Call ``reset`` if the states have no values yet."""
         with self._lock:
             if not self._started:
                 self.reset(weights)
@@ -61,7 +61,7 @@ class States(Mapping[str, DeviceBuffer]):
             bindings.share_state_lock(self._first)
 
     def write(self, name: str, array: NDArray[Any]) -> None:
-        """Set one state. Not during a run. Raises KeyError, InputError."""
+        """Set one state. Must not be called during a run. Raises KeyError, InputError."""
         buffer = self._buffers[name]
         staged = DeviceBuffer.from_numpy(array, buffer.backend, spec=buffer.spec)
         buffer.backend.upload(
@@ -69,13 +69,17 @@ class States(Mapping[str, DeviceBuffer]):
         )
 
     def fit(self, program: CompiledProgram, who: str) -> None:
-        """Check that these states match those of ``program``, since kernels trust buffer sizes. Raises InputError in the name of ``who``."""
+        """Raise InputError unless these states match those of ``program``: kernels do not check buffer sizes. ``who``: subject of the error."""
         for ref in program.states:
-            got, want = self[ref.name].spec if ref.name in self else None, ref.spec
-            if got is None or (got.shape, got.dtype, got.layout) != (want.shape, want.dtype, want.layout):
+            actual, expected = self[ref.name].spec if ref.name in self else None, ref.spec
+            if actual is None or (actual.shape, actual.dtype, actual.layout) != (
+                expected.shape,
+                expected.dtype,
+                expected.layout,
+            ):
                 raise InputError(
                     who,
-                    f"state {ref.name!r} must be {want}",
-                    got="none of that name" if got is None else got,
-                    do="Hand in states of an executor of this program.",
+                    f"state {ref.name!r} must be {expected}",
+                    got="no state of that name" if actual is None else actual,
+                    do="Pass the states of an executor of this program.",
                 )

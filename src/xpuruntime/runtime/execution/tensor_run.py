@@ -1,4 +1,4 @@
-"""A program's inputs and outputs in DLPack terms, for runs on tensors that are on its device."""
+"""The core's runner for tensors on the program's device, with inputs and outputs described as DLPack types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["tensor_run"]
 
-_NEVER = (255, 0)  # no tensor is of this type
+_NEVER = (255, 0)  # a DLPack type that no tensor has
 
 
 def tensor_run(
@@ -27,7 +27,7 @@ def tensor_run(
     """
     by_address = backend.core_is_host or backend.stages
     if not by_address or any(dlpack_words(s.dtype) is None for s in outputs):
-        inputs = ()  # then it takes no run
+        inputs = ()  # a runner without inputs accepts no tensors
     return _core.TensorRun(core, _forms(inputs), _forms(outputs), *backend.dlpack_device())
 
 

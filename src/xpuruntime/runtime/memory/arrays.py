@@ -10,13 +10,13 @@ from ...types import DType
 __all__ = ["dlpack_dtype", "dlpack_words", "trust_arrays"]
 
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
-_WORDS: dict[DType, tuple[int, int]] = {DType.BOOL: (6, 8)} | {
+_TYPES: dict[DType, tuple[int, int]] = {DType.BOOL: (6, 8)} | {
     DType(f"{kind}{bits}"): (code, bits)
     for kind, code in _CODES.items()
     for bits in (8, 16, 32, 64)
     if f"{kind}{bits}" in {d.value for d in DType}
 }
-_DTYPES = {words: dtype for dtype, words in _WORDS.items()}
+_DTYPES = {code_and_bits: dtype for dtype, code_and_bits in _TYPES.items()}
 _trusted: list[bool] = []
 
 
@@ -26,13 +26,13 @@ def trust_arrays() -> None:
         return
     probe = np.zeros((3, 5), np.float32)
     _trusted.append(_core.trust_arrays(np.ndarray, probe, probe.ctypes.data, probe.dtype, 3))
-    for dtype, (code, bits) in _WORDS.items():
+    for dtype, (code, bits) in _TYPES.items():
         _core.trust_dtype(dtype.numpy, code, bits)
 
 
 def dlpack_words(dtype: DType) -> tuple[int, int] | None:
-    """Return DLPack's type code and bits; None for a dtype that DLPack lacks."""
-    return _WORDS.get(dtype)
+    """Return DLPack's type code and number of bits; None for a dtype that DLPack lacks."""
+    return _TYPES.get(dtype)
 
 
 def dlpack_dtype(code: int, bits: int) -> DType | None:

@@ -1,4 +1,4 @@
-"""DeviceBuffer: a value in a device's memory, laid out as its spec says."""
+"""DeviceBuffer: a value in a device's memory, in the layout of its spec."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ __all__ = ["BackendBase", "DeviceBuffer", "NPUBuffer", "backend_of", "host_array
 
 
 class BackendBase:
-    """Base of ``RuntimeBackend``, by which buffers recognize a backend without importing it (it imports buffers)."""
+    """Base of ``RuntimeBackend``. Buffers recognize backends by this class, since importing ``RuntimeBackend`` here would be a cycle."""
 
 
 class DeviceBuffer:
     """A value on a device.
 
-    spec: shape, dtype and layout; ``native_handle``: the device's own word for the memory; ``backend``: who drives it.
-    Buffers of the host and of GPUs speak DLPack both ways; ``to_numpy`` brings any of them to the host.
-    pending: the stream on which work that writes it was queued and nobody waited for; None when there is none.
+    spec:          shape, dtype and layout.
+    native_handle: the backend's handle of the memory.
+    pending:       the stream with queued work that writes this buffer; None if there is no such work.
+
+    Buffers on the host and on GPUs import and export DLPack. ``to_numpy`` copies any buffer to the host.
     """
 
     __slots__ = ("__weakref__", "_array", "backend", "native_handle", "pending", "spec")
@@ -82,8 +84,8 @@ class DeviceBuffer:
         InputError for a tensor on another device.
         """
         backend = backend_of(device)
-        there = backend.import_tensor(tensor, backend.current_stream())
-        return cls.from_numpy(host_array(tensor), backend) if there is None else there
+        imported = backend.import_tensor(tensor, backend.current_stream())
+        return cls.from_numpy(host_array(tensor), backend) if imported is None else imported
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -107,7 +109,7 @@ class DeviceBuffer:
 
     @property
     def address(self) -> int:
-        """Return the address or handle by which the core knows the memory."""
+        """Return the number that identifies the memory in the core: an address or a handle."""
         return self.backend.address(self.native_handle)
 
     def to_numpy(self, spec: TensorSpec | None = None) -> NDArray[Any]:
@@ -152,7 +154,7 @@ class DeviceBuffer:
         if exported is not None:
             return exported
         array = self.numpy()
-        if self.spec.dtype is DType.BFLOAT16:  # NumPy has no such type of its own, and exports none
+        if self.spec.dtype is DType.BFLOAT16:  # NumPy cannot export ml_dtypes.bfloat16
             array = array.copy() if options.get("copy") else array
             strides = [s // array.itemsize for s in array.strides]
             bfloat = (4, 16)  # kDLBfloat
@@ -167,7 +169,7 @@ class DeviceBuffer:
 
 
 NPUBuffer = DeviceBuffer
-"""The specification's name."""
+"""The name of ``DeviceBuffer`` in the specification."""
 
 
 def host_array(value: Any) -> NDArray[Any]:
@@ -185,9 +187,7 @@ def host_array(value: Any) -> NDArray[Any]:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         try:
-            return np.asarray(
-                value
-            )  # a type that DLPack or NumPy lacks, of a library that converts by itself
+            return np.asarray(value)  # the library converts types that DLPack or NumPy lacks
         except (RuntimeError, TypeError, ValueError):
             do = "Copy it to the host, and detach it from gradients."
             raise InputError("tensor", "cannot be read", got=str(error)[:200], do=do) from error

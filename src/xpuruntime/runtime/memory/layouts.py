@@ -17,20 +17,20 @@ Array: TypeAlias = NDArray[Any]
 
 
 def memory_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """Return the extents in memory, outermost first: the padded shape in the layout's order. The buffer is row-major over it."""
+    """Return the extents in memory, outermost first: the padded shape in the layout's order. The memory is row-major in this shape."""
     physical = spec.physical
     return tuple(physical.alloc[d] for d in physical.order)
 
 
 def to_memory(array: Array, spec: TensorSpec) -> Array:
-    """Return a logical array in its buffer's form: of ``memory_shape(spec)``, possibly a strided view; packed bytes for sub-byte types.
+    """Return a logical array in the memory layout of its buffer: the shape ``memory_shape(spec)``, or packed bytes for sub-byte types.
 
-    Raises InputError when the array has another shape than the spec.
+    The result may be a strided view. Raises InputError if the array's shape or dtype differs from the spec.
     """
     if tuple(array.shape) != spec.shape or array.dtype != spec.dtype.numpy:
         raise InputError(
             f"buffer {spec.name or spec}",
-            "takes an array of its spec",
+            f"takes an array {spec}",
             got=f"{array.dtype}{list(array.shape)}",
         )
     physical = spec.physical
@@ -56,7 +56,7 @@ def flat_bytes(array: Array) -> Array:
 def from_memory(buffer: Array, spec: TensorSpec) -> Array:
     """Return the logical array of a buffer (contiguous, of the spec's ``size_bytes``); a view except for sub-byte types.
 
-    Raises InputError when the buffer has another size.
+    Raises InputError if the buffer has another size.
     """
     flat = buffer.reshape(-1).view(np.uint8)
     if flat.size != spec.size_bytes:
@@ -64,11 +64,11 @@ def from_memory(buffer: Array, spec: TensorSpec) -> Array:
             f"buffer {spec.name or spec}", f"takes {spec.size_bytes} bytes", got=f"{flat.size} bytes"
         )
     shape, physical = memory_shape(spec), spec.physical
-    stored = (
+    memory = (
         unpack_bits(flat, spec.dtype, shape)
         if spec.dtype.bits < 8
         else flat.view(spec.dtype.numpy).reshape(shape)
     )
-    back = tuple(int(i) for i in np.argsort(physical.order))
-    logical = stored.transpose(back)
+    logical_order = tuple(int(i) for i in np.argsort(physical.order))
+    logical = memory.transpose(logical_order)
     return logical[tuple(slice(d) for d in spec.shape if isinstance(d, int))]

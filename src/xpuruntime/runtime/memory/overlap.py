@@ -10,19 +10,22 @@ __all__ = ["first_overlap"]
 
 
 def first_overlap(inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> tuple[str, str] | None:
-    """Return the names of an output and of an array that it overlaps; None if every output has memory of its own.
+    """Return the names of an output and of an array that it overlaps; None if no output overlaps another array.
 
-    By the first and the last byte of each: two arrays that take turns in one block overlap.
+    The check compares the first and last byte of each array, so two interleaved views of one block overlap.
     """
     ranges = [(*_bounds(a), False, f"input {n!r}") for n, a in inputs.items() if a.size]
     ranges += [(*_bounds(a), True, f"output {n!r}") for n, a in outputs.items() if a.size]
     ranges.sort(key=lambda r: r[0])
-    reach = {False: (0, ""), True: (0, "")}  # of inputs and of outputs so far: the end, and whose it is
+    last = {
+        False: (0, ""),
+        True: (0, ""),
+    }  # of inputs (False) and outputs (True) so far: the largest end, and its array
     for begin, end, is_output, name in ranges:
-        for others in (True, False):
-            if (others or is_output) and reach[others][0] > begin:
-                return (name, reach[others][1]) if is_output else (reach[others][1], name)
-        reach[is_output] = max(reach[is_output], (end, name))
+        for of_outputs in (True, False):
+            if (of_outputs or is_output) and last[of_outputs][0] > begin:
+                return (name, last[of_outputs][1]) if is_output else (last[of_outputs][1], name)
+        last[is_output] = max(last[is_output], (end, name))
     return None
 
 

@@ -1,4 +1,4 @@
-"""MemoryPool: the allocator behind a device's buffers: its statistics, and releasing cached blocks."""
+"""MemoryPool: the allocator of a device's buffers, with its statistics and the release of cached blocks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ __all__ = ["MemoryPool", "MemoryStatistics"]
 
 @dataclass(frozen=True, slots=True)
 class MemoryStatistics:
-    """Bytes that a pool holds, and counts of its allocations.
+    """Sizes of a pool in bytes, and counts of its allocations.
 
-    live_bytes: in use now; ``peak_bytes``: most that ever was; ``cached_bytes``: free, kept for the next caller.
-    allocations: blocks asked of the system; ``reuses``: blocks that came from the cache instead.
+    live_bytes:   bytes in use. peak_bytes: maximum of ``live_bytes`` so far.
+    cached_bytes: free bytes, kept for later allocations.
+    allocations:  number of blocks allocated from the system. reuses: number of blocks taken from the cache.
     """
 
     live_bytes: int
@@ -32,10 +33,10 @@ class MemoryStatistics:
 
 
 class MemoryPool:
-    """The pool of a device. It holds every buffer, arena and weight of this process. Safe from several threads.
+    """The memory pool of a device, which every buffer, arena and weight of this process is allocated from. It is thread-safe.
 
-    device: a Device, its name, or a backend. Pools are the process's own: two objects for one device are one pool.
-    Raises DeviceUnavailable for a device that keeps none.
+    device: a Device, its name, or a backend. A process has one pool per device, whichever object it is used through.
+    Raises DeviceUnavailable for a device without a pool.
     """
 
     def __init__(self, device: Any = "cpu") -> None:
@@ -44,7 +45,7 @@ class MemoryPool:
 
     @property
     def device(self) -> DeviceId:
-        """Return the device whose memory it is."""
+        """Return the pool's device."""
         return self.backend.device
 
     def statistics(self) -> MemoryStatistics:
@@ -61,4 +62,4 @@ class MemoryPool:
 
     def __repr__(self) -> str:
         statistics = self.statistics()
-        return f"MemoryPool({str(self.device)!r}, {statistics.live_bytes} bytes in use, {statistics.cached_bytes} kept)"
+        return f"MemoryPool({str(self.device)!r}, {statistics.live_bytes} bytes in use, {statistics.cached_bytes} cached)"

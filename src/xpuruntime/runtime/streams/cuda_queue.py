@@ -1,4 +1,4 @@
-"""CUDA streams and events behind the same methods as the host's (``host_queue``)."""
+"""CUDA streams and events with the methods of the host's (``host_queue``)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["CudaQueue", "CudaStreamEvent"]
 
 _T = TypeVar("_T")
-_IDLE: dict[
-    int, list[_core.CudaStream]
-] = {}  # by device: streams are used again, for buffers know them by their number
+# Unused streams by device. They are reused and never destroyed, because buffers refer to a stream by its number.
+_IDLE: dict[int, list[_core.CudaStream]] = {}
 
 
-def _good(result: _T | _core.Status, what: str) -> _T:
+def _good(result: _T | _core.Status, problem: str) -> _T:
     if isinstance(result, _core.Status) and not result.ok:
-        raise RunError("device cuda", what, got=result.message, do=result.advice)
+        raise RunError("device cuda", problem, got=result.message, do=result.advice)
     return result  # type: ignore[return-value]
 
 
@@ -30,7 +29,7 @@ class CudaStreamEvent:
     """A CUDA event."""
 
     def __init__(self, device: _core.CudaBackend) -> None:
-        self._event: _core.CudaEvent = _good(device.event(True), "makes no event")
+        self._event: _core.CudaEvent = _good(device.event(True), "cannot create an event")
         self._recorded = False
 
     def record(self, to: CudaQueue) -> None:
@@ -60,7 +59,7 @@ class CudaQueue:
         self._device = device
         self._idle = _IDLE.setdefault(device.index, [])
         self.stream: _core.CudaStream = (
-            self._idle.pop() if self._idle else _good(device.stream(), "makes no stream")
+            self._idle.pop() if self._idle else _good(device.stream(), "cannot create a stream")
         )
 
     def __del__(self) -> None:

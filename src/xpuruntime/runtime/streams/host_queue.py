@@ -1,6 +1,6 @@
-"""Streams of the host: a thread that runs queued work in order. ``HostEvent`` is the event of such a stream.
+"""Streams of the host: a thread that runs queued work in order, and ``HostEvent``, the event of such a stream.
 
-After an error a queue skips all later work, and every wait raises the error. So no output is read that was never written.
+After an error a queue skips all later work, and every wait raises the error. Nobody can therefore read an output that was not written.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ Work = Callable[[], object]
 class _QueueState:
     """State shared by a queue's thread and its owners. ``handle``: a number unique in this process."""
 
-    __slots__ = ("__weakref__", "ahead", "ending", "error", "handle", "lock", "thread", "works")
+    __slots__ = ("__weakref__", "ending", "error", "handle", "lock", "thread", "unfinished", "works")
 
     def __init__(self) -> None:
         self.handle = next(_HANDLES)
         self.works: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self.error: BaseException | None = None
-        self.ahead, self.ending = 0, False  # works that are queued or being done; whether more may come
-        self.lock = threading.RLock()  # whoever lets a queue go may do so in the middle of another's `put`
+        self.unfinished = 0  # number of works that are queued or running
+        self.ending = False  # True: no more work is accepted
+        # Reentrant: the garbage collector may finalize a queue, which calls `end`, in the middle of `put`.
+        self.lock = threading.RLock()
         self.thread = threading.Thread(
             target=_do, args=(self,), name=f"xpu-stream-{self.handle}", daemon=True
         )
@@ -42,7 +44,7 @@ class _QueueState:
         """Queue work. Return False if the thread is ending."""
         with self.lock:
             if not self.ending:
-                self.ahead += 1
+                self.unfinished += 1
                 self.works.put(work)
             return not self.ending
 
@@ -55,7 +57,9 @@ class _QueueState:
 
 _HANDLES = itertools.count(1)
 _QUEUES: weakref.WeakValueDictionary[int, _QueueState] = weakref.WeakValueDictionary()
-_FAILED: dict[int, BaseException] = {}  # of queues that are gone: what they were to write is not written
+_FAILED: dict[
+    int, BaseException
+] = {}  # errors by handle, kept after the queue is deleted: its outputs were not written
 
 
 def _do(state: _QueueState) -> None:
@@ -66,13 +70,13 @@ def _do(state: _QueueState) -> None:
             except BaseException as error:
                 state.error = _FAILED[state.handle] = error
         elif isinstance(work, HostEvent):
-            work()  # a mark says that the queue came so far, not that it went well
+            work()  # an event is reached after an error, too
         with state.lock:
-            state.ahead -= 1
+            state.unfinished -= 1
 
 
 class HostEvent:
-    """A place in a queue. ``time_ns``: when the queue reached it, on the clock of ``time.perf_counter_ns``; None before."""
+    """A position in a queue. ``time_ns``: time at which the queue reached it, by ``time.perf_counter_ns``; None before."""
 
     def __init__(self) -> None:
         self.time_ns: int | None = None
@@ -89,7 +93,7 @@ class HostEvent:
         to._state.put(self)
 
     def synchronize(self) -> None:
-        """Wait until the queue reaches the event. Raises what its work raised."""
+        """Wait until the queue reaches the event. Raises the queue's error."""
         if self._state is not None and threading.current_thread() is not self._state.thread:
             self._reached.wait()
             _raise(self._state.handle)
@@ -107,7 +111,7 @@ class HostEvent:
 
 
 class HostQueue:
-    """A thread that runs programs in the order in which they were queued. It ends when the queue has no owner and no work."""
+    """A thread that runs queued programs in order. It ends when the queue is deleted and its work is done."""
 
     def __init__(self) -> None:
         self._state = _QueueState()
@@ -145,13 +149,13 @@ class HostQueue:
         self._state.put(mark.synchronize)
 
     def synchronize(self) -> None:
-        """Wait for all queued work. Raises what it raised."""
+        """Wait for all queued work. Raises the queue's error."""
         _wait(self._state)
 
     @property
     def done(self) -> bool:
         """Return True if all queued work is done."""
-        return not self._state.ahead
+        return not self._state.unfinished
 
 
 def wait_for(handle: int) -> None:
@@ -165,7 +169,7 @@ def wait_for(handle: int) -> None:
 
 def _wait(state: _QueueState) -> None:
     if threading.current_thread() is state.thread:
-        return  # whatever was queued before this work is done
+        return  # the caller is the queue's own work: everything before it is done
     reached = HostEvent()
     if state.put(reached):
         reached._reached.wait()

@@ -1,13 +1,13 @@
-"""Stream and Event: work queued on a device, its order and its times. The same on every device with streams.
+"""Stream and Event: queues of work on a device, and the order and timing of that work. The same on every device with streams.
 
-fast, slow = Stream("cpu"), Stream("cpu")                 # cuda:0 likewise
+fast, slow = Stream("cpu"), Stream("cpu")                 # or cuda:0
 begin, end = Event("cpu"), Event("cpu")
 fast.record(begin)
-h = fast.run(encoder, {"x": x})                           # comes back at once
-y = fast.run(decoder, h)                                  # after it: one stream is one order
+h = fast.run(encoder, {"x": x})                           # returns at once
+y = fast.run(decoder, h)                                  # runs after the encoder: a stream keeps its order
 fast.record(end)
-slow.wait(end)                                            # what slow is given from here on comes after that
-y["y"].to_numpy()                                         # reading waits for whoever writes
+slow.wait(end)                                            # later work of slow runs after the decoder
+y["y"].to_numpy()                                         # waits until the decoder has written y
 print(end.elapsed_ms(begin))
 """
 
@@ -28,10 +28,10 @@ __all__ = ["Event", "Stream"]
 class Stream:
     """A queue of work. Work on one stream runs in order; several streams run concurrently.
 
-    device: a Device, its name, or a backend. On the host a stream is a thread; on a GPU the vendor's stream, of which ``handle`` is the
-    number that other libraries know it by (``torch.cuda.ExternalStream``).
-    Work that fails ends its stream: what is queued behind it is not done, and whoever waits gets the error. Raises DeviceUnavailable
-    for a device without streams. A stream may be used by several threads.
+    device: a Device, its name, or a backend. On the host a stream is a thread. On a GPU it is the vendor's stream, and ``handle`` is its
+            number for other libraries (``torch.cuda.ExternalStream``).
+    After an error the stream skips all later work, and every wait raises the error. A stream may be used by several threads. Raises
+    DeviceUnavailable for a device without streams.
     """
 
     def __init__(self, device: Any = "cpu") -> None:
@@ -40,12 +40,12 @@ class Stream:
 
     @property
     def device(self) -> DeviceId:
-        """Return the device that the stream queues work on."""
+        """Return the stream's device."""
         return self.backend.device
 
     @property
     def handle(self) -> int:
-        """Return the stream's number; on a GPU it is the device's own."""
+        """Return the stream's number; on a GPU the vendor's handle."""
         return int(self._queue.handle)
 
     def run(
@@ -56,23 +56,23 @@ class Stream:
         weights: Weights | Mapping[str, Any] | None = None,
         out: Mapping[str, DeviceBuffer] | None = None,
     ) -> dict[str, DeviceBuffer]:
-        """Queue a run of a program and return its outputs by name. They are written when the run executes; reading one waits.
+        """Queue a run of a program and return its outputs by name. They are written when the run executes; reading one waits for it.
 
-        Arguments as ``Executor.run``; arrays of the host must stay as they are until then. Raises InputError for an executor on
-        another device.
+        The arguments are those of ``Executor.run``. Do not change host arrays before the run has executed. Raises InputError for an
+        executor on another device.
         """
         if not executor.backend.shares_memory(self.backend):
             raise InputError(
                 f"stream on {self.device}",
-                "queues work of its own device",
+                "runs executors of its own device only",
                 got=f"an executor on {executor.device}",
-                do="Make the stream on that device.",
+                do="Create the stream on that device.",
             )
         outputs: dict[str, DeviceBuffer] = self._queue.run(executor, inputs, weights, out)
         return outputs
 
     def record(self, event: Event | None = None) -> Event:
-        """Record an event, by default a new one, at this place of the stream."""
+        """Record an event (default: a new one) after all work queued so far."""
         event = Event(self.backend) if event is None else event
         event._record(self)
         return event
@@ -98,7 +98,7 @@ class Stream:
 
 
 class Event:
-    """A place in a stream. Streams can wait for it; two events measure the time between them."""
+    """A position in a stream. Streams can wait for it, and two events measure the time between them."""
 
     def __init__(self, device: Any = "cpu") -> None:
         self.backend = backend_of(device)
@@ -108,16 +108,16 @@ class Event:
         if not stream.backend.shares_memory(self.backend):
             raise InputError(
                 f"event on {self.backend.device}",
-                "marks streams of its own device",
+                "can be recorded on streams of its own device only",
                 got=f"a stream on {stream.device}",
-                do="Make the event on that device.",
+                do="Create the event on that device.",
             )
-        # A caller that waits for the earlier place keeps waiting on the old event.
+        # Record a new vendor event, so that a caller that waits for the earlier position is not affected.
         self._mark = self.backend.new_event()
         self._mark.record(stream._queue)
 
     def synchronize(self) -> None:
-        """Wait until the stream reaches the event. Raises what its work raised."""
+        """Wait until the stream reaches the event. Raises the stream's error."""
         self._mark.synchronize()
 
     @property
@@ -126,7 +126,7 @@ class Event:
         return bool(self._mark.done)
 
     def elapsed_ms(self, since: Event) -> float:
-        """Return the milliseconds since an earlier event. Raises RunError if either was not reached yet."""
+        """Return the milliseconds since an earlier event. Raises RunError if one of them was not reached yet."""
         if not (self.done and since.done):
             raise RunError("event", "was not reached yet", do="Call synchronize() first.")
         return float(self._mark.since(since._mark))

@@ -1,4 +1,4 @@
-"""load_weights: turns a model's arrays into the buffers that kernels read, once; executors share them."""
+"""load_weights: converts a model's arrays once to the buffers that kernels read. Executors share the result."""
 
 from __future__ import annotations
 
@@ -53,28 +53,36 @@ def load_weights(
     shared: Iterable[Weights] = (),
     check: bool = True,
 ) -> Weights:
-    """Read a model's weights, run the program's recipes, and keep the results on a device.
+    """Read a model's weights, run the program's recipes, and store the results on a device.
 
-    source: a checkpoint, memory-mapped: a safetensors file, the index of its shards, or a folder with either (what ``save_pretrained`` writes);
-            a folder below which the program's own file names are looked up; arrays or tensors by name; or None where the program holds
-            its weights. Arrays that the program holds itself need no source. Names may differ by one prefix (``model.``), and a tied
-            weight may have any of its names.
-    shared: what other programs of this model loaded from the same source (for other shapes): a buffer that one of them made by the
-            same recipe of the same arrays is taken, not made again.
-    check:  hold each array that a recipe reads to the digest of its elements, where the program states one (``extract_ir`` and ``ir.save_weights`` do). A
-            mapped file is not copied for it. It costs about as much time as reading and packing. False takes other weights of the same types, which is right for passes that looked at no element.
-    Raises InputError for a weight that is missing or has another shape, dtype or elements than the model's, FormatError for a damaged file,
-    ModelError for a file that is not what the program says.
+    source: one of
+            - a checkpoint, which is memory-mapped: a safetensors file, the index of its shards, or a folder with either, as
+              ``save_pretrained`` writes it;
+            - a folder that contains the weight files which the program names;
+            - arrays or tensors by name;
+            - None, if the program embeds its weights.
+            Embedded arrays need no source. Names may differ by one prefix (``model.``), and a tied weight may have any of its names.
+    shared: weights that other programs of this model loaded from the same source (for other shapes). A buffer of theirs with the same
+            recipe and arrays is reused.
+    check:  compare each array that a recipe reads with the digest of its elements, if the program has one (``extract_ir`` and
+            ``ir.save_weights`` add digests). Mapped files are not copied for it. It takes about as long as reading and packing.
+            False accepts other weights of the same types, which is correct if no pass read their elements.
+    Raises InputError for a weight that is missing or has another shape, dtype or elements than the model's, FormatError for a damaged
+    file, ModelError for a file that differs from the program's description.
     """
     backend = backend_of(device)
     arrays = _Arrays(source, program, check)
-    have = {name: (array, w[name]) for w in shared for name, array in _origins(w.program).items()}
+    loaded = {name: (array, w[name]) for w in shared for name, array in _origins(w.program).items()}
     buffers: dict[str, DeviceBuffer] = {}
-    origins = _origins(program) if have else {}
+    origins = _origins(program) if loaded else {}
     for recipe in program.recipes:
-        origin, held = have.get(recipe.name, (None, None))
-        if held is not None and origin == origins[recipe.name] and backend.shares_memory(held.backend):
-            buffers[recipe.name] = held
+        origin, reusable = loaded.get(recipe.name, (None, None))
+        if (
+            reusable is not None
+            and origin == origins[recipe.name]
+            and backend.shares_memory(reusable.backend)
+        ):
+            buffers[recipe.name] = reusable
             continue
         array = run_recipe(recipe, arrays)
         handle = backend.allocate(recipe_bytes(recipe))
@@ -88,7 +96,7 @@ _Origin = tuple[WeightTransformRecipe, tuple[WeightRef, ...]]
 
 
 def _origins(program: CompiledProgram) -> dict[str, _Origin]:
-    """Return the recipe and the weights behind each buffer. Two buffers with equal origins hold the same bytes."""
+    """Return the recipe and the weights of each buffer. Buffers with equal origins have the same content."""
     refs = {w.name: w for w in program.weights}
     return {r.name: (r, tuple(refs[n] for n in sorted(weights_of(r)))) for r in program.recipes}
 
@@ -97,7 +105,9 @@ class _Arrays(Mapping[str, NDArray[Any]]):
     """The model's arrays by name. Each is checked when a recipe first reads it."""
 
     def __init__(self, source: Any, program: CompiledProgram, check: bool) -> None:
-        self._unproved = {w.name for w in program.weights if w.digest and w.data is None} if check else set()
+        self._unverified = (
+            {w.name for w in program.weights if w.digest and w.data is None} if check else set()
+        )
         self._refs = {w.name: w for w in program.weights}
         self._who = f"weights of program {program.name!r}"
         read = {name for recipe in program.recipes for name in weights_of(recipe)}
@@ -119,43 +129,43 @@ class _Arrays(Mapping[str, NDArray[Any]]):
         ref = self._refs[name]
         supplied = self._source.find(ref)
         if supplied is not None:
-            return self._proved(ref, self._checked(ref, host_array(supplied)))
+            return self._verified(ref, self._checked(ref, host_array(supplied)))
         if ref.data is not None:
             return ref.array()
         if self._from_files and ref.file:
             array = self._files.read(
                 name, ref.spec, file=ref.file, form=ref.format, key=ref.key, offset=ref.offset
             )
-            return self._proved(ref, array)
+            return self._verified(ref, array)
         raise InputError(
             self._who,
-            f"lack {name!r}",
+            f"weight {name!r} is missing",
             got=f"{len(self._source.arrays)} arrays, none called {name!r}"
             + (f" or {ref.key!r}" if ref.key else ""),
-            do=f"Hand in {ref.spec} by that name.",
+            do=f"Pass {ref.spec} by that name.",
         )
 
-    def _proved(self, ref: WeightRef, array: NDArray[Any]) -> NDArray[Any]:
-        """Check an array against its digest at the first read. Row-major memory is not copied."""
-        if ref.name in self._unproved:
-            got = element_digest(array, ref.spec.dtype)
-            if got != ref.digest:
+    def _verified(self, ref: WeightRef, array: NDArray[Any]) -> NDArray[Any]:
+        """Compare an array with its digest at the first read. Row-major memory is not copied."""
+        if ref.name in self._unverified:
+            digest = element_digest(array, ref.spec.dtype)
+            if digest != ref.digest:
                 raise InputError(
                     self._who,
-                    f"hold other elements of {ref.name!r} than the model that was compiled",
-                    got=f"sha256 {got[:12]}..., wanted {ref.digest[:12]}...",
-                    do="Give that model's weights; check=False takes others of the same types.",
+                    f"weight {ref.name!r} has other elements than in the compiled model",
+                    got=f"sha256 {digest[:12]}..., expected {ref.digest[:12]}...",
+                    do="Give that model's weights, or check=False to accept others of the same types.",
                 )
-            self._unproved.discard(ref.name)
+            self._unverified.discard(ref.name)
         return array
 
     def _checked(self, ref: WeightRef, array: NDArray[Any]) -> NDArray[Any]:
-        got = TensorSpec(tuple(array.shape), DType.of(array.dtype))
-        if got.shape != ref.spec.shape or got.dtype is not ref.spec.dtype:
+        spec = TensorSpec(tuple(array.shape), DType.of(array.dtype))
+        if spec.shape != ref.spec.shape or spec.dtype is not ref.spec.dtype:
             raise InputError(
                 self._who,
-                f"hold another {ref.name!r} than the model's {ref.spec}",
-                got=got,
-                do="Give the weights of the model that was compiled.",
+                f"weight {ref.name!r} must be {ref.spec}",
+                got=spec,
+                do="Give the weights of the compiled model.",
             )
         return array

@@ -1,9 +1,9 @@
-"""Weight recipes, run once when weights are loaded: one NumPy function per row of ``program.recipe_table``.
+"""Weight recipes, which run once when weights are loaded: one NumPy function per op of ``program.recipe_table``.
 
-Each step rounds once to its dtype. For ``add sub mul div sqrt`` that needs no wider type than float32 (whose 24 bits make a second
-rounding to float16 or bfloat16 harmless: Figueroa, "When is double rounding innocuous?", 1995); ``rsqrt reciprocal exp cos sin sum`` and the
-scales are computed in float64. Moving steps (reshape, permute, slice, expand, flip) are views: a weight of a gigabyte that is only
-permuted is read once, when its buffer is written.
+Each step rounds once to its dtype. For ``add sub mul div reciprocal sqrt`` float32 is wide enough: its 24 bits make the second rounding to float16
+or bfloat16 harmless (Figueroa, "When is double rounding innocuous?", 1995). ``rsqrt exp cos sin sum`` and the scales are computed in
+float64. Data movement (reshape, permute, slice, expand, flip) returns views, so a weight that is only permuted is read once, when its
+buffer is written.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Step: TypeAlias = "Callable[[Sequence[Array], Mapping[str, Any]], Array]"
 
 
 def run_recipe(recipe: WeightTransformRecipe, weights: Mapping[str, Array]) -> Array:
-    """Return the buffer that a recipe makes, in memory form (layout, padding and packing applied).
+    """Run a recipe and return the content of its buffer in memory layout, with padding and packing.
 
-    Gives an array of the spec's dtype and of ``layouts.memory_shape(spec)``, which may be a read-only or strided view of a weight:
-    copy it into the buffer. Sub-byte types: packed bytes. Row-major it has ``recipe_bytes(recipe)`` bytes.
-    Raises InputError for a weight that was not handed in, FormatError for steps that are against the table or do not fit the weights.
+    The result has the spec's dtype and the shape ``layouts.memory_shape(spec)``; sub-byte types are packed bytes. In row-major order it
+    has ``recipe_bytes(recipe)`` bytes. It may be a read-only or strided view of a weight, so copy it into the buffer.
+    Raises InputError for a missing weight, FormatError for steps that violate the table or do not fit the weights.
     """
     who = f"weight recipe {recipe.name!r}"
     try:
@@ -59,12 +59,12 @@ def run_recipe(recipe: WeightTransformRecipe, weights: Mapping[str, Array]) -> A
 def _weight(who: str, name: str, weights: Mapping[str, Array]) -> Array:
     if name not in weights:
         raise InputError(
-            who, f"needs the weight {name!r}", do="Hand it in by that name, or give the weights' file."
+            who, f"needs the weight {name!r}", do="Pass it by that name, or give the weights' file."
         )
     return np.asarray(weights[name])
 
 
-# ── rows ──
+# ── functions of the steps ──
 
 
 def _rounded(function: Callable[..., Any], wide: type[np.floating[Any]]) -> Step:
@@ -107,15 +107,15 @@ def _sum(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
 
 
 def _from_start(index: Array, size: int) -> NDArray[np.int64]:
-    """Return nonnegative indices. Raises InputError for one out of range."""
-    places = index.astype(np.int64)
-    if places.size and not (-size <= places.min() and places.max() < size):
+    """Return the indices with negative ones counted from the end. Raises InputError for an index out of range."""
+    indices = index.astype(np.int64)
+    if indices.size and not (-size <= indices.min() and indices.max() < size):
         raise InputError(
             "weight recipe",
             f"reads an index outside 0 to {size - 1}",
-            got=f"{places.min()} to {places.max()}",
+            got=f"{indices.min()} to {indices.max()}",
         )
-    return np.where(places < 0, places + size, places)
+    return np.where(indices < 0, indices + size, indices)
 
 
 def _take(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
@@ -124,15 +124,15 @@ def _take(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
 
 def _gather(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
     x, dim = xs[0], a["dim"]
-    places = _from_start(xs[1], x.shape[dim])
-    part = x[tuple(slice(None) if d == dim else slice(n) for d, n in enumerate(places.shape))]
-    return np.take_along_axis(part, places, dim)
+    indices = _from_start(xs[1], x.shape[dim])
+    part = x[tuple(slice(None) if d == dim else slice(n) for d, n in enumerate(indices.shape))]
+    return np.take_along_axis(part, indices, dim)
 
 
 def _scale(x: Array, dim: int | None) -> Array:
-    """Return max|x| / 127 in float32 over all dims but one, which are kept; 1 where it is 0, so that zeros stay zeros."""
-    others = tuple(d for d in range(x.ndim) if d != dim)
-    largest = np.max(np.abs(x.astype(np.float64)), axis=others, keepdims=True, initial=0.0)
+    """Return max|x| / 127 in float32 over all dims except ``dim``, with reduced dims of size 1; 1 where it is 0, so that zeros stay zeros."""
+    reduced_dims = tuple(d for d in range(x.ndim) if d != dim)
+    largest = np.max(np.abs(x.astype(np.float64)), axis=reduced_dims, keepdims=True, initial=0.0)
     scale = np.asarray((largest / 127.0).astype(np.float32))
     return np.where(scale == 0, np.float32(1), scale)
 
@@ -155,10 +155,10 @@ def _arange(_: Sequence[Array], a: Mapping[str, Any]) -> Array:
 def _constant(_: Sequence[Array], a: Mapping[str, Any]) -> Array:
     dtype = DType(a["dtype"])
     value = a["value"]
-    one = np.array(value, np.complex128 if dtype.is_complex else np.float64 if dtype.is_float else None)
+    scalar = np.array(value, np.complex128 if dtype.is_complex else np.float64 if dtype.is_float else None)
     if dtype.is_integer:
-        one = np.array(value, np.uint64 if dtype is DType.UINT64 else np.int64)
-    return np.broadcast_to(to(one, dtype), tuple(a["shape"]))
+        scalar = np.array(value, np.uint64 if dtype is DType.UINT64 else np.int64)
+    return np.broadcast_to(to(scalar, dtype), tuple(a["shape"]))
 
 
 STEPS: Mapping[str, Step] = {
@@ -193,4 +193,4 @@ STEPS: Mapping[str, Step] = {
     "arange": _arange,
     "constant": _constant,
 }
-"""The function of each row of the table; the table has checked shapes, dtypes and attributes before it is called."""
+"""Op -> its function. The table has checked shapes, dtypes and attributes before it is called."""

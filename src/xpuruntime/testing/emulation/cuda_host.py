@@ -1,8 +1,8 @@
 """Generated CUDA kernels on a machine without a GPU: the same source compiled as C++, one block of threads at a time (``cuda_host.h``).
 
-    check(graph, feeds, target=cuda_host())        everything but the device: compiler, plan, executor, kernels' texts
+    check(graph, feeds, target=cuda_host())        checks all but the device: compiler, plan, executor, kernel sources
 
-Blocks run completely: threads wait for each other at barriers and when they exchange values.
+A block runs to its end before the next one starts. Its threads wait for each other at barriers and when they exchange values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...targets import TargetConfig
 
 __all__ = ["CudaHost", "cuda_host"]
 
-# Not freestanding: functions of libm replace CUDA's.
+# Linked with libm, whose functions replace CUDA's.
 FLAGS = (
     "-O1",
     "-fno-gnu-unique",
@@ -33,17 +33,17 @@ FLAGS = (
 _LAUNCH = re.compile(
     r"// launch: grid (\d+) (\d+) (\d+), block (\d+) (\d+) (\d+), shared (\d+)(?:, cluster (\d+))?"
 )
-_MEETS = re.compile(
+_SYNCHRONIZES = re.compile(
     r"(warp|block|column)_reduce|is_last_block|__sync|__shfl|transposed<|rising\(|tensor::|DYNAMIC_SMEM|gemm|gemv|flash|simt|tiles|decode"
 )
 
 
-_STAND_INS = {"tensor": "cuda_tensor.h", "hopper": "cuda_hopper.h", "wgmma": "cuda_wgmma.h"}
-"""Parts with GPU-only instructions, and the files that replace them."""
+_REPLACEMENTS = {"tensor": "cuda_tensor.h", "hopper": "cuda_hopper.h", "wgmma": "cuda_wgmma.h"}
+"""Part with GPU-only instructions -> the header that replaces it."""
 
 
 class CudaHost(CudaTarget):
-    """A target with CUDA's kernels and CPU binaries. Plans carry the CPU's name, since its backend runs them."""
+    """A target with CUDA kernels and CPU binaries. Its name is a CPU target, since the CPU backend runs the plans."""
 
     def __init__(self, sm: SmLevel, config: TargetConfig | None = None) -> None:
         super().__init__(sm, config)
@@ -76,20 +76,20 @@ class CudaHost(CudaTarget):
 
     def part(self, name: str) -> tuple[str, str]:
         """Return a part, with GPU-only instructions replaced."""
-        stand_in = _STAND_INS.get(name)
-        return (stand_in, _own(stand_in)) if stand_in else super().part(name)
+        replacement = _REPLACEMENTS.get(name)
+        return (replacement, _header(replacement)) if replacement else super().part(name)
 
     def source(self, functions: Mapping[str, str], parts: Iterable[str] = ()) -> str:
         """Return the translation unit: the replacement of CUDA, the unchanged GPU sources, and the wrappers."""
         renamed = {f"gpu_{s}": re.sub(rf"\b{s}\b", f"gpu_{s}", text) for s, text in functions.items()}
         body = super().source(renamed, parts)
         reports = "xpurt_report" in body
-        words = ["static unsigned long long report_words[3];"] if reports else []
+        report_variable = ["static unsigned long long report_words[3];"] if reports else []
         wrappers = [_wrapper(s, text, reports) for s, text in functions.items()]
-        return "\n".join([_own("cuda_host.h"), body, *words, *wrappers])
+        return "\n".join([_header("cuda_host.h"), body, *report_variable, *wrappers])
 
 
-def _own(file: str) -> str:
+def _header(file: str) -> str:
     return resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
 
 
@@ -104,11 +104,11 @@ def _wrapper(symbol: str, text: str, reports: bool) -> str:
         raise BuildError("cuda on the host", "the kernel has no launch comment", got=symbol)
     sizes = [int(g or 1) for g in launch.groups()]
     grid, block = (f"three{{{', '.join(map(str, s))}}}" for s in (sizes[:3], sizes[3:6]))
-    meets = str(_MEETS.search(text) is not None).lower()
+    synchronizes = str(_SYNCHRONIZES.search(text) is not None).lower()
     lines = [
         f'extern "C" void {symbol}(void *const *args, const void *params, int64_t begin, int64_t end, void *scratch) {{',
         *(["  xpurt_report[1] = (unsigned long long)report_words;"] if reports else []),
-        f"  if (!host::launch(gpu_{symbol}, {grid}, {block}, {meets}, {sizes[7]}, args, params, begin, end)) __builtin_trap();",
+        f"  if (!host::launch(gpu_{symbol}, {grid}, {block}, {synchronizes}, {sizes[7]}, args, params, begin, end)) __builtin_trap();",
     ]
     if reports:
         lines += [

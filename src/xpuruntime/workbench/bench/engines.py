@@ -70,9 +70,9 @@ def bench(
     feeds = inputs.samples(source.inputs, 1)[0]
     with open_engines(source, engines, pinned, named=named, progress=progress) as sessions:
         check = _check(source, sessions, feeds, seconds, tolerance, named, progress)
-        right = [e for e in sessions.opened if e.name in check.right]
-        facts = {e.name: e.to_json() for e in right}
-        runs = {e.name: _runner(e.session, feeds) for e in right}
+        correct = [e for e in sessions.opened if e.name in check.right]
+        facts = {e.name: e.to_json() for e in correct}
+        runs = {e.name: _runner(e.session, feeds) for e in correct}
         with contextlib.ExitStack() as controls_open:
             for name in tuple(runs) if control and len(runs) > 1 else ():
                 progress(f"{name}: opening the control")
@@ -80,7 +80,7 @@ def bench(
                     controls_open.enter_context(pinned.on(name).open(source)), feeds
                 )
             times = _alternate(runs, seconds, progress) if runs else {}
-    control_times = {e.name: times.pop(e.name + _CONTROL) for e in right if e.name + _CONTROL in times}
+    control_times = {e.name: times.pop(e.name + _CONTROL) for e in correct if e.name + _CONTROL in times}
     pairs = max(1, len(times) * (len(times) - 1) // 2)
     confidence = 1 - (1 - _CONFIDENCE) / pairs
     controls = {name: paired_ratio(values, times[name], confidence) for name, values in control_times.items()}

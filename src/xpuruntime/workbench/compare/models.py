@@ -79,14 +79,16 @@ def compare_models(
     ):
         results = run_engines(sessions, feeds, named, progress)
         expected = run_engines(others, [_renamed(source, other, s) for s in feeds], named, progress)
-        both = [(e, o) for e in sessions.opened for o in others.opened if e.name == o.name]
+        pairs_of_sessions = [(e, o) for e in sessions.opened for o in others.opened if e.name == o.name]
         pairs = []
-        for mine, _ in both:
-            actual, reference_arrays = results[mine.name], _in_order(source, other, expected[mine.name])
-            limit = _repeatability(mine, names, feeds[0], actual[0]) if tolerance is None else tolerance
+        for session, _ in pairs_of_sessions:
+            actual, reference_arrays = results[session.name], _in_order(source, other, expected[session.name])
+            limit = _repeatability(session, names, feeds[0], actual[0]) if tolerance is None else tolerance
             outputs = worst_comparisons(names, actual, reference_arrays, dict.fromkeys(names, limit))
             pairs.append(
-                PairComparison(f"{labels[0]} on {mine.name}", f"{labels[1]} on {mine.name}", limit, outputs)
+                PairComparison(
+                    f"{labels[0]} on {session.name}", f"{labels[1]} on {session.name}", limit, outputs
+                )
             )
         masks = _masks(source) if source.digest != other.digest else []
         if (
@@ -97,13 +99,13 @@ def compare_models(
             progress("probing: the files differ and no output does")
             probes = _PROBES if changed else _MASK_PROBES
             pairs = [
-                _probe(source, other, mine, theirs, p, inputs, probes)
-                for (mine, theirs), p in zip(both, pairs, strict=True)
+                _probe(source, other, session, other_session, p, inputs, probes)
+                for (session, other_session), p in zip(pairs_of_sessions, pairs, strict=True)
             ]
         info = tuple(e.to_json() for e in sessions.opened)
         if tolerance is None:
-            for (mine, _), pair in zip(both, pairs, strict=True):
-                notes += _export_note(pair, tolerance_for(mine.precision))
+            for (session, _), pair in zip(pairs_of_sessions, pairs, strict=True):
+                notes += _export_note(pair, tolerance_for(session.precision))
         notes += non_finite_outputs(names, labels[1], next(iter(expected.values()), []))
         if changed and all(p.ok for p in pairs):
             notes.append(_unseen(changed))
@@ -147,7 +149,7 @@ def _half_closed(mask: Array) -> Array:
 
 
 def _probe(
-    model: ModelSource, other: ModelSource, mine: EngineSession, theirs: EngineSession, pair: PairComparison, inputs: Inputs, probes: int
+    model: ModelSource, other: ModelSource, session: EngineSession, other_session: EngineSession, pair: PairComparison, inputs: Inputs, probes: int
 ) -> PairComparison:  # fmt: skip
     """Return the comparison of the first probe that shows a difference, or the given one. Probes scale and shift floats; every
     second probe half-closes masks.
@@ -165,9 +167,9 @@ def _probe(
         if k % 2 == 0:
             feeds |= {n: _half_closed(feeds[n]) for n in _masks(model)}
         try:
-            expected = _in_order(model, other, [theirs.outputs(_renamed(model, other, feeds))])
+            expected = _in_order(model, other, [other_session.outputs(_renamed(model, other, feeds))])
             outputs = worst_comparisons(
-                names, [mine.outputs(feeds)], expected, dict.fromkeys(names, pair.tolerance)
+                names, [session.outputs(feeds)], expected, dict.fromkeys(names, pair.tolerance)
             )
         except RunError:  # The model may not accept the values of a probe.
             continue
@@ -177,9 +179,9 @@ def _probe(
 
 
 def _unseen(changed: Sequence[str]) -> str:
-    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    rest = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
     return (
-        f"the files' weights differ in {', '.join(changed[:3])}{more}, but no output differs on these inputs: "
+        f"the files' weights differ in {', '.join(changed[:3])}{rest}, but no output differs on these inputs: "
         "use real inputs (--input) or more --samples"
     )
 
@@ -187,7 +189,7 @@ def _unseen(changed: Sequence[str]) -> str:
 def _renamed(model: ModelSource, other: ModelSource, sample: dict[str, Array]) -> dict[str, Array]:
     """Return a sample of ``model`` under the input names of ``other``."""
     pairs = zip(model.inputs, _matched(model.inputs, other.inputs), strict=True)
-    return {theirs.name: sample[mine.name] for mine, theirs in pairs}
+    return {other_spec.name: sample[spec.name] for spec, other_spec in pairs}
 
 
 def _export_note(pair: PairComparison, rounding: float) -> list[str]:
@@ -209,21 +211,21 @@ def _labels(model: ModelSource, other: ModelSource) -> tuple[str, str]:
 def _same_signature(model: ModelSource, other: ModelSource) -> None:
     who = f"compare {model.name!r} with {other.name!r}"
     do = "Compare two versions of one model."
-    for what, a, b in (("inputs", model.inputs, other.inputs), ("outputs", model.outputs, other.outputs)):
+    for noun, a, b in (("inputs", model.inputs, other.inputs), ("outputs", model.outputs, other.outputs)):
         if len(a) != len(b):
             raise InputError(
-                who, f"the two models have different numbers of {what}", got=f"{len(a)} and {len(b)}", do=do
+                who, f"the two models have different numbers of {noun}", got=f"{len(a)} and {len(b)}", do=do
             )
-    for mine, theirs in zip(model.inputs, _matched(model.inputs, other.inputs), strict=True):
-        if mine.dtype is not theirs.dtype or mine.rank != theirs.rank:
-            got = f"{mine.name!r} {mine} and {theirs.name!r} {theirs}"
+    for spec, other_spec in zip(model.inputs, _matched(model.inputs, other.inputs), strict=True):
+        if spec.dtype is not other_spec.dtype or spec.rank != other_spec.rank:
+            got = f"{spec.name!r} {spec} and {other_spec.name!r} {other_spec}"
             raise InputError(who, "the two models have different inputs", got=got, do=do)
 
 
-def _matched(mine: Sequence[Any], theirs: Sequence[Any]) -> list[Any]:
+def _matched(specs: Sequence[Any], other_specs: Sequence[Any]) -> list[Any]:
     """Return ``theirs`` in the order of ``mine`` if the names are the same, else unchanged."""
-    by_name = {s.name: s for s in theirs}
-    return [by_name[s.name] for s in mine] if {s.name for s in mine} == set(by_name) else list(theirs)
+    by_name = {s.name: s for s in other_specs}
+    return [by_name[s.name] for s in specs] if {s.name for s in specs} == set(by_name) else list(other_specs)
 
 
 def _in_order(model: ModelSource, other: ModelSource, samples: list[list[Array]]) -> list[list[Array]]:

@@ -17,8 +17,8 @@ def changed_weights(model: ModelSource, other: ModelSource) -> tuple[str, ...]:
     """
     if model.format != "onnx" or other.format != "onnx" or model.digest == other.digest:
         return ()
-    mine, theirs = _initializer_digests(model), _initializer_digests(other)
-    return tuple(name for name, digest in mine.items() if theirs.get(name, digest) != digest)
+    digests, other_digests = _initializer_digests(model), _initializer_digests(other)
+    return tuple(name for name, digest in digests.items() if other_digests.get(name, digest) != digest)
 
 
 def _initializer_digests(model: ModelSource) -> dict[str, str]:

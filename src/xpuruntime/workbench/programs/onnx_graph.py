@@ -88,8 +88,8 @@ class _ProgramGraph:
             self._weight(b.root)
         visible = [(o, v) for o, v in self.content.get(b.root, []) if _overlap(o, b)]
         if len(visible) == 1:
-            other, value = visible[0]
-            if _covers(b, other) and _covers(other, b) and other.spec == b.spec:
+            written, value = visible[0]
+            if _covers(b, written) and _covers(written, b) and written.spec == b.spec:
                 return value
         return self._view(buffer, [v for _, v in visible])
 

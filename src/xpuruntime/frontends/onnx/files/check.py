@@ -66,14 +66,14 @@ def _parse(data: bytes, who: str) -> tuple[Any, Any]:
         ) from error
     # Protobuf parses much garbage as an empty message with unknown fields, so check fields that every model has.
     lacks = [
-        word
-        for word, there in (
+        text
+        for text, present in (
             ("a graph", proto.HasField("graph")),
             ("an ir_version", proto.ir_version > 0),
             ("an opset_import", bool(proto.opset_import) or proto.ir_version < 3),
             ("outputs", bool(proto.graph.output)),
         )
-        if not there
+        if not present
     ]
     if lacks:
         raise ModelError(
@@ -118,11 +118,11 @@ def _opsets(proto: Any, onnx: Any, who: str) -> dict[str, int]:
 def _check_ops(proto: Any, onnx: Any, who: str, opsets: Mapping[str, int]) -> None:
     """Check that every op of a standard domain exists in its opset, and every other domain is imported or local."""
     functions = {(f.domain, f.name) for f in proto.functions}
-    known: set[tuple[str, str]] = set()
+    checked: set[tuple[str, str]] = set()
     for node in all_nodes(proto.graph):
         domain = "" if node.domain == "ai.onnx" else node.domain
         key = (domain, node.op_type)
-        if key in known or (node.domain, node.op_type) in functions:
+        if key in checked or (node.domain, node.op_type) in functions:
             continue
         where = f"node {node.name!r}" if node.name else "a node without a name"
         if domain not in opsets:
@@ -141,7 +141,7 @@ def _check_ops(proto: Any, onnx: Any, who: str, opsets: Mapping[str, int]) -> No
                 do=(f"Did you mean {near[0]!r}? " if near else "")
                 + "Export the model again with an opset that has it.",
             )
-        known.add(key)
+        checked.add(key)
 
 
 def _has_schema(onnx: Any, op: str, version: int, domain: str) -> bool:

@@ -46,10 +46,10 @@ class OnnxExtractor:
         self._tensors = {t.name: t for t in self._proto.graph.initializer}
         self._sparse = {t.values.name: t for t in self._proto.graph.sparse_initializer}
 
-    def extract(self, inputs: Sequence[str], outputs: Sequence[str], own: Collection[str]) -> Any:
+    def extract(self, inputs: Sequence[str], outputs: Sequence[str], allowed: Collection[str]) -> Any:
         """Return an ``onnx.ModelProto`` that computes ``outputs`` from ``inputs``, or a Support with the reason why the original has no such part.
 
-        own: names of the model's nodes that may be taken. Nodes that the IR folded away (shape arithmetic, constants) are taken too, as are
+        allowed: names of the model's nodes that may be extracted. Nodes that the IR folded away (shape arithmetic, constants) are taken too, as are
         weights. The walk runs backward from the outputs.
         """
         import onnx
@@ -58,7 +58,7 @@ class OnnxExtractor:
         if unknown is not None:
             return _no(f"the original model has no value {unknown!r}")
         alive = {s.name for n in self.graph.nodes if n.op != "constant" for s in n.sources}
-        taken: set[int] = set()
+        selected: set[int] = set()
         tensors: dict[str, Any] = {}
         todo, border = list(outputs), set(inputs)
         while todo:
@@ -71,17 +71,17 @@ class OnnxExtractor:
             index = self._maker.get(value)
             if index is None:
                 return _no(f"it reads {value!r}, which is not an input of the region in the IR")
-            if index in taken:
+            if index in selected:
                 continue
-            if self._names[index] not in own and self._names[index] in alive:
+            if self._names[index] not in allowed and self._names[index] in alive:
                 return _no(f"it needs node {self._names[index]!r}, which is in another region")
-            taken.add(index)
+            selected.add(index)
             node = self._proto.graph.node[index]
             todo += [i for i in (*node.input, *(captured(node) if sub_graphs(node) else ())) if i]
         model = onnx.ModelProto()
         model.CopyFrom(self._shell())
         model.graph.name = self._proto.graph.name
-        for index in sorted(taken):
+        for index in sorted(selected):
             model.graph.node.add().CopyFrom(self._proto.graph.node[index])
             model.graph.node[-1].name = self._names[index]
         model.graph.initializer.extend(self._tensors[t] for t in tensors if t in self._tensors)

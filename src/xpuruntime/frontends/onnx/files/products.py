@@ -32,14 +32,14 @@ def count_products(nodes: Collection[Any], stored: Collection[str]) -> Products:
     With quantized weights alone, the arithmetic stays in floats.
     """
     maker = {value: node for node in nodes for value in node.output if value}
-    known = {*stored, *(value for value, node in maker.items() if node.op_type == "Constant")}
+    constants = {*stored, *(value for value, node in maker.items() if node.op_type == "Constant")}
     integer = qdq = floats = 0
     for node in nodes:
         if node.op_type in _INTEGER:
             integer += 1
         elif node.op_type in _FLOAT:
             sides = [_dequantized(value, maker) for value in node.input[:2]]
-            between = len(sides) == 2 and None not in sides and any(s not in known for s in sides)
+            between = len(sides) == 2 and None not in sides and any(s not in constants for s in sides)
             qdq, floats = qdq + between, floats + (not between)
         elif node.op_type in _WEIGHT_ONLY:
             floats += 1
@@ -48,16 +48,16 @@ def count_products(nodes: Collection[Any], stored: Collection[str]) -> Products:
 
 def _dequantized(value: str, maker: Mapping[str, Any]) -> str | None:
     """Return the integer value that a float value is dequantized from, looking through data movement; None if there is none."""
-    seen = set[str]()
-    while (node := maker.get(value)) is not None and value not in seen:
-        seen.add(value)
+    visited = set[str]()
+    while (node := maker.get(value)) is not None and value not in visited:
+        visited.add(value)
         if node.op_type == "DequantizeLinear":
             source = str(node.input[0])
-            moved = maker.get(source)
-            while moved is not None and moved.op_type in _MOVERS and source not in seen:
-                seen.add(source)
-                source = str(moved.input[0])
-                moved = maker.get(source)
+            mover = maker.get(source)
+            while mover is not None and mover.op_type in _MOVERS and source not in visited:
+                visited.add(source)
+                source = str(mover.input[0])
+                mover = maker.get(source)
             return source
         if node.op_type not in _MOVERS or not node.input:
             return None

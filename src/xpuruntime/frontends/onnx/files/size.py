@@ -29,8 +29,8 @@ def check_functions(proto: Any, who: str) -> None:
         if root not in sizes:
             _enter(functions, root, stack, active, calls)
         while stack:
-            key, rest = stack[-1]
-            for called in rest:
+            key, callees = stack[-1]
+            for called in callees:
                 if called in active:
                     raise ModelError(
                         who,

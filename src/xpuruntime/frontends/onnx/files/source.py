@@ -26,11 +26,11 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
     weights = {i.name for i in proto.graph.initializer} | {
         i.values.name for i in proto.graph.sparse_initializer
     }
-    taken = {
+    symbols = {
         d.dim_param for v in (*proto.graph.input, *proto.graph.output) for d in v.type.tensor_type.shape.dim
     }
-    inputs = tuple(_spec(v, who, dtypes, taken) for v in proto.graph.input if v.name not in weights)
-    outputs = tuple(_spec(v, who, dtypes, taken) for v in proto.graph.output)
+    inputs = tuple(_spec(v, who, dtypes, symbols) for v in proto.graph.input if v.name not in weights)
+    outputs = tuple(_spec(v, who, dtypes, symbols) for v in proto.graph.output)
     products = count_products(tuple(all_nodes(proto.graph)), weights)
     return ModelSource(
         name=checked.name,
@@ -59,7 +59,7 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
     )
 
 
-def _spec(value: Any, who: str, dtypes: Mapping[int, DType], taken: set[str]) -> TensorSpec:
+def _spec(value: Any, who: str, dtypes: Mapping[int, DType], symbols: set[str]) -> TensorSpec:
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type" or value.type.tensor_type.elem_type not in dtypes:
         got = (kind or "no type").removesuffix("_type")
@@ -74,18 +74,18 @@ def _spec(value: Any, who: str, dtypes: Mapping[int, DType], taken: set[str]) ->
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return TensorSpec((dim("..."),), dtypes[tensor.elem_type], value.name)
-    shape = tuple(_dim(d, f"{value.name}_{axis}", taken) for axis, d in enumerate(tensor.shape.dim))
+    shape = tuple(_dim(d, f"{value.name}_{axis}", symbols) for axis, d in enumerate(tensor.shape.dim))
     return TensorSpec(shape, dtypes[tensor.elem_type], value.name)
 
 
-def _dim(d: Any, fresh: str, taken: set[str]) -> DimLike:
+def _dim(d: Any, fresh: str, symbols: set[str]) -> DimLike:
     if d.HasField("dim_value") and d.dim_value >= 0:
         return int(d.dim_value)
     if d.dim_param:
         return dim(d.dim_param)
-    while fresh in taken:
+    while fresh in symbols:
         fresh += "_"
-    taken.add(fresh)
+    symbols.add(fresh)
     return dim(fresh)
 
 
@@ -102,12 +102,12 @@ def _precision(
     proto: Any, dtypes: Mapping[int, DType], inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]
 ) -> DType:
     """Return the float type of most weight elements; without float weights the widest float input, else output, else float32."""
-    held: Counter[DType] = Counter()
+    elements: Counter[DType] = Counter()
     for _, kind, count in _weights(proto):
         if kind in dtypes and dtypes[kind].is_float and dtypes[kind].bits >= 16:
-            held[dtypes[kind]] += count
-    if held.total():
-        return max(held, key=lambda d: (held[d], d.bits))
+            elements[dtypes[kind]] += count
+    if elements.total():
+        return max(elements, key=lambda d: (elements[d], d.bits))
     for specs in (inputs, outputs):
         floats = [s.dtype for s in specs if s.dtype.is_float]
         if floats:

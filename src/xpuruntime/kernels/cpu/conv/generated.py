@@ -2,7 +2,7 @@
 
 A task gathers the input windows of a block of pixels into its scratch and multiplies them by packed filters; a register tile of pixels by
 vectors of filters accumulates. Constant filters are packed at load. A 1x1 convolution is a plain GEMM that reads its input in place
-(``pointwise``). A transposed convolution with constant filters is several ordinary ones (``phases``). ``NaiveConv`` takes what remains.
+(``pointwise``). A transposed convolution with constant filters is several ordinary ones (``phases``). ``NaiveConv`` supports the remaining nodes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
 from ....decisions import Support
 from ....program.program import RecipeStep
@@ -18,7 +19,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Operand, Packed, Stage
 from ...portable.text import braces, shape_text
 from ...portable.windows.conv import DeformedConv, NaiveConv, operands
 from ...spec.conv import FLOATS, GRAIN_FLOPS, OPS, act_of, stem_of, strides_of_weight, supported
-from ...spec.conv_shape import C_TYPES, ConvShape, sizes
+from ...spec.conv_shape import ConvShape, sizes
 from ..abi import function
 from ..matmul.gemm import lower_product
 from ..tasks import LoopedTasks

@@ -1,6 +1,6 @@
 """``attention/cudnn``: the fused attention of cuDNN's graph API (``cpp/src/backends/cuda/libraries/cudnn_attention.cpp``).
 
-It takes many queries of 16-bit heads without a mask tensor. Memory grows linearly with the sequence. ``leads`` makes it the default for the
+It supports 16-bit heads without a mask tensor. Memory grows linearly with the sequence. ``leads`` makes it the default for the
 sizes at which it was measured to be faster than ``flash_v2``. cuDNN chooses one of its engines when a program is loaded, and the receipt
 names it. The policy ``{kernel: cudnn, engine: N}`` pins an engine; if it is not available, loading raises.
 """
@@ -95,7 +95,7 @@ def _faster(s: AttentionShape, target: CodegenTarget) -> bool:
     """Return whether cuDNN is faster than ``flash_v2`` (``docs/development/kernel-notes.md``, ``benchmarks/cuda/attention_sizes.py``).
 
     It is for heads of 64 and 128 elements with at least 512 query tiles, or at least 512 queries without a causal mask. ``flash_v2`` does not
-    take heads of more than 128 elements.
+    support heads of more than 128 elements.
     """
     head_size = max(s.d, s.dv)
     if head_size > HEAD_SIZES[-1]:

@@ -1,12 +1,13 @@
 """``conv/depthwise`` on CUDA: one filter per channel, with bias, residual and activation (``templates/cuda/depthwise.cuh``).
 
 It is bandwidth-bound, because each input element contributes to only a few outputs. A thread loads 16 bytes of adjacent channels
-(coalesced) and computes a small tile of output pixels, whose windows share their input in registers. It takes constant filters of at most
+(coalesced) and computes a small tile of output pixels, whose windows share their input in registers. It supports constant filters of at most
 11 taps per dim, one or two spatial dims, and contiguous channels.
 """
 
 from __future__ import annotations
 
+from ....codegen.c_types import accumulator
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
@@ -15,7 +16,6 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...portable.text import braces
 from ...spec.conv import FLOATS, OPS, act_of, stem_of, supported
 from ...spec.conv_shape import ConvShape
-from ...spec.product import accumulator
 from ..heavy import about, bytes_of
 from ..launch import LaunchConfig, blocks_for, cuda_stage
 from ..matmul.text import parts_of

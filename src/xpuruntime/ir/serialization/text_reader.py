@@ -1,4 +1,4 @@
-"""Parser of the text form (``text``). Any input gives a graph, a FormatError with line and column, or an IrError, in bounded time."""
+"""Parser of the text form (``text_writer``). Any input gives a graph, a FormatError with line and column, or an IrError, in bounded time."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ MAX_NESTED = 4
 
 
 def parse(text: str, *, verify: bool = True) -> Graph:
-    """Parse a graph; see ``text.parse``."""
+    """Parse a graph, and verify it by default.
+
+    Raises FormatError with line and column for a syntax error, IrError for an invalid graph.
+    """
     if not isinstance(text, str):
         raise FormatError("graph text", "is not a string", got=type(text).__name__)
     if len(text) > MAX_TEXT:
         raise FormatError("graph text", f"is over {MAX_TEXT >> 20} MiB", got=f"{len(text)} characters")
     graph = _TextReader(text).graph()
     if verify:
-        from ..verify import verify as check
-
-        check(graph)
+        graph.check()
     return graph
 
 
@@ -103,7 +104,7 @@ class _TextReader(Cursor):
         self.values.setdefault(value.name, value)
         return value
 
-    def facts(self, known: Mapping[str, type]) -> dict[str, Any]:
+    def facts(self, kinds: Mapping[str, type]) -> dict[str, Any]:
         """Parse ``key=value`` pairs to the end of the line."""
         pairs: dict[str, Any] = {}
         while True:
@@ -112,12 +113,12 @@ class _TextReader(Cursor):
             if not match:
                 return pairs
             key = match[0]
-            if key not in known or key in pairs:
-                raise self.fail(f"expected one of {', '.join(known)}, each once", at=start)
+            if key not in kinds or key in pairs:
+                raise self.fail(f"expected one of {', '.join(kinds)}, each once", at=start)
             self.expect("=")
-            value = self.name() if known[key] is Value else self.value()
-            if known[key] is not Value and type(value) is not known[key]:
-                raise self.fail(f"{key} is a {known[key].__name__}", at=start)
+            value = self.name() if kinds[key] is Value else self.value()
+            if kinds[key] is not Value and type(value) is not kinds[key]:
+                raise self.fail(f"{key} is a {kinds[key].__name__}", at=start)
             pairs[key] = value
 
     def weight(self) -> Weight:
