@@ -45,9 +45,10 @@ def _judge(name: str, folder: Path, options: argparse.Namespace) -> list[dict[st
     import torch
 
     from xpuruntime.testing.conformance.seeded import networks as models
+    from xpuruntime.testing.conformance.seeded.export import export_onnx
 
     feeds = models.inputs(name, options.count, size=options.size, seed=3)
-    path = models.export_onnx(name, folder / f"{name}.onnx", size=options.size)
+    path = export_onnx(name, folder / f"{name}.onnx", size=options.size)
     exact = _by_torch(models.build(name, options.size)[0], feeds, torch.float64)
     rows = []
     for precision in options.precisions:

@@ -70,13 +70,14 @@ def _prepare(name: str, folder: Path) -> np.ndarray[Any, Any]:
     import torch
 
     from xpuruntime.testing.conformance.seeded import networks as models
+    from xpuruntime.testing.conformance.seeded.export import export_onnx
 
     module, _ = models.build(name, "full")
     feeds = models.inputs(name, 1, size="full", seed=7)
     example = tuple(torch.from_numpy(v) for v in feeds.values())
     torch.export.save(torch.export.export(module, example), folder / f"{name}.pt2")
     if not (folder / f"{name}.onnx").exists():
-        models.export_onnx(name, folder / f"{name}.onnx", size="full")
+        export_onnx(name, folder / f"{name}.onnx", size="full")
     np.savez(folder / f"{name}.npz", **feeds)
     with torch.inference_mode():
         exact = module.double()(*(_double(torch, v) for v in feeds.values()))

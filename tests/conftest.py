@@ -254,13 +254,13 @@ def bare_python(tmp_path: Path) -> Callable[[str], str]:
 @pytest.fixture(scope="session")
 def onnx_file() -> Callable[..., Path]:
     """A seeded model's ONNX file, kept below build/ until what makes it changes."""
-    from xpuruntime.testing.conformance.seeded import networks as models
+    from xpuruntime.testing.conformance.seeded.export import export_onnx
 
     folder = ROOT / "build" / "models"
 
     def export(name: str, **how: Any) -> Path:
         words = [name, *(f"{k}-{v}" for k, v in how.items())]
-        return models.export_onnx(name, folder / f"{'_'.join(words)}.onnx", **how)
+        return export_onnx(name, folder / f"{'_'.join(words)}.onnx", **how)
 
     return export
 

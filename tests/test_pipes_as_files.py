@@ -12,7 +12,7 @@ import pytest
 
 READERS = {
     "safetensors": "from xpuruntime.storage.tensor_files import read_safetensors as read",
-    "graph.json": "from xpuruntime.ir.serialization.serial import load as read",
+    "graph.json": "from xpuruntime.ir.serialization.json_reader import load as read",
     "times.json": "from xpuruntime.compiler.times import KernelTimes; read = KernelTimes.load",
     "policy.yaml": "from xpuruntime import load_policy as read",
     "policy.json": "from xpuruntime import load_policy as read",

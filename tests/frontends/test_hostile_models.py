@@ -196,7 +196,7 @@ IMPORTS = [powers_of_a_symbol, divisions_of_divisors, numbers_beside_symbols, ex
            filters, nested_ifs, nested_loops]  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("build", IMPORTS)
 def test_an_import_is_bounded(build: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
     bounded(tmp_path, "import", build())
@@ -256,7 +256,7 @@ def many_outputs() -> onnx.ModelProto:
 COMPILED = [shared_values, shared_weights, doubled_weights, long_ranges, softmaxes, many_outputs]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("build", COMPILED)
 def test_compiling_is_bounded(build: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
     bounded(tmp_path, "session", build())

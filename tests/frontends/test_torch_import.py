@@ -31,7 +31,7 @@ nn, F = torch.nn, torch.nn.functional
 # ── whole networks ──
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", models.MODELS)
 def test_a_network_computes_the_same(name: str) -> None:
     pytest.importorskip("transformers")
@@ -276,7 +276,7 @@ def test_composites_are_one_node() -> None:
     assert not ops & {"exp", "var", "mean", "rsqrt", "sigmoid", "index"}
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "function",
     [

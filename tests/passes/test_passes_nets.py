@@ -21,6 +21,7 @@ pytest.importorskip("transformers")
 
 from xpuruntime.frontends.onnx import import_onnx
 from xpuruntime.testing.conformance.seeded import networks as models
+from xpuruntime.testing.conformance.seeded.export import export_onnx
 
 MODELS = Path(__file__).parents[2] / "build" / "models"
 
@@ -40,7 +41,7 @@ WANTED = {
 @pytest.fixture(scope="module", params=WANTED)
 def net(request: pytest.FixtureRequest):
     name = request.param
-    graph, weights = import_onnx(models.export_onnx(name, MODELS / f"{name}.onnx"))
+    graph, weights = import_onnx(export_onnx(name, MODELS / f"{name}.onnx"))
     return name, graph, weights
 
 

@@ -11,15 +11,16 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from os import PathLike
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import IrError
 from ..types import Dim, TensorSpec
 from .attributes import Attrs, Body, Const
 from .parts import Input, Node, Output, Source, State, Value, Weight, known_spec
-
-if TYPE_CHECKING:
-    from .rewrite import Editor
+from .rewrite import Editor
+from .serialization import json_writer
+from .serialization.text_writer import graph_text
+from .verify import verify
 
 __all__ = ["Graph", "Input", "Node", "Output", "Source", "State", "Value", "Weight"]
 
@@ -180,13 +181,15 @@ class Graph(Body):
 
     def rewrite(self, rule: Callable[[Editor, Node], None]) -> Graph:
         """Apply ``rule`` with an Editor to every node in order. Dead nodes and unused weights are removed."""
-        from .rewrite import Editor
-
         editor = Editor(self)
         for node in self.nodes:
             if editor.alive(node):
                 rule(editor, editor.current(node))
         return editor.done()
+
+    def check(self) -> None:
+        """Raise IrError for the first violation that ``verify`` finds."""
+        verify(self)
 
     def replace(self, **changes: Any) -> Graph:
         """Return a copy with some fields changed."""
@@ -195,39 +198,31 @@ class Graph(Body):
     @cached_property
     def digest(self) -> str:
         """sha256 of the canonical JSON form: equal for equal graphs."""
-        from .serialization.serial import to_bytes
-
-        return hashlib.sha256(to_bytes(self)).hexdigest()
+        return hashlib.sha256(json_writer.to_bytes(self)).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, which ``Graph.from_json`` reads."""
-        from .serialization.serial import to_json
-
-        return to_json(self)
+        return json_writer.to_json(self)
 
     @staticmethod
     def from_json(data: Any) -> Graph:
         """Build a graph from ``to_json``'s data. Raises FormatError."""
-        from .serialization.serial import from_json
+        from .serialization.json_reader import from_json
 
         return from_json(data)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the graph as JSON, atomically. Raises StoreError."""
-        from .serialization.serial import save
-
-        save(self, path)
+        json_writer.save(self, path)
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Graph:
         """Read a file that ``save`` wrote. Raises FormatError."""
-        from .serialization.serial import load
+        from .serialization.json_reader import load
 
         return load(path)
 
     def __str__(self) -> str:
-        from .serialization.text import graph_text
-
         return graph_text(self)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from ..errors import IrError
 from ..types import TensorSpec
 from .attributes import Attrs, coerce
-from .graph import Source
 from .ops import OPS
+from .parts import Source
 from .schema import Attr, Mismatch, OpCall, OpEntry, Operand
 
 __all__ = ["check_operands", "find_op", "infer", "infer_normal", "normalize", "output_count", "speaker"]

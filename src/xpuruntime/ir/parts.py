@@ -14,6 +14,7 @@ from ..errors import IrError
 from ..storage.tensor_files import pack_bits, unpack_bits
 from ..types import DType, TensorSpec
 from .attributes import Attrs
+from .serialization.text_writer import node_text
 
 __all__ = ["Input", "Node", "Output", "Source", "State", "Value", "Weight", "known_spec"]
 
@@ -98,8 +99,6 @@ class Node:
         return hash((self.op, self.name))
 
     def __str__(self) -> str:
-        from .serialization.text import node_text
-
         return node_text(self)
 
 

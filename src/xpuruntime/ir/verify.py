@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from ..errors import IrError
-from ..types import TensorSpec
 from .attributes import Attrs
-from .build import operand_specs
-from .graph import Graph, Node, Value
 from .infer import check_operands, find_op, infer_normal, normalize, speaker
+from .nodes import operand_specs
+from .ops._types import agrees
 
-__all__ = ["LAWS", "agrees", "problems", "verify"]
+if TYPE_CHECKING:
+    from .graph import Graph, Node
+
+__all__ = ["LAWS", "problems", "verify"]
 
 
 def verify(graph: Graph) -> Graph:
@@ -176,21 +179,10 @@ def _check_node(node: Node, graph: Graph) -> None:
     ):
         raise IrError(who, f"has {len(specs)} outputs", got=len(node.outputs), do=f"See {row.signature}.")
     for value, spec in zip(node.outputs, specs, strict=False):
-        if not agrees(value, spec):
+        if not agrees(value.spec, spec):
             raise IrError(
                 who,
                 f"output %{value.name} does not have the inferred type",
                 got=f"{value.spec}, inferred {spec}",
                 do="Create nodes with GraphBuilder or Editor.",
             )
-
-
-def agrees(value: Value, inferred: TensorSpec) -> bool:
-    """Return True for the same dtype and rank, and dims that are equal or an integer against a symbol (which a frontend resolved)."""
-    spec = value.spec
-    if spec is None or spec.dtype is not inferred.dtype or spec.rank != inferred.rank:
-        return False
-    return all(
-        a == b or isinstance(a, int) != isinstance(b, int)
-        for a, b in zip(spec.shape, inferred.shape, strict=True)
-    )

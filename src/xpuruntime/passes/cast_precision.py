@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import IrError
 from ..ir import OPS, Graph, Node, Output, State, Value, family_of
-from ..ir.build import make_node
+from ..ir.nodes import make_node
 from ..types import DType
 from ._lib.known import known_values
 from .context import PassContext

@@ -8,7 +8,7 @@ This saves one launch per layer. The kernels support few queries only, so the co
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node, sources_of
-from ..ir.build import make_node
+from ..ir.nodes import make_node
 from .context import PassContext
 
 __all__ = ["run"]

@@ -30,7 +30,7 @@ MARKS = [pytest.mark.slow, pytest.mark.conformance]
 OFTEN = {"efficientnet_b0", "bert"}
 
 
-@pytest.mark.sampled(2, group="networks")
+@pytest.mark.sampled(1, group="networks")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in OFTEN else MARKS) for n in models.MODELS])
 def test_a_network_gives_pytorch_s_scores(name: str) -> None:
     module, _ = models.build(name, "small")
@@ -55,7 +55,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Generator]]:
         yield model, ours
 
 
-@pytest.mark.sampled(2, group="networks")
+@pytest.mark.sampled(1, group="networks")
 def test_a_decoder_says_what_the_reference_says(pair: tuple[Any, Generator]) -> None:
     model, ours = pair
     tokens = prompt(13)
@@ -64,7 +64,7 @@ def test_a_decoder_says_what_the_reference_says(pair: tuple[Any, Generator]) -> 
     assert list(ours.generate(prompt(9), max_new_tokens=12).tokens) == greedy(model, prompt(9), 12)
 
 
-@pytest.mark.sampled(2, group="networks")
+@pytest.mark.sampled(1, group="networks")
 @pytest.mark.parametrize(("start", "step"), [(0, 36), (12, 36), (24, 36), pytest.param(0, 1, marks=MARKS)])
 def test_node_cases(start: int, step: int) -> None:
     """Of the ONNX suite's node cases every twelfth, all with the marker: as many as on CPUs, none wrong."""

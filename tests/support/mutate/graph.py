@@ -11,7 +11,7 @@ import numpy as np
 
 from xpuruntime.errors import IrError
 from xpuruntime.ir import Const, Graph, Node, Value, interp, verify
-from xpuruntime.ir.build import make_node
+from xpuruntime.ir.nodes import make_node
 from xpuruntime.protocols import Array
 
 from .site import EPSILON, NotApplicableError, Site, Use

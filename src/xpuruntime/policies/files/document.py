@@ -8,15 +8,31 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
+from collections.abc import Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ...errors import PolicyError, StoreError
+from ...storage.files import open_regular, write_atomic
 from ..fields.record import FieldPath, Problem, shown
 
-__all__ = ["MAX_BYTES", "Lines", "TextProblem", "parse_json", "parse_yaml", "to_json_text", "to_yaml_text"]
+__all__ = [
+    "MAX_BYTES",
+    "Lines",
+    "TextProblem",
+    "located",
+    "parse_json",
+    "parse_yaml",
+    "read_document",
+    "save_document",
+    "to_json_text",
+    "to_yaml_text",
+]
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
@@ -249,3 +265,70 @@ def _dumper() -> type[yaml.SafeDumper]:
 def to_yaml_text(data: Any) -> str:
     """Return plain data -> YAML text."""
     return str(yaml.dump(data, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=110))
+
+
+# -- files
+
+_READERS = {".json": parse_json, ".yaml": parse_yaml, ".yml": parse_yaml}
+_WRITERS = {".json": to_json_text, ".yaml": to_yaml_text, ".yml": to_yaml_text}
+
+
+def read_document(path: Path) -> tuple[Any, Lines]:
+    """Read a policy file. Return plain data and the line of every key. Raises PolicyError."""
+    who = f"policy {path}"
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise PolicyError(
+            who, "has an unknown suffix", got=repr(path.suffix), do="Name it .yaml, .yml or .json."
+        )
+    try:
+        with open_regular(path) as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PolicyError(
+            who, "cannot be read", got=reason, do="Check the path and its permissions."
+        ) from error
+    if len(raw) > MAX_BYTES:
+        raise PolicyError(who, "is too large", got=f"more than {MAX_BYTES} bytes", do="Split the policy.")
+    try:
+        return reader(raw.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise PolicyError(
+            f"{who}:{line}", "is not UTF-8 text", got=error.reason, do="Save it as UTF-8."
+        ) from None
+    except Problem as problem:
+        raise located(problem, who, {}) from None
+
+
+def located(problem: Problem, who: str, lines: Lines) -> PolicyError:
+    """Return the error with the line of the key, or of its nearest ancestor."""
+    line = getattr(problem, "line", None) or _line_of(problem.path, lines)
+    return problem.error(who if line is None else f"{who}:{line}")
+
+
+def _line_of(path: FieldPath, lines: Lines) -> int | None:
+    for end in range(len(path), -1, -1):
+        if path[:end] in lines:
+            return lines[path[:end]]
+    return None
+
+
+def save_document(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
+    """Write a document atomically. Raises PolicyError for an unknown suffix, StoreError if writing fails."""
+    target = Path(path)
+    writer = _WRITERS.get(target.suffix.lower())
+    if writer is None:
+        raise PolicyError(
+            f"policy {target}",
+            "has an unknown suffix",
+            got=repr(target.suffix),
+            do="Name it .yaml, .yml or .json.",
+        )
+    try:
+        write_atomic(target, writer(data).encode())
+    except StoreError as error:
+        raise StoreError(
+            f"policy {target}", "cannot be written", got=error.got, do="Save it to a writable folder."
+        ) from error

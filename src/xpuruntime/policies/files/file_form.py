@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from ...storage.store import digest
 from ..fields.record import dump
+from .document import save_document
 
 __all__ = ["VERSION", "FileForm"]
 
@@ -31,8 +32,6 @@ class FileForm:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the document, JSON or YAML by the suffix. Raises PolicyError, StoreError."""
-        from .load import save_document
-
         save_document(path, self.to_dict())
 
     @classmethod

@@ -122,10 +122,10 @@ def _by_session(subject: DeviceUnderTest, name: str, examples: list[list[Array]]
     from pathlib import Path
 
     from ...inference.session import InferenceSession
-    from .seeded import networks as models
+    from .seeded.export import export_onnx
 
     with tempfile.TemporaryDirectory() as folder:
-        path = models.export_onnx(name, Path(folder) / f"{name}.onnx")
+        path = export_onnx(name, Path(folder) / f"{name}.onnx")
         with InferenceSession(path, engine=subject.engine, device=subject.device) as session:
             names = [s.name for s in session.input_info]
             return np.concatenate([session.run(dict(zip(names, e, strict=True)))["scores"] for e in examples])

@@ -2,7 +2,7 @@
 
     module, inputs = models.build("resnet18")             # small, for tests
     module, inputs = models.resnet18()                    # the size of its paper
-    path = models.export_onnx("bert", "build/models/bert.onnx")
+    path = export_onnx("bert", "build/models/bert.onnx")   # of ``export``
     feeds = models.inputs("bert", 100, seed=1)            # NumPy, the first axis counts examples
 
 Every model maps its inputs to float32 scores, one row per example (the decoder: per token). No weight is zero, one, or equal
@@ -20,7 +20,6 @@ import numpy as np
 
 from ....protocols import Array
 from . import convolutional as nets
-from .export import export_onnx
 from .weights import draw, seed_weights
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "build",
     "densenet121",
     "efficientnet_b0",
-    "export_onnx",
     "inputs",
     "mobilenet_v2",
     "qwen2",

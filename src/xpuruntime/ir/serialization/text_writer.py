@@ -1,4 +1,4 @@
-"""The text form of graphs: ``str(graph)`` prints it, and ``parse`` reads it back to an equal graph.
+"""The text form of graphs: ``str(graph)`` prints it, and ``text_reader.parse`` reads it back to an equal graph.
 
     graph "mlp" {
       input %x: float32[n, 4]
@@ -23,14 +23,16 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...types import Dim, DType
-from ..attributes import Attrs, Const
-from ..graph import Graph, Input, Node, Source, State, Value, Weight
+from ..attributes import Attrs, Body, Const
 from ..ops import OPS
 
-__all__ = ["graph_text", "node_text", "parse", "quoted"]
+if TYPE_CHECKING:
+    from ..graph import Graph, Input, Node, Source, State, Value, Weight
+
+__all__ = ["graph_text", "node_text", "quoted"]
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./\-]*")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -125,9 +127,9 @@ def attr_text(value: Any) -> str:
             return _const_text(value)
         case tuple():
             return f"[{', '.join(attr_text(v) for v in value)}]"
-        case Graph():
+        case Body():
             return (
-                graph_text(value).rstrip("\n").replace("\n", "\n  ")
+                graph_text(cast("Graph", value)).rstrip("\n").replace("\n", "\n  ")
             )  # strings are quoted, so these are the only line ends
         case Attrs():
             return f"{{{', '.join(f'{_key(k)}: {attr_text(v)}' for k, v in value.items())}}}"
@@ -153,13 +155,3 @@ _DECIMAL = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT6
 
 def _finite(array: Any) -> bool:
     return all(math.isfinite(v) for v in array.ravel().tolist())
-
-
-def parse(text: str, *, verify: bool = True) -> Graph:
-    """Parse a graph, and verify it by default.
-
-    Raises FormatError with line and column for a syntax error, IrError for an invalid graph.
-    """
-    from .parse import parse as read
-
-    return read(text, verify=verify)

@@ -1,97 +1,24 @@
-"""Evaluation of a whole graph: bind symbols to the feeds, load weights, evaluate node by node, return the outputs."""
+"""The values before the first node: checked inputs, loaded weights, contents of states; and symbols bound to array shapes."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...errors import InputError, IrError
 from ...types import Dim, DimLike, DType, TensorSpec
-from ..graph import Graph, Node, Weight
-from .evaluate import evaluate
+from ..graph import Graph, Weight
 from .numbers import Array
 
-__all__ = ["Weights", "run", "trace"]
+__all__ = ["Weights", "bind_symbols", "start_values"]
 
 Weights: TypeAlias = "Mapping[str, Array] | Callable[[Weight], Array]"
 """The source of weights: arrays by name, or a function that loads one."""
-Watch: TypeAlias = "Callable[[Node, tuple[Array, ...]], None]"
 
 
-def run(
-    graph: Graph,
-    feeds: Mapping[str, Any],
-    *,
-    weights: Weights | None = None,
-    states: MutableMapping[str, Array] | None = None,
-    watch: Watch | None = None,
-    exact: bool = False,
-) -> dict[str, Array]:
-    """Run a graph and return the outputs by name, in the graph's order.
-
-    feeds:   an array per input.
-    weights: arrays by name, or a function from a Weight to its array.
-    states:  contents of states by name; read before and updated after the run. A missing state starts from its ``init`` weight,
-             or from zeros.
-    watch:   called with each node and its results.
-    exact:   keep every float in float64 between nodes and in the outputs, without rounding. The model's own casts still round.
-
-    Raises InputError for a wrong feed, IrError for a node that cannot be computed (opaque ops, bad indices).
-    """
-    symbols: dict[str, int] = {}
-    convert = _in_float64 if exact else _as_is
-    values = {name: convert(array) for name, array in _start(graph, feeds, weights, states, symbols)}
-    left = Counter(name for node in graph.nodes for name in dict.fromkeys(node.values))
-    left.update(graph.kept)
-    for node in graph.nodes:
-        results = tuple(map(convert, evaluate(node, values, symbols)))
-        if watch is not None:
-            watch(node, results)
-        for value, array in zip(node.outputs, results, strict=True):
-            if value.spec is not None:
-                bind(value.spec, array.shape, symbols, f"{node.op} %{value.name}", IrError)
-            if left[value.name]:
-                values[value.name] = array
-        for name in dict.fromkeys(node.values):
-            left[name] -= 1
-            if not left[name]:
-                del values[name]  # free values after their last use, so that large models fit in memory
-    if states is not None:
-        states.update({s.name: values[s.next] for s in graph.states if s.next is not None})
-    return {o.name: values[o.value] for o in graph.outputs}
-
-
-def _as_is(array: Array) -> Array:
-    return array
-
-
-def _in_float64(array: Array) -> Array:
-    if array.dtype == object or not DType.of(array.dtype).is_float:
-        return array.astype(np.complex128) if array.dtype.kind == "c" else array
-    return array.astype(np.float64)
-
-
-def trace(
-    graph: Graph,
-    feeds: Mapping[str, Any],
-    *,
-    weights: Weights | None = None,
-    states: MutableMapping[str, Array] | None = None,
-) -> dict[str, Array]:
-    """Return the results of all nodes by name, in order. Arguments and errors as of ``run``."""
-    results_by_name: dict[str, Array] = {}
-
-    def watch(node: Node, results: tuple[Array, ...]) -> None:
-        results_by_name.update(zip((v.name for v in node.outputs), results, strict=True))
-
-    run(graph, feeds, weights=weights, states=states, watch=watch)
-    return results_by_name
-
-
-def _start(
+def start_values(
     graph: Graph,
     feeds: Mapping[str, Any],
     weights: Weights | None,
@@ -111,13 +38,13 @@ def _start(
     # Plain symbols first, so that an expression such as 2*n can be checked or solved.
     for plain in (True, False):
         for spec, array in zip(graph.input_specs, arrays, strict=True):
-            bind(spec, array.shape, symbols, f"input {spec.name!r}", InputError, only_plain=plain)
+            bind_symbols(spec, array.shape, symbols, f"input {spec.name!r}", InputError, only_plain=plain)
     yield from zip(names, arrays, strict=True)
     loaded: dict[str, Array] = {}
     for weight in graph.weights:
         array = _load(weight, weights)
         loaded[weight.name] = _checked(array, weight.spec, f"weight {weight.name!r}", IrError)
-        bind(weight.spec, loaded[weight.name].shape, symbols, f"weight {weight.name!r}", IrError)
+        bind_symbols(weight.spec, loaded[weight.name].shape, symbols, f"weight {weight.name!r}", IrError)
     yield from loaded.items()
     for state in graph.states:
         spec = state.spec.substitute(symbols)
@@ -127,7 +54,7 @@ def _start(
             content = loaded[state.init]
         else:
             content = np.zeros([_known(d, f"state {state.name!r}") for d in spec.shape], spec.dtype.numpy)
-        bind(spec, content.shape, symbols, f"state {state.name!r}", InputError)
+        bind_symbols(spec, content.shape, symbols, f"state {state.name!r}", InputError)
         yield state.name, content
 
 
@@ -165,7 +92,7 @@ def _checked(value: Any, spec: TensorSpec, who: str, error: type[InputError | Ir
     return array.astype(object) if dtype is DType.STRING else array
 
 
-def bind(
+def bind_symbols(
     spec: TensorSpec,
     shape: tuple[int, ...],
     symbols: dict[str, int],

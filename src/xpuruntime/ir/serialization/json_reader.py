@@ -1,8 +1,4 @@
-"""Graphs as versioned JSON: ``save``, ``load``. An unknown version or field is an error, so that nothing is silently dropped.
-
-Attribute values that JSON lacks are objects with one key: ``{"dtype": "float32"}``, ``{"dim": "2*n"}``, ``{"float": "nan"}``,
-``{"const": [spec, hex or list of texts]}``, ``{"map": {...}}``, ``{"graph": {...}}``.
-"""
+"""Reading of graphs as versioned JSON (``json_writer``). An unknown version or field is an error, so that nothing is silently dropped."""
 
 from __future__ import annotations
 
@@ -10,108 +6,22 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...errors import FormatError, IrError
 from ...storage.files import open_regular
-from ...storage.store import write_atomic
-from ...types import Dim, DType, TensorSpec, parse_dim
+from ...types import DType, TensorSpec, parse_dim
 from ..attributes import MAX_CONST_ELEMENTS, MAX_DEPTH, NAN, Attrs, Const, canonical
 from ..graph import Graph, Input, Node, Output, Source, State, Value, Weight
 from .cursor import parse_spec
-from .parse import MAX_NESTED
+from .json_writer import FORMAT, SOURCE_FIELDS, VERSION, WEIGHT_FIELDS
+from .text_reader import MAX_NESTED, parse
 
-__all__ = ["FORMAT", "VERSION", "from_json", "load", "save", "to_bytes", "to_json"]
+__all__ = ["from_json", "load"]
 
-FORMAT = "xpuruntime.ir"
-VERSION = 1
 MAX_BYTES = 1 << 30
-
-_SOURCE = ("name", "op", "module", "file", "line")
-_WEIGHT = ("file", "format", "key", "offset", "digest", "data")
-
-
-# ── writing ──
-
-
-def to_json(graph: Graph) -> dict[str, Any]:
-    """Return the graph as plain data."""
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "name": graph.name,
-        "inputs": [_value_out(v) for v in graph.inputs],
-        "weights": [
-            {"value": _value_out(w.value)} | {k: getattr(w, k) for k in _WEIGHT if getattr(w, k)}
-            for w in graph.weights
-        ],
-        "states": [{"value": _value_out(s.value), "init": s.init, "next": s.next} for s in graph.states],
-        "nodes": [_node_out(n) for n in graph.nodes],
-        "outputs": [[o.name, o.value] for o in graph.outputs],
-        "metadata": {k: _attr_out(v) for k, v in graph.metadata.items()},
-    }
-
-
-def to_bytes(graph: Graph) -> bytes:
-    """Return canonical JSON: equal graphs have equal bytes."""
-    data = to_json(graph)
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def save(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write JSON atomically, one node per line. Raises StoreError."""
-    data = to_json(graph)
-    parts = []
-    for key, value in data.items():
-        if isinstance(value, list) and value:
-            items = ",\n  ".join(json.dumps(v, allow_nan=False, separators=(", ", ": ")) for v in value)
-            parts.append(f"{json.dumps(key)}: [\n  {items}\n ]")
-        else:
-            parts.append(f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}")
-    write_atomic(Path(path), ("{" + ",\n ".join(parts) + "}\n").encode())
-
-
-def _value_out(value: Value) -> list[Any]:
-    return [value.name, None if value.spec is None else str(value.spec)]
-
-
-def _node_out(node: Node) -> dict[str, Any]:
-    data: dict[str, Any] = {"op": node.op, "out": [_value_out(v) for v in node.outputs]}
-    if node.inputs:
-        data["in"] = [_attr_out(i) for i in node.inputs]
-    if node.attrs:
-        data["attrs"] = {k: _attr_out(v) for k, v in node.attrs.items()}
-    if node.sources:
-        data["from"] = [{k: getattr(s, k) for k in _SOURCE if getattr(s, k)} for s in node.sources]
-    return data
-
-
-def _attr_out(value: Any) -> Any:
-    match value:
-        case DType():
-            return {"dtype": value.value}
-        case Dim():
-            return {"dim": str(value)}
-        case float() if not math.isfinite(value):
-            return {"float": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}
-        case Const():
-            array = value.numpy()
-            data = array.ravel().tolist() if value.dtype is DType.STRING else array.tobytes().hex()
-            return {"const": [str(value.spec), data]}
-        case tuple():
-            return [_attr_out(v) for v in value]
-        case Graph():
-            return {"graph": to_json(value)}
-        case Attrs():
-            return {"map": {k: _attr_out(v) for k, v in value.items()}}
-        case _:
-            return value
-
-
-# ── reading ──
 
 
 def load(path: str | os.PathLike[str], *, verify: bool = True) -> Graph:
@@ -125,8 +35,6 @@ def load(path: str | os.PathLike[str], *, verify: bool = True) -> Graph:
     except OSError as error:
         raise FormatError(who, "cannot be read", got=error.strerror, do="Check the path.") from error
     if text.startswith(b"graph "):
-        from .text import parse
-
         return parse(text.decode("utf-8", "replace"), verify=verify)
     try:
         data = json.loads(text)
@@ -144,9 +52,7 @@ def from_json(data: Any, *, verify: bool = True, who: str = "graph JSON") -> Gra
     except IrError as error:
         raise FormatError(who, f"has an invalid graph: {error}") from error
     if verify:
-        from ..verify import verify as check
-
-        check(graph)
+        graph.check()
     return graph
 
 
@@ -215,9 +121,11 @@ class _JsonReader:
         return Output(data[0], data[1])
 
     def weight(self, data: Any) -> Weight:
-        _fields(data, "a weight", ("value",), _WEIGHT)
+        _fields(data, "a weight", ("value",), WEIGHT_FIELDS)
         facts = {
-            k: _is(data[k], int if k == "offset" else str, f"a weight's {k}") for k in _WEIGHT if k in data
+            k: _is(data[k], int if k == "offset" else str, f"a weight's {k}")
+            for k in WEIGHT_FIELDS
+            if k in data
         }
         return Weight(self.value(data["value"], "a weight"), **facts)
 
@@ -243,7 +151,7 @@ class _JsonReader:
         raise _Bad("an operand must be a name, a number or null")
 
     def source(self, data: Any) -> Source:
-        _fields(data, "a source", (), _SOURCE)
+        _fields(data, "a source", (), SOURCE_FIELDS)
         return Source(**{k: _is(v, int if k == "line" else str, f"a source's {k}") for k, v in data.items()})
 
     def attr(self, data: Any, depth: int = 0) -> Any:

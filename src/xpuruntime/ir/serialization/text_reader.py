@@ -1,4 +1,4 @@
-"""Parser of the text form (``text``). Any input gives a graph, a FormatError with line and column, or an IrError, in bounded time."""
+"""Parser of the text form (``text_writer``). Any input gives a graph, a FormatError with line and column, or an IrError, in bounded time."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ MAX_NESTED = 4
 
 
 def parse(text: str, *, verify: bool = True) -> Graph:
-    """Parse a graph; see ``text.parse``."""
+    """Parse a graph, and verify it by default.
+
+    Raises FormatError with line and column for a syntax error, IrError for an invalid graph.
+    """
     if not isinstance(text, str):
         raise FormatError("graph text", "is not a string", got=type(text).__name__)
     if len(text) > MAX_TEXT:
         raise FormatError("graph text", f"is over {MAX_TEXT >> 20} MiB", got=f"{len(text)} characters")
     graph = _TextReader(text).graph()
     if verify:
-        from ..verify import verify as check
-
-        check(graph)
+        graph.check()
     return graph
 
 
