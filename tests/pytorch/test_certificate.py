@@ -15,7 +15,7 @@ from xpuruntime.pytorch.certificate import _match
 
 EXACT = {
     "version": 1,
-    "kernel": {"rules": [{"deterministic": True}]},
+    "kernel": {"rules": [{"deterministic": True}, {"op": "matmul", "use": "generated"}]},
     "execution": {"optimization_level": 0},
 }
 

@@ -61,7 +61,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _command in (devices, doctor, run, generate, compile_, inspect, explain, compare, certify, bench, conformance):
+for _command in (
+    devices,
+    doctor,
+    run,
+    generate,
+    compile_,
+    inspect,
+    explain,
+    compare,
+    certify,
+    bench,
+    conformance,
+):
     app.command(cls=_Command)(_command)
 app.add_typer(cache, name="cache")
 

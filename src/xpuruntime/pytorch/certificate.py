@@ -31,7 +31,6 @@ from ..runtime.execution.demands import SETTLED
 from ..runtime.execution.executor import Executor
 from ..targets import DeviceId
 from .compiled import xpuruntime_backend
-from .policy import set_kernel_policy
 
 __all__ = ["Certificate", "ValueMatch", "certify"]
 
@@ -96,7 +95,11 @@ class Certificate:
         return next((m.name for m in self.modules if not m.equal), "")
 
     def __str__(self) -> str:
-        state = "bitwise equal" if self.equal else f"not bitwise equal; the first module that differs is {self.first or 'none'}"
+        state = (
+            "bitwise equal"
+            if self.equal
+            else f"not bitwise equal; the first module that differs is {self.first or 'none'}"
+        )
         lines = [f"{self.name} on {self.device}, {self.samples} inputs: {state}"]
         lines += [f"  {o}" for o in self.outputs]
         lines += [f"  {m}" for m in self.modules if not m.equal]
@@ -140,7 +143,9 @@ def certify(
     """
     if module.training:
         raise InputError(
-            "certify", "needs a module in eval mode", do="Call module.eval(): dropout and batch statistics differ in training."
+            "certify",
+            "needs a module in eval mode",
+            do="Call module.eval(): dropout and batch statistics differ in training.",
         )
     inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
     loaded = load_policy(policy)
@@ -151,12 +156,13 @@ def certify(
         taps = _tapped(module, inputs, device)
         session_values = [taps(draw) for draw in draws]
     _, plain_us = _in_sessions(module, draws[:1], device)
-    with set_kernel_policy(loaded):
+    with with_policy(loaded):  # the backend applies the policy; PyTorch's functions need no routing
         training_outputs, training_us = _in_training(module, draws, device)
         training_values = [_with_hooks(module, draw, device, taps.names) for draw in draws]
     names = [f"output {i}" for i in range(len(session_outputs[0]))]
     outputs = tuple(
-        _match(n, [r[i] for r in session_outputs], [r[i] for r in training_outputs]) for i, n in enumerate(names)
+        _match(n, [r[i] for r in session_outputs], [r[i] for r in training_outputs])
+        for i, n in enumerate(names)
     )
     shared = [n for n in taps.names if all(n in v for v in training_values)]
     modules = tuple(
@@ -282,13 +288,21 @@ def _match(name: str, ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any
     a = np.concatenate([np.ravel(x) for x in ours])
     b = np.concatenate([np.ravel(x) for x in theirs])
     if a.dtype != b.dtype or a.size != b.size:
-        raise ModelError("certify", f"{name} has another type or size in training", got=f"{a.dtype}[{a.size}] and {b.dtype}[{b.size}]")
+        raise ModelError(
+            "certify",
+            f"{name} has another type or size in training",
+            got=f"{a.dtype}[{a.size}] and {b.dtype}[{b.size}]",
+        )
     differs = (a.view(f"u{a.itemsize}") != b.view(f"u{b.itemsize}")) & ~(np.isnan(a) & np.isnan(b))
     if not differs.any():
         return ValueMatch(name, a.size, 0, 0, 0.0)
     gap = np.abs(a.astype(np.float64) - b.astype(np.float64))
     return ValueMatch(
-        name, a.size, int(differs.sum()), int(np.abs(_ordered(a) - _ordered(b)).max()), float(gap.max() / max(np.abs(a.astype(np.float64)).max(), 1e-300))
+        name,
+        a.size,
+        int(differs.sum()),
+        int(np.abs(_ordered(a) - _ordered(b)).max()),
+        float(gap.max() / max(np.abs(a.astype(np.float64)).max(), 1e-300)),
     )
 
 

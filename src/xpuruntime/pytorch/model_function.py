@@ -20,7 +20,9 @@ def call_model_function(text: str) -> tuple[torch.nn.Module, tuple[torch.Tensor,
     """
     path, separator, function = text.rpartition(":")
     if not separator or not path.endswith(".py") or not function.isidentifier():
-        raise ModelError("model", "must be FILE.py:FUNCTION", got=repr(text), do="Write 'nets.py:make_model'.")
+        raise ModelError(
+            "model", "must be FILE.py:FUNCTION", got=repr(text), do="Write 'nets.py:make_model'."
+        )
     made = _call(Path(path), function)
     module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
     inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
@@ -42,7 +44,9 @@ def _call(path: Path, function: str) -> Any:
         spec.loader.exec_module(loaded)
     except Exception as error:
         what = f"cannot be imported: {type(error).__name__}"
-        raise ModelError(f"model {path}", what, got=str(error)[:300], do="Make it importable first.") from error
+        raise ModelError(
+            f"model {path}", what, got=str(error)[:300], do="Make it importable first."
+        ) from error
     call = vars(loaded).get(function)
     if not callable(call):
         names = ", ".join(n for n, v in vars(loaded).items() if callable(v) and not n.startswith("_"))
@@ -51,4 +55,6 @@ def _call(path: Path, function: str) -> Any:
         return call()
     except Exception as error:
         what = f"{function}() failed with {type(error).__name__}"
-        raise ModelError(f"model {path}", what, got=str(error)[:300], do="Make the call work first.") from error
+        raise ModelError(
+            f"model {path}", what, got=str(error)[:300], do="Make the call work first."
+        ) from error
