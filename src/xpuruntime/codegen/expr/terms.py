@@ -11,6 +11,7 @@ import numpy as np
 from ...ir.attributes import Attrs
 from ...ir.ops._types import float_of, promote
 from ...types import DType, TensorSpec
+from ..c_types import STORAGE
 
 __all__ = [
     "COMPUTED",
@@ -24,15 +25,6 @@ __all__ = [
     "literal",
     "promoted_type",
 ]
-
-STORAGE: dict[DType, str] = {
-    DType.BOOL: "bool",
-    DType.FLOAT16: "f16",
-    DType.BFLOAT16: "bf16",
-    DType.FLOAT32: "float",
-    DType.FLOAT64: "double",
-} | {d: f"{d.value}_t" for d in DType if d.is_integer and d.bits >= 8}
-"""The prelude's C++ types of elements in memory."""
 
 COMPUTED = frozenset(STORAGE)
 

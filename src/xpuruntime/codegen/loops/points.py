@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ...types import DType, TensorSpec
+from ..c_types import STORAGE
 from .boxes import Box
 
 __all__ = [
@@ -20,15 +21,6 @@ __all__ = [
     "table",
     "unravel",
 ]
-
-STORAGE: dict[DType, str] = {
-    DType.BOOL: "bool",
-    DType.FLOAT16: "f16",
-    DType.BFLOAT16: "bf16",
-    DType.FLOAT32: "float",
-    DType.FLOAT64: "double",
-} | {d: f"{d.value}_t" for d in DType if d.is_integer and d.bits >= 8}
-"""The prelude's C++ type of each dtype that kernels compute with."""
 
 
 def storage(dtype: DType) -> str:

@@ -5,6 +5,7 @@ Vectors run along channels if these are contiguous (NHWC), otherwise outputs are
 
 from __future__ import annotations
 
+from ...codegen.c_types import C_TYPES
 from ...codegen.cpp.isa import IsaLevel
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
@@ -12,7 +13,6 @@ from ...types import DType
 from ..kernel import Kernel, LoweredCall, NodeCall, Stage
 from ..portable.text import shape_text
 from ..portable.windows.pool import places_text, reducer_of, windows_text
-from ..spec.conv_shape import C_TYPES
 from ..spec.pool import OPS, pool_shape, supported
 from .abi import function, isa_of
 

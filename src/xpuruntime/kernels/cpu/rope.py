@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ...codegen.c_types import accumulator
 from ...codegen.loops.boxes import Box
 from ...codegen.loops.points import address, storage, unravel
 from ..kernel import NodeCall
 from ..portable.rope import table_row
 from ..portable.tasks import OpTemplate, TaskText, TemplateKernel
-from ..spec.product import accumulator, sizes, strides_in
+from ..spec.product import sizes, strides_in
 from ..spec.rope import over_rows, why_not
 from .tasks import LoopedTasks
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...codegen.c_types import C_TYPES, accumulator
 from ...codegen.loops.points import for_tasks
 from ...codegen.target import CodegenTarget
 from ...types import TensorSpec
 from ..kernel import NodeCall, Stage
 from ..portable.rope import named_by, row_of, table_lines
 from ..spec.movement.elements import STATUS
-from ..spec.product import C_TYPES, accumulator, sizes
+from ..spec.product import sizes
 from ..spec.rope import PLACES, POSITIONS, RopeAppend
 from .abi import function
 from .moves import moves_stage

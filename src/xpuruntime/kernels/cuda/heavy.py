@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...codegen.c_types import C_TYPES
 from ...codegen.target import CodegenTarget
 from ...types import DType, TensorSpec
 from ..kernel import NodeCall
-from ..spec.product import C_TYPES, sizes
+from ..spec.product import sizes
 from .launch import Argument
 
 __all__ = [

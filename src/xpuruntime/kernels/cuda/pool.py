@@ -7,6 +7,7 @@ per element. Pools are bandwidth-bound.
 
 from __future__ import annotations
 
+from ...codegen.c_types import C_TYPES
 from ...codegen.loops.points import number
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
@@ -14,7 +15,7 @@ from ...types import DType
 from ..kernel import Kernel, LoweredCall, NodeCall, Stage
 from ..portable.text import braces, shape_text
 from ..portable.windows.pool import places_text, reducer_of, windows_text
-from ..spec.conv_shape import C_TYPES, ConvShape
+from ..spec.conv_shape import ConvShape
 from ..spec.pool import OPS, divisor_of, pool_shape, supported, window_ends
 from .launch import Argument, LaunchConfig, blocks_for, cuda_stage
 from .pointwise import index_type

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...codegen.c_types import C_TYPES
 from ...codegen.loops.points import address
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
@@ -19,7 +20,7 @@ from ...types import DType, TensorSpec
 from ..kernel import Kernel, LoweredCall, NodeCall, Operand, Stage
 from ..portable import rnn
 from ..portable.tasks import result
-from ..spec.product import C_TYPES, Product, sizes
+from ..spec.product import Product, sizes
 from .heavy import REFERENCE_SMS, about, argument, bytes_of
 from .launch import LaunchConfig, cuda_stage
 from .matmul.generated import simt_stage

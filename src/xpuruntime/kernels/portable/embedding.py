@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ...codegen.c_types import accumulator
 from ...decisions import Reason, Support
 from ..kernel import NodeCall
-from ..spec.product import accumulator, sizes
+from ..spec.product import sizes
 from ..spec.support import FLOATS, INTEGERS, computes, first
 from .tasks import OpTemplate, TaskText, TemplateKernel
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...codegen.c_types import accumulator
 from ...codegen.loops.points import number, storage
 from ...decisions import Reason, Support
 from ...types import DType
 from ..kernel import NodeCall
 from ..spec.einsum import _Axes
-from ..spec.product import accumulator, sizes
+from ..spec.product import sizes
 from ..spec.support import FLOATS, INTEGERS, NUMBERS, computes, first, refuse
 from .tasks import OpTemplate, TaskText, TemplateKernel
 from .text import offset_text

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...codegen.c_types import C_TYPES
 from ...codegen.loops.boxes import Box
 from ...codegen.loops.points import address
 from ...types import TensorSpec
 from ..kernel import NodeCall, operand_ref
-from ..spec.product import C_TYPES, sizes, strides_in
+from ..spec.product import sizes, strides_in
 from ..spec.rope import POSITIONS, over_rows
 
 __all__ = ["named_by", "row_of", "table_lines", "table_row"]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ...decisions import Reason, Support
 from ...types import DType
 from ..kernel import NodeCall
-from .product import C_TYPES, accumulator, sizes, strides_in
+from .product import sizes, strides_in
+from .support import FLOATS
 
 __all__ = ["AttentionShape", "arguments", "moved_bytes", "supported"]
 
@@ -39,9 +40,8 @@ class AttentionShape:
     offset: int
     scale: float
     softcap: float
-    storage: str
-    sums: str
-    mask_type: str
+    dtype: DType
+    mask_dtype: DType | None
 
     @classmethod
     def of(cls, call: NodeCall) -> AttentionShape:
@@ -66,13 +66,8 @@ class AttentionShape:
             offset=int(call.attrs["causal_offset"]),
             scale=1 / math.sqrt(max(d, 1)) if scale is None else float(scale),
             softcap=float(call.attrs["softcap"]),
-            storage=C_TYPES[q.dtype],
-            sums=accumulator(q.dtype),
-            mask_type=""
-            if mask is None
-            else "bool"
-            if mask.spec.dtype is DType.BOOL
-            else C_TYPES[mask.spec.dtype],
+            dtype=q.dtype,
+            mask_dtype=None if mask is None else mask.spec.dtype,
         )
 
     @property
@@ -88,12 +83,10 @@ class AttentionShape:
 def supported(call: NodeCall) -> Support:
     """Return yes for floats, with a mask of bools or floats."""
     dtype = call.outputs[0].dtype
-    if dtype not in C_TYPES or not dtype.is_float:
+    if dtype not in FLOATS:
         return Support.no(Reason.DTYPE_UNSUPPORTED, f"attention in {dtype.value} is not supported")
     mask = call.optional(3)
-    if mask is not None and mask.spec.dtype is not DType.BOOL and not (
-        mask.spec.dtype in C_TYPES and mask.spec.dtype.is_float
-    ):  # fmt: skip
+    if mask is not None and mask.spec.dtype not in {DType.BOOL, *FLOATS}:
         return Support.no(
             Reason.DTYPE_UNSUPPORTED, f"the mask must be bool or float, not {mask.spec.dtype.value}"
         )

@@ -7,19 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...ir.ops._shapes import pads
-from ...types import DType, TensorSpec
+from ...types import TensorSpec
 from ..kernel import NodeCall
 
-__all__ = ["C_TYPES", "TASKS", "ConvShape", "sizes", "strides_of"]
-
-C_TYPES: dict[DType, str] = {
-    DType.FLOAT64: "double",
-    DType.FLOAT32: "float",
-    DType.BFLOAT16: "bf16",
-    DType.FLOAT16: "f16",
-    **{d: f"{d.value}_t" for d in DType if d.is_integer and d.bits >= 8},
-}
-"""Dtypes of windows, with their C types in the prelude."""
+__all__ = ["TASKS", "ConvShape", "sizes", "strides_of"]
 
 TASKS = 16
 """Minimum tasks of a large operation, so that every thread has work."""

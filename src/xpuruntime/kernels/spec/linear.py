@@ -10,7 +10,7 @@ from ...decisions import Reason, Support
 from ...program.program import RecipeStep
 from ...types import DType
 from ..kernel import NodeCall, Operand
-from .product import C_TYPES, accumulator, sizes
+from .product import sizes
 
 __all__ = ["LinearLayer", "why_not"]
 
@@ -47,16 +47,6 @@ class LinearLayer:
         return cls(
             math.prod(sizes(x)[:-1]), rows // halves, k, halves, act, eps, call.outputs[0].dtype, *rest
         )
-
-    @property
-    def storage(self) -> str:
-        """The C type of values in memory."""
-        return C_TYPES[self.dtype]
-
-    @property
-    def sums(self) -> str:
-        """The C type of sums."""
-        return accumulator(self.dtype)
 
     @property
     def operands(self) -> list[tuple[str, int]]:

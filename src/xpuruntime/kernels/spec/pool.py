@@ -7,7 +7,7 @@ from ...ir.ops._shapes import pads
 from ...types import DType
 from ..kernel import NodeCall
 from .conv_shape import ConvShape
-from .product import C_TYPES
+from .support import NUMBERS
 
 __all__ = ["ADAPTIVE_OPS", "MAX_OPS", "OPS", "divisor_of", "pool_shape", "supported", "window_ends"]
 
@@ -55,7 +55,7 @@ def supported(call: NodeCall) -> Support:
     """Return yes for at most three spatial dims, and numbers (maxima also of bool, p-norms of floats only)."""
     spec = call.tensor(0).spec
     is_bool = spec.dtype is DType.BOOL and call.op in MAX_OPS
-    if not is_bool and spec.dtype not in (_FLOATS if call.op == "lp_pool" else C_TYPES):
+    if not is_bool and spec.dtype not in (_FLOATS if call.op == "lp_pool" else NUMBERS):
         return Support.no(Reason.DTYPE_UNSUPPORTED, f"{call.op} of {spec.dtype.value}")
     space = _space_dims(call)
     if space > 3:

@@ -9,23 +9,7 @@ from dataclasses import dataclass
 from ...types import DType, TensorSpec
 from ..kernel import Operand
 
-__all__ = ["C_TYPES", "Product", "Term", "accumulator", "even_stride", "sizes", "strides_in"]
-
-C_TYPES: dict[DType, str] = {
-    DType.FLOAT64: "double",
-    DType.FLOAT32: "float",
-    DType.BFLOAT16: "bf16",
-    DType.FLOAT16: "f16",
-    **{d: f"{d.value}_t" for d in DType if d.is_integer and d.bits >= 8},
-}
-"""Dtypes of products, with their C types in the prelude."""
-
-
-def accumulator(dtype: DType) -> str:
-    """Return the C type of sums: float for narrower floats; integers are summed modulo 2^32 or 2^64."""
-    if dtype.is_float:
-        return "double" if dtype is DType.FLOAT64 else "float"
-    return "uint64_t" if dtype.bits == 64 else "uint32_t"
+__all__ = ["Product", "Term", "even_stride", "sizes", "strides_in"]
 
 
 def sizes(spec: TensorSpec) -> tuple[int, ...]:
@@ -59,7 +43,7 @@ class Product:
     a_strides: over (*batch, *rows, k).
     b_strides: over (*batch, k, n).
     y_strides: over (*batch, *rows, n).
-    b_type:    the C type that B is stored in, if it is not y's. Its columns then have scales, an argument after the terms.
+    b_dtype:   what B is stored in, if it is not y's dtype. Its columns then have scales, an argument after the terms.
     """
 
     a: int
@@ -74,7 +58,7 @@ class Product:
     terms: tuple[Term, ...] = ()
     alpha: float = 1.0
     act: str = "none"
-    b_type: str = ""
+    b_dtype: DType | None = None
 
     @property
     def m(self) -> int:
@@ -96,7 +80,7 @@ class Product:
             return self
         return Product(
             self.a, self.b, (), rows, self.n, self.k,
-            self.a_strides, self.b_strides[lead:], self.y_strides, self.terms, self.alpha, self.act, self.b_type,
+            self.a_strides, self.b_strides[lead:], self.y_strides, self.terms, self.alpha, self.act, self.b_dtype,
         )  # fmt: skip
 
 

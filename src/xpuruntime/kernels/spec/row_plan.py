@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 from ...codegen.loops.nest import Nest, nest
 from ...codegen.loops.plans import LoopPlan, Operation
-from ...types import DType, TensorSpec
+from ...types import TensorSpec
 
-__all__ = ["EXPENSIVE", "RowNeeds", "RowOutput", "inner_step", "neutral_of", "row_nests"]
+__all__ = ["EXPENSIVE", "RowNeeds", "RowOutput", "inner_step", "row_nests"]
 
 EXPENSIVE = frozenset({"exp", "log", "erf", "trig", "pow", "inverse", "softplus", "division"})
 """Prelude parts whose results are worth keeping for a later pass."""
-_NEUTRAL = {"sum": "0", "prod": "1", "any": "0", "all": "-1"}
-"""Neutral elements of reductions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +97,3 @@ class RowNeeds:
             visit(name)
         order = [*self.inputs, *self.operations]
         return sorted(seen, key=order.index)
-
-
-def neutral_of(o: Operation) -> str:
-    """Return the neutral element of a reduction, as C text."""
-    if o.op in _NEUTRAL:
-        return _NEUTRAL[o.op]
-    low = o.op in ("amax", "top")
-    if o.dtype.is_float:
-        kind = "f" if o.dtype is not DType.FLOAT64 else ""
-        return f"{'-' if low else ''}__builtin_inf{kind}()"
-    bits, signed = o.dtype.bits, o.dtype.is_signed
-    if low:
-        return f"(-{2 ** (bits - 1) - 1}ll - 1)" if signed else "0"
-    return f"{2 ** (bits - 1) - 1}ll" if signed else f"{2**bits - 1}ull"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...codegen.loops.points import STORAGE
 from ...decisions import Reason, Support
 from ...types import DType
 from ..kernel import NodeCall
@@ -15,7 +14,7 @@ __all__ = ["FLOATS", "INTEGERS", "NUMBERS", "computes", "first", "refuse"]
 FLOATS = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64})
 
 
-INTEGERS = frozenset(d for d in STORAGE if d.is_integer)
+INTEGERS = frozenset(d for d in DType if d.is_integer and d.bits >= 8)
 
 
 NUMBERS = FLOATS | INTEGERS

@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ....codegen.c_types import C_TYPES, accumulator
 from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....decisions import Support
+from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape, arguments, moved_bytes, supported
 from ..abi import isa_of
 from ..matmul.gemm_tiling import TILE, registers
-from .text import FlashText
+from .text import FlashText, mask_argument
 
 __all__ = ["KERNELS", "FlashAttention", "NaiveAttention"]
 
@@ -52,7 +54,7 @@ class FlashAttention(Kernel):
         if s.empty:
             return LoweredCall(())
         isa: IsaLevel = isa_of(target)
-        item = 8 if s.sums == "double" else 4
+        item = 8 if s.dtype is DType.FLOAT64 else 4
         vector_lanes, regs, rows = isa.lanes(item), registers(isa), s.group * s.queries
         max_vectors = 4 if regs == 32 else 3
         nv = min(
@@ -61,7 +63,7 @@ class FlashAttention(Kernel):
         )
         few_queries = rows <= _FEW_QUERIES and s.k[3] == 1 and s.v[3] == 1
         contiguous = s.q[3] == s.k[3] == s.v[3] == s.y[3] == 1
-        tiles = s.storage == "bf16" and "amx-bf16" in isa.features and contiguous and not few_queries
+        tiles = s.dtype is DType.BFLOAT16 and "amx-bf16" in isa.features and contiguous and not few_queries
         if tiles:
             nv = TILE // vector_lanes
         lanes = nv * vector_lanes
@@ -94,7 +96,7 @@ class FlashAttention(Kernel):
             s, constants, lanes, blocks, splits, keys_per_split, few_queries, vector_lanes, tiles
         )
         scratch = (s.d + s.dv + block) * lanes * item + 256
-        if s.storage != s.sums:
+        if C_TYPES[s.dtype] != accumulator(s.dtype):
             scratch += block * (s.d + s.dv) * item
         if tiles:
             transposed = (
@@ -142,7 +144,7 @@ class NaiveAttention(Kernel):
         s = AttentionShape.of(call)
         if s.empty:
             return LoweredCall(())
-        heads, t = s.kv_heads * s.group, s.sums
+        heads, t = s.kv_heads * s.group, accumulator(s.dtype)
         mask = (
             f"score = attention_masked(score, mask + batch * {s.mask[0]} + head * {s.mask[1]} + i * {s.mask[2]} + j * {s.mask[3]});"
             if s.mask
@@ -152,9 +154,9 @@ class NaiveAttention(Kernel):
             f"// attention, a query at a time: {s.batch} x {heads} heads, {s.queries} queries, {s.keys} keys of {s.d}",
             'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
             f"    typedef {t} T;",
-            f"    typedef {s.storage} S;",
+            f"    typedef {C_TYPES[s.dtype]} S;",
             "    const S *q = (const S *)args[0], *k = (const S *)args[1], *v = (const S *)args[2];",
-            *([f"    const {s.mask_type} *mask = (const {s.mask_type} *)args[3];"] if s.mask else []),
+            *([f"    {mask_argument(s)}"] if s.mask else []),
             f"    S *y = (S *)args[{4 if s.mask else 3}];",
             f"    T *scores = (T *)scratch, *sums = scores + {s.keys};",
             "    for (int64_t task = begin; task < end; ++task) {",

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ....codegen.c_types import C_TYPES, STORAGE, accumulator
 from ...portable.text import query_place
 from ...spec.attention import AttentionShape
 
-__all__ = ["FlashText"]
+__all__ = ["FlashText", "mask_argument"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ class FlashText:
             f" {s.d}, values of {s.dv}; {self.lanes} queries side by side"
             + (f", keys in {self.splits} parts" if self.splits > 1 else ""),
             "struct KERNEL_attention {",
-            f"    typedef {s.sums} T;",
-            f"    typedef {s.storage} S;",
+            f"    typedef {accumulator(s.dtype)} T;",
+            f"    typedef {C_TYPES[s.dtype]} S;",
         ]
         for kind, values in self.constants.items():
             lines.append(
@@ -143,9 +144,9 @@ class FlashText:
         s = self.s
         text = (
             "    "
-            + f"const {s.storage} *q = (const P::S *)args[0], *k = (const P::S *)args[1], *v = (const P::S *)args[2];"
+            + f"const {C_TYPES[s.dtype]} *q = (const P::S *)args[0], *k = (const P::S *)args[1], *v = (const P::S *)args[2];"
         )
-        return text + (f"\n    const {s.mask_type} *mask = (const {s.mask_type} *)args[3];" if s.mask else "")
+        return text + (f"\n    {mask_argument(s)}" if s.mask else "")
 
     def _finish(self) -> list[str]:
         s = self.s
@@ -210,3 +211,10 @@ class FlashText:
                 f"        attention_join(state, parts + task * {self.partial_size * self.splits}, {self.splits}, P::dv, (P::T *)scratch);",
             ]
         return "\n".join([*self._struct(), *self._tasks(args), *self._where(1), *join, *self._finish()])
+
+
+def mask_argument(s: AttentionShape) -> str:
+    """Return the line that gives the mask its type. Only for a node that has a mask."""
+    assert s.mask_dtype is not None
+    kind = STORAGE[s.mask_dtype]
+    return f"const {kind} *mask = (const {kind} *)args[3];"

@@ -6,6 +6,7 @@ output pixels, whose windows share the loaded input. It is bandwidth-bound unles
 
 from __future__ import annotations
 
+from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
@@ -14,7 +15,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...portable.text import shape_text
 from ...portable.windows.conv import operands
 from ...spec.conv import FLOATS, GRAIN_FLOPS, OPS, act_of, stem_of, supported
-from ...spec.conv_shape import C_TYPES, ConvShape
+from ...spec.conv_shape import ConvShape
 from ..abi import function, isa_of
 from ..matmul.gemm_tiling import registers
 

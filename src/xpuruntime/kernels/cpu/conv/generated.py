@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
 from ....decisions import Support
 from ....program.program import RecipeStep
@@ -18,7 +19,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Operand, Packed, Stage
 from ...portable.text import braces, shape_text
 from ...portable.windows.conv import DeformedConv, NaiveConv, operands
 from ...spec.conv import FLOATS, GRAIN_FLOPS, OPS, act_of, stem_of, strides_of_weight, supported
-from ...spec.conv_shape import C_TYPES, ConvShape, sizes
+from ...spec.conv_shape import ConvShape, sizes
 from ..abi import function
 from ..matmul.gemm import lower_product
 from ..tasks import LoopedTasks

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ...kernel import Kernel, LoweredCall, NodeCall
 from ...spec.einsum import equation_product
-from ...spec.product import C_TYPES
 from .gemm import lower_product
 
 __all__ = ["KERNELS", "EinsumAsMatmul"]

@@ -11,13 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ....codegen.c_types import accumulator
 from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
 from ...kernel import LoweredCall, NodeCall, Operand, Packed, Stage, operand_ref
 from ...portable.text import ACTIVATIONS
-from ...spec.product import Product, accumulator, sizes
+from ...spec.product import Product, sizes
 from ..abi import isa_of
 from .gemm_text import product_source
 from .gemm_tiling import TILE, GemmTiling, tiling
@@ -61,7 +62,7 @@ def lower_product(
     panels, blocks = math.ceil(p.n / t.columns), math.ceil(p.m / t.task_rows)
     item, acc = y.dtype.bits // 8, 8 if accumulator(y.dtype) in ("double", "uint64_t") else 4
     task_flops = 2 * t.task_rows * t.columns * p.k
-    task_bytes = t.columns * p.k * (1 if p.b_type else item)
+    task_bytes = t.columns * p.k * (1 if p.b_dtype else item)
     # A thread gets at least two microseconds of work: at 100 GFLOP/s, or 20 GB/s of B.
     microseconds = max(task_flops / 1e5, task_bytes / 2e4, 0.02)
     args = [operand_ref("in", p.a), operand_ref("in", p.b)]
@@ -85,7 +86,7 @@ def lower_product(
         bytes=sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), y)),
     )
     accumulates = _ACCUMULATES[accumulator(y.dtype)]
-    if p.b_type:
+    if p.b_dtype:
         stage = replace(stage, args=(*args, "extra0", "out0"))
         scale = Packed((RecipeStep("scale_int8", ("%in",), {"dim": 0}),), TensorSpec((p.n,), DType.FLOAT32))
         codes = _quantized(_packed(p, b, t))

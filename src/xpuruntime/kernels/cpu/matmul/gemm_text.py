@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ....codegen.c_types import C_TYPES, accumulator
 from ....types import DType
 from ...kernel import NodeCall, Operand
 from ...portable.text import ACTIVATIONS, offset_text
-from ...spec.product import C_TYPES, Product, accumulator, even_stride
+from ...spec.product import Product, even_stride
 from .gemm_tiling import L2_WHOLE, TILE, GemmTiling
 
 __all__ = ["product_source"]
@@ -17,7 +18,7 @@ __all__ = ["product_source"]
 def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, packed: bool) -> str:
     """Return the text of the function. Shapes and strides are literals in it."""
     s, acc, lead = C_TYPES[dtype], accumulator(dtype), len(p.batch)
-    b = p.b_type or s
+    b = C_TYPES[p.b_dtype or dtype]
     panels, blocks = math.ceil(p.n / t.columns), math.ceil(p.m / t.task_rows)
     a_row = even_stride(p.rows, p.a_strides[lead:-1]) or 0
     constants = {
@@ -51,10 +52,10 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
         f"    const {b} *b = (const {b} *)args[1];",
     ]
     lines += [f"    const {s} *term{at} = (const {s} *)args[{at + 2}];" for at in range(len(p.terms))]
-    if p.b_type:
+    if p.b_dtype:
         lines.append(f"    const {acc} *scale = (const {acc} *)args[{len(p.terms) + 2}];")
     lines += [
-        f"    {s} *y = ({s} *)args[{len(p.terms) + (3 if p.b_type else 2)}];",
+        f"    {s} *y = ({s} *)args[{len(p.terms) + (3 if p.b_dtype else 2)}];",
         f"    constexpr int L = GEMM_LANES<{acc}>;",
         *(["    Tiles tiles;"] if t.tiles else []),
         "    for (int64_t task = begin; task < end; ++task) {",
@@ -123,7 +124,7 @@ def _epilogue(p: Product, storage: str, acc: str) -> list[str]:
         "    const int64_t n = columns - j < L ? columns - j : L;",
         "    auto x = load<L>(sums + j);",
     ]
-    if p.b_type:
+    if p.b_dtype:
         lines.append(f"    x = x * gemm_load<{acc}>(scale + col + j, n);")
     if p.alpha != 1:
         lines.append(f"    x = x * {_number(p.alpha, acc)};")

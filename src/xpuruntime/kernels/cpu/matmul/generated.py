@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....ir.ops.matmul import ACTIVATIONS as ACTIVATION_NAMES
@@ -17,7 +18,6 @@ from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall
 from ...portable.text import ACTIVATIONS
 from ...spec.matmul import OPS, _linear, product_of
-from ...spec.product import C_TYPES
 from .gemm import lower_product
 from .gemm_tiling import STREAMED_ROWS
 
@@ -108,7 +108,7 @@ class Int8Weights(Kernel):
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage; with few rows, B is streamed."""
-        p = replace(_linear(call), b_type="int8_t")
+        p = replace(_linear(call), b_dtype=DType.INT8)
         return lower_product(call, p, target, streamed=p.flat().m <= STREAMED_ROWS)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....codegen.c_types import C_TYPES, accumulator
 from ...portable.text import ACTIVATIONS
 from ...spec.linear import LinearLayer
 
@@ -13,6 +14,16 @@ __all__ = ["LayerText"]
 @dataclass(frozen=True, slots=True)
 class LayerText(LinearLayer):
     """The text of a linear layer around its product."""
+
+    @property
+    def storage(self) -> str:
+        """The C type of values in memory."""
+        return C_TYPES[self.dtype]
+
+    @property
+    def sums(self) -> str:
+        """The C type of sums."""
+        return accumulator(self.dtype)
 
     def arguments(self, first: int) -> list[str]:
         """Return lines that declare the operands. ``first``: index of the first one among the arguments."""

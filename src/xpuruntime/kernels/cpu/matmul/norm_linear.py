@@ -57,11 +57,11 @@ class CpuNormLinear(Kernel):
             return LoweredCall(())
         isa: IsaLevel = isa_of(target)
         item = 8 if layer.sums == "double" else 4
-        b_type = "int8_t" if self.int8 else ""
+        b_dtype = DType.INT8 if self.int8 else None
 
         def product(outputs: int) -> Product:
             k = layer.k
-            return Product(0, 1, (), (layer.m,), outputs, k, (k, 1), (1, k), (outputs, 1), b_type=b_type)
+            return Product(0, 1, (), (layer.m,), outputs, k, (k, 1), (1, k), (outputs, 1), b_dtype=b_dtype)
 
         t = tiling(product(layer.n * layer.halves), layer.dtype, True, True, isa, target.config.matmul_tile)
         first, outputs = layer.even(t.columns)

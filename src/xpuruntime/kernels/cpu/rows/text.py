@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 
 from ....codegen.expr.terms import compute_type, element_type
+from ....codegen.loops.combine import neutral_of
 from ....codegen.loops.nest import Nest, indented, offset_text, task_loops
 from ....codegen.loops.plans import POSITION, Operation
-from ...spec.row_plan import neutral_of
 from .values import UNROLL, RowLoops, RowValues
 
 __all__ = ["CpuRowText"]

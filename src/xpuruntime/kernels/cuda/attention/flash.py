@@ -12,9 +12,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ....codegen.c_types import C_TYPES, accumulator
 from ....codegen.cuda.target import CudaTarget
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
+from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape, supported
 from ..heavy import (
@@ -109,7 +111,7 @@ def logit_text(s: AttentionShape, score: str, unit: float, mask_unit: float = 1)
         lines.append(f"        x *= {unit!r}f;")
     if s.mask:
         at = f"mask + (batch * {s.mask[0]}ll + head * {s.mask[1]}ll + query * {s.mask[2]}ll + key * {s.mask[3]}ll)"
-        if s.mask_type == "bool":
+        if s.mask_dtype is DType.BOOL:
             lines.append(f"        if (!load<1>({at})) x = MASKED_SCORE;")
         else:
             times = f" * {unit!r}f" if unit != 1 else ""
@@ -191,7 +193,7 @@ def scans_mask(s: AttentionShape) -> bool:
     """
     tiles = math.ceil(s.keys / HOPPER_TILE_CONFIG.keys)
     chunked = s.mask and s.mask[3] == 1 and s.mask[2] and not any(size % 16 for size in (*s.mask[:3], s.keys))
-    return bool(chunked) and s.mask_type == "bool" and not s.causal and 1 < tiles <= _MAX_KEY_TILES
+    return bool(chunked) and s.mask_dtype is DType.BOOL and not s.causal and 1 < tiles <= _MAX_KEY_TILES
 
 
 def _mask_scan_text(s: AttentionShape) -> list[str]:
@@ -303,7 +305,7 @@ class Naive(Kernel):
         """Return yes for floats in any layout, if the scores of a query fit in shared memory."""
         answer = supported(call)
         s = AttentionShape.of(call)
-        item = 8 if s.sums == "double" else 4
+        item = 8 if s.dtype is DType.FLOAT64 else 4
         if answer and s.keys * item + 1024 > shared_limit(target):
             return Support.no(
                 Reason.SHAPE_UNSUPPORTED, f"the scores of {s.keys} keys do not fit in shared memory"
@@ -315,14 +317,14 @@ class Naive(Kernel):
         s = AttentionShape.of(call)
         if s.empty:
             return LoweredCall(())
-        heads, t = s.kv_heads * s.group, s.sums
+        heads, t = s.kv_heads * s.group, accumulator(s.dtype)
         item = 8 if t == "double" else 4
         mask = ""
         if s.mask:
             at = f"mask + (batch * {s.mask[0]}ll + head * {s.mask[1]}ll + query * {s.mask[2]}ll + key * {s.mask[3]}ll)"
             mask = (
                 f"if (!load<1>({at})) score = (T)MASKED_SCORE;"
-                if s.mask_type == "bool"
+                if s.mask_dtype is DType.BOOL
                 else f"score += (T)load<1>({at});"
             )
         body = [
@@ -354,7 +356,7 @@ class Naive(Kernel):
             f"        sum += weight * (T)load<1>(vh + (key * {s.v[2]}ll + e * {s.v[3]}ll));",
             "    }",
             f"    auto *const to = y + (batch * {s.y[0]}ll + head * {s.y[1]}ll + query * {s.y[2]}ll + e * {s.y[3]}ll);",
-            f"    store<1>(to, (typename storage_<{s.storage}>::compute)(row_sum == 0 ? (T)0 : sum / row_sum));",
+            f"    store<1>(to, (typename storage_<{C_TYPES[s.dtype]}>::compute)(row_sum == 0 ? (T)0 : sum / row_sum));",
             "}",
         ]
         stage = cuda_stage(

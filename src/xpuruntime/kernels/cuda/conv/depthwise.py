@@ -7,6 +7,7 @@ It is bandwidth-bound, because each input element contributes to only a few outp
 
 from __future__ import annotations
 
+from ....codegen.c_types import accumulator
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
@@ -15,7 +16,6 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...portable.text import braces
 from ...spec.conv import FLOATS, OPS, act_of, stem_of, supported
 from ...spec.conv_shape import ConvShape
-from ...spec.product import accumulator
 from ..heavy import about, bytes_of
 from ..launch import LaunchConfig, blocks_for, cuda_stage
 from ..matmul.text import parts_of

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ....codegen.c_types import accumulator
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....ir.ops._shapes import pads
@@ -22,7 +23,6 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...portable.text import offset_text
 from ...spec.conv import FLOATS, OPS, act_of, stem_of, strides_of_weight, supported
 from ...spec.conv_shape import ConvShape
-from ...spec.product import accumulator
 from ..heavy import MAX_BLOCKS_YZ, TAGS, about, bytes_of, c_bool, constants, in_chunks, shared_limit
 from ..launch import LaunchConfig, cuda_stage
 from ..matmul.generated import Tile, tile_for

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ....codegen.c_types import C_TYPES, accumulator
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....types import DType
@@ -21,7 +22,6 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...portable.text import ACTIVATIONS
 from ...spec.linear import LinearLayer, why_not
 from ...spec.matmul import OPS, product_of
-from ...spec.product import C_TYPES, accumulator
 from ..heavy import REFERENCE_SMS, about, argument, bytes_of, c_bool, constants, in_chunks
 from ..launch import Argument, LaunchConfig, cuda_stage
 from .text import arguments_of, element_offset_text, matrices_of, parts_of, supported
@@ -212,7 +212,7 @@ class NormLinear(Kernel):
             return LoweredCall(())
         config = gemv_tile_config(layer.m, layer.n, layer.k, layer.dtype, layer.halves == 2)
         return LoweredCall(
-            (gemv_stage(call, config),), accumulates="float64" if layer.sums == "double" else "float32"
+            (gemv_stage(call, config),), accumulates="float64" if layer.dtype is DType.FLOAT64 else "float32"
         )
 
 

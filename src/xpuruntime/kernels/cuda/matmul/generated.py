@@ -12,13 +12,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from ....codegen.c_types import accumulator
 from ....codegen.target import CodegenTarget
 from ....decisions import Support
 from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...portable.text import offset_text
 from ...spec.matmul import OPS, product_of
-from ...spec.product import Product, accumulator
+from ...spec.product import Product
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
 from ..launch import LaunchConfig, cuda_stage
 from .libraries import Cublas, CublasLt

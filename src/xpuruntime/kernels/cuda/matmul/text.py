@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....codegen.c_types import C_TYPES
 from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import NodeCall, operand_ref
 from ...portable.text import ACTIVATIONS, offset_text
 from ...spec.matmul import product_of
-from ...spec.product import C_TYPES, Product, even_stride
+from ...spec.product import Product, even_stride
 from ..heavy import MAX_BLOCKS_YZ, argument, in_chunks
 from ..launch import Argument
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....codegen.expr.terms import compute_type
+from ....codegen.loops.combine import neutral_of
 from ....codegen.loops.nest import Nest, indented
 from ....codegen.loops.plans import POSITION, LoopPlan
-from ...spec.row_plan import RowOutput, neutral_of
+from ...spec.row_plan import RowOutput
 from .splits import one_pass, reductions_of, stored_splits
 from .text import RowText
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ....codegen.expr.terms import STORAGE, compute_type
+from ....codegen.loops.combine import neutral_of
 from ....codegen.loops.nest import indented
 from ....codegen.loops.plans import POSITION, LoopPlan, Operation
 from ....types import DType
-from ...spec.row_plan import neutral_of
 
 if TYPE_CHECKING:
     from .text import RowText

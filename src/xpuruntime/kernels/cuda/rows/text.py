@@ -8,10 +8,11 @@ row is small enough. Longer loops are unrolled so that several loads are in flig
 from __future__ import annotations
 
 from ....codegen.expr.terms import STORAGE, compute_type
+from ....codegen.loops.combine import neutral_of
 from ....codegen.loops.nest import indented, offset_text
 from ....codegen.loops.plans import CONSTANT, POSITION, Input, Operation
 from ....types import DType
-from ...spec.row_plan import EXPENSIVE, RowNeeds, RowOutput, neutral_of
+from ...spec.row_plan import EXPENSIVE, RowNeeds, RowOutput
 from ..pointwise import statement
 from .addresses import RowAddresses
 from .splits import combined_splits

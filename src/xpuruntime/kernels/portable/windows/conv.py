@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ....codegen.c_types import C_TYPES
 from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import NodeCall, operand_ref
 from ...spec.conv import FLOATS, GRAIN_FLOPS, OPS, act_of, stem_of, strides_of_weight, supported
-from ...spec.conv_shape import C_TYPES, ConvShape, strides_of
+from ...spec.conv_shape import ConvShape, strides_of
 from ..tasks import PortableKernel, TaskEnvironment, TaskStage
 from ..text import braces, shape_text
 

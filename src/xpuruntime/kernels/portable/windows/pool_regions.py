@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from ....codegen.c_types import C_TYPES
 from ....codegen.loops.points import number
 from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import NodeCall
-from ...spec.conv_shape import C_TYPES, sizes, strides_of
+from ...spec.conv_shape import sizes, strides_of
 from ...spec.movement.elements import why_not_movable
 from ..tasks import PortableKernel, TaskEnvironment, TaskStage
 from ..text import braces

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ....codegen.loops.combine import bits_of
 from ....codegen.loops.points import address, number, storage, table, unravel
 from ....decisions import Reason, Support
 from ....ir.interp import resize as meaning
 from ....ir.interp.numbers import Array
 from ....types import DType
 from ...kernel import NodeCall
-from ...spec.movement.elements import bits_of
 from ...spec.support import FLOATS, NUMBERS, computes, first, refuse
 from ..tasks import OpTemplate, TaskText, TemplateKernel, result, whole
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ....codegen.loops.boxes import element_bytes
 from ....decisions import Reason, Support
-from ....types import DType, TensorSpec
+from ....types import TensorSpec
 
-__all__ = ["STATUS", "bits_of", "static", "why_not_movable"]
+__all__ = ["STATUS", "static", "why_not_movable"]
 
 
 STATUS = 64
@@ -28,12 +26,3 @@ def why_not_movable(*specs: TensorSpec) -> Support | None:
                 Reason.DTYPE_UNSUPPORTED, f"{spec.dtype.value} elements do not have whole bytes"
             )
     return None
-
-
-def bits_of(value: object, dtype: DType) -> str:
-    """Return a number as a C literal of its bits in a dtype."""
-    from ....ir.interp.numbers import to
-
-    raw = np.ascontiguousarray(to(np.asarray(value), dtype)).reshape(1)
-    unit = raw.view(np.uint8)[: element_bytes(dtype)]
-    return f"0x{int.from_bytes(unit.tobytes(), 'little'):x}ull"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from ....codegen.loops.boxes import Box, Move
+from ....codegen.loops.combine import bits_of
 from ....codegen.target import CodegenTarget
 from ....decisions import Support
 from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall
 from ..support import refuse
 from ..writer import MovesWriter
-from .elements import bits_of, why_not_movable
+from .elements import why_not_movable
 
 __all__ = ["Fill"]
 

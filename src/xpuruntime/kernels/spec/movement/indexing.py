@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....codegen.loops.boxes import Box, Move
+from ....codegen.loops.combine import computed_type
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....types import DType
@@ -16,7 +17,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Operand, operand_ref
 from ..writer import MovesWriter
 from .elements import why_not_movable
 from .indices import Plan, halves, indexed, lookup, place, result, vector
-from .scatters import computed, index_copy, index_put, scatter, scatter_nd
+from .scatters import index_copy, index_put, scatter, scatter_nd
 
 __all__ = ["Indexing"]
 
@@ -127,6 +128,6 @@ class Indexing(Kernel):
         for i, moves in enumerate(plan):
             copies = template.writes and i == 0
             stem = "stays" if copies else call.op
-            ctype = computed(dtype) if any(m.combine for m in plan[-1]) and i else ""
+            ctype = computed_type(dtype) if any(m.combine for m in plan[-1]) and i else ""
             stages.append(self._write_moves(stem, moves, args, dtype, target, copies, ctype))
         return LoweredCall(tuple(stages), in_place={0: 0} if template.writes else {})

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from ....codegen.loops.boxes import Box, Move
+from ....codegen.loops.combine import bits_of
 from ....types import DType
 from ...kernel import NodeCall, operand_ref
-from .elements import bits_of, static
+from .elements import static
 
 __all__ = [
     "Moves",

@@ -6,25 +6,13 @@ position wins, in row-major order, for any number of threads, because tasks neve
 
 from __future__ import annotations
 
-from ....codegen.loops.boxes import Box, Move, int_type
+from ....codegen.loops.boxes import Box, Move
+from ....codegen.loops.combine import combine_text, number_text, start_text
 from ....types import DType
-from ...kernel import NodeCall, Operand, Scalar
-from .elements import bits_of
+from ...kernel import NodeCall, Operand
 from .indices import Plan, halves, indexed, lookup, place, result, vector
 
-__all__ = ["computed", "index_copy", "index_put", "scatter", "scatter_nd"]
-
-_COMBINE = {
-    "add": "have + give",
-    "mul": "have * give",
-    "amax": "have != have ? have : give != give || give > have ? give : have",
-    "amin": "have != have ? have : give != give || give < have ? give : have",
-}
-_BOOL = {"add": "have | give", "mul": "have & give", "amax": "have | give", "amin": "have & give"}
-
-
-def _combine(how: str, dtype: DType) -> str:
-    return "" if how == "none" else (_BOOL if dtype is DType.BOOL else _COMBINE)[how]
+__all__ = ["index_copy", "index_put", "scatter", "scatter_nd"]
 
 
 def _keep_operand(call: NodeCall) -> list[Move]:
@@ -46,40 +34,22 @@ def scatter(call: NodeCall) -> Plan:
     if isinstance(values, Operand):
         source = vector(place(call, 2))
         source = Box(source.arg, shape, source.strides, source.offset)
-    fill = _number(values, dtype, reduce) if isinstance(values, bool | int | float) else "0"
+    fill = number_text(values, dtype, reduce) if isinstance(values, bool | int | float) else "0"
     plan = [_keep_operand(call)]
     if reduce != "none" and not call.attrs["include_self"]:
         plan.append(
-            [Move(target, None, lookups, fill=_start(reduce, dtype), about="where values will be reduced")]
+            [
+                Move(
+                    target,
+                    None,
+                    lookups,
+                    fill=start_text(reduce, dtype),
+                    about="where values will be reduced",
+                )
+            ]
         )
-    plan.append([Move(target, source, lookups, fill=fill, combine=_combine(reduce, dtype))])
+    plan.append([Move(target, source, lookups, fill=fill, combine=combine_text(reduce, dtype))])
     return tuple(plan)
-
-
-def _number(value: Scalar, dtype: DType, how: str) -> str:
-    """Return a number as C text: its bits if it only moves, its value if it is computed with."""
-    if how == "none":
-        return bits_of(value, dtype)
-    if dtype is DType.BOOL:
-        return str(int(bool(value)))
-    return repr(float(value)) if dtype.is_float else repr(int(value))
-
-
-def _start(how: str, dtype: DType) -> str:
-    """Return the initial value of a reduction."""
-    if how in ("add", "mul"):
-        return "0" if how == "add" else "1"
-    if dtype.is_float:
-        return "-__builtin_inf()" if how == "amax" else "__builtin_inf()"
-    low, high = _range(dtype)
-    return f"({int_type(dtype)}){low if how == 'amax' else high}ull"
-
-
-def _range(dtype: DType) -> tuple[int, int]:
-    if dtype is DType.BOOL:
-        return 0, 1
-    low = 1 << (dtype.bits - 1) if dtype.is_signed else 0
-    return low, (1 << (dtype.bits - int(dtype.is_signed))) - 1
 
 
 def scatter_nd(call: NodeCall) -> Plan:
@@ -95,7 +65,7 @@ def scatter_nd(call: NodeCall) -> Plan:
         box = at.at(last, i)
         box = Box(at.arg, values.shape, (*box.strides, *(0,) * tail), box.offset)
         lookups.append(lookup(call, 1, box, y.strides[i], y.shape[i], True))
-    return (_keep_operand(call), [Move(target, values, tuple(lookups), combine=_combine(reduce, dtype))])
+    return (_keep_operand(call), [Move(target, values, tuple(lookups), combine=combine_text(reduce, dtype))])
 
 
 def index_put(call: NodeCall) -> Plan:
@@ -105,7 +75,7 @@ def index_put(call: NodeCall) -> Plan:
     reduce = "add" if call.attrs["accumulate"] else "none"
     return (
         _keep_operand(call),
-        [Move(target, values, lookups, combine=_combine(reduce, call.outputs[0].dtype))],
+        [Move(target, values, lookups, combine=combine_text(reduce, call.outputs[0].dtype))],
     )
 
 
@@ -122,10 +92,3 @@ def index_copy(call: NodeCall) -> Plan:
     )
     lookups = (lookup(call, 1, box, y.strides[dim], y.shape[dim], True),)
     return (_keep_operand(call), [Move(target, values, lookups)])
-
-
-def computed(dtype: DType) -> str:
-    """Return the C type for computing with values of a dtype; empty if they cannot be computed with."""
-    if dtype in (DType.FLOAT32, DType.FLOAT64):
-        return "float" if dtype is DType.FLOAT32 else "double"
-    return int_type(dtype) if dtype.is_integer or dtype is DType.BOOL else ""
