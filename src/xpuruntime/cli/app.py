@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 from .. import __version__
 from .bench import bench
 from .cache import cache
+from .certify import certify
 from .compare import compare
 from .compile import compile as compile_
 from .conformance import conformance
@@ -60,7 +61,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _command in (devices, doctor, run, generate, compile_, inspect, explain, compare, bench, conformance):
+for _command in (
+    devices,
+    doctor,
+    run,
+    generate,
+    compile_,
+    inspect,
+    explain,
+    compare,
+    certify,
+    bench,
+    conformance,
+):
     app.command(cls=_Command)(_command)
 app.add_typer(cache, name="cache")
 

@@ -22,11 +22,13 @@ from __future__ import annotations
 from ..lazy import lazy_names
 
 __all__ = [
+    "Certificate",
     "GradScaler",
     "PolicyScope",
     "StepRecord",
     "autocast",
     "capture_graph",
+    "certify",
     "kernel_policy",
     "ops",
     "record",
@@ -37,10 +39,12 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "Certificate": "xpuruntime.pytorch.certificate",
         "GradScaler": "torch.amp",
         "PolicyScope": "xpuruntime.pytorch.policy",
         "autocast": "xpuruntime.pytorch.mixed_precision",
         "capture_graph": "xpuruntime.pytorch.capture.graph",
+        "certify": "xpuruntime.pytorch.certificate",
         "StepRecord": "xpuruntime.pytorch.step_record",
         "kernel_policy": "xpuruntime.pytorch.policy",
         "ops": "xpuruntime.pytorch.ops",

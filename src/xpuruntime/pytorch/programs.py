@@ -144,7 +144,9 @@ def prepared_graph(
         place = _device(device)
         dtypes = {v.spec.dtype for v in graph.inputs if v.spec is not None}
         demands = held_demands(f"{name} ({phase})", demanded("ops", {}, demand.policy), place, dtypes)
-        program, _ = program_of(graph, place, demands, phase)
+        # Level 0 has no passes, but an op without a kernel must be expanded.
+        passes = ["decompose"] if demands.policy.execution.optimization_level == 0 else None
+        program, _ = program_of(graph, place, demands, phase, passes)
         executor = Executor(program, Device(place), policy=SETTLED)
         executor.bind(None)
     except (UnavailableError, BuildError, IrError, _Unsupported) as error:
