@@ -129,7 +129,7 @@ def test_short_rows_of_a_table_go_by_packs(width: int) -> None:
     rows = 4 * 8 * (1 << 15) // width
     index = rng.integers(-50, 50, rows)
     program = judged(lambda b, t, i: b.embedding(t, i), values((50, width), "bfloat16"), index)
-    apart = {128: "carry_apart<8, 4>", 64: "carry_apart<8, 4>", 24: "carry<8>", 10: "carry<8>"}
+    apart = {128: "copy_packs<8, 4>", 64: "copy_packs<8, 4>", 24: "copy_pack<8>", 10: "copy_pack<8>"}
     assert apart[width] in text_of(program)
 
 
@@ -142,7 +142,7 @@ def test_long_rows_of_a_table_have_blocks(dtype: str, width: int, block: int) ->
     index = rng.integers(-50, 50, (3, 7))
     program = judged(lambda b, t, i: b.embedding(t, i), values((50, width), dtype), index)
     assert f", block {block} 1 1," in text_of(program)
-    assert "carry<" in text_of(program)
+    assert "copy_pack<" in text_of(program)
 
 
 def test_long_rows_along_any_dim() -> None:
@@ -168,7 +168,7 @@ def test_rows_of_a_table_that_begins_anywhere() -> None:
         flat,
         index,
     )
-    assert "carry_apart" in text_of(program)
+    assert "copy_packs" in text_of(program)
 
 
 def test_pointwise_work_from_odd_places() -> None:

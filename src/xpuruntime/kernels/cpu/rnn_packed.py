@@ -28,7 +28,7 @@ _FUNCTIONS = {"tanh": "tanh({})", "sigmoid": "sigmoid({})", "relu": "relu({})"}
 _GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 _CELLS = {
     "rnn": ("h = {f0};",),
-    "gru": ("const V z = {s0}, r = {s1}, fresh = {f1};", "h = (splat<V>(1) - z) * fresh + z * h;"),
+    "gru": ("const V z = {s0}, r = {s1}, candidate = {f1};", "h = (splat<V>(1) - z) * candidate + z * h;"),
     "lstm": ("const V i = {s0}, o = {s1}, f = {s2};", "c = f * c + i * {f1};", "h = o * {f2};"),
 }
 _MAX_ROWS, _MAX_SAMPLES = 4, 8
@@ -185,8 +185,8 @@ def _text(call: NodeCall, names: Sequence[str], numbers: tuple[int, ...]) -> tup
     kind = storage(call.tensor(0).spec.dtype)
     hidden, first = call.attrs["hidden_size"], call.attrs["batch_first"]
     args = ["temp0", "in2"]
-    fields = {"given": 0, "panels": 1}
-    optional = [("rest", "extra1" if call.op == "gru" else None)]
+    fields = {"x_gates": 0, "panels": 1}
+    optional = [("recurrent_bias", "extra1" if call.op == "gru" else None)]
     optional += [(n, f"in{at}" if call.optional(at) else None) for n, at in (("h0", 5), ("c0", 6))]
     lengths = call.optional(4)
     optional.append(("lengths", None if lengths is None else "in4"))
@@ -198,13 +198,13 @@ def _text(call: NodeCall, names: Sequence[str], numbers: tuple[int, ...]) -> tup
     counts = "(const int64_t *)nullptr"
     if lengths is not None:
         counts = f"(const {storage(lengths.spec.dtype)} *)args[{fields['lengths']}]"
-    order = ("given", "panels", "rest", "h0", "c0", "y", "h", "c")
+    order = ("x_gates", "panels", "recurrent_bias", "h0", "c0", "y", "h", "c")
     values = ", ".join(
         "nullptr" if n not in fields else f"({'' if n in 'yhc' else 'const '}{kind} *)args[{fields[n]}]" for n in order
     )  # fmt: skip
     per_direction = {"rnn": 1, "gru": 2, "lstm": 3}[call.op]
     f = [_FUNCTIONS[n.lower()] for n in names[:per_direction]]
-    last = {"rnn": "g[0]", "gru": "given + r * g[2]", "lstm": "g[3]"}[call.op]
+    last = {"rnn": "g[0]", "gru": "x_gate + r * g[2]", "lstm": "g[3]"}[call.op]
     expressions = {f"s{i}": f[0].format(f"g[{i}]") for i in range(3)}
     expressions |= {
         "f0": f[0].format(last),
@@ -226,8 +226,8 @@ def _text(call: NodeCall, names: Sequence[str], numbers: tuple[int, ...]) -> tup
         f"    static constexpr int G = {_GATES[call.op]}, N = {samples}, R = {rows}, U = {unroll};",
         *(f"    static constexpr int64_t {n} = {v};" for n, v in constants.items()),
         f"    static constexpr bool reverse = {str(call.attrs['direction'] == 'reverse').lower()},"
-        f" apart = {str(call.op == 'gru').lower()};",
-        "    template <class V> static INLINE_MEMBER void cell(const V (&g)[G], V given, V &h, V &c) {",
+        f" linear_before_reset = {str(call.op == 'gru').lower()};",
+        "    template <class V> static INLINE_MEMBER void cell(const V (&g)[G], V x_gate, V &h, V &c) {",
         *(f"        {line.format(**expressions)}" for line in _CELLS[call.op]),
         "    }",
         "};",

@@ -133,7 +133,7 @@ def _lines(shape: ConvShape, item: int, threads: int) -> int:
 
 def _sizes(call: NodeCall, shape: ConvShape, contiguous: bool, gathers: bool) -> list[str]:
     """Return the C++ type that passes sizes to ``pool::window``."""
-    (limit, counted), (padding, divisor) = window_ends(call, shape), divisor_of(call)
+    (limit, divisor_end), (padding, divisor) = window_ends(call, shape), divisor_of(call)
     steps = [(s[0], s[1], s[3], s[4]) for s in (shape.x, shape.y)]
     extents = [(shape.images, shape.channels, max(n[1], 1), max(n[2], 1)) for n in (shape.size, shape.out)]
     reach_ = max(
@@ -142,7 +142,7 @@ def _sizes(call: NodeCall, shape: ConvShape, contiguous: bool, gathers: bool) ->
     )
     rows = {
         "out": shape.out[1:], "kernel": shape.kernel[1:], "stride": shape.stride[1:], "dilation": shape.dilation[1:],
-        "begin": shape.begin[1:], "limit": limit[1:], "counted": counted[1:],
+        "begin": shape.begin[1:], "limit": limit[1:], "divisor_end": divisor_end[1:],
     }  # fmt: skip
     texts = ", ".join(f"{name}[2] = {braces(values)}" for name, values in rows.items())
     kind = "int" if index_type(reach_) == "uint32_t" else "int64_t"

@@ -181,7 +181,7 @@ class _Layer:
         reverse = {"forward": "false", "reverse": "true", "bidirectional": "d == 1"}[call.attrs["direction"]]
         y = address(result(call), ["b", "t", "d", "u"] if self._first else ["t", "d", "b", "u"])
         lines = [
-            f"__shared__ {kind} states[{s * h}], cells[{s * h}], tried[{s * h}], all_gates[{s * rows}];",
+            f"__shared__ {kind} states[{s * h}], cells[{s * h}], candidates_h[{s * h}], all_gates[{s * rows}];",
             f"const int64_t d = blockIdx.x / {tiles}, begin = blockIdx.x % {tiles} * {s};",
             f"const auto *const r = in2 + d * {rows * h};",
             *self._helpers(kind),
@@ -202,10 +202,10 @@ class _Layer:
             lines += [
                 *self._units("    "),
                 *(f"        {line}" for line in first),
-                f"        given[u] = gates[{h} + u] * h[u];",
+                f"        candidate_h[u] = gates[{h} + u] * h[u];",
                 "    }",
                 "    __syncthreads();",
-                f"    {product}(all_gates + {2 * h}, r + {2 * h * h}, tried, {h});",
+                f"    {product}(all_gates + {2 * h}, r + {2 * h * h}, candidates_h, {h});",
                 "    __syncthreads();",
                 *self._units("    "),
             ]
@@ -235,7 +235,7 @@ class _Layer:
             f"    const int64_t sample = i / {h}, u = i % {h}, b = begin + sample;",
             f"    if (b >= {self.batch}) break;",
             f"    {kind} *const h = states + sample * {h}, *const next = h, *const c = cells + sample * {h};",
-            f"    {kind} *const given = tried + sample * {h}, *const gates = all_gates + sample * {self.rows};",
+            f"    {kind} *const candidate_h = candidates_h + sample * {h}, *const gates = all_gates + sample * {self.rows};",
         ]
         return [indent + line for line in lines]
 
@@ -244,7 +244,7 @@ class _Layer:
         lines = [*rnn.activation_lines(self.call, kind), *rnn.clip_lines(self.call, kind)]
         if self.call.op == "lstm" and self.call.optional(7) is not None:
             lines.append(
-                f"const auto peep = [&](int64_t k) {{ return ({kind})load<1>(in7 + d * {3 * self.hidden} + k); }};"
+                f"const auto peephole = [&](int64_t k) {{ return ({kind})load<1>(in7 + d * {3 * self.hidden} + k); }};"
             )
         return lines
 
@@ -260,18 +260,18 @@ class _Layer:
 
     def _sums(self, gates: range) -> list[str]:
         """Return the lines that complete the gates: recurrent product, input product, both biases."""
-        lines = [self._own()]
+        lines = [self._x_gates()]
         for k in gates:
             at = f"{k * self.hidden} + u"
             lines.append(f"gates[{at}] += {self._of_x(at)}{self._bias(self.rows, at)};")
         return lines
 
-    def _own(self) -> str:
+    def _x_gates(self) -> str:
         row = f"b * {self.length} + t" if self._first else f"t * {self.batch} + b"
-        return f"const auto *const own = inputs + ({row}) * {self.columns} + d * {self.rows};"
+        return f"const auto *const x_gates = inputs + ({row}) * {self.columns} + d * {self.rows};"
 
     def _of_x(self, at: str) -> str:
-        return f"own[{at}]{self._bias(0, at)}"
+        return f"x_gates[{at}]{self._bias(0, at)}"
 
     def _bias(self, begin: int, at: str) -> str:
         if self.call.optional(3) is None:
@@ -280,20 +280,20 @@ class _Layer:
 
     def _gru_gates(self, f: Sequence[str]) -> list[str]:
         """Return the lines of a GRU's reset and update gates."""
-        clip = "cut" if self.call.attrs["clip"] is not None else ""
+        clip = "clip_input" if self.call.attrs["clip"] is not None else ""
         offsets = [f"{k * self.hidden} + u" for k in range(2)]
         return [f"gates[{at}] = {f[0]}({clip}(gates[{at}]));" for at in offsets]
 
     def _last_gate(self, reset: bool) -> list[str]:
         """Return the lines of a GRU's last gate, whose recurrent and input parts stay separate.
 
-        ``given`` holds the recurrent part. The reset gate scales it here if it did not scale the state before the product.
+        ``candidate_h`` holds the recurrent part. The reset gate scales it here if it did not scale the state before the product.
         """
         at = f"{2 * self.hidden} + u"
         times = "" if reset else f" * gates[{self.hidden} + u]"
         return [
-            *([self._own()] if reset else []),
-            f"given[u] = (gates[{at}]{self._bias(self.rows, at)}){times};",
+            *([self._x_gates()] if reset else []),
+            f"candidate_h[u] = (gates[{at}]{self._bias(self.rows, at)}){times};",
             f"gates[{at}] = {self._of_x(at)};",
         ]
 

@@ -70,52 +70,52 @@ def activation_lines(call: NodeCall, kind: str) -> list[str]:
 
 
 def clip_lines(call: NodeCall, kind: str) -> list[str]:
-    """Return the lambda ``cut``, if the node clips the inputs of its activations."""
+    """Return the lambda ``clip_input``, if the node clips the inputs of its activations."""
     if call.attrs["clip"] is None:
         return []
     limit = number(float(call.attrs["clip"]))
     return [
-        f"const auto cut = [](const {kind} v) -> {kind} "
+        f"const auto clip_input = [](const {kind} v) -> {kind} "
         f"{{ const {kind} c = {limit}; return v < -c ? -c : v > c ? c : v; }};"
     ]
 
 
 def cell_lines(call: NodeCall, f: Sequence[str], hidden: int) -> list[str]:
     """Return one step of unit u, from ``gates`` (products with x and h, plus biases) to ``next[u]`` and ``c[u]``."""
-    cut = "cut" if call.attrs["clip"] is not None else ""
+    clip = "clip_input" if call.attrs["clip"] is not None else ""
     h = hidden
     if call.op == "rnn":
-        return [f"next[u] = {f[0]}({cut}(gates[u]));"]
+        return [f"next[u] = {f[0]}({clip}(gates[u]));"]
     if call.op == "lstm":
-        see = [f" + peep({k * h} + u) * c[u]" if call.optional(7) else "" for k in range(3)]
-        i = f"{f[0]}({cut}(gates[u]{see[0]}))"
-        forget = "1 - i" if call.attrs["input_forget"] else f"{f[0]}({cut}(gates[{2 * h} + u]{see[2]}))"
+        peephole = [f" + peephole({k * h} + u) * c[u]" if call.optional(7) else "" for k in range(3)]
+        i = f"{f[0]}({clip}(gates[u]{peephole[0]}))"
+        forget = "1 - i" if call.attrs["input_forget"] else f"{f[0]}({clip}(gates[{2 * h} + u]{peephole[2]}))"
         return [
             f"const auto i = {i};",
             f"const auto forget = {forget};",
-            f"c[u] = forget * c[u] + i * {f[1]}({cut}(gates[{3 * h} + u]));",
-            f"next[u] = {f[0]}({cut}(gates[{h} + u]{see[1]})) * {f[2]}(c[u]);",
+            f"c[u] = forget * c[u] + i * {f[1]}({clip}(gates[{3 * h} + u]));",
+            f"next[u] = {f[0]}({clip}(gates[{h} + u]{peephole[1]})) * {f[2]}(c[u]);",
         ]
-    return [  # gru: z and r are activated; ``given`` holds the recurrent part of the last gate
-        f"const auto fresh = {f[1]}({cut}(gates[{2 * h} + u] + given[u]));",
-        "next[u] = (1 - gates[u]) * fresh + gates[u] * h[u];",
+    return [  # gru: z and r are activated; ``candidate_h`` holds the recurrent part of the candidate gate
+        f"const auto candidate = {f[1]}({clip}(gates[{2 * h} + u] + candidate_h[u]));",
+        "next[u] = (1 - gates[u]) * candidate + gates[u] * h[u];",
     ]
 
 
 def _gru_gates(call: NodeCall, f: Sequence[str], hidden: int, r: str, rb: str, lanes: int) -> list[str]:
     """Return the lines that activate z and r, then compute the recurrent part of the last gate."""
-    cut = "cut" if call.attrs["clip"] is not None else ""
+    clip = "clip_input" if call.attrs["clip"] is not None else ""
     h = hidden
     bias = f"{rb} + {2 * h}" if rb != "nullptr" else f"({storage(call.tensor(0).spec.dtype)} const *)nullptr"
-    lines = [f"for (int64_t u = 0; u < {2 * h}; ++u) gates[u] = {f[0]}({cut}(gates[u]));"]
-    lines.append(f"for (int64_t u = 0; u < {h}; ++u) given[u] = 0;")
+    lines = [f"for (int64_t u = 0; u < {2 * h}; ++u) gates[u] = {f[0]}({clip}(gates[u]));"]
+    lines.append(f"for (int64_t u = 0; u < {h}; ++u) candidate_h[u] = 0;")
     rows = f"{r} + {2 * h * h}"
     if call.attrs["linear_before_reset"]:
-        lines.append(f"add_product<{lanes}>(given, {rows}, {bias}, h, {h}, {h});")
-        lines.append(f"for (int64_t u = 0; u < {h}; ++u) given[u] *= gates[{h} + u];")
+        lines.append(f"add_product<{lanes}>(candidate_h, {rows}, {bias}, h, {h}, {h});")
+        lines.append(f"for (int64_t u = 0; u < {h}; ++u) candidate_h[u] *= gates[{h} + u];")
     else:
         lines.append(f"for (int64_t u = 0; u < {h}; ++u) next[u] = gates[{h} + u] * h[u];")
-        lines.append(f"add_product<{lanes}>(given, {rows}, {bias}, next, {h}, {h});")
+        lines.append(f"add_product<{lanes}>(candidate_h, {rows}, {bias}, next, {h}, {h});")
     return lines
 
 
@@ -129,8 +129,8 @@ def _text(call: NodeCall, vector_bytes: int) -> TaskText:
     size, hidden, gates = x.shape[2], a["hidden_size"], _GATES[call.op]
     directions = int(str(call.tensor(2).spec.shape[0]))
     rows = gates * hidden
-    # scratch: x, h, next, c, given, gates, peepholes
-    sizes = {"row": size, "h": hidden, "next": hidden, "c": hidden, "given": hidden, "gates": rows}
+    # scratch: x, h, next, c, candidate_h, gates, peepholes
+    sizes = {"row": size, "h": hidden, "next": hidden, "c": hidden, "candidate_h": hidden, "gates": rows}
     head, at = [*activation_lines(call, kind), *clip_lines(call, kind)], 0
     for name, count in sizes.items():
         head.append(f"[[maybe_unused]] {kind} *const {name} = ({kind} *)scratch + {at};")
@@ -149,8 +149,8 @@ def _text(call: NodeCall, vector_bytes: int) -> TaskText:
     none = f"({storage(dtype)} const *)nullptr"
     wb, rb = (f"in3 + d * {2 * rows}", f"in3 + d * {2 * rows} + {rows}") if call.optional(3) else (none, none)
     if call.op == "lstm" and call.optional(7):
-        body.append(f"const auto *const peep_of = in7 + d * {3 * hidden};")
-        body.append("const auto peep = [&](int64_t k) { return load<1>(peep_of + k); };")
+        body.append(f"const auto *const peepholes = in7 + d * {3 * hidden};")
+        body.append("const auto peephole = [&](int64_t k) { return load<1>(peepholes + k); };")
     names = ["b", "t", "d", "u"] if first else ["t", "d", "b", "u"]
     reverse = {"forward": "false", "reverse": "true", "bidirectional": "d == 1"}[a["direction"]]
     x_index = ["b", "t", "k"] if first else ["t", "b", "k"]

@@ -52,8 +52,8 @@ class FlashText:
         s = self.s
         lines = [
             f"// attention: {s.batch} x {s.kv_heads} key heads of {s.group} query heads, {s.queries} queries, {s.keys} keys of"
-            f" {s.d}, values of {s.dv}; {self.lanes} queries side by side"
-            + (f", keys in {self.splits} parts" if self.splits > 1 else ""),
+            f" {s.d}, values of {s.dv}; {self.lanes} queries per task"
+            + (f", keys in {self.splits} splits" if self.splits > 1 else ""),
             "struct KERNEL_attention {",
             f"    typedef {accumulator(s.dtype)} T;",
             f"    typedef {C_TYPES[s.dtype]} S;",
@@ -101,14 +101,14 @@ class FlashText:
             return [f"        {x}" for x in self._few(head, first, last)]
         lines = [
             f"const int64_t first = {first}, last = {last};",
-            f"const auto place = [&](int64_t lane) {{ return {query_place(s.q, 'row + lane', s.queries)}; }};",
-            f"const auto seen = [&](int64_t lane) {{ return (row + lane) % {s.queries} + {s.offset}; }};",
-            "const auto hide = [&](P::T *scores, int64_t at, int64_t keys) {",
+            f"const auto offset_of = [&](int64_t lane) {{ return {query_place(s.q, 'row + lane', s.queries)}; }};",
+            f"const auto last_visible = [&](int64_t lane) {{ return (row + lane) % {s.queries} + {s.offset}; }};",
+            "const auto apply_mask = [&](P::T *scores, int64_t at, int64_t keys) {",
             *(f"    {x}" for x in self._mask(head[3])),
             "};",
             "AttentionState<P::T, P::NV> state;",
             f"attention_block{'_tiles' * self.tiles}<P>({'tiles, ' * self.tiles}q + {head[0]}, k + {head[1]}, v + {head[2]}, (P::T){s.scale!r}, queries,",
-            "                   first, last, state, scratch, place, seen, hide);",
+            "                   first, last, state, scratch, offset_of, last_visible, apply_mask);",
         ]
         return [f"        {x}" for x in lines]
 
@@ -117,14 +117,14 @@ class FlashText:
         state = f"parts + task * {self.partial_size}" if self.splits > 1 else "(P::T *)scratch"
         work = "scratch" if self.splits > 1 else f"(P::T *)scratch + {self.partial_size}"
         at = f"mask + {head[3]} + {query_place(s.mask, 'i', s.queries)} + j * {s.mask[3]}" if s.mask else "0"
-        hide = f"attention_masked(score, {at})" if s.mask else "score"
+        masked = f"attention_masked(score, {at})" if s.mask else "score"
         return [
             f"const int64_t first = {first}, last = {last};",
             f"P::T *state = {state};",
             f"attention_few<P>(q + {head[0]}, k + {head[1]}, v + {head[2]}, (P::T){s.scale!r}, first, last, state, {work},",
             f"                 [&](int64_t i) {{ return {query_place(s.q, 'i', s.queries)}; }},",
             f"                 [&](int64_t i) {{ return i % {s.queries} + {s.offset}; }},",
-            f"                 [&](P::T score, int64_t i, int64_t j) {{ return {hide}; }});",
+            f"                 [&](P::T score, int64_t i, int64_t j) {{ return {masked}; }});",
         ]
 
     def _mask(self, head: str) -> list[str]:

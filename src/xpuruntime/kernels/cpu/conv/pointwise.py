@@ -22,7 +22,7 @@ _MAX_PIXEL_BYTES = 768
 
 
 def pixels_apart(shape: ConvShape, cut: ConvTiling, dtype: DType) -> int:
-    """Return the bytes between pixels that the kernel reads in place (``AS_IT_LIES`` of conv.h); 0 if it gathers them.  # words: lies"""
+    """Return the bytes between pixels that the kernel reads in place (``PIXEL_BYTES`` of conv.h); 0 if it gathers them."""
     ones = (1, 1, 1)
     if shape.kernel != ones or shape.stride != ones or shape.size != shape.out or any(shape.begin):
         return 0

@@ -82,10 +82,10 @@ def _of_tiles(p: Product, t: GemmTiling) -> list[str]:
         return []
     lines = 2 * TILE * TILE // 64
     prefetches = 2 * p.n * t.depth(p.k) > L2_WHOLE
-    ahead = math.ceil(lines / math.ceil(min(t.task_rows, p.m) / TILE)) if prefetches else 0
+    prefetch_lines = math.ceil(lines / math.ceil(min(t.task_rows, p.m) / TILE)) if prefetches else 0
     return [
-        f"    static constexpr int64_t ahead = {ahead};",
-        f"    static constexpr bool alone = {str(t.block >= p.k).lower()};",
+        f"    static constexpr int64_t prefetch_lines = {prefetch_lines};",
+        f"    static constexpr bool single_block = {str(t.block >= p.k).lower()};",
     ]
 
 

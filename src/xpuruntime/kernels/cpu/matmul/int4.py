@@ -156,9 +156,9 @@ class Int4Weights(Kernel):
             lines += [block % (at, "r"), f"    {layer.keep_gate(columns)}", "});"]
             at = f"(panel + {panels})"
         lines += [
-            block % (at, "own"),
-            "    const int64_t r = row + own;",
-            *(f"    {line}" for line in layer.epilogue(columns, gate_row="own")),
+            block % (at, "tile_row"),
+            "    const int64_t r = row + tile_row;",
+            *(f"    {line}" for line in layer.epilogue(columns, gate_row="tile_row")),
             "});",
         ]
         return lines

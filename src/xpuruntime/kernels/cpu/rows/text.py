@@ -38,7 +38,7 @@ class CpuRowText:
         block = [
             *lines,
             "const auto columns = [&](auto many, int64_t from, auto... n) __attribute__((always_inline)) {",
-            "  constexpr int U = decltype(many)::value;  // vectors side by side",
+            "  constexpr int U = decltype(many)::value;  // unrolled vectors",
             *indented(inner),
             "};",
             f"int64_t c = {low};",

@@ -128,7 +128,7 @@ class RowValues:
                 load = self._load(f"{name}_run", base, step)
                 if self.needs.inputs[name].operand == POSITION:
                     kind = f"({element_type(self.plan.spec(name)[0])})"
-                    load = f"counted<N>({kind}({name}_run + {base} * {step}), {kind}{step})"
+                    load = f"iota<N>({kind}({name}_run + {base} * {step}), {kind}{step})"
                 lines.append(f"const {self.type(name)} {name} = {load};")
             else:
                 lines.append(self._statement(self.needs.operations[name]))

@@ -281,7 +281,7 @@ def _stage(
         f"    __device__ __forceinline__ static float scale() {{ return {scale!r}f; }}",
         f"    __device__ __forceinline__ int64_t q_at(int r) const {{ return {_row_text(s.q, s.queries, row)}; }}",
         f"    __device__ __forceinline__ int token(int r) const {{ return {row} % {s.queries}; }}",
-        f"    __device__ __forceinline__ bool sees(int r, int key) const {{ return {f'key <= token(r) + {s.offset}' if s.causal else 'true'}; }}",
+        f"    __device__ __forceinline__ bool visible(int r, int key) const {{ return {f'key <= token(r) + {s.offset}' if s.causal else 'true'}; }}",
         "    __device__ __forceinline__ float logit(float score, int batch, int kv_head, int r, int key) const {",
         f"        const int head = kv_head * {s.group} + {row} / {s.queries}, query = token(r);",
         # Without a softcap, scores are already scaled by log2(e), so the mask must be, too.
@@ -301,26 +301,26 @@ def _stage(
         f"const auto *q0 = (const tensor::u16 *)q + (batch * {s.q[0]}ll + head * {s.q[1] * s.group}ll);",
         "const auto *k0 = (const tensor::u16 *)k + KERNEL_decode::key_at(batch, head);",
         "const auto *v0 = (const tensor::u16 *)v + KERNEL_decode::value_at(batch, head);",
-        f"flash_decode::Four *const to = {f'(flash_decode::Four *)parts + task * {config.part_bytes(s.dv) // 16}ll' if merges_in_memory else 'nullptr'};",
-        f"uint32_t *const counted = {f'counters + task * {config.counters}' if merges_in_memory else 'nullptr'};",
+        f"flash_decode::Float4 *const to = {f'(flash_decode::Float4 *)parts + task * {config.part_bytes(s.dv) // 16}ll' if merges_in_memory else 'nullptr'};",
+        f"uint32_t *const arrivals = {f'counters + task * {config.counters}' if merges_in_memory else 'nullptr'};",
     ]
     values = f"{{{', '.join(a.name for a in fields)}, block * {config.rows}}}"
     if aligned:
         constructor = ", ".join([*(a.text for a in fields), "int first"])
         inner = ", ".join([*(a.name for a in fields), "first"])
         struct.append(
-            f"struct KERNEL_anywhere : KERNEL_decode {{ __device__ KERNEL_anywhere({constructor}) : KERNEL_decode{{{inner}}} {{}}"
+            f"struct KERNEL_unaligned : KERNEL_decode {{ __device__ KERNEL_unaligned({constructor}) : KERNEL_decode{{{inner}}} {{}}"
             " static constexpr bool ALIGNED = false; };"
         )
         body += [
             f"if (({' | '.join(f'(uint64_t){n}' for n in ('q', 'k', 'v', *added.rows))}) % 16 == 0)",
-            f"    flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_decode{values});",
+            f"    flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, arrivals, KERNEL_decode{values});",
             "else",
-            f"    flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_anywhere{values});",
+            f"    flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, arrivals, KERNEL_unaligned{values});",
         ]
     else:
         body.append(
-            f"flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_decode{values});"
+            f"flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, arrivals, KERNEL_decode{values});"
         )
     shared = list(added.results)
     if merges_in_memory:
@@ -330,7 +330,7 @@ def _stage(
         ]
     return cuda_stage(
         f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
-        about(call, f"{config.rows} rows a block, keys in {config.splits} parts of {config.keys_per_split}"), [q, *operands, y, *shared], body,
+        about(call, f"{config.rows} rows a block, keys in {config.splits} splits of {config.keys_per_split}"), [q, *operands, y, *shared], body,
         LaunchConfig((tasks * config.splits, 1, 1), (config.warps * 32, 1, 1), config.shared + added.shared, cluster=config.splits if config.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, waits_itself=True, flops=s.flops,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip

@@ -145,15 +145,15 @@ def _added(call: NodeCall, s: AttentionShape, tiles: int, d: int) -> FusedWork:
     def angles(name: str) -> str:
         steps = strides[name]
         batch_offset = f" + batch * {steps[0]}ll" if len(steps) == 3 and sizes(table)[0] != 1 else ""
-        return f"(const tensor::u16 *){name} + ({f'spot * {steps[0]}ll' if indexed else f't * {steps[-2]}ll{batch_offset}'})"
+        return f"(const tensor::u16 *){name} + ({f'row * {steps[0]}ll' if indexed else f't * {steps[-2]}ll{batch_offset}'})"
 
     members = [
-        f"{head} int64_t place_of(int batch, int t) const {{ return {listed('places')}; }}",
-        f"{head} int64_t spot_of(int batch, int t) const {{ return {listed('positions') if indexed else 't'}; }}",
-        f"{head} int placed(int64_t place) const {{ return (int)index_in(place, keys); }}",
-        f"{head} int spotted(int64_t spot) const {{ return (int)index_in(spot, TABLE); }}",
+        f"{head} int64_t cache_position(int batch, int t) const {{ return {listed('places')}; }}",
+        f"{head} int64_t table_row(int batch, int t) const {{ return {listed('positions') if indexed else 't'}; }}",
+        f"{head} int checked_position(int64_t position) const {{ return (int)index_in(position, keys); }}",
+        f"{head} int checked_row(int64_t row) const {{ return (int)index_in(row, TABLE); }}",
         *(
-            f"{head} const tensor::u16 *{n}_at(int batch, int t, int spot) const {{ return {angles(n)}; }}"
+            f"{head} const tensor::u16 *{n}_at(int batch, int t, int row) const {{ return {angles(n)}; }}"
             for n in ("cosines", "sines")
         ),
         f"{head} const tensor::u16 *key_of(int batch, int head, int t) const {{ return {row_of('new_k')}; }}",

@@ -275,14 +275,14 @@ def flash_stage(
     body = [call_text("KERNEL_flash")]
     if aligned:
         constructor = (
-            f" __device__ KERNEL_anywhere({mask[0].text}) : KERNEL_flash{{mask}} {{}}" if mask else ""
+            f" __device__ KERNEL_unaligned({mask[0].text}) : KERNEL_flash{{mask}} {{}}" if mask else ""
         )
         struct.append(
-            f"struct KERNEL_anywhere : KERNEL_flash {{{constructor} static constexpr bool ALIGNED = false, PAIRS = false; }};"
+            f"struct KERNEL_unaligned : KERNEL_flash {{{constructor} static constexpr bool ALIGNED = false, PAIRS = false; }};"
         )
         body = [
             "if (((uint64_t)q | (uint64_t)k | (uint64_t)v | (uint64_t)y) % 16 == 0)", f"    {call_text('KERNEL_flash')}",
-            "else", f"    {call_text('KERNEL_anywhere')}",
+            "else", f"    {call_text('KERNEL_unaligned')}",
         ]  # fmt: skip
     tiles = math.ceil(s.queries / config.queries)
     unmasked_share = 0.5 if s.causal and s.queries == s.keys and not s.offset else 1
@@ -360,7 +360,7 @@ class Naive(Kernel):
             "}",
         ]
         stage = cuda_stage(
-            f"attention_naive_{s.queries}x{s.keys}x{s.d}", about(call, "a query a block"), arguments_of(call), body,
+            f"attention_naive_{s.queries}x{s.keys}x{s.d}", about(call, "one block per query"), arguments_of(call), body,
             LaunchConfig.flat(s.batch * heads * s.queries, 128, max(s.keys, 1) * item), parts=frozenset({"tensor", "exp"}), flops=s.flops,
             bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
         )  # fmt: skip

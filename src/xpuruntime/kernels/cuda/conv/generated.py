@@ -119,7 +119,7 @@ def tensor_stage(
     before = [
         *window_text(s), "struct KERNEL_sizes {", f"    typedef {TAGS[dtype]} T;", constants("int", numbers), "};",
         f"struct KERNEL_gemm : KERNEL_sizes {{ {flags(True, pairs).strip()} }};",
-        f"struct KERNEL_anywhere : KERNEL_sizes {{ {flags(False, False).strip()} }};",
+        f"struct KERNEL_unaligned : KERNEL_sizes {{ {flags(False, False).strip()} }};",
         *finish_text(call, s, arguments, "float"),
     ]  # fmt: skip
     group = "(int64_t)blockIdx.z * "
@@ -128,7 +128,7 @@ def tensor_stage(
         f"const tensor::u16 *weights = (const tensor::u16 *)filters + {group}{s.filters * line};",
         f"const KERNEL_finish finish = {{{', '.join(a.name for a in arguments[2:])}}};",
         f"if (((uint64_t)x | (uint64_t)filters | (uint64_t)y) % 16 == 0) {run('KERNEL_gemm', aligned and (s.groups == 1 or s.channels % 8 == 0))}",
-        f"else {run('KERNEL_anywhere', False)}",
+        f"else {run('KERNEL_unaligned', False)}",
     ]
     launch = LaunchConfig(
         (t.blocks(s.pixels, s.filters), 1, s.groups),

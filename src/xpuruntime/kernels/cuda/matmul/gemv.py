@@ -270,7 +270,7 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
         "struct KERNEL_gemv {", f"    typedef {C_TYPES[s.dtype]} S;", f"    typedef {s.sums} A;", constants("int", numbers),
         constants("bool", {name: c_bool(v) for name, v in flags.items()}),
         f"    static __device__ __forceinline__ {s.sums} eps() {{ return ({s.sums}){s.eps!r}; }}", "};",
-        *(["struct KERNEL_anywhere : KERNEL_gemv { static constexpr bool ALIGNED = false; };"] if s.aligned else []),
+        *(["struct KERNEL_unaligned : KERNEL_gemv { static constexpr bool ALIGNED = false; };"] if s.aligned else []),
         *_finish_text(s),
     ]  # fmt: skip
     scale = "(const KERNEL_gemv::S *)nullptr" if s.scale is None else s.scale.name
@@ -280,7 +280,7 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
         pointers = " | ".join(f"(uint64_t){n}" for n in ("a", "b", *([scale] if s.scale else [])))
         body += [
             f"if (({pointers}) % 16 == 0) gemv::run<KERNEL_gemv>(a, b, {scale}, finish);",
-            f"else gemv::run<KERNEL_anywhere>(a, b, {scale}, finish);",
+            f"else gemv::run<KERNEL_unaligned>(a, b, {scale}, finish);",
         ]
     else:
         body.append(f"gemv::run<KERNEL_gemv>(a, b, {scale}, finish);")

@@ -133,13 +133,13 @@ def tensor_stage(
     ]
     if fast:
         structs.append(
-            "struct KERNEL_anywhere : KERNEL_gemm { static constexpr bool B_ALIGNED = false, PAIRS = false; };"
+            "struct KERNEL_unaligned : KERNEL_gemm { static constexpr bool B_ALIGNED = false, PAIRS = false; };"
         )
         body += [
             "if (((uint64_t)a | (uint64_t)b | (uint64_t)y) % 16 == 0)",
             f"    {run('KERNEL_gemm', True)}",
             "else",
-            f"    {run('KERNEL_anywhere', False)}",
+            f"    {run('KERNEL_unaligned', False)}",
         ]
     else:
         structs[3] = constants("bool", flags | {"B_ALIGNED": "false", "PAIRS": "false"})

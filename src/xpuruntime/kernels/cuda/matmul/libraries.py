@@ -255,7 +255,7 @@ def _finish(call: NodeCall, p: Product, sums: str) -> Stage:
         f"finish.keep((int)(i / {p.n}), (int)(i % {p.n}), sums[blockIdx.z * {count}ll + i]);",
     ]
     return cuda_stage(
-        f"finish_{p.m}x{p.n}", about(call, "what follows the product"), arguments, body,
+        f"finish_{p.m}x{p.n}", about(call, "epilogue"), arguments, body,
         LaunchConfig((blocks_for(count, _THREADS), 1, p.batches), (_THREADS, 1, 1)),
         before=finish_text(p, [arguments[0], arguments[0], *arguments[1:]], sums), parts=parts_of(p.act, "tensor"),
         bytes=p.batches * count * (8 if sums == "double" else 4) + bytes_of([call.outputs[0]]),

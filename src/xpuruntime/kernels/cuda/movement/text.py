@@ -123,13 +123,13 @@ class _Text:
         remaining = f"{last} - {names[len(tiling.parallel) - 1]}" if last % tiling.width else ""
         tail = f", {remaining} < {tiling.width} ? (int)({remaining}) : {tiling.width}" if remaining else ""
         if move.source is None:
-            return f"spread<{tiling.width}>({target}, ({self.kind})({move.fill}){tail});"
+            return f"fill_pack<{tiling.width}>({target}, ({self.kind})({move.fill}){tail});"
         if tiling.last.steps[1] == 0:
-            return f"spread<{tiling.width}>({target}, *({source}){tail});"
+            return f"fill_pack<{tiling.width}>({target}, *({source}){tail});"
         if tiling.packs > 1:
             distance = last // tiling.packs
-            return f"carry_apart<{tiling.width}, {tiling.packs}>({target}, {source}, {distance});"
-        return f"carry<{tiling.width}>({target}, {source}{tail});"
+            return f"copy_packs<{tiling.width}, {tiling.packs}>({target}, {source}, {distance});"
+        return f"copy_pack<{tiling.width}>({target}, {source}{tail});"
 
 
 def _transposed(tiling: MoveTiling, block: str) -> list[str]:

@@ -65,9 +65,9 @@ class RowAddresses:
             return [*lines, f"const {self.index} {name} = {index};"]
         return [
             *lines,
-            f"const {self.index} own = {index};",
-            f"const bool live = own < {count};",
-            f"const {self.index} {name} = live ? own : {count - (tiling.width if tiling.across else 1)};",
+            f"const {self.index} linear = {index};",
+            f"const bool live = linear < {count};",
+            f"const {self.index} {name} = live ? linear : {count - (tiling.width if tiling.across else 1)};",
         ]
 
     def bases(self) -> list[str]:
@@ -113,4 +113,4 @@ class RowAddresses:
 
     def whole(self, at: str) -> str:
         """Return the condition that a pack moves in one vector access."""
-        return "whole.value" if self.alignment() else f"fits<{self.tiling.width}>({at})"
+        return "aligned.value" if self.alignment() else f"fits<{self.tiling.width}>({at})"

@@ -43,7 +43,7 @@ class ColumnText(RowText):
 
     def body(self) -> list[str]:
         tiling, reductions = self.tiling, reductions_of(self.plan)
-        lines = ["constexpr int N = 1;", f"__shared__ uint64_t room[{tiling.x * tiling.y * tiling.width}];"]
+        lines = ["constexpr int N = 1;", f"__shared__ uint64_t smem[{tiling.x * tiling.y * tiling.width}];"]
         lines += [*self.addresses.lines(), *self.addresses.bases(), *self.row_operands(), *self.row_level(0)]
         body = []
         for o in reductions:
@@ -67,11 +67,11 @@ class ColumnText(RowText):
         )
         return [
             *lines,
-            "const auto work = [&](auto whole) {  // whole: packs move in one piece",
+            "const auto work = [&](auto aligned) {  // aligned: vectorized loads and stores",
             *indented(body),
             "};",
-            f"if ({aligned}) work(yes());",
-            "else work(no());",
+            f"if ({aligned}) work(true_type());",
+            "else work(false_type());",
         ]
 
     def _is_packed(self, name: str) -> bool:
@@ -83,7 +83,7 @@ class ColumnText(RowText):
         return ["#pragma unroll", f"for (int u = 0; u < {self.tiling.width}; ++u) {{", *indented(body), "}"]
 
     def _joined(self, name: str, op: str) -> str:
-        return f"column_reduce_n<{self.tiling.x}, {self.tiling.y}>({name}_of, {op}_of(), room);"
+        return f"column_reduce_n<{self.tiling.x}, {self.tiling.y}>({name}_of, {op}_of(), smem);"
 
     def _lines(self) -> list[str]:
         """Return the loop along the rows. Each iteration accumulates one element of every row of the thread."""
@@ -97,7 +97,7 @@ class ColumnText(RowText):
             elif self._is_packed(name):
                 at = f"{name}_row + {self.offset(name, 'r')}"
                 outside.append(
-                    f"const auto {name}_of = decoded(fetch<{self.tiling.width}>({at}, whole.value));"
+                    f"const auto {name}_of = decoded(fetch<{self.tiling.width}>({at}, aligned.value));"
                 )
                 inside.append(f"const auto {name} = {name}_of.at[u];")
             else:

@@ -124,7 +124,7 @@ def combined_splits(writer: RowText) -> list[str]:
                 f"for (int s = {lane}; s < {tiling.splits}; s += {lanes}) {{",
                 *indented([*body, f"{o.name} = {o.op}_of()({o.name}, ({kind})({term}));"]),
                 "}",
-                f"{o.name} = {join}({o.name}, {o.op}_of(), room);",
+                f"{o.name} = {join}({o.name}, {o.op}_of(), smem);",
             ]
         lines += writer.row_level(at + 1)
     return lines

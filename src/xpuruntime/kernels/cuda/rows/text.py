@@ -78,7 +78,7 @@ class RowText:
         slots = tiling.x * tiling.y if tiling.across else tiling.x // 32
         lines = ["constexpr int N = 1;"]
         if across_warps:
-            lines.append(f"__shared__ uint64_t room[{slots}];")
+            lines.append(f"__shared__ uint64_t smem[{slots}];")
         lines += [*self.addresses.lines(), *self.addresses.bases(), *self.row_operands()]
         body = self.row_level(0)
         body += [self._declare_cached(n) for n in sorted(self.cached)]
@@ -101,11 +101,11 @@ class RowText:
             return [*lines, *body]
         return [
             *lines,
-            "const auto work = [&](auto whole) {  // whole: packs move in one piece",
+            "const auto work = [&](auto aligned) {  // aligned: vectorized loads and stores",
             *indented(body),
             "};",
-            f"if ({aligned}) work(yes());",
-            "else work(no());",
+            f"if ({aligned}) work(true_type());",
+            "else work(false_type());",
         ]
 
     def row_operands(self) -> list[str]:
@@ -146,10 +146,10 @@ class RowText:
             if tiling.across:
                 if tiling.y > 1:
                     combine.append(
-                        f"{o.name} = column_reduce<{tiling.x}, {tiling.y}>({o.name}, {o.op}_of(), room);"
+                        f"{o.name} = column_reduce<{tiling.x}, {tiling.y}>({o.name}, {o.op}_of(), smem);"
                     )
             elif tiling.x > 32:
-                combine.append(f"{o.name} = block_reduce<{tiling.x // 32}>({o.name}, {o.op}_of(), room);")
+                combine.append(f"{o.name} = block_reduce<{tiling.x // 32}>({o.name}, {o.op}_of(), smem);")
             elif tiling.x > 1:
                 combine.append(f"{o.name} = warp_reduce<{tiling.x}>({o.name}, {o.op}_of());")
         return [*lines, *self._loop(names, ready, steps, writes=False), *combine]

@@ -58,8 +58,8 @@ def _dft(call: NodeCall) -> TaskText:
         *unravel(outer),
         "double re = 0, im = 0;",
         f"for (int64_t k = 0; k < {count}; ++k) {{",
-        f"  const int64_t turn = k * i{dim} % {n};",
-        f"  const double c = cosine[turn], s = {sign}sine[turn], a = {real}, b = {imag};",
+        f"  const int64_t phase = k * i{dim} % {n};",
+        f"  const double c = cosine[phase], s = {sign}sine[phase], a = {real}, b = {imag};",
     ]
     if half:
         once = f"k == 0 || 2 * k == {n}"
@@ -93,8 +93,8 @@ def _stft(call: NodeCall) -> TaskText:
         *unravel(y.shape[:-1]),
         "double re = 0, im = 0;",
         f"for (int64_t k = {begin}; k < {begin + width}; ++k) {{",
-        f"  const int64_t turn = k * i2 % {n};",
-        f"  const double w = {weight}, c = w * cosine[turn], s = -w * sine[turn];",
+        f"  const int64_t phase = k * i2 % {n};",
+        f"  const double w = {weight}, c = w * cosine[phase], s = -w * sine[phase];",
         f"  const double a = (double)load<1>({address(x, ['i0', sample, '0'])}), b = {imag};",
         "  re += a * c - b * s;",
         "  im += a * s + b * c;",

@@ -45,8 +45,8 @@ def _sorted(call: NodeCall) -> TaskText:
             *unravel(outer),
             f"{key} *const keys = ({key} *)scratch;",
             f"int32_t *const sorted = (int32_t *)((char *)scratch + {8 * count});",
-            f"for (int64_t k = 0; k < {n}; ++k) hold<{way}>(keys, sorted, {count}, ({key})load<1>({address(x, at)}), k);",
-            f"in_order<{way}>(keys, sorted, {count});",
+            f"for (int64_t k = 0; k < {n}; ++k) heap_push<{way}>(keys, sorted, {count}, ({key})load<1>({address(x, at)}), k);",
+            f"heap_sort<{way}>(keys, sorted, {count});",
             *(line.format(place="k") for line in write),
         ]
         return TaskText(body, tasks, per=n * 4, scratch_bytes=16 * count, parts=frozenset({"sorting"}))

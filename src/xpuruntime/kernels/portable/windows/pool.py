@@ -14,12 +14,12 @@ __all__ = ["places_text", "reducer_of", "windows_text"]
 
 def windows_text(call: NodeCall, shape: ConvShape) -> str:
     """Return an initializer of ``pool::Windows``."""
-    limit, counted = window_ends(call, shape)
+    limit, divisor_end = window_ends(call, shape)
     padding, divisor = divisor_of(call)
     flags = [str(f).lower() for f in (call.op in ADAPTIVE_OPS, padding)]
     power = call.attrs["p"] if call.op == "lp_pool" else 0.0
     numbers = [number(float(v)) for v in (divisor, power)]
-    return f"{{{braces(limit)}, {braces(counted)}, {', '.join([*flags, *numbers])}}}"
+    return f"{{{braces(limit)}, {braces(divisor_end)}, {', '.join([*flags, *numbers])}}}"
 
 
 def reducer_of(call: NodeCall, dtype: DType) -> tuple[str, str]:

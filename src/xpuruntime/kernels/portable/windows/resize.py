@@ -241,7 +241,7 @@ def _places(call: NodeCall, at: str, weights: str, taps: str) -> list[str]:
         grid_value = address(grid, [*index_names, str(n - 1 - d)]) if grid.strides[-1] else grid.arg
         lines.append(f"double a{d} = unnormalized<{aligned}>((double)load<1>({grid_value}), {size});")
         if mode != "cubic":
-            lines.append(f"a{d} = placed<{pad}, {aligned}>(a{d}, {size});")
+            lines.append(f"a{d} = padded<{pad}, {aligned}>(a{d}, {size});")
     lines.append(f"{taps} = 0;")
     low, high = _reach(mode)
     for d in range(n):
@@ -250,7 +250,7 @@ def _places(call: NodeCall, at: str, weights: str, taps: str) -> list[str]:
             lines.append(f"{{ const double t{d} = rint(a{d}), w{d} = 1;")
             continue
         weight = f"keys(tap{d} - a{d})" if mode == "cubic" else f"triangle(tap{d} - a{d})"
-        tap = f"placed<{pad}, {aligned}>(tap{d}, {size})" if mode == "cubic" else f"tap{d}"
+        tap = f"padded<{pad}, {aligned}>(tap{d}, {size})" if mode == "cubic" else f"tap{d}"
         lines += [
             f"for (int k{d} = {low}; k{d} < {high}; ++k{d}) {{",
             f"  const double tap{d} = floor(a{d}) + k{d}, w{d} = {before}{weight}, t{d} = {tap};",

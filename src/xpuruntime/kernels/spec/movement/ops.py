@@ -87,7 +87,7 @@ def _around(call: NodeCall, dim: int, start: int, length: int, step: int) -> Mov
     for begin, count, pace in pieces:
         if count > 0:
             box = x.cut(dim, begin, count, pace), y.cut(dim, begin, count, pace)
-            yield Move(box[1], box[0], about="what stays")
+            yield Move(box[1], box[0], about="unchanged elements")
 
 
 def _slice_scatter(call: NodeCall) -> Moves:

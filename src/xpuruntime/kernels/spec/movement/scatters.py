@@ -16,7 +16,7 @@ __all__ = ["index_copy", "index_put", "scatter", "scatter_nd"]
 
 
 def _keep_operand(call: NodeCall) -> list[Move]:
-    return [Move(result(call), place(call, 0).expanded(result(call).shape), about="what stays")]
+    return [Move(result(call), place(call, 0).expanded(result(call).shape), about="copy of the operand")]
 
 
 def scatter(call: NodeCall) -> Plan:
