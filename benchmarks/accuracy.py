@@ -45,23 +45,24 @@ def _judge(name: str, folder: Path, options: argparse.Namespace) -> list[dict[st
     import torch
 
     from xpuruntime.testing.conformance.seeded import networks as models
+    from xpuruntime.testing.conformance.seeded.export import export_onnx
 
     feeds = models.inputs(name, options.count, size=options.size, seed=3)
-    path = models.export_onnx(name, folder / f"{name}.onnx", size=options.size)
+    path = export_onnx(name, folder / f"{name}.onnx", size=options.size)
     exact = _by_torch(models.build(name, options.size)[0], feeds, torch.float64)
     rows = []
     for precision in options.precisions:
-        theirs = _by_torch(models.build(name, options.size)[0], feeds, getattr(torch, precision))
-        ours = _native(path, feeds, precision)
+        torch_outputs = _by_torch(models.build(name, options.size)[0], feeds, getattr(torch, precision))
+        native_outputs = _native(path, feeds, precision)
         row = {
             "model": name,
             "size": options.size,
             "precision": precision,
             "inputs": options.count,
-            "native": _error(ours, exact),
-            "torch": _error(theirs, exact),
-            "apart": _error(ours, theirs),
-            "same_top5": bool((_best(ours) == _best(theirs)).all()),
+            "native": _error(native_outputs, exact),
+            "torch": _error(torch_outputs, exact),
+            "apart": _error(native_outputs, torch_outputs),
+            "same_top5": bool((_best(native_outputs) == _best(torch_outputs)).all()),
         }
         limit = max(FLOAT32, BOUND * row["torch"]) if precision == "float32" else BOUND * row["torch"]
         row |= {"ratio": row["native"] / row["torch"], "ok": row["native"] <= limit}
@@ -113,9 +114,9 @@ def _keep(rows: list[dict[str, Any]]) -> None:
     new = {tuple(r[k] for k in key) for r in rows}
     path = RESULTS / "accuracy.json"
     old = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
-    kept = [r for r in old if tuple(r[k] for k in key) not in new]
+    unchanged = [r for r in old if tuple(r[k] for k in key) not in new]
     order = {(m, p): i for i, (m, p) in enumerate((m, p) for m in MODELS for p in PRECISIONS)}
-    table = sorted([*kept, *rows], key=lambda r: order[r["model"], r["precision"]])
+    table = sorted([*unchanged, *rows], key=lambda r: order[r["model"], r["precision"]])
     about = facts("torch", "numpy")
     print("wrote", keep("accuracy", {"machine": about, "rows": table}, timed=False))
 

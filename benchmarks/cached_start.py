@@ -42,20 +42,20 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/cached_start.json")
     parser.add_argument("--start", nargs=5, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.start:
-        print(json.dumps(start(*asked.start)))
+    args = parser.parse_args()
+    if args.start:
+        print(json.dumps(start(*args.start)))
         return 0
-    models = [str(seeded_onnx(m)) if m in SEEDED else m for m in asked.model]
+    models = [str(seeded_onnx(m)) if m in SEEDED else m for m in args.model]
     rows = []
     for model in models:
-        for engine in asked.engine:
-            rows.append(measure(model, engine, asked.rounds))
-            print(line(rows[-1]), file=sys.stderr if asked.json else sys.stdout, flush=True)
+        for engine in args.engine:
+            rows.append(measure(model, engine, args.rounds))
+            print(line(rows[-1]), file=sys.stderr if args.json else sys.stdout, flush=True)
     result = {"machine": facts("openvino"), "bound_openvino": BOUND, "rows": rows}
-    if asked.keep:
+    if args.keep:
         keep("cached_start", result)
-    if asked.json:
+    if args.json:
         print(json.dumps(result, indent=2))
     slow = [r for r in rows if r["engine"] == "openvino" and r["times_faster"] < BOUND]
     return 1 if slow or not all(r["same_bits"] for r in rows if r["engine"] != "vendor") else 0
@@ -87,8 +87,8 @@ def ours(model: str, engine: str, store: str, shapes: Mapping[str, int], threads
         opened = time.perf_counter()
         feeds = sample_feeds(sess.input_info)
         run = lambda: list(sess.run(feeds).values())  # noqa: E731
-        found = timed(began, opened, run)
-        return found | {"from_store": sess.plan.decision("engine").chosen.facts["from_store"]}
+        times = timed(began, opened, run)
+        return times | {"from_store": sess.plan.decision("engine").chosen.facts["from_store"]}
 
 
 def vendor(model: str, engine: str, store: str, shapes: Mapping[str, int], threads: int) -> dict[str, Any]:
@@ -106,16 +106,16 @@ def vendor(model: str, engine: str, store: str, shapes: Mapping[str, int], threa
     core = openvino.Core()
     x = ops.parameter([1, 4], np.float32)
     core.compile_model(openvino.Model([ops.relu(x)], [x], "tiny"), "CPU")
-    asked = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
-    asked |= {"INFERENCE_NUM_THREADS": str(threads), "CACHE_DIR": store}
-    kept = any(Path(store).iterdir())
+    config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    config |= {"INFERENCE_NUM_THREADS": str(threads), "CACHE_DIR": store}
+    cached = any(Path(store).iterdir())
     began = time.perf_counter()
     network = core.read_model(model)
     network.reshape({s.name: list(s.shape) for s in inputs})
-    request = core.compile_model(network, "CPU", asked).create_infer_request()
+    request = core.compile_model(network, "CPU", config).create_infer_request()
     opened = time.perf_counter()
     run = lambda: [np.array(v) for v in request.infer(feeds).values()]  # noqa: E731
-    return timed(began, opened, run) | {"from_store": kept}
+    return timed(began, opened, run) | {"from_store": cached}
 
 
 STARTS: Mapping[str, Callable[..., dict[str, Any]]] = {"vendor": vendor}
@@ -124,9 +124,9 @@ STARTS: Mapping[str, Callable[..., dict[str, Any]]] = {"vendor": vendor}
 def timed(began: float, opened: float, run: Callable[[], Sequence[Any]]) -> dict[str, Any]:
     """Seconds to the open session and to its first output; what a few runs gave."""
     outputs = run()
-    done = time.perf_counter()
+    finished = time.perf_counter()
     bits = [digest(outputs), *(digest(run()) for _ in range(_REPEATS))]
-    return {"opened": opened - began, "seconds": done - began, "outputs": bits}
+    return {"opened": opened - began, "seconds": finished - began, "outputs": bits}
 
 
 def digest(outputs: Sequence[Any]) -> str:
@@ -145,14 +145,14 @@ def measure(model: str, engine: str, rounds: int) -> dict[str, Any]:
     repeats = all(len(set(s["outputs"])) == 1 for s in (*first, *second))
     if not repeats:
         bits = {b for s in pair(model, engine, 1) for b in s["outputs"]}
-    whole = [statistics.median(s["seconds"] for s in starts) for starts in (first, second)]
+    medians = [statistics.median(s["seconds"] for s in starts) for starts in (first, second)]
     opened = [statistics.median(s["opened"] for s in starts) for starts in (first, second)]
     return {
         "model": Path(model).name,
         "engine": engine,
-        "first_s": whole[0],
-        "second_s": whole[1],
-        "times_faster": whole[0] / whole[1],
+        "first_s": medians[0],
+        "second_s": medians[1],
+        "times_faster": medians[0] / medians[1],
         "opened_s": opened,
         "same_bits": len(bits) == 1,
         "repeats_itself": repeats,
@@ -164,15 +164,15 @@ def measure(model: str, engine: str, rounds: int) -> dict[str, Any]:
 def pair(model: str, engine: str, threads: int) -> list[dict[str, Any]]:
     """A first and a second start."""
     with tempfile.TemporaryDirectory() as store:
-        found = []
-        for kept in (False, True):
-            words = [model, engine, store, json.dumps(shapes_of(model)), str(threads)]
-            done = subprocess.run(
-                [sys.executable, __file__, "--start", *words], capture_output=True, text=True, check=True
+        starts = []
+        for cached in (False, True):
+            args = [model, engine, store, json.dumps(shapes_of(model)), str(threads)]
+            process = subprocess.run(
+                [sys.executable, __file__, "--start", *args], capture_output=True, text=True, check=True
             )
-            found.append(json.loads(done.stdout))
-            assert found[-1]["from_store"] is kept
-        return found
+            starts.append(json.loads(process.stdout))
+            assert starts[-1]["from_store"] is cached
+        return starts
 
 
 def shapes_of(model: str) -> dict[str, int]:
@@ -185,12 +185,12 @@ def shapes_of(model: str) -> dict[str, int]:
 
 def line(row: dict[str, Any]) -> str:
     """A row for people."""
-    same = "same bits" if row["same_bits"] else "OTHER OUTPUTS"
+    equality = "same bits" if row["same_bits"] else "OTHER OUTPUTS"
     if not row["repeats_itself"]:
-        same += " on one thread (on more, one session's own runs differ)"
+        equality += " on one thread (on more, one session's own runs differ)"
     return (
         f"{row['model']:24} {row['engine']:10} first {row['first_s']:7.3f} s, second {row['second_s']:7.3f} s: "
-        f"{row['times_faster']:5.1f} times faster, {same}"
+        f"{row['times_faster']:5.1f} times faster, {equality}"
     )
 
 

@@ -39,10 +39,10 @@ def report(bounds: Sequence[Bound]) -> int:
     over = 0
     for bound in bounds:
         value = bound.measure()
-        held = value <= bound.limit
-        over += not held
+        within = value <= bound.limit
+        over += not within
         print(
-            f"{bound.name:<28} {value:9.3f} {bound.unit:<3} of {bound.limit:g} {bound.unit:<3} {'held' if held else 'EXCEEDED'}"
+            f"{bound.name:<28} {value:9.3f} {bound.unit:<3} of {bound.limit:g} {bound.unit:<3} {'held' if within else 'EXCEEDED'}"
         )
     return 1 if over else 0
 
@@ -160,8 +160,8 @@ BOUNDS = (
 def main() -> int:
     parser = argparse.ArgumentParser(description="The bounds on times, measured on this machine.")
     parser.add_argument("names", nargs="*", help="only those whose name contains one of these words")
-    words = parser.parse_args().names
-    return report([b for b in BOUNDS if not words or any(w in b.name for w in words)])
+    names = parser.parse_args().names
+    return report([b for b in BOUNDS if not names or any(w in b.name for w in names)])
 
 
 if __name__ == "__main__":

@@ -84,38 +84,38 @@ def main() -> int:
     )
     parse.add_argument("--keep", action="store_true", help="write benchmarks/results/cpu_llm.json")
     parse.add_argument("--one", help=argparse.SUPPRESS)  # a case as JSON: how this file starts itself
-    asked = parse.parse_args()
+    args = parse.parse_args()
     common = {
-        "threads": asked.threads,
-        "prompts": asked.prompts,
-        "tokens": asked.tokens,
-        "rounds": asked.rounds,
+        "threads": args.threads,
+        "prompts": args.prompts,
+        "tokens": args.tokens,
+        "rounds": args.rounds,
     }
-    common["compiled"] = not asked.no_compiled
-    if asked.one:
-        print("RESULT " + json.dumps(measure(json.loads(asked.one))))
+    common["compiled"] = not args.no_compiled
+    if args.one:
+        print("RESULT " + json.dumps(measure(json.loads(args.one))))
         return 0
-    chosen = {n: {**common, **CASES[n]} for n in asked.cases}
-    if asked.no_compiled:
-        chosen = {n: {**c, "compiled": False} for n, c in chosen.items()}
-    if asked.model or asked.config:
-        data = json.loads(Path(asked.config).read_text(encoding="utf-8")) if asked.config else None
-        chosen = {
-            asked.model or asked.config: {
+    cases = {n: {**common, **CASES[n]} for n in args.cases}
+    if args.no_compiled:
+        cases = {n: {**c, "compiled": False} for n, c in cases.items()}
+    if args.model or args.config:
+        data = json.loads(Path(args.config).read_text(encoding="utf-8")) if args.config else None
+        cases = {
+            args.model or args.config: {
                 **common,
-                "dtype": asked.dtype,
+                "dtype": args.dtype,
                 "config": data,
-                "model": asked.model,
+                "model": args.model,
             }
         }
     machine = facts("torch", "transformers", "openvino", "openvino-genai", "llama-cpp-python")
     result = {
         "machine": machine,
-        "threads": asked.threads,
-        "cases": {n: apart(n, c) for n, c in chosen.items()},
+        "threads": args.threads,
+        "cases": {n: apart(n, c) for n, c in cases.items()},
     }
     print(json.dumps(result, indent=1))
-    if asked.keep:
+    if args.keep:
         keep("cpu_llm", result)
     return 0
 
@@ -125,12 +125,14 @@ def apart(name: str, case: dict[str, Any]) -> dict[str, Any]:
     print(f"{name} ...", file=sys.stderr, flush=True)
     command = [sys.executable, __file__, "--one", json.dumps(case)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         return {"error": f"took more than {SECONDS} s"}
-    line = next((x for x in done.stdout.splitlines() if x.startswith("RESULT ")), None)
+    line = next((x for x in process.stdout.splitlines() if x.startswith("RESULT ")), None)
     return (
-        json.loads(line.removeprefix("RESULT ")) if line else {"error": done.stderr.strip().splitlines()[-1:]}
+        json.loads(line.removeprefix("RESULT "))
+        if line
+        else {"error": process.stderr.strip().splitlines()[-1:]}
     )
 
 
@@ -155,31 +157,31 @@ def _measure(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     file = package
     if package and Path(package).suffix == ".gguf" and not four:
         file = rewritten(package, folder / "float16.gguf", "float16")
-    found = open_checkpoint(file) if file else None
-    model = torch_model(found, case.get("config"), getattr(torch, dtype)).to(wide)
+    checkpoint = open_checkpoint(file) if file else None
+    model = torch_model(checkpoint, case.get("config"), getattr(torch, dtype)).to(wide)
     config = DecoderConfig.from_json(model.config.to_dict())
     capacity = max(*prompts, prompt + count, TEXT if four else 0)
     tokens = np.random.default_rng(0).integers(0, config.vocab, capacity).tolist()
     exact = reference(model, tokens[: prompt + count], prompt, GREEDY)
-    text = found.text.encode(real_text())[:TEXT] if four and found and found.text else []
+    text = checkpoint.text.encode(real_text())[:TEXT] if four and checkpoint and checkpoint.text else []
     sure = nats(_rows(model, text), text) if text else 0.0
     model = _in(model, getattr(torch, dtype))
     eager = Theirs(model, capacity)
     off = None if dtype == "float32" else exact.error(eager.logits(exact.tokens, prompt))
 
     ours = Ours(_generator(model, case, capacity))
-    made: dict[str, Any] = {"xpuruntime": lambda: ours, "transformers eager": lambda: eager}
+    factories: dict[str, Any] = {"xpuruntime": lambda: ours, "transformers eager": lambda: eager}
     if case["compiled"] and not four:
-        made["transformers compiled"] = lambda: Compiled(model, capacity, prompts, COMPILE_SECONDS)
+        factories["transformers compiled"] = lambda: Compiled(model, capacity, prompts, COMPILE_SECONDS)
     if file and Path(file).suffix == ".gguf" and find_spec("openvino_genai"):
-        made["openvino genai"] = lambda: GenAI(file, dtype, case["threads"])
+        factories["openvino genai"] = lambda: GenAI(file, dtype, case["threads"])
     if find_spec("llama_cpp"):
-        made["llama.cpp"] = lambda: LlamaCpp(
+        factories["llama.cpp"] = lambda: LlamaCpp(
             _gguf(file, model, folder, dtype, four), dtype, case["threads"], capacity
         )
     contenders: dict[str, Contender] = {}
     rows: dict[str, dict[str, Any]] = {}
-    for name, make in made.items():
+    for name, make in factories.items():
         try:
             contender = make()
             rows[name] = {"right": ""}
@@ -204,9 +206,9 @@ def _measure(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     for _ in range(case["rounds"]):
         probe()
         for name, contender in contenders.items():
-            spent = {f"prefill_{n}": contender.prefill_seconds(tokens[:n]) for n in prompts}
-            spent["decode"] = contender.decode_seconds(tokens[: prompt + count], prompt)
-            best[name] = {part: min(best[name].get(part, np.inf), s) for part, s in spent.items()}
+            seconds = {f"prefill_{n}": contender.prefill_seconds(tokens[:n]) for n in prompts}
+            seconds["decode"] = contender.decode_seconds(tokens[: prompt + count], prompt)
+            best[name] = {part: min(best[name].get(part, np.inf), s) for part, s in seconds.items()}
     read = sum(int(np.prod(s)) for n, s in config.shapes().items() if config.tied or "embed_tokens" not in n)
     item = np.dtype(ours.model.dtype.numpy).itemsize
     bytes_of = dict.fromkeys(contenders, Path(package).stat().st_size if four and package else read * item)
@@ -267,12 +269,12 @@ def _ratios(rows: dict[str, dict[str, Any]], no_peers: set[str]) -> dict[str, fl
     """Our speeds over the best of the others' in this precision."""
     own = rows["xpuruntime"]
     peers = [r for n, r in rows.items() if n != "xpuruntime" and n not in no_peers]
-    found = {}
+    ratios = {}
     for part in (p for p in own if p.endswith("_tokens_per_s")):
         speeds = [r[part] for r in peers if part in r]
         if speeds:
-            found[part.removesuffix("_tokens_per_s")] = round(own[part] / max(speeds), 3)
-    return found
+            ratios[part.removesuffix("_tokens_per_s")] = round(own[part] / max(speeds), 3)
+    return ratios
 
 
 if __name__ == "__main__":

@@ -70,13 +70,14 @@ def _prepare(name: str, folder: Path) -> np.ndarray[Any, Any]:
     import torch
 
     from xpuruntime.testing.conformance.seeded import networks as models
+    from xpuruntime.testing.conformance.seeded.export import export_onnx
 
     module, _ = models.build(name, "full")
     feeds = models.inputs(name, 1, size="full", seed=7)
     example = tuple(torch.from_numpy(v) for v in feeds.values())
     torch.export.save(torch.export.export(module, example), folder / f"{name}.pt2")
     if not (folder / f"{name}.onnx").exists():
-        models.export_onnx(name, folder / f"{name}.onnx", size="full")
+        export_onnx(name, folder / f"{name}.onnx", size="full")
     np.savez(folder / f"{name}.npz", **feeds)
     with torch.inference_mode():
         exact = module.double()(*(_double(torch, v) for v in feeds.values()))
@@ -129,19 +130,19 @@ def _measure(
         row |= {"model": name, "precision": precision, "threads": threads, "engine": engine}
         row |= {"ms": statistics.median(times[engine]) * 1e3, "rounds_ms": [t * 1e3 for t in times[engine]]}
         rows.append(row)
-    theirs = max(
+    vendor_error = max(
         (1.5 * r["error"] for r in rows if r["engine"] == "torch" and precision in LOWER), default=0.0
     )
     for row in rows:
-        row["ok"] = row["error"] <= max(LIMITS[precision], theirs)
+        row["ok"] = row["error"] <= max(LIMITS[precision], vendor_error)
     peers = {r["engine"]: r["ms"] for r in rows if r["engine"] != "native" and r["ok"]}
     for row in rows:
         if row["engine"] == "native" and row["ok"] and peers:
             best = min(peers, key=lambda e: peers[e])
             row |= {"best_peer": best, "ratio": peers[best] / row["ms"]}
-        shown = f"{row['ms']:8.2f} ms, error {row['error']:.1e}" + ("" if row["ok"] else " WRONG")
+        result = f"{row['ms']:8.2f} ms, error {row['error']:.1e}" + ("" if row["ok"] else " WRONG")
         ratio = f", {row['ratio']:.2f} of {row['best_peer']}" if "ratio" in row else ""
-        print(f"{name:16} {precision:9} {threads} thread(s) {row['engine']:14} {shown}{ratio}", flush=True)
+        print(f"{name:16} {precision:9} {threads} thread(s) {row['engine']:14} {result}{ratio}", flush=True)
     return rows
 
 

@@ -36,13 +36,13 @@ def softmax() -> Any:
 def calls() -> dict[str, Callable[[], Any]]:
     """By name; each is right, or this raises AssertionError."""
     x, a, b = torch.randn(4, 8), torch.randn(3, 4), torch.randn(4, 5)
-    n, into, m, k = x.numpy(), torch.empty(4, 8), a.numpy(), b.numpy()
+    n, out, m, k = x.numpy(), torch.empty(4, 8), a.numpy(), b.numpy()
     session = xrt.InferenceSession(xrt.compile(softmax()), engine="native", device="cpu", threads=1)
     executor = xrt.Executor(xrt.compile(softmax()), threads=1)
-    fixed, where = executor.bind(None), ([x.data_ptr()], [into.data_ptr()])
-    made: dict[str, Callable[[], Any]] = {
+    fixed, where = executor.bind(None), ([x.data_ptr()], [out.data_ptr()])
+    functions: dict[str, Callable[[], Any]] = {
         "launch": lambda: executor.core.run_memory(fixed, *where),
-        "ops.softmax, PyTorch, out": lambda: ops.softmax(x, out=into),
+        "ops.softmax, PyTorch, out": lambda: ops.softmax(x, out=out),
         "ops.softmax, PyTorch": lambda: ops.softmax(x),
         "ops.softmax, NumPy": lambda: ops.softmax(n),
         "ops.matmul, PyTorch": lambda: ops.matmul(a, b),
@@ -52,21 +52,21 @@ def calls() -> dict[str, Callable[[], Any]]:
         "session.run, PyTorch": lambda: session.run({"x": x})["y"],
         "session.run, NumPy": lambda: session.run({"x": n})["y"],
     }
-    for name, call in made.items():
+    for name, call in functions.items():
         got = call()
         want = a @ b if "matmul" in name else torch.softmax(x, -1)
-        torch.testing.assert_close(torch.as_tensor(into if got is None else got), want)
-    return made
+        torch.testing.assert_close(torch.as_tensor(out if got is None else got), want)
+    return functions
 
 
 def measure() -> dict[str, float]:
     """Microseconds of a call, by name."""
-    made = calls()
-    best = dict.fromkeys(made, float("inf"))
+    functions = calls()
+    best = dict.fromkeys(functions, float("inf"))
     gc.collect()
     gc.disable()
     for _ in range(ROUNDS):
-        for name, call in made.items():
+        for name, call in functions.items():
             begin = perf_counter_ns()
             for _ in range(BURST):
                 call()

@@ -40,10 +40,10 @@ RUN_US, CALL_US = 3.0, 2.0
 def program(calls: int) -> CompiledProgram:
     """So many calls of a kernel that does nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "k.cpp"), Path(folder, "k.so")
+        source, library = Path(folder, "k.cpp"), Path(folder, "k.so")
         source.write_text(SOURCE)
-        subprocess.run(["c++", "-O2", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
-        code = made.read_bytes()
+        subprocess.run(["c++", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+        code = library.read_bytes()
     x, y = (TensorSpec((64,), DType.FLOAT32, n) for n in "xy")
     buffers = (
         BufferAllocation("x", BufferKind.INPUT, x, 256, "x"),
@@ -58,14 +58,14 @@ def program(calls: int) -> CompiledProgram:
 def microseconds(executor: Executor, blocks: int = 60, runs: int = 200) -> float:
     """Of one run."""
     inputs, outputs = [np.zeros(64, np.float32)], [np.zeros(64, np.float32)]
-    taken = []
+    times = []
     for _ in range(blocks):
         start = perf_counter_ns()
         for _ in range(runs):
             executor.run_arrays(inputs, out=outputs)
-        taken.append((perf_counter_ns() - start) / runs / 1e3)
-    taken.sort()
-    return statistics.median(taken[: max(3, blocks // 10)])
+        times.append((perf_counter_ns() - start) / runs / 1e3)
+    times.sort()
+    return statistics.median(times[: max(3, blocks // 10)])
 
 
 def measure() -> list[dict[str, Any]]:

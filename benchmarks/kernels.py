@@ -44,7 +44,7 @@ def row(
     what: str, dtype: str, threads: int, ours: float, peer: str, theirs: float, flops: float
 ) -> dict[str, Any]:
     """Times in seconds."""
-    made = {
+    result = {
         "what": what,
         "dtype": dtype,
         "threads": threads,
@@ -55,24 +55,42 @@ def row(
         "ratio": round(theirs / ours, 2),
     }
     print(
-        f"{what:45} {dtype} {threads}: {made['ours_ms']:9.3f} ms {made['gflops']:7.0f} GFLOP/s, {peer} {made['peer_ms']:9.3f} ms: {made['ratio']:.2f}",
+        f"{what:45} {dtype} {threads}: {result['ours_ms']:9.3f} ms {result['gflops']:7.0f} GFLOP/s, {peer} {result['peer_ms']:9.3f} ms: {result['ratio']:.2f}",
         flush=True,
     )
-    return made
+    return result
 
 
 def products(dtype: str, threads: int, seconds: float) -> list[dict[str, Any]]:
     """Linear layers and attention."""
     rows = []
     for name in gemm.LINEAR:
-        least = gemm.linear(name, dtype, threads, seconds)
+        best_seconds = gemm.linear(name, dtype, threads, seconds)
         rows.append(
-            row(name, dtype, threads, least["ours"], "torch", least["torch"], gemm.flops_of_linear(name))
+            row(
+                name,
+                dtype,
+                threads,
+                best_seconds["ours"],
+                "torch",
+                best_seconds["torch"],
+                gemm.flops_of_linear(name),
+            )
         )
     for name in gemm.ATTENTION:
-        least = gemm.attention(name, dtype, threads, seconds)
+        best_seconds = gemm.attention(name, dtype, threads, seconds)
         flops = gemm.flops_of_attention(name)
-        rows.append(row(f"attention {name}", dtype, threads, least["ours"], "torch", least["torch"], flops))
+        rows.append(
+            row(
+                f"attention {name}",
+                dtype,
+                threads,
+                best_seconds["ours"],
+                "torch",
+                best_seconds["torch"],
+                flops,
+            )
+        )
     return rows
 
 

@@ -28,7 +28,7 @@ import torch
 from machine import facts, keep
 from support.one_kernel import Prepared, Weight, build_kernel, channels_last, prepare
 
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.kernels.cpu.conv.generated import KERNELS
 from xpuruntime.testing.conformance.seeded import networks as models
 
@@ -122,11 +122,11 @@ class Shape(NamedTuple):
 def convolutions(net: str) -> Counter[Shape]:
     """How often a net computes each convolution, for one image."""
     module, inputs = models.build(net, "full")
-    found: Counter[Shape] = Counter()
+    counts: Counter[Shape] = Counter()
 
     def hook(conv: Any, given: Any, _: Any) -> None:
         weight = tuple(conv.weight.shape)
-        found[
+        counts[
             Shape(tuple(given[0].shape), weight, conv.stride, conv.padding, conv.dilation, conv.groups)
         ] += 1
 
@@ -135,7 +135,7 @@ def convolutions(net: str) -> Counter[Shape]:
             part.register_forward_hook(hook)
     with torch.inference_mode():
         module(*inputs)
-    return found
+    return counts
 
 
 @functools.cache

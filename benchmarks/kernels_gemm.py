@@ -58,9 +58,9 @@ def linear_program(name: str, dtype: str, kernel: str = "") -> CompiledProgram:
     x, w = b.input("x", f"{dtype}[{m}, {k}]"), b.weight("w", f"{dtype}[{n}, {k}]")
     b.output("y", b.linear(x, w, b.weight("b", f"{dtype}[{n}]")))
     program = compile_graph(b.build(), policy=KernelPolicy(matmul=kernel) if kernel else None, passes=0)
-    got = {c.kernel for c in program.entries[0].plans[0].calls}
-    if kernel and f"matmul/{kernel}" not in got:
-        raise LookupError(f"wanted {kernel}, got {got}")
+    kernels = {c.kernel for c in program.entries[0].plans[0].calls}
+    if kernel and f"matmul/{kernel}" not in kernels:
+        raise LookupError(f"wanted {kernel}, got {kernels}")
     return program
 
 
@@ -101,24 +101,24 @@ def best(runs: dict[str, Callable[[], object]], seconds: float, threads: int = 1
         begun = clock()
         run()
         counts[name] = max(1, round(2e-3 / max(clock() - begun, 1e-6)))
-    least = dict.fromkeys(runs, float("inf"))
+    best_seconds = dict.fromkeys(runs, float("inf"))
     end = time.perf_counter() + seconds * len(runs)
     while time.perf_counter() < end:
         for name, run in runs.items():
             begun = clock()
             for _ in range(counts[name]):
                 run()
-            least[name] = min(least[name], (clock() - begun) / counts[name])
-    return least
+            best_seconds[name] = min(best_seconds[name], (clock() - begun) / counts[name])
+    return best_seconds
 
 
-def line(name: str, least: dict[str, float], flops: float, weight: float, peak: float) -> None:
-    words = [f"{who} {s * 1e6:9.1f} us {flops / s / 1e9:6.0f} GFLOP/s" for who, s in least.items()]
-    mine, others = least["ours"], [s for who, s in least.items() if who != "ours"]
-    share = f"{flops / mine / 1e9 / peak:4.0%} of peak" + (
-        f", {weight / mine / 1e9:5.1f} GB/s" if weight else ""
+def line(name: str, seconds: dict[str, float], flops: float, weight: float, peak: float) -> None:
+    columns = [f"{who} {s * 1e6:9.1f} us {flops / s / 1e9:6.0f} GFLOP/s" for who, s in seconds.items()]
+    own, others = seconds["ours"], [s for who, s in seconds.items() if who != "ours"]
+    share = f"{flops / own / 1e9 / peak:4.0%} of peak" + (
+        f", {weight / own / 1e9:5.1f} GB/s" if weight else ""
     )
-    print(f"{name:28s} {' | '.join(words)} | {share}, {min(others) / mine:.2f} x the best other", flush=True)
+    print(f"{name:28s} {' | '.join(columns)} | {share}, {min(others) / own:.2f} x the best other", flush=True)
 
 
 def peak_of(dtype: str, threads: int) -> float:
@@ -137,14 +137,14 @@ def linear(name: str, dtype: str, threads: int, seconds: float) -> dict[str, flo
     m, n, k = LINEAR[name]
     x, weights = random((m, k), dtype), {"w": random((n, k), dtype), "b": random((n,), dtype)}
     module = torch.nn.Linear(k, n).to(getattr(torch, dtype))
-    given = torch.from_numpy(x.astype(np.float32)).to(getattr(torch, dtype))
+    inputs = torch.from_numpy(x.astype(np.float32)).to(getattr(torch, dtype))
     runs: dict[str, Callable[[], object]] = {
         "ours": ours(linear_program(name, dtype), {"x": x}, weights, threads)
     }
     with contextlib.suppress(LookupError):
         runs["oneDNN"] = ours(linear_program(name, dtype, "onednn"), {"x": x}, weights, threads)
     with torch.inference_mode():
-        runs["torch"] = lambda: module(given)
+        runs["torch"] = lambda: module(inputs)
         return best(runs, seconds, threads)
 
 
@@ -154,12 +154,12 @@ def attention(name: str, dtype: str, threads: int, seconds: float) -> dict[str, 
 
     heads, key_heads, *_, causal = ATTENTION[name]
     feeds = {n: random(s, dtype) for n, s in attention_shapes(name).items()}
-    given = [torch.from_numpy(a.astype(np.float32)).to(getattr(torch, dtype)) for a in feeds.values()]
+    inputs = [torch.from_numpy(a.astype(np.float32)).to(getattr(torch, dtype)) for a in feeds.values()]
     with torch.inference_mode():
         runs: dict[str, Callable[[], object]] = {
             "ours": ours(attention_program(name, dtype), feeds, {}, threads),
             "torch": lambda: torch.nn.functional.scaled_dot_product_attention(
-                *given, is_causal=causal, enable_gqa=heads != key_heads
+                *inputs, is_causal=causal, enable_gqa=heads != key_heads
             ),
         }
         return best(runs, seconds, threads)
@@ -195,8 +195,8 @@ def main() -> None:
                 weight = n * k * (4 if dtype == "float32" else 2)
                 line(name, linear(name, dtype, threads, args.seconds), flops_of_linear(name), weight, peak)
             for name in ATTENTION:
-                least = attention(name, dtype, threads, args.seconds)
-                line(f"attention {name}", least, flops_of_attention(name), 0, peak)
+                best_seconds = attention(name, dtype, threads, args.seconds)
+                line(f"attention {name}", best_seconds, flops_of_attention(name), 0, peak)
 
 
 if __name__ == "__main__":

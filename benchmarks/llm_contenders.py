@@ -34,10 +34,10 @@ class Contender:
 
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
         """Its own continuation."""
-        made = [int(self.prefill(prompt).argmax())]
-        while len(made) < count:
-            made.append(int(self.step(made[-1], len(prompt) + len(made) - 1).argmax()))
-        return made
+        tokens = [int(self.prefill(prompt).argmax())]
+        while len(tokens) < count:
+            tokens.append(int(self.step(tokens[-1], len(prompt) + len(tokens) - 1).argmax()))
+        return tokens
 
     def prefill_seconds(self, tokens: Sequence[int]) -> float:
         """Of reading these tokens."""
@@ -147,8 +147,8 @@ class GenAI(Contender):
 
     def run(self, prompt: Sequence[int], count: int) -> Any:
         """So many tokens and their times."""
-        asked = self.genai.GenerationConfig(max_new_tokens=count, ignore_eos=True, do_sample=False)
-        return self.pipe.generate(self.openvino.Tensor(np.array([prompt], np.int64)), asked)
+        config = self.genai.GenerationConfig(max_new_tokens=count, ignore_eos=True, do_sample=False)
+        return self.pipe.generate(self.openvino.Tensor(np.array([prompt], np.int64)), config)
 
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
         return [int(t) for t in self.run(prompt, count).tokens[0]]
@@ -186,10 +186,10 @@ class LlamaCpp(Contender):
 
     def _run(self, tokens: list[int]) -> np.ndarray:
         self.model.eval(tokens)
-        made = (
+        logits = (
             self.model._ctx.get_logits()
         )  # of the last token; the public copy is made of every token or of none
-        return np.ctypeslib.as_array(made, shape=(self.model.n_vocab(),)).copy()
+        return np.ctypeslib.as_array(logits, shape=(self.model.n_vocab(),)).copy()
 
 
 @contextmanager
@@ -199,10 +199,10 @@ def within(seconds: float, what: str) -> Iterator[None]:
     def stop(*_: object) -> None:
         raise TimeoutError(f"{what} took more than {seconds:.0f} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
+    previous = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous)

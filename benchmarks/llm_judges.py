@@ -28,9 +28,9 @@ class Exact:
     rows: np.ndarray
     greedy: list[int]
 
-    def error(self, got: np.ndarray) -> float:
+    def error(self, logits: np.ndarray) -> float:
         """Root of the mean square of what is off, as a share of the same of the logits."""
-        return float(np.sqrt(np.mean((got - self.rows) ** 2) / np.mean(self.rows**2)))
+        return float(np.sqrt(np.mean((logits - self.rows) ** 2) / np.mean(self.rows**2)))
 
     def judge(self, contender: Contender, eager: float | None, *, narrow: bool = False) -> str:
         """In words how right it is. Raises ValueError when it is not.
@@ -39,40 +39,40 @@ class Exact:
         """
         if not contender.gives_logits:
             return self._by_tokens(contender, exact=eager is None and not narrow)
-        got = contender.logits(self.tokens, self.prompt)
+        logits = contender.logits(self.tokens, self.prompt)
         if eager is None:
-            far = float(abs(got - self.rows).max() / abs(self.rows).max())
-            if not far <= NEAR:
-                raise ValueError(f"logits are {far:.2g} from transformers'")
-            return f"logits within {far:.2g} of transformers'"
-        times = self.error(got) / eager
-        if not times <= TIMES:
-            raise ValueError(f"logits are {times:.2f} times as far from float32 as transformers'")
-        return f"{times:.2f} times transformers' own error against float32"
+            max_error = float(abs(logits - self.rows).max() / abs(self.rows).max())
+            if not max_error <= NEAR:
+                raise ValueError(f"logits are {max_error:.2g} from transformers'")
+            return f"logits within {max_error:.2g} of transformers'"
+        ratio = self.error(logits) / eager
+        if not ratio <= TIMES:
+            raise ValueError(f"logits are {ratio:.2f} times as far from float32 as transformers'")
+        return f"{ratio:.2f} times transformers' own error against float32"
 
     def _by_tokens(self, contender: Contender, exact: bool) -> str:
-        made = contender.greedy(self.tokens[: self.prompt], len(self.greedy))
-        pairs = enumerate(zip(made, self.greedy, strict=True))
-        same = next((i for i, (a, b) in pairs if a != b), len(self.greedy))
-        if exact and same < len(self.greedy):
-            raise ValueError(f"greedy tokens are {made}, transformers' {self.greedy}")
-        return f"the first {same} of {len(self.greedy)} greedy tokens are transformers' in float32"
+        tokens = contender.greedy(self.tokens[: self.prompt], len(self.greedy))
+        pairs = enumerate(zip(tokens, self.greedy, strict=True))
+        matching = next((i for i, (a, b) in pairs if a != b), len(self.greedy))
+        if exact and matching < len(self.greedy):
+            raise ValueError(f"greedy tokens are {tokens}, transformers' {self.greedy}")
+        return f"the first {matching} of {len(self.greedy)} greedy tokens are transformers' in float32"
 
 
 def reference(model: Any, tokens: list[int], prompt: int, greedy: int) -> Exact:
     """By a transformers model in float32, in one pass over all tokens; then it continues greedily, without a cache."""
     import torch
 
-    def rows(given: Sequence[int], keep: int) -> np.ndarray:
+    def rows(ids: Sequence[int], keep: int) -> np.ndarray:
         with torch.inference_mode():
-            out = model(input_ids=torch.tensor([list(given)]), logits_to_keep=keep, use_cache=False)
+            out = model(input_ids=torch.tensor([list(ids)]), logits_to_keep=keep, use_cache=False)
             return np.asarray(out.logits[0].float().numpy())
 
-    kept = rows(tokens, len(tokens) - prompt + 1)
-    made: list[int] = []
-    while len(made) < greedy:
-        made.append(int(rows([*tokens[:prompt], *made], 1)[-1].argmax()))
-    return Exact(tokens, prompt, kept, made)
+    logits = rows(tokens, len(tokens) - prompt + 1)
+    greedy_tokens: list[int] = []
+    while len(greedy_tokens) < greedy:
+        greedy_tokens.append(int(rows([*tokens[:prompt], *greedy_tokens], 1)[-1].argmax()))
+    return Exact(tokens, prompt, logits, greedy_tokens)
 
 
 def real_text() -> str:
@@ -93,7 +93,7 @@ def nats(rows: np.ndarray, tokens: Sequence[int]) -> float:
 def lost(contender: Contender, text: list[int], exact: float) -> str:
     """In words what a real text loses. Raises ValueError when it is too much."""
     rows = contender.logits(text[:-1], 1)
-    more = nats(rows, text) - exact
-    if not more <= NATS:
-        raise ValueError(f"loses {more:.3f} nats a token of real text")
-    return f"{more:+.4f} nats a token of real text against float32 weights ({exact:.3f})"
+    loss = nats(rows, text) - exact
+    if not loss <= NATS:
+        raise ValueError(f"loses {loss:.3f} nats a token of real text")
+    return f"{loss:+.4f} nats a token of real text against float32 weights ({exact:.3f})"

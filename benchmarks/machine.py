@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from xpuruntime.plugins import package_version
+from xpuruntime.plugins.loader import package_version
 from xpuruntime.runtime.device import cpu
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # for `support`

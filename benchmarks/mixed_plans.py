@@ -26,7 +26,7 @@ import xpuruntime as xrt
 from xpuruntime.inference.execution.seeded_inputs import sample_feeds
 from xpuruntime.inference.selection import auto
 from xpuruntime.numerics import compare_all
-from xpuruntime.workbench.statistics import paired_ratio
+from xpuruntime.workbench.bench.statistics import paired_ratio
 
 ENGINES = ("native", "onnxruntime", "openvino")
 LEAST = 0.97
@@ -61,15 +61,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("--keep", action="store_true")
-    asked = parser.parse_args()
-    if asked.busy:
+    args = parser.parse_args()
+    if args.busy:
         auto.CLOCK = time.process_time_ns
     about = facts("onnxruntime", "openvino", "numpy")
     rows = []
-    for name in asked.models:
-        rows.append(measure(name, asked.threads, asked.rounds))
+    for name in args.models:
+        rows.append(measure(name, args.threads, args.rounds))
         print(line(rows[-1]), flush=True)
-    if asked.keep and not asked.busy:
+    if args.keep and not args.busy:
         print("wrote", keep("mixed_plans", {"machine": about, "least": LEAST, "rows": rows}))
     bad = [r for r in rows if r["ratio"] < LEAST or not r["right"]]
     wins = [r for r in rows if r["mixed"] and r["interval"][0] > 1]
@@ -83,12 +83,12 @@ def measure(name: str, threads: int, rounds: int) -> dict[str, Any]:
     """One model."""
     path = seeded_onnx(name) if name in SEEDED else Path("build/zoo", f"{name}.onnx")
     sizes = {**ZOO, **OTHERS}[name]
-    said = {"static_shape": True, "fixed_shapes": sizes} if sizes else {}
+    common = {"static_shape": True, "fixed_shapes": sizes} if sizes else {}
     real = sample(name) if name in REAL else None
     with tempfile.TemporaryDirectory() as store:
 
-        def opened(engine: str, **more: Any) -> xrt.InferenceSession:
-            policy = {"version": 1, "execution": {**said, **more}}
+        def opened(engine: str, **extra: Any) -> xrt.InferenceSession:
+            policy = {"version": 1, "execution": {**common, **extra}}
             return xrt.InferenceSession(
                 path,
                 device="cpu",
@@ -157,7 +157,7 @@ def in_turns(
     sessions: dict[str, xrt.InferenceSession], feeds: dict[str, Any], rounds: int
 ) -> dict[str, list[float]]:
     """Milliseconds: the median run of every round."""
-    found: dict[str, list[float]] = {n: [] for n in sessions}
+    times_by_session: dict[str, list[float]] = {n: [] for n in sessions}
     for turn in range(rounds):
         for name in sorted(sessions, reverse=turn % 2 == 1):
             sessions[name].run(feeds)  # what others left in the caches is not its own
@@ -167,8 +167,8 @@ def in_turns(
                 start = auto.CLOCK()
                 sessions[name].run(feeds)
                 times.append((auto.CLOCK() - start) / 1e6)
-            found[name].append(statistics.median(times))
-    return found
+            times_by_session[name].append(statistics.median(times))
+    return times_by_session
 
 
 def line(row: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from machine import facts, keep
 
-from xpuruntime.workbench.bench import bench
+from xpuruntime.workbench.bench.engines import bench
 from xpuruntime.workbench.inputs import Inputs
 from xpuruntime.workbench.session_options import SessionOptions
 

@@ -29,9 +29,9 @@ def seeded_onnx(name: str) -> Path:
 
 def _exported(name: str) -> Path:
     """A network of ``xpuruntime.testing.conformance.seeded.networks``."""
-    from xpuruntime.testing.conformance.seeded import networks as models
+    from xpuruntime.testing.conformance.seeded.export import export_onnx
 
-    return models.export_onnx(name, _FOLDER / f"{name}.onnx", size="full")
+    return export_onnx(name, _FOLDER / f"{name}.onnx", size="full")
 
 
 def _fcn32(name: str) -> Path:

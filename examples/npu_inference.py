@@ -20,18 +20,18 @@ def main(model: str | None = None) -> None:
     if model is None:
         sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
         from examples.small_model import small_model
-    chosen = model or small_model()
+    source = model or small_model()
 
     demand = xrt.ExecutionPolicy(precision="int8", static_shape=True)
     try:
-        session = xrt.InferenceSession(chosen, device="npu", backend="openvino", exec_policy=demand)
+        session = xrt.InferenceSession(source, device="npu", backend="openvino", exec_policy=demand)
     except xrt.UnavailableError as error:
         # What is named explicitly is honored, or it is an error that carries the whole decision.
         print(f"{type(error).__name__}: {error}\n")
         if error.decision is not None:
             print(error.decision, "\n")
         demand = xrt.ExecutionPolicy(precision="int8", static_shape=True, allow_fallback="cpu")
-        session = xrt.InferenceSession(chosen, device="npu", backend="openvino", exec_policy=demand)
+        session = xrt.InferenceSession(source, device="npu", backend="openvino", exec_policy=demand)
 
     with session:
         outputs = session.run(sample_feeds(session.input_info, seed=0))

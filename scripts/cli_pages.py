@@ -22,24 +22,24 @@ def commands(command: Any, name: str = "xpu") -> Iterator[tuple[str, Any]]:
     """Yield every command that runs something, by its full name."""
     if not hasattr(command, "commands"):
         yield name, command
-    for word, child in getattr(command, "commands", {}).items():
-        yield from commands(child, f"{name} {word}")
+    for subcommand, child in getattr(command, "commands", {}).items():
+        yield from commands(child, f"{name} {subcommand}")
 
 
 def pages() -> dict[str, str]:
     """Return the text of each page by file name."""
     root = typer.main.get_command(app)
     texts = {}
-    for word, command in root.commands.items():
-        found = list(commands(command, f"xpu {word}"))
-        parts = [f"# xpu {word}\n\n{NOTE}\n\n{_help(command)}\n"]
-        for name, child in found:
+    for subcommand, command in root.commands.items():
+        subcommands = list(commands(command, f"xpu {subcommand}"))
+        parts = [f"# xpu {subcommand}\n\n{NOTE}\n\n{_help(command)}\n"]
+        for name, child in subcommands:
             if child is not command:
                 parts.append(f"\n## {name}\n\n{_help(child)}\n")
             parts.append(_usage(name, child))
             parts += _tables(child, "##" if child is command else "###")
         parts.append("\nThe exit codes are those of [every command](../command-line.md#exit-codes).\n")
-        texts[f"xpu-{word}.md"] = "".join(parts)
+        texts[f"xpu-{subcommand}.md"] = "".join(parts)
     return texts
 
 

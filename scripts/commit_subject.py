@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Check the subject of a commit: `area: imperative summary`, at most 72 characters.
+"""Check subjects of commits: `area: imperative summary`, at most 72 characters.
 
-scripts/commit_subject.py .git/COMMIT_EDITMSG
+scripts/commit_subject.py                        those of the history since START, merges excepted
+scripts/commit_subject.py .git/COMMIT_EDITMSG    that of one message, as a hook for `commit-msg`
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
+START = "0f5e034e31a4"  # older commits were made before the rule
 LONGEST = 72
 FORM = re.compile(r"[a-z][\w./-]*(, [a-z][\w./-]*| [a-z]+)*: \S.*[^.]")
 
@@ -23,12 +27,25 @@ def problem(subject: str) -> str:
     return "" if FORM.fullmatch(subject) else "is not `area: summary` without a final period"
 
 
+def history(start: str = START, root: Path = ROOT) -> list[str] | None:
+    """Return the subjects of commits after one, or None where Git does not know it: a shallow clone, or no repository."""
+    log = ["git", "-C", str(root), "log", "--no-merges", "--format=%s", f"{start}..HEAD"]
+    log_run = subprocess.run(log, capture_output=True, text=True, check=False)
+    return log_run.stdout.splitlines() if log_run.returncode == 0 else None
+
+
 def main() -> int:
-    """Check the first line of the file that Git names."""
-    subject = Path(sys.argv[1]).read_text(encoding="utf-8").partition("\n")[0]
-    if said := problem(subject):
-        print(f"commit_subject: {subject!r} {said}", file=sys.stderr)
-    return 1 if said else 0
+    """Check the first line of the file that Git names, or the history."""
+    if len(sys.argv) == 2:
+        subjects = [Path(sys.argv[1]).read_text(encoding="utf-8").partition("\n")[0]]
+    else:
+        subjects_found = history()
+        if subjects_found is None:
+            print(f"commit_subject: commit {START} is not in this clone; no subject was checked")
+        subjects = subjects_found or []
+    wrong = [f"commit_subject: {subject!r} {reason}" for subject in subjects if (reason := problem(subject))]
+    print(*wrong, sep="\n", end="\n" if wrong else "", file=sys.stderr)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -42,9 +42,9 @@ def main(pyproject: str) -> None:
     from xpuruntime import _core  # noqa: F401
 
     assert xrt.KernelPolicy(matmul="cublasLt") == xrt.KernelPolicy(matmul="cublasLt")
-    said = what_a_session_says(xrt)
-    assert "pip install" in said, said
-    print(f"test-core: {sys.version.split()[0]}: {len(installed())} distributions; {said}")
+    message = what_a_session_says(xrt)
+    assert "pip install" in message, message
+    print(f"test-core: {sys.version.split()[0]}: {len(installed())} distributions; {message}")
 
 
 def what_a_session_says(xrt: Any) -> str:

@@ -38,21 +38,21 @@ def guided(target: str, seconds: int) -> None:
         import xpuruntime.frontends.onnx_writer
         import xpuruntime.ir
         import xpuruntime.llm
-        import xpuruntime.llm.gguf_file
-        import xpuruntime.policies.load
+        import xpuruntime.llm.checkpoint.gguf_file
+        import xpuruntime.policies.files.load
         import xpuruntime.program.file
-        import xpuruntime.runtime.recipes
+        import xpuruntime.runtime.weights.recipes
         import xpuruntime.workbench.inputs  # noqa: F401
     for seed in fuzz_targets.seeds(target):  # imports everything that a target needs, instrumented
         fuzz_targets.run(target, seed)
 
     def mutate(data: bytes, size: int, seed: int) -> bytes:
-        made = (
+        output = (
             fuzz_targets.MUTATORS[target](data, seed)
             if target in fuzz_targets.MUTATORS and seed % 4
             else atheris.Mutate(data, size)
         )
-        return made[:size]
+        return output[:size]
 
     arguments = [
         sys.argv[0],
@@ -105,17 +105,17 @@ def unguided(target: str, seconds: int) -> int:
 
 def flipped(data: bytes, draw: random.Random) -> bytes:
     """A few bytes changed, dropped or repeated."""
-    made = bytearray(data)
+    flipped = bytearray(data)
     for _ in range(draw.randint(1, 6)):
-        at = draw.randrange(len(made) + 1)
+        at = draw.randrange(len(flipped) + 1)
         match draw.randrange(3):
             case 0:
-                made[at : at + 1] = bytes([draw.randrange(256)])
+                flipped[at : at + 1] = bytes([draw.randrange(256)])
             case 1:
-                del made[at : at + draw.randint(1, 9)]
+                del flipped[at : at + draw.randint(1, 9)]
             case _:
-                made[at:at] = made[at : at + draw.randint(1, 30)]
-    return bytes(made)
+                flipped[at:at] = flipped[at : at + draw.randint(1, 30)]
+    return bytes(flipped)
 
 
 def corpus(target: str) -> Path:
@@ -138,10 +138,10 @@ def crashes(target: str) -> Path:
 
 def one(target: str, seconds: int) -> tuple[str, int, str]:
     command = [sys.executable, __file__, "--target", target, "--seconds", str(seconds), "--here"]
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, timeout=seconds + 120, check=False, env=os.environ
     )
-    return target, done.returncode, done.stdout + done.stderr
+    return target, process.returncode, process.stdout + process.stderr
 
 
 def main() -> int:
@@ -149,19 +149,19 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=600, help="of wall clock for all targets together")
     parser.add_argument("--target", choices=TARGETS, default=None)
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.here:
+    args = parser.parse_args()
+    if args.here:
         try:
             import atheris  # noqa: F401
         except ImportError:
-            return unguided(asked.target, asked.seconds)
-        guided(asked.target, asked.seconds)
+            return unguided(args.target, args.seconds)
+        guided(args.target, args.seconds)
         return 0
-    targets = [asked.target] if asked.target else TARGETS
+    targets = [args.target] if args.target else TARGETS
     rounds = -(-len(targets) // 2)
     failed = False
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for target, code, text in pool.map(lambda t: one(t, max(1, asked.seconds // rounds)), targets):
+        for target, code, text in pool.map(lambda t: one(t, max(1, args.seconds // rounds)), targets):
             facts = [
                 line
                 for line in text.splitlines()

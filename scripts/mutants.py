@@ -116,15 +116,15 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
 
 def drawn(sources: list[str], count: int, seed: str) -> list[Mutant]:
     """Return mutants drawn by the seed, each of another line. Files are drawn by their size."""
-    named = [SOURCE / name for name in sources]
-    files = [f for path in named for f in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
+    paths = [SOURCE / name for name in sources]
+    files = [f for path in paths for f in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
     pool = [m for f in files if not LEFT_OUT & set(f.relative_to(SOURCE).parts) for m in mutants_of(f)]
     random.Random(seed).shuffle(pool)
-    found: dict[tuple[Path, int], Mutant] = {}
+    mutants: dict[tuple[Path, int], Mutant] = {}
     for mutant in pool:
-        if len(found) < count and (mutant.file, mutant.line) not in found and compiles(mutant):
-            found[mutant.file, mutant.line] = mutant
-    return list(found.values())
+        if len(mutants) < count and (mutant.file, mutant.line) not in mutants and compiles(mutant):
+            mutants[mutant.file, mutant.line] = mutant
+    return list(mutants.values())
 
 
 def compiles(mutant: Mutant) -> bool:
@@ -168,7 +168,7 @@ def killed(tree: Path, tests: list[str], seed: str, seconds: int) -> tuple[bool,
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--seed", seed]
     command += ["-m", "not conformance and not gpu and not serial", *tests]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             cwd=ROOT,
             env=environment(tree),
@@ -179,9 +179,11 @@ def killed(tree: Path, tests: list[str], seed: str, seconds: int) -> tuple[bool,
         )
     except subprocess.TimeoutExpired:
         return True, True
-    if done.returncode not in (0, 1, 2, 3, 5):
-        sys.exit(f"mutants: pytest ended with {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-    return done.returncode not in (0, 5), "cases left out" in done.stdout
+    if process.returncode not in (0, 1, 2, 3, 5):
+        sys.exit(
+            f"mutants: pytest ended with {process.returncode}\n{process.stdout[-3000:]}{process.stderr[-3000:]}"
+        )
+    return process.returncode not in (0, 5), "cases left out" in process.stdout
 
 
 def environment(tree: Path) -> dict[str, str]:
@@ -239,8 +241,8 @@ def main() -> int:
             shutil.copy(mutant.file, target)
         for run, hit in result.items():
             counts[run] += hit
-        said = "gate" if result["gate"] else "all" if result["all"] else "none"
-        print(f"{said:5} {mutant}", flush=True)
+        killer = "gate" if result["gate"] else "all" if result["all"] else "none"
+        print(f"{killer:5} {mutant}", flush=True)
     share = counts["gate"] / counts["all"] if counts["all"] else 1.0
     print(
         f"{len(mutants)} mutants: the gate finds {counts['gate']}, all tests {counts['all']}; "

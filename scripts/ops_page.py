@@ -12,11 +12,18 @@ HEAD = """# Ops
 
 <!-- Written by scripts/ops_page.py from src/xpuruntime/ir/ops; change the table, then run it. -->
 
-The IR's {count} ops by the op family that a policy names. In a signature, operands stand before the semicolon and attributes after it: `x#` may be
-a number, `x?` may be absent, `x*` is the rest; an output `y?` may be left off. What they mean where nothing is said: as PyTorch's op of
-that name. How to read the rest: [the IR](../concepts/intermediate-representation.md).
+The {count} ops of the [intermediate representation](../concepts/intermediate-representation.md), by op family. Policies use the names of the families.
 
-Marks: **pointwise**, **commutative**, **random**; **view** (the result may share memory); **engines only** (its output shape is known only when it runs).
+In a signature, operands come before the semicolon and attributes after it. `x#` may be a number, `x?` is optional, and `x*` is a list. An output `y?` is optional.
+Where the last column is empty, the op is the PyTorch op of that name.
+
+| mark | meaning |
+|---|---|
+| **pointwise** | each output element depends on the operands' elements at the same index |
+| **commutative** | the order of the operands does not matter |
+| **random** | the result is random |
+| **view** | the result may share memory with the operand |
+| **engines only** | the output shape depends on values, so native kernels do not support the op |
 """
 
 
@@ -27,7 +34,7 @@ def page() -> str:
         families[row.family].append(row)
     parts = [HEAD.format(count=len(OPS))]
     for family in sorted(families):
-        parts.append(f"\n## {family}\n\n| op | ONNX | ATen | |\n|---|---|---|---|\n")
+        parts.append(f"\n## {family}\n\n| op | ONNX | ATen | notes |\n|---|---|---|---|\n")
         parts += [_line(row) for row in sorted(families[family], key=lambda r: r.name)]
     return "".join(parts)
 

@@ -32,10 +32,10 @@ def model() -> tuple[bytes, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         helper.make_node("Relu", ["sum"], ["y"]),
     ]
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [ROWS, WIDTH]) for n in "xy"]
-    held = [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")]
-    graph = helper.make_graph(nodes, "soak", values[:1], values[1:], held)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(made.SerializeToString()), weight, bias
+    initializers = [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")]
+    graph = helper.make_graph(nodes, "soak", values[:1], values[1:], initializers)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(proto.SerializeToString()), weight, bias
 
 
 def resident() -> float:
@@ -51,14 +51,14 @@ def main() -> int:
     parser.add_argument(
         "--grow", type=float, default=16, help="MiB by which memory may grow after the warm-up"
     )
-    asked = parser.parse_args()
+    args = parser.parse_args()
     import xpuruntime as xrt
 
     data, weight, bias = model()
     draw = np.random.default_rng(1)
     inputs = draw.integers(-8, 9, (INPUTS, ROWS, WIDTH)).astype(np.float32)
-    wanted = np.maximum(inputs @ weight + bias, 0)
-    wrong, failed, done = [0] * asked.threads, [0] * asked.threads, [0] * asked.threads
+    expected = np.maximum(inputs @ weight + bias, 0)
+    wrong, failed, completed = [0] * args.threads, [0] * args.threads, [0] * args.threads
 
     def work(thread: int, runs: int, session: Any) -> None:
         for i in range(runs):
@@ -69,11 +69,11 @@ def main() -> int:
                 failed[thread] += 1
                 print(f"thread {thread}, run {i}: {error}", file=sys.stderr)
                 continue
-            wrong[thread] += not np.array_equal(output, wanted[at])
-            done[thread] += 1
+            wrong[thread] += not np.array_equal(output, expected[at])
+            completed[thread] += 1
 
     def stretch(runs: int, session: Any) -> None:
-        share = [runs // asked.threads + (t < runs % asked.threads) for t in range(asked.threads)]
+        share = [runs // args.threads + (t < runs % args.threads) for t in range(args.threads)]
         threads = [threading.Thread(target=work, args=(t, n, session)) for t, n in enumerate(share)]
         for thread in threads:
             thread.start()
@@ -81,22 +81,22 @@ def main() -> int:
             thread.join()
 
     start = time.monotonic()
-    with xrt.InferenceSession(data, engine=asked.engine, threads=1) as session:
-        stretch(min(asked.runs, 20 * asked.threads), session)  # each context has its memory from now on
-        for counts in (wrong, failed, done):
-            counts[:] = [0] * asked.threads
+    with xrt.InferenceSession(data, engine=args.engine, threads=1) as session:
+        stretch(min(args.runs, 20 * args.threads), session)  # each context has its memory from now on
+        for counts in (wrong, failed, completed):
+            counts[:] = [0] * args.threads
         memory = [resident()]
-        for half in (asked.runs // 2, asked.runs - asked.runs // 2):
+        for half in (args.runs // 2, args.runs - args.runs // 2):
             stretch(half, session)
             memory.append(resident())
     facts = {
-        "engine": asked.engine, "threads": asked.threads, "runs": sum(done), "wrong": sum(wrong), "failed": sum(failed),
+        "engine": args.engine, "threads": args.threads, "runs": sum(completed), "wrong": sum(wrong), "failed": sum(failed),
         "resident_mib": dict(zip(("begin", "middle", "end"), (round(m, 1) for m in memory), strict=True)),
         "seconds": round(time.monotonic() - start),
     }  # fmt: skip
     print(json.dumps(facts))
-    grown = memory[-1] - memory[0] > asked.grow
-    return int(bool(sum(wrong) or sum(failed) or sum(done) != asked.runs or grown))
+    grown = memory[-1] - memory[0] > args.grow
+    return int(bool(sum(wrong) or sum(failed) or sum(completed) != args.runs or grown))
 
 
 if __name__ == "__main__":

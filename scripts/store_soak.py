@@ -120,8 +120,8 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--longest", type=float, default=1.5, help="seconds that a worker lives at most")
-    said = parser.parse_args()
-    began, dice, models = time.monotonic(), random.Random(said.seed), [model(n) for n in range(MODELS)]
+    args = parser.parse_args()
+    began, dice, models = time.monotonic(), random.Random(args.seed), [model(n) for n in range(MODELS)]
     import_all(models)
     with tempfile.TemporaryDirectory(prefix="xpu-soak-") as folder:
         root = Path(folder) / "store"
@@ -129,17 +129,17 @@ def main() -> int:
         log = Path(folder) / "log"
         pipe = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         alive = [
-            (time.monotonic() + dice.random() * said.longest, start(models, root, n, pipe))
-            for n in range(said.workers)
+            (time.monotonic() + dice.random() * args.longest, start(models, root, n, pipe))
+            for n in range(args.workers)
         ]
-        for kill in range(said.kills):
+        for kill in range(args.kills):
             alive.sort()
             due, pid = alive.pop(0)
             time.sleep(max(0.0, due - time.monotonic()))
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            next_ = start(models, root, said.workers + kill, pipe)
-            alive.append((time.monotonic() + dice.random() * said.longest, next_))
+            next_ = start(models, root, args.workers + kill, pipe)
+            alive.append((time.monotonic() + dice.random() * args.longest, next_))
         for _, pid in alive:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -147,9 +147,9 @@ def main() -> int:
         damaged = [str(e) for e in xrt.Store(root).verify()]
         lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("]")]
     counts = Counter(kind for kind, _ in lines)
-    told = [text for kind, text in lines if kind in ("bad", "error")]
+    problems = [text for kind, text in lines if kind in ("bad", "error")]
     result = {
-        "kills": said.kills,
+        "kills": args.kills,
         "compiled": counts["compiled"],
         "read": counts["stored"],
         "bad reads": counts["bad"],
@@ -157,10 +157,10 @@ def main() -> int:
         "damaged entries at the end": len(damaged),
         "a last start opened every model": last == 0,
         "seconds": round(time.monotonic() - began),
-        "told": (told + damaged)[:20],
+        "told": (problems + damaged)[:20],
     }
     print(json.dumps(result, indent=2))
-    return int(bool(told or damaged or last))
+    return int(bool(problems or damaged or last))
 
 
 if __name__ == "__main__":

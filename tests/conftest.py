@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from xpuruntime.store import Store
+from xpuruntime.storage.store import Store
 
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
@@ -87,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
         name_device(where, os.environ.get("XPU_TEST_TARGET") or None)
     highest = os.environ.get("XPU_TEST_LEVEL", "")
     if highest:
-        from xpuruntime.codegen.isa import LEVELS
+        from xpuruntime.codegen.cpp.isa import LEVELS
 
         if highest not in LEVELS:
             raise pytest.UsageError(f"XPU_TEST_LEVEL is one of {', '.join(LEVELS)}; got {highest!r}")
@@ -142,7 +142,7 @@ def keep_sampled(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def _levels_of(item: pytest.Item) -> set[str]:
     """Instruction-set levels whose code a test runs: those of its ``level`` marks and of its parameters."""
-    from xpuruntime.codegen.isa import LEVELS
+    from xpuruntime.codegen.cpp.isa import LEVELS
 
     levels = {mark.args[0] for mark in item.iter_markers("level")}
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
@@ -154,7 +154,7 @@ def _levels_of(item: pytest.Item) -> set[str]:
 def _lacking(level: str) -> str:
     """Instruction sets of a level that this processor lacks, or that the system does not grant."""
     from xpuruntime import _core
-    from xpuruntime.codegen.isa import LEVELS
+    from xpuruntime.codegen.cpp.isa import LEVELS
 
     return ", ".join(_core.missing_requirements(sorted(LEVELS[level].features)))
 
@@ -254,13 +254,13 @@ def bare_python(tmp_path: Path) -> Callable[[str], str]:
 @pytest.fixture(scope="session")
 def onnx_file() -> Callable[..., Path]:
     """A seeded model's ONNX file, kept below build/ until what makes it changes."""
-    from xpuruntime.testing.conformance.seeded import networks as models
+    from xpuruntime.testing.conformance.seeded.export import export_onnx
 
     folder = ROOT / "build" / "models"
 
     def export(name: str, **how: Any) -> Path:
         words = [name, *(f"{k}-{v}" for k, v in how.items())]
-        return models.export_onnx(name, folder / f"{'_'.join(words)}.onnx", **how)
+        return export_onnx(name, folder / f"{'_'.join(words)}.onnx", **how)
 
     return export
 

@@ -99,7 +99,7 @@ def test_the_package_starts_children_in_one_place() -> None:
         for path in root.rglob("*.py")
         if "testing" not in path.parts and any(word in path.read_text() for word in starts)
     }
-    assert found == {"children.py", "inference/execution/timeouts.py", "llm/template.py"}
+    assert found == {"children.py", "inference/execution/timeouts.py", "llm/checkpoint/template.py"}
 
 
 SLOW_COMPILER = """#!/bin/sh
@@ -109,7 +109,7 @@ echo $$ > {pid}
 sleep 300
 """
 
-BUILDS = "from xpuruntime.codegen.toolchains import cxx_toolchain; cxx_toolchain().build('int x;')"
+BUILDS = "from xpuruntime.codegen.cpp.toolchain import cxx_toolchain; cxx_toolchain().build('int x;')"
 
 
 @pytest.fixture
@@ -170,10 +170,10 @@ def test_what_a_killed_process_left_is_removed_by_the_next(
 
 
 def test_a_compiler_that_is_no_command_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xpuruntime.codegen.toolchains import cxx_toolchain
+    from xpuruntime.codegen.cpp.toolchain import cxx_toolchain
     from xpuruntime.errors import BuildError
 
     for text in ('"x', "g++ 'no end", "g++ \\"):
         monkeypatch.setenv("CXX", text)
-        with pytest.raises(BuildError, match=r"\[environment CXX\] is no command"):
+        with pytest.raises(BuildError, match=r"\[environment CXX\] is not a command"):
             cxx_toolchain()

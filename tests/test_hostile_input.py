@@ -14,8 +14,8 @@ import pytest
 
 import xpuruntime as xrt
 from xpuruntime.errors import FormatError, InputError, ModelError, PolicyError, XpuError
-from xpuruntime.llm.checkpoint import _json
-from xpuruntime.tensor_files import read_safetensors
+from xpuruntime.llm.checkpoint.reader import _json
+from xpuruntime.storage.tensor_files import read_safetensors
 
 ROOT = Path(__file__).resolve().parents[1]
 

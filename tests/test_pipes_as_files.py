@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 READERS = {
-    "safetensors": "from xpuruntime.tensor_files import read_safetensors as read",
-    "graph.json": "from xpuruntime.ir.serial import load as read",
+    "safetensors": "from xpuruntime.storage.tensor_files import read_safetensors as read",
+    "graph.json": "from xpuruntime.ir.serialization.json_reader import load as read",
     "times.json": "from xpuruntime.compiler.times import KernelTimes; read = KernelTimes.load",
     "policy.yaml": "from xpuruntime import load_policy as read",
     "policy.json": "from xpuruntime import load_policy as read",
     "program.npubin": "import xpuruntime as x; read = x.CompiledProgram.load",
     "model.onnx": "from xpuruntime.frontends.model_file import open_model as read",
     "model.xml": "from xpuruntime.frontends.model_file import open_model as read",
-    "config.json": "from pathlib import Path; from xpuruntime.llm.checkpoint import _json; read = lambda p: _json(Path(p))",
+    "config.json": "from pathlib import Path; from xpuruntime.llm.checkpoint.reader import _json; read = lambda p: _json(Path(p))",
 }
 
 

@@ -104,6 +104,7 @@ def test_plans_and_receipts(model: Path, engine: str, tmp_path: Path) -> None:
         assert not set(page) & set("\x1b\x07\x9b\x85\u202e\u2028")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "verb", [("inspect", "--nodes"), ("explain", "--nodes"), ("run", "--receipt"), ("compare",)]
 )

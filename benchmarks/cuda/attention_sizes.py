@@ -1,10 +1,10 @@
-"""Which kernel of attention is the fastest at which sizes: cuDNN's and ours within captured programs, by turns, compared with PyTorch's in CUDA graphs.
+"""Compare attention kernels at many sizes: cuDNN's and ours in captured programs, in alternation, and PyTorch's in CUDA graphs.
 
     python benchmarks/cuda/attention_sizes.py [--out FILE] [--limit SECONDS]
 
-A program is a row of equal nodes, each over the result of the one before, so that no launch by the host is in the time of one. The first node's
-result is compared with float64 at two heads. Programs are made and loaded by several threads before anything is timed. Needs the package
-installed (its C++ core), torch with CUDA.
+A program is a chain of equal nodes, so that the time per node excludes launches by the host. The first node's result is compared with float64
+at two heads. Several threads compile and load all programs before the measurement. It needs the installed package (its C++ core) and torch with
+CUDA.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ THREADS = 12
 
 
 class Sizes(NamedTuple):
-    """One attention: queries [batch, heads, positions, d], as many keys of ``kv_heads`` heads; ``peer``: PyTorch is timed, too."""
+    """Sizes of an attention. Queries are [batch, heads, positions, d], keys [batch, kv_heads, positions, d]. ``peer``: also time PyTorch."""
 
     batch: int
     heads: int
@@ -49,17 +49,17 @@ class Sizes(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Of what is seen."""
+        """Number of operations, without masked scores."""
         return 4 * self.batch * self.heads * self.positions**2 * self.d // (2 if self.causal else 1)
 
     @property
     def layers(self) -> int:
-        """As many as take about half a millisecond."""
+        """Number of nodes, chosen such that a run takes about half a millisecond."""
         return max(4, min(32, int(500 / (4 + self.flops / 4e8))))
 
     @property
-    def words(self) -> tuple[str, str]:
-        """Kernels to compare: above 128 elements a head ours is the plain one."""
+    def kernels(self) -> tuple[str, str]:
+        """Kernels to compare. Heads of more than 128 elements use our kernel ``naive``."""
         return "cudnn", "flash_v2" if self.d <= 128 else "naive"
 
     def __str__(self) -> str:
@@ -68,52 +68,52 @@ class Sizes(NamedTuple):
 
 
 def grid() -> list[Sizes]:
-    """Decoders' prefill, encoders, image models; what matters most comes first."""
-    found = [Sizes(1, 12, 2, n, 128, True) for n in (1024, 256, 4096)]
-    found += [Sizes(1, 32, 8, n, 128, True) for n in (1024, 256, 4096)]
-    found += [
+    """Return sizes of decoders' prefill, encoders and image models. The most important come first."""
+    sizes = [Sizes(1, 12, 2, n, 128, True) for n in (1024, 256, 4096)]
+    sizes += [Sizes(1, 32, 8, n, 128, True) for n in (1024, 256, 4096)]
+    sizes += [
         Sizes(8, 12, 12, 512, 64, False),
         Sizes(1, 12, 12, 512, 64, False),
         Sizes(1, 12, 12, 128, 64, False),
     ]
-    found += [
+    sizes += [
         Sizes(8, 12, 12, 197, 64, False),
         Sizes(32, 12, 12, 197, 64, False),
         Sizes(1, 12, 12, 197, 64, False),
     ]
-    found += [Sizes(4, 16, 16, 4096, 128, causal) for causal in (True, False)]
-    found += [
+    sizes += [Sizes(4, 16, 16, 4096, 128, causal) for causal in (True, False)]
+    sizes += [
         Sizes(1, 16, 16, 1024, 64, True),
         Sizes(4, 16, 16, 4096, 64, True),
         Sizes(1, 16, 16, 1024, 128, False),
     ]
-    found += [Sizes(1, 12, 2, n, 128, True, False) for n in (128, 512, 2048, 8192)]
-    found += [Sizes(1, 32, 8, n, 128, True, False) for n in (128, 512, 2048, 8192)]
-    found += [
+    sizes += [Sizes(1, 12, 2, n, 128, True, False) for n in (128, 512, 2048, 8192)]
+    sizes += [Sizes(1, 32, 8, n, 128, True, False) for n in (128, 512, 2048, 8192)]
+    sizes += [
         Sizes(8, 12, 12, 128, 64, False, False),
         Sizes(32, 12, 12, 128, 64, False),
         Sizes(1, 20, 20, 1500, 64, False),
     ]
-    found += [
+    sizes += [
         Sizes(2, 10, 10, 4096, 64, False),
         Sizes(1, 32, 8, 2048, 64, True),
         Sizes(1, 32, 8, 512, 64, True, False),
     ]
-    found += [Sizes(4, 32, 8, n, 128, True, False) for n in (512, 2048)]
-    found += [Sizes(8, 12, 2, n, 128, True, False) for n in (128, 256, 512, 1024)]
-    found += [Sizes(1, 16, 16, n, 64, True, False) for n in (256, 512, 2048, 4096)]
-    found += [Sizes(1, 16, 16, n, 128, False, False) for n in (256, 512, 2048)]
-    found += [
+    sizes += [Sizes(4, 32, 8, n, 128, True, False) for n in (512, 2048)]
+    sizes += [Sizes(8, 12, 2, n, 128, True, False) for n in (128, 256, 512, 1024)]
+    sizes += [Sizes(1, 16, 16, n, 64, True, False) for n in (256, 512, 2048, 4096)]
+    sizes += [Sizes(1, 16, 16, n, 128, False, False) for n in (256, 512, 2048)]
+    sizes += [
         Sizes(8, 16, 16, 257, 64, False, False),
         Sizes(1, 32, 32, 1024, 80, True),
         Sizes(1, 32, 32, 1024, 96, True, False),
     ]
-    found += [Sizes(1, 8, 1, n, 256, True) for n in (256, 1024)]
-    found += [
+    sizes += [Sizes(1, 8, 1, n, 256, True) for n in (256, 1024)]
+    sizes += [
         Sizes(1, 32, 8, 1024, 128, True, False, "float16"),
         Sizes(8, 12, 12, 512, 64, False, False, "float16"),
     ]
-    return found  # fmt: skip
+    return sizes  # fmt: skip
 
 
 def tensors(s: Sizes) -> list[torch.Tensor]:
@@ -144,13 +144,13 @@ def default_of(s: Sizes) -> str:
     return kernel.partition("/")[2]
 
 
-def executor_of(s: Sizes, word: str, backend: CudaBackend) -> Executor:
+def executor_of(s: Sizes, kernel: str, backend: CudaBackend) -> Executor:
     """``layers`` nodes on one kernel, loaded."""
-    graph, policy = graph_of(s, s.layers), KernelPolicy(attention=word)
+    graph, policy = graph_of(s, s.layers), KernelPolicy(attention=kernel)
     program = compile_graph(graph, target=backend.target, policy=policy, passes=3)
     ran = {c.kernel for e in program.entries for p in e.plans for c in p.calls}
-    if f"attention/{word}" not in ran:
-        raise RuntimeError(f"{s}: {word} was asked for, {', '.join(sorted(ran))} computes it")
+    if f"attention/{kernel}" not in ran:
+        raise RuntimeError(f"{s}: {kernel} was asked for, {', '.join(sorted(ran))} computes it")
     executor = Executor(program, backend)
     executor.bind({})
     return executor
@@ -185,12 +185,12 @@ def peer_of(s: Sizes, name: str) -> Callable[[], Any]:
     return graph.replay
 
 
-def error_of(s: Sizes, given: Sequence[torch.Tensor], y: torch.Tensor) -> float:
+def error_of(s: Sizes, inputs: Sequence[torch.Tensor], y: torch.Tensor) -> float:
     """max|d| / max|ref| against float64 at the first head of the first batch and the last of the last."""
     worst = 0.0
     for batch, head in ((0, 0), (s.batch - 1, s.heads - 1)):
         at = head * s.kv_heads // s.heads
-        q, k, v = (x[batch, h].double() for x, h in zip(given, (head, at, at), strict=True))
+        q, k, v = (x[batch, h].double() for x, h in zip(inputs, (head, at, at), strict=True))
         scores = q @ k.T * s.d**-0.5
         if s.causal:
             scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu_(1), -torch.inf)
@@ -201,40 +201,40 @@ def error_of(s: Sizes, given: Sequence[torch.Tensor], y: torch.Tensor) -> float:
 
 def by_turns(works: dict[str, Callable[[], Any]], layers: int) -> dict[str, list[float]]:
     """Microseconds of one layer, of each by turns."""
-    found: dict[str, list[float]] = {n: [] for n in works}
+    times: dict[str, list[float]] = {n: [] for n in works}
     for rounds in range(-1, ROUNDS):
         for name, work in works.items():
-            each = (
+            repeats = (
                 2
                 if rounds < 0
-                else max(1, min(20, int(ROUND_US / (statistics.median(found[name]) * layers))))
+                else max(1, min(20, int(ROUND_US / (statistics.median(times[name]) * layers))))
             )
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             work()
             begin.record()
-            for _ in range(each):
+            for _ in range(repeats):
                 work()
             end.record()
             end.synchronize()
             if rounds == 0:
-                found[name].clear()
-            found[name].append(begin.elapsed_time(end) / each / layers * 1e3)
-    return found
+                times[name].clear()
+            times[name].append(begin.elapsed_time(end) / repeats / layers * 1e3)
+    return times
 
 
 def measured(s: Sizes, executors: dict[str, Executor], default: str) -> dict[str, Any]:
     """Both kernels right and timed, with PyTorch's for comparison."""
-    given = tensors(s)
-    inputs = dict(zip("qkv", given, strict=True))
+    operands = tensors(s)
+    inputs = dict(zip("qkv", operands, strict=True))
     stream = torch.cuda.current_stream().cuda_stream
     works: dict[str, Callable[[], Any]] = {}
     errors: dict[str, float] = {}
-    for word, executor in executors.items():
+    for kernel, executor in executors.items():
         executor.run(inputs, stream=stream)
         out = executor.run(inputs, stream=stream)
         torch.cuda.synchronize()
-        errors[word] = error_of(s, given, torch.from_dlpack(out["first"]))
-        works[word] = lambda run=executor.run, out=out: run(inputs, out=out, stream=stream)
+        errors[kernel] = error_of(s, operands, torch.from_dlpack(out["first"]))
+        works[kernel] = lambda run=executor.run, out=out: run(inputs, out=out, stream=stream)
     missing = {}
     for name in PEERS if s.peer else ():
         try:
@@ -250,30 +250,30 @@ def measured(s: Sizes, executors: dict[str, Executor], default: str) -> dict[str
         "us": {n: round(t, 2) for n, t in middle.items()},
         "from_to_us": {n: [round(min(t), 2), round(max(t), 2)] for n, t in times.items()},
         "tflops": {n: round(s.flops / t / 1e6, 1) for n, t in middle.items()},
-        "ours_over_cudnn": round(middle[s.words[1]] / middle["cudnn"], 3), **({"missing": missing} if missing else {}),
+        "ours_over_cudnn": round(middle[s.kernels[1]] / middle["cudnn"], 3), **({"missing": missing} if missing else {}),
     }  # fmt: skip
 
 
-def sizes(report: Report, asked: argparse.Namespace) -> list[dict[str, Any]]:
+def sizes(report: Report, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Every size of the grid until the time is up."""
-    begin, backend, found = time.time(), CudaBackend(), list[dict[str, Any]]()
-    chosen = grid()
+    begin, backend, rows = time.time(), CudaBackend(), list[dict[str, Any]]()
+    cases = grid()
     torch.zeros(1, device="cuda")
     with ThreadPoolExecutor(THREADS) as pool:
-        made: dict[Sizes, dict[str, Future[Executor]]] = {
-            s: {w: pool.submit(executor_of, s, w, backend) for w in s.words} for s in chosen
+        executors: dict[Sizes, dict[str, Future[Executor]]] = {
+            s: {w: pool.submit(executor_of, s, w, backend) for w in s.kernels} for s in cases
         }
-        defaults = {s: pool.submit(default_of, s) for s in chosen}
-        while not all(f.done() for row in made.values() for f in row.values()):
-            if time.time() - begin > asked.limit * 0.6:
-                for future in (f for row in made.values() for f in row.values()):
+        defaults = {s: pool.submit(default_of, s) for s in cases}
+        while not all(f.done() for row in executors.values() for f in row.values()):
+            if time.time() - begin > args.limit * 0.6:
+                for future in (f for row in executors.values() for f in row.values()):
                     future.cancel()
                 break
             time.sleep(0.1)
     print(f"   made in {time.time() - begin:.1f} s", flush=True)
-    for s, futures in made.items():
-        if time.time() - begin > asked.limit or any(f.cancelled() for f in futures.values()):
-            found.append({"case": str(s), "skipped": "out of time"})
+    for s, futures in executors.items():
+        if time.time() - begin > args.limit or any(f.cancelled() for f in futures.values()):
+            rows.append({"case": str(s), "skipped": "out of time"})
             continue
         try:
             row = measured(s, {w: f.result() for w, f in futures.items()}, defaults[s].result())
@@ -286,20 +286,20 @@ def sizes(report: Report, asked: argparse.Namespace) -> list[dict[str, Any]]:
             for future in futures.values():
                 if future.exception() is None:
                     future.result().close()
-        found.append(row)
+        rows.append(row)
         print(
             json.dumps({k: v for k, v in row.items() if k not in ("sizes", "from_to_us", "chose")}),
             flush=True,
         )
         if not row["ok"]:
             report.check(False, f"{s}: {row.get('failed', row.get('error'))}")
-    return found
+    return rows
 
 
 PARTS = {"sizes": sizes}
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when a result is wrong or a library refuses."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--limit", type=float, default=55, help="seconds after which no further size begins")
@@ -308,7 +308,7 @@ def main(given: Sequence[str] | None = None) -> int:
         PARTS,
         gpu=lambda: torch.cuda.get_device_name(0),
         packages=("torch",),
-        given=given,
+        given=argv,
         parser=parser,
     )
 

@@ -79,95 +79,100 @@ TORCH: Mapping[str, tuple[Torch, float | None]] = {
 
 def same_in_torch(name: str) -> tuple[Torch, float | None]:
     """PyTorch's function for a graph, and the share of the copy rate that is asked of ours."""
-    return TORCH[max((known for known in TORCH if f"{name} ".startswith(f"{known} ")), key=len)]
+    return TORCH[max((prefix for prefix in TORCH if f"{name} ".startswith(f"{prefix} ")), key=len)]
 
 
 def drawn(graph: Graph) -> list[torch.Tensor]:
     """Inputs on the device."""
-    made = []
+    tensors = []
     for spec in graph.input_specs:
         shape, kind = [int(d) for d in spec.shape], getattr(torch, spec.dtype.value)
         if spec.dtype is DType.INT64:  # an index into the first operand
-            made.append(torch.randint(0, int(graph.input_specs[0].shape[0]), shape, device="cuda"))
+            tensors.append(torch.randint(0, int(graph.input_specs[0].shape[0]), shape, device="cuda"))
         else:
-            made.append(torch.randn(shape, device="cuda", dtype=kind))
-    return made
+            tensors.append(torch.randn(shape, device="cuda", dtype=kind))
+    return tensors
 
 
-def _far(got: torch.Tensor, function: Torch, inputs: Sequence[torch.Tensor]) -> float:
+def _far(output: torch.Tensor, function: Torch, inputs: Sequence[torch.Tensor]) -> float:
     """The largest difference from PyTorch's float32, over its largest value."""
     wide = [x.float() if x.is_floating_point() else x for x in inputs]
     want = function(*wide)
-    return float((got.float().reshape(want.shape) - want).abs().max() / want.abs().max())
+    return float((output.float().reshape(want.shape) - want).abs().max() / want.abs().max())
 
 
 def one(report: Report, name: str, graph: Graph, backend: CudaBackend, copy_rate: float) -> dict[str, Any]:
     """Right, then fast."""
-    function, least = same_in_torch(name)
+    function, min_share = same_in_torch(name)
     program = compile_graph(graph, target=backend.target)
     calls = program.entries[0].plans[0].calls
     with Executor(program, backend) as executor:
         fixed = executor.bind({})
         inputs = drawn(graph)
-        given = dict(zip([s.name for s in executor.entry.inputs], inputs, strict=True))
+        feeds = dict(zip([s.name for s in executor.entry.inputs], inputs, strict=True))
         stream = torch.cuda.current_stream().cuda_stream
-        out = executor.run(given, stream=stream)
-        got = torch.from_dlpack(next(iter(out.values())))
-        far = _far(got, function, inputs)
-        near = {torch.bfloat16: 2**-8, torch.float16: 2**-10}.get(got.dtype, 1e-4)
-        report.check(far <= near, f"{name}: {far:.1e} from PyTorch's float32")
-        places = [x.data_ptr() for x in inputs], [b.address for b in out.values()]
+        out = executor.run(feeds, stream=stream)
+        output = torch.from_dlpack(next(iter(out.values())))
+        error = _far(output, function, inputs)
+        tolerance = {torch.bfloat16: 2**-8, torch.float16: 2**-10}.get(output.dtype, 1e-4)
+        report.check(error <= tolerance, f"{name}: {error:.1e} from PyTorch's float32")
+        addresses = [x.data_ptr() for x in inputs], [b.address for b in out.values()]
         core = executor._core
-        took = queued_us(lambda: core.run_memory(fixed, *places, None, None, None, stream))
-        theirs = queued_us(lambda: function(*inputs))
-    rate = sum(c.bytes for c in calls) / took / 1e3
+        native_us = queued_us(lambda: core.run_memory(fixed, *addresses, None, None, None, stream))
+        torch_us = queued_us(lambda: function(*inputs))
+    rate = sum(c.bytes for c in calls) / native_us / 1e3
     share, required = rate / copy_rate, not name.startswith(NOT_YET)
-    if least is not None:
-        report.bound(f"{name}: share of the copy rate", round(share, 3), at_least=least, required=required)
+    if min_share is not None:
+        report.bound(
+            f"{name}: share of the copy rate", round(share, 3), at_least=min_share, required=required
+        )
     report.bound(
-        f"{name}: PyTorch's time over ours", round(theirs / took, 3), at_least=AS_FAST, required=required
+        f"{name}: PyTorch's time over ours",
+        round(torch_us / native_us, 3),
+        at_least=AS_FAST,
+        required=required,
     )
-    found = {
-        "us": round(took, 1),
+    row = {
+        "us": round(native_us, 1),
         "GB/s": round(rate),
         "share": round(share, 3),
-        "torch_us": round(theirs, 1),
+        "torch_us": round(torch_us, 1),
         "kernels": len(calls),
-        "far": far,
+        "far": error,
     }
-    print(f"   {name}: {found}", flush=True)
-    return found
+    print(f"   {name}: {row}", flush=True)
+    return row
 
 
 def _copy_rate() -> float:
     source = torch.zeros(1 << 30, dtype=torch.int32, device="cuda")
-    other = torch.empty_like(source)
-    return 2 * source.nbytes / queued_us(lambda: other.copy_(source), each=3) / 1e3
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / queued_us(lambda: target.copy_(source), each=3) / 1e3
 
 
-def _chosen(words: Sequence[str]) -> Iterator[tuple[str, Graph]]:
+def _chosen(patterns: Sequence[str]) -> Iterator[tuple[str, Graph]]:
     for name, graph in speed_graphs():
-        if not words or any(w in name for w in words):
+        if not patterns or any(w in name for w in patterns):
             yield name, graph
 
 
-def rates(report: Report, asked: argparse.Namespace) -> Any:
+def rates(report: Report, args: argparse.Namespace) -> Any:
     """Every kernel's rate over that of a copy of 4 GiB."""
     copy_rate = _copy_rate()
-    found: dict[str, Any] = {"copy_GB/s": round(copy_rate)}
+    results: dict[str, Any] = {"copy_GB/s": round(copy_rate)}
     backend = CudaBackend()
-    for name, graph in _chosen(asked.only):
+    for name, graph in _chosen(args.only):
         try:
-            found[name] = one(report, name, graph, backend, copy_rate)
+            results[name] = one(report, name, graph, backend, copy_rate)
         except Exception as error:
             report.check(False, f"{name}: {type(error).__name__}: {str(error)[:400]}")
-    return found
+    return results
 
 
 PARTS = {"rates": rates}
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when a value is wrong or a rate below its share."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument(
@@ -178,7 +183,7 @@ def main(given: Sequence[str] | None = None) -> int:
         PARTS,
         gpu=lambda: torch.cuda.get_device_name(0),
         packages=("torch",),
-        given=given,
+        given=argv,
         parser=parser,
     )
 

@@ -45,107 +45,111 @@ CHOICES: dict[str, tuple[tuple[int, int, bool], tuple[Choice, ...]]] = {
 
 def cut_of(n: int, gated: bool, choice: Choice) -> GemvTileConfig:
     """The cut of a choice."""
-    columns, split, blocks, ahead, least = choice
+    columns, split, blocks, ahead, min_rows = choice
     groups = 8 if split == 1 else 1
     items = -(-n // (columns // (1 + gated)))
-    return GemvTileConfig(columns, split, groups, ahead, max(1, round(items / (blocks * groups))), least)
+    return GemvTileConfig(columns, split, groups, ahead, max(1, round(items / (blocks * groups))), min_rows)
 
 
 def opened(
-    asked: argparse.Namespace, model: Any, chosen: dict[tuple[int, int, bool], GemvTileConfig]
+    args: argparse.Namespace, model: Any, configs: dict[tuple[int, int, bool], GemvTileConfig]
 ) -> Generator:
     """A generator whose products are cut so; others as ever."""
     usual = gemv.gemv_tile_config
 
     def cut(m: int, n: int, k: int, dtype: Any, gated: bool = False) -> GemvTileConfig:
         return (
-            chosen.get((n, k, gated), usual(m, n, k, dtype, gated))
+            configs.get((n, k, gated), usual(m, n, k, dtype, gated))
             if m == 1
             else usual(m, n, k, dtype, gated)
         )
 
     with mock.patch.object(gemv, "gemv_tile_config", cut):
-        return Generator(model, capacity=CONTEXT + 64, dtype="bfloat16", buckets=(64,), device=asked.device)
+        return Generator(model, capacity=CONTEXT + 64, dtype="bfloat16", buckets=(64,), device=args.device)
 
 
-def made(asked: argparse.Namespace) -> Any:
+def made(args: argparse.Namespace) -> Any:
     """The model, on the host."""
-    return in_bfloat16(qwen(sizes_of(asked), asked.device, num_hidden_layers=asked.layers)).cpu()
+    return in_bfloat16(qwen(sizes_of(args), args.device, num_hidden_layers=args.layers)).cpu()
 
 
 def token_us(
-    asked: argparse.Namespace, model: Any, chosen: dict[tuple[int, int, bool], GemvTileConfig]
+    args: argparse.Namespace, model: Any, configs: dict[tuple[int, int, bool], GemvTileConfig]
 ) -> float:
     """Microseconds of a token at a context of 1,024."""
-    with opened(asked, model, chosen) as ours:
-        return milliseconds(token_of(ours, CONTEXT, asked.device), asked.device, 0.15) * 1e3
+    with opened(args, model, configs) as generator:
+        return milliseconds(token_of(generator, CONTEXT, args.device), args.device, 0.15) * 1e3
 
 
-def cuts(report: Report, asked: argparse.Namespace) -> Any:
+def cuts(report: Report, args: argparse.Namespace) -> Any:
     """A token's time with other cuts of its products."""
-    model = made(asked)
-    chosen: dict[tuple[int, int, bool], GemvTileConfig] = {}
-    found: dict[str, Any] = {"layers": asked.layers, "fields": FIELDS, "as it is": token_us(asked, model, {})}
-    print(f"   as it is: {found['as it is']:.1f} us", flush=True)
+    model = made(args)
+    configs: dict[tuple[int, int, bool], GemvTileConfig] = {}
+    results: dict[str, Any] = {"layers": args.layers, "fields": FIELDS, "as it is": token_us(args, model, {})}
+    print(f"   as it is: {results['as it is']:.1f} us", flush=True)
     for product, (key, choices) in CHOICES.items():
         times: dict[Choice, float] = {}
         for choice in choices:
-            times[choice] = token_us(asked, model, {**chosen, key: cut_of(key[0], key[2], choice)})
+            times[choice] = token_us(args, model, {**configs, key: cut_of(key[0], key[2], choice)})
             print(f"   {product} {choice}: {times[choice]:.1f} us", flush=True)
         best = min(times, key=times.__getitem__)
-        chosen[key] = cut_of(key[0], key[2], best)
-        found[product] = {"us": {str(c): round(t, 1) for c, t in times.items()}, "best": best}
-    found["best"] = token_us(asked, model, chosen)
+        configs[key] = cut_of(key[0], key[2], best)
+        results[product] = {"us": {str(c): round(t, 1) for c, t in times.items()}, "best": best}
+    results["best"] = token_us(args, model, configs)
     print(
-        f"   best of all: {found['best']:.1f} us with { {k: astuple(c) for k, c in chosen.items()} }",
+        f"   best of all: {results['best']:.1f} us with { {k: astuple(c) for k, c in configs.items()} }",
         flush=True,
     )
-    return found
+    return results
 
 
-def observed(ours: Generator, context: int = CONTEXT, batch: int = 1, length: int = 1) -> dict[str, Any]:
+def observed(generator: Generator, context: int = CONTEXT, batch: int = 1, length: int = 1) -> dict[str, Any]:
     """Every launch of a token of ``batch`` texts, or of ``length`` of them: microseconds that it ran, and those from the end of the one before to its
     own end, by kernel.
     """
-    executor = ours.decode if length == 1 else ours.prefill[length]
-    places = np.broadcast_to(np.arange(length) + (context if length == 1 else 0), (batch, length)).copy()
-    step = [np.full((batch, length), 5), places, np.arange(1, batch + 1) * length - 1]
+    executor = generator.decode if length == 1 else generator.prefill[length]
+    positions = np.broadcast_to(np.arange(length) + (context if length == 1 else 0), (batch, length)).copy()
+    step = [np.full((batch, length), 5), positions, np.arange(1, batch + 1) * length - 1]
     for _ in range(3):
         executor.run_arrays(step)
-    seen = sorted(
+    spans = sorted(
         (s for calls in executor.observe(step).calls.values() for s in calls), key=lambda s: s.start_us
     )
     rows: dict[str, list[tuple[float, float]]] = {}
     end = 0.0
-    for s in seen:
+    for s in spans:
         turn = s.start_us + s.time_us - end
         end = max(end, s.start_us + s.time_us)
         rows.setdefault(
             f"{s.name.rpartition('_')[0]} {s.grid[0]} of {s.block[0]}, {s.registers} registers", []
         ).append((s.time_us, turn))
-    found: dict[str, Any] = {"launches": len(seen), "us": round(end, 1), "kernels": {}}
+    result: dict[str, Any] = {"launches": len(spans), "us": round(end, 1), "kernels": {}}
     for name, times in rows.items():
         ran, turns = (statistics.median(t) for t in zip(*times, strict=True))
-        found["kernels"][name] = {"launches": len(times), "ran_us": round(ran, 2), "turn_us": round(turns, 2)}
-    return found
+        result["kernels"][name] = {
+            "launches": len(times),
+            "ran_us": round(ran, 2),
+            "turn_us": round(turns, 2),
+        }
+    return result
 
 
-def timeline(report: Report, asked: argparse.Namespace) -> Any:
+def timeline(report: Report, args: argparse.Namespace) -> Any:
     """Breakdown of a token's time."""
-    with opened(asked, made(asked), {}) as ours:
-        found = {"layers": asked.layers, **observed(ours)}
-    told(found)
-    return found
+    with opened(args, made(args), {}) as generator:
+        result = {"layers": args.layers, **observed(generator)}
+    told(result)
+    return result
 
 
-def told(found: dict[str, Any]) -> None:
+def told(result: dict[str, Any]) -> None:
     """Print what was observed."""
-    for name, times in found["kernels"].items():
+    for name, times in result["kernels"].items():
         print(
             f"   {times['launches']:3} x {times['turn_us']:7.2f} us (ran {times['ran_us']:7.2f})  {name}",
             flush=True,
         )
-    print(f"   {found['launches']} launches in {found['us']:.1f} us", flush=True)
+    print(f"   {result['launches']} launches in {result['us']:.1f} us", flush=True)
 
 
 WAYS: dict[str, Callable[[decode.DecodeTileConfig, int], decode.DecodeTileConfig]] = {
@@ -157,9 +161,9 @@ WAYS: dict[str, Callable[[decode.DecodeTileConfig, int], decode.DecodeTileConfig
 """Cuts of attention, from the one by which parts meet in memory: blocks of a cluster, tiles of 16 keys that a warp has at once."""
 
 
-def attention(report: Report, asked: argparse.Namespace) -> Any:
+def attention(report: Report, args: argparse.Namespace) -> Any:
     """A token's time with other cuts of attention."""
-    model, found = made(asked), {}
+    model, results = made(args), {}
     for way, cut in WAYS.items():
         with (
             mock.patch.object(
@@ -167,28 +171,28 @@ def attention(report: Report, asked: argparse.Namespace) -> Any:
                 "append_tile_config",
                 lambda s, t, cut=cut: cut(decode.decode_tile_config(s, t, 128), s.keys),
             ),
-            opened(asked, model, {}) as ours,
+            opened(args, model, {}) as generator,
         ):
-            us = milliseconds(token_of(ours, CONTEXT, asked.device), asked.device, 0.1) * 1e3
-            name, times = next((n, t) for n, t in observed(ours)["kernels"].items() if "rope" in n)
-        found[way] = {"token_us": round(us, 1), "kernel": name, **times}
+            us = milliseconds(token_of(generator, CONTEXT, args.device), args.device, 0.1) * 1e3
+            name, times = next((n, t) for n, t in observed(generator)["kernels"].items() if "rope" in n)
+        results[way] = {"token_us": round(us, 1), "kernel": name, **times}
         print(
             f"   {way}: {us:.1f} us, {times['turn_us']} us a layer (ran {times['ran_us']}) {name}", flush=True
         )
-    return {"layers": asked.layers, "ways": found}
+    return {"layers": args.layers, "ways": results}
 
 
 PARTS = {"timeline": timeline, "cuts": cuts, "attention": attention}
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when a part fails."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--size", default="full", choices=("full", "small"))
     parser.add_argument("--layers", type=int, default=8)
     return run_parts(
-        __doc__, PARTS, packages=("torch", "transformers"), given=given, parser=parser,
+        __doc__, PARTS, packages=("torch", "transformers"), given=argv, parser=parser,
         gpu=lambda: torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none", before=prepare,
     )  # fmt: skip
 

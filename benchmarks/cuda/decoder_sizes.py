@@ -76,12 +76,12 @@ def model_of(size: Size, device: str, layers: int) -> Any:
     }  # fmt: skip
     torch.manual_seed(0)
     with torch.device(device):
-        made = kind(config(**facts, **size.more)).eval()
+        model = kind(config(**facts, **size.more)).eval()
     generator = torch.Generator(device).manual_seed(1)
     with torch.no_grad():
-        for p in made.parameters():
+        for p in model.parameters():
             p.add_(torch.randn(p.shape, generator=generator, device=device) * 0.02)
-    return in_bfloat16(made)
+    return in_bfloat16(model)
 
 
 def bytes_of(model: Any, size: Size, layers: int) -> int:
@@ -159,7 +159,7 @@ def measured(name: str) -> Callable[[Report, argparse.Namespace], Any]:
 PARTS = {name: measured(name) for name in SIZES}
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when a part fails or a limit is missed."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
@@ -172,7 +172,7 @@ def main(given: Sequence[str] | None = None) -> int:
         help="instead of the model's own, to try this script",
     )
     return run_parts(
-        __doc__, PARTS, packages=("torch", "transformers"), given=given, parser=parser,
+        __doc__, PARTS, packages=("torch", "transformers"), given=argv, parser=parser,
         gpu=lambda: torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none", before=prepare,
     )  # fmt: skip
 

@@ -47,9 +47,9 @@ COMPILE_S = 150
 """Seconds that torch.compile may take."""
 
 
-def sizes_of(asked: argparse.Namespace) -> dict[str, Any]:
+def sizes_of(args: argparse.Namespace) -> dict[str, Any]:
     """The configuration of a size."""
-    return QWEN if asked.size == "full" else SMALL
+    return QWEN if args.size == "full" else SMALL
 
 
 def qwen(sizes: dict[str, Any], device: str, **changes: Any) -> Any:
@@ -306,14 +306,14 @@ PARTS = {"four": four, "full": full, "speed": speed, "compiled": compiled}
 USUAL = ("four", "full", "speed")
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when a part fails or a limit is missed."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--size", default="full", choices=("full", "small"))
     parser.add_argument("--compile", action="store_true", help=f"torch.compile, too: up to {COMPILE_S} s")
-    asked = parser.parse_args(given)
-    named = list(sys.argv[1:] if given is None else given)
+    asked = parser.parse_args(argv)
+    named = list(sys.argv[1:] if argv is None else argv)
     return run_parts(
         __doc__, PARTS, packages=("torch", "transformers"), given=named if asked.parts else [*named, *USUAL], parser=parser,
         gpu=lambda: torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none", before=prepare,

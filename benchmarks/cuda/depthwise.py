@@ -3,7 +3,7 @@
     python benchmarks/cuda/depthwise.py --out benchmarks/results/cuda_depthwise.json [--tiles] [--limit 60]
 
 Sizes are those of MobileNetV2, EfficientNet-B0 and ConvNeXt-T. ``--tiles``: with other tiles than those that
-``kernels/cuda/conv_depthwise`` takes, which is how its figures were found. A row has microseconds of one convolution and the error from float64.
+``kernels/cuda/conv/depthwise.py`` takes, which is how its figures were found. A row has microseconds of one convolution and the error from float64.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def sizes(report: Report, asked: argparse.Namespace) -> Any:
 PARTS = {"sizes": sizes}
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when a result is wrong."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--tiles", action="store_true", help="other tiles, too")
@@ -157,7 +157,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "--limit", type=float, default=60.0, help="seconds after which no further size begins"
     )
     return run_parts(
-        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",), given=given, parser=parser, before=prepare
+        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",), given=argv, parser=parser, before=prepare
     )  # fmt: skip
 
 

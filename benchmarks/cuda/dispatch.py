@@ -266,19 +266,19 @@ def flat(report: Report, asked: argparse.Namespace) -> Any:
 PARTS = {"right": right, "hit": hit, "hit_in_core": hit_in_core, "run": run, "flat": flat}
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when something is wrong or costs more than it may."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--calls", type=int, default=10_000)
     built = Path(os.environ.get("XPU_GPU_FOLDER", "build/gpu"), "cpp")
     parser.add_argument("--cpp", type=Path, default=built, help="the folder of the C++ build with its tests")
-    device = parser.parse_args(given).device
+    device = parser.parse_args(argv).device
 
     def name() -> str:
         return "none (the host)" if device == "cpu" else torch.cuda.get_device_name(0)
 
-    return run_parts(__doc__, PARTS, gpu=name, packages=("torch",), given=given, parser=parser)
+    return run_parts(__doc__, PARTS, gpu=name, packages=("torch",), given=argv, parser=parser)
 
 
 if __name__ == "__main__":

@@ -242,10 +242,10 @@ def tuned_cases() -> Iterator[Callable[[], Case]]:
     """Other cuts of the same shapes, to choose from."""
     flash, few, made = attention.FlashV2(), gemv.Gemv(), matmul.Generated()
     for block in (
-        attention.Block(128, 64, 4),
-        attention.Block(128, 32, 4),
-        attention.Block(128, 64, 8),
-        attention.Block(64, 64, 4),
+        attention.FlashTileConfig(128, 64, 4),
+        attention.FlashTileConfig(128, 32, 4),
+        attention.FlashTileConfig(128, 64, 8),
+        attention.FlashTileConfig(64, 64, 4),
     ):
         yield lambda b=block: named(
             f"{b}", attend(flash, (4, 16, 4096, 128), (4, 16, 4096, 128), 128, "bfloat16", causal=True, time=True,

@@ -131,7 +131,7 @@ def prepare(asked: argparse.Namespace) -> None:
     torch.manual_seed(3)
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when a result is wrong."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--only", default="", help="cases whose name has this word")
@@ -140,7 +140,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "--limit", type=float, default=150, help="seconds of a part after which no further case begins"
     )
     return run_parts(
-        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch", "cupy-cuda13x"), given=given,
+        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch", "cupy-cuda13x"), given=argv,
         parser=parser, before=prepare,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from xpuruntime.codegen.cuda import CudaTarget, cuda_target
+from xpuruntime.codegen.cuda.target import CudaTarget, cuda_target
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.kernel import LoweredCall, NodeCall, Operand, Stage
 

@@ -163,13 +163,13 @@ def prepare(asked: argparse.Namespace) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when a result is wrong or a library refuses what its row promised."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--only", default="", help="cases whose name has this word")
     parser.add_argument("--limit", type=float, default=300, help="seconds after which no further case begins")
     return run_parts(
-        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",), given=given, parser=parser,
+        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",), given=argv, parser=parser,
         before=prepare,
     )  # fmt: skip
 

@@ -198,14 +198,14 @@ def prepare(asked: argparse.Namespace) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when a part fails or a limit is missed."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--size", default="full", choices=("full", "small"))
     parser.add_argument("--compile", action="store_true", help="torch.compile, too: a minute each")
     return run_parts(
-        __doc__, {name: _part(name) for name in PARTS}, packages=("torch", "transformers"), given=given, parser=parser,
+        __doc__, {name: _part(name) for name in PARTS}, packages=("torch", "transformers"), given=argv, parser=parser,
         gpu=lambda: torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none", before=prepare,
     )  # fmt: skip
 

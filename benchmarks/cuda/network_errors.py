@@ -38,26 +38,26 @@ POLICIES: dict[str, dict[str, str]] = {
 
 def main() -> None:
     """Print a row per input and write them."""
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    asked.add_argument("network", help="LIBRARY/NAME, as xpu conformance names it")
-    asked.add_argument("--batch", type=int, default=1)
-    asked.add_argument("--inputs", type=int, default=6)
-    asked.add_argument("--device", default="cuda:0")
-    asked.add_argument("--out", default="network_errors.json")
-    given = asked.parse_args()
-    library, _, name = given.network.partition("/")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("network", help="LIBRARY/NAME, as xpu conformance names it")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--inputs", type=int, default=6)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--out", default="network_errors.json")
+    args = parser.parse_args()
+    library, _, name = args.network.partition("/")
     if library not in SOURCES or name not in names_of(library):
-        asked.error(
-            f"no network {given.network!r}; name one as LIBRARY/NAME, such as timm/visformer_tiny; libraries are {', '.join(SOURCES)}"
+        parser.error(
+            f"no network {args.network!r}; name one as LIBRARY/NAME, such as timm/visformer_tiny; libraries are {', '.join(SOURCES)}"
         )
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    module, example = build(library, name, given.batch)
+    module, example = build(library, name, args.batch)
     stir(module)
-    inputs = [example, *(fresh_inputs(example, seed) for seed in range(1, given.inputs))]
+    inputs = [example, *(fresh_inputs(example, seed) for seed in range(1, args.inputs))]
     program = torch.export.export(module, example, strict=False)
     exact = [answers(module, x, torch.float64, "cpu") for x in inputs]
     rows: dict[str, list[float]] = {}
-    for device in ("cpu", given.device):
+    for device in ("cpu", args.device):
         rows[f"PyTorch {device}"] = [
             rms_error(answers(module, x, torch.float32, device), e)
             for x, e in zip(inputs, exact, strict=True)
@@ -67,7 +67,7 @@ def main() -> None:
         policy = KernelPolicy(**kernels) if kernels else None
         try:
             with InferenceSession(
-                program, device=given.device, engine="native", kernel_policy=policy
+                program, device=args.device, engine="native", kernel_policy=policy
             ) as session:
                 made = [
                     [torch.as_tensor(o).double().cpu() for o in session.run([t.numpy() for t in x]).values()]
@@ -79,11 +79,11 @@ def main() -> None:
         rows[name] = [rms_error(m, e) for m, e in zip(made, exact, strict=True)]
         show(name, rows[name])
     write(
-        Path(given.out),
+        Path(args.out),
         {
             "machine": machine(torch.cuda.get_device_name()),
-            "network": given.network,
-            "batch": given.batch,
+            "network": args.network,
+            "batch": args.batch,
             "errors": rows,
         },
     )

@@ -192,6 +192,5 @@ TEST_CASE("a hit costs a lookup and a launch") {
     }
     CHECK(z == std::vector<float>(n, 3.f));
     std::printf("dispatcher hit %.0f ns, of which the run %.0f ns\n", best, launch);
-    // The target is 1,000 ns; sanitizers and busy machines are slower.
-    CHECK(best < 20'000);
+    // The target is 1,000 ns on a quiet machine without sanitizers; benchmarks/dispatch.py holds the bound.
 }

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from examples.zoo import CACHE
+from examples.zoo import CACHE, MODELS
 from xpuruntime.errors import XpuError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -39,10 +39,25 @@ def progress() -> Iterator[Callable[[str], None]]:
     yield once
 
 
+def model_list(text: str) -> tuple[str, ...]:
+    """Parse ``--models``. Raise typer.BadParameter for a name that the zoo does not have."""
+    if text.strip().lower() == "all":
+        return tuple(MODELS)
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [name for name in names if name not in MODELS]
+    if unknown or not names:
+        unknown_name = unknown[0] if unknown else text
+        raise typer.BadParameter(f"{unknown_name!r} is none of {', '.join(MODELS)}", param_hint="--models")
+    return tuple(name for name in MODELS if name in names)
+
+
 @app.command()
 def main(
     engines: Annotated[
         str, typer.Option("--engines", metavar="all|NAME,NAME", help="Engines; a named one must be had.")
+    ] = "all",
+    models: Annotated[
+        str, typer.Option("--models", metavar="all|NAME,NAME", help="Models of the zoo.")
     ] = "all",
     device: Annotated[str, typer.Option("--device", help="Device of every engine.")] = "cpu",
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the page goes.")] = BUILD
@@ -69,10 +84,12 @@ def main(
     from .play import play
 
     names, named = engine_list(engines)
+    model_names = model_list(models)
     try:
         with progress() as say:
             story = play(
                 names,
+                models=model_names,
                 named=named,
                 zoo=zoo,
                 out=out,

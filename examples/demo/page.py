@@ -44,7 +44,7 @@ def write(story: Story, path: Path) -> Path:
         "What ran on this machine",
         _summary(story, series),
         *(_chapter(c, series) for c in story.chapters),
-        _reading(story.readings),
+        *([_reading(story.readings)] if story.readings else []),
         _asked(
             "What is not here",
             story.unavailable,
@@ -202,11 +202,11 @@ def _asked(title: str, asked: Asked, subtitle: str, id: str) -> Section:  # noqa
 
 def _repeat(story: Story) -> Section:
     path = story.chapters[0].path
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    displayed_path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     lines = (
         "make demo",
-        f"xpu compare {shown} --engines all",
-        f"xpu bench   {shown} --engines all",
-        f"xpu explain {shown} --device npu --engine openvino",
+        f"xpu compare {displayed_path} --engines all",
+        f"xpu bench   {displayed_path} --engines all",
+        f"xpu explain {displayed_path} --device npu --engine openvino",
     )
     return Section("Run it yourself", [Listing("\n".join(lines))], id="repeat")

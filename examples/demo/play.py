@@ -13,8 +13,8 @@ from examples.zoo import DATA, MODELS, ZooModel, read_page
 from xpuruntime.inference.self_check.conditioning import MARGIN, WIDEST, sensitivity, widened
 from xpuruntime.numerics import compare, compare_all, tolerance_for
 from xpuruntime.runtime.device import cpu
-from xpuruntime.workbench.bench import bench
-from xpuruntime.workbench.compare import PairComparison
+from xpuruntime.workbench.bench.engines import bench
+from xpuruntime.workbench.compare.engines import PairComparison
 from xpuruntime.workbench.engine_sessions import EngineSession, open_engines
 from xpuruntime.workbench.inputs import Inputs, save_outputs
 from xpuruntime.workbench.session_options import SessionOptions
@@ -32,6 +32,7 @@ PAGES = (("invoice", "invoice.png", 0), ("scan", "invoice_scan.jpg", 1))
 def play(
     engines: Sequence[str],
     *,
+    models: Sequence[str] = tuple(MODELS),
     named: bool,
     zoo: Path,
     out: Path,
@@ -40,11 +41,14 @@ def play(
     control: bool = True,
     say: Say = lambda _: None,
 ) -> Story:
-    """Run everything. ``named``: whether each engine must be had. Raises ZooError, and what sessions raise."""
+    """Run everything. ``named``: whether each engine must be had. Raises ZooError, and what sessions raise.
+
+    The pages are read where both models that read them are among ``models``.
+    """
     start = time.perf_counter()
     options = SessionOptions(device=device, cache_dir=out / "store", threads=cpu().usable_cores)
     chapters = []
-    for model in MODELS.values():
+    for model in (MODELS[name] for name in models):
         say(f"{model.title}: building {model.name}.onnx, once")
         path = model.onnx_path(zoo)
         chapters.append(_chapter(model, path, engines, named, options, out, seconds, control, say))
@@ -53,9 +57,9 @@ def play(
         for chapter in chapters
         for engine, receipt in chapter.receipts.items()
     }
-    say("reading the invoice and its scan")
+    say("reading the invoice and its scan, where both models of pages are asked for")
     readings = _readings(chapters, present, options)
-    classifier = chapters[0].path
+    first = chapters[0].path
     say("asking for what cannot be had, and for the fastest")
     return Story(
         engines=present,
@@ -63,8 +67,8 @@ def play(
         threads=options.threads or 1,
         chapters=tuple(chapters),
         readings=readings,
-        unavailable=_ask(classifier, out, device="npu"),
-        auto=_ask(classifier, out, engine="auto"),
+        unavailable=_ask(first, out, device="npu"),
+        auto=_ask(first, out, engine="auto"),
         seconds=time.perf_counter() - start,
     )
 
@@ -129,20 +133,20 @@ def _pairs(
         return (), {}
     sample = max(range(len(feeds)), key=lambda k: _spread([raw[c.name][k] for c in contenders]))
     exact = exact_outputs(path, feeds[sample])
-    moved = [_sensitivity(c, feeds[sample], raw[c.name][sample]) for c in contenders]
-    moves = {name: min(each[name] for each in moved) for name in exact.rounding}
-    shifts = {name: max(own, moves[name]) for name, own in exact.rounding.items()}
+    sensitivities = [_sensitivity(c, feeds[sample], raw[c.name][sample]) for c in contenders]
+    sensitivity = {name: min(by_output[name] for by_output in sensitivities) for name in exact.rounding}
+    shifts = {name: max(float32_error, sensitivity[name]) for name, float32_error in exact.rounding.items()}
     pairs, reasons = [], {}
     for contender in contenders:
         base = tolerance_for(contender.precision)
         limits = widened(base, shifts)
         for name, limit in limits.items():
             reasons[f"{contender.name} {name}"] = _reason(
-                limit, base, exact.rounding[name], moves[name], contender.precision.value
+                limit, base, exact.rounding[name], sensitivity[name], contender.precision.value
             )
         outputs = raw[contender.name][sample].items()
-        each = tuple(compare(name, array, exact.outputs[name], limits[name]) for name, array in outputs)
-        pairs.append(PairComparison(contender.name, "float64", base, each))
+        by_output = tuple(compare(name, array, exact.outputs[name], limits[name]) for name, array in outputs)
+        pairs.append(PairComparison(contender.name, "float64", base, by_output))
     return tuple(pairs), reasons
 
 
@@ -181,6 +185,8 @@ def _readings(
     from examples.zoo.ppocr_rec import symbols
 
     by_name = {c.model.name: c for c in chapters}
+    if not {"ppocr-det", "ppocr-rec"} <= by_name.keys():
+        return ()
     detector, recognizer = by_name["ppocr-det"], by_name["ppocr-rec"]
     texts: dict[str, dict[str, str]] = {name: {} for name, _, _ in PAGES}
     for engine in engines:

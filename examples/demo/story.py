@@ -11,8 +11,8 @@ from examples.zoo import Answer, Sample, ZooModel
 from xpuruntime.decisions import Candidate, Decision, Reason
 from xpuruntime.numerics import Comparison
 from xpuruntime.profiler.receipt import Receipt
-from xpuruntime.workbench.bench import BenchReport
-from xpuruntime.workbench.compare import PairComparison
+from xpuruntime.workbench.bench.engines import BenchReport
+from xpuruntime.workbench.compare.engines import PairComparison
 
 # An engine that is here and fails on a model is a fault of the run; one that is not here is merely told.
 FAILURES = frozenset({Reason.BUILD_FAILED, Reason.RUN_FAILED})
@@ -189,20 +189,20 @@ class Story:
     @property
     def answer(self) -> str:
         """The main point in one sentence."""
-        right, asked = self.counts
-        text = f"{right} of {asked} answers are right"
+        right, total = self.counts
+        text = f"{right} of {total} answers are right"
         off = [(engine, value, c.model.name) for c in self.chapters for engine, value in c.off.items()]
         within = [e for e in self.engines if e not in {engine for engine, _, _ in off}]
         worst = max(
             (o.max_rel for c in self.chapters for p in c.pairs if p.actual in within for o in p.outputs),
             default=0.0,
         )
-        told = [
+        sentences = [
             f"{' and '.join(within)} {'agrees' if len(within) == 1 else 'agree'} with float64 to {worst:.1e} of each output's largest value"
         ]
-        told = told if within else []
-        told += [f"{engine} is off by {value:.1e} on {model}" for engine, value, model in off]
-        return "; ".join([text, *told])
+        sentences = sentences if within else []
+        sentences += [f"{engine} is off by {value:.1e} on {model}" for engine, value, model in off]
+        return "; ".join([text, *sentences])
 
     @property
     def speed(self) -> str:
@@ -214,10 +214,10 @@ class Story:
             ranked = chapter.bench.ranked
             if ranked and ranked[0].verdict == "fastest":
                 wins[ranked[0].name] = wins.get(ranked[0].name, 0) + 1
-        told = ", ".join(f"{name} on {n}" for name, n in sorted(wins.items(), key=lambda w: -w[1]))
+        fastest = ", ".join(f"{name} on {n}" for name, n in sorted(wins.items(), key=lambda w: -w[1]))
         open_ = len(self.chapters) - sum(wins.values())
-        rest = f"no difference can be shown on {open_}" if open_ else ""
-        return "; ".join(part for part in (f"fastest: {told}" if told else "", rest) if part) + (
+        undecided = f"no difference can be shown on {open_}" if open_ else ""
+        return "; ".join(part for part in (f"fastest: {fastest}" if fastest else "", undecided) if part) + (
             f" of {len(self.chapters)} models"
         )
 

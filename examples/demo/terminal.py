@@ -17,7 +17,7 @@ from rich.text import Text
 import xpuruntime
 from xpuruntime.decisions import Candidate, Decision
 from xpuruntime.profiler.blocks import duration, number
-from xpuruntime.workbench.statistics import Interval
+from xpuruntime.workbench.bench.statistics import Interval
 
 from .story import Chapter, Reading, Story, score
 
@@ -93,30 +93,30 @@ def _said(console: Console, chapters: Sequence[Chapter]) -> None:
             verdict = Text("✓", "green") if right else Text(f"✗ {sample.expected}", "red")
             scores = [score(by[e]) if e in by else None for e in engines]
             name = chapter.model.name if k == 0 else ""
-            shown = (Text("-", "dim") if s is None else Text(f"{s:.4f}") for s in scores)
-            table.add_row(Text(name), Text(sample.name), Text(" | ".join(heads)), verdict, *shown)
+            score_cells = (Text("-", "dim") if s is None else Text(f"{s:.4f}") for s in scores)
+            table.add_row(Text(name), Text(sample.name), Text(" | ".join(heads)), verdict, *score_cells)
     console.print(table)
 
 
 def _pages(console: Console, readings: Sequence[Reading]) -> None:
-    shown: set[str] = set()
+    printed: set[str] = set()
     for reading in readings:
         if not reading.texts:
             continue
         engines = ", ".join(f"{e} {reading.edits(e)}" for e in reading.texts)
         _title(console, f"{reading.path.name} as read (letters off, of {len(reading.truth)}: {engines})")
         for text in dict.fromkeys(reading.texts.values()):
-            if text in shown:
+            if text in printed:
                 _indented(console, "The same text, letter by letter.", "dim", 2)
             else:
-                _indented(console, _misread(text, reading.truth) if shown else text, by=2)
-            shown.add(text)
+                _indented(console, _misread(text, reading.truth) if printed else text, by=2)
+            printed.add(text)
 
 
 def _misread(text: str, truth: str) -> str:
     """Only the lines that differ, next to what was drawn."""
     pairs = zip(text.splitlines(), truth.splitlines(), strict=False)
-    lines = [f"{mine}      <- drawn: {drawn}" for mine, drawn in pairs if mine != drawn]
+    lines = [f"{actual}      <- drawn: {expected}" for actual, expected in pairs if actual != expected]
     return "\n".join(lines) or f"has {len(text.splitlines())} lines, drawn were {len(truth.splitlines())}"
 
 
@@ -133,8 +133,10 @@ def _agreement(console: Console, story: Story) -> None:
                 table.add_row(Text(chapter.model.name), Text(c.name), pair.actual, *numbers, verdict)
     console.print(table)
     for chapter in story.chapters:
-        told = {(c.name, f"{c.tolerance:g}", chapter.reason(p, c)) for p in chapter.pairs for c in p.outputs}
-        for output, tolerance, why in sorted(t for t in told if t[2]):
+        tolerances = {
+            (c.name, f"{c.tolerance:g}", chapter.reason(p, c)) for p in chapter.pairs for c in p.outputs
+        }
+        for output, tolerance, why in sorted(t for t in tolerances if t[2]):
             _indented(console, f"tolerance of {chapter.model.name} {output}: {tolerance}, {why}", "dim", 2)
 
 

@@ -60,10 +60,10 @@ class EdgeBackend(PythonBackend):
         operands, attrs = call.options["operands"], dict(call.options["attrs"])
 
         def ready(arrays: list[NDArray[Any]]) -> None:
-            given = [arrays[o["buffer"]] if isinstance(o, dict) else o for o in operands]
-            while given and given[-1] is None:  # an operand that is absent
-                given.pop()
-            function(*given, out=arrays[-1], **attrs)
+            args = [arrays[o["buffer"]] if isinstance(o, dict) else o for o in operands]
+            while args and args[-1] is None:  # an operand that is absent
+                args.pop()
+            function(*args, out=arrays[-1], **attrs)
 
         return ready, specs
 

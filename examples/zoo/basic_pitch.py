@@ -61,10 +61,10 @@ def inputs(sample: Sample) -> dict[str, np.ndarray]:
 def interpret(outputs: Arrays, sample: Sample) -> Answer:
     """The notes that sound on, from the lowest, and how sure the model is of each. Output ``:1`` holds notes, float32 [1, 172, 88]."""
     sure = np.asarray(outputs["StatefulPartitionedCall:1"], np.float64)[0, HEARD].mean(axis=0)
-    found = [int(i) for i in np.flatnonzero(sure > ENOUGH)]
-    names = [f"{NAMES[(i + LOWEST) % 12]}{(i + LOWEST) // 12 - 1}" for i in found]
+    pitches = [int(i) for i in np.flatnonzero(sure > ENOUGH)]
+    names = [f"{NAMES[(i + LOWEST) % 12]}{(i + LOWEST) // 12 - 1}" for i in pitches]
     return Answer(
-        " ".join(names) or "silence", tuple((n, float(sure[i])) for n, i in zip(names, found, strict=True))
+        " ".join(names) or "silence", tuple((n, float(sure[i])) for n, i in zip(names, pitches, strict=True))
     )
 
 

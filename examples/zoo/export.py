@@ -63,9 +63,9 @@ def _forget_this_machine(path: Path) -> None:
 
     model = onnx.load(path)
     for node in model.graph.node:
-        kept = [entry for entry in node.metadata_props if entry.key != "pkg.torch.onnx.stack_trace"]
+        entries = [entry for entry in node.metadata_props if entry.key != "pkg.torch.onnx.stack_trace"]
         del node.metadata_props[:]
-        node.metadata_props.extend(kept)
+        node.metadata_props.extend(entries)
     path.write_bytes(model.SerializeToString(deterministic=True))
 
 
@@ -73,13 +73,16 @@ def hold_against(reference: Callable[[Arrays], np.ndarray], cases: Iterable[Arra
     """Run the file with ONNX Runtime next to ``reference`` on every case. Raises ZooError when they differ."""
     worst, count = 0.0, 0
     for case in cases:
-        wanted = reference(case)
-        got = next(iter(run_onnxruntime(path, case).values()))
-        if got.shape != wanted.shape or not np.isfinite(got).all():
+        expected = reference(case)
+        actual = next(iter(run_onnxruntime(path, case).values()))
+        if actual.shape != expected.shape or not np.isfinite(actual).all():
             raise ZooError(
-                f"zoo {path.name}", f"should give finite {wanted.shape}", got=got.shape, do="Report this."
+                f"zoo {path.name}",
+                f"should give finite {expected.shape}",
+                got=actual.shape,
+                do="Report this.",
             )
-        worst = max(worst, float(np.abs(got - wanted).max() / np.abs(wanted).max()))
+        worst = max(worst, float(np.abs(actual - expected).max() / np.abs(expected).max()))
         count += 1
     if not count or worst > WORST:
         raise ZooError(

@@ -50,10 +50,10 @@ def tokenizer() -> Tokenizer:
     """The package's own tokenizer, padding each batch to its longest sentence."""
     from tokenizers import Tokenizer
 
-    made = Tokenizer.from_file(str(package_file(PACKAGES, f"{FOLDER}/tokenizer.json")))
-    made.enable_truncation(LONGEST)
-    made.enable_padding()
-    return made
+    tokenizer_ = Tokenizer.from_file(str(package_file(PACKAGES, f"{FOLDER}/tokenizer.json")))
+    tokenizer_.enable_truncation(LONGEST)
+    tokenizer_.enable_padding()
+    return tokenizer_
 
 
 def inputs(sample: Sample) -> dict[str, np.ndarray]:

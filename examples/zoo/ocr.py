@@ -78,11 +78,11 @@ def find_boxes(chances: np.ndarray, size: tuple[int, int]) -> list[Box]:
     scale = np.array([size[0] / chances.shape[1], size[1] / chances.shape[0]])
     boxes = []
     for number, (rows, columns) in enumerate(ndimage.find_objects(marks), start=1):
-        mine = marks[rows, columns] == number
-        score = float(chances[rows, columns][mine].mean())
-        if score < SURE or min(mine.shape) < 3:
+        component = marks[rows, columns] == number
+        score = float(chances[rows, columns][component].mean())
+        if score < SURE or min(component.shape) < 3:
             continue
-        y, x = np.nonzero(mine)
+        y, x = np.nonzero(component)
         pixels = np.stack([x + columns.start, y + rows.start], axis=1)
         corners = np.concatenate([pixels + corner for corner in ((0, 0), (0, 1), (1, 0), (1, 1))])
         center, (width, height), angle = tightest_rectangle(corners * scale)

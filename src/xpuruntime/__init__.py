@@ -30,16 +30,16 @@ _PUBLIC: dict[str, str] = {
     "CudaBackend": "runtime.backends",
     "DAGExecutor": "inference.partitioned.dag_executor",
     "Device": "runtime.device",
-    "DeviceBuffer": "runtime.buffer",
-    "Executor": "runtime.executor",
-    "NPUBuffer": "runtime.buffer",
+    "DeviceBuffer": "runtime.memory.buffer",
+    "Executor": "runtime.execution.executor",
+    "NPUBuffer": "runtime.memory.buffer",
     "NullBackend": "runtime.backends",
-    "PartitionPlan": "compiler.partition",
+    "PartitionPlan": "compiler.partition.plan",
     "PythonBackend": "runtime.backends",
-    "Weights": "runtime.weights",
-    "is_op_supported": "compiler.partition",
-    "load_weights": "runtime.weights",
-    "partition": "compiler.partition",
+    "Weights": "runtime.weights.load",
+    "is_op_supported": "compiler.partition.support",
+    "load_weights": "runtime.weights.load",
+    "partition": "compiler.partition.partitioner",
     # porting: interfaces of compiler and runtime
     "Backend": "protocols",
     "BufferAllocation": "program.program",
@@ -72,7 +72,7 @@ _PUBLIC: dict[str, str] = {
     "Candidate": "decisions",
     "Reason": "decisions",
     "Support": "decisions",
-    "Store": "store",
+    "Store": "storage.store",
     # errors
     "XpuError": "errors",
     "ModelError": "errors",
@@ -105,9 +105,9 @@ __all__ = ["__version__", *_PUBLIC]
 
 if TYPE_CHECKING:
     from .codegen.target import CodegenTarget as CodegenTarget
-    from .compiler.partition import PartitionPlan as PartitionPlan
-    from .compiler.partition import is_op_supported as is_op_supported
-    from .compiler.partition import partition as partition
+    from .compiler.partition.partitioner import PartitionPlan as PartitionPlan
+    from .compiler.partition.partitioner import is_op_supported as is_op_supported
+    from .compiler.partition.partitioner import partition as partition
     from .compiler.pipeline import compile as compile  # noqa: A004
     from .decisions import Candidate as Candidate
     from .decisions import Decision as Decision
@@ -169,13 +169,13 @@ if TYPE_CHECKING:
     from .runtime.backends import CudaBackend as CudaBackend
     from .runtime.backends import NullBackend as NullBackend
     from .runtime.backends import PythonBackend as PythonBackend
-    from .runtime.buffer import DeviceBuffer as DeviceBuffer
-    from .runtime.buffer import NPUBuffer as NPUBuffer
     from .runtime.device import Device as Device
-    from .runtime.executor import Executor as Executor
-    from .runtime.weights import Weights as Weights
-    from .runtime.weights import load_weights as load_weights
-    from .store import Store as Store
+    from .runtime.execution.executor import Executor as Executor
+    from .runtime.memory.buffer import DeviceBuffer as DeviceBuffer
+    from .runtime.memory.buffer import NPUBuffer as NPUBuffer
+    from .runtime.weights.load import Weights as Weights
+    from .runtime.weights.load import load_weights as load_weights
+    from .storage.store import Store as Store
     from .targets import DeviceId as DeviceId
     from .targets import TargetConfig as TargetConfig
     from .types import Dim as Dim

@@ -68,8 +68,8 @@ def round_to_odd(x: Array) -> Array:
     """
     with np.errstate(all="ignore"):
         near = np.asarray(x.astype(np.float32))
-    back = near.astype(np.float64)
+    widened = near.astype(np.float64)
     bits = near.view(np.uint32)
-    towards_zero = np.where(np.abs(back) > np.abs(x), bits - np.uint32(1), bits)
-    inexact = (back != x) & ~np.isnan(x)
+    towards_zero = np.where(np.abs(widened) > np.abs(x), bits - np.uint32(1), bits)
+    inexact = (widened != x) & ~np.isnan(x)
     return np.where(inexact, towards_zero | np.uint32(1), bits).astype(np.uint32).view(np.float32)

@@ -25,10 +25,10 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, "-P", *arguments]
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment(**extra: str) -> dict[str, str]:
     """Return the environment of a child: this process's, without the current folder in the import path, plus ``more``."""
     paths = [p for p in sys.path if Path(p).is_absolute()]
-    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(paths), **more}
+    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(paths), **extra}
 
 
 def run(
@@ -83,8 +83,8 @@ class _Terminated(BaseException):
 @contextlib.contextmanager
 def _sigterm_unwinds() -> Iterator[None]:
     """Turn SIGTERM into an exception inside the block, then end the process by it. A handler that the user installed stays."""
-    own = threading.current_thread() is threading.main_thread()
-    if not own or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    if not on_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
 
@@ -105,13 +105,13 @@ def _sigterm_unwinds() -> Iterator[None]:
 
 def _sweep(prefix: str) -> None:
     """Remove this user's folders with the prefix whose process has ended."""
-    before = time.time() - _SETTLED_S
+    settled_before = time.time() - _SETTLED_S
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 facts = os.fstat(handle)
-                if facts.st_uid == os.geteuid() and facts.st_mtime < before:
+                if facts.st_uid == os.geteuid() and facts.st_mtime < settled_before:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)
             finally:

@@ -25,9 +25,9 @@ class _FloorDiv(NamedTuple):
 
 _Atom: TypeAlias = "str | _FloorDiv"
 # A product of n sums of two symbols has 2**n terms. A malicious file must not hang its reader.
-_MOST_TERMS = 4096
+_MAX_TERMS = 4096
 # Nested powers and divisions double the text with each step: 40 nodes of shape arithmetic would print terabytes.
-_MOST_LENGTH = 1 << 16
+_MAX_LENGTH = 1 << 16
 _Monomial: TypeAlias = (
     "tuple[_Atom, ...]"  # sorted by text; a power repeats its atom; () is the constant term
 )
@@ -117,13 +117,13 @@ class Dim:
         return _collapse(terms)
 
     def __mul__(self, other: DimLike) -> DimLike:
-        mine, others = len(self._terms), len(list(_terms(other)))
-        if mine * others > _MOST_TERMS:
-            raise ValueError(f"a product of dims would have more than {_MOST_TERMS} terms")
+        own_terms, other_terms = len(self._terms), len(list(_terms(other)))
+        if own_terms * other_terms > _MAX_TERMS:
+            raise ValueError(f"a product of dims would have more than {_MAX_TERMS} terms")
         if (
-            mine * _length(other) + others * self._length > 16 * _MOST_LENGTH
+            own_terms * _length(other) + other_terms * self._length > 16 * _MAX_LENGTH
         ):  # terms may cancel: test before refusing
-            raise ValueError(f"a product of dims would have more than {_MOST_LENGTH} characters")
+            raise ValueError(f"a product of dims would have more than {_MAX_LENGTH} characters")
         terms: dict[_Monomial, int] = {}
         for left, a in self._terms:
             for right, b in _terms(other):
@@ -167,10 +167,10 @@ def _length(value: DimLike) -> int:
 
 def _bounded(value: Dim) -> Dim:
     """Return the dim if its text is not too long, else raise ValueError. A single symbol may have any name."""
-    if value._length > _MOST_LENGTH and not (
+    if value._length > _MAX_LENGTH and not (
         len(value._terms) == 1 and len(value._terms[0][0]) == 1 and isinstance(value._terms[0][0][0], str)
     ):
-        raise ValueError(f"a dim would have more than {_MOST_LENGTH} characters")
+        raise ValueError(f"a dim would have more than {_MAX_LENGTH} characters")
     return value
 
 
@@ -204,12 +204,12 @@ def _collapse(terms: Mapping[_Monomial, int]) -> DimLike:
 
 def _without(monomial: _Monomial, divisor: _Monomial) -> _Monomial | None:
     """Return ``monomial / divisor`` as a monomial, or None if it does not divide."""
-    left = list(monomial)
+    atoms = list(monomial)
     for atom in divisor:
-        if atom not in left:
+        if atom not in atoms:
             return None
-        left.remove(atom)
-    return tuple(left)
+        atoms.remove(atom)
+    return tuple(atoms)
 
 
 def _floordiv(num: DimLike, den: DimLike) -> DimLike:
@@ -223,21 +223,21 @@ def _floordiv(num: DimLike, den: DimLike) -> DimLike:
     if len(den_terms) == 1:
         # (d*q + r) // d == q + r // d for all integers, so exact quotients move out of the division.
         ((den_monomial, den_coefficient),) = den_terms
-        whole: dict[_Monomial, int] = {}
-        rest: dict[_Monomial, int] = {}
+        quotients: dict[_Monomial, int] = {}
+        remainder_terms: dict[_Monomial, int] = {}
         for monomial, coefficient in _terms(num):
             quotient = _without(monomial, den_monomial)
             if quotient is None or coefficient % den_coefficient:
-                rest[monomial] = coefficient
+                remainder_terms[monomial] = coefficient
             else:
-                whole[quotient] = coefficient // den_coefficient
-        left = _collapse(rest)
-        if left == 0:
-            return _collapse(whole)
-        if isinstance(left, int) and isinstance(den, int):
-            return _collapse(whole) + left // den
-        if whole:
-            return _collapse(whole) + _floordiv(left, den)
+                quotients[quotient] = coefficient // den_coefficient
+        remainder = _collapse(remainder_terms)
+        if remainder == 0:
+            return _collapse(quotients)
+        if isinstance(remainder, int) and isinstance(den, int):
+            return _collapse(quotients) + remainder // den
+        if quotients:
+            return _collapse(quotients) + _floordiv(remainder, den)
     if num == den:
         return 1
     if isinstance(den, int) and den > 0 and isinstance(num, Dim) and len(num._terms) == 1:

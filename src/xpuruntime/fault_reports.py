@@ -4,7 +4,7 @@
                      graph.txt      the graph without weights, for ``ir.parse`` and ``xpu compile``
                      policy.json    the policy
 
-A repeated failure reuses its folder. Folders have mode 0700, at most ``MOST`` are kept, and no file exceeds ``MAX_BYTES``.
+A repeated failure reuses its folder. Folders have mode 0700, at most ``MAX_REPORTS`` are kept, and no file exceeds ``MAX_BYTES``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from .printable import logger
-from .store import Store
+from .storage.store import Store
 
-__all__ = ["MAX_BYTES", "MOST", "report_folders", "reports_into", "write_report"]
+__all__ = ["MAX_BYTES", "MAX_REPORTS", "report_folders", "reports_into", "write_report"]
 
-MOST = 20
+MAX_REPORTS = 20
 MAX_BYTES = 16 * 2**20
 _NAME = re.compile(r"[0-9a-f]{16}")
 _PACKAGES = ("xpuruntime", "numpy", "ml_dtypes", "torch", "onnx", "onnxruntime", "openvino")
@@ -76,13 +76,13 @@ def _reports() -> Path:
     for path in report_folders():
         with contextlib.suppress(OSError):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if _is_mine(path):
+            if _is_private(path):
                 tempfile.TemporaryFile(dir=path).close()  # raises OSError if the folder is not writable
                 return path
     return Path(tempfile.mkdtemp(prefix="xpuruntime-reports-"))
 
 
-def _is_mine(path: Path) -> bool:
+def _is_private(path: Path) -> bool:
     """Return True for a real folder (no link) that belongs to this user and that others cannot write."""
     facts = path.lstat()
     return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o022
@@ -90,8 +90,8 @@ def _is_mine(path: Path) -> bool:
 
 def _write(subject: Any, sentence: str, error: BaseException) -> str:
     files, command = _files(subject, error)
-    words = "".join(files.values()) + sentence
-    name = hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:16]
+    content = "".join(files.values()) + sentence
+    name = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
     reports = _reports()
     folder = reports / name
     line = command.replace("FOLDER", shlex.quote(str(folder))) if command else ""
@@ -127,8 +127,8 @@ def _files(subject: Any, error: BaseException) -> tuple[dict[str, str], str]:
             files["policy.json"] = text
             command += " --policy FOLDER/policy.json" if command else ""
     if command:
-        words = [w for t in subject.targets for w in ("--target", t)] + list(subject.words)
-        command = " ".join([command, *(shlex.quote(w) for w in words)])
+        args = [w for t in subject.targets for w in ("--target", t)] + list(subject.replay_args)
+        command = " ".join([command, *(shlex.quote(w) for w in args)])
     return files, command
 
 
@@ -139,7 +139,7 @@ def _report(subject: Any, sentence: str, command: str, error: BaseException) -> 
         "",
         f"replay: {command or 'not possible: the graph is not known'}",
         f"targets: {', '.join(subject.targets) or 'not known'}",
-        f"further words: {shlex.join(subject.words)}",
+        f"further arguments: {shlex.join(subject.replay_args)}",
         f"Python {sys.version.split()[0]}, {platform.platform()}, {platform.machine()}",
         *(f"{name} {_version(name)}" for name in _PACKAGES),
         "",
@@ -156,7 +156,7 @@ def _version(package: str) -> str:
 
 
 def _trim(reports: Path, keep: Path) -> None:
-    """Remove the oldest reports until ``MOST`` are left. Other files in the folder are not touched."""
+    """Remove the oldest reports until ``MAX_REPORTS`` are left. Other files in the folder are not touched."""
     folders = []
     for path in reports.iterdir():
         if _NAME.fullmatch(path.name) and path != keep:
@@ -164,5 +164,5 @@ def _trim(reports: Path, keep: Path) -> None:
                 facts = path.lstat()
                 if stat.S_ISDIR(facts.st_mode):
                     folders.append((facts.st_mtime, path))
-    for _, path in sorted(folders, reverse=True)[MOST - 1 :]:
+    for _, path in sorted(folders, reverse=True)[MAX_REPORTS - 1 :]:
         shutil.rmtree(path, ignore_errors=True)

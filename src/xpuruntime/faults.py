@@ -22,7 +22,7 @@ from typing import Any
 
 from .errors import BuildError, InternalError, OutOfMemory, PluginError, XpuError
 from .fault_reports import write_report
-from .plugins import owners
+from .plugins.loader import owners
 from .printable import logger
 
 __all__ = [
@@ -48,14 +48,14 @@ class FaultSubject:
     """The compilation that a reproduction records. The compiler fills in the fields as they become known.
 
     graph:   its ``str`` is text that ``ir.parse`` reads. policy: has ``to_dict``. targets: names.
-    words:   further arguments of the replay command.
+    replay_args:   further arguments of the replay command.
     excuse:  the error to raise instead of an InternalError, when the graph itself is invalid.
     """
 
     graph: Any = None
     policy: Any = None
     targets: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
+    replay_args: tuple[str, ...] = ()
     excuse: Callable[[], XpuError | None] | None = None
     _written: dict[tuple[object, ...], str] = field(default_factory=dict)
 
@@ -97,13 +97,13 @@ def is_fault(error: BaseException) -> bool:
 class part:  # noqa: N801  - used as a function
     """A context manager that names the code inside it for fault reports.
 
-    ours: error classes that are raised on purpose elsewhere, but inside this block can only come from a bug.
+    bug_types: error classes that are raised on purpose elsewhere, but inside this block can only come from a bug.
     """
 
-    __slots__ = ("name", "ours")
+    __slots__ = ("bug_types", "name")
 
-    def __init__(self, name: str, ours: tuple[type[XpuError], ...] = ()) -> None:
-        self.name, self.ours = name, ours
+    def __init__(self, name: str, bug_types: tuple[type[XpuError], ...] = ()) -> None:
+        self.name, self.bug_types = name, bug_types
 
     def __enter__(self) -> None:
         pass
@@ -114,7 +114,7 @@ class part:  # noqa: N801  - used as a function
         if error is None or not isinstance(error, Exception) or hasattr(error, _FOREIGN):
             return
         if isinstance(error, XpuError):
-            if not (hasattr(error, _OURS) or type(error) in self.ours):
+            if not (hasattr(error, _OURS) or type(error) in self.bug_types):
                 return
             setattr(error, _OURS, True)
         with contextlib.suppress(AttributeError, TypeError):
@@ -144,14 +144,14 @@ def contained(
     try:
         yield
     except Exception as error:
-        if not is_fault(error) or _of_the_call(error):
+        if not is_fault(error) or _is_call_error(error):
             raise
         raise as_error(error, who, kind) from error
     finally:
         _SUBJECT.reset(token)
 
 
-def _of_the_call(error: Exception) -> bool:
+def _is_call_error(error: Exception) -> bool:
     """Return True if the decorated function was never entered: a wrong keyword is the caller's mistake."""
     frames = _frames(error) if isinstance(error, TypeError) else []
     return bool(frames) and frames[-1][0].f_code.co_filename == contextlib.__file__
@@ -223,15 +223,15 @@ def recorded(error: Exception) -> Fault:
 
 
 def _advice(fault: Fault) -> str:
-    words = [_detour(fault)]
+    sentences = [_workaround(fault)]
     if fault.folder:
-        words.append(f"Please report it with {fault.folder}, which has the graph and no weights.")
+        sentences.append(f"Please report it with {fault.folder}, which has the graph and no weights.")
     if fault.command:
-        words.append(f"`{fault.command}` replays it.")
-    return " ".join(w for w in words if w)
+        sentences.append(f"`{fault.command}` replays it.")
+    return " ".join(w for w in sentences if w)
 
 
-def _detour(fault: Fault) -> str:
+def _workaround(fault: Fault) -> str:
     """Return a workaround for the user."""
     inner = fault.parts[-1] if fault.parts else ""
     kind, _, name = inner.partition(" ")
@@ -265,8 +265,8 @@ def _node_of(frames: list[tuple[Any, int]]) -> str:
     """Return the node that the innermost frames handle: a local ``node``, the node of a local ``call``, else any local that is a node."""
     for frame, _ in reversed(frames):
         values = frame.f_locals
-        named = [values.get("node"), getattr(values.get("call"), "node", None), *values.values()]
-        for value in named:
+        candidates = [values.get("node"), getattr(values.get("call"), "node", None), *values.values()]
+        for value in candidates:
             with contextlib.suppress(Exception):
                 if (text := _node_text(value)) != "":
                     return text

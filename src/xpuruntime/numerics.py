@@ -71,15 +71,17 @@ def compare(name: str, actual: NDArray[Any], reference: NDArray[Any], tolerance:
     Integers, booleans and strings are compared exactly, for any tolerance.
     """
 
-    def verdict(reason: str, max_abs: float, max_rel: float, wrong: int, **more: float | None) -> Comparison:
+    def verdict(
+        reason: str, max_abs: float, max_rel: float, wrong: int, **metrics: float | None
+    ) -> Comparison:
         return Comparison(
             name,
             not reason,
             tolerance,
             max_abs,
             max_rel,
-            more.get("cosine"),
-            more.get("argmax_equal"),
+            metrics.get("cosine"),
+            metrics.get("argmax_equal"),
             wrong,
             reference.size,
             reason,
@@ -100,12 +102,12 @@ def compare(name: str, actual: NDArray[Any], reference: NDArray[Any], tolerance:
     a, b = actual.astype(wide), reference.astype(wide)
     exact = not (DType.of(reference.dtype).is_float or complex_)
     if not np.array_equal(np.isnan(a), np.isnan(b)):
-        places = int(np.count_nonzero(np.isnan(a) != np.isnan(b)))
-        return verdict(f"{places} elements are NaN in only one of the two", math.inf, math.inf, places)
+        count = int(np.count_nonzero(np.isnan(a) != np.isnan(b)))
+        return verdict(f"{count} elements are NaN in only one of the two", math.inf, math.inf, count)
     infinite = (np.isinf(a) | np.isinf(b)) & ~np.isnan(b)  # complex(inf, nan) counts as NaN
     if not np.array_equal(a[infinite], b[infinite]):
-        places = int(np.count_nonzero(a[infinite] != b[infinite]))
-        return verdict(f"{places} infinities differ", math.inf, math.inf, places)
+        count = int(np.count_nonzero(a[infinite] != b[infinite]))
+        return verdict(f"{count} infinities differ", math.inf, math.inf, count)
     live = ~(infinite | np.isnan(b))
     x, y = a[live], b[live]
     with np.errstate(over="ignore"):  # 1e308 - -1e308 may overflow to inf

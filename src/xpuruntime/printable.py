@@ -11,9 +11,11 @@ import re
 
 __all__ = ["as_json", "line", "logger", "shortened", "text"]
 
-_TURNING = "\u2028\u2029\u202a-\u202e\u2066-\u2069"
-_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_TURNING}\ud800-\udfff]")
-_TEXT = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_TURNING}\ud800-\udfff]")  # keeps tabs and line feeds
+_SEPARATORS_AND_BIDI = "\u2028\u2029\u202a-\u202e\u2066-\u2069"
+_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_SEPARATORS_AND_BIDI}\ud800-\udfff]")
+_TEXT = re.compile(
+    f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_SEPARATORS_AND_BIDI}\ud800-\udfff]"
+)  # keeps tabs and line feeds
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -30,9 +32,9 @@ def text(value: object, indent: str | None = None) -> str:
 
 def shortened(value: object, longest: int = 200) -> str:
     """Return the repr of a value from a file, with the middle of a long one left out."""
-    shown = repr(value)
+    full = repr(value)
     half = longest // 2
-    return shown if len(shown) <= longest else f"{shown[:half]} ... {shown[-half:]} ({len(shown)} characters)"
+    return full if len(full) <= longest else f"{full[:half]} ... {full[-half:]} ({len(full)} characters)"
 
 
 def as_json(document: str) -> str:

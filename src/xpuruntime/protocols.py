@@ -3,29 +3,39 @@
 An engine is a module with the functions of ``Engine``. ``build`` compiles a model to an ``Artifact`` (bytes that the store may
 keep), and ``load`` turns an artifact into an ``Executable``. ``load`` needs only the artifact, so a second process can skip
 ``build``. All values are plain data: no vendor type crosses the interface.
+
+Abilities that not every engine or device has are the ``runtime_checkable`` protocols at the end of this file. A session checks for
+them with ``isinstance`` when it opens; a class or module that has the methods needs to declare nothing.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .decisions import Support
+from .decisions import Decision, Support
 from .evidence import Evidence, EvidenceRow, SeenKernel
 from .targets import DeviceId
 from .types import DType, TensorSpec
+
+if TYPE_CHECKING:  # a name for type checkers: at run time this file knows no policies
+    from .policies import KernelPolicy
 
 __all__ = [
     "Array",
     "Artifact",
     "Backend",
     "Bindable",
+    "Cancellable",
+    "Closeable",
+    "CompilesShapes",
     "DeviceBuffer",
     "DeviceFact",
     "DispatchStrategy",
@@ -34,15 +44,27 @@ __all__ = [
     "Evidence",
     "EvidenceRow",
     "Executable",
+    "HasKernelOptions",
+    "HasRegions",
+    "HasTarget",
+    "KernelOptions",
     "ModelSource",
     "NodeRef",
     "Products",
+    "ReportsDecisions",
+    "ReportsFallbacks",
     "RunContext",
+    "RunsTensors",
     "SeenKernel",
+    "ShapeStore",
     "Stoppable",
+    "StoppableLoad",
+    "TakesTensors",
 ]
 
 Array: TypeAlias = NDArray[Any]
+KernelOptions: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
+"""Vendor options by (op family, kernel)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +138,8 @@ class EngineRequest:
     threads:   CPU threads; None lets the engine use every core this process may use.
     options:   vendor options from a policy, by the vendor's names; an unknown one is an error.
     optimization: 0 none, 1 basic, 2 extended, 3 all that preserve the results.
-    kernels:   a KernelPolicy as JSON text, for engines whose kernels can be chosen; empty without one.
+    kernels:   demands on kernels, for engines whose kernels can be chosen; None without any. Origins of its layers are left out, since
+               they do not affect the artifact.
     """
 
     device: DeviceId
@@ -124,7 +147,7 @@ class EngineRequest:
     threads: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     optimization: int = 3
-    kernels: str = ""
+    kernels: KernelPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,24 +209,6 @@ class RunContext(Protocol):
 
     def stop(self) -> None:
         """End the run in progress with a RunError as soon as the engine can. Another thread calls this. The context is not reused."""
-        ...
-
-
-@runtime_checkable
-class Stoppable(Protocol):
-    """An Executable whose runs can be stopped one by one, as ``run_timeout_s`` and ``cancel`` require."""
-
-    def context(self) -> RunContext:
-        """Return a new context. Raises RunError when the executable is closed."""
-        ...
-
-
-@runtime_checkable
-class Bindable(Protocol):
-    """An Executable that can run repeatedly on the caller's memory, without allocating any."""
-
-    def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
-        """Return a context that reads ``inputs`` and writes ``outputs``. The caller passes all of them as C-contiguous arrays and has checked them."""
         ...
 
 
@@ -305,4 +310,167 @@ class DispatchStrategy(Protocol):
         self, call: Any, pipeline: Any
     ) -> tuple[tuple[int, int, int], tuple[int, int, int]] | None:
         """Return (groups, threads per group) for a KernelCall and the pipeline that the driver prepared for it; None to skip the dispatch."""
+        ...
+
+
+# ── optional abilities of an engine ──
+
+
+@runtime_checkable
+class HasKernelOptions(Protocol):
+    """An Engine with vendor options that select kernels, so that a KernelPolicy can be satisfied by options."""
+
+    def kernel_options(self, device: DeviceId) -> KernelOptions:
+        """Return the options for regions on that device. Pairs of op family and kernel that are missing have none."""
+        ...
+
+
+@runtime_checkable
+class StoppableLoad(Protocol):
+    """An Engine whose ``load`` compiles and can be stopped, as ``compile_timeout_s`` requires."""
+
+    def stoppable_load(
+        self, artifact: Artifact, model: ModelSource, request: EngineRequest
+    ) -> tuple[Callable[[], Executable], Callable[[], None]]:
+        """Return a function that loads, and one that another thread calls to end the load. Raises BuildError if this load cannot be stopped."""
+        ...
+
+
+# ── optional abilities of an executable ──
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """An Executable whose runs can be stopped one by one, as ``run_timeout_s`` and ``cancel`` require."""
+
+    def context(self) -> RunContext:
+        """Return a new context. Raises RunError when the executable is closed."""
+        ...
+
+
+@runtime_checkable
+class Bindable(Protocol):
+    """An Executable that can run repeatedly on the caller's memory, without allocating any."""
+
+    def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
+        """Return a context that reads ``inputs`` and writes ``outputs``. The caller passes all of them as C-contiguous arrays and has checked them."""
+        ...
+
+
+@runtime_checkable
+class TakesTensors(Protocol):
+    """An Executable whose contexts run on tensors of other libraries (DLPack) as they are, without conversion to arrays."""
+
+    def takes(self, tensors: dict[str, Any]) -> bool:
+        """Return True if a context's run takes exactly these inputs unchanged. It then returns outputs by name. Called before each run."""
+        ...
+
+
+@runtime_checkable
+class RunsTensors(Protocol):
+    """An Executable that runs on tensors in its device's memory, without a copy to the host.
+
+    Such runs are queued on the caller's stream and cannot be stopped.
+    """
+
+    @property
+    def on_device(self) -> bool:
+        """Return False if the device is the host. A session then calls neither of the two functions."""
+        ...
+
+    def run_tensors(self, tensors: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the outputs in the order of ``outputs``, on the device. Raises InputError, RunError."""
+        ...
+
+    def try_run_tensors(self, tensors: dict[str, Any]) -> dict[str, Any] | None:
+        """Run on the fast path and return outputs by name; None, without a run, for inputs that need another path."""
+        ...
+
+
+@runtime_checkable
+class CompilesShapes(Protocol):
+    """An Executable that compiles programs for new shapes when a run first has them."""
+
+    def limit_compiles(self, seconds: float) -> None:
+        """End each such compilation after ``seconds``; its run raises BuildTimeout."""
+        ...
+
+    def keep_in(self, kept: ShapeStore) -> None:
+        """Read programs for new shapes from the store if they are there, and store those that are compiled."""
+        ...
+
+
+class ShapeStore(Protocol):
+    """The part of the store that an executable may use: artifacts of its model and request, by the sizes of symbolic dims."""
+
+    def building(
+        self, shapes: Mapping[str, int], who: str, seconds: float | None = None
+    ) -> AbstractContextManager[None]:
+        """Hold the lock of these shapes, so that only one process builds them. Raises BuildTimeout after ``seconds`` of waiting."""
+        ...
+
+    def get(self, shapes: Mapping[str, int]) -> bytes | None:
+        """Return the stored bytes, or None."""
+        ...
+
+    def put(self, shapes: Mapping[str, int], blob: bytes) -> None:
+        """Store an artifact."""
+        ...
+
+
+@runtime_checkable
+class ReportsDecisions(Protocol):
+    """An Executable that selects its kernels itself and says why. Plans and receipts then show its decisions."""
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Return the decisions of the program that ran last; empty before the first run of open shapes."""
+        ...
+
+
+@runtime_checkable
+class ReportsFallbacks(Protocol):
+    """An Executable that knows its fallbacks without collecting all of its evidence."""
+
+    def fallbacks(self) -> tuple[str, ...]:
+        """Return ``Evidence.fallbacks``: where something other than requested is used."""
+        ...
+
+
+@runtime_checkable
+class HasRegions(Protocol):
+    """An Executable over several engines."""
+
+    def region_evidence(self, feeds: Mapping[str, Array] | None = None) -> dict[str, Evidence]:
+        """Return each region's evidence by the region's id."""
+        ...
+
+
+@runtime_checkable
+class Closeable(Protocol):
+    """An object with resources to free."""
+
+    def close(self) -> None:
+        """Free them. May be called twice."""
+        ...
+
+
+class Cancellable(Protocol):
+    """The token of a run that its caller may give up, such as a ``concurrent.futures.Future``."""
+
+    def cancelled(self) -> bool:
+        """Return True if the run is no longer wanted."""
+        ...
+
+
+# ── optional abilities of a backend ──
+
+
+@runtime_checkable
+class HasTarget(Protocol):
+    """A Backend whose device names the target that code for it is generated for. Without it, code is generated for the host's processor."""
+
+    @property
+    def target(self) -> str:
+        """Return the target: ``cuda:sm_90``."""
         ...

@@ -120,9 +120,9 @@ def test_an_inner_fault_is_70_and_shows_its_traceback_only_when_asked(
     xpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real fault: the store's own module made unusable for the verb."""
-    import xpuruntime.store
+    import xpuruntime.storage.store
 
-    monkeypatch.setattr(xpuruntime.store, "Store", lambda _: 1 / 0)
+    monkeypatch.setattr(xpuruntime.storage.store, "Store", lambda _: 1 / 0)
     done = xpu("cache", "path", "--json")
     assert done.code == 70
     assert "a fault of xpuruntime" in done.json["what"]

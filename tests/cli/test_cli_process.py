@@ -27,6 +27,24 @@ def test_help_imports_no_vendor_and_no_numpy() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
+def test_devices_imports_only_what_lists_devices() -> None:
+    """Each of these takes 20 ms to 100 ms: a converter of models, a writer of models, a validator of options."""
+    program = (
+        "import sys\n"
+        "sys.argv = ['xpu', 'devices', '--json']\n"
+        "from xpuruntime.cli import main\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        "heavy = {'onnx', 'openvino.tools.ovc', 'pandas', 'pydantic', 'torch'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"engines": [' in done.stdout
+
+
 def test_the_package_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "xpuruntime", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -86,6 +104,7 @@ def _process(*arguments: object, stdout: object, close: bool = False, stderr: ob
     return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, timeout=120, check=False)
 
 
+@pytest.mark.sampled(1)
 @ort
 @pytest.mark.parametrize(
     "arguments", [["inspect"], ["inspect", "--nodes"], ["inspect", "--json"], ["run"]], ids=" ".join
@@ -102,6 +121,7 @@ def test_a_pipe_without_a_reader_is_141_and_quiet(model: Path, arguments: list[s
     assert both.returncode == 141
 
 
+@pytest.mark.sampled(2)
 @ort
 @pytest.mark.parametrize("json", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize("verb", ["inspect", "run", "devices"])

@@ -76,6 +76,7 @@ def arguments(verb: str, model: Path) -> list[str]:
     return [str(model) if word == "MODEL" else word for word in VERBS[verb]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("verb", VERBS)
 def test_nothing_is_looked_up_or_left_at_home(
     quiet, verb: str, model: Path, tmp_path: Path, shared_store: Path
@@ -90,6 +91,7 @@ def test_nothing_is_looked_up_or_left_at_home(
     assert [line for line in seen if not line.startswith(allowed)] == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
 @pytest.mark.parametrize("verb", VERBS)
 def test_system_calls_show_the_same(quiet, verb: str, model: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -127,7 +129,27 @@ def test_a_user_s_own_import_still_finds_the_package() -> None:
     """Only our import works without it."""
     pytest.importorskip("openvino_telemetry")
     program = (
-        "import sys; from xpuruntime.vendor_imports import vendor; vendor('openvino'); "
+        "import sys; from xpuruntime.plugins.vendor_imports import vendor; vendor('openvino'); "
         "assert 'openvino_telemetry' not in sys.modules; import openvino_telemetry; vendor('openvino').Core"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_openvino_s_converter_is_imported_on_first_use() -> None:
+    pytest.importorskip("openvino.tools.ovc")
+    program = (
+        "import sys; from xpuruntime.plugins.vendor_imports import vendor; package = vendor('openvino'); "
+        "assert 'openvino.tools.ovc' not in sys.modules; assert not hasattr(package, 'convert_modell'); "
+        "from openvino import convert_model; assert convert_model is sys.modules['openvino.tools.ovc'].convert_model; "
+        "assert package.convert_model is convert_model; assert 'openvino_telemetry' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_without_openvino_s_converter_its_name_is_missing() -> None:
+    pytest.importorskip("openvino")
+    program = (
+        "import sys; from xpuruntime.plugins.vendor_imports import vendor; package = vendor('openvino'); "
+        "sys.modules['openvino.tools.ovc'] = None; assert not hasattr(package, 'convert_model')"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

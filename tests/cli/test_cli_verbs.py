@@ -10,7 +10,7 @@ import pytest
 
 import xpuruntime
 from xpuruntime.program.plan import Plan
-from xpuruntime.store import Store
+from xpuruntime.storage.store import Store
 
 both = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("onnxruntime", "openvino"))),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from xpuruntime.codegen.cpp import cpu_target
-from xpuruntime.codegen.isa import LEVELS, best_level
-from xpuruntime.codegen.toolchains import cxx_toolchain
+from xpuruntime.codegen.cpp.isa import LEVELS, best_level
+from xpuruntime.codegen.cpp.target import cpu_target
+from xpuruntime.codegen.cpp.toolchain import cxx_toolchain
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
 

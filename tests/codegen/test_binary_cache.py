@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from xpuruntime.codegen import toolchains
 from xpuruntime.codegen.binary_cache import is_self_contained
-from xpuruntime.codegen.cpp import cpu_target
-from xpuruntime.codegen.toolchains import Toolchain
+from xpuruntime.codegen.cpp import toolchain as toolchains
+from xpuruntime.codegen.cpp.target import cpu_target
+from xpuruntime.codegen.cpp.toolchain import Toolchain
 from xpuruntime.errors import BuildError
-from xpuruntime.store import Store
+from xpuruntime.storage.store import Store
 
 TEXT = 'extern "C" int answer() { return 42; }'
 

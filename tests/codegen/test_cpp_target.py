@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from xpuruntime import ir
-from xpuruntime.codegen import cpp, toolchains
-from xpuruntime.codegen.cpp import CppTarget, cpu_target, part_text, parts_in_order
-from xpuruntime.codegen.isa import LEVELS, best_level
-from xpuruntime.codegen.nest import cut, nest, offset_text
-from xpuruntime.codegen.toolchains import Toolchain, cxx_toolchain
+from xpuruntime.codegen.cpp import target as cpp
+from xpuruntime.codegen.cpp import toolchain as toolchains
+from xpuruntime.codegen.cpp.isa import LEVELS, best_level
+from xpuruntime.codegen.cpp.target import CppTarget, cpu_target, part_text, parts_in_order
+from xpuruntime.codegen.cpp.toolchain import Toolchain, cxx_toolchain
+from xpuruntime.codegen.loops.nest import cut, nest, offset_text
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import BuildError, DeviceUnavailable, UnavailableError
 from xpuruntime.runtime import Executor

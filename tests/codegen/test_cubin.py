@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from xpuruntime.codegen.cubin import check_launch, kernels_in
-from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
+from xpuruntime.codegen.cuda.cubin import check_launch, kernels_in
+from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
 from xpuruntime.errors import BuildError
 
 TEXT = """

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from xpuruntime import ir
-from xpuruntime.codegen.cuda import CudaTarget, cuda_part, cuda_target
-from xpuruntime.codegen.sm import LEVELS, sm_level
-from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
+from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
+from xpuruntime.codegen.cuda.sm import LEVELS, sm_level
+from xpuruntime.codegen.cuda.target import CudaTarget, cuda_part, cuda_target
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.compiler.resolve import resolve_target
 from xpuruntime.errors import BuildError, DeviceUnavailable
@@ -164,6 +164,7 @@ def gathered(target: Batch) -> Batch:
     return target
 
 
+@pytest.mark.sampled(1)
 @needs_nvrtc
 @pytest.mark.parametrize("level", ["sm_80", "sm_90", "sm_100"])
 def test_every_family_compiles(level: str) -> None:

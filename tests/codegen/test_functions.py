@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 
 LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+bf16")
 PARTS = frozenset({"exp", "log", "erf", "trig", "inverse", "softplus"})
@@ -101,6 +101,7 @@ def functions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return ctypes.CDLL(str(file))
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_units_in_the_last_place(functions: ctypes.CDLL, name: str, dtype: Any) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from xpuruntime import ir
-from xpuruntime.codegen.cpp import cpu_target
-from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.cpp.target import cpu_target
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.ir.graph import Node
 from xpuruntime.kernels.catalogue import offers
@@ -100,7 +100,7 @@ def test_cuda_text(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_text_compiles_at_every_level(name: str) -> None:
     """One text of v4's lanes is no text of v2: each level writes its own, and all of them compile."""
-    from xpuruntime.codegen.isa import LEVELS
+    from xpuruntime.codegen.cpp.isa import LEVELS
 
     for level in LEVELS.values():
         if level.architecture == "x86_64":

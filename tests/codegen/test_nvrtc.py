@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from xpuruntime import _core
-from xpuruntime.codegen import toolchains_nvrtc
-from xpuruntime.codegen.toolchains_nvrtc import Nvrtc, nvrtc_toolchain
+from xpuruntime.codegen.cuda import nvrtc as toolchains_nvrtc
+from xpuruntime.codegen.cuda.nvrtc import Nvrtc, nvrtc_toolchain
 from xpuruntime.errors import BuildError
-from xpuruntime.store import Store
+from xpuruntime.storage.store import Store
 
 TEXT = """extern "C" __global__ void halve(float const *x, float *y) {
     int const i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -72,7 +72,7 @@ def test_an_architecture_that_does_not_exist_is_refused(nvrtc: Nvrtc, tmp_path: 
 
 def test_a_library_that_is_named_and_absent_says_so() -> None:
     code = (
-        "from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain\n"
+        "from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain\n"
         "try: nvrtc_toolchain()\n"
         "except Exception as e: print(type(e).__name__, e)"
     )

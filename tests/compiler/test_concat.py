@@ -115,6 +115,7 @@ def concatenations(draw: Any) -> Graph:
     return b.build()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("passes", ["none", "all"])
 @given(graph=concatenations())
 @settings(

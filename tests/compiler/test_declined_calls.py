@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
+from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
 from xpuruntime.errors import BuildError
 
 HERE = Path(__file__).resolve().parent
@@ -33,6 +33,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("case", "engines"),
     [

@@ -15,8 +15,8 @@ import pytest
 import xpuruntime as xrt
 from xpuruntime import ir, passes
 from xpuruntime.cli.app import app
-from xpuruntime.codegen import toolchains
-from xpuruntime.codegen.cpp import CppTarget
+from xpuruntime.codegen.cpp import toolchain as toolchains
+from xpuruntime.codegen.cpp.target import CppTarget
 from xpuruntime.compiler import emit, memory, pipeline
 from xpuruntime.decisions import Reason, Support
 from xpuruntime.errors import BuildError, InternalError, IrError, OutOfMemory

@@ -14,7 +14,7 @@ from support.graphs import LAYERS, STEPS, SYMBOLS, graphs
 
 import xpuruntime as xrt
 from xpuruntime import ir
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.compiler.resolve import resolve_target
 from xpuruntime.errors import InternalError, XpuError
 from xpuruntime.policies.vocabulary import KERNELS, PRECISIONS
@@ -102,6 +102,7 @@ def target(name: str) -> Any:
     return batch_of(cpu_target(name) if name.startswith("cpu") else resolve_target(name))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["cpu:x86-64-v3", "cuda:sm_90"])
 def test_random_graphs_under_random_policies(name: str) -> None:
     @relaxed
@@ -118,6 +119,7 @@ def test_random_graphs_under_random_policies(name: str) -> None:
     check()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["cpu:x86-64-v3", "cuda:sm_90"])
 def test_random_graphs_with_opaque_nodes_are_refused_by_name(name: str) -> None:
     @relaxed

@@ -23,7 +23,7 @@ def call(reads: str, writes: str, early: str | None = None, pdl: bool = True) ->
     args = (*(f"in{i}" for i in range(len(inputs))), *(f"out{i}" for i in range(len(outputs))))
     options: dict[str, object] = {"pdl": pdl} if early is None else {"pdl": False}
     if early is not None:
-        options["early"] = [
+        options["prologue_reads"] = [
             a for a, name in zip(args, (*inputs, *outputs), strict=True) if name in early.split()
         ]
     return StageCall("k", Stage("k", "", args, 1, options=options), inputs, outputs, (), ())
@@ -37,7 +37,7 @@ def begins(*calls: StageCall) -> str:
         memory.declare(name, kind, spec)
     memory.alias("view", spec, "a")
     made = order_early_reads(calls, memory)
-    assert not any("early" in c.stage.options for c in made)
+    assert not any("prologue_reads" in c.stage.options for c in made)
     return "".join("+" if c.stage.options.get("pdl") else "-" for c in made)
 
 

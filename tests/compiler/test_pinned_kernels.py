@@ -9,7 +9,7 @@ import pytest
 
 import xpuruntime as xrt
 from xpuruntime import ir
-from xpuruntime.codegen import cuda
+from xpuruntime.codegen.cuda import target as cuda
 from xpuruntime.errors import KernelUnavailable
 from xpuruntime.kernels.cuda.matmul import libraries
 from xpuruntime.program.program import Binary, KernelCall
@@ -78,5 +78,5 @@ def test_a_forced_pin_where_the_kernel_is_not_is_an_error(monkeypatch: pytest.Mo
     ):
         xrt.compile(net(), target="cpu", policy=policy)
     monkeypatch.setattr(libraries, "installed", lambda library: False)
-    with pytest.raises(KernelUnavailable, match="cublasLt is not on this machine"):
+    with pytest.raises(KernelUnavailable, match="cublasLt is not installed"):
         calls(policy)

@@ -12,10 +12,10 @@ from support.native import check, compile_native
 
 import xpuruntime as xrt
 from xpuruntime import ir
-from xpuruntime.codegen.cpp import cpu_target
-from xpuruntime.codegen.cuda import CudaTarget
-from xpuruntime.codegen.isa import LEVELS
-from xpuruntime.codegen.sm import LEVELS as SM_LEVELS
+from xpuruntime.codegen.cpp.isa import LEVELS
+from xpuruntime.codegen.cpp.target import cpu_target
+from xpuruntime.codegen.cuda.sm import LEVELS as SM_LEVELS
+from xpuruntime.codegen.cuda.target import CudaTarget
 from xpuruntime.compiler.resolve import resolve_target
 from xpuruntime.errors import DeviceUnavailable
 from xpuruntime.program.program import CompiledProgram
@@ -74,6 +74,7 @@ def test_every_field_has_another_value() -> None:
         assert [name for name, value in OTHER.items() if getattr(level.config, name) == value] == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("field", [f for f in OTHER if f != "name"])
 def test_a_field_changes_the_program_and_nothing_else(field: str, network: Any) -> None:
     graph, feeds, weights = network
@@ -119,6 +120,7 @@ def decoder() -> tuple[ir.Graph, dict[str, Any]]:
     return b.build(), feeds
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("field", OTHER_GPU)
 def test_a_field_of_one_gpu_changes_the_program_and_nothing_else(field: str) -> None:
     graph, feeds = decoder()
@@ -129,6 +131,7 @@ def test_a_field_of_one_gpu_changes_the_program_and_nothing_else(field: str) -> 
     check(graph, feeds, target=target)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", GPUS)
 def test_a_named_gpu_fills_the_fields_and_the_program_records_them(name: str) -> None:
     graph = relu()
@@ -179,10 +182,10 @@ def test_a_gpu_s_sizes_change_no_result(network: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("metal_gpu", "there is none for metal"),
-        ("webgpu", "there is none for webgpu"),
-        ("npu-sim:edge", "there is none for npu"),
-        ("another", "begins with no kind of device"),
+        ("metal_gpu", "there is no code generator for metal"),
+        ("webgpu", "there is no code generator for webgpu"),
+        ("npu-sim:edge", "there is no code generator for npu"),
+        ("another", "its name has no kind of device"),
     ],
 )
 def test_sizes_for_what_no_code_is_generated_for_are_an_error(name: str, said: str, network: Any) -> None:

@@ -16,10 +16,10 @@ from xpuruntime.kernels.catalogue import kernels as catalogue
 from xpuruntime.testing import conformance as kit
 from xpuruntime.testing.conformance import conformance, kernels, nodes, ops, subject
 from xpuruntime.testing.conformance.finding import CaseFinding
-from xpuruntime.testing.conformance.onnx_backend.native import judge_natively
+from xpuruntime.testing.conformance.onnx_backend.native import check_natively
 from xpuruntime.testing.conformance.onnx_backend.suite import cases, differs
 from xpuruntime.testing.conformance.opinfo import BRIDGES
-from xpuruntime.testing.conformance.opinfo.native import judge_samples
+from xpuruntime.testing.conformance.opinfo.native import check_samples
 from xpuruntime.testing.conformance.vendor import excused
 from xpuruntime.testing.emulation.cuda_host import cuda_host
 
@@ -58,7 +58,7 @@ def test_a_backend_of_one_s_own() -> None:
     assert report.ok, report.wrong
     (suite,) = report.suites
     assert suite.count("right") > 6
-    assert "npu-sim:edge names no kernel for addmm: fused.py has no addmm" in dict(suite.reasons)
+    assert "npu-sim:edge has no kernel for addmm: fused.py has no addmm" in dict(suite.reasons)
     assert report.to_json()["subject"]["target"] == "npu-sim:edge"
 
 
@@ -83,8 +83,8 @@ def test_several_compilers_at_once_change_no_order() -> None:
         for c in cases("node")
         if c.name in {"test_abs", "test_add", "test_relu", "test_nonzero_example", "test_softmax_axis_0"}
     ]
-    one = [(j.verdict.case, j.verdict.outcome) for j in judge_natively(some, batch=1, jobs=1)]
-    three = [(j.verdict.case, j.verdict.outcome) for j in judge_natively(some, batch=1, jobs=3)]
+    one = [(j.verdict.case, j.verdict.outcome) for j in check_natively(some, batch=1, jobs=1)]
+    three = [(j.verdict.case, j.verdict.outcome) for j in check_natively(some, batch=1, jobs=3)]
     assert one == three
     assert dict(one)["test_add"] == "right"
 
@@ -119,7 +119,7 @@ def test_what_the_vendor_s_own_api_gives_as_well_is_the_vendor_s() -> None:
     ours = excused(found, "onnxruntime", model, feeds, partial(wrong, [-1, -2]))
     assert ours == found, "the vendor is right, so the fault is ours"
     theirs = excused(found, "onnxruntime", model, feeds, partial(wrong, [1, 2]))
-    assert (theirs.outcome, theirs.why) == ("excused", "by onnxruntime's own API too: is [-1.0, -2.0]")
+    assert (theirs.outcome, theirs.why) == ("excused", "onnxruntime's own API is wrong, too: is [-1.0, -2.0]")
     assert excused(found, "somebody", model, feeds, partial(wrong, [1, 2])) == found
 
 
@@ -175,8 +175,8 @@ def test_entries_that_this_pytorch_has_not_are_told_by_name(monkeypatch: pytest.
     monkeypatch.setitem(BRIDGES, "other_variant", replace(BRIDGES["abs"], info="abs", variants=("no_such",)))
     some = ("abs", "renamed", "other_variant", "unknown", "neg")
     with pytest.raises(LookupError, match="no OpInfo 'no_such_entry'"):
-        list(judge_samples(some, ("float32",), 1))
-    monkeypatch.setattr(ops, "judge_samples", partial(judge_samples, some, ("float32",)))
+        list(check_samples(some, ("float32",), 1))
+    monkeypatch.setattr(ops, "check_samples", partial(check_samples, some, ("float32",)))
     report = conformance("cpu", suites=("ops",), sample=1)
     assert report.ok, report.wrong
     (suite,) = report.suites

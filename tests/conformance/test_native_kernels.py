@@ -14,18 +14,18 @@ torch = pytest.importorskip("torch", reason="PyTorch is the judge")
 pytest.importorskip("expecttest", reason="PyTorch's OpInfo needs it")
 
 from xpuruntime.testing.conformance.opinfo import BRIDGES  # noqa: E402
-from xpuruntime.testing.conformance.opinfo.native import DTYPES, judge_samples  # noqa: E402
+from xpuruntime.testing.conformance.opinfo.native import DTYPES, check_samples  # noqa: E402
 
 
 def held(names: tuple[str, ...], dtypes: tuple[str, ...], limit: int) -> Counter[str]:
-    found = list(judge_samples(names, dtypes, limit))
+    found = list(check_samples(names, dtypes, limit))
     wrong = [f"{s.name} {s.dtype} by {s.kernel}: {s.why}" for s in found if s.outcome == "wrong"]
     assert not wrong, f"{len(wrong)} of {len(found)}\n" + "\n".join(wrong[:10])
     return Counter(s.outcome for s in found)
 
 
 def test_a_sample_of_every_op(part: Callable[[Sequence[str], int], list[str]]) -> None:
-    ops = part(tuple(BRIDGES), len(BRIDGES) // 2)
+    ops = part(tuple(BRIDGES), len(BRIDGES) // 5)
     count = held(tuple(ops), ("float32", "int64"), 1)
     assert count["right"] > (2 if len(ops) == len(BRIDGES) else 1) * count["refused"], count
 
@@ -38,7 +38,7 @@ def test_ten_samples_of_every_op(dtype: str) -> None:
 
 def test_a_wrong_kernel_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check can fail: a kernel whose code adds where it should multiply is wrong on its samples."""
-    from xpuruntime.codegen.cpp import CppTarget
+    from xpuruntime.codegen.cpp.target import CppTarget
 
     assemble = CppTarget.assemble
 
@@ -46,5 +46,5 @@ def test_a_wrong_kernel_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         return assemble(self, {s: t.replace("total * ", "total + ") for s, t in functions.items()}, parts)
 
     monkeypatch.setattr(CppTarget, "assemble", broken)
-    outcomes = Counter(s.outcome for s in judge_samples(("cumprod",), ("float32",), 4))
+    outcomes = Counter(s.outcome for s in check_samples(("cumprod",), ("float32",), 4))
     assert outcomes["wrong"] > 0

@@ -26,12 +26,14 @@ def opened(name: str):
     return path, MODELS[name].inputs(MODELS[name].samples()[0])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_model_comes_back_equal(name: str) -> None:
     path, feeds = opened(name)
     assert round_trip(onnx.load(path), feeds) == ""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_nothing_of_a_model_is_opaque(name: str) -> None:
     path, _ = opened(name)
@@ -39,6 +41,7 @@ def test_nothing_of_a_model_is_opaque(name: str) -> None:
     assert [(n.attrs["op_type"], n.attrs["reason"]) for n in verify(graph) if n.op == "opaque"] == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", SMALL)
 def test_the_interpreter_agrees_with_the_vendor(name: str) -> None:
     path, feeds = opened(name)

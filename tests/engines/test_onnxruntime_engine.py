@@ -11,14 +11,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from xpuruntime.decisions import Reason, Support
-from xpuruntime.engines.onnxruntime import engine
+from xpuruntime.engines.onnxruntime import engine, providers
 from xpuruntime.engines.onnxruntime.plugin import PLUGIN
 from xpuruntime.errors import BuildError
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.plugins import package_version
+from xpuruntime.plugins.loader import package_version
 from xpuruntime.protocols import EngineRequest, Executable, ModelSource
 from xpuruntime.targets import DeviceId
 from xpuruntime.types import DType
@@ -104,13 +104,13 @@ def test_own_precision_only(source: ModelSource) -> None:
             "enable_mem_pattern",
             "maybe",
             "ONNX Runtime option 'enable_mem_pattern' cannot be 'maybe'",
-            "It takes one of 1, true, 0, false.",
+            "Use one of 1, true, 0, false.",
         ),
         (
             "inter_op_num_threads",
             "-1",
             "ONNX Runtime option 'inter_op_num_threads' cannot be '-1'",
-            "It takes a non-negative integer.",
+            "Use a non-negative integer.",
         ),
         (
             "intra_op_num_threads",
@@ -197,7 +197,7 @@ def test_an_element_type_without_an_array(make: Make) -> None:
     no = ask(open_model(proto))
     assert (no.code, no.reason) == (
         Reason.DTYPE_UNSUPPORTED,
-        "ONNX Runtime takes no complex64 array; 'x' is complex64[4]",
+        "ONNX Runtime does not support complex64 arrays; 'x' is complex64[4]",
     )
 
 
@@ -249,3 +249,14 @@ def test_devices_prints_nothing() -> None:
         assert ok == "True" or (
             code == "device_refused" and reason.startswith(f"{name} is built in but cannot be used: ")
         )
+
+
+@pytest.mark.parametrize(
+    "opsets", [(("", 13),), (("", 300), ("ai.onnx.ml", 3)), (("", -1),), (("", 2**62), ("ü", 0))]
+)
+def test_the_probe_model_is_what_onnx_writes(opsets: tuple[tuple[str, int], ...]) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "tiny", [x], [y])
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets]
+    expected = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    assert onnx.load_model_from_string(providers._tiny_model(opsets)) == expected

@@ -79,7 +79,10 @@ def relu_bytes(source: ModelSource) -> bytes:
 
 def test_a_device_that_openvino_does_not_drive(source: ModelSource) -> None:
     no = ask(source, "cuda")
-    assert (no.code, no.reason) == (Reason.DEVICE_MISMATCH, "OpenVINO drives cpu, auto, gpu, npu, not cuda:0")
+    assert (no.code, no.reason) == (
+        Reason.DEVICE_MISMATCH,
+        "OpenVINO supports cpu, auto, gpu, npu, not cuda:0",
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,7 +197,7 @@ def test_ops_and_types_that_it_does_not_take(make: Make) -> None:
     text = make([helper.make_node("Identity", ["x"], ["y"])], {"x": ("string", [1])}, {"y": ("string", [1])})
     no = ask(open_model(text))
     assert no.code is Reason.DTYPE_UNSUPPORTED
-    assert no.reason.startswith("OpenVINO takes no string as a model input or output")
+    assert no.reason.startswith("OpenVINO does not support string as a model input or output")
 
 
 def test_what_the_vendor_cannot_build_repeats_its_text(make: Make, opened: Opened) -> None:
@@ -290,7 +293,7 @@ def test_a_damaged_blob_is_a_build_error(conv_net: onnx.ModelProto, damage: str)
     source, request, artifact = build(conv_net)
     blob = artifact.blob[: len(artifact.blob) // 2] if damage == "truncated" else b"\0" * 100
     with pytest.raises(
-        BuildError, match=r"OpenVINO .* cannot load what was built; got .* Clear the cache entry"
+        BuildError, match=r"OpenVINO .* cannot load the compiled blob; got .* Clear the cache entry"
     ):
         engine.load(Artifact("openvino", blob, cacheable=True), source, request)
 
@@ -324,7 +327,7 @@ def test_auto_that_passes_over_a_device_is_a_fallback(source: ModelSource, opene
     if "NPU" in CORE.available_devices:
         pytest.skip("this machine has an NPU")
     e = opened("openvino", source, device="auto", options={"DEVICE_PRIORITIES": "NPU,CPU"}).evidence()
-    assert e.fallbacks == ("AUTO was asked for NPU first and runs on CPU",)
+    assert e.fallbacks == ("AUTO's first device is NPU, but it runs on CPU",)
 
 
 def test_openvino_ir(conv_net: onnx.ModelProto, opened: Opened, tmp_path: Path) -> None:

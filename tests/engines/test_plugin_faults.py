@@ -121,6 +121,7 @@ def test_an_engine_of_another_package_runs(folder: Path) -> None:
     assert said(folder, "nothing") == "ran on acme on cpu\n"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("place", WHERE)
 def test_its_fault_is_its_own(folder: Path, place: str) -> None:
     text = said(folder, place)
@@ -131,6 +132,7 @@ def test_its_fault_is_its_own(folder: Path, place: str) -> None:
     assert "fault of xpuruntime" not in text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("place", WHERE[:-1])
 def test_a_fallback_takes_over(folder: Path, place: str) -> None:
     assert "ran on onnxruntime" in said(folder, place, "cpu")
@@ -143,6 +145,7 @@ def test_a_module_that_is_not_there(folder: Path) -> None:
     assert "its module 'acme_engine' cannot be imported" in text
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("place", ["import", "devices"])
 def test_xpu_devices_lists_it_with_the_reason(folder: Path, place: str) -> None:
     environment = children.environment(FAILS=place, XPU_CACHE_DIR=str(folder / "store"), COLUMNS="400")

@@ -7,7 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -20,9 +20,9 @@ from examples.demo.story import Asked, Chapter, Reading, Story, distance, score 
 from examples.zoo import CACHE, DATA, MODELS, Answer, Sample  # noqa: E402
 from xpuruntime.decisions import Candidate, Decision, Reason  # noqa: E402
 from xpuruntime.numerics import Comparison  # noqa: E402
-from xpuruntime.workbench.bench import BenchReport, RankedEngine  # noqa: E402
-from xpuruntime.workbench.compare import PairComparison  # noqa: E402
-from xpuruntime.workbench.statistics import paired_ratio, summarize  # noqa: E402
+from xpuruntime.workbench.bench.engines import BenchReport, RankedEngine  # noqa: E402
+from xpuruntime.workbench.bench.statistics import paired_ratio, summarize  # noqa: E402
+from xpuruntime.workbench.compare.engines import PairComparison  # noqa: E402
 
 CAT, DOG = Answer("cat", (("cat", 0.9), ("dog", 0.1))), Answer("dog", (("dog", 0.6),))
 SAMPLE = Sample("photo", "cat")
@@ -274,13 +274,25 @@ def demo(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600, check=False)
 
 
+PAGES = "ppocr-det,ppocr-rec"  # the two models that read pages together
+CHAPTERS = (*(name for name in MODELS if name not in PAGES.split(",")), PAGES)
+
+
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
-    """The whole demo: its JSON document and its folder."""
+def models(part: Callable[[Sequence[str], int], list[str]]) -> list[str]:
+    """All models of the demo; in the gate two drawn ones, of which the pair that reads pages counts as one."""
+    drawn = ",".join(part(CHAPTERS, 2)).split(",")
+    return [name for name in MODELS if name in drawn]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory, models: list[str]) -> tuple[dict, Path]:
+    """The demo's JSON document and its folder."""
     if not pinned_packages_are_here():
         pytest.skip("the zoo's packages are not installed: scripts/setup")
     out = tmp_path_factory.mktemp("demo")
-    done = demo("--json", "--out", str(out))
+    named = "all" if len(models) == len(MODELS) else ",".join(models)
+    done = demo("--models", named, "--json", "--out", str(out))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     return json.loads(done.stdout), out
 
@@ -288,12 +300,13 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
 @pytest.mark.zoo
 @pytest.mark.slow
 @pytest.mark.timeout(700)
-def test_every_engine_says_the_truth(played: tuple[dict, Path]) -> None:
+def test_every_engine_says_the_truth(played: tuple[dict, Path], models: list[str]) -> None:
     document, _ = played
     assert document["ok"] is True
     assert document["faults"] == []
     assert set(document["engines"]) >= {"onnxruntime"}
-    assert [m["model"] for m in document["models"]] == list(MODELS)
+    assert [m["model"] for m in document["models"]] == models
+    assert bool(document["pages"]) == set(models).issuperset(PAGES.split(","))
     for model in document["models"]:
         assert set(model["receipts"]) == set(document["engines"])
         assert all(r["confirmed"] and r["runs"] == len(model["answers"]) for r in model["receipts"].values())
@@ -317,7 +330,7 @@ def test_it_asks_and_is_told_why(played: tuple[dict, Path]) -> None:
 @pytest.mark.zoo
 @pytest.mark.slow
 @pytest.mark.timeout(700)
-def test_the_page_shows_every_model_engine_and_reason(played: tuple[dict, Path]) -> None:
+def test_the_page_shows_every_model_engine_and_reason(played: tuple[dict, Path], models: list[str]) -> None:
     document, out = played
     text = (out / "report.html").read_text(encoding="utf-8")
     import html
@@ -332,24 +345,42 @@ def test_the_page_shows_every_model_engine_and_reason(played: tuple[dict, Path])
     for name, version in document["engines"].items():
         assert name in shown
         assert version in shown
-    assert text.count("data:image/jpeg;base64,") >= 8
+    samples = [sample for name in models for sample in MODELS[name].samples()]
+    pictures = sum(sample.path is not None and sample.path.suffix in (".jpg", ".png") for sample in samples)
+    assert text.count("data:image/jpeg;base64,") >= pictures + len(document["pages"])
     assert "http://" not in text
     assert "https://" not in text
+
+
+def test_a_model_that_the_zoo_has_not_is_an_error() -> None:
+    import typer
+
+    from examples.demo.__main__ import model_list
+
+    assert model_list("all") == tuple(MODELS)
+    assert model_list("magika, minilm-l6") == ("minilm-l6", "magika")
+    for text, got in (("magika,resnet", "resnet"), (" ,", " ,")):
+        with pytest.raises(typer.BadParameter, match=f"'{got}' is none of efficientnet-lite0, "):
+            model_list(text)
 
 
 @pytest.mark.zoo
 @pytest.mark.slow
 @pytest.mark.timeout(700)
-def test_a_model_that_went_bad_ends_in_exit_1(played: tuple[dict, Path], tmp_path: Path) -> None:
+def test_a_model_that_went_bad_ends_in_exit_1(tmp_path: Path) -> None:
     """The built files are there, but one model's weights are not its own any more: the answers give it away."""
     onnx = pytest.importorskip("onnx")
+    if not pinned_packages_are_here():
+        pytest.skip("the zoo's packages are not installed: scripts/setup")
     zoo = tmp_path / "zoo"
+    MODELS["magika"].onnx_path()
     shutil.copytree(CACHE, zoo)
     model = onnx.load(zoo / "magika.onnx")
     weight = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
     weight.raw_data = bytes(len(weight.raw_data))
     onnx.save(model, zoo / "magika.onnx")
-    done = demo("--engines", "onnxruntime", "--zoo", str(zoo), "--out", str(tmp_path / "out"))
+    options = ("--models", "magika", "--engines", "onnxruntime")
+    done = demo(*options, "--zoo", str(zoo), "--out", str(tmp_path / "out"))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "✗ magika: onnxruntime says" in done.stdout
     assert "✗ magika: onnxruntime says" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

@@ -11,7 +11,8 @@ import pytest
 from support.native import check
 
 import xpuruntime as xrt
-from xpuruntime import ir, registered
+from xpuruntime import ir
+from xpuruntime.plugins import registered
 from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 SHAPE, COLS = (3, 5, 200), 200

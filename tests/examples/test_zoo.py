@@ -58,6 +58,7 @@ def edits(a: str, b: str) -> int:
     return row[-1]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.zoo
 @pytest.mark.parametrize(("name", "number"), SAMPLES)
 def test_says_the_right_thing(name: str, number: int) -> None:

@@ -196,11 +196,13 @@ IMPORTS = [powers_of_a_symbol, divisions_of_divisors, numbers_beside_symbols, ex
            filters, nested_ifs, nested_loops]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("build", IMPORTS)
 def test_an_import_is_bounded(build: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
     bounded(tmp_path, "import", build())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("levels", [17, 19, 30])
 def test_functions_that_expand_to_many_nodes(levels: int, tmp_path: Path) -> None:
     assert "local functions that call each other" in bounded(tmp_path, "import", functions(levels))
@@ -254,6 +256,7 @@ def many_outputs() -> onnx.ModelProto:
 COMPILED = [shared_values, shared_weights, doubled_weights, long_ranges, softmaxes, many_outputs]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("build", COMPILED)
 def test_compiling_is_bounded(build: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
     bounded(tmp_path, "session", build())

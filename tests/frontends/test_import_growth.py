@@ -17,7 +17,7 @@ from onnx import helper
 import xpuruntime
 from xpuruntime.errors import ModelError
 from xpuruntime.frontends.onnx import load_onnx
-from xpuruntime.frontends.onnx.size import MAX_NODES
+from xpuruntime.frontends.onnx.files.size import MAX_NODES
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small_protos import model, value

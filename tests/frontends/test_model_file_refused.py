@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from xpuruntime.errors import ModelError
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.frontends.onnx import import_onnx
-from xpuruntime.frontends.onnx.extract import OnnxExtractor
+from xpuruntime.frontends.onnx.files.extract import OnnxExtractor
 from xpuruntime.frontends.onnx.tensors import tensor_array
 
 sys.path.insert(0, str(Path(__file__).parent))

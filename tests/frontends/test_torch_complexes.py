@@ -71,6 +71,7 @@ FORMS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_of_pairs(form: str) -> None:
     def function(a: Any, b: Any, c: Any, d: Any) -> Any:
@@ -95,6 +96,7 @@ def test_nothing_and_one_element() -> None:
     same(rotated, draw(1, 1, 1, 2), draw(1, 1))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
@@ -140,6 +142,7 @@ class Turned(torch.nn.Module):  # type: ignore[misc, unused-ignore]
         return torch.view_as_real(pairs * self.turns[: x.shape[1]]).flatten(-2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("buffer", [False, True])
 @pytest.mark.parametrize("length", [6, 3000])
 def test_complex_tensors_that_a_module_holds(length: int, buffer: bool) -> None:

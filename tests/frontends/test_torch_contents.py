@@ -42,6 +42,7 @@ def grid(x: Any) -> Any:
     return x * rows[:, None] + columns
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("function", "shape"),
     [
@@ -95,6 +96,7 @@ def written(part: Any) -> Any:
     return function
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_a_mask_that_takes_one_part_is_a_choice(rank: int) -> None:
     x = draw(3, 4, 5)

@@ -20,6 +20,7 @@ sys.path.pop(0)
 inf, nan = float("inf"), float("nan")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [4, 40], ids=["differences", "products"])
 @pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.5, inf])
 def test_on_native(p: float, rows: int) -> None:
@@ -34,6 +35,7 @@ def test_on_native(p: float, rows: int) -> None:
     assert float((torch.from_numpy(got).double() - exact).abs().max()) <= 2e-6 * float(exact.max())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0])
 def test_nan_and_infinity(p: float) -> None:
     """For p = inf PyTorch passes over NaN; here it stays NaN."""

@@ -43,6 +43,7 @@ def real(z: Any) -> Any:
     return torch.view_as_real(z.resolve_conj()) if z.is_complex() else z
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize(("length", "dim"), [(None, -1), (4, 0), (9, -1)])
 def test_along_one_dim(norm: str, length: int | None, dim: int) -> None:
@@ -57,6 +58,7 @@ def test_along_one_dim(norm: str, length: int | None, dim: int) -> None:
     same(back, draw(3, 7, 2))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("norm", NORMS)
 def test_along_several_dims(norm: str) -> None:
     def forward(x: Any) -> Any:
@@ -76,6 +78,7 @@ def test_along_several_dims(norm: str) -> None:
     same(back, draw(2, 5, 6, 2))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "function",
     [
@@ -103,6 +106,7 @@ def test_a_line_with_nan_is_nan_and_no_other() -> None:
     np.testing.assert_allclose(got, real(fft.fft(x)).numpy(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("length", [1, 2, 6, 97, 1024, 4096])
 def test_in_float32_as_exact_as_pytorch(length: int) -> None:
     """The kernel computes in double and rounds once."""

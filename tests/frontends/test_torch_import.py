@@ -31,6 +31,7 @@ nn, F = torch.nn, torch.nn.functional
 # ── whole networks ──
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", models.MODELS)
 def test_a_network_computes_the_same(name: str) -> None:
     pytest.importorskip("transformers")
@@ -48,6 +49,7 @@ def test_a_network_computes_the_same(name: str) -> None:
     assert {w.name for w in graph.weights} <= weights_of(net).keys()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "vit", "bert", "qwen2"])
 def test_a_network_of_a_dynamic_batch_computes_the_same(name: str) -> None:
     pytest.importorskip("transformers")
@@ -274,6 +276,7 @@ def test_composites_are_one_node() -> None:
     assert not ops & {"exp", "var", "mean", "rsqrt", "sigmoid", "index"}
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "function",
     [

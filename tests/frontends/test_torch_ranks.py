@@ -50,6 +50,7 @@ def computed(function: Any, x: Any) -> list[Any]:
     return list(interp.run(graph, {v.name: x.numpy() for v in graph.inputs}, weights=weights).values())
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("dim", "function"), RANKED)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64])
 def test_values_are_pytorch_s_and_places_hold_them(dim: int, function: Any, dtype: Any) -> None:
@@ -64,12 +65,14 @@ def test_values_are_pytorch_s_and_places_hold_them(dim: int, function: Any, dtyp
     np.testing.assert_array_equal(held, values.reshape(lines))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dim", "function"), RANKED)
 def test_places_of_lines_without_equals(dim: int, function: Any) -> None:
     x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     same(function, x, others=[(-x,)])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", [(7,), (6,), (3, 4), (2, 3, 5), (1,), ()])
 def test_of_all_elements(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))

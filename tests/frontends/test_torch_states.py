@@ -136,7 +136,7 @@ def test_a_dim_that_the_model_fixes_is_reported() -> None:
         Fixed().eval(), torch.randn(2, 4), dynamic_shapes={"x": {0: torch.export.Dim.AUTO}}
     ).graph
     assert graph.metadata["specialized"] == ("x[0] = 2",)
-    with pytest.raises(ModelError, match=r"does not allow the dynamic shapes asked for; got .*batch"):
+    with pytest.raises(ModelError, match=r"does not allow the requested dynamic shapes; got .*batch"):
         import_torch(Fixed().eval(), torch.randn(2, 4), dynamic_shapes={"x": {0: "batch"}})
 
 

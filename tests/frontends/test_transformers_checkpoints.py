@@ -82,6 +82,7 @@ def expect(got: np.ndarray[Any, Any], module: Any, x: Any) -> None:
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", list(TYPES))
 def test_a_saved_model_is_enough(name: str, tmp_path: Path) -> None:
     module, x = made(name)
@@ -112,6 +113,7 @@ def test_a_base_model_takes_the_checkpoint_of_a_larger_one(tmp_path: Path) -> No
     expect(outputs["last_hidden_state"].to_numpy(), base, x)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_state_dict_of_tensors_is_a_source(dtype: str) -> None:
     module, x = made("qwen2_tied")

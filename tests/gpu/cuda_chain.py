@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
+from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
 from xpuruntime.program.program import (
     Binary,
     BufferAllocation,

@@ -26,11 +26,11 @@ sys.path += [str(ROOT), str(ROOT / "tests" / "layout")]
 from spec_blocks import BLOCKS, arrays, linear_graph  # noqa: E402
 
 import xpuruntime as xrt  # noqa: E402
-from xpuruntime.codegen.cuda import cuda_target  # noqa: E402
+from xpuruntime.codegen.cuda.target import cuda_target  # noqa: E402
 from xpuruntime.ir import Graph, interp, save  # noqa: E402
 from xpuruntime.program.program import Binary, KernelCall  # noqa: E402
 from xpuruntime.runtime import PythonBackend  # noqa: E402
-from xpuruntime.tensor_files import write_safetensors  # noqa: E402
+from xpuruntime.storage.tensor_files import write_safetensors  # noqa: E402
 from xpuruntime.types import TensorSpec  # noqa: E402
 
 KERNELS = {

@@ -23,9 +23,10 @@ import torch
 from gpu_report import Report, queued_us, run_parts
 
 import xpuruntime as xrt
-from xpuruntime import ir, registered
+from xpuruntime import ir
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import BuildError
+from xpuruntime.plugins import registered
 from xpuruntime.runtime import Executor
 
 KERNELS = Path(__file__).resolve().parents[2] / "examples" / "user_kernels" / "kernels.py"

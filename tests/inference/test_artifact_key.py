@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -11,15 +12,17 @@ from xpuruntime.engines import lookup
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.inference.native import engine as native
 from xpuruntime.inference.selection import candidate as attempt
+from xpuruntime.inference.selection.request import SessionRequest, kernels_key
+from xpuruntime.policies import KernelPolicy, Policy, Rule
 from xpuruntime.protocols import EngineRequest, ModelSource
-from xpuruntime.store import digest
+from xpuruntime.storage.store import digest
 from xpuruntime.targets import DeviceId
 from xpuruntime.types import DType
 
 pytest.importorskip("onnxruntime", reason="its fingerprint is looked at")
 pytest.importorskip("openvino", reason="its fingerprint is looked at")
 
-REQUEST = EngineRequest(DeviceId("cpu"), None, 2, {"NUM_STREAMS": "1"}, 3, "")
+REQUEST = EngineRequest(DeviceId("cpu"), None, 2, {"NUM_STREAMS": "1"}, 3)
 
 # Every field of a request, with another value than REQUEST's.
 OTHER: dict[str, Any] = {
@@ -28,7 +31,7 @@ OTHER: dict[str, Any] = {
     "threads": 3,
     "options": {"NUM_STREAMS": "2"},
     "optimization": 1,
-    "kernels": '{"conv": "generated"}',
+    "kernels": KernelPolicy(conv="generated"),
 }
 
 
@@ -115,6 +118,33 @@ def test_a_key_without_an_ingredient_is_found_out(ingredient, model, monkeypatch
 def test_the_list_of_ingredients_is_the_whole_key(model) -> None:
     rows = test_a_key_without_an_ingredient_is_found_out.pytestmark[0].args[1]
     assert set(attempt.artifact_key("native", native, model, REQUEST)) == set(rows)
+
+
+def test_equal_demands_on_kernels_have_one_key(model) -> None:
+    """Where a demand was written is no part of it; its layers are."""
+    rule = Rule(op="matmul", forbid="naive")
+    named, plain = (
+        KernelPolicy(conv="generated", origin=o).merge(KernelPolicy(rules=[rule], origin=o))
+        for o in ("p.yaml", "")
+    )
+    flat = KernelPolicy(conv="generated", rules=[rule])
+    requests = [dataclasses.replace(REQUEST, kernels=k) for k in (named, plain, flat)]
+    first, second, other = (digest(attempt.artifact_key("native", native, model, r)) for r in requests)
+    assert first == second != other
+    assert kernels_key(plain) == json.dumps(plain.to_dict(), sort_keys=True), "as stores of before have it"
+    assert kernels_key(None) == ""
+
+
+def test_an_artifact_knows_nothing_of_where_its_demands_were_written() -> None:
+    """Its key does not, so its reasons may not name a file."""
+    policy = KernelPolicy(conv="generated", origin="p.yaml").merge(
+        KernelPolicy(matmul="naive", origin="q.yaml")
+    )
+    kernels = SessionRequest(policy=Policy(kernel=policy)).kernels
+    assert kernels == policy
+    assert [layer.origin for layer in policy.layers] == ["q.yaml", "p.yaml"]
+    assert [layer.origin for layer in kernels.layers] == ["", ""]
+    assert SessionRequest().kernels is None
 
 
 def test_a_model_s_digest_moves_with_its_bytes_and_its_external_data(path, proto, tmp_path) -> None:

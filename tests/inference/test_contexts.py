@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def test_the_wait_for_a_context_counts() -> None:
 
 def test_stop_hits_the_run_with_the_token_and_no_other() -> None:
     pool = Contexts("pool", Engine(), 2)
-    mine, other = object(), object()
+    mine, other = Future(), Future()
     doomed = start(pool.run, feed(30), mine)
     spared = start(pool.run, feed(0.5), other)
     while pool.made < 2:
@@ -121,6 +122,10 @@ def test_stop_hits_the_run_with_the_token_and_no_other() -> None:
     assert spared[1] == [[0.5]]
     pool.stop(mine)  # nobody's any more
     assert pool.run(feed(0)) == [0]
+    other.cancel()
+    with pytest.raises(RunCancelled, match="the run was cancelled"):
+        pool.run(feed(30), other)  # it does not begin
+    assert pool.run(feed(0), Future()) == [0]
 
 
 def test_an_end_that_comes_too_late_ends_no_other_run() -> None:

@@ -9,7 +9,7 @@ import xpuruntime as xrt
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.inference.execution.examples import digest_of, examples_of, measuring_feeds
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.store import Store
+from xpuruntime.storage.store import Store
 
 pytest.importorskip("onnx", reason="the tests build models with onnx")
 pytest.importorskip("onnxruntime", reason="an engine is needed")

@@ -90,6 +90,7 @@ case("attention, heads between", ops.attention, F.scaled_dot_product_attention,
      *[some(2, 5, 4, 8).transpose(1, 2) for _ in range(3)])  # fmt: skip
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("name", CASES)
 def test_every_op_computes_what_pytorch_computes(name: str) -> None:
     ours, theirs = CASES[name]
@@ -102,6 +103,7 @@ def test_every_op_computes_what_pytorch_computes(name: str) -> None:
     assert after["hits"] > before["hits"]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize(
     "op", ["matmul", "softmax", "layer_norm", "rms_norm", "silu_mul", "attention", "conv2d"]

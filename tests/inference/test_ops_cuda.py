@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.native import check
 
-from xpuruntime.codegen.toolchains_nvrtc import nvrtc_toolchain
+from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import BuildError
 from xpuruntime.inference.ops.prepare import graph_of

@@ -22,7 +22,7 @@ from xpuruntime.inference.self_check.locate import first_wrong
 from xpuruntime.inference.self_check.record import KIND
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.profiler.trace import profile
-from xpuruntime.store import Store
+from xpuruntime.storage.store import Store
 from xpuruntime.types import DType
 
 torch = pytest.importorskip("torch")
@@ -102,7 +102,7 @@ def spans_of(recorded):
 # ── wrong kernels ──
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_wrong_kernel_is_caught_and_its_node_is_named(name, fault, files, store, monkeypatch):
@@ -123,6 +123,7 @@ def test_a_wrong_kernel_is_caught_and_its_node_is_named(name, fault, files, stor
     assert spans_of(recorded) == []  # the verdict is kept, so nothing runs
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_right_one_is_compared_once(name, files, store):
     file, _ = files
@@ -136,6 +137,7 @@ def test_a_right_one_is_compared_once(name, files, store):
     assert spans_of(second) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_value_of_a_right_program_differs(name, files, store):
     """Bisection rests on this: a buffer of a plan and a value of the model that have one name hold the same."""

@@ -16,7 +16,7 @@ import pytest
 import xpuruntime as xrt
 from xpuruntime.errors import BuildError, BuildTimeout, RunCancelled, RunError, RunTimeout
 from xpuruntime.inference.execution.timeouts import call_within
-from xpuruntime.store import Store
+from xpuruntime.storage.store import Store
 
 onnx = pytest.importorskip("onnx", reason="models are made with it")
 pytest.importorskip("onnxruntime", reason="an engine is needed")
@@ -54,6 +54,7 @@ def opened(path: Path, engine: str, **limits: float) -> xrt.InferenceSession:
     return xrt.InferenceSession(path, device="cpu", engine=engine, exec_policy=policy)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_is_ended_and_the_session_goes_on(engine, slow) -> None:
     with opened(slow, engine, run_timeout_s=100) as sess:

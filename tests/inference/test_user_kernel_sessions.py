@@ -14,8 +14,8 @@ import pytest
 from support.onnx_models import small_classifier
 
 import xpuruntime as xrt
-from xpuruntime import registered
 from xpuruntime.errors import BuildError, PolicyError
+from xpuruntime.plugins import registered
 
 pytest.importorskip("onnx", reason="models are made with it")
 

@@ -11,7 +11,7 @@ from xpuruntime.decisions import Reason
 from xpuruntime.engines.onnxruntime import kernel_options as theirs
 from xpuruntime.engines.openvino import kernel_options as openvinos
 from xpuruntime.inference.selection.vendor_options import met_by_options
-from xpuruntime.policies.kinds import kernels_of
+from xpuruntime.policies.fields.kinds import kernels_of
 from xpuruntime.targets import DeviceId
 
 pytest.importorskip("onnxruntime")
@@ -44,20 +44,20 @@ def test_a_word_with_an_option_reaches_onnx_runtime(demand, x, expected, tmp_pat
 
 
 def test_what_was_said_by_the_option_s_own_name_stays() -> None:
-    text = '{"version": 1, "kernel": {"conv": "naive", "matmul": ["onednn", "naive"], "norm": "naive"}}'
+    policy = xrt.KernelPolicy(conv="naive", matmul=["onednn", "naive"], norm="naive")
     cpu = DeviceId("cpu")
-    options, met = met_by_options(theirs, cpu, text, {})
+    options, met = met_by_options(theirs, cpu, policy, {})
     (value,) = options.values()
     assert {"NchwcTransformer", "MatMulAddFusion", "SkipLayerNormFusion"} <= set(value.split(";"))
     assert {f: k for f, (k, _) in met.items()} == {"conv": "naive", "matmul": "naive", "norm": "naive"}
-    assert met_by_options(theirs, cpu, text, dict.fromkeys(options, "NchwcTransformer")) == ({}, {})
-    assert met_by_options(openvinos, cpu, text, {}) == ({}, {})
-    assert met_by_options(object(), cpu, text, {}) == ({}, {})
+    assert met_by_options(theirs, cpu, policy, dict.fromkeys(options, "NchwcTransformer")) == ({}, {})
+    assert met_by_options(openvinos, cpu, policy, {}) == ({}, {})
+    assert met_by_options(object(), cpu, policy, {}) == ({}, {})
 
 
 def test_a_rule_for_some_nodes_is_no_matter_of_an_option() -> None:
-    text = '{"version": 1, "kernel": {"rules": [{"op": "conv", "node": "conv", "prefer": "naive"}]}}'
-    assert met_by_options(theirs, DeviceId("cpu"), text, {}) == ({}, {})
+    policy = xrt.KernelPolicy(rules=[xrt.Rule(op="conv", node="conv", prefer="naive")])
+    assert met_by_options(theirs, DeviceId("cpu"), policy, {}) == ({}, {})
 
 
 @pytest.mark.parametrize("module", [theirs, openvinos], ids=["onnxruntime", "openvino"])

@@ -9,7 +9,7 @@ from support.graphs import graphs
 
 from xpuruntime import ir
 from xpuruntime.errors import InputError, IrError
-from xpuruntime.ir.symbols import substitute
+from xpuruntime.ir.shapes.symbols import substitute
 from xpuruntime.types import TensorSpec
 
 HIDDEN: tuple[TensorSpec, ...] = ()

@@ -5,9 +5,9 @@ import pytest
 
 from xpuruntime import ir
 from xpuruntime.errors import FormatError, ModelError
-from xpuruntime.ir.weights import save_weights
-from xpuruntime.tensor_files import CODES as _CODES
-from xpuruntime.tensor_files import read_safetensors
+from xpuruntime.ir.serialization.weights import save_weights
+from xpuruntime.storage.tensor_files import CODES as _CODES
+from xpuruntime.storage.tensor_files import read_safetensors
 from xpuruntime.types import DType
 
 

@@ -16,7 +16,7 @@ from support.native import check
 from support.one_kernel import Weight, channels_last, check_kernel
 
 from xpuruntime import _core
-from xpuruntime.codegen.cpp import CppTarget, cpu_target
+from xpuruntime.codegen.cpp.target import CppTarget, cpu_target
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import XpuError
 from xpuruntime.ir import Graph, GraphBuilder
@@ -58,7 +58,7 @@ def linear(
     return b.build(), feeds, arrays
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("weight", [True, False], ids=["weight", "activation"])
 @pytest.mark.parametrize(
@@ -89,6 +89,7 @@ def test_products_drawn_at_random(m: int, n: int, k: int, weight: bool) -> None:
     check(graph, feeds, weights=weights, target=OWN, passes="none")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("act", ["none", "relu", "gelu", "silu"])
 def test_products_end_in_bias_residual_and_activation(target: CppTarget, act: str) -> None:
@@ -207,7 +208,7 @@ CONVOLUTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(target: CppTarget, name: str) -> None:

@@ -64,7 +64,7 @@ def layers(dtype: str) -> tuple[Graph, dict[str, Any], dict[str, Any]]:
     return b.build(), feeds, known
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("target", LEVELS)
 def test_layers_with_norms_and_gates(dtype: str, target: str) -> None:
@@ -103,7 +103,7 @@ def test_many_rows_are_refused_with_the_reason() -> None:
     b = GraphBuilder("many")
     x, w, s = b.input("x", "float32[40, 8]"), b.weight("w", "float32[8, 8]"), b.weight("s", "float32[8]")
     b.output("y", b.norm_linear(x, w, None, None, s))
-    with pytest.raises(KernelUnavailable, match="supports up to 16 rows; got 40"):
+    with pytest.raises(KernelUnavailable, match="at most 16 rows are supported, got 40"):
         compile_native(b.build(), {"x": drawn((40, 8), "float32")})
 
 

@@ -11,8 +11,8 @@ from support.device_under_test import named
 from support.native import check
 
 from xpuruntime import ir
-from xpuruntime.codegen.expr import POINTWISE, why_not
-from xpuruntime.codegen.expr_terms import COMPUTED
+from xpuruntime.codegen.expr.expression import POINTWISE, why_not
+from xpuruntime.codegen.expr.terms import COMPUTED
 from xpuruntime.errors import IrError
 from xpuruntime.types import DType, TensorSpec
 
@@ -96,6 +96,7 @@ def cases(op: str) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
     return list(itertools.product(kinds, ATTRS.get(op, [{}])))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("op", sorted(POINTWISE))
 def test_every_dtype(op: str) -> None:
     """All dtypes of one op in one program, so that a compiler is started once."""
@@ -153,6 +154,7 @@ def worst(graph: Any, name: str, feeds: dict[str, Any], found: Any, wanted: Any)
     return str(node), given, found.reshape(-1)[bad], wanted.reshape(-1)[bad]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_op_at_every_level(level: str) -> None:
     """float32 and float16, with a tail that fills no vector."""
@@ -171,6 +173,7 @@ def test_every_op_at_every_level(level: str) -> None:
             check_each(b.build(), feeds, target=level)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("level", LEVELS)
 def test_casts_between_all_types(level: str) -> None:
     b = ir.GraphBuilder("casts")
@@ -206,6 +209,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("first", "second"), SHAPES)
 def test_broadcasting(first: tuple[int, ...], second: tuple[int, ...]) -> None:
     b = ir.GraphBuilder("broadcast")

@@ -41,6 +41,7 @@ def reads_and_writes(dtype: str, index: str) -> Cases:
     return c
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("index", ["int64", "int32", "uint8"])
 def test_every_size_of_element_and_index(index: str) -> None:
     dtypes = ("float32", "int8", "float16", "float64", "complex64", "complex128", "bool")

@@ -12,8 +12,8 @@ from support.native import compile_native, run_native
 from xpuruntime.errors import FormatError
 from xpuruntime.ir import GraphBuilder, interp
 from xpuruntime.program.program import RecipeStep, WeightTransformRecipe
-from xpuruntime.runtime.int4 import int4_groups
-from xpuruntime.runtime.recipes import run_recipe
+from xpuruntime.runtime.weights.int4 import int4_groups
+from xpuruntime.runtime.weights.recipes import run_recipe
 from xpuruntime.types import DType, TensorSpec
 
 KERNELS = {32: "int4_weights", 64: "int4_weights_64", 128: "int4_weights_128"}
@@ -77,6 +77,7 @@ def test_a_layer_computes_what_its_codes_and_scales_say(group: int, rows: int, n
     assert abs(got - want).max() <= 1e-5 * abs(want).max()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:x86-64-v2"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_floats_and_other_levels(dtype: str, target: str) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from xpuruntime import ir
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.ir import interp
 from xpuruntime.kernels.catalogue import offers
 from xpuruntime.kernels.kernel import NodeCall, Operand, Stage
-from xpuruntime.runtime.layouts import from_memory, to_memory
+from xpuruntime.runtime.memory.layouts import from_memory, to_memory
 from xpuruntime.types import DType, Layout, TensorSpec
 
 SHAPE = (2, 19, 3, 5)
@@ -76,6 +76,7 @@ def lying(spec: TensorSpec, seed: int) -> TensorSpec:
     return TensorSpec(shape, spec.dtype, layout=layouts(shape, seed))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("level", ["cpu:x86-64-v2", "cpu"])
 def test_any_layout(level: str, tmp_path: Path) -> None:
     target = cpu_target(level)

@@ -77,6 +77,7 @@ WAYS = (
 )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("op", "gates"), [("rnn", 1), ("gru", 3), ("lstm", 4)])
 def test_recurrent_layers(op: str, gates: int) -> None:
     """Every activation, direction and option, with and without biases, lengths, first states and peepholes."""

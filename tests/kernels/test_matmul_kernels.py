@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.native import check
 
-from xpuruntime.codegen.cpp import CppTarget
-from xpuruntime.codegen.isa import LEVELS
+from xpuruntime.codegen.cpp.isa import LEVELS
+from xpuruntime.codegen.cpp.target import CppTarget
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.ir.ops.matmul import ACTIVATIONS
@@ -98,6 +98,7 @@ def test_numpys_matmul(weights: str) -> None:
     judge_all([("matmul", [array(a, "float32"), array(b, "float32")], weights, {}) for a, b in SHAPES])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS)
 def test_dtypes_on_every_level(target: str) -> None:
     calls: list[Call] = []
@@ -119,6 +120,7 @@ def test_sums_longer_than_a_block(dtype: str) -> None:
     judge_all([("linear", [x, w, None], "1", {}), ("matmul", [x, b], "", {})])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("m", "n", "k"), [(48, 64, 768), (48, 64, 3072), (1, 1024, 3072)])
 def test_errors_of_long_sums_grow_with_the_root_of_their_length(m: int, n: int, k: int, target: str) -> None:

@@ -44,6 +44,7 @@ def test_every_size_of_element_moves() -> None:
     check_cases([case for dtype in SIZES for case in every_op(dtype)])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", LEVELS)
 def test_every_op_on_every_level(target: str) -> None:
     c = every_op("float32")
@@ -113,7 +114,7 @@ def test_tiles_and_tasks_of_any_size(least: int, tile: int) -> None:
 
 
 def test_sizes_of_the_target_change_the_code() -> None:
-    from xpuruntime.codegen.cpp import CppTarget, cpu_target
+    from xpuruntime.codegen.cpp.target import CppTarget, cpu_target
 
     c = Cases(KERNELS)
     c.add("permute", c.array(300, 200), dims=[1, 0])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.one_kernel import Weight, build_kernel, check_kernel
 
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.kernels.cpu.rnn import CpuRecurrent
 
 SIZES = [(3, 6, 19, 5), (1, 4, 16, 33), (19, 3, 5, 16)]  # samples, steps, inputs, units
@@ -41,6 +41,7 @@ def layer(
     return [*operands, *more], attrs | ({"linear_before_reset": True} if op == "gru" else {})
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_packed_layers(op: str, direction: str) -> None:

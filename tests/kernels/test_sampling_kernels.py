@@ -19,6 +19,7 @@ WORDS = "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymme
 EIGHT = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_resize(mode: str) -> None:
     c = Cases(KERNELS)

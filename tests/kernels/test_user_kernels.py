@@ -11,10 +11,11 @@ import pytest
 from support.native import check, compile_native, run_native
 
 import xpuruntime as xrt
-from xpuruntime import ir, registered
+from xpuruntime import ir
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import BuildError, KernelUnavailable, PolicyError, RunError
-from xpuruntime.workbench.program_report import kernel_sources
+from xpuruntime.plugins import registered
+from xpuruntime.workbench.programs.report import kernel_sources
 
 ROWS = """
 constexpr int64_t COLS = in0_shape[in0_rank - 1];
@@ -88,7 +89,10 @@ def test_the_policy_chooses_it_and_the_program_says_so() -> None:
     chosen = next(d for d in program.decisions if d.question == "kernel softmax")
     assert (chosen.chosen.name, chosen.chosen.code) == ("mine", Reason.PREFERRED)
     fusion = next(d for d in program.decisions if d.question == "fusion")
-    assert fusion.chosen.reason == "the policy asks for mine, a user's kernel, which computes softmax alone"
+    assert (
+        fusion.chosen.reason
+        == "the policy selects the user's kernel mine, which computes softmax without fusion"
+    )
     without = compile_native(graph(), {"x": X}, policy=xrt.KernelPolicy())
     assert [c.kernel for c in without.entries[0].plans[0].calls] == ["elementwise/generated"]  # one, fused
 
@@ -123,7 +127,7 @@ def test_what_it_refuses_goes_to_another_or_is_an_error() -> None:
     forced = xrt.KernelPolicy(rules=[xrt.Rule(op="softmax", use="mine")])
     with pytest.raises(KernelUnavailable, match=r"only rows of the last dim, not dim 0"):
         compile_native(graph(dim=0), {"x": X}, policy=forced)
-    with pytest.raises(KernelUnavailable, match=r"softmax/mine computes float32, not float64"):
+    with pytest.raises(KernelUnavailable, match=r"softmax/mine supports float32, not float64"):
         compile_native(graph("float64"), {"x": X.astype(np.float64)}, policy=forced)
     softmax_mine(supports=lambda call: 1 / 0)
     with pytest.raises(KernelUnavailable, match=r"its supports\(\) failed with ZeroDivisionError"):
@@ -200,7 +204,7 @@ def test_a_compile_error_shows_line_node_and_rule(tmp_path: Path) -> None:
         "(chosen because softmax= of policy argument prefers it); got mine.cpp"
     )
     assert "summ" in said.partition("; got ")[2]
-    assert said.endswith("Mend line 9 of mine.cpp.")
+    assert said.endswith("Correct line 9 of mine.cpp.")
     file = tmp_path / "rows.cpp"
     file.write_text(ROWS.replace("float most", "flaot most"))
     rule = xrt.Rule(op="softmax", node="pr*", use="mine", reason="measured")
@@ -218,10 +222,7 @@ def test_another_signature_and_a_missing_function_are_said_with_the_right_one() 
     said = refused(
         source=ROWS.replace("const in0_t *x", "const double *x").replace("in0_t *from", "double *from")
     )
-    assert (
-        "mine.cpp line 3 has another signature than the function is called with: `void rows(const double *x,"
-        in said
-    )
+    assert "mine.cpp line 3 has a wrong signature: `void rows(const double *x," in said
     assert said.endswith(f"Write: {right}")
     said = refused(entry="lines")
     assert "mine.cpp has no function 'lines'" in said
@@ -264,10 +265,10 @@ def test_a_kernel_is_registered_whole_or_not_at_all() -> None:
         softmax_mine(source="")
     with pytest.raises(KernelUnavailable, match=r"computes ops of the families softmax, elementwise"):
         softmax_mine(op=("softmax", "add"))
-    with pytest.raises(KernelUnavailable, match=r"no policy can say; got 'my-kernel'"):
+    with pytest.raises(KernelUnavailable, match=r"has an invalid name; got 'my-kernel'"):
         xrt.register_kernel("softmax/my-kernel", op="softmax", source=ROWS)
     with pytest.raises(
-        KernelUnavailable, match=r"kind of target that there is not; got 'gpu'. Name one of cpu, cuda"
+        KernelUnavailable, match=r"has an unknown kind of target; got 'gpu'. Name one of cpu, cuda"
     ):
         softmax_mine(target="gpu")
     with pytest.raises(KernelUnavailable, match=r"source that cannot be read; got no/such.cpp"):
@@ -283,10 +284,13 @@ def test_a_kernel_is_registered_whole_or_not_at_all() -> None:
 
 def test_a_failing_launch_is_a_defect_of_the_kernel() -> None:
     assert (
-        "failed during code generation; got TypeError: launch() must give Tasks on a CPU, got str"
+        "failed during code generation; got TypeError: launch() must return Tasks on a CPU, got str"
         in refused(launch=lambda call: "many")
     )
-    assert "ValueError: Tasks(count=0" in refused(launch=lambda call: 0)
+    assert (
+        "ValueError: count and grain must be positive and scratch not negative, got Tasks(count=0"
+        in refused(launch=lambda call: 0)
+    )
     assert "parameter 'a' must be a number, got str" in refused(params=lambda call: {"a": "b"})
 
 

@@ -111,6 +111,7 @@ def run(page: str, text: str, folder: Path, store: Path) -> subprocess.Completed
     )
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", [p for p in PAGES if p.is_file()], ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_page_runs(path: Path, folder: Path, shared_store: Path) -> None:
@@ -175,6 +176,7 @@ def test_the_runner_shares_names_skips_excuses_and_sees_failures(folder: Path, s
     assert (folder / "made").exists()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["inference_basic.py", "npu_inference.py"])
 def test_an_example_runs_as_it_stands_from_any_folder(name: str, folder: Path) -> None:
     for arguments in ([], ["model.onnx"]):

@@ -20,6 +20,7 @@ def test_there_are_notebooks() -> None:
     assert {path.stem for path in NOTEBOOKS} >= {"choose_an_engine", "pin_a_policy", "language_model"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_a_notebook_runs(path: Path) -> None:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,44 @@ def test_a_commit_s_subject_is_checked(subject: str, said: str, tmp_path: Path) 
     command = [sys.executable, str(ROOT / "scripts" / "commit_subject.py"), str(tmp_path / "message")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, said in done.stderr) == (1 if said else 0, True)
+
+
+def test_the_history_s_subjects_are_checked(tmp_path: Path) -> None:
+    """The script of another repository, in which a commit before and one after the start have no area."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.example", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def commit(subject: str) -> str:
+        git("commit", "-q", "--allow-empty", "-m", subject)
+        return git("rev-parse", "HEAD")
+
+    text = (ROOT / "scripts" / "commit_subject.py").read_text()
+    (start,) = re.findall('^START = "(.*)"', text, re.MULTILINE)
+    script = tmp_path / "scripts" / "commit_subject.py"
+    script.parent.mkdir()
+
+    def checked(first: str) -> subprocess.CompletedProcess[str]:
+        script.write_text(text.replace(start, first))
+        return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+
+    git("init", "-q")
+    first, second = commit("Before the rule"), commit("area: keep it")
+    assert (checked(first).returncode, checked(first).stderr) == (0, "")
+    commit("after the rule")
+    assert checked(second).returncode == 1
+    assert "'after the rule' is not `area: summary`" in checked(first).stderr
+    assert "Before" not in checked(first).stderr
+    unknown = checked("0" * 40)
+    assert (unknown.returncode, "not in this clone" in unknown.stdout) == (0, True)
+
+
+def test_the_files_that_name_a_version_agree() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    command = [sys.executable, str(ROOT / "scripts" / "release_check.py"), f"v{version}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_release_needs_one_version_everywhere(tmp_path: Path) -> None:

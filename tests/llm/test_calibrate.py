@@ -9,7 +9,7 @@ from xpuruntime.errors import InputError, ModelError
 from xpuruntime.ir import interp
 from xpuruntime.llm import Checkpoint, Generator, calibrated, decoder_graph, open_checkpoint
 from xpuruntime.llm.calibrate import _compensated, _factor
-from xpuruntime.runtime.int4 import int4_groups, int4_values
+from xpuruntime.runtime.weights.int4 import int4_groups, int4_values
 from xpuruntime.testing.conformance.seeded.decoders import prompt, reference
 
 
@@ -46,7 +46,7 @@ def models() -> tuple[Checkpoint, Checkpoint]:
 def test_a_calibrated_model_is_nearer_than_a_rounded_one(models: tuple[Checkpoint, Checkpoint]) -> None:
     found, better = models
     tokens = prompt(48, seed=9)
-    graph = decoder_graph(found.config, length=48, capacity=48, every=True)
+    graph = decoder_graph(found.config, length=48, capacity=48, all_logits=True)
     feeds = {"tokens": np.array([tokens]), "positions": np.arange(48)[None], "last": np.array([47])}
     layers = [n for n, a in found.arrays.items() if ".layers." in n and a.ndim == 2]
     assert all((better.arrays[n] == a).all() for n, a in found.arrays.items() if n not in layers)

@@ -23,6 +23,7 @@ def far(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(abs(ours.astype(np.float64) - theirs).max() / abs(theirs).max())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("length", [1, 5, 8, 9, 40, 75])
 def test_prefill_gives_the_logits_of_the_last_row(pair: tuple[Any, Generator], length: int) -> None:
     model, ours = pair
@@ -118,27 +119,27 @@ def judged() -> tuple[DecoderConfig, dict[str, Any], list[int], np.ndarray]:
 
 def test_the_graph_is_the_model(judged: Any) -> None:
     config, arrays, tokens, want = judged
-    graph = decoder_graph(config, length=len(tokens), capacity=32, every=True)
+    graph = decoder_graph(config, length=len(tokens), capacity=32, all_logits=True)
     assert far(run(graph, arrays, tokens), want) < 1e-5
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_what_is_left_out_is_noticed(judged: Any, name: str) -> None:
     config, arrays, tokens, want = judged
-    graph = decoder_graph(config, length=len(tokens), capacity=32, every=True)
+    graph = decoder_graph(config, length=len(tokens), capacity=32, all_logits=True)
     assert far(run(graph, MUTATIONS[name](arrays, config), tokens), want) > 100 * LIMIT
 
 
 def test_a_mask_that_hides_nothing_is_noticed(judged: Any) -> None:
     config, arrays, tokens, want = judged
-    graph = decoder_graph(config, length=len(tokens), capacity=32, every=True)
+    graph = decoder_graph(config, length=len(tokens), capacity=32, all_logits=True)
     nodes = tuple(replace(n, inputs=n.inputs[:3]) if n.op == "attention" else n for n in graph.nodes)
     assert far(run(graph.replace(nodes=nodes), arrays, tokens), want) > 100 * LIMIT
 
 
 def test_no_rotation_is_noticed(judged: Any) -> None:
     config, arrays, tokens, want = judged
-    graph = decoder_graph(config, length=len(tokens), capacity=32, every=True)
+    graph = decoder_graph(config, length=len(tokens), capacity=32, all_logits=True)
     still = replace(
         graph.node("rotary.frequencies"), attrs=Attrs({"value": Const(np.zeros((1, 8), np.float32))})
     )
@@ -148,7 +149,7 @@ def test_no_rotation_is_noticed(judged: Any) -> None:
 
 def test_other_positions_are_noticed(judged: Any) -> None:
     config, arrays, tokens, want = judged
-    graph = decoder_graph(config, length=len(tokens), capacity=32, every=True)
+    graph = decoder_graph(config, length=len(tokens), capacity=32, all_logits=True)
     feeds = {
         "tokens": np.array([tokens]),
         "positions": np.arange(12)[None][:, ::-1] + 1,

@@ -51,7 +51,7 @@ def test_the_graph_of_every_shape_is_the_model(name: str) -> None:
     family, sizes = CONFIGS[name]
     model = reference(family, **sizes)
     found, tokens = open_checkpoint(model), tokens_for(model, 24)
-    graph = decoder_graph(found.config, length=24, capacity=32, every=True)
+    graph = decoder_graph(found.config, length=24, capacity=32, all_logits=True)
     feeds = {"tokens": np.array([tokens]), "positions": np.arange(24)[None], "last": np.array([23])}
     got = interp.run(graph, feeds, weights=dict(found.arrays), states={})["logits"]
     want = logits_of(model, tokens)
@@ -59,6 +59,7 @@ def test_the_graph_of_every_shape_is_the_model(name: str) -> None:
     assert found.config.head_dim == sizes.get("head_dim", 16)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NATIVE)
 def test_and_what_is_compiled_of_it_reads_and_goes_on_alike(name: str) -> None:
     family, sizes = CONFIGS[name]
@@ -80,7 +81,7 @@ def test_a_scaling_that_is_left_out_is_noticed() -> None:
     plain = DecoderConfig.from_json(
         {**data, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}
     )
-    graph = decoder_graph(plain, length=24, capacity=32, every=True)
+    graph = decoder_graph(plain, length=24, capacity=32, all_logits=True)
     feeds = {"tokens": np.array([tokens]), "positions": np.arange(24)[None], "last": np.array([23])}
     got = interp.run(graph, feeds, weights=dict(found.arrays), states={})["logits"]
     want = logits_of(model, tokens)
@@ -111,7 +112,7 @@ def test_a_mistral_without_a_window_is_read(tmp_path: Any) -> None:
     model = transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, sliding_window=None)).eval()
     tokens = tokens_for(model, 12)
     found = open_checkpoint(model)
-    graph = decoder_graph(found.config, length=12, capacity=16, every=True)
+    graph = decoder_graph(found.config, length=12, capacity=16, all_logits=True)
     feeds = {"tokens": np.array([tokens]), "positions": np.arange(12)[None], "last": np.array([11])}
     got = interp.run(graph, feeds, weights=dict(found.arrays), states={})["logits"]
     want = logits_of(model, tokens)

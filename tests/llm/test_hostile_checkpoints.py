@@ -10,7 +10,7 @@ import pytest
 
 from xpuruntime.errors import FormatError, InputError, ModelError
 from xpuruntime.llm import DecoderConfig, open_checkpoint
-from xpuruntime.llm.template import render
+from xpuruntime.llm.checkpoint.template import render
 
 pytest.importorskip("jinja2")
 
@@ -95,6 +95,7 @@ def test_a_template_is_rendered_with_its_facts() -> None:
     assert render(template, ASKED, {"bos_token": "<s>"}) == "<s>[user] héllo\n{{ 7 * 7 }}>"
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("template", "why"),
     [
@@ -118,7 +119,7 @@ def test_a_template_is_rendered_with_its_facts() -> None:
 def test_templates_without_end_and_broken_ones_are_refused(
     template: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xpuruntime.llm.template.MAX_SECONDS", 1)
+    monkeypatch.setattr("xpuruntime.llm.checkpoint.template.MAX_SECONDS", 1)
     with pytest.raises(InputError, match=f"does not fit the model's template.*({why})"):
         render(template, ASKED, {})
 

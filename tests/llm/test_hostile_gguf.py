@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from xpuruntime.errors import ModelError, XpuError
-from xpuruntime.llm.gguf_check import check_gguf
+from xpuruntime.llm.checkpoint.gguf_check import check_gguf
 
 
 def string(text: bytes) -> bytes:
@@ -71,7 +71,7 @@ def test_changed_bytes_end_in_named_errors(tmp_path: Path) -> None:
 
 def test_the_reader_ends_in_named_errors_too(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
-    from xpuruntime.llm.gguf_file import open_gguf
+    from xpuruntime.llm.checkpoint.gguf_file import open_gguf
 
     draw, whole = random.Random(6), gguf()
     for turn in range(300):

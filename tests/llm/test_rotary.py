@@ -37,7 +37,7 @@ def test_a_model_s_own_frequencies_are_taken() -> None:
 def test_frequencies_that_converting_rounded_are_no_part_of_the_model() -> None:
     exact = open_checkpoint(reference("qwen2")).config.rotary
     rounded = open_checkpoint(reference("qwen2").bfloat16()).config.rotary
-    assert len(exact.given) > 0
-    assert rounded.given == ()
-    size = 2 * len(exact.given)
+    assert len(exact.explicit) > 0
+    assert rounded.explicit == ()
+    size = 2 * len(exact.explicit)
     assert abs(exact.frequencies(size) / rounded.frequencies(size) - 1).max() < 2e-7

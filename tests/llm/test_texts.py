@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from xpuruntime.cli.app import app
 from xpuruntime.errors import InputError, ModelError
 from xpuruntime.llm import Generator, open_checkpoint
-from xpuruntime.llm.text import TextCodec, TextStream, open_text
+from xpuruntime.llm.checkpoint.text import TextCodec, TextStream, open_text
 from xpuruntime.testing.conformance.seeded.decoders import greedy, prompt, reference
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -110,7 +110,7 @@ def test_the_command_line_says_what_the_generator_says(folder: Path) -> None:
 def test_a_gguf_file_is_the_model_that_was_written(tmp_path: Path, family: str) -> None:
     """Written as converters write it: a Llama's rotary pairs side by side. Tokens must be those of the original."""
     gguf = pytest.importorskip("gguf")
-    from xpuruntime.llm.gguf_file import _ENDS, _LAYER
+    from xpuruntime.llm.checkpoint.gguf_file import _ENDS, _LAYER
 
     more: dict[str, Any] = {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
     model = reference(family, vocab_size=257, hidden_size=96, **more)

@@ -25,7 +25,7 @@ def declining(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("onnx")
     real = open_library("onednn")
     if not real.loaded:
-        pytest.skip("oneDNN is not on this machine: pip install 'xpuruntime[onednn]'")
+        pytest.skip("oneDNN is not installed: pip install 'xpuruntime[onednn]'")
     folder = tmp_path_factory.mktemp("declining")
     source, made = folder / "declines.cpp", folder / "libdnnl.so.3"
     source.write_text(DECLINES)

@@ -47,6 +47,7 @@ def best(scores: np.ndarray) -> list[int]:
     return [int(i) for i in np.argsort(-scores.reshape(-1), kind="stable")[:5]]
 
 
+@pytest.mark.sampled(2, group="zoo")
 @pytest.mark.parametrize(("name", "at"), SAMPLES)
 def test_top_five_are_onnxruntime_s(name: str, at: int) -> None:
     model, path = MODELS[name], path_of(name)
@@ -61,7 +62,7 @@ def test_top_five_are_onnxruntime_s(name: str, at: int) -> None:
     assert model.interpret(ours, sample).right(sample)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2, group="zoo")
 @pytest.mark.parametrize("given", ["file", "module"])
 def test_top_five_are_pytorch_s(given: str) -> None:
     torch = pytest.importorskip("torch")

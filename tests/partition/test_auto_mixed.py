@@ -7,7 +7,7 @@ import pytest
 from support.onnx_models import small_classifier
 
 import xpuruntime as xrt
-from xpuruntime.compiler.partition_cost import Costs
+from xpuruntime.compiler.partition.cost import Costs
 from xpuruntime.decisions import Candidate, Decision, Reason
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.inference.native.model import native_model
@@ -16,8 +16,9 @@ from xpuruntime.inference.partitioned.node_costs import measured_costs, node_sec
 from xpuruntime.inference.selection import auto
 from xpuruntime.inference.selection.auto import Contender
 from xpuruntime.inference.selection.candidate import EngineCandidate, attempt
+from xpuruntime.inference.selection.request import SessionRequest
 from xpuruntime.protocols import EvidenceRow
-from xpuruntime.store import Store
+from xpuruntime.storage.store import Store
 from xpuruntime.targets import DeviceId
 from xpuruntime.types import DType
 
@@ -64,7 +65,7 @@ def test_every_engine_says_what_its_nodes_cost(model) -> None:
     graph = native_model(model).graph
     store = Store(mode="off")
     engines = {
-        e: attempt(model, EngineCandidate(e, CPU, threads=1), store).executable
+        e: attempt(model, EngineCandidate(e, CPU, SessionRequest(threads=1)), store).executable
         for e in ("native", "onnxruntime")
     }
     costs = measured_costs(graph, engines, {"input": X})
@@ -197,8 +198,8 @@ def test_a_mix_is_built_timed_and_kept_only_where_it_may_win(model, monkeypatch)
     costs = Costs(measured={"native": native, "onnxruntime": other})
 
     def looked() -> tuple[list, list]:
-        wanted = EngineCandidate("native", CPU, threads=1)
-        return mixed_search.searched(model, graph, costs, wanted, {}, feeds, store)
+        first = EngineCandidate("native", CPU, SessionRequest(threads=1))
+        return mixed_search.searched(model, graph, costs, first, {}, feeds, store)
 
     kept, refused = looked()
     assert [o.facts["mix"] for o in kept] == ["native + onnxruntime on cpu, 2 regions"]

@@ -12,14 +12,14 @@ import pytest
 from examples.porting.edge_backend import EdgeBackend
 from examples.porting.edge_target import EdgeTarget
 from xpuruntime.compiler import compile as compile_graph
-from xpuruntime.compiler.partition import is_op_supported, partition
-from xpuruntime.compiler.partition_support import call_of
+from xpuruntime.compiler.partition.partitioner import is_op_supported, partition
+from xpuruntime.compiler.partition.support import call_of
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import EngineUnavailable, InputError, RunError
 from xpuruntime.inference.partitioned import region_runners, regions
 from xpuruntime.inference.partitioned.dag_executor import DAGExecutor
 from xpuruntime.ir import Graph, GraphBuilder, interp
-from xpuruntime.runtime.dag_executor import Schedule, Step
+from xpuruntime.runtime.execution.dag_executor import Schedule, Step
 from xpuruntime.types import DType, dim
 
 pytest.importorskip("onnxruntime")

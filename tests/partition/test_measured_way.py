@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpuruntime.compiler.partition_cost import Costs
-from xpuruntime.compiler.partition_measured import cheapest_way, crossing_bytes
+from xpuruntime.compiler.partition.cost import Costs
+from xpuruntime.compiler.partition.measured import cheapest_path, crossing_bytes
 from xpuruntime.ir import GraphBuilder
 
 ENGINES = ("native", "onnxruntime", "openvino")
@@ -34,13 +34,13 @@ def price(way: list[str], seconds: list[dict[str, float]], crossing: list[int]) 
     st.lists(st.integers(0, 6), min_size=6, max_size=6),
 )
 def test_no_way_is_cheaper(seconds, crossing) -> None:
-    found = cheapest_way(seconds, crossing, COSTS)
+    found = cheapest_path(seconds, crossing, COSTS)
     least = min(price(list(way), seconds, crossing) for way in itertools.product(*seconds))
     assert price(found, seconds, crossing) == least
 
 
 def test_without_atoms_there_is_no_way() -> None:
-    assert cheapest_way([], [], COSTS) == []
+    assert cheapest_path([], [], COSTS) == []
 
 
 def test_what_crosses_a_place_is_what_is_made_before_it_and_read_behind_it() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xpuruntime.compiler.partition import Costs, partition
+from xpuruntime.compiler.partition.partitioner import Costs, partition
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.frontends.onnx import import_onnx
 from xpuruntime.inference.partitioned.dag_executor import DAGExecutor

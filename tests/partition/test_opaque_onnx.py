@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xpuruntime.compiler.partition import partition
-from xpuruntime.compiler.partition_regions import cluster, hulls
+from xpuruntime.compiler.partition.partitioner import partition
+from xpuruntime.compiler.partition.regions import cluster, hulls
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.frontends.onnx import import_onnx
 from xpuruntime.inference.partitioned.dag_executor import DAGExecutor

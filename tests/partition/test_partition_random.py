@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.graphs import arrays_for, graphs
 
-from xpuruntime.compiler.partition import PartitionPlan, is_op_supported, partition
+from xpuruntime.compiler.partition.partitioner import PartitionPlan, is_op_supported, partition
 from xpuruntime.inference.partitioned.dag_executor import DAGExecutor
 from xpuruntime.ir import Graph, interp
 from xpuruntime.numerics import compare, tolerance_for

@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 from xpuruntime.frontends.onnx import import_onnx
 from xpuruntime.testing.conformance.seeded import networks as models
+from xpuruntime.testing.conformance.seeded.export import export_onnx
 
 MODELS = Path(__file__).parents[2] / "build" / "models"
 
@@ -100,7 +101,7 @@ MUTATIONS = {
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_every_mutation_is_seen(name: str) -> None:
     pytest.importorskip("transformers")
-    graph, weights = import_onnx(models.export_onnx(name, MODELS / f"{name}.onnx"))
+    graph, weights = import_onnx(export_onnx(name, MODELS / f"{name}.onnx"))
     feeds = models.inputs(name, 1, seed=5)
     after = run_passes(graph)
     assert difference(graph, after, feeds, weights, tolerance=1e-5) == ""

@@ -21,6 +21,7 @@ pytest.importorskip("transformers")
 
 from xpuruntime.frontends.onnx import import_onnx
 from xpuruntime.testing.conformance.seeded import networks as models
+from xpuruntime.testing.conformance.seeded.export import export_onnx
 
 MODELS = Path(__file__).parents[2] / "build" / "models"
 
@@ -40,7 +41,7 @@ WANTED = {
 @pytest.fixture(scope="module", params=WANTED)
 def net(request: pytest.FixtureRequest):
     name = request.param
-    graph, weights = import_onnx(models.export_onnx(name, MODELS / f"{name}.onnx"))
+    graph, weights = import_onnx(export_onnx(name, MODELS / f"{name}.onnx"))
     return name, graph, weights
 
 
@@ -48,6 +49,7 @@ def _run(graph: ir.Graph, name: str, weights) -> np.ndarray:
     return interp.run(graph, models.inputs(name, 1, seed=5), weights=weights)["scores"]
 
 
+@pytest.mark.sampled(4)
 def test_outputs_stay_and_dispatches_fall(net) -> None:
     name, graph, weights = net
     after = run_passes(graph, check=True)
@@ -60,6 +62,7 @@ def test_outputs_stay_and_dispatches_fall(net) -> None:
     assert run_passes(after, check=True) == after
 
 
+@pytest.mark.sampled(2)
 def test_every_kernel_says_where_it_comes_from(net) -> None:
     _, graph, _ = net
     after = run_passes(graph)
@@ -123,6 +126,7 @@ def test_words_that_name_no_pass(which: object, text: str) -> None:
     assert str(error.value).startswith(text)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("precision", [DType.BFLOAT16, DType.FLOAT16])
 def test_narrow_storage(net, precision: DType) -> None:
     name, graph, weights = net
@@ -145,6 +149,7 @@ def test_narrow_storage(net, precision: DType) -> None:
     assert found.ok, found.reason
 
 
+@pytest.mark.sampled(3)
 def test_trace(net) -> None:
     _, graph, _ = net
     traces = trace_passes(graph)

@@ -79,6 +79,7 @@ def _exported(name: str, attention: str) -> tuple[Graph, Any]:
     return found[0], (found[1], ids.numpy())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["GPT2", "Gemma"])
 def test_language_models_arrive_causal(name: str, attention: str) -> None:

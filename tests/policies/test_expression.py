@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpuruntime.policies.expression import MAX_CHARS, Condition
+from xpuruntime.policies.fields.expression import MAX_CHARS, Condition
 
 
 @pytest.mark.parametrize(

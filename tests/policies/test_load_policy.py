@@ -10,16 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xpuruntime.errors import PolicyError, StoreError
-from xpuruntime.policies import (
-    ExecutionPolicy,
-    KernelPolicy,
-    Policy,
-    Rule,
-    document,
-    load_policy,
-    read_policy,
-)
-from xpuruntime.policies.record import Problem
+from xpuruntime.policies import ExecutionPolicy, KernelPolicy, Policy, Rule, load_policy, read_policy
+from xpuruntime.policies.fields.record import Problem
+from xpuruntime.policies.files import document
 
 BOTH = Policy(
     kernel=KernelPolicy(matmul="cublasLt", rules=[Rule(op="matmul", shape="M <= 16", use="gemv")]),

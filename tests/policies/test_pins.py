@@ -9,7 +9,7 @@ import pytest
 from xpuruntime import KernelPolicy, PolicyError, Rule, load_policy
 from xpuruntime.decisions import Reason, Support
 from xpuruntime.policies import NodeFacts, Offer, choose, lint
-from xpuruntime.policies.pins import parted, pinned, plain_kernel, shown_kernel
+from xpuruntime.policies.fields.pins import parted, pinned, plain_kernel, shown_kernel
 
 PINNED = "cublasLt[algorithm=21,choice=2]"
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xpuruntime.families import FAMILIES
-from xpuruntime.policies import ExecutionPolicy, KernelPolicy, Policy, Rule, document
+from xpuruntime.policies import ExecutionPolicy, KernelPolicy, Policy, Rule
+from xpuruntime.policies.files import document
 from xpuruntime.policies.policy import from_document
 from xpuruntime.policies.vocabulary import ENGINES, KERNELS, PHASES, PRECISIONS
 from xpuruntime.targets import DEVICE_KINDS

@@ -21,8 +21,8 @@ from xpuruntime.numerics import compare_all  # noqa: E402
 from xpuruntime.profiler import blocks, drawing, figures  # noqa: E402
 from xpuruntime.profiler.blocks import duration, number, size  # noqa: E402
 from xpuruntime.profiler.html import Badge, Section, html_report  # noqa: E402
-from xpuruntime.workbench.bench import bench  # noqa: E402
-from xpuruntime.workbench.compare import PairComparison  # noqa: E402
+from xpuruntime.workbench.bench.engines import bench  # noqa: E402
+from xpuruntime.workbench.compare.engines import PairComparison  # noqa: E402
 from xpuruntime.workbench.doctor import smoke_model  # noqa: E402
 
 HOSTILE = "<script>alert('1')</script>"
@@ -217,7 +217,7 @@ def test_without_the_extra_the_install_line_is_told(monkeypatch: pytest.MonkeyPa
     with pytest.raises(drawing.ReportExtraMissing) as caught:
         html_report(tmp_path / "x.html", "x", "y")
     assert str(caught.value) == (
-        "[html report] needs jinja2, which the extra 'report' brings; got not installed. "
+        "[html report] needs jinja2, which the extra 'report' installs; got not installed. "
         "Run: pip install 'xpuruntime[report]'"
     )
     assert caught.value.exit_code == 6

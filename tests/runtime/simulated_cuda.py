@@ -77,9 +77,9 @@ def arrays() -> None:
     assert made.backend.counters() == {"captures": 1, "updates": 0, "replays": 4, "plain": 1, "declined": []}
     assert (made.counters["sent"], made.counters["fetched"]) == (5 * 4 * N, 5 * 4 * N)
     crossed, graphs = made.notes
-    assert crossed == f"{20 * N} bytes were brought to cuda:0 and {20 * N} back, in 5 runs"
+    assert crossed == f"{20 * N} bytes were copied to cuda:0 and {20 * N} back, in 5 runs"
     assert graphs.startswith(
-        "on Simulated GPU: 4 submissions as a CUDA graph (1 captured, 0 given other addresses)"
+        "on Simulated GPU: 4 submissions as a CUDA graph (1 captured, 0 updated to other addresses)"
     )
     with pytest.raises(InputError, match=r"must be float32\[1000\]"):
         made.run_arrays([x.astype(np.float64)])
@@ -181,7 +181,7 @@ def observed() -> None:
         (scale,) = found.calls[1]
         assert (scale.grid, scale.block, scale.registers, scale.time_us) == ((N, 1, 1), (1, 1, 1), 40, 1.0)
         how = ("one graph", "graph nodes") if i else ("single launches", "correlation")
-        assert found.note() == f"CUPTI 13.5 saw 2 pieces of work of 2 calls in {how[0]}, joined by {how[1]}"
+        assert found.note() == f"CUPTI 13.5 recorded 2 activities of 2 calls in {how[0]}, matched by {how[1]}"
     assert right(x_of(7), made.run_arrays([x_of(7)])[0])
 
 
@@ -217,7 +217,7 @@ def receipt() -> None:
     ]
     text = plain.text()
     assert "ran scale (1000x1x1 of 1x1x1, 40 registers, 128 bytes shared) 1.0 us" in text
-    assert "note: CUPTI 13.5 saw 2 pieces of work of 2 calls in one graph, joined by graph nodes" in text
+    assert "note: CUPTI 13.5 recorded 2 activities of 2 calls in one graph, matched by graph nodes" in text
 
 
 def unobserved() -> None:

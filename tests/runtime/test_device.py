@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from xpuruntime import _core, runtime
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.runtime import device
 
 

@@ -27,7 +27,7 @@ from xpuruntime.program.program import (
     WeightTransformRecipe,
 )
 from xpuruntime.runtime import DeviceBuffer, Executor, NullBackend, load_weights
-from xpuruntime.runtime.states import States
+from xpuruntime.runtime.execution.states import States
 
 sys.path.insert(0, str(Path(__file__).parent))
 from handmade import WANT, W, X, binary, buffer, call, chain, f32
@@ -168,7 +168,7 @@ def test_states_of_another_size_are_refused() -> None:
     other = dataclasses.replace(program, states=(StateRef("s", f32("s", 2)),))
     with pytest.raises(InputError, match=r"state 's' must be .*4\].* got .*2\]"):
         Executor(program, states=States(other, Executor(program).backend))
-    with pytest.raises(InputError, match="got none of that name"):
+    with pytest.raises(InputError, match="got no state of that name"):
         Executor(program, states=States(dataclasses.replace(program, states=()), Executor(program).backend))
 
 

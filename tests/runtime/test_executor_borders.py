@@ -98,7 +98,7 @@ def test_names_counts_and_outputs_are_checked() -> None:
     executor.bind({"w": W})
     with pytest.raises(InputError, match=r"has no input of that name; got 'x'\. Its inputs are: input\."):
         executor.run({"x": X})
-    with pytest.raises(InputError, match="lacks an input; got 'input'"):
+    with pytest.raises(InputError, match="an input is missing; got 'input'"):
         executor.run({})
     with pytest.raises(InputError, match="takes 1 inputs and 1 outputs; got 2 and 1"):
         executor.run_arrays([X, X])

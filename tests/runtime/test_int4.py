@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from xpuruntime.runtime.int4 import int4_groups, int4_values
+from xpuruntime.runtime.weights.int4 import int4_groups, int4_values
 
 draw = np.random.default_rng(5)
 

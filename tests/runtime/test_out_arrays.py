@@ -11,7 +11,7 @@ import xpuruntime as xrt
 from xpuruntime.errors import InputError, PolicyError
 from xpuruntime.ir import Graph, GraphBuilder
 from xpuruntime.runtime import DeviceBuffer, Executor
-from xpuruntime.runtime.overlap import first_overlap
+from xpuruntime.runtime.memory.overlap import first_overlap
 
 N = 16
 X = np.arange(N * N, dtype=np.float32).reshape(N, N)

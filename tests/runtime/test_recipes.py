@@ -14,8 +14,8 @@ from xpuruntime.ir.interp import run
 from xpuruntime.program.program import RecipeStep, WeightTransformRecipe
 from xpuruntime.program.recipe_check import infer_recipe, resolve, weight_input
 from xpuruntime.program.recipe_table import RECIPE_OPS
-from xpuruntime.runtime.layouts import flat_bytes, from_memory, to_memory
-from xpuruntime.runtime.recipes import STEPS, recipe_bytes, run_recipe
+from xpuruntime.runtime.memory.layouts import flat_bytes, from_memory, to_memory
+from xpuruntime.runtime.weights.recipes import STEPS, recipe_bytes, run_recipe
 from xpuruntime.types import DType, Layout, TensorSpec
 
 RNG = np.random.default_rng(3)
@@ -210,7 +210,7 @@ def test_layout_and_padding_are_applied_and_undone(layout: Layout | None, dtype:
 
 
 def test_a_wrong_size_is_refused() -> None:
-    with pytest.raises(InputError, match=r"takes an array of its spec; got float32\[4, 3, 2\]"):
+    with pytest.raises(InputError, match=r"takes an array float32\[4, 3\]; got float32\[4, 3, 2\]"):
         to_memory(X, TensorSpec((4, 3), DType.FLOAT32))
     with pytest.raises(InputError, match="takes 48 bytes; got 96 bytes"):
         from_memory(X, TensorSpec((4, 3), DType.FLOAT32))
@@ -297,7 +297,7 @@ def test_a_wrong_step_says_what_is_wrong(
 def test_a_weight_that_is_missing_or_of_another_shape() -> None:
     good = recipe("float32[4, 3, 2]", RecipeStep("neg", ("w",)))
     with pytest.raises(
-        InputError, match=r"\[weight recipe 'buffer'\] needs the weight 'w'. Hand it in by that name"
+        InputError, match=r"\[weight recipe 'buffer'\] needs the weight 'w'. Pass it by that name"
     ):
         run_recipe(good, {})
     with pytest.raises(

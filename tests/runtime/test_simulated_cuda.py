@@ -23,6 +23,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "case",
     ["arrays", "buffers", "memory", "refusals", "reports", "observed", "receipt", "unobserved", "tensors"],

@@ -243,7 +243,7 @@ Stream("cpu").wait(end)
 try:
     Stream("cpu").record(end)
 except InputError as error:
-    assert "marks streams of its own device" in str(error), error
+    assert "can be recorded on streams of its own device only" in str(error), error
 pool = MemoryPool("cuda:0")
 before = pool.statistics().live_bytes
 buffer = pool.allocate((1024,))

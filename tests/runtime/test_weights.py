@@ -14,7 +14,7 @@ from xpuruntime import _core
 from xpuruntime.errors import FormatError, InputError, ModelError
 from xpuruntime.program.program import RecipeStep, WeightRef, WeightTransformRecipe
 from xpuruntime.runtime import Executor, load_weights
-from xpuruntime.tensor_files import write_safetensors
+from xpuruntime.storage.tensor_files import write_safetensors
 from xpuruntime.types import DType, Layout, TensorSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -50,20 +50,17 @@ def test_every_source_gives_the_same_buffers(tmp_path: Path) -> None:
 def test_what_is_missing_or_another_is_said() -> None:
     program = chain()
     with pytest.raises(
-        InputError, match=r"lack 'w'; got 1 arrays, none called 'w' or 'model.w'. Hand in float32\[64\]"
+        InputError,
+        match=r"weight 'w' is missing; got 1 arrays, none called 'w' or 'model.w'. Pass float32\[64\]",
     ):
         load_weights({"v": W}, program)
-    with pytest.raises(
-        InputError, match=r"hold another 'w' than the model's float32\[64\]; got float32\[65\]"
-    ):
+    with pytest.raises(InputError, match=r"weight 'w' must be float32\[64\]; got float32\[65\]"):
         load_weights({"w": np.zeros(65, np.float32)}, program)
-    with pytest.raises(
-        InputError, match=r"hold another 'w' than the model's float32\[64\]; got float64\[64\]"
-    ):
+    with pytest.raises(InputError, match=r"weight 'w' must be float32\[64\]; got float64\[64\]"):
         load_weights({"w": np.zeros(64)}, program)
     with pytest.raises(FormatError, match="cannot be read"):
         load_weights("/nowhere/model.safetensors", program)
-    with pytest.raises(InputError, match="lack 'w'"):
+    with pytest.raises(InputError, match="weight 'w' is missing"):
         Executor(program).run_arrays([W])
 
 
@@ -129,12 +126,12 @@ def test_weights_are_those_that_the_program_was_compiled_for(tmp_path: Path) -> 
     other = W.copy()
     other[63] += 1
     text = (
-        r"hold other elements of 'w' than the model that was compiled; got sha256 \w{12}\.\.\., wanted "
+        r"weight 'w' has other elements than in the compiled model; got sha256 \w{12}\.\.\., expected "
         + digest[:12]
     )
     with pytest.raises(InputError, match=text):
         load_weights({"w": other}, programs["named"])
-    with pytest.raises(InputError, match="check=False takes others of the same types"):
+    with pytest.raises(InputError, match="check=False to accept others of the same types"):
         Executor(programs["named"]).bind({"w": other})
     assert load_weights({"w": other}, programs["named"], check=False)["w"].to_numpy()[63] == 64
     write_safetensors({"model.w": other}, tmp_path / "m.safetensors")

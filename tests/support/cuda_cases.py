@@ -1,9 +1,9 @@
-"""Programs for a GPU as plain data: what ``tests/gpu/cuda_cases.py`` runs there with CuPy alone, before any backend is trusted.
+"""Compiled programs for a GPU as plain data, which ``tests/gpu/cuda_cases.py`` runs with CuPy alone, without the CUDA backend.
 
     python -m support.cuda_cases FOLDER [--nodes STEP]
 
-Each case is the compiled plan written out: texts (compiled on the other machine, in groups), launches in order, where every buffer is,
-what the inputs and packed weights hold, what must come out and how near.
+A case holds the kernel sources, the launches in order, the location of every buffer, the content of inputs and packed weights, and the
+expected outputs with their tolerance.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import Graph, interp
 from xpuruntime.numerics import tolerance_for
 from xpuruntime.program.program import BufferAllocation, BufferKind, CompiledProgram
 from xpuruntime.protocols import Array
-from xpuruntime.runtime.recipes import run_recipe
+from xpuruntime.runtime.weights.recipes import run_recipe
 from xpuruntime.testing.conformance.native_batch import batch_of
 from xpuruntime.types import DType
 
@@ -34,19 +34,19 @@ __all__ = ["Case", "graph_cases", "node_cases", "pack", "speed_cases"]
 
 Case = dict[str, Any]
 _GROUP = 24
-"""Cases whose texts are compiled together."""
+"""Number of cases whose sources are compiled together."""
 
 
 def node_cases(target: str, step: int = 1, group: int = _GROUP) -> Iterator[list[Case]]:
-    """The ONNX suite's node cases that compile, in groups."""
-    from xpuruntime.testing.conformance.onnx_backend.native import Judged, _compiled
+    """Yield the ONNX suite's node cases that compile, in groups."""
+    from xpuruntime.testing.conformance.onnx_backend.native import NativeVerdict, _compiled
     from xpuruntime.testing.conformance.onnx_backend.suite import cases
 
     remaining = iter([*cases("node")][::step])
-    while some := list(islice(remaining, group)):
+    while group_cases := list(islice(remaining, group)):
         gathering = batch_of(cuda_target(target))
-        made = [_compiled(case, gathering, 3) for case in some]
-        jobs = [job for item in made if not isinstance(item, Judged) for job in item]
+        compiled = [_compiled(case, gathering, 3) for case in group_cases]
+        jobs = [job for item in compiled if not isinstance(item, NativeVerdict) for job in item]
         source = gathering.text()
         yield [
             written(
@@ -66,7 +66,7 @@ def node_cases(target: str, step: int = 1, group: int = _GROUP) -> Iterator[list
 def graph_cases(
     target: str, graphs: Iterable[tuple[str, Graph, Mapping[str, Array], Mapping[str, Array]]]
 ) -> Iterator[Case]:
-    """Graphs with feeds and weights; the interpreter says what must come out, near as ``numerics`` has it."""
+    """Yield a case per graph with feeds and weights. The interpreter computes the expected outputs; the tolerance is that of ``numerics``."""
     for name, graph, feeds, weights in graphs:
         gathering = batch_of(cuda_target(target))
         program = compile_graph(graph, target=gathering)
@@ -81,23 +81,23 @@ def written(
     name: str, program: CompiledProgram, source: str, feeds: Mapping[str, Array], expected: Sequence[Any],
     weights: Mapping[str, Array], rtol: float, atol: float, *, peak: bool = False,
 ) -> Case:  # fmt: skip
-    """A program's first plan and its data. ``peak``: nearness is measured against the largest value."""
+    """Return a program's first plan and its data as a case. ``peak``: the error is relative to the largest value."""
     entry = program.entries[0]
     plan = entry.plans[0]
     recipes = {r.name: r for r in program.recipes}
     states = {s.name: s for s in program.states}
-    given = {w.name: w.array() for w in program.weights if w.data is not None} | dict(weights)
+    arrays = {w.name: w.array() for w in program.weights if w.data is not None} | dict(weights)
     data: dict[str, bytes] = {
         b: np.ascontiguousarray(feeds[s.name]).tobytes()
         for b, s in zip(entry.input_buffers, entry.inputs, strict=True)
     }
     for b in plan.buffers:
         if b.kind is BufferKind.WEIGHT and b.root == b.name:
-            data[b.name] = np.ascontiguousarray(run_recipe(recipes[b.name], given)).tobytes()
+            data[b.name] = np.ascontiguousarray(run_recipe(recipes[b.name], arrays)).tobytes()
         elif b.kind is BufferKind.STATE and b.root == b.name:
             init = states[b.name].init
-            made = run_recipe(recipes[init], given) if init else np.zeros(b.size_bytes, np.uint8)
-            data[b.name] = np.ascontiguousarray(made).tobytes()
+            initial = run_recipe(recipes[init], arrays) if init else np.zeros(b.size_bytes, np.uint8)
+            data[b.name] = np.ascontiguousarray(initial).tobytes()
     return {
         "name": name,
         "source": source,
@@ -125,7 +125,7 @@ def written(
 
 
 def speed_cases(target: str) -> Iterator[Case]:
-    """Large graphs of one kernel, packed; no data, nothing is compared. ``bytes``: what must move."""
+    """Yield large graphs of one kernel as cases without data or expected outputs. ``bytes`` is the minimum memory traffic."""
     for name, graph in speed_graphs():
         gathering = batch_of(cuda_target(target))
         plan = compile_graph(graph, target=gathering).entries[0].plans[0]
@@ -146,25 +146,25 @@ def _plain(b: BufferAllocation) -> tuple[str, str, int, int]:
 
 
 def pack(folder: Path, groups: Mapping[str, Sequence[Case]]) -> None:
-    """One file per group of cases."""
+    """Write one file per group of cases."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, cases in groups.items():
         (folder / f"{name}.pickle").write_bytes(zlib.compress(pickle.dumps(list(cases), protocol=4), 6))
 
 
 def main() -> None:
-    """Write the folder."""
+    """Write all groups to the folder."""
     parse = argparse.ArgumentParser(description=__doc__)
     parse.add_argument("folder", type=Path)
-    parse.add_argument("--nodes", type=int, default=1, help="every so manieth node case")
+    parse.add_argument("--nodes", type=int, default=1, help="take every STEP-th node case")
     parse.add_argument("--target", default="cuda:sm_90")
-    given = parse.parse_args()
+    options = parse.parse_args()
     groups: dict[str, list[Case]] = {
-        f"nodes{i:03}": made for i, made in enumerate(node_cases(given.target, given.nodes)) if made
+        f"nodes{i:03}": cases for i, cases in enumerate(node_cases(options.target, options.nodes)) if cases
     }
-    groups["speed"] = list(speed_cases(given.target))
-    groups["networks"] = list(_networks(given.target))
-    pack(given.folder, groups)
+    groups["speed"] = list(speed_cases(options.target))
+    groups["networks"] = list(_networks(options.target))
+    pack(options.folder, groups)
 
 
 def _networks(target: str) -> Iterator[Case]:
@@ -184,8 +184,8 @@ def _networks(target: str) -> Iterator[Case]:
         with torch.inference_mode():
             want = module(*tensors).numpy()
         source = gathering.text()
-        named = {s.name: v for s, v in zip(program.input_specs, feeds, strict=True)}
-        yield written(name, program, source, named, [want], arrays, 1e-5, 0.0, peak=True)
+        inputs = {s.name: v for s, v in zip(program.input_specs, feeds, strict=True)}
+        yield written(name, program, source, inputs, [want], arrays, 1e-5, 0.0, peak=True)
 
 
 if __name__ == "__main__":

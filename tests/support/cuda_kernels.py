@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.ir import Graph, GraphBuilder, interp
 from xpuruntime.kernels.kernel import Kernel, NodeCall, Operand
 from xpuruntime.numerics import compare, tolerance_for

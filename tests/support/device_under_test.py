@@ -1,11 +1,11 @@
-"""Where the native tests run: on the processor, or on a device that was named once for all of them.
+"""The device of the native tests: the processor, or a device that is named once for all tests.
 
     device_under_test.name_device("cuda:0")
     device_under_test.name_device("cpu", "xpuruntime.testing.emulation.cuda_host:cuda_host")      a GPU's kernels on the emulator
     device_under_test.name_device("mypackage.backend:ToyBackend", "mypackage.target:ToyTarget")
 
-The project's tests take both names from the environment (tests/conftest.py). What a test says of levels of a processor then means that device;
-layouts and kernels are the compiler's own choice there.
+The project's tests take both names from the environment (tests/conftest.py). A named device replaces every CPU level that a test names, and
+the compiler chooses layouts and kernels for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _named: list[DeviceUnderTest] = []
 
 
 def name_device(where: str, target: str | None = None) -> None:
-    """Run native tests on this device from now on, or on the processor again for an empty name. Raises the errors of ``subject``."""
+    """Run native tests on this device from now on; an empty name selects the processor again. Raises the errors of ``subject``."""
     _named[:] = [subject(where, target=target)] if where else []
 
 
@@ -31,18 +31,18 @@ def named() -> DeviceUnderTest | None:
     return _named[0] if _named else None
 
 
-def target_of(asked: str | CodegenTarget) -> str | CodegenTarget:
-    """Return the compilation target of a test: the requested one, or the named device's where the test requests a processor."""
-    there = named()
-    if there is None or not isinstance(asked, str) or asked.partition(":")[0] != "cpu":
-        return asked
-    assert there.target is not None, f"{there.name} runs no programs of the native compiler"
-    return there.target
+def target_of(requested: str | CodegenTarget) -> str | CodegenTarget:
+    """Return the compilation target of a test: the named device's if the test requests a CPU target, else the requested one."""
+    device = named()
+    if device is None or not isinstance(requested, str) or requested.partition(":")[0] != "cpu":
+        return requested
+    assert device.target is not None, f"{device.name} runs no programs of the native compiler"
+    return device.target
 
 
 def device_of(program: CompiledProgram) -> Any:
-    """Return what runs a compiled program: a device's name or a backend."""
-    target, there = program.entries[0].plans[0].target, named()
-    if there is not None and there.target is not None and there.target.name == target:
-        return there.device
+    """Return the device that runs a compiled program: a device's name or a backend."""
+    target, device = program.entries[0].plans[0].target, named()
+    if device is not None and device.target is not None and device.target.name == target:
+        return device.device
     return "cuda:0" if target.startswith("cuda:") else "cpu"

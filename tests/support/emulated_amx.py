@@ -1,12 +1,12 @@
-"""The level with AMX on a machine without it: the same kernels, with the tile instructions in plain C++ (``templates/tile.h``)."""
+"""The CPU level with AMX on a machine without it: the same kernels with the tile instructions emulated in C++ (``templates/tile.h``)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from xpuruntime.codegen.cpp import CppTarget
-from xpuruntime.codegen.isa import LEVELS
+from xpuruntime.codegen.cpp.isa import LEVELS
+from xpuruntime.codegen.cpp.target import CppTarget
 from xpuruntime.program.program import Binary
 
 __all__ = ["EmulatedTiles"]
@@ -15,7 +15,7 @@ LEVEL = "x86-64-v4+amx"
 
 
 class EmulatedTiles(CppTarget):
-    """Emulate ``cpu:x86-64-v4+amx`` to check results; its speed says nothing."""
+    """The emulated target ``cpu:x86-64-v4+amx``, for checks of results. Its speed is not that of AMX."""
 
     def __init__(self) -> None:
         level = LEVELS[LEVEL]
@@ -23,6 +23,6 @@ class EmulatedTiles(CppTarget):
         super().__init__(replace(level, march_flags=(*flags, "-DTILES_EMULATED")))
 
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
-        """Return a binary that needs AVX-512 with bfloat16, and no tiles."""
+        """Return a binary that requires AVX-512 with bfloat16, but no tiles."""
         binary = super().assemble(functions, parts)
         return replace(binary, requires=tuple(f for f in binary.requires if not f.startswith("amx-")))

@@ -36,7 +36,7 @@ _SPECS = (TensorSpec.parse("float32[2, 3]", "x"), TensorSpec.parse("int64[n]", "
 # ── targets ──
 
 
-def _in_a_file(name: str, data: bytes, read: Callable[[Path], object]) -> None:
+def _read_as_file(name: str, data: bytes, read: Callable[[Path], object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(data)
@@ -44,8 +44,8 @@ def _in_a_file(name: str, data: bytes, read: Callable[[Path], object]) -> None:
 
 
 def _gguf(data: bytes) -> None:
-    """The header's check; and, where the package is installed, the reader and each of its arrays."""
-    from xpuruntime.llm.gguf_check import check_gguf
+    """Check the header. If the package gguf is installed, also read each array."""
+    from xpuruntime.llm.checkpoint.gguf_check import check_gguf
 
     def read(path: Path) -> None:
         check_gguf(path, "model")
@@ -55,28 +55,28 @@ def _gguf(data: bytes) -> None:
             checkpoint = open_checkpoint(path)
             for name in checkpoint.arrays:
                 if checkpoint.arrays[name].shape != checkpoint.specs[name].shape:
-                    raise AssertionError(f"{name} has another shape than its spec")
+                    raise AssertionError(f"{name} has a different shape than its spec")
 
-    _in_a_file("m.gguf", data, read)
+    _read_as_file("m.gguf", data, read)
 
 
 def _config(data: bytes) -> None:
-    from xpuruntime.llm.checkpoint import read_config
+    from xpuruntime.llm.checkpoint.reader import read_config
 
-    _in_a_file("config.json", data, lambda path: read_config(path).shapes())
+    _read_as_file("config.json", data, lambda path: read_config(path).shapes())
 
 
 def _safetensors(data: bytes) -> None:
-    from xpuruntime.checkpoints import read_checkpoint
+    from xpuruntime.storage.checkpoints import read_checkpoint
 
-    _in_a_file("m.safetensors", data, lambda path: [a.sum() for a in read_checkpoint(path).values()])
+    _read_as_file("m.safetensors", data, lambda path: [a.sum() for a in read_checkpoint(path).values()])
 
 
 def _npz(data: bytes) -> None:
-    """The files of ``xpu run --input``."""
+    """Read an input file of ``xpu run --input``."""
     from xpuruntime.workbench.inputs import Inputs
 
-    _in_a_file("x.npz", data, lambda path: Inputs((str(path),), seed=0).samples(_SPECS))
+    _read_as_file("x.npz", data, lambda path: Inputs((str(path),), seed=0).samples(_SPECS))
 
 
 FILE_TARGETS: Mapping[str, Callable[[bytes], None]] = MappingProxyType(
@@ -99,12 +99,12 @@ def file_seeds(target: str) -> list[bytes]:
         header = {k: dict(zip(("dtype", "shape", "data_offsets"), f, strict=True)) for k, f in facts.items()}
         return [_safetensors_of(h, bytes(19)) for h in (header, {"__metadata__": {"a": "b"}, **header})]
     arrays: dict[str, Any] = {"x": np.ones((2, 3), np.float32), "n": np.arange(4)}
-    made = []
+    seeds = []
     for save in (np.savez, np.savez_compressed):
         file = io.BytesIO()
         save(file, **arrays)
-        made.append(file.getvalue())
-    return made
+        seeds.append(file.getvalue())
+    return seeds
 
 
 def _string(text: str) -> bytes:
@@ -112,8 +112,8 @@ def _string(text: str) -> bytes:
 
 
 def _gguf_of(family: str) -> bytes:
-    """Return a decoder of one layer, with a tokenizer."""
-    words = {"block_count": 1, "context_length": 64, "embedding_length": 8, "feed_forward_length": 16, "attention.head_count": 2,
+    """Return a GGUF file with a decoder of one layer and a tokenizer."""
+    sizes = {"block_count": 1, "context_length": 64, "embedding_length": 8, "feed_forward_length": 16, "attention.head_count": 2,
              "attention.head_count_kv": 1, "attention.key_length": 4}  # fmt: skip
     texts = {"general.architecture": family, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}
     layer = {"attn_norm": (8,), "attn_q": (8, 8), "attn_k": (8, 4), "attn_v": (8, 4), "attn_output": (8, 8), "ffn_norm": (8,),
@@ -122,19 +122,19 @@ def _gguf_of(family: str) -> bytes:
     tensors |= {f"blk.0.{name}.weight": shape for name, shape in layer.items()}
     if family == "qwen2":
         tensors |= {f"blk.0.{n}.bias": (d,) for n, d in {"attn_q": 8, "attn_k": 4, "attn_v": 4}.items()}
-    pairs = [_string(f"{family}.{k}") + struct.pack("<II", 4, v) for k, v in words.items()]
+    pairs = [_string(f"{family}.{k}") + struct.pack("<II", 4, v) for k, v in sizes.items()]
     pairs += [_string(k) + struct.pack("<I", 8) + _string(v) for k, v in texts.items()]
     tokens = b"".join(_string(t) for t in "abcdefgh")
     pairs.append(_string("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 8) + tokens)
     pairs.append(_string("tokenizer.ggml.token_type") + struct.pack("<IIQ8i", 9, 5, 8, *[1] * 7, 3))
     pairs.append(_string("tokenizer.ggml.merges") + struct.pack("<IIQ", 9, 8, 0))
     pairs.append(_string("tokenizer.ggml.eos_token_id") + struct.pack("<II", 4, 7))
-    made = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs)
+    data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs)
     offset = 0
     for name, shape in tensors.items():
-        made += _string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset)
+        data += _string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset)
         offset += -(-4 * int(np.prod(shape)) // 32) * 32
-    return made + bytes(-len(made) % 32) + bytes(offset)
+    return data + bytes(-len(data) % 32) + bytes(offset)
 
 
 def _safetensors_of(header: Any, data: bytes) -> bytes:
@@ -169,14 +169,14 @@ _NUMBERS = (
 
 
 def _mutate_gguf(data: bytes, seed: int) -> bytes:
-    """Numbers of the header replaced by others, at any place, and a file that is cut or continues."""
-    draw, made = random.Random(seed), bytearray(data)
+    """Overwrite a few numbers at random offsets, and sometimes truncate the file."""
+    draw, mutated = random.Random(seed), bytearray(data)
     for _ in range(draw.randint(1, 4)):
-        at, size = draw.randrange(max(len(made) - 8, 1)), draw.choice((1, 4, 8))
-        made[at : at + size] = (draw.choice(_NUMBERS) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+        at, size = draw.randrange(max(len(mutated) - 8, 1)), draw.choice((1, 4, 8))
+        mutated[at : at + size] = (draw.choice(_NUMBERS) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
     if draw.random() < 0.1:
-        del made[draw.randrange(len(made)) :]
-    return bytes(made)
+        del mutated[draw.randrange(len(mutated)) :]
+    return bytes(mutated)
 
 
 def _mutate_config(data: bytes, seed: int) -> bytes:
@@ -207,14 +207,14 @@ _TEXTS = (b"'<f4'", b"'|O'", b"'>i8'", b"'<U9'", b"'<f'", b"'|V0'", b"[('a', '<f
 
 
 def _mutate_npz(data: bytes, seed: int) -> bytes:
-    """An archive whose arrays say something else of themselves, or bytes of the archive changed."""
+    """Change the header of an array in the archive, or bytes of the archive itself."""
     draw = random.Random(seed)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = {m.filename: archive.read(m) for m in archive.infolist()}
-    except Exception:  # of a damaged archive
+    except Exception:  # the archive is damaged
         members = {}
-    made = bytearray(data)
+    mutated = bytearray(data)
     if members and draw.random() < 0.7:
         name = draw.choice(sorted(members))
         array = bytearray(members[name])
@@ -228,11 +228,11 @@ def _mutate_npz(data: bytes, seed: int) -> bytes:
                 archive.writestr(draw.choice((key, key, key, f"y{key}", f"{key}x")), content)
         return file.getvalue()
     for _ in range(draw.randint(1, 4)):
-        at = draw.randrange(len(made))
-        made[at : at + draw.choice((1, 2, 4))] = draw.choice(_NUMBERS).to_bytes(8, "little")[
+        at = draw.randrange(len(mutated))
+        mutated[at : at + draw.choice((1, 2, 4))] = draw.choice(_NUMBERS).to_bytes(8, "little")[
             : draw.choice((1, 2, 4))
         ]
-    return bytes(made)
+    return bytes(mutated)
 
 
 FILE_MUTATORS: Mapping[str, Callable[[bytes, int], bytes]] = MappingProxyType(

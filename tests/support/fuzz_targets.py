@@ -1,7 +1,7 @@
-"""What is fuzzed: readers of untrusted files. Each takes bytes; anything raised but an XpuError is a crash.
+"""Fuzz targets: readers of untrusted files. Each takes bytes. An exception other than XpuError counts as a crash.
 
-``MUTATORS`` change a file field by field, since random bytes are seldom a ModelProto and never a program with right digests. Mutations
-depend on their seed alone.
+``MUTATORS`` change a file field by field, because random bytes are rarely a valid ModelProto and never a program with correct digests.
+A mutation depends on its seed only.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .program_mutants import mutate_program
 __all__ = ["LIMIT_S", "MUTATORS", "TARGETS", "mutate_onnx", "run", "seeds"]
 
 LIMIT_S = 5
-"""A target that takes longer hangs."""
+"""A target that takes longer counts as a hang."""
 
 
 def _onnx(data: bytes) -> None:
-    """The frontend, the laws of the IR on what it makes, and the writer."""
+    """Import a model, verify the graph and export it again."""
     from xpuruntime.frontends.onnx import import_onnx
     from xpuruntime.frontends.onnx_writer import to_onnx
     from xpuruntime.ir import verify
@@ -42,7 +42,7 @@ def _ir_text(data: bytes) -> None:
 
     graph = ir.parse(data.decode("utf-8", "replace"))
     if ir.parse(str(graph)) != graph:
-        raise AssertionError("text that was read prints as another graph")
+        raise AssertionError("the printed text parses to a different graph")
 
 
 def _ir_json(data: bytes) -> None:
@@ -51,14 +51,14 @@ def _ir_json(data: bytes) -> None:
     try:
         plain = json.loads(data)
     except (ValueError, RecursionError):
-        return  # the file's reader refuses what is no JSON before a graph is looked for
+        return  # the file's reader rejects invalid JSON before it looks for a graph
     graph = ir.from_json(plain)
     if ir.from_json(graph.to_json()) != graph:
-        raise AssertionError("JSON that was read is written as another graph")
+        raise AssertionError("the written JSON reads as a different graph")
 
 
 def _policy(data: bytes) -> None:
-    from xpuruntime.policies.load import load_policy
+    from xpuruntime.policies.files.load import load_policy
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "p.yaml"
@@ -67,20 +67,20 @@ def _policy(data: bytes) -> None:
 
 
 def _program(data: bytes) -> None:
-    """The reader; and what it lets through stays inside its buffers, makes its weights, and is written as it was read."""
+    """Read a program. If the reader accepts it: write and read it again, check that calls stay inside their buffers, and run its recipes."""
     from xpuruntime.program.program import CompiledProgram
 
     program = CompiledProgram.from_bytes(data)
     if CompiledProgram.from_bytes(program.to_bytes()) != program:
-        raise AssertionError("a program that was read is written as another one")
+        raise AssertionError("the written program reads as a different program")
     for entry in program.entries:
         for plan in entry.plans:
-            _inside(plan)
-    _make_weights(program)
+            _check_bounds(plan)
+    _run_recipes(program)
 
 
-def _inside(plan: Any) -> None:
-    """Each argument of each call is inside its memory, computed anew from the words of the contract."""
+def _check_bounds(plan: Any) -> None:
+    """Check that each argument of each call is inside its memory, computed independently of ``validate``."""
     size = {b.name: b.size_bytes for b in plan.buffers if b.root == b.name}
     for call in plan.calls:
         for name in (*call.inputs, *call.outputs):
@@ -90,18 +90,18 @@ def _inside(plan: Any) -> None:
                 raise AssertionError(f"{name} lies outside its memory")
 
 
-def _make_weights(program: Any) -> None:
-    """Run the recipes over zeros, where they are small."""
+def _run_recipes(program: Any) -> None:
+    """Run the small recipes on zeros."""
     import numpy as np
 
-    from xpuruntime.runtime.recipes import recipe_bytes, run_recipe
+    from xpuruntime.runtime.weights.recipes import recipe_bytes, run_recipe
 
     for recipe in program.recipes:
         arrays = {w.name: w.spec for w in program.weights}
         if recipe_bytes(recipe) + sum(s.size_bytes for s in arrays.values()) < 1 << 16:
-            made = run_recipe(recipe, {n: np.zeros(s.shape, s.dtype.numpy) for n, s in arrays.items()})
-            if made.nbytes != recipe_bytes(recipe):
-                raise AssertionError(f"recipe {recipe.name} makes {made.nbytes} bytes")
+            array = run_recipe(recipe, {n: np.zeros(s.shape, s.dtype.numpy) for n, s in arrays.items()})
+            if array.nbytes != recipe_bytes(recipe):
+                raise AssertionError(f"recipe {recipe.name} produces {array.nbytes} bytes")
 
 
 TARGETS: Mapping[str, Callable[[bytes], None]] = MappingProxyType(
@@ -117,7 +117,7 @@ TARGETS: Mapping[str, Callable[[bytes], None]] = MappingProxyType(
 
 
 def run(target: str, data: bytes) -> None:
-    """Feed one input. Raises whatever is not an XpuError."""
+    """Run a target on one input. Raises every exception except XpuError."""
     try:
         TARGETS[target](data)
     except XpuError:
@@ -158,19 +158,19 @@ def seeds(target: str) -> list[bytes]:
 
 
 def mutate_onnx(data: bytes, seed: int) -> bytes:
-    """A model with a few fields changed, dropped, doubled or taken from elsewhere in it; other bytes stay as they are."""
+    """Return a model with a few fields changed, removed, duplicated or copied from elsewhere in it. Data that is no model stays unchanged."""
     import onnx
 
     try:
         model = onnx.ModelProto.FromString(data)
-    except Exception:  # DecodeError of whichever protobuf implementation is installed
+    except Exception:  # DecodeError, whose class depends on the installed protobuf implementation
         return data
     draw = random.Random(seed)
     for _ in range(draw.randint(1, 4)):
-        with contextlib.suppress(ValueError):  # a number that the field's type does not hold
+        with contextlib.suppress(ValueError):  # the number does not fit the field's type
             _change(model, draw)
-    made: bytes = model.SerializeToString()
-    return made
+    serialized: bytes = model.SerializeToString()
+    return serialized
 
 
 def _change(message: Any, draw: random.Random) -> None:
@@ -180,15 +180,15 @@ def _change(message: Any, draw: random.Random) -> None:
         if not fields:
             return
         descriptor, value = draw.choice(fields)
-        many = not isinstance(value, int | float | str | bytes) and hasattr(value, "append")
-        if many and draw.random() < 0.25:
+        is_repeated = not isinstance(value, int | float | str | bytes) and hasattr(value, "append")
+        if is_repeated and draw.random() < 0.25:
             _change_list(value, draw)
             return
-        inner = value[draw.randrange(len(value))] if many and len(value) else value
+        inner = value[draw.randrange(len(value))] if is_repeated and len(value) else value
         if hasattr(inner, "ListFields"):
             message = inner
             continue
-        if many:
+        if is_repeated:
             value[draw.randrange(len(value))] = _other(inner, draw)
         else:
             setattr(message, descriptor.name, _other(inner, draw))
@@ -230,4 +230,4 @@ def _other(value: Any, draw: random.Random) -> Any:
 MUTATORS: Mapping[str, Callable[[bytes, int], bytes]] = MappingProxyType(
     {"onnx": mutate_onnx, "program": mutate_program, **FILE_MUTATORS}
 )
-"""Bytes and a seed to other bytes, for targets whose files have structure."""
+"""Target -> function from bytes and a seed to mutated bytes, for structured files."""

@@ -44,10 +44,10 @@ def _static_float(spec: TensorSpec, rank: int) -> bool:
 
 def _residual(draw: DrawFn, b: GraphBuilder, x: str) -> str:
     """Perhaps with another value of its type added."""
-    others = [n for n, v in b.values.items() if v.spec == b.spec(x) and n != x]
+    candidates = [n for n, v in b.values.items() if v.spec == b.spec(x) and n != x]
     return (
-        str(b.add(*draw_order(draw, x, choose(draw, others))))
-        if others and choose(draw, (True, False))
+        str(b.add(*draw_order(draw, x, choose(draw, candidates))))
+        if candidates and choose(draw, (True, False))
         else x
     )
 
@@ -107,18 +107,20 @@ def _written_attention(draw: DrawFn, b: GraphBuilder) -> None:
     """softmax(q @ k.T * scale + mask) @ v over heads that a view splits off, keys and values repeated or not."""
     x = pick(draw, b, lambda s: _static_float(s, 3))
     batch, length, size = (int(d) for d in b.spec(x).shape)  # type: ignore[arg-type]
-    heads, each = int(choose(draw, (2, 4))), int(choose(draw, (1, 4)))
+    heads, head_size = int(choose(draw, (2, 4))), int(choose(draw, (1, 4)))
     groups = int(choose(draw, (heads, heads, 1)))
 
     def projected(count: int) -> str:
-        y = b.view(b.linear(x, _new_weight(b, count * each, size)), size=[batch, length, count, each])
+        y = b.view(
+            b.linear(x, _new_weight(b, count * head_size, size)), size=[batch, length, count, head_size]
+        )
         return str(b.permute(y, dims=[0, 2, 1, 3]))
 
     def repeated(y: str) -> str:
         if groups == heads:
             return y
-        y = b.expand(b.unsqueeze(y, dims=[2]), size=[batch, groups, heads // groups, length, each])
-        return str(b.view(y, size=[batch, heads, length, each]))
+        y = b.expand(b.unsqueeze(y, dims=[2]), size=[batch, groups, heads // groups, length, head_size])
+        return str(b.view(y, size=[batch, heads, length, head_size]))
 
     q, k, v = projected(heads), repeated(projected(groups)), repeated(projected(groups))
     scores = b.matmul(q, b.permute(k, dims=[0, 1, 3, 2]))
@@ -127,10 +129,10 @@ def _written_attention(draw: DrawFn, b: GraphBuilder) -> None:
     if mask == "added":
         scores = b.add(scores, _new_weight(b, length, length))
     elif mask == "bool":
-        seen = b.constant(np.tril(np.ones((length, length), bool)))
-        scores = b.where(seen, scores, choose(draw, (float("-inf"), -3.4028234663852886e38)))
+        causal_mask = b.constant(np.tril(np.ones((length, length), bool)))
+        scores = b.where(causal_mask, scores, choose(draw, (float("-inf"), -3.4028234663852886e38)))
     y = b.permute(b.matmul(b.softmax(scores, dim=-1), v), dims=[0, 2, 1, 3])
-    b.view(y, size=[batch, length, heads * each])
+    b.view(y, size=[batch, length, heads * head_size])
 
 
 LAYERS: dict[str, Callable[[DrawFn, GraphBuilder], None]] = {

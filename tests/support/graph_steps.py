@@ -156,8 +156,8 @@ def _expand(draw: DrawFn, b: GraphBuilder) -> None:
 
 def _cat(draw: DrawFn, b: GraphBuilder) -> None:
     x = pick(draw, b, is_ranked)
-    other = pick(draw, b, lambda s: s.dtype is b.spec(x).dtype and s.rank == b.spec(x).rank)
-    b.cat(x, other, x, dim=_axis(draw, b.spec(x)))
+    second = pick(draw, b, lambda s: s.dtype is b.spec(x).dtype and s.rank == b.spec(x).rank)
+    b.cat(x, second, x, dim=_axis(draw, b.spec(x)))
 
 
 def _slice(draw: DrawFn, b: GraphBuilder) -> None:

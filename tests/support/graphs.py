@@ -17,7 +17,7 @@ import numpy as np
 
 from xpuruntime.errors import IrError
 from xpuruntime.ir import Graph, GraphBuilder, Source, infer
-from xpuruntime.ir.symbols import substitute
+from xpuruntime.ir.shapes.symbols import substitute
 from xpuruntime.types import Dim, DimLike, DType, TensorSpec, dim
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def graphs(
     """
     from hypothesis import strategies as st
 
-    chosen = [{**STEPS, **LAYERS}[s] for s in steps] or list(STEPS.values())
+    step_functions = [{**STEPS, **LAYERS}[s] for s in steps] or list(STEPS.values())
 
     @st.composite
     def make(draw: DrawFn) -> Graph:
@@ -69,17 +69,19 @@ def graphs(
                 b.input(f"x{i}" if odd is None else next(odd), spec)
         for _ in range(draw(st.integers(1, max_nodes))):
             facts = draw(st.lists(st.sampled_from(_TEXTS), min_size=4, max_size=4)) if sources else []
-            made = [Source(facts[0], facts[1], facts[2], facts[3], draw(st.integers(0, 9)))] if facts else []
-            with b.source(*made):
-                before = len(b.nodes)
+            node_sources = (
+                [Source(facts[0], facts[1], facts[2], facts[3], draw(st.integers(0, 9)))] if facts else []
+            )
+            with b.source(*node_sources):
+                num_nodes = len(b.nodes)
                 try:
-                    draw(st.sampled_from(chosen))(draw, b)
-                    _check_values(b, before)
+                    draw(st.sampled_from(step_functions))(draw, b)
+                    _check_values(b, num_nodes)
                 except IrError:  # the step does not fit what was drawn
-                    for node in b.nodes[before:]:
+                    for node in b.nodes[num_nodes:]:
                         for made_value in node.outputs:
                             del b.values[made_value.name]
-                    del b.nodes[before:]
+                    del b.nodes[num_nodes:]
         values = [n for n, v in b.values.items() if v.spec is not None]
         if opaque:
             b.opaque(
@@ -95,8 +97,8 @@ def graphs(
             if last.is_static:
                 b.state("state", last)
                 b.set_state("state", values[-1])
-        used = {i for node in b.nodes for i in node.values}
-        for i, name in enumerate(n for n in values if n not in used):
+        used_names = {i for node in b.nodes for i in node.values}
+        for i, name in enumerate(n for n in values if n not in used_names):
             b.output(f"y{i}", name)
         if sources:
             b.metadata = {"opset": 17, "not a word": [1, 2.5, None, {"x": float("nan")}]}
@@ -109,8 +111,8 @@ def _check_values(b: GraphBuilder, start: int) -> None:
     """Nodes from ``start`` on must also fit when symbols have their values: n against 4 infers, but cannot run with n = 3."""
     for node in b.nodes[start:]:
         operands = [substitute(b.spec(i), SYMBOLS) if isinstance(i, str) else i for i in node.inputs]
-        got = infer(node.op, operands, substitute(node.attrs, SYMBOLS))
-        if any(substitute(v.spec, SYMBOLS) != spec for v, spec in zip(node.outputs, got, strict=False)):
+        specs = infer(node.op, operands, substitute(node.attrs, SYMBOLS))
+        if any(substitute(v.spec, SYMBOLS) != spec for v, spec in zip(node.outputs, specs, strict=False)):
             raise IrError("random graph", "symbols hide a difference")
 
 
@@ -118,11 +120,11 @@ def arrays_for(
     graph: Graph, seed: int = 0, symbols: dict[str, int] | None = None
 ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, np.ndarray[Any, Any]]]:
     """Random inputs and weights of a graph by name, small numbers of both signs; symbols default to ``SYMBOLS``."""
-    known = {**SYMBOLS, **(symbols or {})}
+    sizes = {**SYMBOLS, **(symbols or {})}
     rng = np.random.default_rng(seed)
 
     def array(spec: TensorSpec) -> np.ndarray[Any, Any]:
-        shape = tuple(int(d.substitute(known)) if isinstance(d, Dim) else d for d in spec.shape)  # type: ignore[arg-type]
+        shape = tuple(int(d.substitute(sizes)) if isinstance(d, Dim) else d for d in spec.shape)  # type: ignore[arg-type]
         if spec.dtype is DType.BOOL:
             return rng.integers(0, 2, shape).astype(bool)
         if spec.dtype.is_integer:

@@ -1,9 +1,9 @@
-"""Many kernels checked in one compiler run: each case is one node with layouts of the caller's choice.
+"""Checks of many kernels in one compiler run. Each case is one node with explicit layouts.
 
     check_cases([KernelCase(Movement(), "permute", (x,), {"dims": [1, 0]}), ...], target="cpu:x86-64-v3")
 
-Every stage's tasks are cut at random places and done in random order; buffers have guard bytes, and what is beyond a
-value in its layout is not touched. The interpreter says what is right; where it raises, the kernel must report a status.
+Every stage's tasks are split at random points and run in random order. Buffers have guard bytes, and kernels must not write to the padding
+of a layout. The interpreter computes the expected outputs; if it raises, the kernel must report a status.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from xpuruntime.codegen.cpp import CppTarget, cpu_target
+from xpuruntime.codegen.cpp.target import CppTarget, cpu_target
 from xpuruntime.errors import IrError
 from xpuruntime.ir import Graph, GraphBuilder, interp
 from xpuruntime.kernels.kernel import Kernel, LoweredCall, NodeCall, Operand
 from xpuruntime.protocols import Array
-from xpuruntime.runtime.layouts import from_memory, memory_shape, to_memory
+from xpuruntime.runtime.memory.layouts import from_memory, memory_shape, to_memory
 from xpuruntime.targets import TargetConfig
 from xpuruntime.testing.conformance.opinfo.judge import disagreement
 from xpuruntime.testing.conformance.subject import DeviceUnderTest
 from xpuruntime.types import DType, Layout, TensorSpec
 
 from .device_under_test import named
-from .kernel_graphs import OneNode, judge_graphs
+from .kernel_graphs import OneNode, check_graphs
 
 __all__ = ["KernelCase", "check_cases"]
 
@@ -40,7 +40,7 @@ _GUARD = 64
 
 @dataclass(frozen=True)
 class KernelCase:
-    """One node. ``operands``: arrays, numbers or None; ``layouts``, ``out_layouts``: by position; ``outputs``: how many results."""
+    """One node. ``operands``: arrays, numbers or None; ``layouts``, ``out_layouts``: by position; ``outputs``: number of results."""
 
     kernel: Kernel
     op: str
@@ -51,19 +51,19 @@ class KernelCase:
     outputs: int | None = None
 
     def graph(self) -> Graph:
-        """The node with its operands as inputs ``x0``, ``x1`` ..."""
+        """Return the node's graph, with its operands as inputs ``x0``, ``x1`` ..."""
         b = GraphBuilder(self.op)
         names = [
             b.input(f"x{i}", TensorSpec(o.shape, DType.of(o.dtype))) if isinstance(o, np.ndarray) else o
             for i, o in enumerate(self.operands)
         ]
-        made = b.call(self.op, *names, outputs=self.outputs, **self.attrs)
-        for i, value in enumerate([made] if isinstance(made, str) else made):
+        results = b.call(self.op, *names, outputs=self.outputs, **self.attrs)
+        for i, value in enumerate([results] if isinstance(results, str) else results):
             b.output(f"y{i}", value)
         return b.build()
 
     def call(self) -> NodeCall:
-        """The node as kernels see it."""
+        """Return the node as kernels receive it."""
         graph = self.graph()
         (node,) = graph.nodes
         inputs = tuple(
@@ -75,19 +75,21 @@ class KernelCase:
         return NodeCall(node, inputs, outputs)
 
     def __str__(self) -> str:
-        shown = [f"{o.dtype}{list(o.shape)}" if isinstance(o, np.ndarray) else repr(o) for o in self.operands]
+        operands = [
+            f"{o.dtype}{list(o.shape)}" if isinstance(o, np.ndarray) else repr(o) for o in self.operands
+        ]
         layouts = (
             f" {dict(self.layouts)} -> {dict(self.out_layouts)}" if self.layouts or self.out_layouts else ""
         )
-        return f"{self.op}({', '.join(shown)}) {dict(self.attrs)}{layouts}"
+        return f"{self.op}({', '.join(operands)}) {dict(self.attrs)}{layouts}"
 
 
 def check_cases(
     cases: Sequence[KernelCase], *, target: str = "cpu", seed: int = 0, config: TargetConfig | None = None
 ) -> list[tuple[KernelCase, str]]:
-    """Compile all, run all, compare; gives the refused ones with their reasons. Raises AssertionError with the first wrong ones."""
-    if (there := named()) is not None:
-        return _on_device(there, cases)
+    """Compile, run and compare all cases. Return the refused ones with their reasons. Raises AssertionError with the first wrong ones."""
+    if (device := named()) is not None:
+        return _on_device(device, cases)
     where = cpu_target(target)
     where = where if config is None else CppTarget(where.isa, config)
     refused: list[tuple[KernelCase, str]] = []
@@ -108,19 +110,21 @@ def check_cases(
     library = _load(where, functions, parts)
     rng = np.random.default_rng(seed)
     wrong = [
-        f"{case}: {said}" for case, call, low in lowered if (said := _judge(case, call, low, library, rng))
+        f"{case}: {difference}"
+        for case, call, low in lowered
+        if (difference := _check_case(case, call, low, library, rng))
     ]
     assert not wrong, f"{len(wrong)} of {len(lowered)} wrong\n" + "\n".join(wrong[:5])
     return refused
 
 
-def _on_device(there: DeviceUnderTest, cases: Sequence[KernelCase]) -> list[tuple[KernelCase, str]]:
-    """The same nodes and values on a named device, whose compiler chooses layouts and kernels."""
-    every: list[OneNode] = [
+def _on_device(device: DeviceUnderTest, cases: Sequence[KernelCase]) -> list[tuple[KernelCase, str]]:
+    """Check the same nodes and values on a named device. Its compiler chooses layouts and kernels."""
+    nodes: list[OneNode] = [
         (str(c), c.graph(), {f"x{i}": o for i, o in enumerate(c.operands) if isinstance(o, np.ndarray)}, {})
         for c in cases
     ]
-    return [(cases[at], why) for at, why in judge_graphs(there, every).items()]
+    return [(cases[at], why) for at, why in check_graphs(device, nodes).items()]
 
 
 def _symbol(source: str) -> str:
@@ -137,7 +141,7 @@ def _load(target: CppTarget, functions: Mapping[str, str], parts: frozenset[str]
         Path(file.name).unlink()
 
 
-def _judge(
+def _check_case(
     case: KernelCase, call: NodeCall, low: LoweredCall, library: ctypes.CDLL, rng: np.random.Generator
 ) -> str:
     feeds = {f"x{i}": o for i, o in enumerate(case.operands) if isinstance(o, np.ndarray)}
@@ -161,7 +165,7 @@ def _judge(
         spans = list(itertools.pairwise(cuts))
         for at in rng.permutation(len(spans)).tolist():
             begin, end = spans[at]
-            scratch[:64] = 0  # the status comes first
+            scratch[:64] = 0  # the 64 bytes before the scratch hold the status
             function = getattr(library, _symbol(stage.source))
             function(
                 args,
@@ -179,29 +183,29 @@ def _judge(
     if status:
         return f"reports status {status}, the interpreter has an answer"
     for i, spec in enumerate(call.outputs):
-        said = _differs(buffers[f"out{i}"], spec, want[f"y{i}"])
-        if said:
-            return f"result {i} {said}"
+        difference = _differs(buffers[f"out{i}"], spec, want[f"y{i}"])
+        if difference:
+            return f"result {i} {difference}"
     return ""
 
 
-def _differs(buffer: Array, spec: TensorSpec, want: Array) -> str:
+def _differs(buffer: Array, spec: TensorSpec, expected: Array) -> str:
     flat = buffer[: spec.size_bytes]
     if spec.layout is not None:
-        whole = flat.view(f"u{spec.dtype.bits // 8}").reshape(memory_shape(spec))
-        untouched = whole == int.from_bytes(b"\xcc" * whole.itemsize, "little")
+        memory = flat.view(f"u{spec.dtype.bits // 8}").reshape(memory_shape(spec))
+        untouched = memory == int.from_bytes(b"\xcc" * memory.itemsize, "little")
         untouched[tuple(slice(spec.shape[d]) for d in spec.layout.order)] = True
         if not untouched.all():
-            return "was written beyond its value, where another may lie"
-    got = from_memory(flat, spec)
-    if spec.dtype.is_float and spec.dtype.bits == 8:  # NaN is NaN, whatever its bits
-        same = np.array_equal(got.astype(np.float32), want.astype(np.float32), equal_nan=True)
-        return "" if same else "differs"
-    return disagreement(got, want)
+            return "was written outside its value, where another value may be stored"
+    actual = from_memory(flat, spec)
+    if spec.dtype.is_float and spec.dtype.bits == 8:  # the bits of NaNs may differ
+        is_equal = np.array_equal(actual.astype(np.float32), expected.astype(np.float32), equal_nan=True)
+        return "" if is_equal else "differs"
+    return disagreement(actual, expected)
 
 
 def _room(size: int) -> Array:
-    """So many bytes, 64-byte aligned, with guards behind them."""
+    """Return ``size`` bytes, 64-byte aligned, followed by guard bytes."""
     raw = np.full(size + _GUARD + 64, 0xCC, np.uint8)
     at = -raw.ctypes.data % 64
     return raw[at : at + size + _GUARD]

@@ -1,6 +1,6 @@
-"""Cases of one node as whole programs on a device: the compiler chooses layouts and kernels, the interpreter says what is right.
+"""Checks of one-node graphs as programs on a device. The compiler chooses layouts and kernels; the interpreter computes the expected outputs.
 
-Where tests of a processor's kernels hand over layouts and splits, a named device (``device_under_test``) gets the same nodes and values.
+Tests of CPU kernels choose layouts and splits themselves. On a named device (``device_under_test``) they check the same nodes and values here.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from xpuruntime.testing.conformance.opinfo.judge import disagreement
 from xpuruntime.testing.conformance.subject import DeviceUnderTest
 from xpuruntime.types import DType
 
-__all__ = ["OneNode", "judge_graphs"]
+__all__ = ["OneNode", "check_graphs"]
 
 OneNode = tuple[str, Graph, Mapping[str, Array], Mapping[str, Array]]
-"""What to call it, the graph, its inputs and its weights."""
+"""A title, the graph, its inputs and its weights."""
 
 
-def judge_graphs(there: DeviceUnderTest, cases: Sequence[OneNode]) -> dict[int, str]:
-    """Compile all, run all, compare; gives why some are refused, by place. Where the interpreter raises, the run must. Raises AssertionError."""
-    assert there.target is not None
+def check_graphs(device: DeviceUnderTest, cases: Sequence[OneNode]) -> dict[int, str]:
+    """Compile, run and compare all cases. Return the reasons of refused ones by index. If the interpreter raises, the run must raise, too.
+
+    Raises AssertionError with the first wrong cases.
+    """
+    assert device.target is not None
     refused: dict[int, str] = {}
     wrong: list[str] = []
 
@@ -39,21 +42,21 @@ def judge_graphs(there: DeviceUnderTest, cases: Sequence[OneNode]) -> dict[int, 
         except XpuError as error:
             return why_refused(error)
 
-    def programs(made: CompiledProgram | str) -> list[CompiledProgram]:
-        return [] if isinstance(made, str) else [made]
+    def programs(prepared: CompiledProgram | str) -> list[CompiledProgram]:
+        return [] if isinstance(prepared, str) else [prepared]
 
-    for (at, case), made, built in in_batches(
-        list(enumerate(cases)), prepare, programs, there.target, size=150
+    for (at, case), prepared, built_programs in in_batches(
+        list(enumerate(cases)), prepare, programs, device.target, size=150
     ):
-        if isinstance(made, str):
-            refused[at] = made
-        elif said := _judged(there.device, case, built[0]):
-            wrong.append(f"{case[0]}: {said}")
+        if isinstance(prepared, str):
+            refused[at] = prepared
+        elif difference := _run_case(device.device, case, built_programs[0]):
+            wrong.append(f"{case[0]}: {difference}")
     assert not wrong, f"{len(wrong)} of {len(cases)} wrong\n" + "\n".join(wrong[:5])
     return refused
 
 
-def _judged(device: Any, case: OneNode, program: CompiledProgram | BuildError) -> str:
+def _run_case(device: Any, case: OneNode, program: CompiledProgram | BuildError) -> str:
     _, graph, feeds, weights = case
     if isinstance(program, BuildError):
         return f"does not compile: {program}"
@@ -64,22 +67,22 @@ def _judged(device: Any, case: OneNode, program: CompiledProgram | BuildError) -
     try:
         with Executor(program, device) as executor:
             executor.bind(dict(weights))
-            got = executor.run_arrays([feeds[s.name] for s in program.input_specs])
+            outputs = executor.run_arrays([feeds[s.name] for s in program.input_specs])
     except RunError as error:
         return "" if want is None else str(error)
     if want is None:
         return f"says nothing, the interpreter says: {refusal}"
-    for output, ours in zip(graph.outputs, got, strict=True):
-        if said := _differs(graph.nodes[0].op, ours, want[output.name]):
-            return f"{output.name} {said}"
+    for output, actual in zip(graph.outputs, outputs, strict=True):
+        if difference := _differs(graph.nodes[0].op, actual, want[output.name]):
+            return f"{output.name} {difference}"
     return ""
 
 
-def _differs(op: str, ours: Array, theirs: Array) -> str:
-    kind = DType.of(theirs.dtype)
-    if kind.is_float and kind.bits == 8 and ours.dtype == theirs.dtype:  # NaN is NaN, whatever its bits
-        same = np.array_equal(ours.astype(np.float32), theirs.astype(np.float32), equal_nan=True)
-        return "" if same else "differs"
-    # Whole numbers that were interpolated in floats: sums of another order fall to the other side of a half now and then.
+def _differs(op: str, actual: Array, expected: Array) -> str:
+    kind = DType.of(expected.dtype)
+    if kind.is_float and kind.bits == 8 and actual.dtype == expected.dtype:  # the bits of NaNs may differ
+        is_equal = np.array_equal(actual.astype(np.float32), expected.astype(np.float32), equal_nan=True)
+        return "" if is_equal else "differs"
+    # Integers are interpolated in floats. A sum in another order may round a half to the other side.
     loose = (0.0, 1.0) if op == "resize" and not kind.is_float else None
-    return disagreement(ours, theirs, loose)
+    return disagreement(actual, expected, loose)

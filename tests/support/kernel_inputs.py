@@ -21,7 +21,7 @@ EVERY = (*FLOATS, *INTEGERS, "bool")
 
 
 def levels() -> list[Any]:
-    """Parameters of a test: this machine's best level always, the others where suites run as a whole (mark ``conformance``)."""
+    """Return parameters of a test: this machine's best level always, and the other levels with the mark ``conformance``."""
     import pytest
 
     return [
@@ -31,7 +31,7 @@ def levels() -> list[Any]:
 
 
 class Cases(list[KernelCase]):
-    """Cases in the making, with random numbers of their own."""
+    """A list of cases under construction, with its own random numbers."""
 
     def __init__(self, kernels: tuple[Kernel, ...]) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Cases(list[KernelCase]):
         to: Any = (),
         **attrs: Any,
     ) -> None:
-        """One more: ``layouts`` and ``to`` are the operands' and the results'."""
+        """Append a case. ``layouts``: layouts of the operands by position. ``to``: layouts of the results."""
         self.append(KernelCase(self._kernels[op], op, operands, attrs, dict(layouts), dict(to), outputs))
 
     def array(self, *shape: int, dtype: str = "float32") -> Any:
@@ -58,7 +58,7 @@ class Cases(list[KernelCase]):
         return self.rng.standard_normal(shape).astype(kind)
 
     def places(self, size: int, *shape: int, dtype: str = "int64") -> Any:
-        """Places in a dim, from its end too."""
+        """Return random indices in a dim, including negative ones for signed types."""
         return self.rng.integers(-size if dtype.startswith("int") else 0, size, shape).astype(dtype)
 
 

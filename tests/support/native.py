@@ -1,10 +1,10 @@
-"""Judging the native engine: compile a graph, run it, compare with the interpreter.
+"""Check the native engine: compile a graph, run it, and compare with the interpreter.
 
     check(graph, {"x": x})                                 all passes, this machine's best instruction set
     check(graph, feeds, passes="none", target="cpu:x86-64-v3", kernels={"conv": "naive"}, split=7)
 
-``split`` spreads every call over that many threads, however small: results may not depend on how work is spread. Where a device was named
-(``device_under_test``), it represents every processor.
+``split`` splits every call, even a small one, between that many threads, since results must not depend on the split.
+If a device was named (``device_under_test``), tests for any CPU run on it instead.
 """
 
 from __future__ import annotations
@@ -46,32 +46,34 @@ def compile_native(
     kernels: Mapping[str, str] | None = None,
     policy: Any = None,
 ) -> CompiledProgram:
-    """The program of a graph for the shapes of the feeds, held to every rule of programs. ``kernels``: preferred kernel by op family."""
+    """Compile a graph for the shapes of the feeds and validate the program. ``kernels``: preferred kernel by op family."""
     shapes = bind(graph.input_specs, {n: np.shape(a) for n, a in feeds.items()})
-    chosen = _PASSES[passes] if isinstance(passes, str) else passes
+    pass_names = _PASSES[passes] if isinstance(passes, str) else passes
     preferences: dict[str, Any] = dict(kernels or {})
     demands = policy if policy is not None else KernelPolicy(**preferences)
     sizes = {k: int(v) for k, v in shapes.items()}
-    _only_where_it_is(kernels)
+    _skip_if_missing(kernels)
     try:
-        program = compile_graph(graph, target=target_of(target), policy=demands, shapes=sizes, passes=chosen)
+        program = compile_graph(
+            graph, target=target_of(target), policy=demands, shapes=sizes, passes=pass_names
+        )
     except KernelUnavailable as error:
         if named() is None:
             raise
-        raise SkipTest(f"no kernel there: {why_refused(error)}") from error
+        raise SkipTest(f"the device has no kernel: {why_refused(error)}") from error
     validate(program, f"program {program.name!r}", "The compiler broke a rule of programs.")
     return program
 
 
-def _only_where_it_is(kernels: Mapping[str, str] | None) -> None:
+def _skip_if_missing(kernels: Mapping[str, str] | None) -> None:
     """Skip a test of a kernel that the named device does not have. Raises SkipTest."""
-    there = named()
-    if there is None or there.target is None:
+    device = named()
+    if device is None or device.target is None:
         return
-    words = {k.name.partition("/")[2] for k in catalogue(there.target.kind)}
-    for word in (kernels or {}).values():
-        if word not in words:
-            raise SkipTest(f"{there.name} has no kernel {word}")
+    names = {k.name.partition("/")[2] for k in catalogue(device.target.kind)}
+    for name in (kernels or {}).values():
+        if name not in names:
+            raise SkipTest(f"{device.name} has no kernel {name}")
 
 
 def run_native(
@@ -84,7 +86,7 @@ def run_native(
     split: int | None = None,
     **options: Any,
 ) -> dict[str, Array]:
-    """Return outputs by name. ``states`` as in ``interp.run``: read before, updated after. Other options as ``compile_native``."""
+    """Return outputs by name. ``states`` are read before the run and updated after it, as in ``interp.run``. Other options: ``compile_native``."""
     program = compile_native(graph, feeds, **options)
     if split is not None:
         program, threads = _spread(program), split
@@ -111,24 +113,26 @@ def check(
     tolerance: float | None = None,
     **options: Any,
 ) -> dict[str, Array]:
-    """Run natively and compare every output, and every state, with the interpreter; gives the outputs.
+    """Run natively, compare every output and state with the interpreter, and return the outputs.
 
-    tolerance: largest max|d|/max|ref|; by default 1e-5 in float32, 1e-12 in float64, that of ``numerics`` in lower precisions, and
-               equality for integers. Raises AssertionError.
+    tolerance: largest max|d|/max|ref|. The default is 1e-5 for float32, 1e-12 for float64, the tolerance of ``numerics`` for lower
+               precisions, and equality for integers. Raises AssertionError.
     """
-    ours, theirs = dict(states or {}), dict(states or {})
-    got = run_native(graph, feeds, weights=weights, states=ours, **options)
-    want = interp.run(graph, feeds, weights=weights, states=theirs)
-    pairs = [(n, got[n], want[n]) for n in want] + [(n, ours[n], theirs[n]) for n in theirs]
+    actual_states, expected_states = dict(states or {}), dict(states or {})
+    outputs = run_native(graph, feeds, weights=weights, states=actual_states, **options)
+    expected = interp.run(graph, feeds, weights=weights, states=expected_states)
+    pairs = [(n, outputs[n], expected[n]) for n in expected] + [
+        (n, actual_states[n], expected_states[n]) for n in expected_states
+    ]
     for name, a, b in pairs:
         dtype = DType.of(b.dtype)
-        assert a.dtype == b.dtype, f"{name}: {a.dtype}, wanted {b.dtype}"
+        assert a.dtype == b.dtype, f"{name}: {a.dtype}, expected {b.dtype}"
         limit = _LIMITS.get(dtype, tolerance_for(dtype)) if tolerance is None else tolerance
         verdict = compare(name, a, b, limit)
         assert verdict.ok, (
             f"{verdict.reason} (max|d|/max|ref| {verdict.max_rel:.3g}, limit {limit:.3g})\n{graph}"
         )
-    return got
+    return outputs
 
 
 _LIMITS: Mapping[DType, float] = {DType.FLOAT64: 1e-12, DType.FLOAT32: 1e-5}

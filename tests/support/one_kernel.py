@@ -1,8 +1,8 @@
-"""Judging one kernel by itself: one node, any layouts of operands and results, any split of its tasks.
+"""Checks of one kernel: one node with any layouts of operands and results, and any split of its tasks.
 
     check_kernel(Generated(), "convolution", [x, Weight(w), None], layouts={0: NHWC}, stride=[1, 1], ...)
 
-``testing.native`` checks whole graphs, where passes choose the layouts; here the caller does.
+``support.native`` checks whole graphs, where passes choose the layouts; here the caller chooses them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from unittest import SkipTest
 import numpy as np
 
 from xpuruntime import _core
-from xpuruntime.codegen.cpp import cpu_target
+from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.ir import GraphBuilder, interp
 from xpuruntime.kernels.kernel import Kernel, LoweredCall, NodeCall, Operand, Packed
 from xpuruntime.numerics import compare, tolerance_for
 from xpuruntime.program.program import WeightTransformRecipe
 from xpuruntime.protocols import Array
-from xpuruntime.runtime.layouts import from_memory, memory_shape, to_memory
-from xpuruntime.runtime.recipes import run_recipe
+from xpuruntime.runtime.memory.layouts import from_memory, memory_shape, to_memory
+from xpuruntime.runtime.weights.recipes import run_recipe
 from xpuruntime.testing.conformance.subject import DeviceUnderTest
 from xpuruntime.types import DType, Layout, TensorSpec
 
 from .device_under_test import named
-from .kernel_graphs import judge_graphs
+from .kernel_graphs import check_graphs
 
 __all__ = [
     "Job",
@@ -57,7 +57,7 @@ class Weight:
 
 
 def channels_last(shape: Sequence[int], pad_to: int = 1) -> Layout:
-    """NHWC of any rank, channels padded to a multiple."""
+    """Return the NHWC layout of any rank, with channels padded to a multiple."""
     rank = len(shape)
     alloc = (shape[0], -(-shape[1] // pad_to) * pad_to, *shape[2:])
     return Layout((0, *range(2, rank), 1), alloc)
@@ -80,7 +80,7 @@ def build_kernel(
     out_layouts: Mapping[int, Layout],
     **attrs: Any,
 ) -> _Built:
-    """A node, lowered and compiled. ``operands``: arrays, ``Weight``s, numbers or None. Raises AssertionError when it is refused."""
+    """Lower and compile a node. ``operands``: arrays, ``Weight``s, numbers or None. Raises AssertionError if the kernel refuses it."""
     b = GraphBuilder("one")
     names = [_declare(b, i, v) for i, v in enumerate(operands)]
     b.call(op, *names, **attrs)
@@ -96,7 +96,7 @@ def build_kernel(
     symbols = tuple(f"k{i}_{s.stem}" for i, s in enumerate(lowered.stages))
     parts = frozenset().union(*(s.parts for s in lowered.stages))
     binary = target.assemble({n: s.source for n, s in zip(symbols, lowered.stages, strict=True)}, parts)
-    # Asking is also what allows this process its tile registers.
+    # This call also requests permission to use the AMX tile registers.
     missing = _core.missing_requirements(list(binary.requires))
     assert not missing, f"this machine lacks {', '.join(missing)}"
     with tempfile.NamedTemporaryFile(suffix=".so", delete=False) as file:
@@ -131,14 +131,14 @@ class Job:
     scratch_bytes: int
 
     def run(self, begin: int, end: int) -> None:
-        """Tasks ``begin`` to ``end``."""
+        """Run the tasks from ``begin`` to ``end``."""
         scratch = ctypes.c_void_p(self.scratch[0].ctypes.data)
         self.function(self.args, None, ctypes.c_int64(begin), ctypes.c_int64(end), scratch)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A kernel with its operands in buffers: jobs in order; ``buffers`` keeps them alive."""
+    """A kernel with its operands in buffers. ``jobs`` are in order; ``buffers`` keeps the memory alive."""
 
     jobs: tuple[Job, ...]
     buffers: Mapping[str, Array]
@@ -148,36 +148,39 @@ def _packed(packed: Packed, array: Array) -> Array:
     return run_recipe(WeightTransformRecipe("w", packed.spec, "in", packed.steps), {"in": array})
 
 
-def prepare(built: _Built, operands: Sequence[Any], threads: int = 1) -> Prepared:
-    """Buffers for every argument: weights packed, the rest in its layout, results and temps full of junk."""
+def prepare(compiled: _Built, operands: Sequence[Any], threads: int = 1) -> Prepared:
+    """Return a buffer for every argument: packed weights, other operands in their layout, results and temporaries filled with a pattern."""
     buffers: dict[str, Array] = {}
     for i, value in enumerate(operands):
         if isinstance(value, Weight):
-            packed, array = built.lowered.weights.get(i), value.array
+            packed, array = compiled.lowered.weights.get(i), value.array
             buffers[f"in{i}"] = array if packed is None else _packed(packed, array)
         elif isinstance(value, np.ndarray):
-            operand = built.call.inputs[i]
+            operand = compiled.call.inputs[i]
             assert isinstance(operand, Operand)
             buffers[f"in{i}"] = np.array(to_memory(value, operand.spec), order="C")
-    for name, (i, packed) in built.lowered.beside.items():
+    for name, (i, packed) in compiled.lowered.extra_weights.items():
         buffers[name] = _packed(packed, operands[i].array)
-    for i, spec in enumerate(built.call.outputs):
+    for i, spec in enumerate(compiled.call.outputs):
         buffers[f"out{i}"] = np.full(spec.size_bytes or 0, 0xCC, np.uint8)
-    for i, size in enumerate(built.lowered.temps):
+    for i, size in enumerate(compiled.lowered.temps):
         buffers[f"temp{i}"] = np.full(size, 0xCC, np.uint8)
-    buffers["counters"] = np.zeros(built.lowered.counters, np.uint8)
+    buffers["counters"] = np.zeros(compiled.lowered.counters, np.uint8)
     aligned = {n: _aligned(np.array(a, order="C")) for n, a in buffers.items()}
     jobs = []
-    for symbol, stage in zip(built.symbols, built.lowered.stages, strict=True):
+    for symbol, stage in zip(compiled.symbols, compiled.lowered.stages, strict=True):
         args = (ctypes.c_void_p * len(stage.args))(*[aligned[a].ctypes.data for a in stage.args])
         scratch = tuple(_aligned(np.full(stage.scratch_bytes, 0xCC, np.uint8)) for _ in range(threads))
-        jobs.append(Job(getattr(built.library, symbol), args, stage.tasks, scratch, stage.scratch_bytes))
+        jobs.append(Job(getattr(compiled.library, symbol), args, stage.tasks, scratch, stage.scratch_bytes))
     return Prepared(tuple(jobs), aligned)
 
 
-def run_kernel(built: _Built, operands: Sequence[Any], split: int | None = None) -> tuple[Array, ...]:
-    """Outputs. ``split``: seed of random cuts of every stage's tasks. Raises AssertionError where a stage leaves its buffers."""
-    ready = prepare(built, operands)
+def run_kernel(compiled: _Built, operands: Sequence[Any], split: int | None = None) -> tuple[Array, ...]:
+    """Run a kernel and return its outputs. ``split``: seed of random splits of every stage's tasks.
+
+    Raises AssertionError if a stage writes outside its buffers.
+    """
+    ready = prepare(compiled, operands)
     rng = np.random.default_rng(split)
     for job in ready.jobs:
         cuts = [0, job.tasks]
@@ -187,21 +190,21 @@ def run_kernel(built: _Built, operands: Sequence[Any], split: int | None = None)
             job.run(begin, end)
         assert (job.scratch[0][job.scratch_bytes :][:64] == 0xCC).all(), "a stage wrote beyond its scratch"
     results = []
-    for i, spec in enumerate(built.call.outputs):
+    for i, spec in enumerate(compiled.call.outputs):
         size = spec.size_bytes or 0
         flat = ready.buffers[f"out{i}"][:size]
         assert (ready.buffers[f"out{i}"][size:][:64] == 0xCC).all(), "a stage wrote beyond its result"
         results.append(from_memory(flat, spec).copy())
         if spec.layout is not None:
-            whole = flat.reshape(*memory_shape(spec), spec.dtype.numpy.itemsize)
+            memory = flat.reshape(*memory_shape(spec), spec.dtype.numpy.itemsize)
             inside = np.zeros(memory_shape(spec), bool)
             inside[tuple(slice(results[-1].shape[d]) for d in spec.layout.order)] = True
-            assert (whole[~inside] == 0xCC).all(), "a stage wrote into the padding of a layout"
+            assert (memory[~inside] == 0xCC).all(), "a stage wrote into the padding of a layout"
     return tuple(results)
 
 
 def _aligned(array: Array) -> Array:
-    """A copy that starts at a multiple of 64, with guard bytes behind it."""
+    """Return a copy that starts at a multiple of 64, followed by guard bytes."""
     raw = np.full(array.nbytes + 128, 0xCC, np.uint8)
     at = -raw.ctypes.data % 64
     flat = raw[at : at + array.nbytes]
@@ -222,19 +225,19 @@ def check_kernel(
     config: Any = None,
     **attrs: Any,
 ) -> tuple[Array, ...]:
-    """Run a kernel and compare with the interpreter; gives the outputs. Raises AssertionError."""
-    if (there := named()) is not None:
-        return _on_device(there, op, operands, attrs)
+    """Run a kernel, compare it with the interpreter, and return the outputs. Raises AssertionError."""
+    if (device := named()) is not None:
+        return _on_device(device, op, operands, attrs)
     where = _target(target) if isinstance(target, str) else target
     if config is not None:
         where = type(where)(where.isa, config)  # type: ignore[attr-defined, call-arg]
-    built = build_kernel(kernel, op, operands, where, layouts or {}, out_layouts or {}, **attrs)
-    outputs = run_kernel(built, operands, split)
+    compiled = build_kernel(kernel, op, operands, where, layouts or {}, out_layouts or {}, **attrs)
+    outputs = run_kernel(compiled, operands, split)
     b = GraphBuilder("one")
     names = [_declare(b, i, v) for i, v in enumerate(operands)]
-    made = b.call(op, *names, **attrs)
-    made = made if isinstance(made, tuple) else (made,)
-    for name in made:
+    results = b.call(op, *names, **attrs)
+    results = results if isinstance(results, tuple) else (results,)
+    for name in results:
         b.output(name)
     feeds = {
         n: (v.array if isinstance(v, Weight) else v)
@@ -242,22 +245,22 @@ def check_kernel(
         if isinstance(n, str)
     }
     want = interp.run(b.build(), feeds)
-    for name, ours in zip(made, outputs, strict=True):
-        theirs = want[name]
-        dtype = DType.of(theirs.dtype)
+    for name, actual in zip(results, outputs, strict=True):
+        expected = want[name]
+        dtype = DType.of(expected.dtype)
         limit = _LIMITS.get(dtype, tolerance_for(dtype)) if tolerance is None else tolerance
-        verdict = compare(name, ours, theirs, limit)
+        verdict = compare(name, actual, expected, limit)
         assert verdict.ok, f"{op} {attrs}: {verdict.reason} ({verdict.max_rel:.3g}, limit {limit:.3g})"
     return outputs
 
 
 def _on_device(
-    there: DeviceUnderTest, op: str, operands: Sequence[Any], attrs: Mapping[str, Any]
+    device: DeviceUnderTest, op: str, operands: Sequence[Any], attrs: Mapping[str, Any]
 ) -> tuple[Array, ...]:
-    """The same node and values on a named device, whose compiler chooses layouts and kernels."""
+    """Check the same node and values on a named device. Its compiler chooses layouts and kernels."""
     b = GraphBuilder("one")
     feeds: dict[str, Array] = {}
-    known: dict[str, Array] = {}
+    weights: dict[str, Array] = {}
     names: list[Any] = []
     for i, value in enumerate(operands):
         array = value.array if isinstance(value, Weight) else value
@@ -266,15 +269,15 @@ def _on_device(
             continue
         spec = TensorSpec(array.shape, DType.of(array.dtype))
         names.append((b.weight if isinstance(value, Weight) else b.input)(f"in{i}", spec))
-        (known if isinstance(value, Weight) else feeds)[f"in{i}"] = array
-    made = b.call(op, *names, **attrs)
-    for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        (weights if isinstance(value, Weight) else feeds)[f"in{i}"] = array
+    results = b.call(op, *names, **attrs)
+    for i, value in enumerate(results if isinstance(results, tuple) else (results,)):
         b.output(f"y{i}", value)
     graph = b.build()
-    refused = judge_graphs(there, [(f"{op} {attrs}", graph, feeds, known)])
+    refused = check_graphs(device, [(f"{op} {attrs}", graph, feeds, weights)])
     if refused:
         raise SkipTest(f"no kernel there: {refused[0]}")
-    return tuple(interp.run(graph, feeds, weights=known).values())
+    return tuple(interp.run(graph, feeds, weights=weights).values())
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Program files as a third party could write them: fields changed, every digest and place right again, so that validation is reached."""
+"""Mutated program files. Fields are changed, then digests and offsets are recomputed, so that readers get as far as validation."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ def opened(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def sealed(program: Any, blobs: list[bytes], *, version: tuple[int, int] = (1, 0)) -> bytes:
-    """Return a file with any JSON as its program, with matching places and digests."""
+    """Return a file with any JSON as its program. Offsets and digests are correct."""
     facts = [{"offset": 0, "bytes": len(b), "sha256": hashlib.sha256(b).hexdigest()} for b in blobs]
     text, body = b"", bytearray()
-    for _ in range(9):  # offsets are part of the text, whose length moves them
+    for _ in range(9):  # offsets depend on the length of the text, which contains them
         body = bytearray()
         for fact, blob in zip(facts, blobs, strict=True):
             body += bytes(-(_BEGIN + len(text) + len(body)) % 64)
             fact["offset"] = _BEGIN + len(text) + len(body)
             body += blob
-        made = json.dumps({"format": "xpuruntime.program", "segments": facts, "program": program}).encode()
-        if len(made) == len(text):
-            text = made
+        new_text = json.dumps(
+            {"format": "xpuruntime.program", "segments": facts, "program": program}
+        ).encode()
+        if len(new_text) == len(text):
+            text = new_text
             break
-        text = made
+        text = new_text
     head = struct.pack("<8sHHIQQ", b"XPUPROG\n", *version, 0, len(text), _BEGIN + len(text) + len(body))
     return head + hashlib.sha256(head + text).digest() + text + bytes(body)
 
 
 def mutate_program(data: bytes, seed: int) -> bytes:
-    """A few fields of the manifest changed, dropped, doubled or moved; a file that is not valid stays as it is."""
+    """Return a program with a few fields of the manifest changed, removed, duplicated or moved. An invalid file stays unchanged."""
     draw = random.Random(seed)
     try:
         program, blobs = opened(data)
@@ -59,7 +61,7 @@ def mutate_program(data: bytes, seed: int) -> bytes:
 
 
 def change_json(node: Any, draw: random.Random) -> None:
-    """Change, drop, double or move what is at a random place of a JSON document."""
+    """Change, remove, duplicate or move a random value of a JSON document."""
     for _ in range(12):
         keys = (
             list(node) if isinstance(node, dict) else list(range(len(node))) if isinstance(node, list) else []

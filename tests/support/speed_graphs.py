@@ -1,4 +1,4 @@
-"""Graphs of one kernel of a size that a device's memory is measured by: several shapes and dtypes of every family of kernels."""
+"""Graphs of one kernel each, large enough to measure memory bandwidth. They cover several shapes and dtypes of every kernel family."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _pool(op: str, kernel: int, stride: int, padding: int) -> Build:
 
 
 def _last(pool: Build) -> Build:
-    """The same with channels-last images."""
+    """Return a pool of channels-last images."""
     return lambda b, x: b.permute(pool(b, b.permute(x, dims=[0, 3, 1, 2])), dims=[0, 2, 3, 1])
 
 
@@ -41,7 +41,7 @@ def _softmax(b: GraphBuilder, x: Any) -> Any:
     return b.softmax(x, dim=1)
 
 
-# name: what is computed, of which operands; the last word of a name is the dtype, or it is followed by a size.
+# Name -> function that adds the ops, and the specs of its operands. A name ends in the dtype, or in the dtype and a size.
 _ROWS: dict[str, tuple[Build, tuple[str, ...]]] = {
     "softmax bf16": (_softmax, (f"bfloat16{_SQUARE}",)),
     "softmax f32 1024": (_softmax, ("float32[65536, 1024]",)),
@@ -86,11 +86,11 @@ _POINTWISE: dict[str, tuple[Build, tuple[str, ...], str]] = {
     "sigmoid": (lambda b, x: b.sigmoid(x), (_SQUARE,), "bf16 f16 f32"),
     "silu mul": (lambda b, x, y: b.mul(b.silu(x), y), (_SQUARE, _SQUARE), "bf16 f16 f32"),
 }
-"""Per op the shapes of its operands and its dtypes."""
+"""Name -> function that adds the ops, shapes of its operands, and dtypes."""
 
 
 def speed_graphs() -> Iterator[tuple[str, Graph]]:
-    """Yield name and graph, with inputs ``x0``, ``x1`` ... and one output."""
+    """Yield pairs of name and graph. A graph has inputs ``x0``, ``x1`` ... and one output."""
     for name, (build, shapes, dtypes) in _POINTWISE.items():
         for short in dtypes.split():
             yield f"{name} {short}", _graph(build, *(f"{_SHORT[short]}{shape}" for shape in shapes))

@@ -82,7 +82,9 @@ def test_a_buffer_that_is_written_again_needs_a_second_barrier() -> None:
 
 
 def test_dynamic_shared_memory_ends_where_the_launch_says() -> None:
-    body = "DYNAMIC_SMEM(room); ((float *)room)[threadIdx.x] = 1; y[threadIdx.x] = ((float *)room)[threadIdx.x];"
+    body = (
+        "DYNAMIC_SMEM(room); ((float *)room)[threadIdx.x] = 1; y[threadIdx.x] = ((float *)room)[threadIdx.x];"
+    )
     assert run(body, parts=["tensor"], shared=256)[63] == 1
     faults("4 bytes to shared memory at 252, of which the block has 252", body, parts=["tensor"], shared=252)
 
@@ -96,8 +98,14 @@ def test_shared_memory_begins_as_nan() -> None:
 
 
 def test_an_index_outside_of_an_array() -> None:
-    faults("writes 4 bytes outside all arrays; the nearest, y, has 1024 bytes, and they begin at its byte 1024", "y[threadIdx.x + 193] = 0;")
-    faults("reads 4 bytes outside all arrays; the nearest, x, has 1024 bytes, and they begin at its byte -4", "y[threadIdx.x] = x[(int)threadIdx.x - 1];")
+    faults(
+        "writes 4 bytes outside all arrays; the nearest, y, has 1024 bytes, and they begin at its byte 1024",
+        "y[threadIdx.x + 193] = 0;",
+    )
+    faults(
+        "reads 4 bytes outside all arrays; the nearest, x, has 1024 bytes, and they begin at its byte -4",
+        "y[threadIdx.x] = x[(int)threadIdx.x - 1];",
+    )
 
 
 def test_an_address_that_is_not_aligned() -> None:
@@ -110,7 +118,11 @@ def test_an_address_that_is_not_aligned() -> None:
 def test_what_earlier_launches_write_is_there_after_griddep_wait() -> None:
     body = "BEFORE y[threadIdx.x] = x[threadIdx.x]; AFTER"
     assert run(body.replace("BEFORE", "griddep_wait();").replace("AFTER", ""), late=["x"])[9] == 9
-    faults("reads x before griddep_wait", body.replace("BEFORE", "").replace("AFTER", "griddep_wait();"), late=["x"])
+    faults(
+        "reads x before griddep_wait",
+        body.replace("BEFORE", "").replace("AFTER", "griddep_wait();"),
+        late=["x"],
+    )
     faults("a thread returns without griddep_wait", "if (threadIdx.x != 7) griddep_wait();", late=["x"])
 
 
@@ -120,17 +132,34 @@ def test_what_earlier_launches_write_is_there_after_griddep_wait() -> None:
 def test_a_barrier_that_only_some_threads_reach() -> None:
     body = "if (threadIdx.x < 32 || threadIdx.x == 63) __syncthreads(); else __shfl_sync(0xffffffffu, 1, 0);"
     faults("threads wait for others that do not come: 33 at __syncthreads, 31 at a shuffle", body)
-    assert run("if (threadIdx.x >= 32) return; __syncthreads(); y[threadIdx.x] = 1;")[31] == 1  # those that returned are not waited for
+    assert (
+        run("if (threadIdx.x >= 32) return; __syncthreads(); y[threadIdx.x] = 1;")[31] == 1
+    )  # those that returned are not waited for
 
 
 def test_lanes_at_different_instructions_of_a_warp() -> None:
-    faults("1 at a shuffle, 31 at a vote", "if (threadIdx.x == 3) __shfl_sync(0xffffffffu, 1, 0); else __any_sync(0xffffffffu, 1);", threads=32)
+    faults(
+        "1 at a shuffle, 31 at a vote",
+        "if (threadIdx.x == 3) __shfl_sync(0xffffffffu, 1, 0); else __any_sync(0xffffffffu, 1);",
+        threads=32,
+    )
 
 
 def test_masks_of_shuffles() -> None:
-    assert run("if (threadIdx.x < 8) y[threadIdx.x] = __shfl_sync(0xffu, x[threadIdx.x], 7);", threads=32)[0] == 7
-    faults("a shuffle reads lane 9, which does not take part", "if (threadIdx.x < 8) y[threadIdx.x] = __shfl_sync(0xffu, x[threadIdx.x], 9);", threads=32)
-    faults("leaves out the calling lane", "if (threadIdx.x < 9) y[threadIdx.x] = __shfl_sync(0xffu, x[threadIdx.x], 7);", threads=32)
+    assert (
+        run("if (threadIdx.x < 8) y[threadIdx.x] = __shfl_sync(0xffu, x[threadIdx.x], 7);", threads=32)[0]
+        == 7
+    )
+    faults(
+        "a shuffle reads lane 9, which does not take part",
+        "if (threadIdx.x < 8) y[threadIdx.x] = __shfl_sync(0xffu, x[threadIdx.x], 9);",
+        threads=32,
+    )
+    faults(
+        "leaves out the calling lane",
+        "if (threadIdx.x < 9) y[threadIdx.x] = __shfl_sync(0xffu, x[threadIdx.x], 7);",
+        threads=32,
+    )
 
 
 def test_votes_and_shuffles_compute() -> None:
@@ -165,15 +194,43 @@ def copy(wait: str, read: str, start: str = "threadIdx.x * 4", end: str = "") ->
 
 def test_a_copy_is_there_when_it_was_waited_for() -> None:
     options = {"parts": ["tensor"], "shared": 1024}
-    assert run(copy("tensor::cp_async_wait<0>(); __syncthreads();", "255 - threadIdx.x"), parts=["tensor"], shared=1024)[0] == 255
+    assert (
+        run(
+            copy("tensor::cp_async_wait<0>(); __syncthreads();", "255 - threadIdx.x"),
+            parts=["tensor"],
+            shared=1024,
+        )[0]
+        == 255
+    )
     under_way = "is read while an asynchronous copy to it is under way"
     faults(under_way, copy("", "threadIdx.x * 4", end="tensor::cp_async_wait<0>();"), **options)
-    faults(under_way, copy("tensor::cp_async_wait<1>();", "threadIdx.x * 4", end="tensor::cp_async_wait<0>();"), **options)
+    faults(
+        under_way,
+        copy("tensor::cp_async_wait<1>();", "threadIdx.x * 4", end="tensor::cp_async_wait<0>();"),
+        **options,
+    )
     faults(f"{under_way}|race on byte", copy("tensor::cp_async_wait<0>();", "255 - threadIdx.x"), **options)
-    faults("a thread returns while its asynchronous copies are under way", copy("", "0").replace("y[threadIdx.x]", "// y"), **options)
-    faults("16 bytes at an address that is no multiple of 16", copy("tensor::cp_async_wait<0>();", "0", "1"), **options)
-    faults("reads 16 bytes outside all arrays", copy("tensor::cp_async_wait<0>();", "threadIdx.x * 4", "threadIdx.x * 4 + 4"), **options)
-    faults("of which the block has 512", copy("tensor::cp_async_wait<0>();", "threadIdx.x * 4"), parts=["tensor"], shared=512)
+    faults(
+        "a thread returns while its asynchronous copies are under way",
+        copy("", "0").replace("y[threadIdx.x]", "// y"),
+        **options,
+    )
+    faults(
+        "16 bytes at an address that is no multiple of 16",
+        copy("tensor::cp_async_wait<0>();", "0", "1"),
+        **options,
+    )
+    faults(
+        "reads 16 bytes outside all arrays",
+        copy("tensor::cp_async_wait<0>();", "threadIdx.x * 4", "threadIdx.x * 4 + 4"),
+        **options,
+    )
+    faults(
+        "of which the block has 512",
+        copy("tensor::cp_async_wait<0>();", "threadIdx.x * 4"),
+        parts=["tensor"],
+        shared=512,
+    )
 
 
 # ── products of a warpgroup ──
@@ -223,7 +280,9 @@ def test_products_of_a_warpgroup(changed: dict[str, str], message: str) -> None:
 
 def test_accumulators_are_there_after_the_wait() -> None:
     assert (run(product(), parts=["wgmma"], shared=16384, threads=128)[:128] == 16).all()
-    assert (run(product(ISSUE="rs(d, regs, b)"), parts=["wgmma"], shared=16384, threads=128)[:128] == 16).all()
+    assert (
+        run(product(ISSUE="rs(d, regs, b)"), parts=["wgmma"], shared=16384, threads=128)[:128] == 16
+    ).all()
     early = product(DURING="y[threadIdx.x] = d[5];").replace("    y[threadIdx.x] = d[5];\n    \n", "")
     assert np.isnan(run(early, parts=["wgmma"], shared=16384, threads=128)[:128]).all()
 
@@ -252,11 +311,23 @@ def test_data_that_blocks_of_a_cluster_send() -> None:
     options = {"parts": ["tensor", "cluster"], "shared": 64, "grid": 2, "cluster": 2}
     y = run(sends(), parts=["tensor", "cluster"], shared=64, grid=2, cluster=2)
     assert y[:2].tolist() == [1, 0]
-    faults("is read while an asynchronous copy to it is under way|which has returned|under way", sends(received=""), **options)
+    faults(
+        "is read while an asynchronous copy to it is under way|which has returned|under way",
+        sends(received=""),
+        **options,
+    )
     faults("data is sent before cluster_wait", sends(started=""), **options)
     faults("has not initialized its mbarrier|an mbarrier that is not initialized", sends(init=";"), **options)
-    faults("at an mbarrier that misses bytes", sends(received="cluster_barrier_wait(&room.barrier, 48);"), **options)
-    faults("an mbarrier waits for 8 bytes, and 24 arrive", sends(received="cluster_barrier_wait(&room.barrier, 8);"), **options)
+    faults(
+        "at an mbarrier that misses bytes",
+        sends(received="cluster_barrier_wait(&room.barrier, 48);"),
+        **options,
+    )
+    faults(
+        "an mbarrier waits for 8 bytes, and 24 arrive",
+        sends(received="cluster_barrier_wait(&room.barrier, 8);"),
+        **options,
+    )
 
 
 def test_blocks_of_a_cluster_have_static_shared_memory_of_their_own() -> None:

@@ -104,8 +104,8 @@ def test_a_case_just_over_its_limit_is_judged_on_more_inputs(
         network.module.float()
         return 0.01 * (first, *others)[len(seen) - 1]
 
-    monkeypatch.setattr(judge, "_ours", ours)
-    monkeypatch.setattr(judge._Network, "own_error", lambda self, precision, device: 0.01)
+    monkeypatch.setattr(judge, "_session_error", ours)
+    monkeypatch.setattr(judge._Network, "torch_error", lambda self, precision, device: 0.01)
     assert judge._finding(network, task.cases[0]).outcome == outcome
     assert len(seen) == runs == len({t.numpy().tobytes() for t in seen})
 

@@ -19,6 +19,7 @@ from support import mutate  # noqa: E402
 from xpuruntime.frontends.onnx import import_onnx  # noqa: E402
 from xpuruntime.numerics import compare_all, tolerance_for  # noqa: E402
 from xpuruntime.testing.conformance.seeded import networks as models  # noqa: E402
+from xpuruntime.testing.conformance.seeded.export import export_onnx  # noqa: E402
 from xpuruntime.types import DType  # noqa: E402
 
 NAMES = list(models.MODELS)
@@ -71,7 +72,7 @@ def caught(name: str, run, model, feeds, mutants) -> set[str]:
     return kinds
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_onnx_on_onnxruntime(name: str, onnx_file, run) -> None:
     model = onnx.load(onnx_file(name))
@@ -81,7 +82,7 @@ def test_onnx_on_onnxruntime(name: str, onnx_file, run) -> None:
     assert found | set(mutate.not_applicable(model)) == set(mutate.KINDS)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_ir_in_the_interpreter(name: str, onnx_file, run) -> None:
     model = tuple(import_onnx(onnx_file(name)))
@@ -149,7 +150,7 @@ def test_every_place_in_the_interpreter(name: str, onnx_file, run) -> None:
 @pytest.mark.conformance
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "qwen2"])
 def test_the_published_sizes(name: str, tmp_path, run) -> None:
-    model = onnx.load(models.export_onnx(name, tmp_path / "model.onnx", size="full"))
+    model = onnx.load(export_onnx(name, tmp_path / "model.onnx", size="full"))
     feeds = models.inputs(name, 2, size="full", seed=11)
     module, _ = models.build(name, "full")
     one_by_one = [run["torch"](module, {k: v[i : i + 1] for k, v in feeds.items()}) for i in range(2)]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from xpuruntime.errors import StoreError
-from xpuruntime.workbench import bench as module
-from xpuruntime.workbench.bench import NO_DIFFERENCE, BenchReport, bench
+from xpuruntime.workbench.bench import engines as module
+from xpuruntime.workbench.bench.engines import NO_DIFFERENCE, BenchReport, bench
 from xpuruntime.workbench.output_check import check_outputs
 from xpuruntime.workbench.session_options import SessionOptions
 
@@ -112,7 +112,7 @@ def test_one_engine_is_measured_without_a_comparison(net) -> None:
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
 def test_plot(net, tmp_path, suffix: str) -> None:
     pytest.importorskip("matplotlib")
-    from xpuruntime.workbench.plot import plot_bench
+    from xpuruntime.workbench.bench.plot import plot_bench
 
     path = tmp_path / f"bench{suffix}"
     plot_bench(bench(net, ENGINES, seconds=0.2), path)
@@ -125,7 +125,7 @@ def test_plot(net, tmp_path, suffix: str) -> None:
 @engines
 def test_plot_to_nowhere(net, tmp_path) -> None:
     pytest.importorskip("matplotlib")
-    from xpuruntime.workbench.plot import plot_bench
+    from xpuruntime.workbench.bench.plot import plot_bench
 
     report = bench(net, ENGINES[:1], seconds=0.1)
     with pytest.raises(StoreError, match="cannot be written"):

@@ -54,6 +54,7 @@ def attention(seed: int = 0) -> onnx.ModelProto:
 MODELS = {"attention": (attention, "y"), "classifier": (small_classifier, "output")}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_compare_says_no_to_every_mutant_and_yes_to_the_model(name: str, tmp_path: Path) -> None:
     make, output = MODELS[name]

@@ -10,8 +10,8 @@ import pytest
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import EngineUnavailable, InputError, UnavailableError
 from xpuruntime.types import DType, TensorSpec
-from xpuruntime.workbench.compare import REFERENCE, compare_engines
-from xpuruntime.workbench.compare_models import compare_models
+from xpuruntime.workbench.compare.engines import REFERENCE, compare_engines
+from xpuruntime.workbench.compare.models import compare_models
 from xpuruntime.workbench.inputs import Inputs
 from xpuruntime.workbench.session_options import SessionOptions
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from xpuruntime import env
-from xpuruntime.store import Store
+from xpuruntime.storage.store import Store
 from xpuruntime.workbench.devices import engine_report, inventory
 from xpuruntime.workbench.doctor import diagnose, smoke_model
 from xpuruntime.workbench.inspection import inspect_model

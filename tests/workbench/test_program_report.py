@@ -20,8 +20,8 @@ from xpuruntime.program.program import (
     KernelCall,
 )
 from xpuruntime.types import DType, TensorSpec
-from xpuruntime.workbench.program_onnx import DOMAIN, program_to_onnx
-from xpuruntime.workbench.program_report import function_text, kernel_sources, peak_bytes, read_program
+from xpuruntime.workbench.programs.onnx_graph import DOMAIN, program_to_onnx
+from xpuruntime.workbench.programs.report import function_text, kernel_sources, peak_bytes, read_program
 
 onnx = pytest.importorskip("onnx")
 

@@ -98,6 +98,8 @@ class Backend {
     // True if a submission fills Submission::observation.
     virtual bool supports_observation() const noexcept { return false; }
     virtual Result<std::unique_ptr<RunState>> open() { return std::unique_ptr<RunState>(); }
+    // The id of the graph capture that the caller's stream is in; 0 if there is none.
+    virtual uint64_t capture_of(const StreamOrder&) { return 0; }
     // Start a run: its work is ordered after everything that the context still has in flight.
     virtual Status begin(RunState&, const StreamOrder&) { return {}; }
     // Finish a run on the caller's stream: record when the context may be used again.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -123,7 +124,9 @@ class Executor {
     ContextSlot* try_acquire() noexcept;
     ContextSlot& acquire();
     void release(ContextSlot& slot) noexcept;
-    Status make_context(ContextSlot& slot);
+    Result<std::unique_ptr<Context>> make_context();
+    Status run_captured(uint64_t capture, const Run& run);
+    Status closed() const;
     Status check_overlap(const Run& run) const;
     Status run_in(Context& context, const Run& run);
     Status submit(Context& context, const Run& run);
@@ -151,6 +154,10 @@ class Executor {
     std::mutex waiting_mutex_;
     std::condition_variable freed_;
     std::atomic<int> waiting_{0};
+    // The context of each graph capture of a caller's stream. The graph may be launched at any later time, so
+    // its memory is used by nothing else.
+    std::mutex captured_mutex_;
+    std::map<uint64_t, std::unique_ptr<Context>> captured_;
     std::atomic<bool> closed_{false};
     std::atomic<uint64_t> cancelled_{0};
     std::atomic<int64_t> runs_{0}, allocations_{0}, copies_{0}, contexts_{0}, sent_{0}, fetched_{0};

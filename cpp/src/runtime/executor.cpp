@@ -143,7 +143,7 @@ void Executor::release(ContextSlot& slot) noexcept {
     freed_.notify_all();
 }
 
-Status Executor::make_context(ContextSlot& slot) {
+Result<std::unique_ptr<Executor::Context>> Executor::make_context() {
     auto context = std::make_unique<Context>(*backend_);
     if (plan_.arena_bytes > 0) {
         XPURT_ASSIGN_OR_RETURN(auto arena, backend_->allocate(static_cast<size_t>(plan_.arena_bytes)));
@@ -154,8 +154,8 @@ Status Executor::make_context(ContextSlot& slot) {
         const size_t bytes = scratch_stride_ * static_cast<size_t>(backend_->threads());
         context->scratch = MemoryPool::host().allocate(bytes);
         if (context->scratch == nullptr)
-            return {Code::no_memory, "cannot allocate " + std::to_string(bytes) + " bytes of scratch memory",
-                    ""};
+            return Status{Code::no_memory,
+                          "cannot allocate " + std::to_string(bytes) + " bytes of scratch memory", ""};
         for (size_t at = 0; at < bytes; at += scratch_stride_)
             new (static_cast<char*>(context->scratch) + at) KernelStatus{};
         allocations_.fetch_add(1, std::memory_order_relaxed);
@@ -167,9 +167,8 @@ Status Executor::make_context(ContextSlot& slot) {
     context->slots.resize(static_cast<size_t>(plan_.slots()));
     context->slots[0] = context->arena;
     context->args.resize(arg_count_);
-    slot.context = std::move(context);
     contexts_.fetch_add(1, std::memory_order_relaxed);
-    return {};
+    return context;
 }
 
 Status Executor::run(const Run& run) {
@@ -190,11 +189,31 @@ Status Executor::run(const Run& run) {
         state_lock->in_flight = run.order.on_caller_stream;
         state_lock->stream = run.order.stream;
     }
+    if (run.order.on_caller_stream)
+        if (const uint64_t capture = backend_->capture_of(run.order); capture != 0)
+            return run_captured(capture, run);
     const SlotGuard guard{*this, acquire()};
-    if (closed_.load())
-        return {Code::cancelled, "the executor of " + plan_.name + " is closed", "Make a new one."};
-    if (!guard.slot.context) XPURT_TRY(make_context(guard.slot));
+    if (closed_.load()) return closed();
+    if (!guard.slot.context) {
+        XPURT_ASSIGN_OR_RETURN(guard.slot.context, make_context());
+    }
     return run_in(*guard.slot.context, run);
+}
+
+// Run as part of a graph that the caller captures. Calls of one capture follow each other, so they share a
+// context.
+Status Executor::run_captured(uint64_t capture, const Run& run) {
+    const std::lock_guard<std::mutex> lock(captured_mutex_);
+    if (closed_.load()) return closed();
+    std::unique_ptr<Context>& context = captured_[capture];
+    if (!context) {
+        XPURT_ASSIGN_OR_RETURN(context, make_context());
+    }
+    return run_in(*context, run);
+}
+
+Status Executor::closed() const {
+    return {Code::cancelled, "the executor of " + plan_.name + " is closed", "Make a new one."};
 }
 
 // Kernels read inputs while they write outputs, so an output must not share memory with either.
@@ -362,6 +381,9 @@ void Executor::close() {
         try_lock(slots_[i]) ? forget(slots_[i]) : void(++busy);
     for (; busy > 0; --busy) forget(acquire());
     for (int i = 0; i < slot_count_; ++i) release(slots_[i]);
+    const std::lock_guard<std::mutex> captures(captured_mutex_);
+    contexts_.fetch_sub(static_cast<int64_t>(captured_.size()), std::memory_order_relaxed);
+    captured_.clear();
 }
 
 Counters Executor::counters() const noexcept {

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "simulated_device.h"
@@ -205,13 +206,19 @@ int cuStreamEndCapture(void* stream, void** graph) {
     return 0;
 }
 int cuStreamIsCapturing(void* stream, int* status) { return *status = at(stream).capturing != nullptr, 0; }
-int cuStreamGetCaptureInfo_v2(void* stream, int* status, uint64_t*, void** graph, void* const** last,
+int cuStreamGetCaptureInfo_v2(void* stream, int* status, uint64_t* id, void** graph, void* const** last,
                               size_t* count) {
     ENTER;
+    if (id != nullptr) *id = reinterpret_cast<uintptr_t>(at(stream).capturing);
     if (graph != nullptr) *graph = at(stream).capturing;
     *status = at(stream).capturing != nullptr;
-    *last = reinterpret_cast<void* const*>(&at(stream).last);
-    *count = at(stream).last != nullptr;
+    if (last != nullptr) *last = reinterpret_cast<void* const*>(&at(stream).last);
+    if (count != nullptr) *count = at(stream).last != nullptr;
+    return 0;
+}
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+    static thread_local int current = 0;
+    std::swap(current, *mode);
     return 0;
 }
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
 from .bench import bench
 from .cache import cache
+from .certify import certify
 from .compare import compare
 from .compile import compile as compile_
 from .conformance import conformance
@@ -24,8 +26,33 @@ __all__ = ["app"]
 
 _CODES = "\n\n".join(f"{int(code):>3}  {meaning}" for code, meaning in MEANINGS.items())
 
+
+class _Group(TyperGroup):
+    """The group of all commands."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return ``--help`` with a default."""
+        return _without_conversion(super().get_help_option(ctx))
+
+
+class _Command(TyperCommand):
+    """One command."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return ``--help`` with a default."""
+        return _without_conversion(super().get_help_option(ctx))
+
+
+def _without_conversion(option: Any) -> Any:
+    """Give a flag the default False. Typer imports pydantic (60 ms) to convert None."""
+    if option is not None:
+        option.default = False
+    return option
+
+
 app = typer.Typer(
     name="xpu",
+    cls=_Group,
     help="Run a model on the engine of your choice and see exactly what ran.",
     epilog=f"Exit codes\n\n{_CODES}",
     no_args_is_help=True,
@@ -34,8 +61,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _command in (devices, doctor, run, generate, compile_, inspect, explain, compare, bench, conformance):
-    app.command()(_command)
+for _command in (
+    devices,
+    doctor,
+    run,
+    generate,
+    compile_,
+    inspect,
+    explain,
+    compare,
+    certify,
+    bench,
+    conformance,
+):
+    app.command(cls=_Command)(_command)
 app.add_typer(cache, name="cache")
 
 

@@ -13,7 +13,7 @@ from .console import join_sentences, print_line, print_note, print_table, progre
 from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from ..workbench.bench import BenchReport, RankedEngine
+    from ..workbench.bench.engines import BenchReport, RankedEngine
 
 __all__ = ["bench"]
 
@@ -48,7 +48,7 @@ def bench(
     ).with_device()
     source = inputs.to_inputs()
     names, named = options.engine_list(engines.engines)
-    from ..workbench.bench import bench as measure
+    from ..workbench.bench.engines import bench as measure
 
     with progress(f"benchmarking {model}") as update:
         report = measure(
@@ -63,7 +63,7 @@ def bench(
             progress=update,
         )
     if plot is not None:
-        from ..workbench.plot import plot_bench
+        from ..workbench.bench.plot import plot_bench
 
         plot_bench(report, plot)
         print_note(f"wrote {plot}")

@@ -15,7 +15,7 @@ from .exit_codes import ExitCode
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..store import Entry, Store
+    from ..storage.store import Entry, Store
 
 __all__ = ["cache"]
 
@@ -27,7 +27,7 @@ cache = typer.Typer(
 
 
 def _store(folder: Path | None) -> Store:
-    from ..store import Store
+    from ..storage.store import Store
 
     return Store(folder)
 
@@ -70,11 +70,17 @@ def list_(cache_dir: options.CacheDir = None, as_json: options.AsJson = False) -
 def _row(entry: Entry) -> tuple[str, ...]:
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
     values = (entry.ingredients.get(k) for k in ("engine", "device", "precision"))
-    words = [
+    labels = [
         v if isinstance(v, str) else str(v.get("engine", "")) if isinstance(v, dict) else "" for v in values
     ]
     model = str(entry.ingredients.get("model", ""))[:12]
-    return entry.kind, entry.key[:12], _size_text(entry.bytes_), used, " ".join(filter(None, [*words, model]))
+    return (
+        entry.kind,
+        entry.key[:12],
+        _size_text(entry.bytes_),
+        used,
+        " ".join(filter(None, [*labels, model])),
+    )
 
 
 @cache.command()

@@ -209,10 +209,10 @@ def _report_errors(as_json: bool, stdout: TextIO | None) -> Iterator[None]:
         except Exception as error:
             from ..faults import as_known  # Imports 30 modules, which commands without an error do not need.
 
-            known = as_known(error, "xpu")
-            known.__cause__ = error
-            _report(known.to_json(), known, as_json, stdout)
-            raise typer.Exit(known.exit_code) from error
+            xpu_error = as_known(error, "xpu")
+            xpu_error.__cause__ = error
+            _report(xpu_error.to_json(), xpu_error, as_json, stdout)
+            raise typer.Exit(xpu_error.exit_code) from error
 
 
 def _debug_level() -> int:
@@ -226,7 +226,7 @@ def _logging() -> Iterator[None]:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_LowercaseLevelFormatter("%(levelname)s: %(message)s"))
     logger = logging.getLogger("xpuruntime")
-    before = logger.level, logger.propagate
+    saved = logger.level, logger.propagate
     logger.setLevel(_LOG_LEVELS.get(min(_debug_level(), 3), logging.WARNING))
     logger.propagate = False
     logger.addHandler(handler)
@@ -234,7 +234,7 @@ def _logging() -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.level, logger.propagate = before
+        logger.level, logger.propagate = saved
 
 
 class _LowercaseLevelFormatter(logging.Formatter):

@@ -13,7 +13,7 @@ from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ..numerics import Comparison
-    from ..workbench.compare_report import CompareReport
+    from ..workbench.compare.report import CompareReport
 
 __all__ = ["compare"]
 
@@ -61,8 +61,8 @@ def compare(
     ).with_device()
     source = inputs.to_inputs()
     names, named = options.engine_list(engines.engines)
-    from ..workbench.compare import REFERENCE, compare_engines
-    from ..workbench.compare_models import compare_models
+    from ..workbench.compare.engines import REFERENCE, compare_engines
+    from ..workbench.compare.models import compare_models
 
     with progress(f"comparing {model}") as update:
         if reference is not None:

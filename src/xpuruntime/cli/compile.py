@@ -15,7 +15,7 @@ from .console import print_line, progress
 from .inspect_program import count_text, size_text
 
 if TYPE_CHECKING:
-    from ..workbench.program_report import ProgramReport
+    from ..workbench.programs.report import ProgramReport
 
 __all__ = ["compile"]
 
@@ -64,7 +64,7 @@ def compile(  # noqa: A001  (the command's name)
     as_json: options.AsJson = False,
 ) -> CommandResult:
     """Compile a model into a program. Running it needs neither the model nor PyTorch, ONNX or a compiler."""
-    from ..workbench.compile_model import compile_model
+    from ..workbench.programs.compile_model import compile_model
 
     if shape and bucket:
         raise typer.BadParameter("--shape and --bucket exclude each other")

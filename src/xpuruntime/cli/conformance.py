@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["conformance"]
 
 _MODELS = "Suite models"
-_MOST_FAILURES = 50
-_MOST_CHARACTERS = 300
+_MAX_FAILURES = 50
+_MAX_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +134,9 @@ def conformance(
 ) -> CommandResult:
     """Run conformance suites on a device, a backend or an engine. Each case is right, wrong, or refused with a reason."""
     if (
-        here := str(Path.cwd())
+        folder := str(Path.cwd())
     ) not in sys.path:  # A backend in development is imported from the current folder.
-        sys.path.append(here)
+        sys.path.append(folder)
     from ..testing.conformance import conformance as run_suites
     from ..testing.conformance.models import Options
 
@@ -161,7 +161,7 @@ def conformance(
             suites=_words(*(suite or ())),
             sample=sample,
             jobs=jobs,
-            networks_of=model_options,
+            model_options=model_options,
             progress=update,
         )
     if report is not None:
@@ -208,9 +208,9 @@ def _show(result: ConformanceReport, reasons: int) -> None:
         for f in [f for f in s.findings if f.outcome == "not run"]:
             print_line(f"{s.suite}: {f.case} did not run: {f.why}")
     for s in result.suites:
-        for f in [f for f in s.findings if f.outcome in FAILURES][:_MOST_FAILURES]:
+        for f in [f for f in s.findings if f.outcome in FAILURES][:_MAX_FAILURES]:
             kernels = f" by {', '.join(f.kernels)}" if f.kernels else ""
-            print_line(f"{s.suite}: {f.outcome.upper()} {f.case}{kernels}: {f.why[:_MOST_CHARACTERS]}")
+            print_line(f"{s.suite}: {f.outcome.upper()} {f.case}{kernels}: {f.why[:_MAX_CHARACTERS]}")
     kinds = Counter(f.outcome for f in result.wrong)
     failed = ", ".join(f"{count} {outcome}" for outcome, count in kinds.items())
     print_line("nothing is wrong" if result.ok else failed or "nothing is right")

@@ -77,6 +77,6 @@ def _unavailable(error: UnavailableError) -> CommandResult:
 def _save(path: Path, plan: dict[str, Any]) -> None:
     import json
 
-    from ..store import write_atomic
+    from ..storage.store import write_atomic
 
     write_atomic(path, json.dumps(plan, indent=2).encode() + b"\n")

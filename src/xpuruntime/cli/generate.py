@@ -119,7 +119,7 @@ def generate(
         text = generator.checkpoint.text
         request: Any = [{"role": "user", "content": prompt}] if chat and text and text.template else prompt
         update("generating")
-        choices: dict[str, Any] = {
+        sampling_args: dict[str, Any] = {
             "max_new_tokens": sampling.max_new_tokens,
             "temperature": sampling.temperature,
             "top_k": sampling.top_k,
@@ -128,10 +128,10 @@ def generate(
         }
         result: Completion | None = None
         if not streamed:
-            result = generator.generate(request, **choices)
+            result = generator.generate(request, **sampling_args)
     with generator:
         if streamed:  # After the progress line has gone.
-            result = generator.generate(request, on_piece=_write, **choices)
+            result = generator.generate(request, on_piece=_write, **sampling_args)
             sys.stdout.write("\n")
     assert isinstance(result, Completion)
     completion = result
@@ -166,7 +166,7 @@ def _dispatches(
     from dataclasses import asdict
     from pathlib import Path
 
-    from ..llm.checkpoint import read_config
+    from ..llm.checkpoint.reader import read_config
     from ..llm.dispatches import dispatch_table
     from ..types import DType
 

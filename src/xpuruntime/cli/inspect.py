@@ -97,7 +97,7 @@ def _passes(model: str, shapes: dict[str, int], diffs: bool, level: str | int) -
     from dataclasses import asdict
 
     from ..passes.trace import trace_table
-    from ..workbench.compile_model import trace_model
+    from ..workbench.programs.compile_model import trace_model
 
     with progress(f"running the passes on {model}"):
         traces = trace_model(model, shapes=shapes, passes=level)
@@ -107,8 +107,8 @@ def _passes(model: str, shapes: dict[str, int], diffs: bool, level: str | int) -
 
 def _plan(path: Path, nodes: bool) -> CommandResult:
     from ..errors import FormatError
-    from ..files import read_regular
     from ..program.plan import Plan
+    from ..storage.files import read_regular
 
     try:
         text = read_regular(path, _MAX_PLAN_BYTES).decode("utf-8")

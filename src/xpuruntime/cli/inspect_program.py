@@ -10,19 +10,19 @@ from .console import print_line, print_note, print_table, print_text
 
 if TYPE_CHECKING:
     from ..program.program import EntryPoint, ExecutionPlan
-    from ..workbench.program_report import ProgramReport
+    from ..workbench.programs.report import ProgramReport
 
 __all__ = ["count_text", "describe", "size_text"]
 
 
 def describe(path: str, *, buffers: bool, source: str, export: Path | None, entry: str) -> CommandResult:
     """Return the description of a program, or the source of a kernel; write the export if there is one. Raise FormatError, InputError."""
-    from ..workbench.program_report import kernel_sources, read_program
+    from ..workbench.programs.report import kernel_sources, read_program
 
     report = read_program(path)
     report.program.entry(entry)
     if export is not None:
-        from ..workbench.program_onnx import write_program_onnx
+        from ..workbench.programs.onnx_graph import write_program_onnx
 
         write_program_onnx(report.program, export, entry)
     if source:
@@ -83,7 +83,7 @@ def _show_entry(point: EntryPoint, buffers: bool) -> None:
 
 
 def _show_plan(plan: ExecutionPlan, title: str, buffers: bool) -> None:
-    from ..workbench.program_report import peak_bytes
+    from ..workbench.programs.report import peak_bytes
 
     calls = [
         (i, c.kernel, c.library or c.symbol, c.tasks, _count(c.flops), size_text(c.bytes), " ".join(c.ops), ", ".join(c.nodes))
@@ -91,13 +91,13 @@ def _show_plan(plan: ExecutionPlan, title: str, buffers: bool) -> None:
     ]  # fmt: skip
     columns = ("", "kernel", "function", "tasks", "flop", "memory", "ops", "nodes")
     print_table(f"Calls of {title}", columns, calls, right=("", "tasks", "flop", "memory"))
-    flops, moved = sum(c.flops for c in plan.calls), sum(c.bytes for c in plan.calls)
+    flops, traffic = sum(c.flops for c in plan.calls), sum(c.bytes for c in plan.calls)
     print_line(
-        f"{count_text(len(plan.calls), 'call')}, {_count(flops)} flop, at least {size_text(moved)} of memory traffic, {count_text(plan.batch, 'call')} per submission"
+        f"{count_text(len(plan.calls), 'call')}, {_count(flops)} flop, at least {size_text(traffic)} of memory traffic, {count_text(plan.batch, 'call')} per submission"
     )
-    own = max((c.scratch_bytes for c in plan.calls), default=0)
+    scratch_bytes = max((c.scratch_bytes for c in plan.calls), default=0)
     print_line(
-        f"arena {size_text(plan.arena_bytes)} (peak use {size_text(peak_bytes(plan))}), {size_text(own)} of scratch per thread"
+        f"arena {size_text(plan.arena_bytes)} (peak use {size_text(peak_bytes(plan))}), {size_text(scratch_bytes)} of scratch per thread"
     )
     print_line()
     if buffers:
@@ -115,10 +115,10 @@ def _show_weights(report: ProgramReport) -> None:
     buffer_bytes = sum(r.spec.size_bytes or 0 for r in p.recipes)
     embedded = sum(len(w.data) for w in p.weights if w.data is not None)
     files = ", ".join(sorted({w.file for w in p.weights if w.file}))
-    where = [f"{size_text(embedded)} in this file"] if embedded else []
-    where += [f"the rest in {files}"] if files and embedded else [f"in {files}"] if files else []
-    places = f" ({', '.join(where)})" if where else ""
-    print_line(f"{count_text(len(p.weights), 'weight')} of the model, {size_text(model_bytes)}{places}")
+    locations = [f"{size_text(embedded)} in this file"] if embedded else []
+    locations += [f"the rest in {files}"] if files and embedded else [f"in {files}"] if files else []
+    note = f" ({', '.join(locations)})" if locations else ""
+    print_line(f"{count_text(len(p.weights), 'weight')} of the model, {size_text(model_bytes)}{note}")
     print_line(f"{count_text(len(p.recipes), 'weight buffer')} prepared from them, {size_text(buffer_bytes)}")
     if p.states:
         print_line(

@@ -308,17 +308,17 @@ def session_options(
     """Return the options of a session. ``device`` is used where no ``engine`` is given."""
     from ..workbench.session_options import SessionOptions
 
-    one = engine or EngineFlags(device=device)
+    flags = engine or EngineFlags(device=device)
     return SessionOptions(
-        engine=one.engine,
-        device=one.device,
+        engine=flags.engine,
+        device=flags.device,
         policy=session.policy,
-        fp16=one.fp16,
+        fp16=flags.fp16,
         precision=session.precision,
-        strict=one.strict,
+        strict=flags.strict,
         threads=session.threads,
         cache_dir=session.cache_dir,
-        allow_fallback=tuple(d for text in one.allow_fallback or () for d in text.split(",")),
+        allow_fallback=tuple(d for text in flags.allow_fallback or () for d in text.split(",")),
         compile_timeout_s=session.compile_timeout,
         run_timeout_s=run_timeout,
     )

@@ -1,4 +1,4 @@
-"""Code generation: what code is written for, and the writers of C++ and CUDA. Its public names load on first use."""
+"""Code generation: targets, and the writers of C++ and CUDA C++. Public names load on first use."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Vendor libraries of this machine, queried at compile time about the calls that they support.
 
-Whether a library computes a call (an algorithm for these sizes, an engine that sums as wide as asked) only the library knows, on its device. A
-target that represents this machine (``cpu``, ``cuda``, ``cuda:1``) asks it, so that the compiler takes another kernel where it declines; a target
-that is named in full (``cuda:sm_90``) is for machines that are not here, and nobody is asked.
+Only the library knows, on its device, whether it computes a call (an algorithm for these sizes, an engine with float32 sums). A target that
+represents this machine (``cpu``, ``cuda``, ``cuda:1``) asks it, and the compiler chooses another kernel if it declines. A target with a level
+(``cuda:sm_90``) is for other machines, so nothing is asked.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import threading
 from collections.abc import Sequence
 
 from .. import _core, env
+from ..plugins.vendor_folders import vendor_folders
 from ..program.program import KernelCall
 from ..types import TensorSpec
-from ..vendor_folders import vendor_folders
 
 __all__ = ["LocalLibraries", "library_search", "local_libraries"]
 
@@ -29,13 +29,12 @@ class LocalLibraries:
         self._lock = threading.Lock()
 
     def declines(self, call: KernelCall, specs: Sequence[TensorSpec]) -> str:
-        """Return why the library of a call does not support it, in the library's words; empty if it does, or if the device cannot be
-        opened.
+        """Return why a call's library does not support it, as the library reports it; empty if it does, or if the device cannot be opened.
 
-        specs: of the call's arguments in order, each where its memory begins. The same question is asked once.
+        specs: those of the call's arguments, in order. Answers are cached.
         """
         if call.library not in _core.library_names():
-            return ""  # kernels of users in Python
+            return ""  # a user's Python kernel
         key = json.dumps(
             [call.library, call.symbol, dict(call.options), [repr(s) for s in specs]], default=repr
         )
@@ -49,7 +48,7 @@ class LocalLibraries:
         if backend is None:
             return ""
         _core.open_library(call.library, library_search(call.library))
-        # A plan of this call alone, made ready and dropped: each argument is a buffer of its own.
+        # Prepare a plan of this single call, then drop it. Each argument is a buffer.
         plan = _core.Plan("question", 0, 0, 0, len(specs), 1, None)
         plan.add_call(
             call.kernel,
@@ -82,11 +81,11 @@ class LocalLibraries:
 
 @functools.cache
 def local_libraries(kind: str, index: int = 0) -> LocalLibraries:
-    """Return the libraries of a device. There is one object per process, which caches answers."""
+    """Return the libraries of a device: one object per process, which caches answers."""
     return LocalLibraries(kind, index)
 
 
 def library_search(name: str) -> _core.Search:
-    """Return where to look for a library: the file that its variable names, otherwise the loader's search path and vendor folders."""
+    """Return where to search for a library: the file that its variable names, or the loader's search path and vendor folders."""
     override = env.get_path(_core.library_variable(name))
     return _core.Search(folders=vendor_folders()) if override is None else _core.Search(str(override))

@@ -1,7 +1,7 @@
-"""CodegenTarget: a target of code generation. The compiler calls it; a porter implements one (see docs/how-to/porting-to-a-new-device.md).
+"""``CodegenTarget``: a target of code generation. A porter implements one (docs/how-to/porting-to-a-new-device.md).
 
-The four methods of the porting guide name kernels and their files; ``assemble`` turns the functions that a plan calls into one
-binary. All sizes of generated code are in ``config`` (TargetConfig).
+The four methods of the porting guide name kernels and their files. ``assemble`` turns the functions of a plan into one binary. All sizes of
+generated code are in ``config`` (TargetConfig).
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ PORTABLE = TargetConfig(
 
 
 class CodegenTarget(ABC):
-    """One target. ``name`` is recorded in plans and binaries: ``cpu:x86-64-v4``, ``npu-sim:edge``. A backend of the kind before the colon
-    runs them.
+    """A target. Plans and binaries record its ``name``: ``cpu:x86-64-v4``, ``npu-sim:edge``. A backend of the kind before the colon runs them.
 
-    kind:        which of our own kernels are written for it (``cpu``, ``cuda``); empty for a target that brings its own.
-    takes_fused: whether there are kernels for what passes make of a model: fused nodes, values in other layouts. Without, the
-                 compiler keeps to the basic passes and to dense values.
-    any_layout:  ops whose kernels are equally fast in every layout: no layout conversion is inserted for them.
-    few_rows:    rows up to which a decoder's layer is one kernel with its norm or gate; beyond, other kernels read its weight faster.
+    kind:        which of our own kernels are for it (``cpu``, ``cuda``); empty for a target that brings its own.
+    takes_fused: whether kernels exist for fused nodes and other layouts. If not, the compiler runs only the basic passes, on dense values.
+    any_layout:  ops whose kernels are equally fast in every layout, so that no layout conversion is inserted for them.
+    few_rows:    maximum rows for which a decoder's layer is fused with its norm or gate. For more rows, other kernels read the weight faster.
     place_alignment: alignment in bytes of a value that the compiler stores inside a larger one.
-    libraries:   those of this machine where the target represents it (``cpu``, ``cuda:0``): they are asked before one of their kernels is taken.
-    here:        whether code runs where it is compiled, so that libraries which are here are there, too: the target represents this machine, or
-                 a session compiles, which does so again without what a library declines.
+    libraries:   this machine's libraries, if the target represents it (``cpu``, ``cuda:0``). The compiler asks them before it chooses one of their
+                 kernels.
+    here:        whether the code runs where it is compiled, with the same libraries: the target represents this machine, or a session
+                 compiles (which compiles again without what a library declines).
     """
 
     name: str = "custom"
@@ -66,7 +65,7 @@ class CodegenTarget(ABC):
 
     @abstractmethod
     def matmul_kernel(self, is_vec: bool, transpose_b: bool) -> tuple[str, str]:
-        """Return the entry point and the file of a matrix product; ``is_vec``: the left side is one row."""
+        """Return the entry point and the file of a matrix product. ``is_vec``: the left side has one row."""
 
     @abstractmethod
     def fused_kernel(self, kernel_type: str) -> tuple[str, str]:
@@ -77,9 +76,9 @@ class CodegenTarget(ABC):
         """Return the text of a kernel file."""
 
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
-        """Return one binary of functions (symbol to text) over the named parts of the prelude. Without a toolchain: the texts, as JSON.
+        """Return one binary of functions (symbol to text) with the named parts of the prelude. Without a toolchain: the texts, as JSON.
 
-        Raises BuildError with the toolchain's text.
+        Raises BuildError with the toolchain's message.
         """
         data = json.dumps(dict(functions), sort_keys=True).encode()
         return Binary(
@@ -89,9 +88,9 @@ class CodegenTarget(ABC):
     def assemble_apart(
         self, symbol: str, text: str, parts: Sequence[str] = (), flags: Sequence[str] = ()
     ) -> Binary:
-        """Return one binary of a text that defines ``symbol``, after the named parts of the prelude; ``flags`` are passed to the compiler.
+        """Return a binary of a text that defines ``symbol``, after the named parts of the prelude. ``flags`` go to the compiler.
 
-        Raises BuildError: with the compiler's text, or since the target takes no such texts.
+        Raises BuildError with the compiler's message, or because the target does not support such texts.
         """
         raise BuildError(
             self.name, "does not support kernels from user source", do="Add the kernel to the catalogue."

@@ -1,4 +1,4 @@
-"""The compiler: graph, policy and target in, program out. Needs no device, no vendor, and never the runtime."""
+"""The compiler: from a graph, a policy and a target to a program. It needs no device, no vendor engine and no runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls: a kernel's stages over named buffers, and the lowered form of a graph."""
+"""Calls: a kernel's stages with named buffers, and the lowered form of a graph."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["LoweredGraph", "StageCall", "calls_of"]
 
 @dataclass(frozen=True, slots=True)
 class StageCall:
-    """A stage of a kernel with the names of its buffers: ``inputs`` before ``outputs``, in the order of the function's parameters.
+    """A stage of a kernel with the names of its buffers: ``inputs``, then ``outputs``, in the order of the function's parameters.
 
-    because: who chose the kernel, for errors.
+    because: the reason for the kernel's choice, for errors.
     """
 
     kernel: str
@@ -41,10 +41,11 @@ class StageCall:
 
 @dataclass(slots=True)
 class LoweredGraph:
-    """The lowered form of one graph on one target.
+    """The lowered form of a graph on one target.
 
-    inputs, outputs: names of the border's buffers, the same on every target. ``renamed``: values that are outputs under these names.
-    declined: kernels and nodes of which this machine's libraries said no.
+    inputs, outputs: names of the graph's input and output buffers, the same on every target.
+    renamed:  values that are stored in an output buffer, and that buffer's name.
+    declined: kernels and nodes that this machine's libraries declined.
     """
 
     graph: Graph
@@ -70,7 +71,7 @@ def calls_of(
     written: set[str] = set()
     calls = []
     for stage in lowered.stages:
-        # A temp is a result of the stage that names it first and an operand of those that follow; counters are always left changed.
+        # A temp is a result of the first stage that names it and an operand of later ones. Counters are always results.
         results = [
             a
             for a in stage.args

@@ -1,6 +1,6 @@
-"""Chooser: selects the kernel of each node by policy, with the workspace and the measured time of each candidate.
+"""The chooser: selects the kernel of each node by policy, workspace and measured time.
 
-Every usable kernel of a node is lowered before one is chosen, since only its code tells the workspace. That costs little
+Every usable kernel of a node is lowered before one is chosen, because its workspace is known only from its code. That costs little
 (docs/development/runtime-notes.md).
 """
 
@@ -20,7 +20,7 @@ from ..kernels.catalogue import answer, failed
 from ..kernels.kernel import Kernel, LoweredCall, NodeCall
 from ..kernels.user.kernel import UserKernel
 from ..policies import KernelPolicy, Offer, choose
-from ..policies.pins import parted
+from ..policies.fields.pins import parted
 from ..printable import logger
 from .demands import facts_of
 from .library_support import declined
@@ -45,7 +45,7 @@ class Chosen(NamedTuple):
 
 
 def workspace_of(lowered: LoweredCall) -> int:
-    """Return the bytes that a node's code uses besides operands and results: its temps and the largest scratch of one thread."""
+    """Return the bytes of a node's workspace: its temps and the largest scratch of one thread."""
     return sum(lowered.temps) + max((s.scratch_bytes for s in lowered.stages), default=0)
 
 
@@ -69,51 +69,61 @@ class Chooser:
         self.declined: list[str] = []
 
     def usable(self, call: NodeCall) -> str:
-        """Return the name of the first kernel that computes a call, ``""`` if there is none."""
+        """Return the name of the first kernel that supports a call; ``""`` if there is none."""
         return next((k.name for k, s in self.offers(call, self.target) if s), "")
 
     def choose(self, node: Node, call: NodeCall) -> Chosen:
-        """Return the kernel for a node. Raises KernelUnavailable (with the decision); InternalError if a forced kernel, or the only one,
-        fails to generate code; BuildError if that kernel is a user's.
+        """Return the kernel for a node.
 
-        A kernel whose own code fails is passed over, and so is one whose library says that it does not compute the node
-        (``CodegenTarget.libraries``); the decision says why.
+        Raises KernelUnavailable (with the decision); InternalError if a forced kernel, or the only one, fails to generate code; BuildError if that
+        kernel is a user's. A kernel whose code raises is skipped, and so is one whose library declines the node (``CodegenTarget.libraries``). The
+        decision records the reason.
         """
-        rows = self._with_pins(
+        candidates = self._with_pins(
             {k.name.partition("/")[2]: (k, s) for k, s in self.offers(call, self.target)}, call
         )
-        if not rows:
+        if not candidates:
             raise KernelUnavailable(
                 f"{node.op} %{node.name}",
                 f"no kernel computes this op on {self.target.name}",
                 got=", ".join(source_names(node)),
                 do="Use a vendor engine for this model.",
             )
-        code = {name: _code(kernel, call, self.target) for name, (kernel, support) in rows.items() if support}
-        faults = {n: e for n, e in code.items() if isinstance(e, Exception) and not _is_users(rows[n][0])}
+        code = {
+            name: _code(kernel, call, self.target)
+            for name, (kernel, support) in candidates.items()
+            if support
+        }
+        faults = {
+            n: e for n, e in code.items() if isinstance(e, Exception) and not _is_users(candidates[n][0])
+        }
         for name, error in faults.items():
-            rows[name] = rows[name][0], failed(error)
+            candidates[name] = candidates[name][0], failed(error)
         measured = self.times.of(call, self.target.name)
-        known = all(v in self.graph.values for v in node.values)  # a copy may read what the graph has not
+        # A copy may read a value that is not in the graph.
+        in_graph = all(v in self.graph.values for v in node.values)
         facts = facts_of(
-            self.graph if known else None, node, phase=self.phase, device=self.target.name.partition(":")[0]
+            self.graph if in_graph else None,
+            node,
+            phase=self.phase,
+            device=self.target.name.partition(":")[0],
         )
         while True:
-            offers = [_offer(n, k, s, code.get(n), measured.get(n)) for n, (k, s) in rows.items()]
+            offers = [_offer(n, k, s, code.get(n), measured.get(n)) for n, (k, s) in candidates.items()]
             try:
                 chosen, decision = choose(self.policy, facts, offers)
             except KernelUnavailable as no:
                 for name, error in faults.items():
-                    if rows[name][1].reason in str(no.got):
+                    if candidates[name][1].reason in str(no.got):
                         raise as_error(error, f"compile for {self.target.name}") from error
                 raise
-            kernel, lowered = rows[chosen][0], code[chosen]
-            why = (
+            kernel, lowered = candidates[chosen][0], code[chosen]
+            refusal = (
                 declined(self.target, kernel.name, call, lowered) if isinstance(lowered, LoweredCall) else ""
             )
-            if not why:
+            if not refusal:
                 break
-            rows[chosen] = kernel, Support.no(Reason.FORBIDDEN, f"the library declines: {why}")
+            candidates[chosen] = kernel, Support.no(Reason.FORBIDDEN, f"the library declines: {refusal}")
             self.declined.append(f"{kernel.name} {node.name}")
         key = (decision.question, chosen, *(f"{c.name}: {c.reason}" for c in decision.rejected))
         self._decisions.setdefault(key, []).append(decision)
@@ -121,7 +131,7 @@ class Chooser:
             _log.warning(
                 "%s: %s; %s computes it instead",
                 ", ".join(source_names(node)),
-                rows[name][1].reason,
+                candidates[name][1].reason,
                 kernel.name,
             )
         if not isinstance(lowered, LoweredCall):
@@ -131,21 +141,21 @@ class Chooser:
                 got=f"{type(lowered).__name__}: {lowered}",
                 do="Fix the kernel, or forbid it in a policy.",
             ) from lowered
-        assert decision.chosen is not None  # else there was no name to choose
+        assert decision.chosen is not None  # choose() returned a name
         return Chosen(kernel, lowered, decision.chosen.reason)
 
-    def _with_pins(self, rows: Rows, call: NodeCall) -> Rows:
+    def _with_pins(self, candidates: Rows, call: NodeCall) -> Rows:
         """Add the pinned variants that the policy names to the candidates of a call. No other policy selects them."""
-        more: Rows = {}
+        pinned_variants: Rows = {}
         for name, (plain, values) in self._pinned.items():
-            pinned = rows[plain][0].pinned(name, values) if plain in rows else None
+            pinned = candidates[plain][0].pinned(name, values) if plain in candidates else None
             if pinned is not None:
-                more[name] = pinned, answer(pinned, call, self.target)
-        return rows | more
+                pinned_variants[name] = pinned, answer(pinned, call, self.target)
+        return candidates | pinned_variants
 
     def decided(self) -> list[Decision]:
-        """Return the decisions, one for all nodes with the same answer and reasons."""
-        return [_one_for_all(group) for group in self._decisions.values()]
+        """Return the decisions, with one decision for all nodes that have the same answer and reasons."""
+        return [_merged_decision(group) for group in self._decisions.values()]
 
 
 def _kernels_named(layer: KernelPolicy) -> Iterator[str]:
@@ -185,23 +195,25 @@ def _offer(
     )
 
 
-def _one_for_all(group: Sequence[Decision]) -> Decision:
+def _merged_decision(group: Sequence[Decision]) -> Decision:
     first = group[0]
     if len(group) == 1:
         return first
     subject = f"{len(group)} nodes: {', '.join(d.subject for d in group[:4])}"
     subject += " ..." if len(group) > 4 else ""
-    chosen = first.chosen and _at_all([d.chosen for d in group if d.chosen is not None])
-    rejected = tuple(_at_all([d.rejected[i] for d in group]) for i in range(len(first.rejected)))
+    chosen = first.chosen and _merged_candidate([d.chosen for d in group if d.chosen is not None])
+    rejected = tuple(_merged_candidate([d.rejected[i] for d in group]) for i in range(len(first.rejected)))
     return Decision(first.question, subject, chosen, rejected)
 
 
-def _at_all(same: Sequence[Candidate]) -> Candidate:
+def _merged_candidate(same: Sequence[Candidate]) -> Candidate:
     """Merge the candidates of several nodes: the largest workspace, and determinism if it is the same for all."""
     first, facts = same[0], [c.facts for c in same]
-    most = max((f.get("workspace_bytes", 0) for f in facts), default=0)
-    says = {f.get("deterministic") for f in facts}
-    merged: dict[str, object] = {"workspace_bytes": most} if most else {}
+    largest = max((f.get("workspace_bytes", 0) for f in facts), default=0)
+    determinism = {f.get("deterministic") for f in facts}
+    merged: dict[str, object] = {"workspace_bytes": largest} if largest else {}
     return replace(
-        first, facts=merged | ({"deterministic": says.pop()} if says <= {True} or says <= {False} else {})
+        first,
+        facts=merged
+        | ({"deterministic": determinism.pop()} if determinism <= {True} or determinism <= {False} else {}),
     )

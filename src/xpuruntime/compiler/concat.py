@@ -1,8 +1,8 @@
 """Concatenation without copies: kernels write operands directly into the result's memory.
 
-An operand then has the result's strides and an offset in its memory. A chain of concatenations (each layer of a DenseNet block appends its
-channels) becomes one buffer in which every link is a longer prefix. An operand is placed only if its producer and its readers support
-these strides, which ``works`` tells.
+An operand then has the result's strides, and an offset in its memory. A chain of concatenations (each layer of a DenseNet block appends its
+channels) becomes one buffer, of which every link is a longer prefix. An operand is placed only if its producer and its readers support
+the strides, which ``works`` checks.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def place_concats(
     known: Container[str] = (),
     alignment: int = 1,
 ) -> dict[str, Placement]:
-    """Return placements by value, and complete ``layouts`` with their strides.
+    """Return placements by value, and add their strides to ``layouts``.
 
-    works: the name of the kernel that computes a node with values in these layouts, empty when none does.
-    known: values that no kernel writes, since recipes make them.
+    works:     the name of the kernel that computes a node with values in these layouts; empty if there is none.
+    known:     constant values, which recipes make and no kernel writes.
     alignment: alignment in bytes that an operand needs inside the result.
     """
     placements: dict[str, Placement] = {}
@@ -47,9 +47,9 @@ def place_concats(
             or not node.spec.is_static
         ):
             continue
-        whole = node.outputs[0].name
-        base = placements.get(whole, Placement(whole, 0))
-        whole_layout = replace(node.spec, layout=layouts.get(whole)).physical
+        result = node.outputs[0].name
+        base = placements.get(result, Placement(result, 0))
+        whole_layout = replace(node.spec, layout=layouts.get(result)).physical
         dim, start = node.attrs["dim"], 0
         for operand in node.inputs:
             if not isinstance(operand, str):
@@ -60,12 +60,12 @@ def place_concats(
             if aligned and _may_move(graph, node, operand, layouts, whole_layout):
                 layout = Layout(whole_layout.order, whole_layout.alloc)
                 changed = {**layouts, operand: layout}
-                around = [
+                neighbors = [
                     n
                     for n in (graph.producer(operand), *graph.users(operand))
                     if n is not None and n is not node
                 ]
-                if all(works(n, layouts) == works(n, changed) != "" for n in around if n.op != "cat"):
+                if all(works(n, layouts) == works(n, changed) != "" for n in neighbors if n.op != "cat"):
                     layouts[operand] = layout
                     placements[operand] = Placement(base.within, offset)
             start += int(spec.shape[dim])
@@ -75,7 +75,7 @@ def place_concats(
 def _may_move(
     graph: Graph, node: Node, operand: str, layouts: Mapping[str, Layout], whole_layout: Layout
 ) -> bool:
-    """Return True if a kernel produces the operand and nothing else fixes its memory."""
+    """Return True if a kernel produces the operand and nothing else determines its memory."""
     producer, spec = graph.producer(operand), graph.spec(operand)
     if producer is None or operand in graph.kept or node.inputs.count(operand) != 1 or spec.dtype.bits < 8:
         return False
@@ -91,5 +91,5 @@ def _may_move(
 
 
 def _is_own(spec: TensorSpec, layout: Layout | None) -> bool:
-    """Return True if the value has its own strides, that is, if it was not placed before."""
+    """Return True if the value has its own strides, because it was not placed before."""
     return layout is None or layout.alloc == spec.shape

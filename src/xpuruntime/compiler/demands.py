@@ -1,7 +1,7 @@
-"""Demands: a policy as the predicates that passes take.
+"""Demands: a policy as predicates for the passes.
 
-A rule with ``use`` forces a kernel for source nodes. A fusion of such a node into a node of another family would bypass that kernel, so
-it is blocked and a decision records it. A rewrite within the family is allowed only if the forced or preferred kernel also computes the result.
+A rule with ``use`` forces a kernel for source nodes. Fusing such a node into a node of another family would bypass that kernel, so it is
+blocked, and a decision records it. A rewrite within the family is allowed only if the forced or preferred kernel also computes the result.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from ..codegen.target import CodegenTarget
 from ..decisions import Candidate, Decision, Reason, Support
 from ..ir import Graph, Node
 from ..ir.family import family_of, source_names
-from ..ir.named_dims import named_dims
+from ..ir.shapes.named_dims import named_dims
 from ..kernels import has_kernel, offers
 from ..kernels.catalogue import kernels_of
-from ..kernels.kernel import NodeCall, Operand
+from ..kernels.kernel import Kernel, NodeCall, Operand
 from ..kernels.user.kernel import user_kernels
 from ..passes.context import PassContext
-from ..policies import KernelPolicy, NodeFacts, Policy
-from ..registered import registered_kernels
+from ..plugins.registered import registered_kernels
+from ..policies import KernelPolicy, NodeFacts, Offer, Policy, choose
 from ..types import DType
 
 __all__ = ["Demands", "facts_of"]
 
-# Families that a fused node takes its name from, before those of the elementwise work around it.
+# Families that name a fused node; elementwise families do not.
 _ANCHORS = ("conv", "matmul", "attention", "softmax", "norm", "reduce", "pool", "rope")
 
 
 def facts_of(graph: Graph | None, node: Node, *, phase: str, device: str) -> NodeFacts:
-    """Return the facts of a node that rules can test."""
+    """Return the facts of a node that rules test."""
     spec = node.outputs[0].spec if node.outputs else None
     return NodeFacts(
         node=node.name,
@@ -70,6 +70,7 @@ class Demands:
             may_fuse=self._may_fuse,
             may_become=self._may_become,
             has_kernel=self._has_kernel,
+            expands=self._expands,
             computes=self._computes,
             few_rows=min((t.few_rows for t in self.targets), default=PassContext().few_rows),
             storage=self._storage,
@@ -79,16 +80,34 @@ class Demands:
     def _has_kernel(self, op: str) -> bool:
         return all(has_kernel(op, t) for t in self.targets)
 
-    def _computes(self, graph: Graph, node: Node) -> Support:
-        specs = [graph.spec(i) for i in node.values] + [v.spec for v in node.outputs if v.spec is not None]
-        if not all(isinstance(d, int) for s in specs for d in s.shape):
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "sizes are not known yet")
-        inputs = tuple(Operand(i, graph.spec(i)) if isinstance(i, str) else i for i in node.inputs)
-        call = NodeCall(node, inputs, tuple(v.spec for v in node.outputs if v.spec is not None))
+    def _expands(self, graph: Graph, node: Node) -> bool:
+        """Return True if the policy chooses the expansion, which competes with the kernels as ``naive``.
+
+        Raises KernelUnavailable if the policy forces another kernel that cannot be had.
+        """
+        call = _static_call(graph, node)
+        if call is None:
+            return False
         for target in self.targets:
-            said = [answer for _, answer in offers(call, target)]
-            if not any(said):
-                return next(iter(said), Support.no(Reason.OP_UNSUPPORTED, f"nothing computes {node.op}"))
+            kind = target.name.partition(":")[0]
+            facts = facts_of(graph, node, phase=self.phase, device=kind)
+            naive = Offer("naive", Support.yes(), workspace_bytes=None, deterministic=True)
+            kernels = [_offer_of(k, s, call, target) for k, s in offers(call, target)]
+            chosen, decision = choose(self.kernel, facts, [*kernels, naive])
+            if chosen == "naive":
+                if decision not in self.decisions:
+                    self.decisions.append(decision)
+                return True
+        return False
+
+    def _computes(self, graph: Graph, node: Node) -> Support:
+        call = _static_call(graph, node)
+        if call is None:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "sizes are not known yet")
+        for target in self.targets:
+            answers = [answer for _, answer in offers(call, target)]
+            if not any(answers):
+                return next(iter(answers), Support.no(Reason.OP_UNSUPPORTED, f"no kernel computes {node.op}"))
         return Support.yes()
 
     def _storage(self, node: Node) -> DType | None:
@@ -106,29 +125,33 @@ class Demands:
         for node, family in zip(nodes, families, strict=True):
             facts = facts_of(graph, node, phase=self.phase, device="cpu")
             if (word := self._users_word(node, facts)) and len(nodes) > 1:
-                reason = f"the policy asks for {word}, a user's kernel, which computes {node.op} alone"
-                self._refused(node, anchor, reason)
+                reason = (
+                    f"the policy selects the user's kernel {word}, which computes {node.op} without fusion"
+                )
+                self._block(node, anchor, reason)
                 return Support.no(Reason.FORCED, reason)
             rule = next((r for r in self._forced if r.matches(facts)), None)
             if rule is not None and family != anchor:
                 reason = f"a rule forces {rule.use} for {source_names(node)[0]}, which would become part of a node of family {anchor}"
-                self._refused(node, anchor, reason)
+                self._block(node, anchor, reason)
                 return Support.no(Reason.FORCED, reason)
         return Support.yes()
 
     def _may_become(self, op: str, graph: Graph, nodes: Sequence[Node]) -> Support:
         if not self.kernel.layers:
             return Support.yes()
-        there = self._kernels(op)
+        available = self._kernels(op)
         for node in nodes:
             facts = facts_of(graph, node, phase=self.phase, device="cpu")
             rule = next((r for r in self._forced if r.matches(facts)), None)
-            own = self._kernels(node.op)
-            name = rule.use if rule is not None else next((n for n in self._names(facts) if n in own), None)
-            if name is not None and name not in there:
+            kernels = self._kernels(node.op)
+            name = (
+                rule.use if rule is not None else next((n for n in self._names(facts) if n in kernels), None)
+            )
+            if name is not None and name not in available:
                 verb = "forces" if rule is not None else "prefers"
-                reason = f"the policy {verb} {name} for {source_names(node)[0]}, and no {name} computes {op}, which it would become"
-                self._refused(node, op, reason)
+                reason = f"the policy {verb} {name} for {source_names(node)[0]}, which would become {op}; {name} does not compute {op}"
+                self._block(node, op, reason)
                 return Support.no(Reason.FORCED, reason)
         return Support.yes()
 
@@ -149,15 +172,29 @@ class Demands:
                     yield from words
 
     def _users_word(self, node: Node, facts: NodeFacts) -> str:
-        """Return the user's kernel that the policy names for a node, empty if there is none. Fusing the node would bypass that kernel."""
+        """Return the user's kernel that the policy names for a node; empty if there is none."""
         if not self._of_users:
             return ""
-        there = {k.name.partition("/")[2] for t in self.targets for k in user_kernels(node.op, t.kind)}
-        return next((n for n in self._names(facts) if n in there), "")
+        registered = {k.name.partition("/")[2] for t in self.targets for k in user_kernels(node.op, t.kind)}
+        return next((n for n in self._names(facts) if n in registered), "")
 
-    def _refused(self, node: Node, anchor: str, reason: str) -> None:
-        alone = Candidate("kernel of its own", Reason.FORCED, reason)
+    def _block(self, node: Node, anchor: str, reason: str) -> None:
+        unfused = Candidate("kernel of its own", Reason.FORCED, reason)
         fused = Candidate(f"fused into {anchor}", Reason.FORBIDDEN, reason)
-        decision = Decision("fusion", source_names(node)[0], alone, (fused,))
+        decision = Decision("fusion", source_names(node)[0], unfused, (fused,))
         if decision not in self.decisions:
             self.decisions.append(decision)
+
+
+def _offer_of(kernel: Kernel, support: Support, call: NodeCall, target: CodegenTarget) -> Offer:
+    deterministic = kernel.lower(call, target).deterministic if support else None
+    return Offer(kernel.name.partition("/")[2], support, workspace_bytes=None, deterministic=deterministic)
+
+
+def _static_call(graph: Graph, node: Node) -> NodeCall | None:
+    """Return a node as kernels see it; None if a size is dynamic."""
+    specs = [graph.spec(i) for i in node.values] + [v.spec for v in node.outputs if v.spec is not None]
+    if not all(isinstance(d, int) for s in specs for d in s.shape):
+        return None
+    inputs = tuple(Operand(i, graph.spec(i)) if isinstance(i, str) else i for i in node.inputs)
+    return NodeCall(node, inputs, tuple(v.spec for v in node.outputs if v.spec is not None))

@@ -1,4 +1,4 @@
-"""Emission: calls, memory and recipes become one program. Equal functions are emitted once, under descriptive names."""
+"""Emission: calls, memory and recipes become a program. Equal functions are emitted once, under descriptive names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"\bKERNEL\b")
 
 
 class Code:
-    """The functions of one target, each once, and the binaries that hold them. Several entry points share it.
+    """The functions of one target, each once, and the binaries that contain them. Entry points share it.
 
     first: index of the first of these binaries in the program.
     """
@@ -31,7 +31,7 @@ class Code:
         self._first = first
         self._functions: dict[str, str] = {}
         self._parts: set[str] = set()
-        self._binaries: list[Binary | None] = []  # None: the common one, before it is assembled
+        self._binaries: list[Binary | None] = []  # None: the common binary, before it is assembled
         self._common = -1
         self._apart: dict[str, tuple[int, Built]] = {}
 
@@ -46,7 +46,7 @@ class Code:
         return symbol
 
     def add_apart(self, unit: Unit) -> tuple[int, Built]:
-        """Compile a unit's binary. Return its index. Raises BuildError."""
+        """Compile a unit to a binary of its own, once. Return the binary's index and the built unit. Raises BuildError."""
         if unit.digest not in self._apart:
             built = unit.build(self.target)
             self._apart[unit.digest] = self._take(built.binary), built
@@ -78,7 +78,7 @@ def plan_of(lowering: LoweredGraph, code: Code) -> ExecutionPlan:
             f"compile {lowering.graph.name}",
             "the model's buffers exceed the size limit of a program",
             got=f"{arena:,} bytes; at most {MAX_SIZE:,}",
-            do="Take a smaller model or batch.",
+            do="Use a smaller model or batch.",
         )
 
     def named(name: str) -> str:
@@ -100,7 +100,7 @@ def plan_of(lowering: LoweredGraph, code: Code) -> ExecutionPlan:
 
 
 def _emitted(call: StageCall, code: Code, named: Callable[[str], str]) -> KernelCall:
-    """Emit a call; report failures as failures of its kernel."""
+    """Emit a call. Failures are reported as its kernel's."""
     with part(emitted_part(call.kernel, call.nodes)):
         return _call(call, code, named)
 

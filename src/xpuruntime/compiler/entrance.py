@@ -10,7 +10,7 @@ from ..codegen.target import CodegenTarget
 from ..errors import BuildError, DeviceUnavailable, PolicyError, PrecisionUnavailable
 from ..ir import Graph
 from ..ir.family import family_of
-from ..ir.fixed_sizes import fixed_sizes
+from ..ir.shapes.fixed_sizes import fixed_sizes
 from ..policies import Policy, Resolved
 from ..policies.entrances import INSTEAD_OF_INT8
 from ..targets import DeviceId, TargetConfig
@@ -30,14 +30,13 @@ def targets_of(
     resolved: Resolved,
     notes: list[str],
 ) -> list[CodegenTarget]:
-    """Return the targets: the argument's, else the policy's, else the CPU. If one is unavailable, return the first available target of
-    ``allow_fallback`` and add a note.
+    """Return the targets: the argument's, or the policy's, or the CPU.
 
-    Raises BuildError, DeviceUnavailable.
+    If one is unavailable, return the first available target of ``allow_fallback`` and add a note. Raises BuildError, DeviceUnavailable.
     """
     execution = resolved.policy.execution
     if target is None:
-        target = _word(execution.target or "cpu")
+        target = _target_word(execution.target or "cpu")
     listed: list[Any] = [target]
     if isinstance(target, Sequence) and not isinstance(target, str | bytes):
         listed = list(target)
@@ -48,7 +47,7 @@ def targets_of(
     except (BuildError, DeviceUnavailable) as error:
         for device in execution.allow_fallback or ():
             try:
-                fallback = resolve_target(_word(device))
+                fallback = resolve_target(_target_word(device))
             except (BuildError, DeviceUnavailable):
                 continue
             notes.append(f"{error.what}; code is generated for {fallback.name} instead")
@@ -56,14 +55,14 @@ def targets_of(
         raise
 
 
-def _word(device: str) -> str:
+def _target_word(device: str) -> str:
     """Return a device in the form that ``resolve_target`` takes."""
     parsed = DeviceId.parse(device)
     return "cpu" if parsed.kind in ("auto", "cpu") else str(parsed)
 
 
 def fixed_symbols(graphs: Iterable[Graph], resolved: Resolved) -> dict[str, int]:
-    """Return sizes of symbols from ``fixed_shapes``. Raises PolicyError for a key that no graph knows."""
+    """Return sizes of symbols from ``fixed_shapes``. Raises PolicyError for a key that no graph has."""
     fixed = resolved.policy.execution.fixed_shapes or {}
     specs = [s for g in graphs for s in g.input_specs]
     return fixed_sizes(specs, fixed, "compile") if fixed else {}
@@ -72,45 +71,47 @@ def fixed_symbols(graphs: Iterable[Graph], resolved: Resolved) -> dict[str, int]
 def settled_precision(
     entrance: str, graphs: Iterable[Graph], policy: Policy, notes: list[str]
 ) -> tuple[Policy, bool]:
-    """Return the policy with the precision that the passes must produce (``model`` if none), and whether they must.
+    """Return the policy with the precision that the passes must produce (``model`` if none), and whether they must change it.
 
-    Raises PrecisionUnavailable for what the graphs cannot be computed in; int8 becomes the model's own where ``allow_fallback`` says so.
+    Raises PrecisionUnavailable if the graphs cannot be computed in it. With ``allow_fallback``, int8 falls back to the model's own precision.
     """
-    named = policy.execution.precision
-    if named in (None, "model"):
+    requested = policy.execution.precision
+    if requested in (None, "model"):
         return policy, False
-    wanted = DType.of(named)
-    own = Policy(kernel=policy.kernel, execution=replace(policy.execution, precision="model"))
+    dtype = DType.of(requested)
+    model_policy = Policy(kernel=policy.kernel, execution=replace(policy.execution, precision="model"))
     nodes = [n for g in graphs for n in g.nodes]
-    if wanted.is_integer:
+    if dtype.is_integer:
         products = [n.op in _INTEGER_PRODUCTS for n in nodes if family_of(n) in ("conv", "matmul")]
         if products and all(products):
-            return own, False
+            return model_policy, False
         if policy.execution.allow_fallback:
-            notes.append(f"precision {named} cannot be had: the model is not quantized and keeps its own")
-            return own, False
+            notes.append(
+                f"precision {requested} is not available: the model is not quantized and keeps its own"
+            )
+            return model_policy, False
         raise PrecisionUnavailable(
             entrance,
-            f"precision {wanted.value} cannot be had: the model is not quantized",
-            got=named,
+            f"precision {dtype.value} is not available: the model is not quantized",
+            got=requested,
             do=INSTEAD_OF_INT8,
         )
-    if wanted not in _COMPUTED:
+    if dtype not in _COMPUTED:
         raise PrecisionUnavailable(
             entrance,
-            f"precision {wanted.value} cannot be had: no kernel computes in it",
-            got=named,
+            f"precision {dtype.value} is not available: no kernel computes in it",
+            got=requested,
             do=f"Name one of {', '.join(d.value for d in _COMPUTED)}.",
         )
     specs = [v.spec for n in nodes for v in n.outputs if v.spec is not None]
     floats = {s.dtype for s in specs if s.dtype.is_float and s.dtype.bits >= 16}
-    if floats <= {wanted}:
-        return own, False
+    if floats <= {dtype}:
+        return model_policy, False
     if DType.FLOAT32 not in floats:
         shown = ", ".join(sorted(d.value for d in floats))
         raise PrecisionUnavailable(
             entrance,
-            f"precision {wanted.value} cannot be had: only float32 models are computed in another precision",
+            f"precision {dtype.value} is not available: only float32 models can be computed in another precision",
             got=f"a model in {shown}",
             do="Convert the model first, or leave precision out.",
         )
@@ -118,14 +119,14 @@ def settled_precision(
 
 
 def check_static(entrance: str, graphs: Iterable[Graph], resolved: Resolved) -> None:
-    """Raise PolicyError for open dims under ``static_shape: true``."""
-    left = sorted({s for g in graphs for s in g.symbols})
-    if left and resolved.policy.execution.static_shape:
+    """Raise PolicyError if dims are symbolic under ``static_shape: true``."""
+    symbols = sorted({s for g in graphs for s in g.symbols})
+    if symbols and resolved.policy.execution.static_shape:
         raise PolicyError(
             entrance,
             "static_shape=True needs a size for every symbolic dim of the inputs",
-            got=f"no size for {', '.join(left)}",
-            do=f"Add fixed_shapes={{{', '.join(f'{s!r}: SIZE' for s in left)}}}.",
+            got=f"no size for {', '.join(symbols)}",
+            do=f"Add fixed_shapes={{{', '.join(f'{s!r}: SIZE' for s in symbols)}}}.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Support by local libraries: whether the libraries of this machine compute the calls that are chosen for them."""
+"""Whether this machine's libraries compute the calls that are chosen for them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["declined"]
 
 
 def declined(target: CodegenTarget, kernel: str, call: NodeCall, lowered: LoweredCall) -> str:
-    """Return why a library declines a stage of a node; empty if none does or the target is not this machine."""
+    """Return why a library declines a stage of a node; empty if none does, or if the target is not this machine."""
     if target.libraries is None:
         return ""
     for stage in lowered.stages:
         if not stage.library:
             continue
-        # Alone, each argument begins where memory does; where the plan puts one between others, loading may still say no.
+        # The query assumes aligned arguments. If the memory plan places one at an odd offset, loading may still decline.
         kernel_call = KernelCall(
             kernel,
             stage.stem,
@@ -37,8 +37,8 @@ def declined(target: CodegenTarget, kernel: str, call: NodeCall, lowered: Lowere
 
 def _spec(name: str, call: NodeCall, lowered: LoweredCall) -> TensorSpec:
     """Return the spec of a stage's argument."""
-    if name in lowered.beside:
-        return lowered.beside[name][1].spec
+    if name in lowered.extra_weights:
+        return lowered.extra_weights[name][1].spec
     if name == "counters":
         return TensorSpec((-(-lowered.counters // 4),), DType.INT32)
     kind, at = name.rstrip("0123456789"), int(name[len(name.rstrip("0123456789")) :])

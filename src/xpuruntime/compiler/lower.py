@@ -1,6 +1,6 @@
-"""Lowering: a graph becomes calls. Known values become recipes, views become addresses, every other node gets a kernel by policy.
+"""Lowering: a graph becomes calls. Constant values become recipes, views become addresses, and every other node gets a kernel by policy.
 
-``Lowering.calls`` are in the graph's order; memory is declared on the way and placed by ``memory``.
+``calls`` are in the graph's order. Memory is declared during lowering and planned by ``memory``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def lower(
 ) -> LoweredGraph:
     """Lower every node of a static graph to kernels. ``times``: measured kernel times.
 
-    Raises KernelUnavailable (with the decision) where no kernel computes a node or the one that a policy forces cannot be had.
+    Raises KernelUnavailable (with the decision) if no kernel supports a node, or if the kernel that a policy forces is not available.
     """
     with part(f"lowering to {target.name}"):
         return _Lowerer(graph, layouts, Chooser(graph, target, policy, offers, phase, times)).run()
@@ -58,9 +58,9 @@ class _Lowerer:
         self.calls: list[StageCall] = []
         self.fresh = self.counters = 0
         self.placements: dict[str, Placement] = {}
-        self.copies: dict[str, TensorSpec] = {}  # copies that the graph does not have
-        # A value that leaves the graph is written where the caller wants it, if a kernel makes it.
-        self.leaving = {o.value for o in graph.outputs}
+        self.copies: dict[str, TensorSpec] = {}  # copies that lowering adds to the graph
+        # An output of the graph is written directly to the caller's memory if a kernel produces it.
+        self.graph_outputs = {o.value for o in graph.outputs}
 
     def run(self) -> LoweredGraph:
         for value in self.graph.inputs:
@@ -78,7 +78,8 @@ class _Lowerer:
                 continue
             self._kernel(node)
         self._count()
-        outputs, renamed = self._outputs()  # they may show what a state was before this run
+        # Before states are updated: an output may be a state's old content.
+        outputs, renamed = self._outputs()
         with part("memory planning"):
             self.memory.reuse([c.use for c in self.calls])
         self.calls = [c for c in self.calls if not (c.stage.copies and self._in_place(c))]
@@ -94,12 +95,12 @@ class _Lowerer:
             inputs,
             outputs,
             renamed,
-            tuple(self._starts(s) for s in self.graph.states),
+            tuple(self._state_ref(s) for s in self.graph.states),
             tuple(self.chooser.declined),
         )
 
-    def _starts(self, state: State) -> StateRef:
-        """Return the program's record of a state; a recipe makes its initial value."""
+    def _state_ref(self, state: State) -> StateRef:
+        """Return the program's record of a state. A recipe makes its initial value."""
         return StateRef(state.name, state.spec, "" if state.init is None else self.known.recipe(state.init))
 
     # ── nodes ──
@@ -124,7 +125,7 @@ class _Lowerer:
 
         def works(node: Node, layouts: Layouts) -> str:
             if node.outputs[0].name in self.known:
-                return ""  # no kernel makes it
+                return ""  # a recipe makes it
             return self.chooser.usable(self._call(node, layouts))
 
         free_views(self.graph, self.layouts, works)
@@ -136,26 +137,26 @@ class _Lowerer:
             self.memory.alias(name, self.spec(name), placement.within, placement.offset)
 
     def _placed(self, node: Node) -> bool:
-        """Copy the operands of a concatenation that are not stored in it already; False where one kernel writes all of it."""
+        """Copy the operands of a concatenation that are not stored in it already. Return False if one kernel writes all of it."""
         if node.op != "cat":
             return False
-        whole, start = node.outputs[0].name, 0
-        layout = self.spec(whole).physical
+        result, start = node.outputs[0].name, 0
+        layout = self.spec(result).physical
         step = layout.strides[node.attrs["dim"]] * node.spec.dtype.bits // 8
         parts: list[tuple[str, int]] = []
         for operand in node.values:
             parts.append((operand, start * step))
             start += int(self.graph.spec(operand).shape[node.attrs["dim"]])
-        base = self.placements.get(whole, Placement(whole, 0))
+        base = self.placements.get(result, Placement(result, 0))
         stored = [self.placements.get(v) == Placement(base.within, base.offset + at) for v, at in parts]
         if not any(stored) and self.chooser.usable(self._call(node)):
             return False
-        if whole not in self.memory:
-            self.memory.declare(whole, self._kind(whole), self.spec(whole))
+        if result not in self.memory:
+            self.memory.declare(result, self._kind(result), self.spec(result))
         for index, (operand, at) in enumerate(parts):
             if not stored[index]:
-                part, spec = f"{whole}.{index}", replace(self.graph.spec(operand), layout=layout)
-                self.memory.alias(part, spec, whole, at)
+                part, spec = f"{result}.{index}", replace(self.graph.spec(operand), layout=layout)
+                self.memory.alias(part, spec, result, at)
                 self._copy(operand, part, None, spec, source_names(node))
         return True
 
@@ -190,13 +191,13 @@ class _Lowerer:
 
     def _kind(self, value: str) -> BufferKind:
         """Return the buffer kind of a value. Only a dense output can be the caller's memory."""
-        if value in self.leaving and self.spec(value).is_dense:
+        if value in self.graph_outputs and self.spec(value).is_dense:
             return BufferKind.OUTPUT
         return BufferKind.SCRATCH
 
     def _emit(self, node: Node, kernel: str, lowered: LoweredCall, because: str) -> None:
         if all(v.spec is not None and v.spec.size_bytes == 0 for v in node.outputs):
-            return  # results without elements are made by nobody
+            return  # no kernel runs for empty results
         temps = [self._temp(size) for size in lowered.temps]
         self.counters = max(self.counters, lowered.counters)
         names: dict[str, str] = {f"out{i}": v.name for i, v in enumerate(node.outputs)} | {
@@ -213,7 +214,7 @@ class _Lowerer:
                     names[f"in{at}"] = recipe
             else:
                 names[f"in{at}"] = operand
-        for name, (at, packed) in lowered.beside.items():
+        for name, (at, packed) in lowered.extra_weights.items():
             names[name] = self.known.recipe(str(node.inputs[at]), packed)
             self._weight(names[name])
         self.calls += calls_of(kernel, node, lowered, names, because)
@@ -245,12 +246,12 @@ class _Lowerer:
             spec = next(r.spec for r in self.known.recipes if r.name == recipe)
             self.memory.declare(recipe, BufferKind.WEIGHT, spec)
 
-    # ── borders ──
+    # ── states and outputs ──
 
     def _copy(
         self, value: str, to: str, kind: BufferKind | None, spec: TensorSpec, sources: tuple[str, ...] = ()
     ) -> None:
-        """Copy a value into another buffer, by any kernel that computes ``clone``. ``sources``: nodes that the copy serves."""
+        """Copy a value to another buffer, with any kernel that computes ``clone``. ``sources``: the nodes that need the copy."""
         node = Node("clone", (value,), Attrs(), (Value(to, spec),), tuple(Source(name=n) for n in sources))
         kernel, lowered, because = self.chooser.choose(node, NodeCall(node, (self._operand(value),), (spec,)))
         self.copies[to] = spec
@@ -259,24 +260,24 @@ class _Lowerer:
         self._emit(node, kernel.name, lowered, because)
 
     def _states(self) -> None:
-        """Write the next contents of states that were not computed in place; all of them after everything was read."""
-        late: list[State] = []
+        """Write the next contents of states that were not updated in place, after all reads of their old contents."""
+        copied: list[State] = []
         for state in self.graph.states:
             if state.next is None or state.next == state.name:
                 continue
             if state.next in self.memory and self.memory.root(state.next) == state.name:
                 continue
-            late.append(state)
+            copied.append(state)
         sources: dict[str, str] = {}
-        for state in late:
+        for state in copied:
             assert state.next is not None
             sources[state.name] = state.next
             if state.next in self.memory and self.memory.kind(state.next) is BufferKind.STATE:
-                spare = f"{state.next}.old"  # another state's content, which may be written below
-                if spare not in self.memory:
-                    self._copy(state.next, spare, BufferKind.SCRATCH, self.graph.spec(state.next))
-                sources[state.name] = spare
-        for state in late:
+                saved = f"{state.next}.old"  # another state's old content, which may be overwritten below
+                if saved not in self.memory:
+                    self._copy(state.next, saved, BufferKind.SCRATCH, self.graph.spec(state.next))
+                sources[state.name] = saved
+        for state in copied:
             self._copy_into_state(sources[state.name], state)
 
     def _copy_into_state(self, value: str, state: State) -> None:
@@ -285,7 +286,7 @@ class _Lowerer:
         self._copy(value, name, None, state.spec)
 
     def _outputs(self) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the buffer of each output: the value's own if a kernel can write it there, else a copy."""
+        """Return the buffer of each output: the value's own if a kernel can write to it, otherwise a copy."""
         renamed: dict[str, str] = {}
         names: dict[str, None] = {}
         for output in self.graph.outputs:

@@ -1,7 +1,7 @@
-"""Memory planning: views share memory, results reuse operands that are no longer read, and scratch is one arena.
+"""Memory planning: views share memory, results reuse operands that are no longer read, and scratch buffers share one arena.
 
-Places in the arena are given by size, largest first, each as low as it fits among those that live at the same time (the greedy-by-size
-strategy of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
+Offsets in the arena are assigned by size, largest first, each at the lowest free offset among buffers that live at the same time (greedy by
+size; Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..types import TensorSpec
 __all__ = ["ALIGNMENT", "Memory", "MemoryUse", "place"]
 
 ALIGNMENT = 64
-"""Bytes to which places in memory are rounded: a cache line and the widest vector."""
+"""Bytes to which offsets are rounded: a cache line, and the widest vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class _Value:
 
 
 class Memory:
-    """Values in order of declaration. ``done`` returns every allocation and the size of the arena."""
+    """Values in order of declaration. ``done`` returns their allocations and the size of the arena."""
 
     def __init__(self) -> None:
         self._values: dict[str, _Value] = {}
@@ -47,11 +47,11 @@ class Memory:
         return name in self._values
 
     def declare(self, name: str, kind: BufferKind, spec: TensorSpec, size: int | None = None) -> None:
-        """Declare a value with memory of its own; ``size`` if the spec does not determine it."""
+        """Declare a value with its own memory. ``size``: its bytes if the spec does not determine them."""
         self._values[name] = _Value(kind, spec, (spec.size_bytes or 0) if size is None else size, name)
 
     def alias(self, name: str, spec: TensorSpec, of: str, offset: int = 0) -> None:
-        """Declare a value within another one, ``offset`` bytes from its start."""
+        """Declare a value inside another one, ``offset`` bytes from its start."""
         base = self._values[of]
         self._values[name] = _Value(base.kind, spec, spec.size_bytes or 0, base.root, base.offset + offset)
 
@@ -60,13 +60,11 @@ class Memory:
         self._updates[value] = state
 
     def root(self, name: str) -> str:
-        """Return the value that owns the memory."""
+        """Return the value that owns a value's memory."""
         return self._values[name].root
 
     def place(self, name: str) -> tuple[str, int]:
-        """Place buffers, given (bytes, first, last) by name. Return offset by name, and the peak. Buffers with overlapping lifetimes never
-        overlap in memory.
-        """
+        """Return the value that owns a value's memory, and the offset in it."""
         return self._values[name].root, self._values[name].offset
 
     def kind(self, name: str) -> BufferKind:
@@ -98,39 +96,42 @@ class Memory:
         return lives
 
     def reuse(self, uses: Sequence[MemoryUse]) -> None:
-        """Let results overwrite operands that nothing reads afterwards."""
+        """Let results overwrite operands that no later call reads."""
         last = {root: span[1] for root, span in self._lives(uses).items()}
         for value in self._updates:
             if value in self._values:  # read after every call, to be copied into its state
                 last[self._values[value].root] = len(uses)
         for at, use in enumerate(uses):
             for out, operand in use.in_place.items():
-                o, i = self._values[out], self._values[operand]
-                base = self._values[i.root]
-                fits = i.offset == 0 and o.size <= base.size and i.size == o.size
-                if o.root != out or o.kind is not BufferKind.SCRATCH:
+                result, source = self._values[out], self._values[operand]
+                base = self._values[source.root]
+                fits = source.offset == 0 and result.size <= base.size and source.size == result.size
+                if result.root != out or result.kind is not BufferKind.SCRATCH:
                     continue
-                updates = base.kind is BufferKind.STATE and self._updates.get(out) == i.root
+                updates = base.kind is BufferKind.STATE and self._updates.get(out) == source.root
                 if base.kind is not BufferKind.SCRATCH and not updates:
                     continue
-                if not fits or last.get(i.root) != at or not _same_place(o.spec, i.spec):
+                if not fits or last.get(source.root) != at or not _same_layout(result.spec, source.spec):
                     continue
                 others = [n for n in (*use.reads, *use.writes) if n not in (out, operand)]
-                if any(self._values[n].root == i.root for n in others):
-                    continue  # it is read in another way, too
-                old, end = o.root, last.get(o.root, at)
+                if any(self._values[n].root == source.root for n in others):
+                    continue  # the call also reads it through another view
+                old, end = result.root, last.get(result.root, at)
                 for v in self._values.values():
                     if v.root == old:
-                        v.root, v.kind = i.root, base.kind
-                last[i.root] = max(end, at)
+                        v.root, v.kind = source.root, base.kind
+                last[source.root] = max(end, at)
 
 
-def _same_place(a: TensorSpec, b: TensorSpec) -> bool:
+def _same_layout(a: TensorSpec, b: TensorSpec) -> bool:
     return a.dtype.bits == b.dtype.bits and a.shape == b.shape and a.physical.strides == b.physical.strides
 
 
 def place(lives: Mapping[str, tuple[int, int, int]]) -> tuple[dict[str, int], int]:
-    """(bytes, first, last) by name -> offset by name, and the peak. Two that live at the same time never overlap."""
+    """Return an offset by name, and the peak. Buffers with overlapping lifetimes never overlap in memory.
+
+    lives: (bytes, first call, last call) by name.
+    """
     occupied: list[tuple[int, int, int, int]] = []  # offset, end, first, last
     offsets: dict[str, int] = {}
     peak = 0

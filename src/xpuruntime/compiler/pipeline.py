@@ -1,9 +1,9 @@
-"""compile: a graph, a policy and a target become a program.
+"""``compile``: a graph, a policy and a target become a program.
 
     Graph ─ specialize ─► static graph ─ passes ─► ─ layout ─► ─ lower ─► calls, memory, recipes ─ emit ─► CompiledProgram
 
-Needs no device and no vendor, but for what this machine's own libraries are asked. Weights are not read: recipes say how their
-buffers are made when they are loaded.
+It needs no device and no vendor engine, except that it asks this machine's libraries what they support. Weights are not read: recipes
+describe how their buffers are made at load.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from os import PathLike
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from .. import __version__
+from ..codegen.cpp.toolchain import TextRefused
 from ..codegen.target import CodegenTarget
-from ..codegen.toolchains import TextRefused
-from ..decisions import Decision, Reason
+from ..decisions import Decision
 from ..errors import BuildError, FormatError, IrError, PolicyError, StrictError, XpuError
 from ..faults import FaultSubject, contained, foreign, part
 from ..ir import Graph, specialize, verify
-from ..ir.bounds import bounds_of, outside, span
+from ..ir.shapes.bounds import bounds_of, outside, span
 from ..kernels import offers
 from ..kernels.user.kernel import named_digests
 from ..passes import find_passes, laid_out, run_passes
 from ..policies import Policy, Resolved
 from ..policies.entrances import demanded, refuse
-from ..policies.record import dump
-from ..policies.vocabulary import PHASES, PHASES_NOT_IMPLEMENTED
+from ..policies.fields.record import dump
+from ..policies.vocabulary import PHASES
 from ..printable import logger
 from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
 from ..program.told import fitted
@@ -48,7 +48,7 @@ __all__ = ["Model", "compile"]
 _log = logger("xpuruntime.compiler")
 
 Model: TypeAlias = "Graph | Mapping[str, Any] | str | PathLike[str]"
-"""A graph, its JSON form, or the path of a saved one (``ir.save``)."""
+"""A graph, its JSON form, or the path of a saved graph (``ir.save``)."""
 Target: TypeAlias = "str | TargetConfig | CodegenTarget"
 
 
@@ -74,25 +74,25 @@ def compile(  # noqa: A001  - the specification's name
 ) -> CompiledProgram:
     """Compile a model to a program.
 
-    model:   a graph, or several by entry-point name: they share weights and states by name.
+    model:   a graph, or several by entry-point name, which share weights and states by name.
     target:  ``cpu`` (the best instruction set of this machine), ``cuda``, ``cuda:1`` (its GPUs), ``cpu:x86-64-v3``, ``cuda:sm_90`` ..., a
-             TargetConfig (sizes for the processor or the GPU, as its name says), or a CodegenTarget; several are alternatives: the first that a machine can run is taken there. The libraries under
-             ``cpu`` and ``cuda`` are asked whether they compute what is chosen for them; where one declines, another kernel is taken.
-             By default the policy's device, else ``cpu``.
-    policy:  as in InferenceSession, over ``with_policy`` and the environment; what it names is had, or an error (``docs/reference/policy-support.md``).
-             A ``Resolved`` policy is taken as it is.
-    shapes:  values of symbolic dims: one set, or several, each an entry point of its own.
-    passes:  a level from 0 to 3 or its name, names of passes, or names with a minus: ``"-fuse_conv"`` is the usual level without it. The usual
-             one is the policy's, else 3 (1 for a target without fused kernels).
-    phase:   what rules call the work, for all entry points or by name.
-    weights: the model's arrays by name, where at hand: a pass may look at one to recognize what it is (a table of rotary angles).
+             TargetConfig (sizes of the processor or GPU that it names), or a CodegenTarget. Several targets are alternatives: a machine
+             runs the first one that it supports. For ``cpu`` and ``cuda``, the compiler asks this machine's libraries whether they compute
+             the calls that are chosen for them; if one declines, it chooses another kernel. By default the policy's device, else ``cpu``.
+    policy:  as in InferenceSession, over ``with_policy`` and the environment. An unmet demand raises (``docs/reference/policy-support.md``).
+             A ``Resolved`` policy is used unchanged.
+    shapes:  sizes of symbolic dims: one set, or several, each of which becomes an entry point.
+    passes:  a level from 0 to 3 or its name, names of passes, or names with a minus: ``"-fuse_conv"`` is the default level without it. The
+             default level is the policy's, else 3 (1 for a target without fused kernels).
+    phase:   the phase that rules of a policy test, for all entry points or by name.
+    weights: the model's arrays by name, if available. A pass may read one to recognize it (a table of rotary angles).
     watch:   called with the name of each pass and the graph after it.
-    times:   what was measured of kernels (``compiler.times``), or the path of such a file: where no rule or preference names a kernel, the
-             fastest of those that were all measured is taken.
+    times:   measured kernel times (``compiler.times``), or the path of such a file. If no rule or preference names a kernel and all usable ones
+             were measured, the fastest is chosen.
 
     The same model, policy, target and compiler (and the same answers of libraries) give the same program, byte for byte.
     Raises BuildError, KernelUnavailable (with its decision), PolicyError, IrError for a symbol without a value; InternalError, with the folder
-    of a reproduction, where our own code fails.
+    of a reproduction, for a fault of the compiler.
     """
     subject = FaultSubject()
     with contained("compile", subject):
@@ -112,7 +112,7 @@ def _compile(
     subject: FaultSubject,
 ) -> CompiledProgram:
     """Implement ``compile``. ``subject`` records what a reproduction needs."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for word in phase.values() if isinstance(phase, Mapping) else (phase,):
         _check_phase(word)
     resolved, measured = demanded("compile", {}, policy), KernelTimes.load(times)
@@ -120,27 +120,29 @@ def _compile(
     notes: list[str] = []
     targets = targets_of(target, resolved, notes)
     subject.policy, subject.targets = resolved.policy, tuple(t.name for t in targets)
-    usual = 3 if all(t.takes_fused for t in targets) else 1
-    usual = usual if level is None else level
+    default_level = 3 if all(t.takes_fused for t in targets) else 1
+    default_level = default_level if level is None else level
     passes = list(passes) if isinstance(passes, Iterable) and not isinstance(passes, str) else passes
-    steps = find_passes(usual if passes is None else passes, usual)
+    steps = find_passes(default_level if passes is None else passes, default_level)
     rewrites, physical = [s.name for s in steps], any(s.physical for s in steps)
     entries, sizes = _entries(model, shapes, resolved, subject)
-    subject.words = (
+    subject.replay_args = (
         ()
         if passes is None
         else ("--passes", str(passes) if isinstance(passes, str | int) else ",".join(passes))
     )
-    told = len(notes)
+    note_count = len(notes)
     demands, casts = settled_precision("compile", entries.values(), resolved.policy, notes)
-    recorded = _kept(resolved, usual if passes is None else None, fell=len(notes) > told)
+    recorded = _recorded_demands(
+        resolved, default_level if passes is None else None, fell=len(notes) > note_count
+    )
     if casts and "cast_precision" not in rewrites:
         if passes is not None:
             raise refuse(
                 "compile",
                 "precision",
                 resolved,
-                "passes= leaves out cast_precision, which makes it",
+                "passes= leaves out cast_precision, which changes the precision",
                 "Add that pass, or drop one of the two.",
             )
         rewrites.append("cast_precision")
@@ -159,7 +161,7 @@ def _compile(
     lowered: list[LoweredGraph] = []
     binaries: list[Binary] = []
     plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}
-    borders: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    buffer_names: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for t in targets:
         code = Code(t, len(binaries))
         for name, graph in graphs.items():
@@ -171,9 +173,9 @@ def _compile(
             )
             lowering = lower(laid, layouts, t, demands.kernel, offers, phase=phases[name], times=measured)
             plans[name].append(plan_of(lowering, code))
-            borders[name] = lowering.inputs, lowering.outputs
+            buffer_names[name] = lowering.inputs, lowering.outputs
             lowered.append(lowering)
-        with part(f"code generation for {t.name}", ours=(TextRefused,)):
+        with part(f"code generation for {t.name}", bug_types=(TextRefused,)):
             binaries += _assembled(code, [p for mine in plans.values() for p in mine])
     declined = [d for low in lowered for d in low.declined]
     if declined and demands.execution.strict:
@@ -185,10 +187,10 @@ def _compile(
         )
     first = next(iter(graphs.values()))
     names = ", ".join(t.name for t in targets)
-    _log.info("compiled %s for %s in %.2f s", first.name, names, time.perf_counter() - begun)
+    _log.info("compiled %s for %s in %.2f s", first.name, names, time.perf_counter() - started)
     program = CompiledProgram(
         name=first.name,
-        entries=tuple(_entry(n, graphs[n], borders[n], plans[n], sizes[n]) for n in graphs),
+        entries=tuple(_entry(n, graphs[n], buffer_names[n], plans[n], sizes[n]) for n in graphs),
         weights=_by_name(w for low in lowered for w in low.known.weights),
         recipes=_by_name(r for low in lowered for r in low.known.recipes),
         states=_by_name(s for low in lowered for s in low.states),
@@ -203,15 +205,17 @@ def _compile(
         facts={"xpuruntime": __version__, "demands": recorded} | _aliases(graphs.values()) | _gpus(targets),
     )
     program = fitted(program)
-    if all(b.data for b in binaries):  # a target may leave assembling to its caller
-        with part("emit", ours=(FormatError,)):
+    if all(b.data for b in binaries):  # some targets leave assembly to the caller
+        with part("emit", bug_types=(FormatError,)):
             validate(program, f"program {first.name!r}", "")
     return program
 
 
-def _kept(resolved: Resolved, level: int | None, *, fell: bool) -> dict[str, Any]:
-    """Return the demands that the program satisfies, as an executor reads them. level: that of the passes; fell: another precision is
-    computed.
+def _recorded_demands(resolved: Resolved, level: int | None, *, fell: bool) -> dict[str, Any]:
+    """Return the demands that the program satisfies, for the executor.
+
+    level: the level of the passes.
+    fell:  whether another precision is computed than the policy names.
     """
     precision = None if fell else resolved.policy.execution.precision
     rules = [dump(r) for layer in resolved.policy.kernel.layers for r in layer.rules]
@@ -220,19 +224,19 @@ def _kept(resolved: Resolved, level: int | None, *, fell: bool) -> dict[str, Any
 
 
 def _assembled(code: Code, plans: Sequence[ExecutionPlan]) -> list[Binary]:
-    """Return the binaries. If a compiler rejects the text, report the kernel whose function it names."""
+    """Return the binaries. If a compiler rejects the text, report the kernel whose function its message names."""
     try:
         return code.binaries()
     except TextRefused as error:
         log = str(error.got)
         for call in (c for p in plans for c in p.calls if c.symbol in log):
-            with part(emitted_part(call.kernel, call.nodes), ours=(TextRefused,)):
+            with part(emitted_part(call.kernel, call.nodes), bug_types=(TextRefused,)):
                 raise
         raise
 
 
 def _take(subject: FaultSubject, graph: Graph) -> None:
-    """Attribute later faults to this graph. A hand-made graph may be invalid itself; then its verification error is raised."""
+    """Attribute later faults to this graph. If a hand-made graph is invalid itself, its verification error is raised instead."""
 
     def excuse() -> XpuError | None:
         try:
@@ -257,7 +261,7 @@ def _watched(watch: Callable[[str, Graph], None] | None) -> Callable[[str, Graph
 
 
 def _aliases(graphs: Iterable[Graph]) -> dict[str, Any]:
-    """Return other names under which a checkpoint may hold a weight; empty if there are none."""
+    """Return other names under which a checkpoint may have a weight; empty if there are none."""
     names: dict[str, list[str]] = {}
     for graph in graphs:
         listed = graph.metadata.get("aliases")
@@ -268,19 +272,16 @@ def _aliases(graphs: Iterable[Graph]) -> dict[str, Any]:
 
 
 def _gpus(targets: Iterable[CodegenTarget]) -> dict[str, Any]:
-    """Return the sizes of the GPUs that code was generated for, by target; nothing without such targets."""
+    """Return the sizes of the GPUs that code is generated for, by target; empty if there are none."""
     names = ("num_sms", "smem_per_block", "max_cluster_size")
     sizes = {t.name: {n: getattr(t.config, n) for n in names} for t in targets if t.config.num_sms}
     return {"gpus": sizes} if sizes else {}
 
 
 def _check_phase(phase: str) -> None:
-    """Raise PolicyError for an unknown phase, and for one that this release does not implement."""
-    if isinstance(phase, str) and phase in PHASES:
-        return
-    later = isinstance(phase, str) and phase in PHASES_NOT_IMPLEMENTED
-    absent = f" ({Reason.NOT_IMPLEMENTED.value} in this release)" if later else ""
-    raise PolicyError("compile", f"no such phase{absent}", got=repr(phase), do=f"Known: {', '.join(PHASES)}.")
+    """Raise PolicyError for an unknown phase."""
+    if not isinstance(phase, str) or phase not in PHASES:
+        raise PolicyError("compile", "no such phase", got=repr(phase), do=f"Known: {', '.join(PHASES)}.")
 
 
 def _entries(
@@ -301,11 +302,11 @@ def _entries(
     for name, graph in graphs.items():
         for bucket in buckets:
             _take(subject, graph)
-            subject.words = tuple(w for k, v in bucket.items() for w in ("--shape", f"{k}={v}"))
+            subject.replay_args = tuple(w for k, v in bucket.items() for w in ("--shape", f"{k}={v}"))
             _check_bounds(graph, bucket)
             static = specialize(graph, bucket)
             if static is not graph:
-                verify(static)  # sizes that contradict each other (two symbols that must be equal) end here
+                verify(static)  # raises for contradictory sizes (two symbols that must be equal)
             live = {k: v for k, v in bucket.items() if k in graph.symbols}
             _check_static(static)
             entry = "_".join([name, *(f"{k}{v}" for k, v in live.items() if len(buckets) > 1)])
@@ -322,7 +323,10 @@ def _buckets(shapes: Any) -> list[Mapping[str, int]]:
             return list(listed) or [{}]
         shapes = wrong[0]
     raise IrError(
-        "compile", "shapes are sizes by symbol, or several such sets", got=repr(shapes), do="Give {'n': 3}."
+        "compile",
+        "shapes must be sizes by symbol, or several such sets",
+        got=repr(shapes),
+        do="Give {'n': 3}.",
     )
 
 
@@ -340,7 +344,7 @@ def _graph(model: Any) -> Graph:
         return Graph.load(model)
     raise BuildError(
         "compile",
-        "takes a graph, its JSON form or the path of a saved one",
+        "needs a graph, its JSON form or the path of a saved graph",
         got=type(model).__name__,
         do="Make a graph with xpuruntime.load_onnx(path) or xpuruntime.extract_ir(module, inputs).",
     )
@@ -354,7 +358,7 @@ def _check_bounds(graph: Graph, shapes: Mapping[str, int]) -> None:
             f"graph {graph.name!r}",
             f"{name} must be {span(bounds[name])}, the sizes that the model was exported for",
             got=shapes[name],
-            do="Give a size within, or export the model with wider bounds.",
+            do="Give a size within these bounds, or export the model with wider bounds.",
         )
 
 
@@ -371,11 +375,11 @@ def _check_static(graph: Graph) -> None:
 def _entry(
     name: str,
     graph: Graph,
-    borders: tuple[tuple[str, ...], tuple[str, ...]],
+    buffer_names: tuple[tuple[str, ...], tuple[str, ...]],
     plans: Sequence[ExecutionPlan],
     sizes: Mapping[str, int],
 ) -> EntryPoint:
-    return EntryPoint(name, graph.input_specs, graph.output_specs, *borders, tuple(plans), sizes)
+    return EntryPoint(name, graph.input_specs, graph.output_specs, *buffer_names, tuple(plans), sizes)
 
 
 def _by_name(items: Iterable[_Named]) -> tuple[_Named, ...]:
@@ -394,12 +398,12 @@ def _digest(
     times: KernelTimes,
     declined: Sequence[str],
 ) -> str:
-    """Return sha256 of all inputs of the program: optimized graphs, policy, targets, measured times, declined calls, this release."""
+    """Return the sha256 of all inputs of the program: optimized graphs, policy, targets, measured times, declined calls, this release."""
     parts = [
         __version__,
         phase if isinstance(phase, str) else dict(phase),
         {name: g.digest for name, g in graphs.items()},
-        _deciding(policy).to_dict(),
+        _relevant_policy(policy).to_dict(),
         [[t.name, repr(t.config)] for t in targets],
         *([times.digest] if times.calls else []),
         *([users] if (users := named_digests(policy.kernel)) else []),
@@ -408,6 +412,6 @@ def _digest(
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _deciding(policy: Policy) -> Policy:
-    """Return the policy without fields that do not affect the program: those on self-checks of a session."""
+def _relevant_policy(policy: Policy) -> Policy:
+    """Return the policy without fields that do not affect the program (a session's self-checks)."""
     return Policy(kernel=policy.kernel, execution=replace(policy.execution, self_check=None))

@@ -1,11 +1,11 @@
-"""Kernel times: measured times of kernels by call, as a file that ``compile`` can read.
+"""Kernel times: measured times of kernels by call, in a file that ``compile`` reads.
 
-A file holds what was measured on one target (instruction set) with one number of threads::
+A file has what was measured on one target (instruction set) with one number of threads::
 
     {"format": "xpuruntime kernel times", "version": 1, "target": "cpu:x86-64-v4", "threads": 2,
      "calls": {"9f86d081884c7d65": {"op": "linear", "times_us": {"gemv": 11.5, "generated": 14.0}}}}
 
-A call is known by ``call_key``: op, attributes, operands and results with their layouts. Times decide only where policy names no kernel
+A call is identified by ``call_key``: op, attributes, operands and results with their layouts. Times decide only if the policy names no kernel
 and every usable kernel of the call was measured (``policies.choose``).
 """
 
@@ -22,8 +22,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import FormatError
-from ..files import read_regular
 from ..kernels.kernel import NodeCall, Operand
+from ..storage.files import read_regular
 from ..types import TensorSpec
 
 __all__ = ["KernelTimes", "call_key"]
@@ -33,27 +33,27 @@ _NONE: Mapping[str, float] = MappingProxyType({})
 
 
 def call_key(call: NodeCall) -> str:
-    """Return the first 16 hexadecimal digits of sha256 of all that determines a call's code: op, attributes, types, layouts, weights."""
+    """Return 16 hexadecimal digits of the sha256 of all that determines a call's code: op, attributes, types, layouts, weights."""
 
-    def said(spec: TensorSpec) -> str:
+    def text(spec: TensorSpec) -> str:
         layout = "" if spec.is_dense or spec.layout is None else f"{spec.layout.order}{spec.layout.alloc}"
         return f"{spec.dtype.value}{list(spec.shape)}{layout}"
 
     operands = [
-        f"{'weight ' if o.is_weight else ''}{said(o.spec)}{'' if o.const is None else o.const}"
+        f"{'weight ' if o.is_weight else ''}{text(o.spec)}{'' if o.const is None else o.const}"
         if isinstance(o, Operand)
         else repr(o)
         for o in call.inputs
     ]
-    parts = [call.op, str(call.attrs), *operands, "->", *map(said, call.outputs)]
+    parts = [call.op, str(call.attrs), *operands, "->", *map(text, call.outputs)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTimes:
-    """Microseconds per call: ``calls[call_key(call)][kernel]``. Empty if nothing was measured.
+    """Microseconds by call: ``calls[call_key(call)][kernel]``. Empty if nothing was measured.
 
-    target, threads: what they were measured with; on another target they say nothing.
+    target, threads: those of the measurement. The times are not used for other targets.
     """
 
     target: str = ""
@@ -61,12 +61,12 @@ class KernelTimes:
     calls: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def of(self, call: NodeCall, target: str) -> Mapping[str, float]:
-        """Return the times of a call by kernel (``gemv``), empty if it was not measured."""
+        """Return the times of a call by kernel (``gemv``); empty if it was not measured."""
         return self.calls.get(call_key(call), _NONE) if self.calls and target == self.target else _NONE
 
     @property
     def digest(self) -> str:
-        """Return sha256 of the content; ``""`` if there is none."""
+        """sha256 of the content; ``""`` if it is empty."""
         if not self.calls:
             return ""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
@@ -107,7 +107,7 @@ class KernelTimes:
             )
         calls = data.get("calls")
         if not isinstance(data.get("target"), str) or not isinstance(calls, Mapping):
-            raise FormatError(who, "names no target or no calls", do="Measure again with this release.")
+            raise FormatError(who, "has no target or no calls", do="Measure again with this release.")
         times = {str(key): _times(who, str(key), row) for key, row in calls.items()}
         threads = data.get("threads", 0)
         return cls(data["target"], threads if type(threads) is int else 0, times)

@@ -1,7 +1,7 @@
-"""Views: nodes without computation whose results are already in their operand's memory, by offset and strides.
+"""Views: nodes without computation whose results are already in their operand's memory, described by an offset and strides.
 
-``free_views`` does more: it leaves the results of permutes and slices as strided views, and lets kernels write what a permute would make of it,
-wherever the kernels around take that.
+``free_views`` makes more nodes views: permutes and slices stay strided views, and a kernel may write its result in the permuted order,
+where the adjacent kernels support these strides.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["View", "free_views", "view_of"]
 
 _MOVES = ("permute", "slice", "split", "select")
 Works = Callable[[Node, Mapping[str, Layout]], str]
-"""The name of the kernel that computes a node with values lying as the layouts say; empty when none does."""
+"""Returns the name of the kernel that computes a node with values in these layouts; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A result that starts ``offset`` bytes into the operand, with the strides of its spec."""
+    """A result that begins ``offset`` bytes into the operand, with the strides of its spec."""
 
     offset: int
 
 
 def view_of(node: Node, spec_of: Callable[[str], TensorSpec]) -> tuple[View, ...] | None:
-    """Return the place of each result within the first operand; None if the node must move or compute data."""
+    """Return the position of each result within the first operand; None if the node must move or compute data."""
     if not OPS[node.op].view or not isinstance(node.inputs[0], str):
         return None
     x = spec_of(node.inputs[0])
@@ -49,7 +49,7 @@ def view_of(node: Node, spec_of: Callable[[str], TensorSpec]) -> tuple[View, ...
 
 
 def _parts(node: Node, x: TensorSpec) -> list[tuple[Sequence[int], int]] | None:
-    """Return strides and first element of each result of a strided view, in the operand's memory."""
+    """Return the strides and the first element of each result of a strided view, in the operand's memory."""
     strides, shape, at = _strides(x), _sizes(x), node.attrs
     match node.op:
         case "permute":
@@ -78,7 +78,7 @@ def _parts(node: Node, x: TensorSpec) -> list[tuple[Sequence[int], int]] | None:
 
 
 def free_views(graph: Graph, layouts: dict[str, Layout], works: Works) -> None:
-    """Complete ``layouts`` so that permutes, slices and splits become views if their readers support the strides."""
+    """Add to ``layouts`` so that permutes, slices and splits become views, if their readers support the strides."""
     for node in graph.nodes:
         if node.op not in _MOVES or not isinstance(node.inputs[0], str):
             continue
@@ -87,17 +87,21 @@ def free_views(graph: Graph, layouts: dict[str, Layout], works: Works) -> None:
             continue
         if node.op == "permute":
             _written_permuted(graph, node, layouts, works)
-        here = replace(graph.spec(x), layout=layouts.get(x)).physical
-        wanted = _lying(node, here, _sizes(graph.spec(x)))
+        layout = replace(graph.spec(x), layout=layouts.get(x)).physical
+        view_layout = _layout_of_view(node, layout, _sizes(graph.spec(x)))
         for value in node.outputs:
-            followed = None if wanted is None else _followed(graph, value.name, wanted, layouts, works)
+            followed = (
+                None
+                if view_layout is None
+                else _layouts_behind(graph, value.name, view_layout, layouts, works)
+            )
             layouts.update(followed or {})
 
 
-def _followed(
+def _layouts_behind(
     graph: Graph, value: str, wanted: Layout, layouts: Mapping[str, Layout], works: Works
 ) -> dict[str, Layout] | None:
-    """Return the layouts of a value and of its views if the value has the wanted layout; None if a reader does not support it."""
+    """Return the layouts of a value and of the views behind it, if the value has layout ``wanted``; None if a reader does not support it."""
     users = graph.users(value)
     if value in graph.kept or value in layouts or not users:
         return None
@@ -105,9 +109,11 @@ def _followed(
     for user in users:
         now = {**layouts, **result}
         if OPS[user.op].view:
-            layout = _lying(user, wanted, _sizes(graph.spec(value))) if user.inputs[0] == value else None
+            layout = (
+                _layout_of_view(user, wanted, _sizes(graph.spec(value))) if user.inputs[0] == value else None
+            )
             for output in user.outputs:
-                more = None if layout is None else _followed(graph, output.name, layout, now, works)
+                more = None if layout is None else _layouts_behind(graph, output.name, layout, now, works)
                 if more is None:
                     return None
                 now |= more
@@ -117,37 +123,37 @@ def _followed(
     return result
 
 
-def _lying(node: Node, here: Layout, sizes: tuple[int, ...]) -> Layout | None:
+def _layout_of_view(node: Node, layout: Layout, sizes: tuple[int, ...]) -> Layout | None:
     """Return the layout of a view's results without a copy; None if no layout describes it."""
     match node.op:
         case "permute":
-            place = {d: i for i, d in enumerate(node.attrs["dims"])}
+            position = {d: i for i, d in enumerate(node.attrs["dims"])}
             return Layout(
-                tuple(place[d] for d in here.order), tuple(here.alloc[d] for d in node.attrs["dims"])
+                tuple(position[d] for d in layout.order), tuple(layout.alloc[d] for d in node.attrs["dims"])
             )
         case "split":
-            return here
+            return layout
         case "slice" if node.attrs["step"] == 1:
-            return here
+            return layout
         case "select":
-            return _without(here, node.attrs["dim"])
+            return _without(layout, node.attrs["dim"])
         case _ if OPS[node.op].view == "reshape":
-            return _regrouped(here, sizes, _sizes(node.spec))
+            return _regrouped(layout, sizes, _sizes(node.spec))
     return None
 
 
-def _without(here: Layout, dim: int) -> Layout | None:
-    """Return the layout of one index of a dim. The padding moves to the dim within it. None for the innermost."""
-    at = here.order.index(dim)
-    if at + 1 == len(here.order):
+def _without(layout: Layout, dim: int) -> Layout | None:
+    """Return the layout after selecting one index of a dim, whose padding moves to the dim inside it; None for the innermost dim."""
+    at = layout.order.index(dim)
+    if at + 1 == len(layout.order):
         return None
-    alloc = list(here.alloc)
-    alloc[here.order[at + 1]] *= alloc[dim]
-    order = (d - (d > dim) for d in here.order if d != dim)
+    alloc = list(layout.alloc)
+    alloc[layout.order[at + 1]] *= alloc[dim]
+    order = (d - (d > dim) for d in layout.order if d != dim)
     return Layout(tuple(order), tuple(a for d, a in enumerate(alloc) if d != dim))
 
 
-def _regrouped(here: Layout, sizes: tuple[int, ...], out: tuple[int, ...]) -> Layout | None:
+def _regrouped(layout: Layout, sizes: tuple[int, ...], out: tuple[int, ...]) -> Layout | None:
     """Return the layout of the same elements under another shape; None if a run of replaced dims is not contiguous."""
     alloc, before = [1] * len(out), [list[int]() for _ in sizes]
     i = o = 0
@@ -161,28 +167,32 @@ def _regrouped(here: Layout, sizes: tuple[int, ...], out: tuple[int, ...]) -> La
                 want, dims, o = want * out[o], [*dims, o], o + 1
             else:
                 return None
-        place = here.order.index(first)
+        position = layout.order.index(first)
         inner = math.prod(out[d] for d in dims[1:])
-        whole = here.alloc[first] * math.prod(sizes[first + 1 : i])
-        dense = all(here.alloc[d] == sizes[d] for d in range(first + 1, i))
+        outer = layout.alloc[first] * math.prod(sizes[first + 1 : i])
+        dense = all(layout.alloc[d] == sizes[d] for d in range(first + 1, i))
         if (
-            here.order[place : place + i - first] != tuple(range(first, i))
+            layout.order[position : position + i - first] != tuple(range(first, i))
             or not dense
             or not inner
-            or whole % inner
+            or outer % inner
         ):
             return None
         for d in dims[1:]:
             alloc[d] = out[d]
-        alloc[dims[0]] = whole // inner
+        alloc[dims[0]] = outer // inner
         before[first] = dims
-    if any(s != 1 or here.alloc[d] != 1 for d, s in enumerate(sizes[i:], i)) or any(d != 1 for d in out[o:]):
+    if any(s != 1 or layout.alloc[d] != 1 for d, s in enumerate(sizes[i:], i)) or any(
+        d != 1 for d in out[o:]
+    ):
         return None
-    return Layout((*range(o, len(out)), *(d for place in here.order for d in before[place])), tuple(alloc))
+    return Layout(
+        (*range(o, len(out)), *(d for position in layout.order for d in before[position])), tuple(alloc)
+    )
 
 
 def _written_permuted(graph: Graph, node: Node, layouts: dict[str, Layout], works: Works) -> None:
-    """Let the kernel before a permute write its result in the permuted order."""
+    """Let the kernel before a permute write its result in the permuted order, if it supports the strides."""
     x = str(node.inputs[0])
     producer = graph.producer(x)
     if producer is None or OPS[producer.op].view or graph.only_user(x) is not node or x in layouts:
@@ -194,7 +204,7 @@ def _written_permuted(graph: Graph, node: Node, layouts: dict[str, Layout], work
 
 
 def _runs(shape: Sequence[object], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (extent, stride) of the longest contiguous runs of dims, in logical order. Two shapes with equal runs number memory alike."""
+    """Return (extent, stride) of the longest contiguous runs of dims, in logical order. Shapes with equal runs address memory alike."""
     if any(d == 0 for d in shape):
         return []
     runs: list[tuple[int, int]] = []

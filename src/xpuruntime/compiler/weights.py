@@ -1,7 +1,7 @@
-"""Constant subgraphs as recipes: values known before the run are computed once, when weights are loaded.
+"""Constant subgraphs as recipes: values that are known before the run are computed once, when weights are loaded.
 
-A node whose tensors are all known (weights, constants, results of such nodes) and whose op is in the table below is a recipe step.
-Any other node stays a kernel and reads known values as buffers.
+A node is a recipe step if all of its tensors are known (weights, constants, results of such nodes) and its op is in the table below. Every
+other node stays a kernel and reads known values as buffers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..ir.attributes import Const
 from ..kernels.kernel import Packed
 from ..program.program import RecipeStep, WeightRef, WeightTransformRecipe
 from ..program.recipe_check import largest_step, resolve, weight_input
-from ..tensor_files import pack_bits
+from ..storage.tensor_files import pack_bits
 from ..types import DType, TensorSpec
 
 __all__ = ["KnownValues"]
@@ -46,7 +46,7 @@ def _arange(node: Node, spec: TensorSpec) -> tuple[str, Mapping[str, Any]]:
     return "arange", {**attrs, "count": int(spec.shape[0]), "dtype": spec.dtype.value}  # type: ignore[arg-type]
 
 
-# Only what keeps its meaning without type promotion; operands of these nodes have one dtype (checked below).
+# Only ops without type promotion; the operands of a node have one dtype (checked below).
 _RULES: Mapping[str, _Rule] = {
     **{
         op: _plain(op)
@@ -81,15 +81,14 @@ _RULES: Mapping[str, _Rule] = {
 }
 _WRAPS = ("add", "sub", "mul", "maximum", "neg")
 _LOOKUPS = ("embedding", "index_select", "gather")
-_FREE = 1 << 20  # bytes that a recipe may make of nothing, counted 64 times
-_LARGEST = (
-    4 << 20
-)  # bytes of what lookups and choices may make: a larger result is cheaper to compute again than to keep
+_FREE_BYTES = 1 << 20  # bytes of input that every recipe is granted; results may be 64 times as large
+# Bytes of what lookups and choices may make: a larger result is cheaper to compute again than to keep.
+_MAX_LOOKUP_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _RecipeNode:
-    """One step over values by name and over numbers. Steps are separate until a recipe is requested, so that shared values are made once."""
+    """One step over values by name and over numbers. Steps are linearized when a recipe is requested, so that shared values are computed once."""
 
     op: str
     operands: tuple[str | RecipeStep, ...]
@@ -97,7 +96,7 @@ class _RecipeNode:
 
 
 class KnownValues:
-    """Values known before the run, as steps over the model's weights. It returns one recipe per distinct buffer."""
+    """Values that are known before the run, as steps over the model's weights. There is one recipe per distinct buffer."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -108,12 +107,12 @@ class KnownValues:
             for w in graph.weights
         }
         self._weights = dict(self.refs)
-        self._origins: dict[str, _RecipeNode | str] = {}  # value -> how it is made, or the weight that it is
+        self._origins: dict[str, _RecipeNode | str] = {}  # value -> the step that makes it, or its weight
         self._specs: dict[str, TensorSpec] = {w.name: w.spec for w in graph.weights}
         self._consts: dict[str, Const] = {}
         self._recipes: dict[str, WeightTransformRecipe] = {}
-        self._largest: dict[str, int] = {}  # value -> bytes of the largest result on the way to it
-        self._reads: dict[str, frozenset[str]] = {}  # value -> weights that it is made of
+        self._largest: dict[str, int] = {}  # value -> bytes of its largest intermediate result
+        self._reads: dict[str, frozenset[str]] = {}  # value -> weights that it depends on
         for weight in graph.weights:
             self._origins[weight.name] = weight.name
             self._largest[weight.name], self._reads[weight.name] = 0, frozenset([weight.name])
@@ -130,7 +129,7 @@ class KnownValues:
         return self._consts.get(value)
 
     def take(self, node: Node) -> bool:
-        """Record the node's results as known if possible. Return False if a kernel must compute them."""
+        """Record the node's results as known, if possible. Return False if a kernel must compute them."""
         if node.op == "constant":
             const: Const = node.attrs["value"]
             if const.dtype is DType.STRING:
@@ -139,9 +138,9 @@ class KnownValues:
             array = const.numpy()
             packed = pack_bits(array, const.dtype) if const.dtype.bits < 8 else array
             data = packed.tobytes()
-            # Entry points share weights by name, and their constants are not each other's.
-            mark = hashlib.sha256(f"{const.spec}".encode() + data).hexdigest()[:8]
-            name = f"{node.outputs[0].name}.{mark}"
+            # Entry points share weights by name, but not constants, so the name has a digest of the content.
+            digest = hashlib.sha256(f"{const.spec}".encode() + data).hexdigest()[:8]
+            name = f"{node.outputs[0].name}.{digest}"
             self._weights[name] = WeightRef(name, const.spec, data=data)
             self._known(node, name)
             return True
@@ -168,7 +167,7 @@ class KnownValues:
         return True
 
     def recipe(self, value: str, packed: Packed | None = None) -> str:
-        """Return the name of the buffer that holds a known value, or its packed form."""
+        """Return the name of the buffer of a known value, or of its packed form."""
         steps, source = self._linear(value)
         spec = self._specs[value]
         if packed is not None and packed.steps:
@@ -208,8 +207,8 @@ class KnownValues:
         reads = frozenset[str]().union(*(self._reads[v] for v in node.values))
         largest = max(result_bytes, *(self._largest[v] for v in node.values)) if node.values else result_bytes
         read = sum(self._weights[w].spec.size_bytes or 0 for w in reads)
-        # Recipes run when weights are loaded, whatever the memory: a few bytes must not become gigabytes there.
-        if largest > min(largest_step(read, result_bytes), largest_step(read, _FREE)):
+        # Recipes run at load without a memory limit, so a few bytes must not become gigabytes.
+        if largest > min(largest_step(read, result_bytes), largest_step(read, _FREE_BYTES)):
             return False
         self._largest[node.outputs[0].name], self._reads[node.outputs[0].name] = largest, reads
         return True
@@ -222,24 +221,24 @@ class KnownValues:
         self._specs[name] = node.spec
 
     def _linear(self, value: str) -> tuple[_Steps, str]:
-        """Return the steps that make a value, each once, operands first; or no step and the weight that it is."""
+        """Return the steps that make a value, each once and operands first; or no step, and the weight that the value is."""
         origin = self._origins[value]
         if isinstance(origin, str):
             return (), origin
         steps: list[RecipeStep] = []
-        place: dict[str, str] = {}  # value -> what later steps call it
+        reference: dict[str, str] = {}  # value -> its reference in later steps
         stack: list[tuple[str, _RecipeNode, list[str]]] = [(value, origin, [])]
         while stack:
             name, origin, inputs = stack[-1]
             if len(inputs) == len(origin.operands):
-                place[name] = _add(steps, RecipeStep(origin.op, tuple(inputs), origin.attrs))
+                reference[name] = _add(steps, RecipeStep(origin.op, tuple(inputs), origin.attrs))
                 stack.pop()
                 continue
             operand = origin.operands[len(inputs)]
             if isinstance(operand, RecipeStep):
                 inputs.append(_add(steps, operand))
-            elif operand in place:
-                inputs.append(place[operand])
+            elif operand in reference:
+                inputs.append(reference[operand])
             elif isinstance(known := self._origins[operand], str):
                 inputs.append(weight_input(known))
             else:
@@ -247,8 +246,9 @@ class KnownValues:
         return tuple(steps), ""
 
     def _one_type(self, node: Node) -> bool:
-        """Return True if NumPy computes the node as the IR defines it: one float type of 2 to 8 bytes throughout, or one integer type for
-        ops that wrap.
+        """Return True if NumPy computes the node as the IR defines it.
+
+        That needs one float type of 2 to 8 bytes, or one integer type for ops that wrap around.
         """
         specs = [self._specs[v] for v in node.values]
         if node.op == "arange":
@@ -267,8 +267,8 @@ class KnownValues:
         )
 
     def _looks_up(self, node: Node, specs: Sequence[TensorSpec]) -> bool:
-        """Return True if a lookup or a choice makes a small result from values of the result's type."""
-        if (node.spec.size_bytes or 0) > _LARGEST:
+        """Return True if a lookup or a ``where`` has a small result, computed from values of the result's dtype."""
+        if (node.spec.size_bytes or 0) > _MAX_LOOKUP_BYTES:
             return False
         if node.op == "where":
             return isinstance(node.inputs[0], str) and {s.dtype for s in specs[1:]} <= {node.spec.dtype}

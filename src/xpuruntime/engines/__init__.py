@@ -1,16 +1,27 @@
 """Engines: vendor runtimes and the native one, each of which executes whole regions. Importing this package imports no vendor.
 
-``lookup("onnxrt")`` -> the ``EnginePlugin`` of a name or alias. Our own are listed in ``ENGINES``; other packages add theirs
-by the entry-point group ``xpuruntime.engines``. ``KNOWN_WORDS`` are words of the vocabulary that this release does not do.
+``lookup("onnxrt")`` -> the ``EnginePlugin`` of a name or alias. Built-in engines are listed in ``ENGINES``; other packages add theirs
+by the entry-point group ``xpuruntime.engines``. ``KNOWN_WORDS`` are names of engines that this release does not implement.
 """
 
 from __future__ import annotations
 
 import difflib
+from typing import TYPE_CHECKING
 
 from ..decisions import Candidate, Decision, Reason, Support
 from ..errors import EngineUnavailable
-from ..plugins import EnginePlugin, entry_points, load_dotted
+from ..plugins.loader import EnginePlugin, entry_points, load_dotted
+
+if TYPE_CHECKING:  # mypy compares the functions of our engines' modules with the protocols
+    from ..inference.native import engine as native
+    from ..protocols import Engine, HasKernelOptions, StoppableLoad
+    from .onnxruntime import engine as onnxruntime
+    from .openvino import engine as openvino
+
+    _MODULES: tuple[Engine, Engine, Engine] = (onnxruntime, openvino, native)
+    _WITH_KERNEL_OPTIONS: tuple[HasKernelOptions, HasKernelOptions] = (onnxruntime, openvino)
+    _STOPPABLE: StoppableLoad = onnxruntime
 
 __all__ = ["ENGINES", "KNOWN_WORDS", "engine_names", "lookup"]
 
@@ -41,25 +52,25 @@ def engine_names() -> tuple[str, ...]:
 
 
 def lookup(name: str) -> EnginePlugin:
-    """Return the plugin of an engine by name or alias, in any case.
+    """Return the plugin of an engine by name or alias, in upper or lower case.
 
-    Raises EngineUnavailable: a word that this release does not do (with what to use instead), an unknown name (with the
-    nearest known one), or a third-party plugin that cannot be imported.
+    Raises EngineUnavailable for a name that this release does not implement (with an alternative), an unknown name (with the
+    nearest known one), and a third-party plugin that cannot be imported.
     """
-    word = name.strip().lower()
-    if word in ENGINES:
-        return _own(word)
-    for own in map(_own, ENGINES):
-        if word in own.aliases:
-            return own
-    if word in KNOWN_WORDS:
-        no = KNOWN_WORDS[word]
-        decision = Decision("engine", word, None, (Candidate.rejected(word, no),))
-        raise EngineUnavailable(f"engine {word!r}", no.reason, do=no.do, decision=decision)
-    if word in entry_points("xpuruntime.engines"):
-        return _third_party(word)
-    known = [*engine_names(), *KNOWN_WORDS, *(a for e in map(_own, ENGINES) for a in e.aliases)]
-    near = difflib.get_close_matches(word, known, n=1)
+    key = name.strip().lower()
+    if key in ENGINES:
+        return _built_in(key)
+    for plugin in map(_built_in, ENGINES):
+        if key in plugin.aliases:
+            return plugin
+    if key in KNOWN_WORDS:
+        support = KNOWN_WORDS[key]
+        decision = Decision("engine", key, None, (Candidate.rejected(key, support),))
+        raise EngineUnavailable(f"engine {key!r}", support.reason, do=support.do, decision=decision)
+    if key in entry_points("xpuruntime.engines"):
+        return _third_party(key)
+    names = [*engine_names(), *KNOWN_WORDS, *(a for e in map(_built_in, ENGINES) for a in e.aliases)]
+    near = difflib.get_close_matches(key, names, n=1)
     raise EngineUnavailable(
         "engine",
         "no engine of that name",
@@ -68,7 +79,7 @@ def lookup(name: str) -> EnginePlugin:
     )
 
 
-def _own(name: str) -> EnginePlugin:
+def _built_in(name: str) -> EnginePlugin:
     plugin: EnginePlugin = load_dotted(ENGINES[name])
     return plugin
 
@@ -76,18 +87,18 @@ def _own(name: str) -> EnginePlugin:
 def _third_party(name: str) -> EnginePlugin:
     try:
         plugin = entry_points("xpuruntime.engines")[name]()
-    except Exception as error:  # foreign code: whatever it raises, the reader needs to know whose it was
+    except Exception as error:  # third-party code may raise anything; the message names the package
         raise EngineUnavailable(
             f"engine {name!r}",
             "its plugin cannot be imported",
             got=f"{type(error).__name__}: {error}",
-            do="Repair or uninstall the package that brings the entry point.",
+            do="Repair or uninstall the package that declares the entry point.",
         ) from error
     if not isinstance(plugin, EnginePlugin):
         raise EngineUnavailable(
             f"engine {name!r}",
             "its entry point must name an xpuruntime.plugins.EnginePlugin",
             got=type(plugin).__name__,
-            do="Repair or uninstall the package that brings the entry point.",
+            do="Repair or uninstall the package that declares the entry point.",
         )
     return plugin

@@ -25,7 +25,7 @@ def typical(times: Sequence[float]) -> float:
 
 @contextlib.contextmanager
 def least_times() -> Iterator[None]:
-    """Make evidence collected within the block report minimum times. Other load only adds time, so minima compare steps and engines best."""
+    """Report minimum times in evidence that is collected within the block. Other load only adds time, so minima compare best."""
     token = _TYPICAL.set(min)
     try:
         yield

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import ModelError, PolicyError
-from ..ir.fixed_sizes import fixed_sizes
+from ..ir.shapes.fixed_sizes import fixed_sizes
 from ..protocols import ModelSource
 from ..types import Dim, TensorSpec
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
-from ..files import open_regular
 from ..protocols import ModelSource
+from ..storage.files import open_regular
 
 __all__ = ["open_model", "open_with"]
 
@@ -51,20 +51,20 @@ def open_model(model: object, *, name: str = "") -> ModelSource:
     """
     if isinstance(model, ModelSource):
         return model
-    from .onnx.file import read_onnx
+    from .onnx.files.source import read_onnx
 
     source: ModelSource = open_with(model, name, read_onnx)
     return source
 
 
-def open_with(model: object, name: str, read: Callable[[bytes, str, str, Path | None], Any]) -> Any:
+def open_with(model: object, name: str, importer: Callable[[bytes, str, str, Path | None], Any]) -> Any:
     """Return ``read(bytes, speaker, name, path)`` of an ONNX model; an OpenVINO file becomes a ModelSource."""
     if isinstance(model, str | os.PathLike):
-        return _open_path(Path(os.fspath(model)), name, read)
+        return _open_path(Path(os.fspath(model)), name, importer)
     if isinstance(model, bytes | bytearray | memoryview):
-        return _open_bytes(bytes(model), name, read)
+        return _open_bytes(bytes(model), name, importer)
     if type(model).__name__ == "ModelProto" and hasattr(model, "SerializeToString"):
-        return _open_proto(model, name, read)
+        return _open_proto(model, name, importer)
     raise ModelError("open_model", "not a model", got=f"a {type(model).__qualname__}", do=_TAKES)
 
 

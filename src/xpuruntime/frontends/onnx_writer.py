@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from ..errors import IrError, ModelError
 from ..ir import Graph, Node, Weight, inline_fused
 from ..protocols import Array
-from ..store import write_atomic
+from ..storage.store import write_atomic
 from ..types import TensorSpec
 from .onnx.exporters import EXPORTERS, MIN_OPSETS, NodeExport, OnnxGraphBuilder
 from .onnx.opaque import CAPTURES, decode
@@ -77,9 +77,9 @@ def to_onnx(graph: Graph, weights: WeightSource | None = None, *, opset: int | N
 
 def _opset(graph: Graph, onnx: Any) -> int:
     needed = max([MIN_OPSETS.get(n.op, _MIN_OPSET) for n in graph.nodes], default=_MIN_OPSET)
-    own = graph.metadata.get("opset") or 0
+    model_opset = graph.metadata.get("opset") or 0
     newest = int(onnx.defs.onnx_opset_version())
-    return min(max(needed, own or _DEFAULT_OPSET, _MIN_OPSET), newest)
+    return min(max(needed, model_opset or _DEFAULT_OPSET, _MIN_OPSET), newest)
 
 
 def _write(builder: OnnxGraphBuilder, node: Node) -> None:
@@ -128,30 +128,30 @@ def _write_opaque(builder: OnnxGraphBuilder, node: Node, label: str) -> None:
 def _check_version(builder: OnnxGraphBuilder, op: str, node: Node) -> None:
     import onnx
 
-    own = builder.graph.metadata.get("opset") or builder.opset
-    if own == builder.opset:
+    model_opset = builder.graph.metadata.get("opset") or builder.opset
+    if model_opset == builder.opset:
         return
-    versions = [onnx.defs.get_schema(op, v, "").since_version for v in (own, builder.opset)]
+    versions = [onnx.defs.get_schema(op, v, "").since_version for v in (model_opset, builder.opset)]
     if versions[0] != versions[1]:
         raise IrError(
             f"opaque {op} %{node.name}",
-            f"is an op of opset {own}, which opset {builder.opset} defines differently",
-            do=f"Write the graph with opset={own}.",
+            f"is an op of opset {model_opset}, which opset {builder.opset} defines differently",
+            do=f"Write the graph with opset={model_opset}.",
         )
 
 
 def _rename(graph: Any, names: Mapping[str, str]) -> None:
     """Rename the values that a subgraph captures."""
-    own = {v.name for group in (graph.input, graph.initializer) for v in group}
-    own |= {o for n in graph.node for o in n.output}
-    seen = {k: v for k, v in names.items() if k not in own}
+    defined = {v.name for group in (graph.input, graph.initializer) for v in group}
+    defined |= {o for n in graph.node for o in n.output}
+    captured = {k: v for k, v in names.items() if k not in defined}
     for node in graph.node:
         for i, name in enumerate(node.input):
-            node.input[i] = seen.get(name, name)
+            node.input[i] = captured.get(name, name)
         for inner in sub_graphs(node):
-            _rename(inner, seen)
+            _rename(inner, captured)
     for output in graph.output:
-        output.name = seen.get(output.name, output.name)
+        output.name = captured.get(output.name, output.name)
 
 
 def _tensor(weight: Weight, weights: WeightSource | None, types: OnnxTypes) -> Any:
@@ -193,8 +193,8 @@ def _model(graph: Graph, builder: OnnxGraphBuilder, types: OnnxTypes, onnx: Any)
     kinds = graph.metadata.get("types") or {}
     proto.input.extend(_info(v.name, v.spec, types, onnx, kinds) for v in graph.inputs)
     proto.output.extend(_info(o.name, graph.values[o.value].spec, types, onnx, kinds) for o in graph.outputs)
-    seen = {o.name for o in graph.outputs}
-    inner = [v for n in graph.nodes for v in n.outputs if v.spec is not None and v.name not in seen]
+    output_names = {o.name for o in graph.outputs}
+    inner = [v for n in graph.nodes for v in n.outputs if v.spec is not None and v.name not in output_names]
     proto.value_info.extend(_info(v.name, v.spec, types, onnx, {}) for v in inner)
     opsets = [
         helper.make_opsetid("", builder.opset),

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
-from ..files import open_regular
+from ..plugins.vendor_imports import vendor
 from ..protocols import ModelSource, NodeRef, Products
+from ..storage.files import open_regular
 from ..types import DimLike, DType, TensorSpec, dim
-from ..vendor_imports import vendor
-from .onnx.file import sha256_files
+from .onnx.files.source import sha256_files
 
 __all__ = ["read_ir"]
 
@@ -59,8 +59,8 @@ def read_ir(path: Path, who: str, name: str) -> ModelSource:
         ) from error
     operations = list(model.get_ordered_ops())
     products = _products(operations)
-    taken: set[str] = set()
-    inputs = tuple(_spec(p, who, taken) for p in model.inputs)
+    symbols: set[str] = set()
+    inputs = tuple(_spec(p, who, symbols) for p in model.inputs)
     return ModelSource(
         name=name,
         format="openvino-ir",
@@ -68,7 +68,7 @@ def read_ir(path: Path, who: str, name: str) -> ModelSource:
         data=None,
         digest=sha256_files("openvino-ir", head, [weights] if weights.is_file() else [], path.parent),
         inputs=inputs,
-        outputs=tuple(_spec(p, who, taken) for p in model.outputs),
+        outputs=tuple(_spec(p, who, symbols) for p in model.outputs),
         nodes=_nodes(operations),
         precision=_precision(operations, inputs),
         quantized=DType.INT8 if products.qdq else None,
@@ -77,11 +77,11 @@ def read_ir(path: Path, who: str, name: str) -> ModelSource:
     )
 
 
-def _read_regular(path: Path, who: str, most: int = -1) -> bytes:
+def _read_regular(path: Path, who: str, max_bytes: int = -1) -> bytes:
     """Return at most ``most`` bytes of a regular file, by default all. Raise ModelError: a pipe would block OpenVINO forever."""
     try:
         with open_regular(path) as file:
-            return file.read(most)
+            return file.read(max_bytes)
     except OSError as error:
         do = "Its .xml and .bin must be plain files."
         raise ModelError(
@@ -119,7 +119,7 @@ def _check_weights(head: bytes, weights: Path, who: str) -> None:
         )
 
 
-def _spec(port: Any, who: str, taken: set[str]) -> TensorSpec:
+def _spec(port: Any, who: str, symbols: set[str]) -> TensorSpec:
     # Names form an unordered set, so take the first in the alphabet.
     name = min(port.get_names(), default="") or port.get_node().get_friendly_name()
     dtype = _TYPES.get(port.get_element_type().get_type_name())
@@ -133,15 +133,15 @@ def _spec(port: Any, who: str, taken: set[str]) -> TensorSpec:
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic:
         return TensorSpec((dim("..."),), dtype, name)
-    return TensorSpec(tuple(_dim(d, f"{name}_{axis}", taken) for axis, d in enumerate(shape)), dtype, name)
+    return TensorSpec(tuple(_dim(d, f"{name}_{axis}", symbols) for axis, d in enumerate(shape)), dtype, name)
 
 
-def _dim(extent: Any, fresh: str, taken: set[str]) -> DimLike:
+def _dim(extent: Any, fresh: str, symbols: set[str]) -> DimLike:
     if extent.is_static:
         return int(extent.get_length())
-    while fresh in taken:
+    while fresh in symbols:
         fresh += "_"
-    taken.add(fresh)
+    symbols.add(fresh)
     return dim(fresh)
 
 
@@ -170,14 +170,14 @@ def _value(port: Any) -> str:
 
 def _precision(operations: list[Any], inputs: tuple[TensorSpec, ...]) -> DType:
     """Return the float type of most weight elements, as for ONNX (``onnx.file``)."""
-    held: Counter[DType] = Counter()
+    bits_by_dtype: Counter[DType] = Counter()
     for op in operations:
         if op.get_type_name() == "Constant":
             dtype = _TYPES.get(op.get_element_type().get_type_name())
             if dtype is not None and dtype.is_float:
-                held[dtype] += max(1, op.get_byte_size() * 8 // dtype.bits)
-    if held:
-        return max(held, key=lambda d: (held[d], d.bits))
+                bits_by_dtype[dtype] += max(1, op.get_byte_size() * 8 // dtype.bits)
+    if bits_by_dtype:
+        return max(bits_by_dtype, key=lambda d: (bits_by_dtype[d], d.bits))
     floats = [s.dtype for s in inputs if s.dtype.is_float]
     return max(floats, key=lambda d: d.bits) if floats else DType.FLOAT32
 

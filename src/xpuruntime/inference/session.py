@@ -14,14 +14,23 @@ from ..decisions import Reason
 from ..errors import EngineUnavailable, InputError, StrictError
 from ..fault_reports import report_folders, reports_into
 from ..faults import contained
-from ..ir.bounds import Bounds, bounds_of
+from ..ir.shapes.bounds import Bounds, bounds_of
 from ..policies import ExecutionPolicy, KernelPolicy, Policy
 from ..printable import logger
 from ..profiler import trace
 from ..profiler.receipt import Receipt, confirm
 from ..program.plan import Plan
-from ..protocols import Array, Evidence, ModelSource
-from ..store import Store
+from ..protocols import (
+    Array,
+    Evidence,
+    HasRegions,
+    ModelSource,
+    ReportsDecisions,
+    ReportsFallbacks,
+    RunsTensors,
+    TakesTensors,
+)
+from ..storage.store import Store
 from ..targets import DeviceId
 from ..types import TensorSpec
 from .execution.binding import IOBinding
@@ -33,8 +42,7 @@ from .like_onnxruntime import NodeArg, no_options, node_args, pick, policy_of
 from .models.model_cache import fixed_known
 from .models.modules import open_any
 from .models.node_facts import NodeDetail, node_details
-from .partitioned.mixed import MixedExecutable
-from .selection.request import effective_request, half
+from .selection.request import half, session_request
 from .selection.select import Selection, select
 from .self_check import QUESTION, SelfCheck
 from .session_plan import REGION, detailed, first_plan
@@ -105,7 +113,7 @@ class InferenceSession:
         theirs, their_threads = policy_of(
             sess_options, providers, provider_options, engine_named=bool(engine or backend)
         )
-        effective = effective_request(
+        request = session_request(
             device=device,
             engine=engine,
             backend=backend,
@@ -115,29 +123,35 @@ class InferenceSession:
             threads=their_threads if threads is None else threads,
         )
         store = Store(cache_dir)
-        used = store if effective.selection.caching else Store(mode="off")
+        execution = request.execution
+        used = store if request.caching else Store(mode="off")
         with reports_into(*report_folders(store)):
             self._model = open_any(model, example_inputs, dynamic_shapes, used)
             source = self._model
-            if effective.static_shape:
-                source = fixed_known(self._model, effective.fixed_shapes, used)
+            if request.static_shape:
+                source = fixed_known(self._model, execution.fixed_shapes or {}, used)
             examples = examples_of(source, example_inputs)
             module = (
                 model if self._model.format == "graph" and not hasattr(model, "graph_signature") else None
             )
-            check = SelfCheck(effective.selection.check.word, module, example_inputs, examples, began)
-            selection = select(source, replace(effective.selection, examples=examples, check=check), store)
+            word = execution.self_check or "first_open"
+            check = SelfCheck(word, module, example_inputs, examples, began)
+            selection = select(source, replace(request, examples=examples, check=check), store)
         self._loaded = selection.loaded
         self._executable = selection.loaded.executable
-        self._on_tensors = getattr(self._executable, "run_tensors", None)
-        self._shown = getattr(self._executable, "run_shown", None)
-        self._takes = getattr(self._executable, "takes", None)
+        # Looked up once, so that a run pays one comparison for an ability that the engine lacks.
+        runs = self._executable if isinstance(self._executable, RunsTensors) else None
+        takes = self._executable if isinstance(self._executable, TakesTensors) else None
+        on_device = runs is not None and runs.on_device
+        self._run_tensors = runs.run_tensors if runs is not None and on_device else None
+        self._try_tensors = runs.try_run_tensors if runs is not None and on_device else None
+        self._takes = None if takes is None else takes.takes
         self._input_info = self._executable.inputs
         self._output_info = self._executable.outputs
         who = f"session({self._model.name!r})"
         self._feeds = Feeds(who, self._input_info, _bounds(source))
         limit = contexts_limit(contexts)
-        self._contexts = Contexts(who, self._executable, limit, effective.run_timeout_s)
+        self._contexts = Contexts(who, self._executable, limit, execution.run_timeout_s)
         self._async = AsyncRuns(self._contexts)
         self._names = tuple(s.name for s in self._output_info)
         self._count = itertools.count()  # next() is atomic, so runs of several threads are all counted
@@ -146,16 +160,16 @@ class InferenceSession:
         self._source = source
         self._details: dict[str, NodeDetail] | None = None
         self._chosen = selection.decisions
-        self._plan = first_plan(self._model, effective, selection, self._node_details)
-        self._span = f"{selection.loaded.wanted.name}: {self._model.name}"
+        self._plan = first_plan(self._model, request, selection, self._node_details)
+        self._span = f"{selection.loaded.candidate.name}: {self._model.name}"
         warnings = (*selection.warnings, *self._inner_fallbacks())
-        if effective.strict:
+        if execution.strict:
             self._be_strict(selection, self._evidence(self._strict_feeds(selection, examples)))
-        if effective.run_timeout_s is not None and not self._contexts.stoppable:
+        if execution.run_timeout_s is not None and not self._contexts.stoppable:
             self.close()
             raise EngineUnavailable(
                 who,
-                f"run_timeout_s cannot be enforced: runs of {selection.loaded.wanted.name} cannot be stopped",
+                f"run_timeout_s cannot be enforced: runs of {selection.loaded.candidate.name} cannot be stopped",
                 do="Drop run_timeout_s, or name another engine.",
             )
         for warning in warnings:
@@ -255,11 +269,11 @@ class InferenceSession:
             inputs = self._as_mapping(inputs, named)
         elif named:
             inputs = {**inputs, **named}
-        if self._shown is not None and (quick := self._shown(inputs)) is not None:
+        if self._try_tensors is not None and (quick := self._try_tensors(inputs)) is not None:
             next(self._count)
-            return quick  # type: ignore[no-any-return]
-        if self._on_tensors is not None and on_a_device(inputs):
-            outputs_on_device = self._on_tensors(inputs)
+            return quick
+        if self._run_tensors is not None and on_a_device(inputs):
+            outputs_on_device = self._run_tensors(inputs)
             next(self._count)
             return dict(zip(self._names, outputs_on_device, strict=True))
         if self._takes is not None and self._takes(inputs):
@@ -305,27 +319,27 @@ class InferenceSession:
 
     def _as_run(self) -> Plan:
         """Return the plan with the kernel decisions of the last program: open shapes get their kernels at their first run."""
-        own = getattr(self._executable, "decisions", None)
-        if own is None:
+        if not isinstance(self._executable, ReportsDecisions):
             return self.plan
+        own = self._executable.decisions
         later = {d.question for d in own} & {QUESTION}  # a check that waited for shapes
         chosen = (d for d in self._chosen if d.question not in later)
         return replace(self.plan, decisions=(*chosen, *own))
 
     def _evidence(self, feeds: dict[str, Array] | None = None) -> dict[str, Evidence]:
         """Return each region's evidence."""
-        if isinstance(self._executable, MixedExecutable):
+        if isinstance(self._executable, HasRegions):
             return self._executable.region_evidence(feeds)
         return {REGION: self._executable.evidence(feeds)}
 
     def _inner_fallbacks(self) -> list[str]:
-        """Return where a vendor used something other than requested. An engine with ``fallbacks`` is not queried for all of its evidence."""
-        wanted = self._loaded.wanted
-        if hasattr(self._executable, "fallbacks"):
-            fallbacks = [(wanted.engine, f) for f in self._executable.fallbacks()]
+        """Return where a vendor used something other than requested. An engine that reports its fallbacks is not queried for all of its evidence."""
+        candidate = self._loaded.candidate
+        if isinstance(self._executable, ReportsFallbacks):
+            fallbacks = [(candidate.engine, f) for f in self._executable.fallbacks()]
         else:
             fallbacks = [(e.engine, f) for e in self._evidence().values() for f in e.fallbacks]
-        return [f"{engine} on {wanted.device}: {f}" for engine, f in fallbacks]
+        return [f"{engine} on {candidate.device}: {f}" for engine, f in fallbacks]
 
     def get_inputs(self) -> list[NodeArg]:
         """Return ``input_info`` as ONNX Runtime's NodeArg."""

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ..decisions import Decision
 from ..program.plan import Plan, PlanNode, Region
-from ..protocols import ModelSource
+from ..protocols import ModelSource, ReportsDecisions
 from .models.node_facts import NodeDetail
 from .partitioned.mixed import MixedExecutable
-from .selection.request import EffectiveRequest
+from .selection.request import SessionRequest
 from .selection.select import Selection
 from .selection.vendor_policy import family_of_ref, kernel_decisions
 
@@ -22,7 +22,7 @@ REGION = "r0"
 
 def first_plan(
     model: ModelSource,
-    effective: EffectiveRequest,
+    request: SessionRequest,
     selection: Selection,
     details: Callable[[], Mapping[str, NodeDetail]],
 ) -> Plan:
@@ -31,27 +31,26 @@ def first_plan(
     nodes = tuple(PlanNode(n.name, n.op, family_of_ref(n), REGION, n.domain) for n in model.nodes)
     region = Region(
         id=REGION,
-        engine=loaded.wanted.engine,
+        engine=loaded.candidate.engine,
         engine_version=loaded.version,
-        device=str(loaded.wanted.device),
+        device=str(loaded.candidate.device),
         precision=loaded.precision.value,
-        threads=loaded.wanted.threads,
+        threads=loaded.candidate.request.threads,
         alternatives=selection.alternatives,
         float_products=loaded.model.products.floats if loaded.precision.is_integer else 0,
     )
-    policy = effective.policy.kernel
+    policy = request.policy.kernel
     kernels: tuple[Decision, ...] = ()
     if isinstance(loaded.executable, MixedExecutable):
-        return loaded.executable.plan(_whole(model, effective, selection, nodes, (), ()))
-    own = getattr(loaded.executable, "decisions", None)  # an engine whose kernels are chosen by policy
-    if own is not None:
-        kernels = tuple(own)
+        return loaded.executable.plan(_whole(model, request, selection, nodes, (), ()))
+    if isinstance(loaded.executable, ReportsDecisions):
+        kernels = tuple(loaded.executable.decisions)
     elif policy.layers:
         met = loaded.facts.get("kernels_by_option", {})
         known = details()
         kernels = kernel_decisions(policy, nodes, known, region, met)
         nodes = detailed(nodes, known)
-    return _whole(model, effective, selection, nodes, (region,), kernels)
+    return _whole(model, request, selection, nodes, (region,), kernels)
 
 
 def detailed(nodes: Sequence[PlanNode], details: Mapping[str, NodeDetail]) -> tuple[PlanNode, ...]:
@@ -66,7 +65,7 @@ def detailed(nodes: Sequence[PlanNode], details: Mapping[str, NodeDetail]) -> tu
 
 def _whole(
     model: ModelSource,
-    effective: EffectiveRequest,
+    request: SessionRequest,
     selection: Selection,
     nodes: tuple[PlanNode, ...],
     regions: tuple[Region, ...],
@@ -75,7 +74,7 @@ def _whole(
     executable = selection.loaded.executable
     return Plan(
         model={"name": model.name, "digest": model.digest, "format": model.format},
-        request=effective.request,
+        request=request.demanded,
         inputs=executable.inputs,
         outputs=executable.outputs,
         regions=regions,

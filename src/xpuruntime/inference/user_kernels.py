@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import KernelUnavailable
-from ..files import read_regular
 from ..kernels.user.host import HostBody
 from ..kernels.user.kernel import KernelBody, OfCall, UserKernel, checked
 from ..kernels.user.text import TextBody
 from ..kernels.user.triton import TritonBody, is_triton
-from ..registered import HostFunction, code_digest, register, unregister
+from ..plugins.registered import HostFunction, code_digest, register, unregister
+from ..storage.files import read_regular
 from ..types import DType
 from .verify_kernel import verify_kernel
 

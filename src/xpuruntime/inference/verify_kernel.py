@@ -14,10 +14,10 @@ from ..errors import KernelUnavailable
 from ..ir import Graph, GraphBuilder, interp
 from ..kernels.user.kernel import UserKernel
 from ..numerics import Comparison, compare, tolerance_for
+from ..plugins.registered import load_plugins, registered_kernels
 from ..policies import KernelPolicy, Rule
-from ..registered import load_plugins, registered_kernels
-from ..runtime.demands import SETTLED
-from ..runtime.executor import Executor
+from ..runtime.execution.demands import SETTLED
+from ..runtime.execution.executor import Executor
 from ..types import DType, TensorSpec
 from .execution.seeded_inputs import sample_feeds
 

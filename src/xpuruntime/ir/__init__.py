@@ -21,11 +21,12 @@ from .ops import OPS, aten_index, onnx_index
 from .ops._types import promote, promote_types
 from .rewrite import Editor, sources_of
 from .schema import OpEntry
-from .serial import from_json, load, save
-from .symbols import bind, specialize
-from .text import parse
+from .serialization.json_reader import from_json, load
+from .serialization.json_writer import save
+from .serialization.text_reader import parse
+from .serialization.weights import open_weights, save_weights
+from .shapes.symbols import bind, specialize
 from .verify import problems, verify
-from .weights import open_weights, save_weights
 
 __all__ = [
     "MAX_CONST_ELEMENTS",

@@ -32,6 +32,10 @@ class Body:
 
     __slots__ = ()
 
+    def check(self) -> None:
+        """Raise IrError if the graph is not valid."""
+        raise NotImplementedError
+
 
 class Attrs(Mapping[str, Any]):
     """An immutable map from names to attribute values. Maps are equal if all values have the same type and value."""

@@ -18,15 +18,15 @@ def body_of(graph: Graph, nodes: Iterable[Node], name: str = "") -> tuple[tuple[
 
     Nodes keep names and sources. ``name``: by default the members' ops, ``mul_add_relu``.
     """
-    chosen = {n.name for n in nodes}
-    inside = tuple(graph.nodes[i] for i in sorted(graph.position[name] for name in chosen))
+    member_names = {n.name for n in nodes}
+    inside = tuple(graph.nodes[i] for i in sorted(graph.position[name] for name in member_names))
     produced = {v.name for n in inside for v in n.outputs}
     operands = tuple(dict.fromkeys(v for n in inside for v in n.values if v not in produced))
     leaving = [
         v.name
         for n in inside
         for v in n.outputs
-        if v.name in graph.kept or any(u.name not in chosen for u in graph.users(v.name))
+        if v.name in graph.kept or any(u.name not in member_names for u in graph.users(v.name))
     ]
     body = Graph(
         name or "_".join(n.op for n in inside if n.op != "constant")[:80],
@@ -43,17 +43,17 @@ def inline_fused(graph: Graph) -> Graph:
     """
     if not any(n.op == "fused" for n in graph.nodes):
         return graph
-    taken = set(graph.values)
-    same: dict[str, Input] = {}  # results that are an operand or another result of the same node
+    used_names = set(graph.values)
+    replacements: dict[str, Input] = {}  # results that are an operand or another result of the same node
     nodes: list[Node] = []
 
     def now(item: Input) -> Input:
-        return same.get(item, item) if isinstance(item, str) else item
+        return replacements.get(item, item) if isinstance(item, str) else item
 
     for node in graph.nodes:
         operands = tuple(now(i) for i in node.inputs)
         if node.op == "fused":
-            nodes += _members(node, operands, taken, same)
+            nodes += _members(node, operands, used_names, replacements)
         else:
             nodes.append(Node(node.op, operands, node.attrs, node.outputs, node.sources))
     return graph.replace(
@@ -65,29 +65,31 @@ def inline_fused(graph: Graph) -> Graph:
     )
 
 
-def _members(node: Node, operands: tuple[Input, ...], taken: set[str], same: dict[str, Input]) -> list[Node]:
+def _members(
+    node: Node, operands: tuple[Input, ...], used_names: set[str], replacements: dict[str, Input]
+) -> list[Node]:
     body: Graph = node.attrs["body"]
-    here: dict[str, Input] = {v.name: o for v, o in zip(body.inputs, operands, strict=True)}
+    outer_names: dict[str, Input] = {v.name: o for v, o in zip(body.inputs, operands, strict=True)}
     for output, value in zip(body.outputs, node.outputs, strict=False):
-        if output.value in here:
-            same[value.name] = here[output.value]
+        if output.value in outer_names:
+            replacements[value.name] = outer_names[output.value]
         else:
-            here[output.value] = value.name
+            outer_names[output.value] = value.name
     members: list[Node] = []
     for member in body.nodes:
         for value in member.outputs:
-            if value.name not in here:
-                here[value.name] = name = _fresh(value.name, taken)
-                taken.add(name)
-        outputs = tuple(Value(str(here[v.name]), v.spec) for v in member.outputs)
-        inputs = tuple(here[i] if isinstance(i, str) else i for i in member.inputs)
+            if value.name not in outer_names:
+                outer_names[value.name] = name = _fresh(value.name, used_names)
+                used_names.add(name)
+        outputs = tuple(Value(str(outer_names[v.name]), v.spec) for v in member.outputs)
+        inputs = tuple(outer_names[i] if isinstance(i, str) else i for i in member.inputs)
         members.append(Node(member.op, inputs, member.attrs, outputs, member.sources or node.sources))
     return members
 
 
-def _fresh(stem: str, taken: set[str]) -> str:
+def _fresh(stem: str, used_names: set[str]) -> str:
     name, number = stem, 0
-    while name in taken:
+    while name in used_names:
         number += 1
         name = f"{stem}_{number}"
     return name

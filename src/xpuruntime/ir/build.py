@@ -22,62 +22,10 @@ from ..errors import IrError
 from ..types import TensorSpec
 from .attributes import Attrs, Const, canonical
 from .graph import Graph, Input, Node, Output, Source, State, Value, Weight
-from .infer import check_operands, find_op, infer_normal, normalize, output_count, speaker
+from .nodes import make_node
 from .ops import OPS
-from .schema import OpEntry, Operand
 
-__all__ = ["GraphBuilder", "make_node"]
-
-
-def operand_specs(
-    row: OpEntry, inputs: Sequence[Input], values: Mapping[str, Value], who: str
-) -> list[Operand]:
-    """Return the operands of a node as inference sees them. Raises IrError for an unknown value or one of unknown type."""
-    specs: list[Operand] = []
-    for item in inputs:
-        if not isinstance(item, str):
-            specs.append(item)
-            continue
-        value = values.get(item)
-        if value is None:
-            raise IrError(
-                who,
-                "reads a value that does not exist",
-                got=f"%{item}",
-                do="Create the value before its user.",
-            )
-        if value.spec is None:
-            raise IrError(
-                who, "reads a value of unknown type", got=f"%{item}", do="Make this node opaque, too."
-            )
-        specs.append(value.spec)
-    return specs
-
-
-def make_node(
-    op: str,
-    inputs: Sequence[Input],
-    attrs: Mapping[str, Any],
-    names: Callable[[int], Sequence[str]],
-    values: Mapping[str, Value],
-    *,
-    outputs: int | None = None,
-    sources: Sequence[Source] = (),
-) -> Node:
-    """Create a node with inferred types. ``names(n)`` returns n output names. Raises IrError."""
-    row = find_op(op)
-    who = speaker(row, "", sources)
-    operands = operand_specs(row, inputs, values, who)
-    check_operands(row, operands, who)
-    full = normalize(row, operands, attrs, sources=sources)
-    specs = infer_normal(row, operands, full, who)
-    count = output_count(row, specs) if outputs is None else outputs
-    if not row.min_outputs <= count <= len(specs):
-        raise IrError(
-            who, f"has {row.min_outputs} to {len(specs)} outputs", got=count, do=f"See {row.signature}."
-        )
-    results = tuple(Value(n, s) for n, s in zip(names(count), specs[:count], strict=True))
-    return Node(op, tuple(inputs), full, results, tuple(sources))
+__all__ = ["GraphBuilder"]
 
 
 class GraphBuilder:
@@ -194,11 +142,11 @@ class GraphBuilder:
     @contextlib.contextmanager
     def source(self, *sources: Source) -> Iterator[None]:
         """Set the sources of all nodes that are created inside the block."""
-        before, self._sources = self._sources, sources
+        outer_sources, self._sources = self._sources, sources
         try:
             yield
         finally:
-            self._sources = before
+            self._sources = outer_sources
 
     def spec(self, value: str) -> TensorSpec:
         """Return the spec of an existing value. Raises IrError for an unknown value or type."""
@@ -228,9 +176,7 @@ class GraphBuilder:
             Attrs({k: canonical(v) for k, v in self.metadata.items()}),
         )
         if verify:
-            from .verify import verify as check
-
-            check(graph)
+            graph.check()
         return graph
 
     def __getattr__(self, op: str) -> Callable[..., Any]:
@@ -240,9 +186,9 @@ class GraphBuilder:
 
     def _declare(self, name: str, spec: TensorSpec | str | None) -> Value:
         if not name or name in self.values:
-            what = "is taken" if name else "is empty"
+            problem = "is taken" if name else "is empty"
             raise IrError(
-                f"builder {self.name!r}", f"the name of a value {what}", got=repr(name), do="Use fresh()."
+                f"builder {self.name!r}", f"the name of a value {problem}", got=repr(name), do="Use fresh()."
             )
         value = Value(name, _spec(spec))
         self.values[name] = value

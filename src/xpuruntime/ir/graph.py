@@ -11,15 +11,16 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from os import PathLike
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import IrError
 from ..types import Dim, TensorSpec
 from .attributes import Attrs, Body, Const
 from .parts import Input, Node, Output, Source, State, Value, Weight, known_spec
-
-if TYPE_CHECKING:
-    from .rewrite import Editor
+from .rewrite import Editor
+from .serialization import json_writer
+from .serialization.text_writer import graph_text
+from .verify import verify
 
 __all__ = ["Graph", "Input", "Node", "Output", "Source", "State", "Value", "Weight"]
 
@@ -153,8 +154,8 @@ class Graph(Body):
         """Extract nodes as a separate graph. Values from outside become inputs (weights stay weights); values that are read outside
         or leave this graph become outputs. Raises IrError if the nodes read a state.
         """
-        chosen = {n.name for n in nodes}
-        inside = tuple(n for n in self.nodes if n.name in chosen)
+        member_names = {n.name for n in nodes}
+        inside = tuple(n for n in self.nodes if n.name in member_names)
         produced = {v.name for n in inside for v in n.outputs}
         read = dict.fromkeys(v for n in inside for v in n.values if v not in produced)
         stateful = [s.name for s in self.states if s.name in read]
@@ -166,7 +167,7 @@ class Graph(Body):
             v.name
             for n in inside
             for v in n.outputs
-            if v.name in self.kept or any(u.name not in chosen for u in self.users(v.name))
+            if v.name in self.kept or any(u.name not in member_names for u in self.users(v.name))
         ]
         return Graph(
             name or self.name,
@@ -180,13 +181,15 @@ class Graph(Body):
 
     def rewrite(self, rule: Callable[[Editor, Node], None]) -> Graph:
         """Apply ``rule`` with an Editor to every node in order. Dead nodes and unused weights are removed."""
-        from .rewrite import Editor
-
         editor = Editor(self)
         for node in self.nodes:
             if editor.alive(node):
                 rule(editor, editor.current(node))
         return editor.done()
+
+    def check(self) -> None:
+        """Raise IrError for the first violation that ``verify`` finds."""
+        verify(self)
 
     def replace(self, **changes: Any) -> Graph:
         """Return a copy with some fields changed."""
@@ -195,39 +198,31 @@ class Graph(Body):
     @cached_property
     def digest(self) -> str:
         """sha256 of the canonical JSON form: equal for equal graphs."""
-        from .serial import to_bytes
-
-        return hashlib.sha256(to_bytes(self)).hexdigest()
+        return hashlib.sha256(json_writer.to_bytes(self)).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, which ``Graph.from_json`` reads."""
-        from .serial import to_json
-
-        return to_json(self)
+        return json_writer.to_json(self)
 
     @staticmethod
     def from_json(data: Any) -> Graph:
         """Build a graph from ``to_json``'s data. Raises FormatError."""
-        from .serial import from_json
+        from .serialization.json_reader import from_json
 
         return from_json(data)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the graph as JSON, atomically. Raises StoreError."""
-        from .serial import save
-
-        save(self, path)
+        json_writer.save(self, path)
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Graph:
         """Read a file that ``save`` wrote. Raises FormatError."""
-        from .serial import load
+        from .serialization.json_reader import load
 
         return load(path)
 
     def __str__(self) -> str:
-        from .text import graph_text
-
         return graph_text(self)
 
 

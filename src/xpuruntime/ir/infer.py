@@ -9,8 +9,8 @@ from typing import Any
 from ..errors import IrError
 from ..types import TensorSpec
 from .attributes import Attrs, coerce
-from .graph import Source
 from .ops import OPS
+from .parts import Source
 from .schema import Attr, Mismatch, OpCall, OpEntry, Operand
 
 __all__ = ["check_operands", "find_op", "infer", "infer_normal", "normalize", "output_count", "speaker"]
@@ -28,8 +28,8 @@ def find_op(name: str) -> OpEntry:
 
 def speaker(row: OpEntry, name: str, sources: Sequence[Source]) -> str:
     """Return the subject of an error about a node: op, value, source."""
-    place = f" from {sources[0]}" if sources else ""
-    return f"{row.name} %{name}{place}" if name else f"{row.name}{place}"
+    origin = f" from {sources[0]}" if sources else ""
+    return f"{row.name} %{name}{origin}" if name else f"{row.name}{origin}"
 
 
 def normalize(
@@ -47,8 +47,8 @@ def normalize(
     who = speaker(row, name, sources)
     unknown = sorted(set(attrs) - set(row.attrs))
     if unknown:
-        known = ", ".join(row.attrs) or "none"
-        raise IrError(who, f"has no attribute {unknown[0]!r}", do=f"Known ones: {known}.")
+        names = ", ".join(row.attrs) or "none"
+        raise IrError(who, f"has no attribute {unknown[0]!r}", do=f"Known ones: {names}.")
     values: dict[str, Any] = {}
     for attr in row.attrs.values():
         if attr.name not in attrs and attr.required:
@@ -78,8 +78,8 @@ def _place(row: OpEntry, values: dict[str, Any], first: TensorSpec, operands: Se
         elif kind == "newaxes":
             values[attr.name] = _axes(attr, value, first.rank + len(value))
         elif kind == "axes":
-            every = tuple(range(first.rank))
-            values[attr.name] = every if value is None else _axes(attr, value, first.rank)
+            all_axes = tuple(range(first.rank))
+            values[attr.name] = all_axes if value is None else _axes(attr, value, first.rank)
 
 
 def _axis(attr: Attr, value: int, rank: int) -> int:
@@ -98,8 +98,8 @@ def _axes(attr: Attr, value: Sequence[int], rank: int) -> tuple[int, ...]:
 
 def check_operands(row: OpEntry, operands: Sequence[Operand], who: str) -> None:
     """Check count, presence and kind of operands. Raises IrError."""
-    most = None if row.inputs and row.inputs[-1].rest else len(row.inputs)
-    if len(operands) < row.min_inputs or (most is not None and len(operands) > most):
+    max_operands = None if row.inputs and row.inputs[-1].rest else len(row.inputs)
+    if len(operands) < row.min_inputs or (max_operands is not None and len(operands) > max_operands):
         raise IrError(who, "has the wrong number of operands", got=len(operands), do=f"See {row.signature}.")
     for i, operand in enumerate(operands):
         param = row.param(i)

@@ -143,15 +143,15 @@ def find(
     """Find all matches of a pattern, and the nearest misses. Later (larger) roots claim their nodes first."""
     matches: list[Match] = []
     near: list[Miss] = []
-    taken: set[str] = set()
+    claimed: set[str] = set()
     for root in reversed(graph.nodes):
         if root.op not in pattern.op.split("|"):
             continue
         result = match(graph, pattern, root, where)
         if isinstance(result, Miss):
             near.append(result)
-        elif taken.isdisjoint(n.name for n in result.nodes):
-            taken.update(n.name for n in result.nodes)
+        elif claimed.isdisjoint(n.name for n in result.nodes):
+            claimed.update(n.name for n in result.nodes)
             matches.append(result)
         else:
             near.append(
@@ -210,13 +210,17 @@ class _Search:
         if node.op not in pattern.op.split("|"):
             return self.miss(depth, at, f"is {node.op}, wanted {pattern.op}")
         for name, want in pattern.attrs.items():
-            got = node.attrs.get(name)
-            ok = want(got) if callable(want) else Attrs({"": got}) == Attrs({"": canonical(want)})
+            attr_value = node.attrs.get(name)
+            ok = (
+                want(attr_value)
+                if callable(want)
+                else Attrs({"": attr_value}) == Attrs({"": canonical(want)})
+            )
             if not ok:
                 return self.miss(
                     depth,
                     at,
-                    f"attribute {name} is {got!r}" + ("" if callable(want) else f", wanted {want!r}"),
+                    f"attribute {name} is {attr_value!r}" + ("" if callable(want) else f", wanted {want!r}"),
                 )
         if not is_root and not pattern.shared:
             for value in node.outputs:
@@ -228,14 +232,14 @@ class _Search:
             padded: tuple[Input, ...] = (*node.inputs, *(None,) * (len(pattern.operands) - len(node.inputs)))
         else:
             padded = node.inputs
-        named = {**bound.named, pattern.name: node} if pattern.name else bound.named
-        here = _Bindings(bound.captures, named, (*bound.nodes, node))
+        nodes_by_name = {**bound.named, pattern.name: node} if pattern.name else bound.named
+        bindings = _Bindings(bound.captures, nodes_by_name, (*bound.nodes, node))
         orders: list[tuple[Input, ...]] = [padded]
         row = OPS.get(node.op)
         if row is not None and row.commutative and len(padded) >= 2 and padded[0] != padded[1]:
             orders.append((padded[1], padded[0], *padded[2:]))
         for order in orders:
-            yield from self.operands(pattern.operands, order, here)
+            yield from self.operands(pattern.operands, order, bindings)
 
     def operands(
         self, patterns: Sequence[Pattern], operands: Sequence[Input], bound: _Bindings

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import IrError
-from ..tensor_files import pack_bits, unpack_bits
+from ..storage.tensor_files import pack_bits, unpack_bits
 from ..types import DType, TensorSpec
 from .attributes import Attrs
+from .serialization.text_writer import node_text
 
 __all__ = ["Input", "Node", "Output", "Source", "State", "Value", "Weight", "known_spec"]
 
@@ -55,9 +56,9 @@ class Source:
     line: int = 0
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.file else ""
+        location = f"{self.file}:{self.line}" if self.file else ""
         return (
-            " ".join(part for part in (self.name, self.op and f"({self.op})", self.module, place) if part)
+            " ".join(part for part in (self.name, self.op and f"({self.op})", self.module, location) if part)
             or "?"
         )
 
@@ -98,8 +99,6 @@ class Node:
         return hash((self.op, self.name))
 
     def __str__(self) -> str:
-        from .text import node_text
-
         return node_text(self)
 
 
@@ -145,8 +144,8 @@ class Weight:
         except (binascii.Error, ValueError) as error:
             raise IrError(f"weight %{self.name}", "has data that is not base64", got=str(error)) from error
         if len(data) != self.spec.size_bytes:
-            got = f"{len(data)} bytes for {self.spec}"
-            raise IrError(f"weight %{self.name}", "has data of the wrong size", got=got)
+            actual_size = f"{len(data)} bytes for {self.spec}"
+            raise IrError(f"weight %{self.name}", "has data of the wrong size", got=actual_size)
         return data
 
     def array(self) -> NDArray[Any]:

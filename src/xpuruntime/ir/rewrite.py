@@ -10,13 +10,16 @@ A node that replaces others keeps their sources, so that a policy can still name
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import IrError
 from .attributes import Const
-from .build import make_node
-from .graph import Graph, Input, Node, Output, Source, State, Value, Weight
-from .verify import agrees
+from .nodes import make_node
+from .ops._types import agrees
+from .parts import Input, Node, Output, Source, State, Value, Weight
+
+if TYPE_CHECKING:
+    from .graph import Graph
 
 __all__ = ["Editor", "ordered", "sources_of"]
 
@@ -101,7 +104,7 @@ class Editor:
             sources=sources_of([*absorbed, node]),
         )
         for old, new in zip(node.outputs, new_node.outputs, strict=True):
-            if old.spec is not None and (new.spec is None or not agrees(old, new.spec)):
+            if old.spec is not None and (new.spec is None or not agrees(old.spec, new.spec)):
                 raise IrError(
                     f"rewrite of %{old.name}", f"{op} has a result of another type", got=f"{new} for {old}"
                 )

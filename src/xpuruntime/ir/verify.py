@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from ..errors import IrError
-from ..types import TensorSpec
 from .attributes import Attrs
-from .build import operand_specs
-from .graph import Graph, Node, Value
 from .infer import check_operands, find_op, infer_normal, normalize, speaker
+from .nodes import operand_specs
+from .ops._types import agrees
 
-__all__ = ["LAWS", "agrees", "problems", "verify"]
+if TYPE_CHECKING:
+    from .graph import Graph, Node
+
+__all__ = ["LAWS", "problems", "verify"]
 
 
 def verify(graph: Graph) -> Graph:
@@ -50,8 +53,10 @@ def _names(graph: Graph) -> Iterator[IrError]:
         names += [v.name for v in node.outputs]
     for name, count in Counter(names).items():
         if count > 1 or not name:
-            what = "defines a value twice" if name else "has a value without a name"
-            yield IrError(f"graph {graph.name!r}", what, got=f"%{name}", do="Give each value a unique name.")
+            problem = "defines a value twice" if name else "has a value without a name"
+            yield IrError(
+                f"graph {graph.name!r}", problem, got=f"%{name}", do="Give each value a unique name."
+            )
 
 
 def _order(graph: Graph) -> Iterator[IrError]:
@@ -60,14 +65,14 @@ def _order(graph: Graph) -> Iterator[IrError]:
     for node in graph.nodes:
         for name in node.values:
             if name not in ready:
-                what = (
+                problem = (
                     "reads a value that is defined later"
                     if name in graph.values
                     else "reads a value that is not defined"
                 )
                 yield IrError(
                     _node(node),
-                    what,
+                    problem,
                     got=f"%{name}",
                     do="Sort the nodes topologically.",
                 )
@@ -139,8 +144,8 @@ LAWS: tuple[Callable[[Graph], Iterator[IrError]], ...] = (_names, _order, _outpu
 
 
 def _node(node: Node) -> str:
-    place = f" from {node.sources[0]}" if node.sources else ""
-    return f"{node.op} %{node.name}{place}"
+    origin = f" from {node.sources[0]}" if node.sources else ""
+    return f"{node.op} %{node.name}{origin}"
 
 
 def _check_node(node: Node, graph: Graph) -> None:
@@ -153,8 +158,8 @@ def _check_node(node: Node, graph: Graph) -> None:
         if any(i is not None and not isinstance(i, str) for i in node.inputs):
             raise IrError(who, "takes values only", got=node.inputs)
         return
-    known = all(i in graph.values for i in node.values)
-    if not known:
+    inputs_exist = all(i in graph.values for i in node.values)
+    if not inputs_exist:
         return  # reported by _order
     operands = operand_specs(row, node.inputs, graph.values, who)
     check_operands(row, operands, who)
@@ -174,21 +179,10 @@ def _check_node(node: Node, graph: Graph) -> None:
     ):
         raise IrError(who, f"has {len(specs)} outputs", got=len(node.outputs), do=f"See {row.signature}.")
     for value, spec in zip(node.outputs, specs, strict=False):
-        if not agrees(value, spec):
+        if not agrees(value.spec, spec):
             raise IrError(
                 who,
                 f"output %{value.name} does not have the inferred type",
                 got=f"{value.spec}, inferred {spec}",
                 do="Create nodes with GraphBuilder or Editor.",
             )
-
-
-def agrees(value: Value, inferred: TensorSpec) -> bool:
-    """Return True for the same dtype and rank, and dims that are equal or an integer against a symbol (which a frontend resolved)."""
-    spec = value.spec
-    if spec is None or spec.dtype is not inferred.dtype or spec.rank != inferred.rank:
-        return False
-    return all(
-        a == b or isinstance(a, int) != isinstance(b, int)
-        for a, b in zip(spec.shape, inferred.shape, strict=True)
-    )

@@ -1,6 +1,6 @@
-"""Kernels: implementations of ops, by family. ``catalogue`` knows which exist; ``kernel`` says what one is.
+"""Kernels: implementations of ops, by family. ``catalogue`` lists them, ``kernel`` defines their interface.
 
-Users register kernels of their own here, too: ``kernel``, ``register_kernel``, ``verify_kernel``, with ``Launch`` and ``Tasks``.
+Users register their own kernels here: ``register_kernel`` and ``verify_kernel``, with ``Launch`` and ``Tasks``.
 """
 
 from __future__ import annotations

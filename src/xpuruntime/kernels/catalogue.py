@@ -1,10 +1,10 @@
-"""The catalogue: the one list of the kernels that exist.
+"""The catalogue: the list of all kernels, by kind of target.
 
 offers(call, target)       every kernel of the call's op with its answer, in order of preference
 has_kernel("conv", target) whether any kernel lists the op
 
-Each room imports its files by name, so a misspelled file is an ImportError. A room is imported when its kind of target is first asked for.
-Kernels of users (``user``) come last: only a policy that names one takes it.
+The functions ``_cpu`` and ``_cuda`` import their kernels by name, so a misspelled file is an ImportError. A target's kernels are imported when
+they are first requested. Users' kernels (``user``) come last: only a policy that names one selects it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..faults import is_fault, part, recorded
 from .kernel import Kernel, NodeCall
 from .user.kernel import user_kernels
 
-__all__ = ["ROOMS", "has_kernel", "kernels", "kernels_of", "offers"]
+__all__ = ["TARGET_KERNELS", "has_kernel", "kernels", "kernels_of", "offers"]
 
 
 def _cpu() -> tuple[Kernel, ...]:
@@ -112,15 +112,15 @@ def _ported() -> tuple[Kernel, ...]:
     return PORTED
 
 
-ROOMS: Mapping[str, Callable[[], tuple[Kernel, ...]]] = {"cpu": _cpu, "cuda": _cuda, "": _ported}
-"""By kind of target. A policy, or a kernel that leads at a call (``Kernel.leads``), may change the order."""
+TARGET_KERNELS: Mapping[str, Callable[[], tuple[Kernel, ...]]] = {"cpu": _cpu, "cuda": _cuda, "": _ported}
+"""The kernels of each kind of target, in order of preference. A policy or ``Kernel.leads`` may change the order."""
 
 
 @cache
 def kernels(kind: str = "cpu") -> tuple[Kernel, ...]:
-    """Return every kernel for a kind of target."""
-    room = ROOMS.get(kind)
-    return () if room is None else room()
+    """Return every kernel of a kind of target."""
+    load = TARGET_KERNELS.get(kind)
+    return () if load is None else load()
 
 
 @cache
@@ -138,19 +138,22 @@ def kernels_of(op: str, kind: str = "cpu") -> tuple[Kernel, ...]:
 
 
 def has_kernel(op: str, target: CodegenTarget) -> bool:
-    """Return whether any kernel lists the op. ``offers`` says which of them compute a particular node."""
+    """Return whether any kernel lists the op. ``offers`` says which of them support a particular node."""
     return bool(kernels_of(op, target.kind))
 
 
 def offers(call: NodeCall, target: CodegenTarget) -> Sequence[tuple[Kernel, Support]]:
-    """Return every kernel of the call's op, those of users last, with its answer for this call."""
-    own = [(kernel, answer(kernel, call, target)) for kernel in kernels_of(call.op, target.kind)]
-    own.sort(key=lambda offer: not (offer[1] and offer[0].leads(call, target)))
-    return [*own, *((kernel, answer(kernel, call, target)) for kernel in user_kernels(call.op, target.kind))]
+    """Return every kernel of the call's op with its answer for this call, users' kernels last."""
+    builtin = [(kernel, answer(kernel, call, target)) for kernel in kernels_of(call.op, target.kind)]
+    builtin.sort(key=lambda offer: not (offer[1] and offer[0].leads(call, target)))
+    return [
+        *builtin,
+        *((kernel, answer(kernel, call, target)) for kernel in user_kernels(call.op, target.kind)),
+    ]
 
 
 def answer(kernel: Kernel, call: NodeCall, target: CodegenTarget) -> Support:
-    """Return a kernel's answer for a call. If its code raises, the answer is no and the reason says so."""
+    """Return a kernel's answer for a call. If the kernel raises, the answer is no, with the error as reason."""
     try:
         with part(f"kernel {kernel.name}"):
             return kernel.supports(call, target)
@@ -161,7 +164,7 @@ def answer(kernel: Kernel, call: NodeCall, target: CodegenTarget) -> Support:
 
 
 def failed(error: Exception) -> Support:
-    """Return the answer of a kernel whose own code failed, after writing a reproduction."""
+    """Return the answer of a kernel that raised, after storing a reproduction."""
     fault = recorded(error)
     stored = f"; reproduction: {fault.folder}" if fault.folder else ""
     return Support.no(Reason.INTERNAL_ERROR, f"a fault of xpuruntime: {fault.sentence}{stored}")

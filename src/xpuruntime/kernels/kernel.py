@@ -1,22 +1,22 @@
-"""Kernel: one implementation of one op (or fused op) on a kind of target, and its properties.
+"""The interface of kernels: one implementation of an op (or fused op) on a kind of target.
 
-``supports`` answers yes, or no with a reason. ``lower`` gives the code: stages (usually one) of independent tasks. A stage's
-``source`` is the text of one function called ``KERNEL``; the compiler names it, and equal texts become one function.
+``supports`` answers yes, or no with a reason. ``lower`` returns the code: stages (usually one) of independent tasks. A stage's
+``source`` is the text of one function named ``KERNEL``. The compiler renames it, and equal texts become one function.
 
 C ABI of a CPU stage::
 
     extern "C" void KERNEL(void *const *args, const void *params, int64_t begin, int64_t end, void *scratch)
 
-``args`` are the stage's arguments in order, ``params`` packs ``KernelParam`` as 8-byte values, and tasks ``begin`` to ``end`` of
-``0 .. tasks`` are computed; any split over threads gives the same bits. ``scratch`` is ``scratch_bytes`` of the thread's own, 64-byte aligned.
+``args`` are the stage's arguments in order, and ``params`` packs ``KernelParam`` as 8-byte values. A call computes tasks ``begin`` to ``end`` of
+``0 .. tasks``; every split over threads gives the same bits. ``scratch`` is ``scratch_bytes`` of thread-private memory, 64-byte aligned.
 
 CUDA ABI of a stage::
 
     extern "C" __global__ void KERNEL(T0 const *in0, T1 *out0, ..., params...)
 
 It takes one pointer per argument in order, then ``params`` by value. ``options`` are the launch: ``grid`` and ``block`` (three sizes each),
-``shared`` bytes, and optionally ``cluster`` (three sizes), ``pdl``, and ``early``: arguments that it reads before the previous launch is complete
-(``compiler/pdl.py``). ``tasks`` is the number of blocks. There is no scratch: a stage that needs workspace declares temps.
+``shared`` bytes, and optionally ``cluster`` (three sizes), ``pdl``, and ``prologue_reads``: arguments that it reads before the previous launch
+is complete (``compiler/pdl.py``). ``tasks`` is the number of blocks. There is no scratch: a stage that needs workspace declares temps.
 
 Code that cannot be part of the common source (a user's text, the output of another compiler) is a ``Unit`` of its stage. It is compiled
 separately, and its function has the same ABI.
@@ -56,7 +56,9 @@ Scalar: TypeAlias = bool | int | float
 class Operand:
     """A tensor that a node reads.
 
-    It has a spec with layout, whether it is a weight (known before the run, so it may be packed), and its content if it is a constant of the graph.
+    spec:      its shape, dtype and layout.
+    is_weight: whether it is constant, so that it may be packed at load.
+    const:     its content, if it is a constant of the graph.
     """
 
     name: str
@@ -67,7 +69,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class NodeCall:
-    """A node as kernels see it: static specs with layouts. ``inputs`` follow the node's operands: a tensor, a number, or None."""
+    """A node as kernels see it: static specs with layouts. ``inputs`` follow the node's operands: a tensor, a number, or None if absent."""
 
     node: Node
     inputs: tuple[Operand | Scalar | None, ...]
@@ -80,7 +82,7 @@ class NodeCall:
 
     @property
     def attrs(self) -> Attrs:
-        """The node's attributes, complete and canonical."""
+        """The node's attributes, with defaults filled in."""
         return self.node.attrs
 
     @property
@@ -90,10 +92,10 @@ class NodeCall:
 
     def tensor(self, position: int) -> Operand:
         """Return a tensor operand by position. Raises TypeError if it is a number or absent."""
-        found = self.inputs[position] if position < len(self.inputs) else None
-        if not isinstance(found, Operand):
-            raise TypeError(f"operand {position} of {self.op} is {found!r}, no tensor")
-        return found
+        operand = self.inputs[position] if position < len(self.inputs) else None
+        if not isinstance(operand, Operand):
+            raise TypeError(f"operand {position} of {self.op} must be a tensor, got {operand!r}")
+        return operand
 
     def optional(self, position: int) -> Operand | None:
         """Return a tensor operand, or None if it is absent."""
@@ -106,7 +108,9 @@ class NodeCall:
 class Built:
     """A unit as object code.
 
-    It has the function's name, further launch ``options`` that only its compiler knows, and ``params`` after the stage's own.
+    symbol:  the function's name.
+    options: further launch options, which only its compiler knows.
+    params:  parameters after the stage's own.
     """
 
     binary: Binary
@@ -116,11 +120,11 @@ class Built:
 
 
 class Unit(Protocol):
-    """Code that is compiled separately and has a binary of its own. Equal digests are equal code."""
+    """Code that is compiled separately and has its own binary. Units with equal digests are equal."""
 
     @property
     def digest(self) -> str:
-        """sha256 of everything that decides the object code."""
+        """sha256 of everything that determines the object code."""
         ...
 
     def build(self, target: CodegenTarget) -> Built:
@@ -132,13 +136,15 @@ class Unit(Protocol):
 class Stage:
     """One function and its tasks.
 
-    stem:   what it does, for names: ``conv3x3_64x64``.
-    args:   ``in0`` (operand 0), ``out0``, ``temp0``: the function's arguments in order. Operands of which a kernel packed a
-            weight are the packed ones.
-    parts:  parts of the target's prelude that the text uses (``exp``, ``erf`` ...).
-    copies: it only brings the first operand to the first result; there is nothing to do where both are one place.
-    library, options: for a library's kernel, as in KernelCall; then ``source`` is empty and ``stem`` the library's word.
-    unit: code that is compiled apart; then ``source`` is empty.
+    stem:    the base of the function's name: ``conv3x3_64x64``.
+    args:    the function's arguments in order: ``in0`` (operand 0), ``out0``, ``temp0``. A packed weight operand is passed packed.
+    tasks:   independent tasks (CUDA: blocks).
+    grain:   minimum tasks per thread.
+    parts:   parts of the target's prelude that the text uses (``exp``, ``erf`` ...).
+    copies:  the stage only copies the first operand to the first result. It is dropped where both share memory.
+    library, options: a library call, as in KernelCall. ``source`` is then empty, and ``stem`` is the library's name of the kernel.
+    unit:    code that is compiled separately. ``source`` is then empty.
+    flops, bytes: arithmetic operations and memory traffic, for roofline estimates.
     """
 
     stem: str
@@ -159,7 +165,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A weight operand in the form that the kernel reads: steps over ``%in`` (the operand, dense) and the result's shape and dtype."""
+    """A weight operand in the form that the kernel reads: steps over ``%in`` (the dense operand), and the result's shape and dtype."""
 
     steps: tuple[RecipeStep, ...]
     spec: TensorSpec
@@ -169,21 +175,22 @@ class Packed:
 class LoweredCall:
     """A node as code.
 
-    temps:    bytes of buffers that live between the stages.
-    counters: bytes of the buffer ``counters``, which stages name among their results: zeros when a run begins, and each stage that uses
-          it leaves zeros behind; all nodes of a program share it.
-    weights:  operand position to the packed form; only for operands with ``is_weight``.
-    beside:   further arguments by name (``beside0``): made of a known operand, in addition to its packed form.  # words: beside
-    in_place: output position to the operand whose memory it may reuse when nothing reads that later: element i of the output
-          is written after element i of the operand was read, by the same task.
-    accumulates: dtype of sums; ``deterministic``: equal inputs give equal bits, for any number of threads.
+    temps:         sizes in bytes of workspace buffers that stages share.
+    counters:      bytes of the buffer ``counters``, which all nodes of a program share. It is zero when a run begins, and each stage that uses it
+                   leaves it zero.
+    weights:       operand position to the packed form; only for operands with ``is_weight``.
+    extra_weights: further arguments by name (``extra0``): an operand position, and another packing of that weight.
+    in_place:      output position to the operand whose memory it may reuse if nothing reads that later. Element i of the output is written
+                   after element i of the operand was read, by the same task.
+    accumulates:   dtype of sums.
+    deterministic: equal inputs give equal bits, for any number of threads.
     """
 
     stages: tuple[Stage, ...]
     temps: tuple[int, ...] = ()
     counters: int = 0
     weights: Mapping[int, Packed] = field(default_factory=dict)
-    beside: Mapping[str, tuple[int, Packed]] = field(default_factory=dict)
+    extra_weights: Mapping[str, tuple[int, Packed]] = field(default_factory=dict)
     in_place: Mapping[int, int] = field(default_factory=dict)
     accumulates: str = "float32"
     deterministic: bool = True
@@ -194,7 +201,7 @@ class Kernel(ABC):
 
     name:       ``family/kernel`` (``matmul/generated``).
     ops:        the IR ops that it computes.
-    on_request: only a policy that names the kernel takes it; ``asks`` says why (it changes results, it is a user's).
+    on_request: whether only a policy that names the kernel selects it; ``asks`` says why (it changes results, it is a user's).
     """
 
     name: str
@@ -204,21 +211,21 @@ class Kernel(ABC):
 
     @abstractmethod
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return whether the kernel computes this node on this target. A no has a code and a reason."""
+        """Return whether the kernel computes this node on this target. A no has a reason code and text."""
 
     @abstractmethod
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return the node as code. The caller has asked ``supports`` before."""
+        """Return the node as code. The caller has checked ``supports``."""
 
     def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
-        """Return whether this kernel is preferred over those before it in the catalogue, because it is the fastest at this call."""
+        """Return whether this kernel precedes those before it in the catalogue, because it is the fastest for this call."""
         return False
 
     def pinned(self, name: str, values: Mapping[str, int]) -> Kernel | None:
-        """Return the kernel with a library's algorithm fixed by the values of a policy (``policies.pins``), or None if it has none."""
+        """Return the kernel with a library's algorithm fixed by a policy (``policies.pins``); None if it has no algorithms to choose from."""
         return None
 
 
 def operand_ref(kind: str, position: int) -> str:
-    """Return ``in0``, ``out1``, ``temp0``: the stage's names of its arguments."""
+    """Return a stage's name of an argument: ``in0``, ``out1``, ``temp0``."""
     return f"{kind}{position}"

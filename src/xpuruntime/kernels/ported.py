@@ -1,7 +1,7 @@
-"""Kernels of targets that bring their own: a method of the porting guide names an entry point and a file, and ``Ported`` is the call.
+"""Kernels of targets that bring their own: a method of the porting guide names an entry point and a file, and ``Ported`` calls it.
 
-A call describes its computation in ``options`` as plain data: ``op`` and ``attrs`` of the node (those that are set), ``entry`` and ``file`` as the
-target named them, ``operands``: a position among the buffers (``{"buffer": 0}``), a number, or null. Its buffers are dense.
+A call describes its computation in ``options`` as plain data. ``op`` and ``attrs`` are the node's (attributes that are set). ``entry`` and ``file``
+are as the target named them. ``operands`` has a position among the buffers (``{"buffer": 0}``), a number or null each. Buffers are dense.
 """
 
 from __future__ import annotations
@@ -19,35 +19,33 @@ from .kernel import Kernel, LoweredCall, NodeCall, Operand, Stage, operand_ref
 __all__ = ["KERNELS", "Ported"]
 
 _PRODUCTS = {"mm": False, "matmul": False, "bmm": False, "linear": True}
-"""Matrix products, and whether their right side comes transposed."""
+"""Matrix products, and whether their right-hand side is transposed."""
 
 
 class Ported(Kernel):
-    """A kernel for one of the guide's methods; it is offered for any target that is not built in."""
+    """A kernel for one of the guide's methods. It is offered for every target that is not built in."""
 
     def __init__(self, method: str, ops: tuple[str, ...]) -> None:
         self.name, self.ops = f"{method}/ported", ops
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes where the target names a kernel and every value is dense."""
+        """Return yes if the target names a kernel and every tensor is dense."""
         specs = [*(o.spec for o in call.tensors), *call.outputs]
         for spec in specs:
             if not spec.is_static or not spec.is_dense:
-                return Support.no(
-                    Reason.SHAPE_UNSUPPORTED, f"{spec} is not dense, which is all that ported kernels take"
-                )
+                return Support.no(Reason.SHAPE_UNSUPPORTED, f"ported kernels need dense tensors, got {spec}")
         try:
             self._kernel(call, target)
         except (LookupError, NotImplementedError) as error:
-            return Support.no(Reason.OP_UNSUPPORTED, f"{target.name} names no kernel for {call.op}: {error}")
+            return Support.no(Reason.OP_UNSUPPORTED, f"{target.name} has no kernel for {call.op}: {error}")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return one stage: the target's file, called for every element of the results."""
+        """Return one stage, with one task per element of the results."""
         entry, file = self._kernel(call, target)
         tensors = [i for i, o in enumerate(call.inputs) if isinstance(o, Operand)]
-        places = {i: n for n, i in enumerate(tensors)}
-        operands = [{"buffer": places[i]} if i in places else o for i, o in enumerate(call.inputs)]
+        buffers = {i: n for n, i in enumerate(tensors)}
+        operands = [{"buffer": buffers[i]} if i in buffers else o for i, o in enumerate(call.inputs)]
         options = {
             "op": call.op,
             "entry": entry,
@@ -94,7 +92,7 @@ def _shape(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute as JSON has it."""
+    """Return an attribute as a JSON value."""
     if isinstance(value, DType):
         return value.value
     if isinstance(value, list | tuple):
@@ -103,6 +101,6 @@ def _plain(value: Any) -> Any:
 
 
 _POINTWISE = tuple(sorted(name for name, op in OPS.items() if op.pointwise and name not in _PRODUCTS))
-_REST = tuple(sorted(set(OPS) - set(_POINTWISE) - set(_PRODUCTS)))
+_OTHERS = tuple(sorted(set(OPS) - set(_POINTWISE) - set(_PRODUCTS)))
 
-KERNELS = (Ported("elementwise", _POINTWISE), Ported("matmul", tuple(_PRODUCTS)), Ported("fused", _REST))
+KERNELS = (Ported("elementwise", _POINTWISE), Ported("matmul", tuple(_PRODUCTS)), Ported("fused", _OTHERS))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .build import build_program, decoder_graphs
 from .calibrate import calibrated
-from .checkpoint import Checkpoint, open_checkpoint
-from .config import DecoderConfig
+from .checkpoint.config import DecoderConfig
+from .checkpoint.reader import Checkpoint, open_checkpoint
 from .decoder import decoder_graph
 from .generate import Completion, Generator, Piece, generate
 from .sampling import Sampling

@@ -13,7 +13,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One generated token. ``text`` is the text that it completes (possibly empty); ``finish`` says why it is the last, or is empty."""
+    """One generated token. ``text`` is the text that it completes (possibly empty); ``finish`` is the reason if it is the last one, else empty."""
 
     token: int
     text: str
@@ -22,7 +22,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A generated text. ``finish``: ``stop`` (a stop token, which is not part of it), ``length`` or ``capacity``. Times are in seconds."""
+    """A generated text. ``finish`` is ``stop`` (a stop token, which ``tokens`` does not include), ``length`` or ``capacity``. Times are in seconds."""
 
     tokens: tuple[int, ...]
     text: str

@@ -11,7 +11,7 @@ from ..ir import Graph
 from ..passes import PASSES
 from ..program.program import CompiledProgram
 from ..types import DType, TensorSpec
-from .config import DecoderConfig
+from .checkpoint.config import DecoderConfig
 from .decoder import decoder_graph
 
 __all__ = [
@@ -25,22 +25,22 @@ __all__ = [
 ]
 
 BUCKETS = (16, 128)
-"""Prefill lengths: a prompt is read in pieces of these, the last one filled up."""
+"""Prefill lengths. A prompt is processed in chunks of these lengths; the last chunk is padded."""
 DECODE = "decode"
 
 FUSIONS: tuple[str, ...] = tuple(p.name for p in PASSES)
-"""Every pass: those of level 3, and those by name that pay for decoders."""
+"""Every pass, including those that no level enables because they only help decoders."""
 
 
 def prefill_name(length: int) -> str:
-    """Return the entry point that reads so many tokens."""
+    """Return the name of the entry point that prefills ``length`` tokens."""
     return f"prefill_{length}"
 
 
 def check_capacity(config: DecoderConfig, capacity: int, who: str) -> None:
     """Raise BuildError for an empty cache, or for more positions than the model supports."""
     if not 1 <= capacity <= config.max_positions:
-        do = f"This model supports up to {config.max_positions} positions."
+        do = f"Give 1 to {config.max_positions}."
         raise BuildError(who, "has a capacity that is out of range", got=capacity, do=do)
 
 
@@ -87,6 +87,9 @@ def build_program(
     passes: Sequence[str] | int | None = FUSIONS,
     watch: Callable[[str, Graph], None] | None = None,
 ) -> CompiledProgram:
-    """Compile the program. Rules of the phases ``prefill`` and ``decode`` apply to the entry points of these names. Raises as ``compile``."""
+    """Compile the program. Policy rules of the phases ``prefill`` and ``decode`` apply to the entry points of these names.
+
+    Raises the errors of ``compile``.
+    """
     phases = {entry: "decode" if entry == DECODE else "prefill" for entry in graphs}
     return compile_graph(dict(graphs), target=target, policy=policy, passes=passes, watch=watch, phase=phases)

@@ -1,13 +1,14 @@
 """calibrated: four-bit rounding of a checkpoint's layers that minimizes the change of outputs on given texts.
 
     better = calibrated(open_checkpoint("model"), [text, ...])
-    Generator(better, policy={"version": 1, "kernel": {"matmul": "int4_weights"}})        # finds the grids again
+    Generator(better, policy={"version": 1, "kernel": {"matmul": "int4_weights"}})        # the compiler quantizes to the same grids
 
-Rounding one input's weight makes an error that the weights of inputs not yet rounded can make up for, as far as inputs go together: GPTQ (Frantar, Ashkboos,
-Hoefler, Alistarh 2022). ``H`` is the sum of x x^T over the texts' inputs of a layer; columns are rounded from the first to the last, and each one's error
-is distributed to those after it by the rows of the Cholesky factor of H's inverse. Grids are fitted per group when its first column is due.
+The method is GPTQ (Frantar, Ashkboos, Hoefler, Alistarh 2022). The rounding error of one input's weight is compensated in the weights of
+correlated inputs that are not rounded yet. ``H`` is the sum of x x^T over a layer's inputs on the texts. Columns are rounded in order, and
+the error of each is distributed to the later ones by the rows of the Cholesky factor of H's inverse. The grid of a group is fitted before
+its first column is rounded.
 
-What the output layer and the table of tokens hold stays as it is. Everything is computed in float32 (factors in float64), in memory.
+The output layer and the embedding are not changed. Everything is computed in memory, in float32 (factors in float64).
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from ..errors import InputError
 from ..ir.graph import Output
 from ..protocols import Array
 from ..runtime import Executor, load_weights
-from ..runtime.int4 import fitted
+from ..runtime.weights.int4 import fitted
 from ..types import DType, TensorSpec
-from .checkpoint import Checkpoint, open_checkpoint
+from .checkpoint.reader import Checkpoint, open_checkpoint
 from .decoder import decoder_graph
 
 __all__ = ["calibrated"]
@@ -43,9 +44,10 @@ def calibrated(
 ) -> Checkpoint:
     """Return the same model with its layers' matrices in float32, each on grids of ``group`` inputs.
 
-    source: whatever ``open_checkpoint`` takes, or a checkpoint.
-    texts:  as text (which needs the checkpoint's tokenizer) or tokens; cut into windows of ``length`` tokens, what is left over is not used.
-    Raises InputError when that is less than one window, or a token is none of the model's; as ``open_checkpoint``.
+    source: a checkpoint, or an argument of ``open_checkpoint``.
+    texts:  texts (which need the checkpoint's tokenizer) or lists of tokens. They are joined and cut into windows of ``length`` tokens; the
+            rest is not used.
+    Raises InputError if there is less than one window or an unknown token, and the errors of ``open_checkpoint``.
     """
     checkpoint = open_checkpoint(source)
     who = f"calibration of {checkpoint.name}"
@@ -74,7 +76,7 @@ def calibrated(
 
 
 def _squares(checkpoint: Checkpoint, windows: NDArray[np.int64]) -> list[tuple[list[str], Doubles]]:
-    """Return, for each input that layers read, the matrices that multiply it, and the sum of x x^T."""
+    """Return, for each input of linear layers, the names of the layers' weights, and the sum of x x^T."""
     length = windows.shape[-1]
     plain = decoder_graph(checkpoint.config, length=length, capacity=length, dtype=DType.FLOAT32)
     readers: dict[str, list[str]] = {}
@@ -82,13 +84,13 @@ def _squares(checkpoint: Checkpoint, windows: NDArray[np.int64]) -> list[tuple[l
         if node.op == "linear" and node.name != "scores":
             x, weight = node.inputs[0], node.inputs[1]
             readers.setdefault(str(x), []).append(str(weight))
-    seen = plain.replace(outputs=tuple(Output(x, x) for x in readers))
-    program = compile_graph(seen)
+    observed = plain.replace(outputs=tuple(Output(x, x) for x in readers))
+    program = compile_graph(observed)
     executor = Executor(program, contexts=1)
     executor.bind(load_weights({n: np.asarray(a, np.float32) for n, a in checkpoint.arrays.items()}, program))
     sums: dict[str, Doubles] = {}
-    places = np.arange(length)[None]
-    feeds = {"positions": places, "last": np.array([length - 1])}
+    positions = np.arange(length)[None]
+    feeds = {"positions": positions, "last": np.array([length - 1])}
     order = [s.name for s in executor.entry.inputs]
     for window in windows:
         activations = executor.run_arrays([{**feeds, "tokens": window}[n] for n in order])
@@ -101,26 +103,26 @@ def _squares(checkpoint: Checkpoint, windows: NDArray[np.int64]) -> list[tuple[l
 
 
 def _factor(squares: Doubles) -> Floats:
-    """Return the upper Cholesky factor of the inverse, [k, k]."""
+    """Return the upper Cholesky factor, [k, k], of the inverse of the damped matrix."""
     size = len(squares)
-    held = squares + DAMPING * max(float(np.trace(squares)) / size, 1e-12) * np.eye(size)
-    return np.asarray(np.linalg.cholesky(np.linalg.inv(held)).T, np.float32)
+    damped = squares + DAMPING * max(float(np.trace(squares)) / size, 1e-12) * np.eye(size)
+    return np.asarray(np.linalg.cholesky(np.linalg.inv(damped)).T, np.float32)
 
 
 def _compensated(weight: Floats, factor: Floats, group: int) -> Floats:
-    """Return [outputs, k] on grids. The rounding error of a column is compensated in later columns."""
-    left, rounded = weight.copy(), np.empty_like(weight)
+    """Return the weight, [outputs, k], rounded to its grids. The rounding error of a column is compensated in later columns."""
+    remaining, rounded = weight.copy(), np.empty_like(weight)
     k = weight.shape[1]
     for begin in range(0, k, group):
         end = min(begin + group, k)
-        _, scale, low = fitted(left[:, None, begin:end])
+        _, scale, low = fitted(remaining[:, None, begin:end])
         step = np.where(scale[:, 0] == 0, np.float32(1), scale[:, 0])
         errors = np.empty((len(weight), end - begin), np.float32)
         for i in range(begin, end):
-            column = left[:, i]
+            column = remaining[:, i]
             codes = np.clip(np.rint((column - low[:, 0]) / step), 0, 15)
             rounded[:, i] = low[:, 0] + scale[:, 0] * codes
             errors[:, i - begin] = (column - rounded[:, i]) / factor[i, i]
-            left[:, i:end] -= errors[:, i - begin, None] * factor[i, i:end]
-        left[:, end:] -= errors @ factor[begin:end, end:]
+            remaining[:, i:end] -= errors[:, i - begin, None] * factor[i, i:end]
+        remaining[:, end:] -= errors @ factor[begin:end, end:]
     return rounded

@@ -3,20 +3,20 @@
     graph = decoder_graph(config, length=1, capacity=2048)           # decode: one token
     graph = decoder_graph(config, length=128, capacity=2048)         # prefill of up to 128 tokens
 
-Both read and write one state per layer and side, ``keys.0``, ``values.0`` ...: [batch, kv heads, capacity, head size]. Rows are written at
-the given positions, in place; samples of a batch have positions of their own. Weights have the names of a checkpoint. Nodes are
-plain: passes fuse them.
+Both read and write two states per layer, ``keys.0``, ``values.0`` ...: [batch, kv heads, capacity, head size]. Rows are written in place
+at the given positions, which each sample of a batch has its own. Weights have the names of a checkpoint. Ops are not fused here; passes
+fuse them.
 
 | input | | |
 |---|---|---|
 | tokens | int64[batch, length] | |
 | positions | int64[batch, length] | position of each token in its sample, below ``capacity`` |
-| last | int64[batch] | the row of each sample whose next token is asked for, of the batch * length rows in all |
+| last | int64[batch] | index of each sample's last row among all batch * length rows; its logits give the next token |
 
 | output | | |
 |---|---|---|
 | token | int64[batch] | the most likely next tokens, the first of equal ones |
-| logits | dtype[batch, vocab], or dtype[batch * length, vocab] with ``every`` | |
+| logits | dtype[batch, vocab], or dtype[batch * length, vocab] with ``all_logits`` | |
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from ..ir import Graph, GraphBuilder
 from ..ir.graph import Source
 from ..types import DType, TensorSpec
-from .config import DecoderConfig
+from .checkpoint.config import DecoderConfig
 
 __all__ = ["decoder_graph"]
 
@@ -40,18 +40,18 @@ def decoder_graph(
     dtype: DType | None = None,
     stored: Mapping[str, TensorSpec] | None = None,
     files: Mapping[str, str] | None = None,
-    every: bool = False,
+    all_logits: bool = False,
     name: str = "decoder",
 ) -> Graph:
     """Return the graph for ``length`` tokens of each of ``batch`` samples over a cache of ``capacity`` positions each.
 
-    dtype:  what is computed in, by default the checkpoint's.
-    stored: specs of the stored weights, where they differ from ``dtype``; they are cast when they are loaded.
-    files:  the safetensors file of each weight.
-    every:  logits of every row instead of the last one (to compare; a long prompt should not).
+    dtype:      type to compute in. Default: the checkpoint's.
+    stored:     specs of weights that are stored in another type. They are cast when they are loaded.
+    files:      the safetensors file of each weight.
+    all_logits: return the logits of every row instead of the last one. For comparisons; the output is large for long prompts.
     """
     writer = _Writer(config, length, capacity, batch, dtype or config.dtype, stored or {}, files or {}, name)
-    return writer.graph(every)
+    return writer.graph(all_logits)
 
 
 class _Writer:
@@ -73,17 +73,17 @@ class _Writer:
         self.b = GraphBuilder(name)
         facts = {"family": config.family, "length": length, "capacity": capacity, "batch": batch}
         self.b.metadata["decoder"] = facts
-        self.made: dict[str, str] = {}
+        self.declared: dict[str, str] = {}
         self.shapes = config.shapes()
 
-    def graph(self, every: bool) -> Graph:
+    def graph(self, all_logits: bool) -> Graph:
         b, c, n, s = self.b, self.c, self.batch, self.length
         tokens = b.input("tokens", f"int64[{n}, {s}]")
         self.positions = b.input("positions", f"int64[{n}, {s}]")
         self.tables = self.rotary()
-        every_place = b.arange(end=self.capacity, dtype=DType.INT64)
-        alone = [s, 1] if n == 1 else [n, 1, s, 1]  # one mask for all, or one for each sample
-        self.mask = b.le(every_place, b.view(self.positions, size=alone), name="mask")
+        all_positions = b.arange(end=self.capacity, dtype=DType.INT64)
+        positions_shape = [s, 1] if n == 1 else [n, 1, s, 1]  # one mask for all, or one for each sample
+        self.mask = b.le(all_positions, b.view(self.positions, size=positions_shape), name="mask")
         x = b.embedding(self.weight("model.embed_tokens.weight"), tokens, name="embedded")
         for i in range(c.layers):
             with b.source(Source(name=f"layers.{i}", module=f"model.layers.{i}")):
@@ -92,22 +92,22 @@ class _Writer:
         head = "model.embed_tokens.weight" if c.tied else "lm_head.weight"
         last = b.input("last", f"int64[{n}]")
         x = b.view(x, size=[n * s, c.hidden])
-        if s > 1 and not every:
+        if s > 1 and not all_logits:
             x = b.index_select(x, last, dim=0, name="last_row")
         logits = b.linear(self.norm("model.norm", x), self.weight(head), name="scores")
-        final = b.index_select(logits, last, dim=0) if s > 1 and every else logits
+        final = b.index_select(logits, last, dim=0) if s > 1 and all_logits else logits
         b.output("token", b.argmax(final, dim=1))
         b.output("logits", logits)
         return b.build()
 
     def rotary(self) -> tuple[str, str]:
-        """Return cosines and sines of every position, [capacity, head size / 2]. They are known before a run, so they are computed when
-        weights are loaded.
+        """Return cosines and sines of every position, [capacity, head size / 2]. They are constants, so they are computed when weights are
+        loaded.
         """
         b = self.b
         frequencies = self.c.rotary.frequencies(self.c.head_dim)[None]
-        places = b.view(b.arange(end=self.capacity, dtype=DType.FLOAT32), size=[self.capacity, 1])
-        angles = b.mul(places, b.constant(frequencies, name="rotary.frequencies"))
+        positions = b.view(b.arange(end=self.capacity, dtype=DType.FLOAT32), size=[self.capacity, 1])
+        angles = b.mul(positions, b.constant(frequencies, name="rotary.frequencies"))
         cos, sin = b.cos(angles, name="rotary.cos"), b.sin(angles, name="rotary.sin")
         if self.dtype is DType.FLOAT32:
             return cos, sin
@@ -117,14 +117,14 @@ class _Writer:
         b, c, n, s, where = self.b, self.c, self.batch, self.length, f"model.layers.{i}.self_attn"
         y = self.norm(f"model.layers.{i}.input_layernorm", x)
         q, k, v = (
-            self.heads(self.linear(f"{where}.{side}_proj", y), heads)
-            for side, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads))
+            self.heads(self.linear(f"{where}.{projection}_proj", y), heads)
+            for projection, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads))
         )
-        q, k = (b.rope(side, *self.tables, self.positions) for side in (q, k))
+        q, k = (b.rope(projection, *self.tables, self.positions) for projection in (q, k))
         cache = f"{self.dtype.value}[{n}, {c.kv_heads}, {self.capacity}, {c.head_dim}]"
         caches = []
-        for side, new in (("keys", k), ("values", v)):
-            state = b.state(f"{side}.{i}", cache)
+        for projection, new in (("keys", k), ("values", v)):
+            state = b.state(f"{projection}.{i}", cache)
             caches.append(self.written(state, new))
             b.set_state(state, caches[-1])
         y = b.attention(q, *caches, self.mask, scale=c.head_dim**-0.5)
@@ -136,9 +136,9 @@ class _Writer:
         b, n, s = self.b, self.batch, self.length
         if n == 1:
             return str(b.index_copy(cache, b.view(self.positions, size=[s]), rows, dim=2))
-        places = b.view(self.positions, size=[n, 1, s, 1])
-        places = b.expand(places, size=[n, self.c.kv_heads, s, self.c.head_dim])
-        return str(b.scatter(cache, places, rows, dim=2))
+        positions = b.view(self.positions, size=[n, 1, s, 1])
+        positions = b.expand(positions, size=[n, self.c.kv_heads, s, self.c.head_dim])
+        return str(b.scatter(cache, positions, rows, dim=2))
 
     def feed_forward(self, i: int, x: str) -> str:
         b, where = self.b, f"model.layers.{i}.mlp"
@@ -161,13 +161,13 @@ class _Writer:
         return str(self.b.linear(x, self.weight(f"{name}.weight"), *bias))
 
     def weight(self, name: str) -> str:
-        """Return the weight in the computed dtype; the cast happens when it is loaded."""
-        if name not in self.made:
+        """Return the weight in ``self.dtype``. A cast is applied when the weight is loaded."""
+        if name not in self.declared:
             spec = self.stored.get(name, TensorSpec(self.shapes[name], self.dtype))
             file = self.files.get(name, "")
             where = {"file": file, "format": "safetensors", "key": name} if file else {}
             value = self.b.weight(name, spec, **where)
             if spec.dtype is not self.dtype:
                 value = self.b.cast(value, dtype=self.dtype)
-            self.made[name] = value
-        return self.made[name]
+            self.declared[name] = value
+        return self.declared[name]

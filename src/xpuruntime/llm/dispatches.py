@@ -1,9 +1,9 @@
-"""dispatch_table: the number of calls per token after each named fusion, counted by the null device.
+"""dispatch_table: the number of kernel calls per token after each named fusion, counted by the null device.
 
     for row in dispatch_table(DecoderConfig.from_json(config)):
         print(row.after, row.dispatches)
 
-The first row is the decoder as a framework hands it over: norms, rotations and attention written out in plain operations.
+The first row is the decoder as a framework exports it: norms, rotations and attention are decomposed into plain operations.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ..printable import logger
 from ..program.program import CompiledProgram
 from ..program.recipe_check import recipe_bytes
 from ..runtime import DeviceBuffer, Executor, NullBackend, Weights
-from ..runtime.demands import SETTLED
+from ..runtime.execution.demands import SETTLED
 from ..types import DType
 from .build import DECODE, build_program, check_capacity
-from .config import DecoderConfig
+from .checkpoint.config import DecoderConfig
 from .decoder import decoder_graph
 from .generate import computed_in
 
@@ -37,7 +37,7 @@ __all__ = ["Dispatches", "dispatch_table", "recorded", "written_out"]
 
 _log = logger("xpuruntime.session")
 
-_WRITTEN = frozenset(["rms_norm", "rope", "attention"])
+_DECOMPOSED = frozenset(["rms_norm", "rope", "attention"])
 _BARE = ("fold_constants", "simplify", "cse", "dead_code", "in_place_state")
 _FUSIONS: tuple[tuple[str, ...], ...] = (
     ("recognize_norm",),
@@ -51,11 +51,11 @@ _FUSIONS: tuple[tuple[str, ...], ...] = (
     ("fuse_rope_append",),
     ("fuse_rope_attention",),
 )
-"""Fusions in the order in which rows add them; passes run in the pipeline's order."""
+"""Fusions in the order of the table's rows. The passes run in the pipeline's order."""
 _RECOGNIZED = _FUSIONS[:3]
 _FIRST = ("norms, rotations and attention in plain operations", "norms, rotations and attention whole")
 _MAKES = {"fuse_rope_attention": "rope_attention"}
-"""Ops that some targets compute: without a kernel for them, there is no row."""
+"""Fusion -> its op. A target without a kernel for the op gets no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Dispatches:
 
 
 def written_out(graph: Graph) -> Graph:
-    """Return the graph with norms, rotations and attention as plain operations, keys and values repeated for groups of heads."""
-    return decompose.run(graph, PassContext(has_kernel=lambda op: op not in _WRITTEN))
+    """Return the graph with norms, rotations and attention as plain operations, and with keys and values repeated for grouped heads."""
+    return decompose.run(graph, PassContext(has_kernel=lambda op: op not in _DECOMPOSED))
 
 
 def dispatch_table(
@@ -82,37 +82,37 @@ def dispatch_table(
     fusions: Sequence[Sequence[str]] = _FUSIONS,
     policy: Any = None,
 ) -> list[Dispatches]:
-    """Return a row for the plain decoder and one for each fusion. Each row is a compiled program whose calls the null device counts.
-    target: no device is needed (``cuda:sm_90``); by default the policy's, else ``cpu``. dtype: by default the policy's, else float32.
-    For narrower types the first row is the decoder as built, with whole norms, rotations and attention: written out they would have
-    casts between, which no pass recognizes.
+    """Return a row for the plain decoder and one for each fusion. A row counts the calls of a compiled program on the null device.
 
-    Raises as ``compile``, and BuildError for a capacity that the model cannot have.
+    target: such as ``cuda:sm_90``; the device is not needed. Default: the policy's, else ``cpu``.
+    dtype:  default: the policy's precision, else float32. For narrower types the first row keeps norms, rotations and attention as single
+            ops: decomposed, they would contain casts that no pass recognizes.
+    Raises the errors of ``compile``, and BuildError for a capacity that the model does not support.
     """
     notes: list[str] = []
     demands = demanded("Generator", {}, policy)
-    (to,) = targets_of(target, demands, notes)
+    (codegen_target,) = targets_of(target, demands, notes)
     dtype, demands = computed_in(dtype, DType.FLOAT32, demands, notes)
     if notes:
         _log.warning("dispatches: %s", "; ".join(notes))
     check_capacity(config, capacity, "dispatches")
     meanings = {p.name: p.meaning for p in PASSES}
     graph = decoder_graph(config, length=1, capacity=capacity, dtype=dtype)
-    whole = dtype is not DType.FLOAT32
-    if not whole:
+    keeps_composites = dtype is not DType.FLOAT32
+    if not keeps_composites:
         graph = written_out(graph)
-    rows, chosen = [], list(_BARE)
+    rows, enabled = [], list(_BARE)
     for added in ((), *fusions):
-        if any(n in _MAKES and not has_kernel(_MAKES[n], to) for n in added) or (
-            whole and added in _RECOGNIZED
+        if any(n in _MAKES and not has_kernel(_MAKES[n], codegen_target) for n in added) or (
+            keeps_composites and added in _RECOGNIZED
         ):
             continue
-        chosen += added
-        names = [p.name for p in PASSES if p.name in chosen]
-        program, after = _built(graph, [*names, "clean_up"], to, demands)
-        name = ", ".join(added) or ("as it is built" if whole else "written out")
-        meaning = "; ".join(meanings[n] for n in added) or _FIRST[whole]
-        rows.append(Dispatches(name, meaning, recorded(program), dispatches(after)))
+        enabled += added
+        names = [p.name for p in PASSES if p.name in enabled]
+        program, last_graph = _built(graph, [*names, "clean_up"], codegen_target, demands)
+        name = ", ".join(added) or ("as it is built" if keeps_composites else "written out")
+        meaning = "; ".join(meanings[n] for n in added) or _FIRST[keeps_composites]
+        rows.append(Dispatches(name, meaning, recorded(program), dispatches(last_graph)))
     return rows
 
 
@@ -120,19 +120,19 @@ def _built(
     graph: Graph, passes: Sequence[str], target: CodegenTarget, policy: Resolved
 ) -> tuple[CompiledProgram, Graph]:
     """Return the program, and the graph after the last pass."""
-    seen: list[Graph] = []
+    graphs: list[Graph] = []
     program = build_program(
         {DECODE: graph},
         target=target,
         policy=policy,
         passes=passes,
-        watch=lambda _, after: seen.append(after),
+        watch=lambda _, after: graphs.append(after),
     )
-    return program, seen[-1]
+    return program, graphs[-1]
 
 
 def recorded(program: CompiledProgram, entry: str = DECODE) -> int:
-    """Return the calls of one run as the null device counts them. It computes nothing, and weights are memory that is never read."""
+    """Return the number of calls of one run on the null device, which computes nothing. Weights are uninitialized memory."""
     device = NullBackend()
     buffers = {
         r.name: DeviceBuffer(device.allocate(recipe_bytes(r)), r.spec, device) for r in program.recipes

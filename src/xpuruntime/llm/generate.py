@@ -5,8 +5,9 @@
     for piece in model.stream("The sea is", temperature=0.7, top_p=0.9, seed=1):
         print(piece.text, end="", flush=True)
 
-A prompt is read in pieces of the prefill lengths, then one token at a time. All entry points write one KV cache in place; a step
-allocates nothing on the device. A batch of prompts continues together, each as if alone. Calls from several threads take turns.
+A prompt is prefilled in chunks of the prefill lengths; then tokens are decoded one at a time. All entry points update one KV cache in
+place, and a step allocates no device memory. The prompts of a batch are decoded together, with the results of separate runs. Calls from
+several threads are serialized.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from ..targets import DeviceId
 from ..types import DType
 from .answers import Completion, Piece, Prompt
 from .build import BUCKETS, FUSIONS, build_program, decoder_graphs
-from .checkpoint import open_checkpoint
+from .checkpoint.reader import open_checkpoint
+from .checkpoint.text import TextStream
 from .sampling import Sampling, pick
 from .steps import Steps
-from .text import TextStream
 
 __all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "generate"]
 
@@ -46,11 +47,12 @@ class Generator:
     """A language model, ready to generate text.
 
     model:    a checkpoint's folder, a GGUF file, or a transformers model.
-    capacity: positions of the KV cache: prompt and answer together. By default 2,048, or what the model knows if that is less.
-    batch:    texts that go on together, each with a cache of its own. One text alone costs little more for it while decoding.
-    dtype:    what is computed in; by default the checkpoint's own.
-    buckets:  prefill lengths. device: where it runs, ``"cpu"`` or ``"cuda:0"``; by default the policy's, else ``"cpu"``.
-    policy, target: as for ``compile``; by default code for that device. The policy's precision is that of ``dtype`` where that is not given.
+    capacity: size of the KV cache in tokens, for prompt and answer. Default: 2,048, or the model's maximum if that is less.
+    batch:    number of texts that are decoded together, each with its own cache. A larger batch slows the decoding of one text little.
+    dtype:    precision to compute in. Default: the policy's, else the checkpoint's.
+    buckets:  prefill lengths.
+    device:   ``"cpu"`` or ``"cuda:0"``. Default: the policy's device, else ``"cpu"``.
+    policy, target: as for ``compile``. Default target: code for the device.
     threads:  as for ``Executor``.
 
     Raises ModelError, BuildError, PolicyError, UnavailableError.
@@ -107,8 +109,8 @@ class Generator:
             threads=threads,
         )
         self.decode, self.prefill, self.states = self.steps.decode, self.steps.prefill, self.steps.states
-        self._turn = threading.Lock()
-        self._holder: int | None = None  # the thread whose text this is
+        self._lock = threading.Lock()
+        self._holder: int | None = None  # id of the thread that holds the lock
 
     # ── texts ──
 
@@ -151,35 +153,35 @@ class Generator:
     ) -> Completion | list[Completion]:
         """Generate the answer to a prompt, or one to each of a list of prompts. ``on_piece`` receives each piece of text of a single prompt.
 
-        Other options as ``stream``. Raises InputError.
+        Other options are those of ``stream``. Raises InputError.
         """
-        if _several(prompt):
+        if _is_batch(prompt):
             if on_piece is not None:
                 raise InputError("generate", "supports on_piece for a single prompt only", got=len(prompt))
             return self.generate_batch(prompt, **options)  # type: ignore[arg-type]
-        (done,) = self._answers([self.tokens(prompt)], on_piece, self._options(**options))  # type: ignore[arg-type]
-        return done
+        (completion,) = self._answers([self.tokens(prompt)], on_piece, self._options(**options))  # type: ignore[arg-type]
+        return completion
 
     def generate_batch(self, prompts: Sequence[Prompt], **options: Any) -> list[Completion]:
-        """Generate one answer per prompt, each as if alone, ``batch`` of them at a time. Prompts may differ in length. Options as
-        ``stream``.
+        """Generate one answer per prompt, ``batch`` prompts at a time. Prompts may differ in length, and each answer is the same as that of
+        a single prompt. Options are those of ``stream``.
         """
         texts, settings = [self.tokens(p) for p in prompts], self._options(**options)
         size = self.steps.batch
         groups = [texts[i : i + size] for i in range(0, len(texts), size)]
-        return [done for group in groups for done in self._answers(group, None, settings)]
+        return [completion for group in groups for completion in self._answers(group, None, settings)]
 
     def _answers(
         self, texts: list[list[int]], on_piece: Callable[[str], object] | None, settings: _GenerationOptions
     ) -> list[Completion]:
-        begun = first = time.perf_counter()
+        start = first_token_time = time.perf_counter()
         answers: list[list[int]] = [[] for _ in texts]
         parts: list[list[str]] = [[] for _ in texts]
-        finish, ended = [""] * len(texts), [begun] * len(texts)
+        finish, ended = [""] * len(texts), [start] * len(texts)
         started = False
         for row, piece in self._run(texts, settings):
             if not started:
-                first, started = time.perf_counter(), True
+                first_token_time, started = time.perf_counter(), True
             parts[row].append(piece.text)
             if on_piece is not None and piece.text:
                 with foreign():
@@ -190,8 +192,8 @@ class Generator:
             if piece.finish:
                 ended[row] = time.perf_counter()
         return [
-            Completion(tuple(m), "".join(p), len(t), f, first - begun, e - first)
-            for m, p, t, f, e in zip(answers, parts, texts, finish, ended, strict=True)
+            Completion(tuple(tokens), "".join(p), len(t), f, first_token_time - start, e - first_token_time)
+            for tokens, p, t, f, e in zip(answers, parts, texts, finish, ended, strict=True)
         ]
 
     def stream(
@@ -207,7 +209,8 @@ class Generator:
     ) -> Iterator[Piece]:
         """Generate tokens one at a time. Greedy unless ``temperature`` is given.
 
-        stops: tokens that end the answer; by default the model's own. A seed makes what is drawn the same every time.
+        stops: tokens that end the answer. Default: the model's.
+        seed:  seed of the random choices. Equal seeds give equal answers.
         Raises InputError.
         """
         settings = self._options(
@@ -234,14 +237,14 @@ class Generator:
         )
 
     def _run(self, texts: list[list[int]], settings: _GenerationOptions) -> Iterator[tuple[int, Piece]]:
-        """Yield pieces of every text with the text's number. Other threads wait until the generation ends."""
+        """Yield (index of a text, piece of its answer). Other threads wait until the generation ends."""
         me = threading.get_ident()
-        if self._holder == me:  # waiting for oneself would be for ever
+        if self._holder == me:  # waiting for the lock would be a deadlock
             do = "Read it to its end, or call its close()."
             raise InputError(
                 f"language model {self.checkpoint.name}", "has another active stream on this thread", do=do
             )
-        with self._turn:
+        with self._lock:
             self._holder = me
             try:
                 yield from self._pieces(texts, settings)
@@ -251,25 +254,33 @@ class Generator:
     def _pieces(self, texts: list[list[int]], settings: _GenerationOptions) -> Iterator[tuple[int, Piece]]:
         rows = range(len(texts))
         random = [settings.sampling.generator() for _ in rows]
-        shown = [None if self.checkpoint.text is None else TextStream(self.checkpoint.text) for _ in rows]
-        # What enters the cache next, and where: a finished text does not advance.
-        tokens, places = [t[-1] for t in texts], [len(t) - 1 for t in texts]
+        streams = [None if self.checkpoint.text is None else TextStream(self.checkpoint.text) for _ in rows]
+        # Token and position of the next cache row of each text. Those of a finished text no longer change.
+        tokens, positions = [t[-1] for t in texts], [len(t) - 1 for t in texts]
         live = set(rows)
         self.steps.read(texts)
-        for step in range(1, settings.most + 1):
+        for step in range(1, settings.max_tokens + 1):
             for row in sorted(live):
                 token = self._next(row, settings.sampling, random[row])
-                at = len(texts[row]) + step - 1  # position of this token
-                finish = "stop" if token in settings.ends else "length" if step == settings.most else ""
-                finish = finish or ("capacity" if at >= self.capacity else "")
-                piece = _piece(token, finish, shown[row])
-                tokens[row], places[row] = (token, at) if not finish else (tokens[row], places[row])
+                position = len(texts[row]) + step - 1  # position of this token
+                finish = (
+                    "stop"
+                    if token in settings.stop_tokens
+                    else "length"
+                    if step == settings.max_tokens
+                    else ""
+                )
+                finish = finish or ("capacity" if position >= self.capacity else "")
+                piece = _piece(token, finish, streams[row])
+                tokens[row], positions[row] = (
+                    (token, position) if not finish else (tokens[row], positions[row])
+                )
                 if finish:
                     live.discard(row)
                 yield row, piece
             if not live:
                 return
-            self.steps.step(tokens, places)
+            self.steps.step(tokens, positions)
 
     def _next(self, row: int, sampling: Sampling, random: np.random.Generator) -> int:
         """Return the token that follows a text."""
@@ -303,38 +314,42 @@ def _device(device: Any, target: Any, demands: Resolved, notes: list[str]) -> An
     ``allow_fallback``.
     """
     execution = demands.policy.execution
-    named = device if device is not None else execution.target
-    wanted = "cpu" if named in (None, "auto") else named
-    if target is not None or reaches(DeviceId.parse(wanted)):
-        return wanted
-    for other in execution.allow_fallback or ():
-        if reaches(fallback := DeviceId.parse(other)):
-            why = reaches(DeviceId.parse(wanted)).reason
-            notes.append(f"device {wanted} cannot be had ({why}); {fallback} is used instead")
+    requested = device if device is not None else execution.target
+    name = "cpu" if requested in (None, "auto") else requested
+    if target is not None or reaches(DeviceId.parse(name)):
+        return name
+    for alternative in execution.allow_fallback or ():
+        if reaches(fallback := DeviceId.parse(alternative)):
+            why = reaches(DeviceId.parse(name)).reason
+            notes.append(f"device {name} is unavailable ({why}); {fallback} is used instead")
             return str(fallback)
-    return wanted  # own_target says why it cannot be had
+    return name  # own_target raises the error with the reason
 
 
 def computed_in(
-    dtype: DType | str | None, own: DType, demands: Resolved, notes: list[str]
+    dtype: DType | str | None, checkpoint_dtype: DType, demands: Resolved, notes: list[str]
 ) -> tuple[DType, Resolved]:
     """Return the dtype to compute in (the argument, else the policy's precision, else the checkpoint's own) and the remaining demands.
 
     Raises PrecisionUnavailable.
     """
-    named = demands.policy.execution.precision
+    requested = demands.policy.execution.precision
     if dtype is not None:
         return DType(dtype), demands.without("precision")
-    if named in (None, "model"):
-        return own, demands
-    wanted = DType.of(named)
-    if wanted in _COMPUTED:
-        return wanted, demands.without("precision")
+    if requested in (None, "model"):
+        return checkpoint_dtype, demands
+    precision = DType.of(requested)
+    if precision in _COMPUTED:
+        return precision, demands.without("precision")
     if demands.policy.execution.allow_fallback:
-        notes.append(f"precision {wanted.value} cannot be had; {own.value} is used instead")
-        return own, demands.without("precision")
-    do = INSTEAD_OF_INT8 if wanted.is_integer else f"Name one of {', '.join(d.value for d in _COMPUTED)}."
-    raise PrecisionUnavailable("Generator", f"precision {wanted.value} cannot be had", got=named, do=do)
+        notes.append(
+            f"precision {precision.value} is not supported; {checkpoint_dtype.value} is used instead"
+        )
+        return checkpoint_dtype, demands.without("precision")
+    do = INSTEAD_OF_INT8 if precision.is_integer else f"Use one of {', '.join(d.value for d in _COMPUTED)}."
+    raise PrecisionUnavailable(
+        "Generator", f"precision {precision.value} is not supported", got=requested, do=do
+    )
 
 
 _COMPUTED = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
@@ -344,36 +359,37 @@ _COMPUTED = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 class _GenerationOptions:
     """Options of a generation: the maximum number of tokens, the sampling, and the tokens that end a text."""
 
-    most: int
+    max_tokens: int
     sampling: Sampling
-    ends: frozenset[int]
+    stop_tokens: frozenset[int]
 
 
-def _piece(token: int, finish: str, shown: TextStream | None) -> Piece:
-    text = "" if shown is None or finish == "stop" else shown.add(token)
-    return Piece(token, text + shown.end() if finish and shown is not None else text, finish)
+def _piece(token: int, finish: str, stream: TextStream | None) -> Piece:
+    text = "" if stream is None or finish == "stop" else stream.add(token)
+    return Piece(token, text + stream.end() if finish and stream is not None else text, finish)
 
 
-def _several(prompt: Prompt | Sequence[Prompt]) -> bool:
-    """Return True for a list of prompts: of texts, of lists of tokens, or of conversations."""
+def _is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:
+    """Return True for a list of prompts, which are texts, lists of tokens, or conversations."""
     return not isinstance(prompt, str) and bool(len(prompt)) and isinstance(prompt[0], str | Sequence)
 
 
 def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> Completion | list[Completion]:
-    """Generate the answer of a model to a prompt, or one to each of a list of prompts.
+    """Generate the answer of a model to a prompt, or one answer to each of a list of prompts.
 
-    model: a checkpoint's folder, a GGUF file, a transformers model, or a Generator (keep one for several answers).
-
-    Options: those of ``Generator`` (capacity, batch, dtype, buckets, policy, device, target, threads) and of ``Generator.stream``.
+    model: a checkpoint's folder, a GGUF file, a transformers model, or a Generator (for several answers, which opens the model once).
+    Options are those of ``Generator`` (capacity, batch, dtype, buckets, policy, device, target, threads) and of ``Generator.stream``.
     """
-    own = {
+    opening_options = {
         k: options.pop(k)
         for k in ("capacity", "batch", "dtype", "buckets", "policy", "device", "target", "threads")
         if k in options
     }
     if isinstance(model, Generator):
-        if own:
-            raise InputError("generate", "takes these options only when it opens a model", got=", ".join(own))
+        if opening_options:
+            raise InputError(
+                "generate", "accepts these options only if it opens the model", got=", ".join(opening_options)
+            )
         return model.generate(prompt, **options)
-    with Generator(model, **own) as generator:
+    with Generator(model, **opening_options) as generator:
         return generator.generate(prompt, **options)

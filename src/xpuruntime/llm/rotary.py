@@ -17,10 +17,14 @@ __all__ = ["Rotary"]
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """Parameters of rotary positions. base: theta. kind: ``default``, ``linear`` or ``llama3``. factor: the scale of positions.
+    """Parameters of rotary positions.
 
-    low, high, original: of ``llama3``: wavelengths over original / low are stretched, those under original / high are not.
-    given: radians per position of each pair, where a model brings its own; empty: by the formula.
+    base:     theta.
+    kind:     ``default``, ``linear`` or ``llama3``.
+    factor:   scale of positions.
+    low, high, original: parameters of ``llama3``. Wavelengths above original / low are stretched by ``factor``, those below
+              original / high are not, and those between are interpolated.
+    explicit: radians per position of each pair, if the model stores them; empty to compute them by the formula.
     """
 
     base: float = 10000.0
@@ -29,7 +33,7 @@ class Rotary:
     low: float = 1.0
     high: float = 4.0
     original: int = 8192
-    given: tuple[float, ...] = ()
+    explicit: tuple[float, ...] = ()
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Rotary:
@@ -52,7 +56,7 @@ class Rotary:
             kind == "llama3" and rotary.low >= rotary.high
         ):
             raise ModelError(
-                "rotary positions", "are given by numbers that are not finite and positive", got=sizes
+                "rotary positions", "have parameters that are not finite and positive", got=sizes
             )
         return rotary
 
@@ -61,8 +65,8 @@ class Rotary:
 
         Powers are computed in float64 and rounded once, which matches PyTorch's float32 powers best (docs/development/runtime-notes.md).
         """
-        if len(self.given) == size // 2:
-            return np.array(self.given, np.float32)
+        if len(self.explicit) == size // 2:
+            return np.array(self.explicit, np.float32)
         steps = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
         powers = (np.float64(self.base) ** steps.astype(np.float64)).astype(np.float32)
         plain = np.float32(1) / powers

@@ -15,8 +15,11 @@ __all__ = ["Sampling", "pick", "probabilities"]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Options of sampling. temperature: 0 takes the most likely token. top_k: sample from that many most likely tokens (0: all). top_p:
-    from the fewest tokens that reach this probability.
+    """Options of sampling.
+
+    temperature: 0 selects the most likely token.
+    top_k:       sample from the ``top_k`` most likely tokens; 0: from all.
+    top_p:       sample from the fewest tokens with at least this total probability.
     """
 
     temperature: float = 0.0
@@ -25,15 +28,15 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        wrong = {
+        invalid = {
             "temperature": not 0 <= self.temperature < float("inf"),
             "top_k": self.top_k < 0,
             "top_p": not 0 < self.top_p <= 1,
         }
-        for name, bad in wrong.items():
-            if bad:
-                do = "temperature and top_k are 0 or more, top_p is over 0 and up to 1."
-                raise InputError("sampling", f"has a bad {name}", got=getattr(self, name), do=do)
+        for name, is_invalid in invalid.items():
+            if is_invalid:
+                do = "Give temperature and top_k of at least 0, and top_p above 0 and up to 1."
+                raise InputError("sampling", f"has an invalid {name}", got=getattr(self, name), do=do)
 
     @property
     def greedy(self) -> bool:
@@ -46,17 +49,17 @@ class Sampling:
 
 
 def probabilities(logits: Array, sampling: Sampling) -> NDArray[np.float64]:
-    """Return the probability of each token, [vocab], after temperature, then top_k, then top_p, in float64. Ties at top_k all stay."""
+    """Return the probability of each token, [vocab], in float64, after temperature, then top_k, then top_p. Ties at top_k are kept."""
     x = logits.astype(np.float64) / sampling.temperature
     if 0 < sampling.top_k < x.size:
-        least = np.partition(x, -sampling.top_k)[-sampling.top_k]
-        x = np.where(x < least, -np.inf, x)
+        threshold = np.partition(x, -sampling.top_k)[-sampling.top_k]
+        x = np.where(x < threshold, -np.inf, x)
     p = np.exp(x - x.max())
     p /= p.sum()
     if sampling.top_p < 1:
         order = np.argsort(-p, kind="stable")
-        before = np.cumsum(p[order]) - p[order]
-        p[order[before >= sampling.top_p]] = 0
+        cumulative_before = np.cumsum(p[order]) - p[order]
+        p[order[cumulative_before >= sampling.top_p]] = 0
         p /= p.sum()
     return np.asarray(p)
 

@@ -1,7 +1,7 @@
 """Steps: prefill and decode of a program over its KV cache, for a fixed batch of texts.
 
-A prompt is read in pieces of the prefill lengths. Rows beyond the end of a text repeat its last token at its position, and so write what is there
-already: texts of a batch end where they like, and a finished text does not advance.
+A prompt is prefilled in chunks of the prefill lengths. Rows beyond the end of a text repeat its last token at its position, so they
+write the same values to the cache again. The texts of a batch may therefore differ in length, and a finished text keeps its position.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from ..program.program import CompiledProgram
 from ..protocols import Array
 from ..runtime import Executor, Weights
-from ..runtime.demands import SETTLED
+from ..runtime.execution.demands import SETTLED
 from ..types import DType
 from .build import DECODE, prefill_name
 
@@ -24,7 +24,8 @@ __all__ = ["Steps"]
 class Steps:
     """Executors of every entry point over shared states.
 
-    token, logits: what follows each text, [batch] and [batch, vocab], as of the last step. device, threads: as for ``Executor``.
+    token, logits: the most likely next token of each text, [batch], and its logits, [batch, vocab], after the last step.
+    device, threads: as for ``Executor``.
     """
 
     def __init__(
@@ -59,17 +60,17 @@ class Steps:
 
     def read(self, texts: Sequence[Sequence[int]], start: int = 0) -> Array:
         """Prefill texts from position ``start``. Return the logits of the next token of each (valid until the next step)."""
-        texts = self._filled(texts)
-        at, longest = 0, max(map(len, texts))
-        while at < longest:
-            length = self._bucket(longest - at)
-            rows = [np.minimum(at + np.arange(length), len(t) - 1) for t in texts]
+        texts = self._padded(texts)
+        position, longest = 0, max(map(len, texts))
+        while position < longest:
+            length = self._bucket(longest - position)
+            rows = [np.minimum(position + np.arange(length), len(t) - 1) for t in texts]
             tokens = np.array([np.asarray(t, np.int64)[r] for t, r in zip(texts, rows, strict=True)])
-            places = np.array(rows, np.int64) + start
+            positions = np.array(rows, np.int64) + start
             last = np.arange(1, self.batch + 1, dtype=np.int64) * length - 1
             executor = self.decode if length == 1 else self.prefill[length]
-            executor.run_arrays([tokens, places, last], [self.token, self.logits])
-            at += length
+            executor.run_arrays([tokens, positions, last], [self.token, self.logits])
+            position += length
         return self.logits
 
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> Array:
@@ -80,19 +81,19 @@ class Steps:
         return self.logits
 
     def close(self) -> None:
-        """Free memory."""
+        """Close the executors."""
         for executor in self.executors:
             executor.close()
 
-    def _filled(self, texts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    def _padded(self, texts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
         """Pad the list of texts to the batch size with texts of one token."""
         return [*texts, *([[0]] * (self.batch - len(texts)))]
 
-    def _bucket(self, left: int) -> int:
-        """Return the prefill length for so many tokens: the smallest that fits, unless most of it would be padding."""
-        if left == 1:
+    def _bucket(self, remaining: int) -> int:
+        """Return the prefill length for a number of tokens: the smallest that fits, unless more than half of it would be padding."""
+        if remaining == 1:
             return 1
         lengths = list(self.prefill)
-        fits = next((n for n in lengths if n >= left), lengths[-1])
-        below = [n for n in lengths if n <= left]
-        return below[-1] if below and fits > 2 * left else fits
+        smallest = next((n for n in lengths if n >= remaining), lengths[-1])
+        fitting = [n for n in lengths if n <= remaining]
+        return fitting[-1] if fitting and smallest > 2 * remaining else smallest

@@ -158,7 +158,7 @@ def run_passes(
 
 def apply(step: GraphPass, graph: Graph, context: PassContext | None) -> Graph:
     """Return the graph after one pass. Errors are reported under its name, including an IrError of its own rewriting."""
-    with part(f"pass {step.name}", ours=(IrError,)):
+    with part(f"pass {step.name}", bug_types=(IrError,)):
         return step.run(graph, context)
 
 
@@ -166,7 +166,7 @@ def laid_out(
     graph: Graph, alignment: int, agnostic: frozenset[str] = frozenset()
 ) -> tuple[Graph, layout.Layouts]:
     """Return the result of pass ``layout`` for a target: the graph with conversions, and the layouts of its values."""
-    with part("pass layout", ours=(IrError,)):
+    with part("pass layout", bug_types=(IrError,)):
         return layout.assign_layouts(graph, alignment, agnostic)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import IrError
 from ..ir import OPS, Graph, Node, Output, State, Value, family_of
-from ..ir.build import make_node
+from ..ir.nodes import make_node
 from ..types import DType
 from ._lib.known import known_values
 from .context import PassContext
@@ -41,16 +41,16 @@ _STAY = frozenset(["cast", "bitcast", "sin", "cos", "cumsum", "cumprod", "prod",
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """Return the graph with narrow values where the context wants them."""
+    """Return the graph with values stored in the narrow types that the context demands."""
     context = context or PassContext()
     known = known_values(graph)
     stay = known | _of_integers(graph) | _scores(graph, known)
-    wanted = {
+    narrow_types = {
         n.name: dtype
         for n in graph.nodes
         if n.name not in stay and (dtype := _wanted(n, context)) is not None
     }
-    return _PrecisionCaster(graph, wanted).done() if wanted else graph
+    return _PrecisionCaster(graph, narrow_types).done() if narrow_types else graph
 
 
 def _of_integers(graph: Graph) -> frozenset[str]:
@@ -107,8 +107,8 @@ def _wanted(node: Node, context: PassContext) -> DType | None:
 class _PrecisionCaster:
     """Rebuilds the graph. Every value exists in its own type and, if read so, in another."""
 
-    def __init__(self, graph: Graph, wanted: dict[str, DType]) -> None:
-        self.graph, self.wanted = graph, wanted
+    def __init__(self, graph: Graph, narrow_types: dict[str, DType]) -> None:
+        self.graph, self.narrow_types = graph, narrow_types
         self.wide: dict[str, str] = {}  # elementwise result -> the float32 value before its cast down
         self.nodes: list[Node] = []
         self.values: dict[str, Value] = {
@@ -120,7 +120,7 @@ class _PrecisionCaster:
 
     def done(self) -> Graph:
         for node in self.graph.nodes:
-            if not (node.name in self.wanted and self.narrow(node, self.wanted[node.name])):
+            if not (node.name in self.narrow_types and self.narrow(node, self.narrow_types[node.name])):
                 self.keep(node)
         outputs = tuple(Output(o.name, self.original(o.value)) for o in self.graph.outputs)
         states = tuple(State(s.value, s.init, s.next and self.original(s.next)) for s in self.graph.states)
@@ -139,7 +139,7 @@ class _PrecisionCaster:
         count = len(self.nodes)
         inputs = tuple(self.version(i, dtype) if isinstance(i, str) else i for i in node.inputs)
         try:
-            replacement = _made(node, inputs, dtype, self.values)
+            replacement = _narrow_node(node, inputs, dtype, self.values)
         except IrError:
             del self.nodes[count:]
             self.versions = {k: v for k, v in self.versions.items() if v in self.values}
@@ -150,14 +150,14 @@ class _PrecisionCaster:
     def between(self, node: Node, dtype: DType) -> None:
         """Add an elementwise node in float32, and the cast of its result."""
         name = self.fresh(f"{node.name}_float32")
-        inputs = tuple(self.wide_operand(i) if isinstance(i, str) else i for i in node.inputs)
+        inputs = tuple(self.float32_operand(i) if isinstance(i, str) else i for i in node.inputs)
         value = Value(name, self.graph.spec(node.name))
         self.add(Node(node.op, inputs, node.attrs, (value,), node.sources))
         self.add(make_node("cast", (name,), {"dtype": dtype}, lambda count: [node.name], self.values))
         self.wide[node.name] = name
 
-    def wide_operand(self, value: str) -> str:
-        """Return an operand of an elementwise node: the value before its cast down if it has no other readers, so that both become one kernel."""
+    def float32_operand(self, value: str) -> str:
+        """Return an operand of an elementwise node: the float32 value before its cast down if nothing else reads the cast. Both then become one kernel."""
         if value in self.wide and self.graph.only_user(value) is not None:
             return self.wide[value]
         return self.original(value)
@@ -196,7 +196,7 @@ class _PrecisionCaster:
         return self.versions[key]
 
 
-def _made(node: Node, inputs: tuple[Any, ...], dtype: DType, values: dict[str, Value]) -> Node:
+def _narrow_node(node: Node, inputs: tuple[Any, ...], dtype: DType, values: dict[str, Value]) -> Node:
     """Return the node with narrow operands. Raise IrError if the op does not support them, or infers another type."""
     attrs = dict(node.attrs)
     if attrs.get("dtype") is DType.FLOAT32:
@@ -211,13 +211,13 @@ def _made(node: Node, inputs: tuple[Any, ...], dtype: DType, values: dict[str, V
         sources=node.sources,
     )
     for old, new in zip(node.outputs, replacement.outputs, strict=True):
-        want = (
+        expected = (
             dtype if old.spec is not None and old.spec.dtype is DType.FLOAT32 else old.spec and old.spec.dtype
         )
         if (
             new.spec is None
             or old.spec is None
-            or new.spec.dtype is not want
+            or new.spec.dtype is not expected
             or new.spec.shape != old.spec.shape
         ):
             raise IrError(f"cast of %{node.name}", "has another result type", got=new)

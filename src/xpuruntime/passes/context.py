@@ -47,6 +47,8 @@ class PassContext:
                 every group that a pass would fuse, so it can also record refusals.
     may_become: whether a node of this op may replace these: a kernel that a policy forces or prefers for one of them must compute it.
     has_kernel: whether a kernel computes the op; ``decompose`` expands the others.
+    expands:    whether ``decompose`` expands this node although kernels list its op: its expansion is the kernel ``naive`` of a policy.
+                None: where ``has_kernel`` says no.
     computes:   whether a kernel computes this node, which is not in the graph yet: some fused ops have kernels for few shapes only.
     peek:       a weight's elements, or None if they are not available; ``recognize_rope`` compares the halves of its tables,
                 ``recognize_causal`` reads masks.
@@ -57,6 +59,7 @@ class PassContext:
     may_fuse: Callable[[Graph, Sequence[Node]], Support] = _yes
     may_become: Callable[[str, Graph, Sequence[Node]], Support] = _any_op
     has_kernel: Callable[[str], bool] = _always
+    expands: Callable[[Graph, Node], bool] | None = None
     computes: Callable[[Graph, Node], Support] = _any_node
     few_rows: int = 8
     storage: Callable[[Node], DType | None] = _as_is

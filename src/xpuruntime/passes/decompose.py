@@ -1,6 +1,6 @@
 """decompose: expand ops without a kernel on the target into simpler ones, by one table of expansions.
 
-The context decides which ops have kernels. Expansions of narrow ops compute in float32 and round once at the end, as the op does.
+The context decides which ops have kernels, and which nodes a policy expands. Expansions of narrow ops compute in float32 and round once at the end, as the op does.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from ..ir import Editor, Graph, Node
 from ..types import DType
+from ._lib.expand_attention import expand_attention_backward, expand_attention_train
 from ._lib.expand_recurrent import expand_recurrent
 from ._lib.expansion import Expansion
 from .context import PassContext
@@ -20,14 +21,20 @@ __all__ = ["EXPANSIONS", "run"]
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """Return the graph without ops that have an expansion and no kernel; expansions are expanded, too."""
-    has_kernel = (context or PassContext()).has_kernel
+    context = context or PassContext()
+    has_kernel, expands = context.has_kernel, context.expands
+    naive: set[str] = set()
 
     def rule(editor: Editor, node: Node) -> None:
         expand = EXPANSIONS.get(node.op)
-        if expand is not None and (len(node.outputs) == 1 or node.op in _SEVERAL) and not has_kernel(node.op):
-            expand(Expansion(editor, node))
+        if expand is None or (len(node.outputs) > 1 and node.op not in _SEVERAL):
+            return
+        if node.name in naive if node.op in _NAIVE and expands else not has_kernel(node.op):
+            expand(Expansion(editor, node, has_kernel))
 
     for _ in range(8):
+        if expands is not None:
+            naive = {n.name for n in graph.nodes if n.op in _NAIVE and expands(graph, n)}
         rewritten = graph.rewrite(rule)
         if rewritten is graph:
             break
@@ -202,8 +209,8 @@ def _var(emit: Expansion) -> None:
     count = math.prod(int(emit.spec(x).shape[d]) for d in dims)
     centered = emit("sub", x, emit("mean", x, dim=dims, keepdim=True))
     total = emit("sum", emit("mul", centered, centered), dim=dims, keepdim=attrs["keepdim"])
-    left = max(count - attrs["correction"], 0.0)
-    emit.last("div", total, left)
+    divisor = max(count - attrs["correction"], 0.0)
+    emit.last("div", total, divisor)
 
 
 def _attention(emit: Expansion) -> None:
@@ -231,13 +238,13 @@ def _attention(emit: Expansion) -> None:
 def _repeated(emit: Expansion, x: str, times: int) -> str:
     """Return [batch, heads, length, size] with each head repeated."""
     batch, heads, length, size = emit.spec(x).shape
-    each = emit("unsqueeze", x, dims=(2,))
-    each = emit("expand", each, size=(batch, heads, times, length, size))
-    return emit("view", each, size=(batch, heads * times, length, size))
+    expanded = emit("unsqueeze", x, dims=(2,))
+    expanded = emit("expand", expanded, size=(batch, heads, times, length, size))
+    return emit("view", expanded, size=(batch, heads * times, length, size))
 
 
 def _rope(emit: Expansion) -> None:
-    """Expand rope in halves of the whole last dim, with tables by position or per place."""
+    """Expand rope over the halves of the whole last dim, with tables by position or per element of the batch."""
     attrs, x, spec = emit.node.attrs, emit.wide(0), emit.node.spec
     size = spec.shape[-1]
     if attrs["interleaved"] or spec.rank != 4 or attrs["size"] not in (0, size) or not isinstance(size, int):
@@ -252,8 +259,8 @@ def _rope(emit: Expansion) -> None:
         tables.append(emit("cat", table, table, dim=emit.spec(table).rank - 1))
     low = emit("slice", x, dim=3, start=0, end=size // 2)
     high = emit("slice", x, dim=3, start=size // 2, end=size)
-    turned = emit("cat", emit("neg", high), low, dim=3)
-    emit.last("add", emit("mul", x, tables[0]), emit("mul", turned, tables[1]))
+    rotated = emit("cat", emit("neg", high), low, dim=3)
+    emit.last("add", emit("mul", x, tables[0]), emit("mul", rotated, tables[1]))
 
 
 EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
@@ -275,11 +282,17 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "log_softmax": _log_softmax,
     "var": _var,
     "attention": _attention,
+    "attention_train": expand_attention_train,
+    "attention_backward": expand_attention_backward,
     "rope": _rope,
     "rnn": expand_recurrent,
     "gru": expand_recurrent,
     "lstm": expand_recurrent,
 }
 """Op -> its expansion."""
-_SEVERAL = frozenset(["rope_append", "rope_attention", "rnn", "gru", "lstm"])
+_SEVERAL = frozenset(
+    ["rope_append", "rope_attention", "attention_train", "attention_backward", "rnn", "gru", "lstm"]
+)
 """Ops with several results."""
+_NAIVE = frozenset(["attention_train", "attention_backward"])
+"""Ops whose expansion is the kernel ``naive`` of a policy: ``PassContext.expands`` chooses between it and kernels."""

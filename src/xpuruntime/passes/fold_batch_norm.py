@@ -155,9 +155,8 @@ def _scaled(editor: Editor, at: Node, layer: Node, weight: str, s: str) -> str:
     """Return the weight times s along its output channels."""
     spec = editor.values[weight].spec
     assert spec is not None
-    if (
-        layer.op == "convolution" and layer.attrs["transposed"]
-    ):  # [in, out/groups, kernel...]: output channels are ordered by group
+    # [in, out/groups, kernel...]: output channels are ordered by group.
+    if layer.op == "convolution" and layer.attrs["transposed"]:
         groups, rest = layer.attrs["groups"], (1,) * (spec.rank - 2)
         per = spec.shape[1]
         split = (groups, spec.shape[0] // groups, per, *spec.shape[2:])

@@ -59,9 +59,13 @@ def _foldable(node: Node, known: Mapping[str, object]) -> bool:
         return False
     if any(v not in known for v in node.values):
         return False
-    most = _ALWAYS_ALLOWED if node.op in _GROWS else MAX_CONST_ELEMENTS
+    max_elements = _ALWAYS_ALLOWED if node.op in _GROWS else MAX_CONST_ELEMENTS
     for value in node.outputs:
         size = elements(value.spec)
-        if size is None or size > most or (value.spec is not None and value.spec.dtype is DType.STRING):
+        if (
+            size is None
+            or size > max_elements
+            or (value.spec is not None and value.spec.dtype is DType.STRING)
+        ):
             return False
     return True

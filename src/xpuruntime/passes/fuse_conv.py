@@ -1,6 +1,6 @@
 """fuse_conv: fuse a convolution with the bias, residual addition and activation that follow it.
 
-If an addition joins two convolutions, the later one takes it: the result of the earlier one exists by then.
+If an addition joins two convolutions, it is fused into the later one, whose residual is then the earlier result.
 """
 
 from __future__ import annotations

@@ -36,11 +36,11 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         ):
             return
         sizes, last = split.attrs["sizes"], layer.spec.rank - 1
-        whole = len(sizes) == 2 and sizes[0] == sizes[1] and split.attrs["dim"] == last
-        alone = all(len(graph.users(v.name)) == 1 for v in (*split.outputs, *layer.outputs))
+        equal_halves = len(sizes) == 2 and sizes[0] == sizes[1] and split.attrs["dim"] == last
+        single_reader = all(len(graph.users(v.name)) == 1 for v in (*split.outputs, *layer.outputs))
         outputs = {v.name for v in (*split.outputs, *layer.outputs)} & set(graph.kept)
         members = (layer, split, node)
-        free = whole and alone and not outputs and context.may_fuse(graph, members)
+        free = equal_halves and single_reader and not outputs and context.may_fuse(graph, members)
         if free and context.may_become("norm_linear", graph, members):
             now = editor.current(layer)
             editor.replace(node, "norm_linear", *now.inputs, act="silu", gated=True, absorbs=(layer, split))

@@ -84,8 +84,8 @@ def iteration_space(graph: Graph, node: Node) -> IterationSpace | None:
     x = graph.spec(node.inputs[0])
     dims = _reduced(node, x.rank)
     last = tuple(range(x.rank - len(dims), x.rank))
-    whole = x.dtype.is_float and x.rank <= 3 and dims and dims == last
-    return IterationSpace(x.shape, dims) if whole and node.spec.rank == x.rank else None
+    reducible = x.dtype.is_float and x.rank <= 3 and dims and dims == last
+    return IterationSpace(x.shape, dims) if reducible and node.spec.rank == x.rank else None
 
 
 def _reduced(node: Node, rank: int) -> tuple[int, ...]:
@@ -141,13 +141,13 @@ class _FusionGroups:
             return
         self.spaces[name] = space
         for producer in sorted(self.reads[name], key=lambda u: self.graph.position[u]):
-            here = self.unit[node.name]
+            unit_of_node = self.unit[node.name]
             if (
                 producer in self.spaces
-                and producer != here
-                and (joined := self.fits(producer, here)) is not None
+                and producer != unit_of_node
+                and (joined := self.fits(producer, unit_of_node)) is not None
             ):
-                self.join(producer, here, joined)
+                self.join(producer, unit_of_node, joined)
 
     def fits(self, a: str, b: str) -> IterationSpace | None:
         """Return the iteration space of two units as one; None if they may not merge."""
@@ -174,9 +174,9 @@ class _FusionGroups:
         while stack:
             unit = stack.pop()
             yield unit
-            fresh = {u for u in self.reads[unit] - seen if self.level[u] >= lowest}
-            seen |= fresh
-            stack += fresh
+            new = {u for u in self.reads[unit] - seen if self.level[u] >= lowest}
+            seen |= new
+            stack += new
 
     def join(self, a: str, b: str, space: IterationSpace) -> None:
         """Merge the units into one, named ``a``."""
@@ -210,13 +210,13 @@ def _operands(nodes: list[Node]) -> set[str]:
 
 def _replaced(graph: Graph, groups: list[list[Node]]) -> Graph:
     last: dict[str, Node] = {}
-    gone: set[str] = set()
+    replaced: set[str] = set()
     for members in groups:
         members.sort(key=lambda n: graph.position[n.name])
         operands, body = body_of(graph, members)
         outputs = tuple(Value(o.value, graph.spec(o.value)) for o in body.outputs)
         fused = Node("fused", operands, Attrs({"body": body}), outputs, sources_of(members))
-        gone.update(n.name for n in members)
+        replaced.update(n.name for n in members)
         last[members[-1].name] = fused
-    nodes = [last.get(n.name, n) for n in graph.nodes if n.name not in gone or n.name in last]
+    nodes = [last.get(n.name, n) for n in graph.nodes if n.name not in replaced or n.name in last]
     return graph.replace(nodes=tuple(ordered(nodes)))

@@ -26,9 +26,8 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
     context = context or PassContext()
     if not context.has_kernel("rope_append"):
         return graph
-    graph = cse.run(
-        simplify.run(graph, context), context
-    )  # makes queries and keys read the same pair of tables
+    # Makes queries and keys read the same pair of tables.
+    graph = cse.run(simplify.run(graph, context), context)
     known = known_values(graph)
 
     def rule(editor: Editor, node: Node) -> None:
@@ -75,9 +74,9 @@ def _find(graph: Graph, attention: Node, known: frozenset[str]) -> _CacheUpdate 
         return None
     if q.inputs[1:] != k.inputs[1:] or q.attrs != k.attrs or q.attrs["interleaved"]:
         return None
-    here = graph.position[attention.name]
+    attention_position = graph.position[attention.name]
     members = (q, keys, values)
-    if any(graph.position[u.name] < here for n in members for u in graph.users(n.name)):
+    if any(graph.position[u.name] < attention_position for n in members for u in graph.users(n.name)):
         return None  # a reader of one part precedes the fused node
     caches = {str(keys.inputs[0]), str(values.inputs[0])}
     if len(caches) < 2 or caches & known or q.name in graph.kept:

@@ -2,13 +2,13 @@
 
     attention(*rope_append(q, k, v, ..., keys, values, places, positions), mask)  ->  rope_attention(q, k, v, ..., mask)
 
-This saves one launch per layer. The kernels support few queries only, so the context is asked about each node.
+This saves one launch per layer. The kernels support few queries only, so the context decides about each node.
 """
 
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node, sources_of
-from ..ir.build import make_node
+from ..ir.nodes import make_node
 from .context import PassContext
 
 __all__ = ["run"]
@@ -52,6 +52,6 @@ def _rows(graph: Graph, attention: Node) -> Node | None:
         return None
     if graph.only_user(append.name) is not attention:
         return None
-    here = graph.position[attention.name]
+    attention_position = graph.position[attention.name]
     users = [u for v in append.outputs[1:] for u in graph.users(v.name)]
-    return None if any(graph.position[u.name] < here for u in users) else append
+    return None if any(graph.position[u.name] < attention_position for u in users) else append

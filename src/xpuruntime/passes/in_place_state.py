@@ -29,9 +29,8 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         if state.next is None or update is None:
             continue
         readers = {n.name for n in graph.users(state.name) if n.name != update.name}
-        if readers.isdisjoint(
-            _below(graph, update)
-        ):  # a reader that depends on the update keeps the old content alive anyway
+        # A reader that depends on the update keeps the old content alive anyway.
+        if readers.isdisjoint(_below(graph, update)):
             predecessors[update.name] = readers
     if not predecessors:
         return graph
@@ -56,9 +55,9 @@ def _below(graph: Graph, node: Node) -> set[str]:
     stack = [node]
     while stack:
         for value in stack.pop().outputs:
-            fresh = [u for u in graph.users(value.name) if u.name not in below]
-            below.update(u.name for u in fresh)
-            stack += fresh
+            new = [u for u in graph.users(value.name) if u.name not in below]
+            below.update(u.name for u in new)
+            stack += new
     return below
 
 

@@ -116,7 +116,7 @@ class _LayoutAssignment:
         return changed, self.layouts
 
     def follows(self, node: Node) -> bool:
-        """Return whether the node takes its operands in any layout."""
+        """Return whether the node supports operands in any layout."""
         return node.op in self.agnostic or OPS[node.op].pointwise or _pointwise_body(node)
 
     def keeps_channels(self, node: Node) -> bool:

@@ -264,5 +264,5 @@ def _unrepeated(graph: Graph, value: Any) -> str | None:
         return None
     five, four = grouped.spec.shape, graph.spec(str(grouped.inputs[0])).shape
     b, g, r, n, d = inner.spec.shape
-    whole = five == (b, g, 1, n, d) and four == (b, g, n, d) and outer.spec.shape == (b, g * r, n, d)
-    return str(grouped.inputs[0]) if whole else None
+    is_repeat = five == (b, g, 1, n, d) and four == (b, g, n, d) and outer.spec.shape == (b, g * r, n, d)
+    return str(grouped.inputs[0]) if is_repeat else None

@@ -33,6 +33,7 @@ __all__ = ["run"]
 _HIDDEN = -65504.0  # the lowest float16: exp of it is 0 next to any other score
 _MAX_NODES = 64
 _MAX_ELEMENTS = 4096 * 4096
+"""Limits of the computation at compile time."""
 _FAMILIES = frozenset(["elementwise", "reduce", "data_movement", "create"])
 
 
@@ -53,10 +54,10 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         if offset is None:
             return
         if offset != math.inf:
-            own = attrs["causal_offset"] if attrs["causal"] else offset
-            if not isinstance(own, int):
+            existing_offset = attrs["causal_offset"] if attrs["causal"] else offset
+            if not isinstance(existing_offset, int):
                 return
-            attrs |= {"causal": True, "causal_offset": min(own, int(offset))}
+            attrs |= {"causal": True, "causal_offset": min(existing_offset, int(offset))}
         chain = masks.chains[node.inputs[3]]
         if not context.may_fuse(graph, (*chain, node)):
             return
@@ -120,9 +121,9 @@ class _CausalMasks:
     def known(self, root: str, arrays: dict[str, NDArray[Any]]) -> list[Node] | None:
         """Return the nodes that compute a value, in order, and put the weights that they read into ``arrays``."""
         names: set[str] = set()
-        left = [root]
-        while left:
-            value = left.pop()
+        pending = [root]
+        while pending:
+            value = pending.pop()
             size, node = elements(self.graph.values[value].spec), self.graph.producer(value)
             if size is None or size > _MAX_ELEMENTS:
                 return None
@@ -132,14 +133,14 @@ class _CausalMasks:
                     return None
                 arrays[value] = array
             elif node.name not in names:
-                if not _plain(node) or len(names) == _MAX_NODES:
+                if not _is_computable(node) or len(names) == _MAX_NODES:
                     return None
                 names.add(node.name)
-                left += node.values
+                pending += node.values
         return [n for n in self.graph.nodes if n.name in names]
 
 
-def _plain(node: Node) -> bool:
+def _is_computable(node: Node) -> bool:
     op = OPS[node.op]
     return (
         node.op not in ("opaque", "fused")
@@ -162,7 +163,7 @@ def _offset(seen: NDArray[np.bool_], queries: object, keys: object) -> float | N
         return math.inf
     if not isinstance(queries, int) or not isinstance(keys, int):
         return None
-    whole = np.broadcast_to(seen, (queries, keys))
-    offset = int(np.count_nonzero(whole[0])) - 1
-    causal = offset >= 0 and np.array_equal(whole, np.tri(queries, keys, offset, dtype=np.bool_))
+    full = np.broadcast_to(seen, (queries, keys))
+    offset = int(np.count_nonzero(full[0])) - 1
+    causal = offset >= 0 and np.array_equal(full, np.tri(queries, keys, offset, dtype=np.bool_))
     return offset if causal else None

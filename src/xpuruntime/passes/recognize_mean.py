@@ -21,7 +21,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
     context = context or PassContext()
 
     def rule(editor: Editor, node: Node) -> None:
-        if node.op in _REDUCTIONS and _whole(editor, node) and _left(graph, node, context):
+        if node.op in _REDUCTIONS and _covers_input(editor, node) and _allowed(graph, node, context):
             rank = len(
                 node.attrs["output_size"] if "output_size" in node.attrs else node.attrs["kernel_size"]
             )
@@ -31,11 +31,11 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
     return graph.rewrite(rule)
 
 
-def _left(graph: Graph, node: Node, context: PassContext) -> bool:
+def _allowed(graph: Graph, node: Node, context: PassContext) -> bool:
     return bool(context.may_fuse(graph, (node,)) and context.may_become(_REDUCTIONS[node.op], graph, (node,)))
 
 
-def _whole(editor: Editor, node: Node) -> bool:
+def _covers_input(editor: Editor, node: Node) -> bool:
     x, at = spec_of(editor, node.inputs[0]), node.attrs
     if x is None or not x.dtype.is_float or len(node.outputs) > 1:
         return False

@@ -102,10 +102,10 @@ def _equal_halves(graph: Graph, value: str, size: int, peek: Peek, depth: int = 
     if node is None:
         weight = next((w for w in graph.weights if w.name == value), None)
         array = None if weight is None else peek(weight)
-        return array is not None and _twice(array, size)
+        return array is not None and _halves_equal(array, size)
     if node.op == "constant":
         const: Const = node.attrs["value"]
-        return _twice(const.numpy(), size)
+        return _halves_equal(const.numpy(), size)
     if node.op == "cat":
         return (
             node.attrs["dim"] == spec.rank - 1 and len(node.inputs) == 2 and node.inputs[0] == node.inputs[1]
@@ -120,7 +120,7 @@ def _equal_halves(graph: Graph, value: str, size: int, peek: Peek, depth: int = 
     return False
 
 
-def _twice(array: NDArray[AnyType], size: int) -> bool:
+def _halves_equal(array: NDArray[AnyType], size: int) -> bool:
     return bool(np.array_equal(array[..., : size // 2], array[..., size // 2 :]))
 
 

@@ -17,6 +17,7 @@ __all__ = ["run"]
 
 Rule: TypeAlias = Callable[[Editor, Node], bool]
 _MAX_SWEEPS = 20
+"""Maximum sweeps over the graph; rules normally stop applying after a few."""
 
 RULES: Mapping[str, tuple[Rule, ...]] = {
     op: (*simplify_views.RULES.get(op, ()), *simplify_math.RULES.get(op, ()))

@@ -1,4 +1,4 @@
-"""trace: the effect of each pass on a graph: dispatches and nodes before and after, and the difference as text."""
+"""trace: the effect of each pass on a graph, as dispatches and nodes before and after, and as a text diff."""
 
 from __future__ import annotations
 

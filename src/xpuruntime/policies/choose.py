@@ -1,4 +1,4 @@
-"""The choice of one kernel for one node, by policy, support, limits and measurements. Pure; every answer carries its Decision.
+"""The choice of one kernel for one node, by policy, support, limits and measurements. Pure functions; every result has its Decision.
 
 Order of demands
 1. Support, limits (workspace, determinism) and ``forbid`` remove candidates, each with a reason.
@@ -19,8 +19,8 @@ from typing import Any
 
 from ..decisions import Candidate, Decision, Reason, Support, first_advice
 from ..errors import KernelUnavailable, PolicyError
+from .fields.pins import plain_kernel
 from .kernel_policy import KernelPolicy
-from .pins import plain_kernel
 from .rule import NodeFacts, Rule
 from .vocabulary import KERNELS_NOT_IMPLEMENTED, LIBRARY_KERNELS
 
@@ -47,12 +47,12 @@ class Offer:
 
     def known(self) -> dict[str, Any]:
         """Return the known facts as plain data, for the Decision."""
-        own = {
+        facts = {
             "time_us": self.time_us,
             "workspace_bytes": self.workspace_bytes or None,
             "deterministic": self.deterministic,
         }
-        return {k: v for k, v in own.items() if v is not None} | dict(self.facts)
+        return {k: v for k, v in facts.items() if v is not None} | dict(self.facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class _Demands:
     prefer: dict[str, str]
     forbid: dict[str, str]
     limit: tuple[int, str] | None
-    exact: str  # the rule that demands deterministic kernels, or ""
+    exact: str  # description of the rule that demands deterministic kernels; "" if there is none
 
     def forbids(self, name: str) -> str:
         """Return the rule that forbids a kernel, or forbids the plain kernel of a pinned one; "" without any."""
@@ -82,21 +82,21 @@ def choose(policy: KernelPolicy, facts: NodeFacts, offers: Sequence[Offer]) -> t
     if len(by_name) != len(offers):
         raise ValueError(f"a kernel is offered twice for {facts.node!r}: {[o.name for o in offers]}")
     demands = _demands(policy, facts)
-    out = {o.name: c for o in offers if (c := _taken_away(o, demands, facts)) is not None}
-    left = [o for o in offers if o.name not in out]
-    strangers = dict.fromkeys([*([demands.use[0]] if demands.use else ()), *demands.prefer])
-    for name in strangers.keys() - by_name.keys():
+    removed = {o.name: c for o in offers if (c := _rejection_of(o, demands, facts)) is not None}
+    remaining = [o for o in offers if o.name not in removed]
+    named_by_policy = dict.fromkeys([*([demands.use[0]] if demands.use else ()), *demands.prefer])
+    for name in named_by_policy.keys() - by_name.keys():
         who = demands.prefer.get(name) or (demands.use[1] if demands.use else "")
         if plain_kernel(name) in KERNELS_NOT_IMPLEMENTED.get(facts.family, ()):
             reason = f"this release does not implement this kernel of {facts.family} ({who} names it)"
-            out[name] = Candidate(name, Reason.NOT_IMPLEMENTED, reason)
+            removed[name] = Candidate(name, Reason.NOT_IMPLEMENTED, reason)
         else:
             reason = f"no kernel of this name computes {facts.family} here ({who} names it)"
-            out[name] = Candidate(name, Reason.NOT_APPLICABLE, reason)
-    chosen = _pick(left, len(offers), demands)
+            removed[name] = Candidate(name, Reason.NOT_APPLICABLE, reason)
+    chosen = _pick(remaining, len(offers), demands)
     rejected = [
-        out.get(name) or _passed_over(by_name[name], chosen, demands)
-        for name in [*by_name, *(n for n in strangers if n not in by_name)]
+        removed.get(name) or _not_chosen(by_name[name], chosen, demands)
+        for name in [*by_name, *(n for n in named_by_policy if n not in by_name)]
         if chosen is None or name != chosen.name
     ]
     decision = Decision(f"kernel {facts.family}", facts.node, chosen, tuple(rejected))
@@ -134,29 +134,29 @@ def _demands(policy: KernelPolicy, facts: NodeFacts) -> _Demands:
     prefer: dict[str, str] = {}
     forbid: dict[str, str] = {}
     limit: tuple[int, str] | None = None
-    exact: str | None = None
-    overruled: set[str] = set()  # kernels that a higher layer forces, which a lower layer cannot forbid
+    deterministic_rule: str | None = None
+    forced_above: set[str] = set()  # kernels that a higher layer forces, which a lower layer cannot forbid
     for layer in policy.layers:
         rules = [(r, _who(layer, i, r)) for i, r in enumerate(layer.rules) if r.matches(facts)]
         forced = _forced(rules, facts)
-        mine = {name: who for r, who in rules for name in r.forbid}
-        if forced is not None and forced[0] in mine:
-            raise _conflict(facts, forced[1], f"forces {forced[0]!r}, which {mine[forced[0]]} forbids")
+        forbidden = {name: who for r, who in rules for name in r.forbid}
+        if forced is not None and forced[0] in forbidden:
+            raise _conflict(facts, forced[1], f"forces {forced[0]!r}, which {forbidden[forced[0]]} forbids")
         if use is None and forced is not None and forced[0] not in forbid:
             use = forced
-            overruled.add(forced[0])
-        for name, who in mine.items():
-            if name not in overruled:
+            forced_above.add(forced[0])
+        for name, who in forbidden.items():
+            if name not in forced_above:
                 forbid.setdefault(name, who)
         for name, who in _preferred(layer, rules, facts):
             prefer.setdefault(name, who)
         limits = [(int(r.workspace_bytes), who) for r, who in rules if r.workspace_bytes is not None]
         if limit is None and limits:
             limit = min(limits)
-        wishes = [(r.deterministic, who) for r, who in rules if r.deterministic is not None]
-        if exact is None and wishes:
-            exact = next((who for wish, who in wishes if wish), "")
-    return _Demands(use, prefer, forbid, limit, exact or "")
+        demands_of_layer = [(r.deterministic, who) for r, who in rules if r.deterministic is not None]
+        if deterministic_rule is None and demands_of_layer:
+            deterministic_rule = next((who for demanded, who in demands_of_layer if demanded), "")
+    return _Demands(use, prefer, forbid, limit, deterministic_rule or "")
 
 
 def _forced(rules: Sequence[tuple[Rule, str]], facts: NodeFacts) -> tuple[str, str] | None:
@@ -184,28 +184,30 @@ def _who(layer: KernelPolicy, index: int, rule: Rule) -> str:
     return f"rules[{index}] of {layer.origin or 'the policy'} ({rule.label()}{because})"
 
 
-def _conflict(facts: NodeFacts, who: str, what: str) -> PolicyError:
+def _conflict(facts: NodeFacts, who: str, problem: str) -> PolicyError:
     return PolicyError(
-        f"node {facts.node}", f"{who} {what}", do="Make the conditions of the two rules exclude each other."
+        f"node {facts.node}",
+        f"{who} {problem}",
+        do="Make the conditions of the two rules exclude each other.",
     )
 
 
-def _taken_away(offer: Offer, demands: _Demands, facts: NodeFacts) -> Candidate | None:
-    """Return the reason that removes an offer before preferences apply, or None."""
+def _rejection_of(offer: Offer, demands: _Demands, facts: NodeFacts) -> Candidate | None:
+    """Return the rejection of an offer that support, a limit or ``forbid`` rules out, else None."""
     limits = [*([demands.limit] if demands.limit else ()), (facts.workspace_bytes, "the device")]
-    no: Support | None = None
+    rejection: Support | None = None
     forbidder = demands.forbids(offer.name)
     if forbidder:
-        no = Support.no(Reason.FORBIDDEN, f"{forbidder} forbids it")
+        rejection = Support.no(Reason.FORBIDDEN, f"{forbidder} forbids it")
     elif not offer.support:
-        no = offer.support
+        rejection = offer.support
     elif demands.exact and not offer.deterministic:
         why = (
             "is not deterministic"
             if offer.deterministic is False
             else "does not report if it is deterministic"
         )
-        no = Support.no(Reason.FORBIDDEN, f"{why}; {demands.exact} demands deterministic kernels")
+        rejection = Support.no(Reason.FORBIDDEN, f"{why}; {demands.exact} demands deterministic kernels")
     else:
         for limit, who in limits:
             if limit is not None and offer.workspace_bytes is None:
@@ -214,13 +216,13 @@ def _taken_away(offer: Offer, demands: _Demands, facts: NodeFacts) -> Candidate 
                 text = f"needs {offer.workspace_bytes} bytes of workspace; {who} allows {limit}"
             else:
                 continue
-            no = Support.no(Reason.WORKSPACE_EXCEEDED, text)
+            rejection = Support.no(Reason.WORKSPACE_EXCEEDED, text)
             break
-    return None if no is None else Candidate.rejected(offer.name, no, **offer.known())
+    return None if rejection is None else Candidate.rejected(offer.name, rejection, **offer.known())
 
 
-def _pick(left: Sequence[Offer], offered: int, demands: _Demands) -> Candidate | None:
-    by_name = {o.name: o for o in left}
+def _pick(remaining: Sequence[Offer], num_offers: int, demands: _Demands) -> Candidate | None:
+    by_name = {o.name: o for o in remaining}
 
     def take(offer: Offer, code: Reason, reason: str) -> Candidate:
         return Candidate(offer.name, code, reason, facts=offer.known())
@@ -231,53 +233,55 @@ def _pick(left: Sequence[Offer], offered: int, demands: _Demands) -> Candidate |
     for name, who in demands.prefer.items():
         if name in by_name:
             return take(by_name[name], Reason.PREFERRED, f"{who} prefers it")
-    left = [o for o in left if not o.on_request]
-    if not left:
+    remaining = [o for o in remaining if not o.on_request]
+    if not remaining:
         return None
-    if offered == 1:
-        return take(left[0], Reason.ONLY_ONE, "it is the only candidate")
-    times = [o.time_us for o in left if o.time_us is not None]
-    if len(left) > 1 and len(times) == len(left):
-        best = min(left, key=lambda o: o.time_us or 0.0)
-        return take(best, Reason.FASTEST, f"{best.time_us:g} us, the fastest of {len(left)} measured")
-    return take(left[0], Reason.DEFAULT, "the first usable one in the catalogue's order")
+    if num_offers == 1:
+        return take(remaining[0], Reason.ONLY_ONE, "it is the only candidate")
+    times = [o.time_us for o in remaining if o.time_us is not None]
+    if len(remaining) > 1 and len(times) == len(remaining):
+        best = min(remaining, key=lambda o: o.time_us or 0.0)
+        return take(best, Reason.FASTEST, f"{best.time_us:g} us, the fastest of {len(remaining)} measured")
+    return take(remaining[0], Reason.DEFAULT, "the first usable one in the catalogue's order")
 
 
-def _passed_over(offer: Offer, chosen: Candidate | None, demands: _Demands) -> Candidate:
-    """Return the reason why a usable offer was not chosen."""
-    known = offer.known()
+def _not_chosen(offer: Offer, chosen: Candidate | None, demands: _Demands) -> Candidate:
+    """Return the candidate of a usable offer that was not chosen, with the reason."""
+    facts = offer.known()
     if demands.use is not None:
         reason = f"{demands.use[1]} forces {demands.use[0]!r}"
-        return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=known)
+        return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=facts)
     if offer.on_request:
         reason = f"{offer.asks}, and no policy names it"
-        return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=known)
+        return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=facts)
     assert chosen is not None
     if chosen.code is Reason.FASTEST:
         return Candidate(
             offer.name,
             Reason.SLOWER,
             f"{offer.time_us:g} us, slower than {chosen.facts['time_us']:g} us",
-            facts=known,
+            facts=facts,
         )
     return Candidate(
         offer.name,
         Reason.LOWER_PREFERENCE,
         f"{chosen.name!r} is earlier in the preference order",
-        facts=known,
+        facts=facts,
     )
 
 
 def _unavailable(facts: NodeFacts, demands: _Demands, decision: Decision) -> KernelUnavailable:
     if demands.use is not None:
         name, who = demands.use
-        why = next((c for c in decision.rejected if c.name == name), None)
-        got = why.reason if why is not None else None
-        do = (why.do if why is not None else "") or "Remove the rule, or write prefer instead of use."
+        rejection = next((c for c in decision.rejected if c.name == name), None)
+        reason = rejection.reason if rejection is not None else None
+        do = (
+            rejection.do if rejection is not None else ""
+        ) or "Remove the rule, or write prefer instead of use."
         return KernelUnavailable(
             f"node {facts.node}",
             f"{who} forces {name!r}, which is unavailable",
-            got=got,
+            got=reason,
             do=do,
             decision=decision,
         )

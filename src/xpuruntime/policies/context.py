@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from .load import PolicyLike, load_policy
+from .files.load import PolicyLike, load_policy
 from .policy import Policy
 
-__all__ = ["current_policy", "with_policy"]
+__all__ = ["current_policy", "replace_policy", "with_policy"]
 
 _current: ContextVar[Policy] = ContextVar("xpuruntime_policy", default=Policy())  # noqa: B039  - frozen
 
@@ -17,6 +17,13 @@ _current: ContextVar[Policy] = ContextVar("xpuruntime_policy", default=Policy())
 def current_policy() -> Policy:
     """Return the merged policy of the enclosing ``with_policy`` blocks; the empty policy outside of any."""
     return _current.get()
+
+
+def replace_policy(policy: Policy) -> Policy:
+    """Set the policy of this thread or async task until it is replaced again. Return the one before."""
+    before = _current.get()
+    _current.set(policy)
+    return before
 
 
 @contextmanager

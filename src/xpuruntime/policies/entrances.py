@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import DeviceUnavailable, EngineUnavailable, PolicyError, PrecisionUnavailable, XpuError
-from .load import PolicyLike
+from .files.load import PolicyLike
 from .precedence import Resolved, effective_policy
 from .vocabulary import KERNELS
 
@@ -92,7 +92,7 @@ _OWN_KERNELS = "it computes with xpuruntime's own kernels, which are the engine 
 # Fields with the same effect wherever only the native compiler computes.
 _COMPILED: dict[str, FieldUse] = {
     "target": FieldUse("the target of code generation, if no argument names one", _kinds("cpu", "cuda", "auto"), "xpuruntime generates no code for it", _SESSION),
-    "engine": FieldUse("native and auto are supported", _native, _OWN_KERNELS, _SESSION),
+    "engine": FieldUse("`native` and `auto` are supported", _native, _OWN_KERNELS, _SESSION),
     "static_shape": FieldUse("always true: programs have fixed shapes"),
     "allow_fallback": FieldUse("devices to generate code for if the target is unavailable, with one warning; int8 becomes the model's own precision"),
     "optimization_level": FieldUse("level of passes, if no argument names passes"),
@@ -100,8 +100,8 @@ _COMPILED: dict[str, FieldUse] = {
     "compile_timeout_s": _refused("its compiler runs in the caller's process and cannot be stopped", _SESSION),
     "run_timeout_s": _refused("its runs have no time limit", _SESSION),
     "engine_options": FieldUse("no effect for engines that are not used", _no_buckets, "native's options are for sessions with symbolic shapes", _SESSION),
-    "engine_order": FieldUse("orders that include native are supported", _orders_native, _OWN_KERNELS, "Add native to the order, or open an InferenceSession."),
-    "place": FieldUse("native is supported", _places_native, _OWN_KERNELS, "Use partition and DAGExecutor, or an InferenceSession."),
+    "engine_order": FieldUse("orders that include `native` are supported", _orders_native, _OWN_KERNELS, "Add native to the order, or open an InferenceSession."),
+    "place": FieldUse("`native` is supported", _places_native, _OWN_KERNELS, "Use partition and DAGExecutor, or an InferenceSession."),
     "strict": FieldUse("an error if a library declines a chosen kernel"),
     "self_check": _ONLY_SESSIONS_CHECK,
 }  # fmt: skip
@@ -156,7 +156,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "precision": FieldUse("the model's own is supported"),
             "static_shape": FieldUse("symbolic dims are an error unless fixed_shapes sets their sizes"),
             "fixed_shapes": FieldUse("the graph is specialized to these sizes"),
-            "allow_fallback": FieldUse("cpu is supported: other regions run on the engines of others=", _is_cpu, "regions may run on the engines of others=, on the cpu", "Pass others=() for none."),
+            "allow_fallback": FieldUse("`cpu` is supported: other regions run on the engines of others=", _is_cpu, "regions may run on the engines of others=, on the cpu", "Pass others=() for none."),
             "optimization_level": FieldUse("level of passes of native regions; other regions use their engine's setting"),
             "caching": FieldUse("use of the executor's store="),
             "compile_timeout_s": _refused("its compilers cannot be stopped", _SESSION),

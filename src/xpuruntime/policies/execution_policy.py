@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from . import kinds
-from .file_form import FileForm
-from .record import Names, fields_of, of_kind, record
+from .fields import kinds
+from .fields.record import Names, fields_of, of_kind, record
+from .files.file_form import FileForm
 
 __all__ = ["ExecutionPolicy"]
 

@@ -9,9 +9,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ..families import FAMILIES
-from . import kinds
-from .file_form import FileForm
-from .record import FieldKind, FieldPath, Names, Problem, build, dump, of_kind, record, schema_of, shown
+from .fields import kinds
+from .fields.record import (
+    FieldKind,
+    FieldPath,
+    Names,
+    Problem,
+    build,
+    dump,
+    of_kind,
+    record,
+    schema_of,
+    shown,
+)
+from .files.file_form import FileForm
 from .rule import Rule
 from .vocabulary import KERNELS
 
@@ -118,6 +129,11 @@ class KernelPolicy(FileForm):
         """Return this layer alone, then each lower layer, without empty ones."""
         top = dataclasses.replace(self, under=())
         return tuple(layer for layer in (top, *self.under) if layer != _EMPTY)
+
+    def without_origins(self) -> KernelPolicy:
+        """Return the same demands without the origins of layers, so that what is made of equal demands is equal, texts included."""
+        under = tuple(dataclasses.replace(layer, origin="") for layer in self.under)
+        return dataclasses.replace(self, under=under, origin="")
 
     def preferences(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Return (family, kernels in order) for each plain keyword of this layer."""

@@ -15,12 +15,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .expression import Condition
+from .fields.expression import Condition
+from .fields.kinds import kernels_of
+from .fields.pins import plain_kernel
+from .fields.record import FieldPath
 from .kernel_policy import KernelPolicy
-from .kinds import kernels_of
-from .pins import plain_kernel
 from .policy import Policy
-from .record import FieldPath
 from .rule import Rule, parsed, phase_covered
 from .vocabulary import KERNELS, PHASES
 
@@ -81,8 +81,8 @@ def _conflicts(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterato
             )
         for forbids, uses, first in ((a, b, True), (b, a, False)):
             if uses.use and uses.use in forbids.forbid and (where := _overlap(a, b, solver)):
-                other = i if first else j
-                text = f"forces {uses.use!r}, which rules[{other}] forbids ({where})"
+                index = i if first else j
+                text = f"forces {uses.use!r}, which rules[{index}] forbids ({where})"
                 yield LintFinding(
                     "conflict", (*at, "rules", j if first else i, "use"), text, "Remove one of the two."
                 )
@@ -95,18 +95,18 @@ def _never(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator[Li
 
 
 def _shadowed(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator[LintFinding]:
-    done: set[int] = set()
-    for (j, rule), (i, other) in itertools.islice(itertools.permutations(enumerate(rules), 2), _PAIRS):
-        if j not in done and not _apart(rule, other) and _covers(other, rule, solver):
-            same = i < j and (rule.use, rule.prefer) == (other.use, other.prefer)
+    shadowed: set[int] = set()
+    for (j, rule), (i, wider) in itertools.islice(itertools.permutations(enumerate(rules), 2), _PAIRS):
+        if j not in shadowed and not _apart(rule, wider) and _covers(wider, rule, solver):
+            same_demand = i < j and (rule.use, rule.prefer) == (wider.use, wider.prefer)
             only_choice = not rule.forbid and rule.workspace_bytes is None and rule.deterministic is None
-            if only_choice and other.use and (rule.prefer or (same and rule.use)):
-                why = f"rules[{i}] forces {other.use!r} wherever it matches"
-            elif same and _limits(rule) == _limits(other):
+            if only_choice and wider.use and (rule.prefer or (same_demand and rule.use)):
+                why = f"rules[{i}] forces {wider.use!r} wherever it matches"
+            elif same_demand and _limits(rule) == _limits(wider):
                 why = f"rules[{i}] demands the same wherever it matches"
             else:
                 continue
-            done.add(j)
+            shadowed.add(j)
             yield LintFinding(
                 "shadowed",
                 (*at, "rules", j),
@@ -148,13 +148,13 @@ def _forbidden(at: FieldPath, layer: KernelPolicy) -> Iterator[LintFinding]:
 
 
 def _unused_options(policy: Policy) -> Iterator[LintFinding]:
-    chosen = policy.execution.engine
+    policy_engine = policy.execution.engine
     for name in policy.execution.engine_options or {}:
-        if chosen not in (None, "auto", name):
+        if policy_engine not in (None, "auto", name):
             yield LintFinding(
                 "unused_options",
                 ("execution", "engine_options", name),
-                f"has no effect with engine {chosen!r}",
+                f"has no effect with engine {policy_engine!r}",
             )
 
 
@@ -165,8 +165,11 @@ def _apart(a: Rule, b: Rule) -> bool:
     """Return True if the bounds of their shape conditions alone exclude each other: cheap, and decides most pairs."""
     if a.shape is None or b.shape is None:
         return False
-    mine, other = _ranges(a.shape), _ranges(b.shape)
-    return any(n in other and (low > other[n][1] or other[n][0] > high) for n, (low, high) in mine.items())
+    ranges_a, ranges_b = _ranges(a.shape), _ranges(b.shape)
+    return any(
+        n in ranges_b and (low > ranges_b[n][1] or ranges_b[n][0] > high)
+        for n, (low, high) in ranges_a.items()
+    )
 
 
 @functools.lru_cache(maxsize=4096)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from .. import registered as of_users
-from .checks import not_implemented
+from ..plugins import registered as of_users
 from .execution_policy import ExecutionPolicy
+from .fields.checks import not_implemented
+from .fields.kinds import kernels_of, without_kernel
+from .fields.pins import plain_kernel
+from .fields.record import FieldPath, Problem
 from .kernel_policy import KernelPolicy
-from .kinds import kernels_of, without_kernel
-from .pins import plain_kernel
 from .policy import Policy
-from .record import FieldPath, Problem
-from .vocabulary import ENGINES, KERNELS, PHASES, REGION_RUNNERS, nearest
+from .vocabulary import ENGINES, KERNELS, REGION_RUNNERS, nearest
 
 __all__ = ["check_names"]
 
@@ -21,25 +21,20 @@ _OWN = "Your own kernel must be registered in the process that compiles. With co
 
 
 def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterable[str] = ()) -> None:
-    """Raise Problem for the first kernel or engine that is neither built in, nor given here, nor registered, nor dotted (a third party's), and for
-    a demand or a phase that has nothing but words which this release does not implement.
+    """Raise Problem for the first kernel or engine that does not exist: it is not built in, not an argument, not registered, and not dotted (a
+    third party's). Also raise it for a demand whose names are all unimplemented in this release.
 
-    A kernel that is not built in makes the modules be imported that register kernels: PolicyError when one of them fails.
+    A kernel that is not built in causes the import of the modules that register kernels. Raise PolicyError if such a module fails.
     """
     extra = tuple(kernels)
-    for path, words, families in _kernel_names(policy.kernel, ("kernel",)):
-        _check_kernels(path, [plain_kernel(w) for w in words], families, extra)
-    for path, phases in _phases(policy.kernel, ("kernel",)):
-        if phases and not set(phases) & PHASES.keys():
-            raise not_implemented(path, "this release runs nothing in this phase", ", ".join(phases), PHASES)
-    known_engines = tuple(dict.fromkeys((*ENGINES, *engines)))  # built-in engines also register themselves
+    for path, names, families in _kernel_names(policy.kernel, ("kernel",)):
+        _check_kernels(path, [plain_kernel(w) for w in names], families, extra)
+    engine_names = tuple(dict.fromkeys((*ENGINES, *engines)))  # built-in engines also register themselves
     for path, name in _engine_names(policy.execution, ("execution",)):
-        _check_engine(path, name, known_engines)
+        _check_engine(path, name, engine_names)
     for pattern, name in (policy.execution.place or {}).items():
-        left_to_measuring = ("auto",) if pattern == "*" else ()
-        _check_engine(
-            ("execution", "place", pattern), name, (*known_engines, *REGION_RUNNERS, *left_to_measuring)
-        )
+        measured = ("auto",) if pattern == "*" else ()
+        _check_engine(("execution", "place", pattern), name, (*engine_names, *REGION_RUNNERS, *measured))
 
 
 def _check_kernels(
@@ -50,21 +45,21 @@ def _check_kernels(
     if all(name in built_in for name in names):
         return
     of_users.load_plugins()
-    known = tuple(dict.fromkeys((*built_in, *extra, *of_users.kernel_words())))
+    available = tuple(dict.fromkeys((*built_in, *extra, *of_users.kernel_words())))
     of = f" of {' or '.join(families)}" if len(families) < len(KERNELS) else ""
-    there = [name for name in names if name in known or "." in name]
+    usable = [name for name in names if name in available or "." in name]
     for name in names:
-        if name not in there and name not in absent:
-            do = f"{nearest(name, known)}Known{of}: {', '.join(known) or 'none'}. {_OWN}"
+        if name not in usable and name not in absent:
+            do = f"{nearest(name, available)}Known{of}: {', '.join(available) or 'none'}. {_OWN}"
             raise Problem(path, f"no such kernel{of}", got=repr(name), do=do)
-    if not there:
-        what = f"this release does not implement this kernel{of}"
-        raise not_implemented(path, what, names[0] if len(names) == 1 else names, known)
+    if not usable:
+        problem = f"this release does not implement this kernel{of}"
+        raise not_implemented(path, problem, names[0] if len(names) == 1 else names, available)
 
 
-def _check_engine(path: FieldPath, name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        do = f"{nearest(name, known)}Known: {', '.join(known)}."
+def _check_engine(path: FieldPath, name: str, available: tuple[str, ...]) -> None:
+    if name not in available:
+        do = f"{nearest(name, available)}Known: {', '.join(available)}."
         raise Problem(path, "no such engine", got=repr(name), do=do)
 
 
@@ -81,13 +76,6 @@ def _kernel_names(
                 yield (*at, "rules", i, key), named, families
     for i, layer in enumerate(policy.under):
         yield from _kernel_names(layer, (*at, "under", i))
-
-
-def _phases(policy: KernelPolicy, at: FieldPath) -> Iterator[tuple[FieldPath, Sequence[str]]]:
-    for i, rule in enumerate(policy.rules):
-        yield (*at, "rules", i, "phase"), rule.phase
-    for i, layer in enumerate(policy.under):
-        yield from _phases(layer, (*at, "under", i))
 
 
 def _engine_names(policy: ExecutionPolicy, at: FieldPath) -> Iterator[tuple[FieldPath, str]]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .execution_policy import ExecutionPolicy
-from .file_form import VERSION, FileForm
+from .fields.record import FieldKind, FieldPath, Problem, build, dump, of_kind, record, schema_of, shown
+from .files.file_form import VERSION, FileForm
 from .kernel_policy import KernelPolicy
-from .record import FieldKind, FieldPath, Problem, build, dump, of_kind, record, schema_of, shown
 
 __all__ = ["Policy", "from_document"]
 

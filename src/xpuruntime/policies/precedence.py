@@ -16,9 +16,9 @@ from ..env import VARIABLES
 from ..errors import PolicyError
 from .context import current_policy
 from .execution_policy import ExecutionPolicy
-from .load import PolicyLike, load_policy
+from .fields.record import fields_of
+from .files.load import PolicyLike, load_policy
 from .policy import Policy
-from .record import fields_of
 
 __all__ = ["PolicyLayer", "Resolved", "builtin_policy", "effective_policy", "environment_layers", "resolve"]
 
@@ -110,7 +110,7 @@ def environment_layers(
 
 def effective_policy(
     arguments: Mapping[str, Any] | None = None,
-    *given: PolicyLike,
+    *policies: PolicyLike,
     environ: Mapping[str, str] | None = None,
     kernels: Iterable[str] = (),
     engines: Iterable[str] = (),
@@ -129,7 +129,7 @@ def effective_policy(
     load = functools.partial(load_policy, kernels=tuple(kernels), engines=tuple(engines))
     direct = {k: v for k, v in (arguments or {}).items() if v is not None}
     layers = [PolicyLayer("argument", load(ExecutionPolicy(**direct)))] if direct else []
-    layers += [PolicyLayer(_origin(policy), load(policy)) for policy in given]
+    layers += [PolicyLayer(_origin(policy), load(policy)) for policy in policies]
     layers.append(PolicyLayer("with_policy", current_policy()))
     layers += environment_layers(os.environ if environ is None else environ, load)
     if builtin:

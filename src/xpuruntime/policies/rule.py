@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..types import DimLike, DType
-from . import kinds
-from .expression import Condition
-from .record import Names, Problem, of_kind, record
+from .fields import kinds
+from .fields.expression import Condition
+from .fields.record import Names, Problem, of_kind, record
 from .vocabulary import dims_of_family, nearest
 
 __all__ = ["NodeFacts", "Rule"]
@@ -87,10 +87,10 @@ class Rule:
             if name in self.forbid:
                 raise Problem(("forbid",), f"forbids {name!r}, which the same rule names", do="Remove one.")
         if self.shape is not None:
-            known = dims_of_family(self.op)
-            for name in sorted(parsed(self.shape).names - known.keys()):
+            dims = dims_of_family(self.op)
+            for name in sorted(parsed(self.shape).names - dims.keys()):
                 of = f"{' and '.join(self.op)} ops have" if self.op else "every op has (set `op` for more)"
-                do = f"{nearest(name, known)}What {of}: {', '.join(known)}."
+                do = f"{nearest(name, dims)}What {of}: {', '.join(dims)}."
                 raise Problem(("shape",), f"no such dim {name!r}", got=repr(self.shape), do=do)
 
     def matches(self, facts: NodeFacts) -> bool:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .document import to_json_text
 from .execution_policy import ExecutionPolicy
-from .file_form import VERSION
+from .fields.record import schema_of
+from .files.document import to_json_text
+from .files.file_form import VERSION
 from .kernel_policy import KernelPolicy, rule_schema
-from .record import schema_of
 
 __all__ = ["policy_schema"]
 

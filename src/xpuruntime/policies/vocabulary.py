@@ -19,7 +19,6 @@ __all__ = [
     "KERNELS",
     "KERNELS_NOT_IMPLEMENTED",
     "PHASES",
-    "PHASES_NOT_IMPLEMENTED",
     "PRECISIONS",
     "PRECISIONS_NOT_IMPLEMENTED",
     "REGION_RUNNERS",
@@ -101,15 +100,10 @@ PHASES: Mapping[str, str] = MappingProxyType(
         "inference": "any run that is not training; includes prefill and decode",
         "prefill": "a language model processes its prompt",
         "decode": "a language model generates one token",
-    }
-)
-PHASES_NOT_IMPLEMENTED: Mapping[str, str] = MappingProxyType(
-    {
         "train_forward": "the forward pass of a training step",
         "train_backward": "the backward pass of a training step",
     }
 )
-"""Phases that this release does not implement."""
 
 PRECISIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -169,13 +163,15 @@ def dims_of_family(families: Iterable[str] = ()) -> dict[str, str]:
     """Return name and meaning of the dims that all of the families have; without families, the common ones."""
     shared: dict[str, str] | None = None
     for family in families:
-        mine = DIMS.get(family, {})
-        shared = dict(mine) if shared is None else {k: v for k, v in shared.items() if k in mine}
+        family_dims = DIMS.get(family, {})
+        shared = (
+            dict(family_dims) if shared is None else {k: v for k, v in shared.items() if k in family_dims}
+        )
     return (shared or {}) | _COMMON_DIMS
 
 
-def nearest(word: object, known: Iterable[str]) -> str:
+def nearest(text: object, names: Iterable[str]) -> str:
     """Return ``"Did you mean 'cublasLt'? "``, or an empty text if no known word is similar."""
-    by_lower = {k.lower(): k for k in known}
-    near = difflib.get_close_matches(word[:100].lower(), by_lower, n=1) if isinstance(word, str) else ()
+    by_lower = {k.lower(): k for k in names}
+    near = difflib.get_close_matches(text[:100].lower(), by_lower, n=1) if isinstance(text, str) else ()
     return f"Did you mean {by_lower[near[0]]!r}? " if near else ""

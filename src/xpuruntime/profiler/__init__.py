@@ -1,5 +1,5 @@
 """Profiling: events, ranges for vendor tools, and the receipt.
 
-Importing this package imports none of its parts: take what you need from ``profiler.events``, ``profiler.nvtx`` or
+Importing this package imports none of its parts: import what you need from ``profiler.events``, ``profiler.nvtx`` or
 ``profiler.receipt``.
 """

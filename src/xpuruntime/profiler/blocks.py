@@ -1,6 +1,6 @@
 """Blocks of a report page, as plain values. ``views`` creates them; ``html`` renders them.
 
-Every text here is text: markup in it is shown, not obeyed. A ``tone`` (good, bad, warn, dim) is never the only sign: whoever
+Markup in a text is escaped, not interpreted. A ``tone`` (good, bad, warn, dim) is never the only sign: whoever
 sets one also says it in words or by a sign, so that the page reads without colors.
 """
 

@@ -56,7 +56,7 @@ def require_report_extra() -> None:
     if missing:
         raise ReportExtraMissing(
             "html report",
-            f"needs {' and '.join(missing)}, which the extra 'report' brings",
+            f"needs {' and '.join(missing)}, which the extra 'report' installs",
             got="not installed",
             do="Run: pip install 'xpuruntime[report]'",
         )
@@ -93,7 +93,7 @@ def svg_of(figure: Any, alt: str) -> str:
 
     stream = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "xpuruntime"}), warnings.catch_warnings():
-        # The reader's browser sets the text; that the font measured with lacks a letter means nothing there.
+        # The browser renders the text with its own fonts, so a glyph that matplotlib's font lacks does not matter.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
@@ -105,8 +105,8 @@ def svg_of(figure: Any, alt: str) -> str:
         "<svg", f'<svg role="img" aria-label="{_quoted(alt)}"', 1
     )
     text = re.sub(r"font(-family)?: ([^;\"]*?)'DejaVu Sans'[^;\"]*", r"font\1: \2var(--sans)", text)
-    for drawn, variable in _VARIABLES.items():
-        text = text.replace(drawn, f"var({variable})")
+    for fixed_color, variable in _VARIABLES.items():
+        text = text.replace(fixed_color, f"var({variable})")
     return text
 
 

@@ -53,14 +53,14 @@ def dots(
     On a log axis a value of 0 is drawn at the left edge, labeled ``equal``.
     """
     rows = list(dict.fromkeys(d.row for d in values))
-    many = len(names)
-    figure, axes = axes_of(len(rows), 0.30 + 0.1 * max(0, many - 1), title)
+    num_series = len(names)
+    figure, axes = axes_of(len(rows), 0.30 + 0.1 * max(0, num_series - 1), title)
     for k in range(0, len(rows), 2):
         axes.axhspan(k - 0.5, k + 0.5, color=BAND, linewidth=0, zorder=0)
-    places = {row: len(rows) - 1 - k for k, row in enumerate(rows)}
+    row_positions = {row: len(rows) - 1 - k for k, row in enumerate(rows)}
     left = _left_edge(values, limits) if log else None
     for d in values:
-        y = places[d.row] + _offset(list(names).index(d.series), many)
+        y = row_positions[d.row] + _offset(list(names).index(d.series), num_series)
         x = left if left is not None and d.value <= 0 else d.value
         if d.low is not None and d.high is not None:
             axes.plot([d.low, d.high], [y, y], color=color(d.series), linewidth=2.2, solid_capstyle="butt")
@@ -70,7 +70,9 @@ def dots(
                 "equal", (x, y), (7, 0), textcoords="offset points", va="center", color=DIM, fontsize=8.5
             )
     for row, limit in (limits or {}).items():
-        axes.plot([limit, limit], [places[row] - 0.36, places[row] + 0.36], color=INK, linewidth=1.8)
+        axes.plot(
+            [limit, limit], [row_positions[row] - 0.36, row_positions[row] + 0.36], color=INK, linewidth=1.8
+        )
     if mark is not None:
         axes.axvline(mark, color=INK, linewidth=1.2)
     if log:
@@ -78,7 +80,7 @@ def dots(
         axes.tick_params(axis="x", which="minor", length=0)
         if left is not None:
             axes.set_xlim(left=left / 2)
-    axes.set_yticks([places[r] for r in rows], [literal(r) for r in rows])
+    axes.set_yticks([row_positions[r] for r in rows], [literal(r) for r in rows])
     axes.set_ylim(-0.5, len(rows) - 0.5)
     handles = [handle_of(name, series) for series, name in sorted(names.items())]
     legend_of(axes, [*handles, bar_handle("tolerance")] if limits else handles)
@@ -90,9 +92,9 @@ def _left_edge(values: Sequence[Dot], limits: Mapping[str, float] | None) -> flo
     return float(10.0 ** math.floor(math.log10(min(positive, default=1e-9)) - 1))
 
 
-def _offset(k: int, many: int) -> float:
+def _offset(k: int, num_series: int) -> float:
     """Return the vertical offset of a series within its row, the first on top."""
-    return 0.0 if many < 2 else 0.2 - 0.4 * k / (many - 1)
+    return 0.0 if num_series < 2 else 0.2 - 0.4 * k / (num_series - 1)
 
 
 def runs(
@@ -105,19 +107,17 @@ def runs(
     """Plot a row per series: its runs as dots, its median with the interval. All values are in ``unit``; the axis starts at 0."""
     import numpy as np
 
-    random = np.random.default_rng(
-        0
-    )  # only the dot's position within its row, so that dots do not hide one another
+    random = np.random.default_rng(0)  # vertical jitter, so that dots do not hide one another
     order = list(times)
     figure, axes = axes_of(len(order), 0.5, f"time of one run, {unit}")
-    shown = 0.0
+    limit = 0.0
     for k, series in enumerate(order):
         y, values = len(order) - 1 - k, np.asarray(times[series], float)
-        shown = max(shown, float(np.percentile(values, 98)))
-        some = values if values.size <= _MAX_RUNS else random.choice(values, _MAX_RUNS, replace=False)
+        limit = max(limit, float(np.percentile(values, 98)))
+        sample = values if values.size <= _MAX_RUNS else random.choice(values, _MAX_RUNS, replace=False)
         axes.plot(
-            some,
-            y - 0.12 + random.uniform(-0.16, 0.16, some.size),
+            sample,
+            y - 0.12 + random.uniform(-0.16, 0.16, sample.size),
             ".",
             color=color(series),
             alpha=0.35,
@@ -145,7 +145,7 @@ def runs(
             color=INK,
             fontsize=9.5,
         )
-    axes.set_xlim(0, 1.1 * max(shown, *(m.value for m in medians.values())))
+    axes.set_xlim(0, 1.1 * max(limit, *(m.value for m in medians.values())))
     axes.set_yticks(range(len(order) - 1, -1, -1), [literal(names[s]) for s in order])
     axes.set_ylim(-0.55, len(order) - 0.35)
     return svg_of(figure, alt)
@@ -162,13 +162,13 @@ def grouped_bars(
     """Plot a group per name with a bar per series; ``text`` formats a value as its label."""
     from matplotlib.patches import Patch
 
-    many = len(values)
-    figure, axes = axes_of(len(groups), 0.16 + 0.2 * many, title)
-    thick = 0.8 / many
+    num_series = len(values)
+    figure, axes = axes_of(len(groups), 0.16 + 0.2 * num_series, title)
+    thickness = 0.8 / num_series
     top = max((v for row in values.values() for v in row), default=1.0) or 1.0
     for k, (series, row) in enumerate(values.items()):
-        ys = [len(groups) - 1 - g + 0.4 - thick * (k + 0.5) for g in range(len(groups))]
-        axes.barh(ys, row, height=thick * 0.86, color=color(series), linewidth=0)
+        ys = [len(groups) - 1 - g + 0.4 - thickness * (k + 0.5) for g in range(len(groups))]
+        axes.barh(ys, row, height=thickness * 0.86, color=color(series), linewidth=0)
         for y, value in zip(ys, row, strict=True):
             axes.annotate(
                 text(value) if value else "-",

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from ..decisions import Decision
 from ..printable import text as printable_text
 from ..program.plan import Plan
-from ..store import write_atomic
+from ..storage.store import write_atomic
 from .blocks import Block, Columns, FactList, Figure, Fold, Heading, Listing, Picture, Prose, Table
 from .drawing import distinct, require_report_extra
 from .measured_views import agreement_figure, agreement_table, bench_blocks
@@ -73,7 +73,7 @@ def html_report(
 
     sections: Sections, or values that are shown in a section of their own.
     lead:     a paragraph under the title. badge: the answer in a few words.
-    engines:  names in the order of their colors; else the order in which they are met.
+    engines:  names in the order of their colors; by default the order of first use.
     machine:  whether facts of this machine and the receipts' versions are listed at the end.
 
     Raises ReportExtraMissing without jinja2 or matplotlib, StoreError when the file cannot be written, TypeError for a part
@@ -83,9 +83,9 @@ def html_report(
     import jinja2
 
     series, path = Series(engines), Path(path)
-    shown = [s if isinstance(s, Section) else Section(_title(s), [s]) for s in sections]
+    page_sections = [s if isinstance(s, Section) else Section(_title(s), [s]) for s in sections]
     if machine:
-        shown.append(Section("This machine", machine_blocks(_versions(shown)), id="machine"))
+        page_sections.append(Section("This machine", machine_blocks(_versions(page_sections)), id="machine"))
     pages = [
         {
             "id": s.id or f"s{k}",
@@ -94,7 +94,7 @@ def html_report(
             "badge": s.badge,
             "blocks": _all(s.parts, series),
         }
-        for k, s in enumerate(shown)
+        for k, s in enumerate(page_sections)
     ]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
@@ -186,7 +186,7 @@ def _versions(sections: Sequence[Section]) -> Mapping[str, str]:
     """Return the versions that the receipts on the page name; without receipts, those of this process."""
     import platform
 
-    from ..plugins import package_version
+    from ..plugins.loader import package_version
 
     versions: dict[str, str] = {"python": platform.python_version(), "platform": platform.platform()}
     versions |= {p: v for p in ("xpuruntime", "numpy", "onnx") if (v := package_version(p))}

@@ -133,11 +133,11 @@ def _bench_table(bench: Bench, series: Series) -> Table:
             )
         )
     right = ("median", "p95", "ratio to the best")
-    caption = f"{bench.rounds:,} rounds in alternation on {bench.machine}; in small: 95% intervals."
+    caption = f"{bench.rounds:,} rounds in alternation on {bench.machine}; in small print: 95% intervals."
     if bench.controls:
-        told = ", ".join(f"{name} {ratio.value:.3f}" for name, ratio in bench.controls.items())
-        caption += f" Controls (a second session of the same engine, ratio): {told}."
-    caption += f" Nothing below {bench.floor:.1%} is called a difference."
+        controls = ", ".join(f"{name} {ratio.value:.3f}" for name, ratio in bench.controls.items())
+        caption += f" Controls (a second session of the same engine, ratio): {controls}."
+    caption += f" Differences below {bench.floor:.1%} are not reported."
     return Table(("engine", "pinned", *right, "verdict"), tuple(rows), frozenset(right), caption)
 
 

@@ -1,13 +1,13 @@
 """NVTX ranges and marks: names on the timeline of Nsight Systems and other tools that listen.
 
-Nothing is loaded until :func:`enable`. Before it, and on machines without the library, each call costs a branch::
+Nothing is loaded before :func:`enable`. Before it, and on machines without the library, each call only checks a flag::
 
     nvtx.enable()
     with nvtx.range("prefill"):
         ...
 
 While they are on, every run of a compiled program has one, under the program's name; with ``calls=True`` every kernel call too, under the
-kernel's and its node's. ``XPU_NVTX=runs`` and ``XPU_NVTX=calls`` switch them on from outside.
+kernel's and its node's. ``XPU_NVTX=runs`` and ``XPU_NVTX=calls`` enable them from the environment.
 """
 
 from __future__ import annotations
@@ -49,6 +49,6 @@ class range:  # noqa: A001, N801 - the word that NVTX's users know
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A range that began before enable() was never pushed; to pop it would end somebody else's.
+        # A range that began before enable() was never pushed; popping it would end another range.
         if self._pushed:
             _core.nvtx_pop()

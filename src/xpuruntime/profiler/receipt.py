@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..plugins import package_version
+from ..plugins.loader import package_version
 from ..printable import line
 from ..program.plan import Plan, Region
 from ..protocols import Evidence, EvidenceRow
@@ -22,8 +22,9 @@ __all__ = ["Receipt", "ReceiptFinding", "confirm"]
 class ReceiptFinding:
     """One comparison of the plan with the evidence.
 
-    ok:   False means that something ran differently, or that a step was promised and none was reported.
-    said: False means that the engine says nothing about it; then nothing contradicts the plan, and nothing confirms it.
+    ok:   False if something ran differently from the plan, or if evidence that the plan requires is missing.
+    said: False if the engine reports nothing about the claim, so that it is neither confirmed nor contradicted.
+    seen: the fact in the evidence, as text.
     """
 
     region: str
@@ -41,49 +42,52 @@ def confirm(plan: Plan, evidence: Mapping[str, Evidence]) -> tuple[ReceiptFindin
     """Check the plan against the evidence of each region: engine version, device, precision, inner fallbacks, node coverage."""
     findings: list[ReceiptFinding] = []
     for region in plan.regions:
-        seen = evidence.get(region.id)
-        if seen is None:
+        region_evidence = evidence.get(region.id)
+        if region_evidence is None:
             findings.append(ReceiptFinding(region.id, "evidence was collected", False, "none"))
             continue
         findings += [
-            _version(region, seen),
-            _device(region, seen),
-            _precision(region, seen),
+            _version(region, region_evidence),
+            _device(region, region_evidence),
+            _precision(region, region_evidence),
             ReceiptFinding(
                 region.id,
                 "the engine used only what was requested",
-                not seen.fallbacks,
-                "; ".join(seen.fallbacks) or "no fallback inside the engine",
+                not region_evidence.fallbacks,
+                "; ".join(region_evidence.fallbacks) or "no fallback inside the engine",
             ),
         ]
     return tuple(findings)
 
 
-def _version(region: Region, seen: Evidence) -> ReceiptFinding:
-    ok = seen.version == region.engine_version and seen.engine == region.engine
+def _version(region: Region, evidence: Evidence) -> ReceiptFinding:
+    ok = evidence.version == region.engine_version and evidence.engine == region.engine
     return ReceiptFinding(
-        region.id, f"{region.engine} {region.engine_version} ran", ok, f"{seen.engine} {seen.version}".strip()
+        region.id,
+        f"{region.engine} {region.engine_version} ran",
+        ok,
+        f"{evidence.engine} {evidence.version}".strip(),
     )
 
 
-def _device(region: Region, seen: Evidence) -> ReceiptFinding:
-    kinds = sorted({row.device for row in seen.rows})
-    wanted = DeviceId.parse(region.device)
-    # `auto` promises no device, so whatever the engine took is what was asked for.
-    ok = wanted.kind == "auto" or all(_same_device(DeviceId.parse(k), wanted) for k in kinds)
+def _device(region: Region, evidence: Evidence) -> ReceiptFinding:
+    kinds = sorted({row.device for row in evidence.rows})
+    planned = DeviceId.parse(region.device)
+    # With `auto` the engine may choose any device.
+    ok = planned.kind == "auto" or all(_same_device(DeviceId.parse(k), planned) for k in kinds)
     text = ", ".join(kinds) or "no step was reported"
     return ReceiptFinding(region.id, f"every step ran on {region.device}", ok, text, said=bool(kinds))
 
 
-def _same_device(seen: DeviceId, wanted: DeviceId) -> bool:
-    return seen == wanted or (wanted.kind == "gpu" and seen.kind in ("gpu", "cuda", "metal", "webgpu"))
+def _same_device(actual: DeviceId, planned: DeviceId) -> bool:
+    return actual == planned or (planned.kind == "gpu" and actual.kind in ("gpu", "cuda", "metal", "webgpu"))
 
 
-def _precision(region: Region, seen: Evidence) -> ReceiptFinding:
+def _precision(region: Region, evidence: Evidence) -> ReceiptFinding:
     """Report steps that compute in a narrower float than the plan states. Integer data movement is not reported."""
     if region.precision.startswith("int"):
-        return _integers(region, seen)
-    floats = sorted({row.precision for row in seen.rows if "float" in row.precision})
+        return _integers(region, evidence)
+    floats = sorted({row.precision for row in evidence.rows if "float" in row.precision})
     if not floats:
         return ReceiptFinding(
             region.id, f"computed in {region.precision}", True, "not reported by the engine", said=False
@@ -92,9 +96,9 @@ def _precision(region: Region, seen: Evidence) -> ReceiptFinding:
     return ReceiptFinding(region.id, f"computed in {region.precision}", not narrower, ", ".join(floats))
 
 
-def _integers(region: Region, seen: Evidence) -> ReceiptFinding:
+def _integers(region: Region, evidence: Evidence) -> ReceiptFinding:
     """Check that a quantized model's products run in integers, except those that the model itself leaves in floats."""
-    products = [row for row in seen.rows if row.weights]
+    products = [row for row in evidence.rows if row.weights]
     floats = sum(not row.in_integers for row in products)
     ok = not products or (floats < len(products) and floats <= region.float_products)
     text = "; ".join(_operands(products)) or "not reported by the engine"
@@ -117,8 +121,8 @@ _WIDTH = {"bfloat16": 16, "float16": 16, "float32": 32, "float64": 64}
 class Receipt:
     """The plan, the evidence per region, and the result of comparing the two.
 
-    runs:     how often the session had run when the receipt was written.
-    versions: Python, platform and every package that took part.
+    runs:     number of runs of the session before the receipt was written.
+    versions: versions of Python, the platform and every package that was used.
     """
 
     plan: Plan
@@ -134,9 +138,8 @@ class Receipt:
         packages = ("xpuruntime", "numpy", "onnx")
         versions = {"python": platform.python_version(), "platform": platform.platform()}
         versions |= {p: v for p in packages if (v := package_version(p))}
-        versions |= {
-            e.engine: e.version for e in evidence.values()
-        }  # of the loaded library, not of a package's metadata
+        # The version of the loaded library may differ from the package's metadata.
+        versions |= {e.engine: e.version for e in evidence.values()}
         return cls(plan, evidence, runs, confirm(plan, evidence), versions)
 
     @property
@@ -147,9 +150,9 @@ class Receipt:
     @property
     def coverage(self) -> float:
         """Return the share of the plan's nodes that some step of the evidence names. Nodes that a vendor folded away are not named."""
-        named = {n for e in self.evidence.values() for row in e.rows for n in row.nodes}
+        covered = {n for e in self.evidence.values() for row in e.rows for n in row.nodes}
         return (
-            sum(n.name in named for n in self.plan.nodes) / len(self.plan.nodes) if self.plan.nodes else 1.0
+            sum(n.name in covered for n in self.plan.nodes) / len(self.plan.nodes) if self.plan.nodes else 1.0
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -168,7 +171,7 @@ class Receipt:
         }
 
     def text(self, *, rows: int = 12) -> str:
-        """Return readable lines: verdict, findings, decisions that fell back, and the ``rows`` most expensive steps of each region."""
+        """Return the receipt as lines: verdict, findings, self-check, warnings, and the ``rows`` most expensive steps of each region."""
         head = "confirmed by evidence" if self.confirmed else "NOT confirmed by evidence"
         lines = [f"receipt for {self.plan.model['name']}: {head}, {self.runs} runs"]
         lines += [f"  {f}" for f in self.findings]
@@ -200,7 +203,7 @@ def _evidence_text(region: str, evidence: Evidence, rows: int) -> list[str]:
         )
         names = row.nodes[0] + (f" +{len(row.nodes) - 1}" if len(row.nodes) > 1 else "") if row.nodes else "-"
         lines.append(f"    {clock}{row.op:<16} {row.kernel} {row.precision}  {names}".rstrip())
-        lines += [f"        ran {seen}" for seen in row.seen]
+        lines += [f"        ran {kernel}" for kernel in row.seen]
     if len(timed) > rows:
         lines.append(f"    ... and {len(timed) - rows} more steps")
     lines += [f"    note: {n}" for n in evidence.notes]

@@ -14,9 +14,9 @@ from .views import Series
 
 __all__ = ["receipt_blocks"]
 
-_STEPS = 6  # of each receipt that are shown before the fold
+_STEPS = 6  # steps per receipt that are shown without expanding
 _FOLDED = 40
-_FAMILIES = 8  # bars of a receipt; the smaller ones are added up
+_FAMILIES = 8  # maximum bars per receipt; the smaller families are summed
 
 
 def receipt_blocks(receipts: Sequence[Receipt], series: Series) -> list[Block]:
@@ -48,29 +48,31 @@ def _findings(receipts: Sequence[tuple[str, Receipt]], series: Series) -> Table:
     return Table(("engine", "the plan says", "the evidence", "what was seen"), tuple(rows))
 
 
-# Where a vendor fused several nodes into one step, the step counts for the first of these among them: the one that costs.
+# A step of several fused nodes counts for the first of these families among them, since that node dominates its time.
 _COSTLY = ("attention", "conv", "matmul", "rnn")
 
 
 def _family(row: EvidenceRow, families: Mapping[str, str]) -> str:
-    held = list(dict.fromkeys(families[n] for n in row.nodes if n in families))
-    return next((f for f in _COSTLY if f in held), held[0] if held else "engine's own")
+    row_families = list(dict.fromkeys(families[n] for n in row.nodes if n in families))
+    return next(
+        (f for f in _COSTLY if f in row_families), row_families[0] if row_families else "engine's own"
+    )
 
 
 def _families(receipts: Sequence[tuple[str, Receipt]], series: Series) -> Drawing:
     totals: dict[int, Counter[str]] = {}
     for name, receipt in receipts:
         families = {n.name: n.family for n in receipt.plan.nodes}
-        spent = totals.setdefault(series.of(name), Counter())
+        times = totals.setdefault(series.of(name), Counter())
         for evidence in receipt.evidence.values():
             for row in evidence.rows:
-                spent[_family(row, families)] += row.time_us or 0.0  # type: ignore[assignment]
+                times[_family(row, families)] += row.time_us or 0.0  # type: ignore[assignment]
     order = [f for f, _ in sum(totals.values(), Counter()).most_common()]
     if len(order) > _FAMILIES:
-        rest = f"{len(order) - _FAMILIES + 1} others"
-        for spent in totals.values():
-            spent[rest] = sum(spent.pop(f, 0) for f in order[_FAMILIES - 1 :])
-        order = [*order[: _FAMILIES - 1], rest]
+        other_families = f"{len(order) - _FAMILIES + 1} others"
+        for times in totals.values():
+            times[other_families] = sum(times.pop(f, 0) for f in order[_FAMILIES - 1 :])
+        order = [*order[: _FAMILIES - 1], other_families]
     scale, unit = time_unit(max(max(t.values(), default=0.0) for t in totals.values()))
     names = series.named(name for name, _ in receipts)
     alt = "Time by op family: " + "; ".join(
@@ -89,13 +91,13 @@ def _families(receipts: Sequence[tuple[str, Receipt]], series: Series) -> Drawin
 
 
 def _sources(receipts: Sequence[Receipt]) -> str:
-    told = {
+    sources = {
         e.engine: f"{e.engine}: placement from the {e.placement_source}"
         + (f", times from a {e.time_source}" if e.time_source else ", no times")
         for r in receipts
         for e in r.evidence.values()
     }
-    return "; ".join(told.values()) + "."
+    return "; ".join(sources.values()) + "."
 
 
 def _steps(name: str, receipt: Receipt, series: Series) -> Fold:
@@ -109,16 +111,16 @@ def _steps(name: str, receipt: Receipt, series: Series) -> Fold:
     columns, right = ("op", "kernel", "nodes of the model", "time", "share"), frozenset({"time", "share"})
     blocks: list[Block] = [Table(columns, tuple(cells[:_STEPS]), right)]
     if len(cells) > _STEPS:
-        more = cells[_STEPS:_FOLDED]
-        inner: list[Block] = [Table(columns, tuple(more), right)]
+        hidden = cells[_STEPS:_FOLDED]
+        inner: list[Block] = [Table(columns, tuple(hidden), right)]
         if len(cells) > _FOLDED:
             inner.append(Prose(f"and {len(cells) - _FOLDED} more, each shorter than these", "dim"))
         blocks.append(Fold(f"{len(cells) - _STEPS} more steps", tuple(inner)))
     notes = tuple(f for e in receipt.evidence.values() for f in (*e.fallbacks, *e.notes))
     blocks += [Prose(note, "dim") for note in notes]
     blocks.append(Prose(_coverage(receipt), "dim"))
-    spent = f", {duration(total)} in all" if total else ""
-    return Fold(f"{name}: {len(rows)} steps ran{spent}", tuple(blocks), open=True)
+    total_text = f", {duration(total)} in all" if total else ""
+    return Fold(f"{name}: {len(rows)} steps ran{total_text}", tuple(blocks), open=True)
 
 
 def _coverage(receipt: Receipt) -> str:
@@ -135,10 +137,10 @@ def _step(
 ) -> tuple[Cell | str, ...]:
     costly = _family(row, families)
     first = next((n for n in row.nodes if families.get(n) == costly), row.nodes[0] if row.nodes else "-")
-    more = f"and {len(row.nodes) - 1} fused with it" if len(row.nodes) > 1 else ""
+    fused_text = f"and {len(row.nodes) - 1} fused with it" if len(row.nodes) > 1 else ""
     kernel = Cell(row.kernel, " · ".join(p for p in (row.device, row.precision) if p), mono=True)
     if row.time_us is None:
-        return row.op, kernel, Cell(first, more, mono=True), "-", ""
+        return row.op, kernel, Cell(first, fused_text, mono=True), "-", ""
     share = f"{row.time_us / total:.1%}" if total else ""
     bar = Cell(share, share=row.time_us / top if top else 0.0, series=series)
-    return row.op, kernel, Cell(first, more, mono=True), duration(row.time_us), bar
+    return row.op, kernel, Cell(first, fused_text, mono=True), duration(row.time_us), bar

@@ -4,7 +4,7 @@
         session.run(inputs)
     trace.save("trace.json")
 
-While nobody profiles, a run pays one comparison for it. With ``nvtx=True`` the same spans go to NVIDIA's tools too.
+Without a recording, a run only checks one variable. With ``nvtx_ranges=True`` the same spans go to NVIDIA's tools too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import XpuError
-from ..store import write_atomic
+from ..storage.store import write_atomic
 from . import nvtx
 from .events import EventRing
 
@@ -66,7 +66,7 @@ class Trace:
         write_atomic(Path(path), json.dumps(document).encode())
 
     def take(self, ring: EventRing) -> None:
-        """Move the ring's events into this trace."""
+        """Move the events of the ring into this trace."""
         names, events = ring.names(), ring.drain()
         spans = (
             TraceSpan(names[e["name"]], int(e["thread"]), int(e["time_ns"]), int(e["duration_ns"]))
@@ -81,7 +81,7 @@ def profile(*, capacity: int = 1 << 16, nvtx_ranges: bool = False) -> Iterator[T
     """Record every run inside the block, on any thread. A nested or concurrent recording raises XpuError.
 
     capacity:    events that fit; more are dropped and counted.
-    nvtx_ranges: also open an NVTX range per run, where the library is there.
+    nvtx_ranges: also open an NVTX range per run, if the library is installed.
     """
     global RING
     trace, ring = Trace(), EventRing(capacity)
@@ -107,7 +107,7 @@ Profiler = profile
 def timed(name: str, call: Callable[..., _Result], *arguments: Any) -> _Result:
     """Call a function, as a span of the recording ring (and as an NVTX range if ranges are enabled)."""
     ring = RING
-    if ring is None:  # the block was left between the caller's look and this one
+    if ring is None:  # the recording ended after the caller's check
         return call(*arguments)
     with nvtx.range(name), ring.span(name):
         return call(*arguments)

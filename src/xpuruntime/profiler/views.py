@@ -36,9 +36,9 @@ def plan_table(plans: Sequence[Plan], series: Series) -> Table:
     for plan in plans:
         for region in plan.regions:
             families = Counter(n.family for n in plan.nodes if n.region == region.id)
-            held = ", ".join(f"{n} {family}" for family, n in families.most_common())
+            counts = ", ".join(f"{n} {family}" for family, n in families.most_common())
             head = Cell(region.engine, region.engine_version, series=series.of(region.engine))
-            nodes = Cell(f"{sum(families.values())} nodes", held)
+            nodes = Cell(f"{sum(families.values())} nodes", counts)
             row = (head, region.device, region.precision, str(region.threads or "-"), nodes)
             rows.append((Cell(plan.model["name"]), *row) if show_model else row)
     columns = ("engine", "device", "precision", "threads", "region")
@@ -51,7 +51,7 @@ def decision_blocks(decisions: Sequence[Decision]) -> list[Block]:
     for d in decisions:
         head = Cell(d.question, d.subject)
         if d.chosen is None:
-            rows.append((head, Cell("✗ nothing", "could be had", tone="bad"), ""))
+            rows.append((head, Cell("✗ nothing", "none was available", tone="bad"), ""))
         else:
             rows.append((head, *_candidate(d.chosen, "✓ ", "good")))
         rows += [("", *_candidate(c, "not ", "dim")) for c in d.rejected]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from ..printable import line
-from .plan import Plan
+
+if TYPE_CHECKING:
+    from .plan import Plan
 
 __all__ = ["explain", "summary"]
 

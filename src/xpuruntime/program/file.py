@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import FormatError, InputError
-from ..store import write_atomic
-from ..tensor_files import pack_bits
+from ..storage.store import write_atomic
+from ..storage.tensor_files import pack_bits
 from ..types import DType
 from .kinds import Bad, Reading, SegmentWriter
 from .program import CompiledProgram, WeightRef
@@ -77,9 +77,12 @@ def embed(program: CompiledProgram, weights: Mapping[str, NDArray[Any]]) -> Comp
 def _embedded(ref: WeightRef, array: NDArray[Any]) -> WeightRef:
     array = np.ascontiguousarray(array).reshape(np.shape(array))
     if tuple(array.shape) != ref.spec.shape or DType.of(array.dtype) is not ref.spec.dtype:
-        got = f"{array.dtype}{list(array.shape)} for {ref.spec}"
+        actual = f"{array.dtype}{list(array.shape)} for {ref.spec}"
         raise InputError(
-            f"weight {ref.name!r}", "has another dtype or shape", got=got, do="Pass the model's own weights."
+            f"weight {ref.name!r}",
+            "has another dtype or shape",
+            got=actual,
+            do="Pass the model's own weights.",
         )
     if ref.spec.dtype.bits < 8:
         array = pack_bits(array, ref.spec.dtype)
@@ -100,9 +103,9 @@ def _parts(program: CompiledProgram) -> list[bytes | memoryview]:
     sizes = [len(s) for s in writing.segments]
     start, text = 0, b""
     while True:  # the manifest holds offsets, and its length changes them: repeat until it is stable
-        places, end = _places(_HEADER.size + 32 + start, sizes)
+        offsets, end = _offsets(_HEADER.size + 32 + start, sizes)
         listed = [
-            {"offset": o, "bytes": n, "sha256": d} for o, n, d in zip(places, sizes, digests, strict=True)
+            {"offset": o, "bytes": n, "sha256": d} for o, n, d in zip(offsets, sizes, digests, strict=True)
         ]
         manifest = {"format": FORMAT, "segments": listed, "program": body}
         text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
@@ -112,20 +115,20 @@ def _parts(program: CompiledProgram) -> list[bytes | memoryview]:
     head = _HEADER.pack(MAGIC, MAJOR, MINOR, 0, len(text), end)
     parts: list[bytes | memoryview] = [head, hashlib.sha256(head + text).digest(), text]
     at = _HEADER.size + 32 + len(text)
-    for place, segment in zip(places, writing.segments, strict=True):
-        parts += [bytes(place - at), segment.view()]
-        at = place + len(segment)
+    for offset, segment in zip(offsets, writing.segments, strict=True):
+        parts += [bytes(offset - at), segment.view()]
+        at = offset + len(segment)
     return parts
 
 
-def _places(start: int, sizes: list[int]) -> tuple[list[int], int]:
+def _offsets(start: int, sizes: list[int]) -> tuple[list[int], int]:
     """Return the offset of each segment, and the end of the last one."""
-    places = []
+    offsets = []
     for size in sizes:
         start = -(-start // _ALIGN) * _ALIGN
-        places.append(start)
+        offsets.append(start)
         start += size
-    return places, start
+    return offsets, start
 
 
 # ── reading ──
@@ -146,8 +149,8 @@ def load(path: str | os.PathLike[str]) -> CompiledProgram:
         finally:
             os.close(handle)
     except (OSError, ValueError) as error:
-        got = getattr(error, "strerror", None) or error
-        raise FormatError(who, "cannot be read", got=got, do="Check the path.") from error
+        cause = getattr(error, "strerror", None) or error
+        raise FormatError(who, "cannot be read", got=cause, do="Check the path.") from error
     return replace(_read(memoryview(data), who), folder=str(Path(path).resolve().parent))
 
 
@@ -187,11 +190,11 @@ def _manifest(data: memoryview, who: str) -> tuple[Any, int, int]:
     _, major, minor, zero, length, size = _HEADER.unpack(data[: _HEADER.size])
     if major != MAJOR:
         old = "older" if major < MAJOR else "newer"
-        what = f"has the {old} format version {major}.{minor}; this release reads {MAJOR}.{MINOR}"
-        raise FormatError(who, what, do=_NEWER)
+        problem = f"has the {old} format version {major}.{minor}; this release reads {MAJOR}.{MINOR}"
+        raise FormatError(who, problem, do=_NEWER)
     if size != len(data):
-        what = "is truncated" if size > len(data) else "is longer than its header says"
-        raise FormatError(who, what, got=f"{len(data)} of {size} bytes", do=DAMAGED)
+        problem = "is truncated" if size > len(data) else "is longer than its header says"
+        raise FormatError(who, problem, got=f"{len(data)} of {size} bytes", do=DAMAGED)
     if zero or length > min(_MAX_MANIFEST, len(data) - begin):
         raise FormatError(who, "has a damaged header", got=f"a manifest of {length} bytes", do=DAMAGED)
     text = bytes(data[begin : begin + length])
@@ -210,8 +213,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return data
 
 
-def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON")
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _segments(listed: Any, data: memoryview, end: int, who: str) -> list[Segment]:
@@ -220,11 +223,11 @@ def _segments(listed: Any, data: memoryview, end: int, who: str) -> list[Segment
         raise Bad("must be a list", "segments")
     segments = []
     for i, facts in enumerate(listed):
-        place = f"segments[{i}]"
+        path = f"segments[{i}]"
         if type(facts) is not dict or set(facts) != {"offset", "bytes", "sha256"}:
-            raise Bad("must have offset, bytes and sha256", place)
+            raise Bad("must have offset, bytes and sha256", path)
         offset, size, digest = facts["offset"], facts["bytes"], facts["sha256"]
-        (expected,), _ = _places(end, [0])
+        (expected,), _ = _offsets(end, [0])
         if (
             type(offset) is not int
             or offset != expected
@@ -233,12 +236,12 @@ def _segments(listed: Any, data: memoryview, end: int, who: str) -> list[Segment
         ):
             raise Bad(
                 f"is at {str(offset)[:20]} with {str(size)[:20]} bytes, in a file of {len(data)} bytes, expected at {expected}",
-                place,
+                path,
             )
         if type(digest) is not str or len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
-            raise Bad("has no sha256", place)
+            raise Bad("has no sha256", path)
         if any(data[end:offset]):
-            raise Bad("has padding before it that is not zero", place)
+            raise Bad("has padding before it that is not zero", path)
         segments.append(Segment(data[offset : offset + size], digest, who))
         end = offset + size
         if size <= _EAGER:

@@ -26,21 +26,19 @@ MAX_SIZE = 1 << 48
 
 
 class Bad(ValueError):
-    """A value that violates the format. ``place`` is its path, which grows as the error passes enclosing values."""
+    """A value that violates the format. ``path`` locates it in the manifest; each enclosing value adds its step."""
 
-    def __init__(self, what: str, place: str = "") -> None:
-        self.what, self.place = what, place
-        super().__init__(what)
+    def __init__(self, problem: str, path: str = "") -> None:
+        self.problem, self.path = problem, path
+        super().__init__(problem)
 
     def within(self, step: str) -> Bad:
         """Return the same error with the path from one level up."""
-        joined = (
-            f"{step}{self.place}" if self.place.startswith("[") or not self.place else f"{step}.{self.place}"
-        )
-        return Bad(self.what, joined)
+        joined = f"{step}{self.path}" if self.path.startswith("[") or not self.path else f"{step}.{self.path}"
+        return Bad(self.problem, joined)
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.what}" if self.place else self.what
+        return f"{self.path}: {self.problem}" if self.path else self.problem
 
 
 @dataclass(slots=True)
@@ -95,26 +93,26 @@ def short(value: Any) -> str:
 # ── one value ──
 
 
-def integer(least: int, most: int) -> Kind:
+def integer(minimum: int, maximum: int) -> Kind:
     """Return the kind of an integer within bounds."""
 
     def read(value: Any, _: Reading) -> int:
-        if type(value) is not int or not least <= value <= most:
-            raise Bad(f"must be an integer from {least} to {most}, got {short(value)}")
+        if type(value) is not int or not minimum <= value <= maximum:
+            raise Bad(f"must be an integer from {minimum} to {maximum}, got {short(value)}")
         return value
 
     def write(value: Any, _: SegmentWriter) -> Any:
         return read(value, _NOTHING)
 
-    return Kind(read, write, {"type": "integer", "minimum": least, "maximum": most})
+    return Kind(read, write, {"type": "integer", "minimum": minimum, "maximum": maximum})
 
 
-def text(least: int = 0, most: int = MAX_TEXT) -> Kind:
+def text(min_length: int = 0, max_length: int = MAX_TEXT) -> Kind:
     """Return the kind of a text of bounded length that UTF-8 can encode."""
 
     def read(value: Any, _: Reading) -> str:
-        if type(value) is not str or not least <= len(value) <= most:
-            raise Bad(f"must be text of {least} to {most} characters, got {short(value)}")
+        if type(value) is not str or not min_length <= len(value) <= max_length:
+            raise Bad(f"must be text of {min_length} to {max_length} characters, got {short(value)}")
         try:
             value.encode()
         except UnicodeEncodeError as error:
@@ -124,7 +122,7 @@ def text(least: int = 0, most: int = MAX_TEXT) -> Kind:
     def write(value: Any, _: SegmentWriter) -> str:
         return read(str(value), _NOTHING) if isinstance(value, str) else read(value, _NOTHING)
 
-    return Kind(read, write, {"type": "string", "minLength": least, "maxLength": most})
+    return Kind(read, write, {"type": "string", "minLength": min_length, "maxLength": max_length})
 
 
 TEXT = text()
@@ -154,20 +152,22 @@ def choice(values: type[enum.StrEnum]) -> Kind:
 # ── many ──
 
 
-def listed(kind: Kind, least: int = 0, most: int = MAX_ITEMS) -> Kind:
+def listed(kind: Kind, min_items: int = 0, max_items: int = MAX_ITEMS) -> Kind:
     """Return the kind of a tuple, in JSON an array."""
 
     def read(value: Any, context: Reading) -> tuple[Any, ...]:
-        if type(value) is not list or not least <= len(value) <= most:
-            raise Bad(f"must be a list of {least} to {most} items, got {short(value)}")
+        if type(value) is not list or not min_items <= len(value) <= max_items:
+            raise Bad(f"must be a list of {min_items} to {max_items} items, got {short(value)}")
         return tuple(_at(f"[{i}]", kind.read, v, context) for i, v in enumerate(value))
 
     def write(value: Sequence[Any], writing: SegmentWriter) -> list[Any]:
-        if not least <= len(value) <= most:
-            raise Bad(f"must have {least} to {most} items, got {len(value)}")
+        if not min_items <= len(value) <= max_items:
+            raise Bad(f"must have {min_items} to {max_items} items, got {len(value)}")
         return [_at(f"[{i}]", kind.write, v, writing) for i, v in enumerate(value)]
 
-    return Kind(read, write, {"type": "array", "items": kind.schema, "minItems": least, "maxItems": most})
+    return Kind(
+        read, write, {"type": "array", "items": kind.schema, "minItems": min_items, "maxItems": max_items}
+    )
 
 
 def mapping(kind: Kind) -> Kind:
@@ -215,9 +215,9 @@ def record(cls: type[Any], **kinds: Kind) -> Kind:
         return cls(**values)
 
     def write(value: Any, writing: SegmentWriter) -> dict[str, Any]:
-        named = ((n, getattr(value, n)) for n in fields)
+        items = ((n, getattr(value, n)) for n in fields)
         return {
-            n: _at(n, kinds[n].write, v, writing) for n, v in named if n in needed or v != _default(fields[n])
+            n: _at(n, kinds[n].write, v, writing) for n, v in items if n in needed or v != _default(fields[n])
         }
 
     schema = {

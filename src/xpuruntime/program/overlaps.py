@@ -24,9 +24,9 @@ def share(a: BufferAllocation, b: BufferAllocation, root: BufferAllocation) -> b
     begin = root.offset if root.kind is BufferKind.SCRATCH else 0
     boxes = []
     for value in (a, b):
-        left, box = (value.offset - begin) // width, {}
+        remainder, box = (value.offset - begin) // width, {}
         for d in layout.order:
-            at, left = divmod(left, layout.strides[d])
+            at, remainder = divmod(remainder, layout.strides[d])
             extent = value.spec.shape[d]
             if not isinstance(extent, int) or at + extent > layout.alloc[d]:
                 return True  # not a box: it wraps into the next row
@@ -64,14 +64,16 @@ def lives(entry: EntryPoint, plan: ExecutionPlan, buffers: Mapping[str, BufferAl
 
 def _overlaps(scratch: list[BufferAllocation]) -> Iterator[str]:
     """Find overlapping buffers that live at the same time, in one sweep over the calls."""
-    ends = sorted(scratch, key=lambda b: b.last)
+    by_last = sorted(scratch, key=lambda b: b.last)
     alive: list[tuple[int, int, str]] = []  # (offset, end, name) of live buffers, which do not overlap
-    gone = 0
+    num_expired = 0
     for b in sorted(scratch, key=lambda b: b.first):
-        while gone < len(ends) and ends[gone].last < b.first:
-            done = ends[gone]
-            del alive[bisect.bisect_left(alive, (done.offset, done.offset + done.size_bytes, done.name))]
-            gone += 1
+        while num_expired < len(by_last) and by_last[num_expired].last < b.first:
+            expired = by_last[num_expired]
+            del alive[
+                bisect.bisect_left(alive, (expired.offset, expired.offset + expired.size_bytes, expired.name))
+            ]
+            num_expired += 1
         at = bisect.bisect_left(alive, (b.offset, 0, ""))
         for begin, end, name in alive[max(at - 1, 0) : at + 1]:
             if begin < b.offset + b.size_bytes and b.offset < end:

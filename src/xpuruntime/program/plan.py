@@ -10,6 +10,7 @@ from typing import Any
 from ..decisions import Decision
 from ..errors import FormatError
 from ..types import TensorSpec
+from .explain import explain, summary
 
 __all__ = ["Plan", "PlanNode", "Region", "Transfer"]
 
@@ -104,13 +105,9 @@ class Plan:
 
     def explain(self, *, nodes: bool = False) -> str:
         """Describe the plan, every decision with all rejected candidates, and on request every node."""
-        from .explain import explain
-
         return explain(self, nodes=nodes)
 
     def __str__(self) -> str:
-        from .explain import summary
-
         return summary(self)
 
     def to_json(self) -> dict[str, Any]:

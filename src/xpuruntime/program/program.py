@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..decisions import Decision
 from ..errors import InputError
-from ..tensor_files import unpack_bits
+from ..storage.tensor_files import unpack_bits
 from ..types import TensorSpec
 from .segment import Segment
 
@@ -146,8 +146,8 @@ class ExecutionPlan:
     @property
     def binaries(self) -> tuple[int, ...]:
         """Indices of the binaries that the plan needs, its own first."""
-        own = (self.binary,) if self.binary >= 0 else ()
-        return tuple(dict.fromkeys((*own, *(c.binary for c in self.calls if c.binary >= 0))))
+        default = (self.binary,) if self.binary >= 0 else ()
+        return tuple(dict.fromkeys((*default, *(c.binary for c in self.calls if c.binary >= 0))))
 
     def buffer(self, name: str) -> BufferAllocation:
         """Return the buffer of that name. Raises KeyError."""
@@ -319,10 +319,10 @@ class CompiledProgram:
         for candidate in self.entries:
             if not name or candidate.name == name:
                 return candidate
-        known = ", ".join(e.name for e in self.entries)
+        names = ", ".join(e.name for e in self.entries)
         raise InputError(
             f"program {self.name!r}",
             "has no such entry point",
             got=repr(name),
-            do=f"Its entry points are {known}.",
+            do=f"Its entry points are {names}.",
         )

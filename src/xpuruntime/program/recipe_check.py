@@ -26,9 +26,9 @@ _GROWTH = 64
 """Limit of a result's size, as a multiple of all bytes that the recipe reads and writes."""
 
 
-def largest_step(read: int, written: int) -> int:
+def largest_step(read: int, bytes_written: int) -> int:
     """Return the limit of bytes of an intermediate result, from the bytes of the weights and of the resulting buffer."""
-    return _GROWTH * (read + written) + (1 << 16)
+    return _GROWTH * (read + bytes_written) + (1 << 16)
 
 
 # ── references and whole recipes ──
@@ -127,13 +127,15 @@ def _step(
     row = RECIPE_OPS.get(step.op)
     if row is None:
         return fail("is not a step of this release")
-    least, most = row.inputs
-    if not least <= len(step.inputs) <= most:
-        fail(f"takes {least if least == most else f'{least} to {most}'} inputs, got {len(step.inputs)}")
+    min_inputs, max_inputs = row.inputs
+    if not min_inputs <= len(step.inputs) <= max_inputs:
+        fail(
+            f"takes {min_inputs if min_inputs == max_inputs else f'{min_inputs} to {max_inputs}'} inputs, got {len(step.inputs)}"
+        )
     if set(step.attrs) != set(row.attrs):
         fail(f"takes the attributes {sorted(row.attrs)}, got {sorted(step.attrs)}")
     for name, kind in row.attrs.items():
-        words, fits = KINDS[kind]
+        description, fits = KINDS[kind]
         if not fits(step.attrs[name]):
-            fail(f"{name} must be {words}, got {str(step.attrs[name])[:80]!r}")
+            fail(f"{name} must be {description}, got {str(step.attrs[name])[:80]!r}")
     return row.infer([_input(recipe, i, results, weights) for i in step.inputs], step.attrs)

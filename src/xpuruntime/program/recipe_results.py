@@ -228,11 +228,15 @@ def take(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
 
 def gather(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     """Return the index's shape, which must not exceed the operand's in other dims."""
-    shape, dim, places = xs[0][0], dim_in(xs[0][0], a["dim"]), index_shape(xs[1])
-    fit = len(places) == len(shape) and all(
-        p <= s for d, (p, s) in enumerate(zip(places, shape, strict=True)) if d != dim
+    shape, dim, index_dims = xs[0][0], dim_in(xs[0][0], a["dim"]), index_shape(xs[1])
+    fit = len(index_dims) == len(shape) and all(
+        p <= s for d, (p, s) in enumerate(zip(index_dims, shape, strict=True)) if d != dim
     )
-    return (places, xs[0][1]) if fit else fail(f"an index of shape {list(places)} does not fit {list(shape)}")
+    return (
+        (index_dims, xs[0][1])
+        if fit
+        else fail(f"an index of shape {list(index_dims)} does not fit {list(shape)}")
+    )
 
 
 def where(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:

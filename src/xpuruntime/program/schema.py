@@ -47,9 +47,9 @@ _CALL = record(
     KernelCall,
     kernel=_NAME,
     symbol=_NAME,
-    inputs=listed(_NAME, most=1 << 14),
-    outputs=listed(_NAME, most=1 << 14),
-    params=listed(_PARAM, most=1 << 12),
+    inputs=listed(_NAME, max_items=1 << 14),
+    outputs=listed(_NAME, max_items=1 << 14),
+    params=listed(_PARAM, max_items=1 << 12),
     tasks=integer(1, 2**62),
     grain=integer(1, 2**62),
     scratch_bytes=_SIZE,
@@ -102,14 +102,16 @@ _WEIGHT = record(
     digest=TEXT,
     data=optional(BLOB),
 )
-_STEP = record(RecipeStep, op=_NAME, inputs=listed(_NAME, most=1 << 12), attrs=mapping(PLAIN))
-_RECIPE = record(WeightTransformRecipe, name=_NAME, spec=SPEC, source=TEXT, steps=listed(_STEP, most=1 << 16))
+_STEP = record(RecipeStep, op=_NAME, inputs=listed(_NAME, max_items=1 << 12), attrs=mapping(PLAIN))
+_RECIPE = record(
+    WeightTransformRecipe, name=_NAME, spec=SPEC, source=TEXT, steps=listed(_STEP, max_items=1 << 16)
+)
 _STATE = record(StateRef, name=_NAME, spec=SPEC, init=TEXT)
 _BINARY = record(
     Binary,
     target=_NAME,
     format=_NAME,
-    requires=listed(_NAME, most=1 << 10),
+    requires=listed(_NAME, max_items=1 << 10),
     symbols=listed(_NAME),
     data=BINARY,
     source=_SOURCE_TEXT,
@@ -127,7 +129,7 @@ PROGRAM: Kind = record(
     weights=listed(_WEIGHT),
     recipes=listed(_RECIPE),
     states=listed(_STATE),
-    binaries=listed(_BINARY, most=1 << 10),
+    binaries=listed(_BINARY, max_items=1 << 10),
     decisions=listed(_DECISION),
     digest=TEXT,
     facts=mapping(PLAIN),

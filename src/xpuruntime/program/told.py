@@ -10,9 +10,9 @@ from ..decisions import Candidate, Decision
 from .kinds import MAX_TEXT
 from .program import CompiledProgram, EntryPoint, ExecutionPlan, KernelCall, WeightRef
 
-__all__ = ["MOST_COUNT", "fitted"]
+__all__ = ["MAX_COUNT", "fitted"]
 
-MOST_COUNT = 2**62
+MAX_COUNT = 2**62
 _CUT = " ... (cut)"
 
 
@@ -58,8 +58,8 @@ def _call(call: KernelCall) -> KernelCall:
         call,
         nodes=tuple(map(_text, call.nodes)),
         ops=tuple(map(_text, call.ops)),
-        flops=min(call.flops, MOST_COUNT),
-        bytes=min(call.bytes, MOST_COUNT),
+        flops=min(call.flops, MAX_COUNT),
+        bytes=min(call.bytes, MAX_COUNT),
     )
 
 

@@ -62,16 +62,16 @@ def problems(program: CompiledProgram) -> Iterator[str]:
             )
 
 
-def _in(place: str, messages: Iterable[str]) -> Iterator[str]:
-    return (f"{place}: {problem}" for problem in messages)
+def _in(location: str, messages: Iterable[str]) -> Iterator[str]:
+    return (f"{location}: {problem}" for problem in messages)
 
 
-def _twice(what: str, names: Iterable[str]) -> Iterator[str]:
-    seen: set[str] = set()
+def _twice(noun: str, names: Iterable[str]) -> Iterator[str]:
+    names_so_far: set[str] = set()
     for name in names:
-        if name in seen:
-            yield f"duplicate {what} {name!r}"
-        seen.add(name)
+        if name in names_so_far:
+            yield f"duplicate {noun} {name!r}"
+        names_so_far.add(name)
 
 
 # ── parts that entry points share ──
@@ -84,7 +84,7 @@ def _weight(weight: WeightRef) -> Iterator[str]:
         yield f"has {len(weight.data)} bytes, but {weight.spec} needs {weight.spec.size_bytes}"
     if weight.format not in _FORMATS or bool(weight.file) != bool(weight.format):
         yield f"has the format {weight.format!r} for the file {weight.file!r}"
-    if weight.file and not _below(weight.file):
+    if weight.file and not _is_inside(weight.file):
         yield f"names a file outside the program's folder: {weight.file[:80]!r}"
     if weight.digest and (len(weight.digest) != 64 or not set(weight.digest) <= set("0123456789abcdef")):
         yield f"has no sha256: {weight.digest[:80]!r}"
@@ -92,7 +92,7 @@ def _weight(weight: WeightRef) -> Iterator[str]:
         yield f"has the invalid offset {weight.offset}"
 
 
-def _below(file: str) -> bool:
+def _is_inside(file: str) -> bool:
     """Return True if a path stays inside its folder on every operating system."""
     posix, windows = PurePosixPath(file), PureWindowsPath(file)
     escapes = posix.is_absolute() or windows.drive or windows.root or ".." in (*posix.parts, *windows.parts)
@@ -118,8 +118,8 @@ def _states(program: CompiledProgram) -> Iterator[str]:
 
 
 def _alike(a: TensorSpec, b: TensorSpec) -> bool:
-    same = (a.shape, a.dtype) == (b.shape, b.dtype) and a.is_static
-    return same and a.physical == b.physical
+    same_type = (a.shape, a.dtype) == (b.shape, b.dtype) and a.is_static
+    return same_type and a.physical == b.physical
 
 
 def _binary(binary: Binary) -> Iterator[str]:
@@ -134,17 +134,17 @@ def _binary(binary: Binary) -> Iterator[str]:
 
 
 def _entry(entry: EntryPoint) -> Iterator[str]:
-    for what, specs, names in (
+    for role, specs, names in (
         ("input", entry.inputs, entry.input_buffers),
         ("output", entry.outputs, entry.output_buffers),
     ):
-        yield from _twice(what, (s.name for s in specs))
-        yield from _twice(f"{what} buffer", names)
+        yield from _twice(role, (s.name for s in specs))
+        yield from _twice(f"{role} buffer", names)
         if len(specs) != len(names):
-            yield f"has {len(specs)} {what}s and {len(names)} {what} buffers"
+            yield f"has {len(specs)} {role}s and {len(names)} {role} buffers"
         for spec in specs:
             if not spec.name or spec.layout is not None or spec.size_bytes is None:
-                yield f"{what} {spec.name!r} is not named, static and dense: {spec}"
+                yield f"{role} {spec.name!r} is not named, static and dense: {spec}"
     if not entry.plans:
         yield "has no plan"
 
@@ -163,11 +163,11 @@ def _plan(
     if not 1 <= plan.batch < 2**31 or not 0 <= plan.arena_bytes <= MAX_SIZE:
         yield f"has a batch of {plan.batch} calls and an arena of {plan.arena_bytes} bytes"
     broken = list(itertools.chain.from_iterable(_buffer(b, buffers, plan) for b in plan.buffers))
-    broken += _borders(entry, buffers, fixed)
+    broken += _io_and_fixed(entry, buffers, fixed)
     symbols = {i: frozenset(b.symbols) for i, b in enumerate(program.binaries)}
     for i, call in enumerate(plan.calls):
-        known = symbols.get(plan.binary_of(call), frozenset())
-        broken += _in(f"call {i} ({call.kernel})", _call(call, buffers, known, len(program.binaries)))
+        plan_symbols = symbols.get(plan.binary_of(call), frozenset())
+        broken += _in(f"call {i} ({call.kernel})", _call(call, buffers, plan_symbols, len(program.binaries)))
     yield from broken
     if not broken:  # the checks below rely on resolved names
         yield from lives(entry, plan, buffers)
@@ -185,7 +185,7 @@ def _buffer(
     if b.kind is not root.kind:
         yield f"{who} is {b.kind}, but it is in {root.name!r}, which is {root.kind}"
     begin = root.offset if root.kind is BufferKind.SCRATCH else 0
-    # A value inside another one may have its strides, so only its extent up to its own last element counts.
+    # A value inside another one may be strided, so it ends at its own last element.
     reach = b.size_bytes if b is root else b.spec.extent_bytes
     if b.offset < begin or b.offset + reach > begin + root.size_bytes:
         yield f"{who} at {b.offset} with an extent of {reach} bytes is outside {root.name!r} ({begin} + {root.size_bytes})"
@@ -203,20 +203,17 @@ def _buffer(
         yield f"{who} lives from call {b.first} to {b.last} of {len(plan.calls)}"
 
 
-def _borders(
+def _io_and_fixed(
     entry: EntryPoint,
     buffers: Mapping[str, BufferAllocation],
     fixed: Mapping[BufferKind, Mapping[str, TensorSpec]],
 ) -> Iterator[str]:
     """Check that inputs and outputs match the entry point, and weights and states the program."""
-    handed = {
-        BufferKind.OUTPUT,
-        BufferKind.INPUT,
-        BufferKind.STATE,
-    }  # an output may be an input or a state itself
-    for what, specs, names, kinds in (
+    # An output buffer may alias an input or a state.
+    output_kinds = {BufferKind.OUTPUT, BufferKind.INPUT, BufferKind.STATE}
+    for role, specs, names, kinds in (
         ("input", entry.inputs, entry.input_buffers, {BufferKind.INPUT}),
-        ("output", entry.outputs, entry.output_buffers, handed),
+        ("output", entry.outputs, entry.output_buffers, output_kinds),
     ):
         for spec, name in zip(specs, names, strict=False):
             b = buffers.get(name)
@@ -226,14 +223,14 @@ def _borders(
                 or not b.spec.is_dense
                 or (b.spec.shape, b.spec.dtype) != (spec.shape, spec.dtype)
             ):
-                yield f"{what} {spec.name!r} has no dense buffer {name!r} of {spec.dtype.value}{list(spec.shape)}"
-            elif b.kind is BufferKind.INPUT and what == "input" and b.root != name:
-                yield f"{what} {spec.name!r} does not have its own memory"
+                yield f"{role} {spec.name!r} has no dense buffer {name!r} of {spec.dtype.value}{list(spec.shape)}"
+            elif b.kind is BufferKind.INPUT and role == "input" and b.root != name:
+                yield f"{role} {spec.name!r} does not have its own memory"
     roots = [b for b in buffers.values() if b.root == b.name]
-    border = {BufferKind.INPUT: set(entry.input_buffers), BufferKind.OUTPUT: set(entry.output_buffers)}
+    io_buffers = {BufferKind.INPUT: set(entry.input_buffers), BufferKind.OUTPUT: set(entry.output_buffers)}
     for b in roots:
-        if b.name not in border.get(b.kind, fixed.get(b.kind, {b.name})):
-            yield f"buffer {b.name!r} is {b.kind}, but the {'entry point' if b.kind in border else 'program'} has none of that name"
+        if b.name not in io_buffers.get(b.kind, fixed.get(b.kind, {b.name})):
+            yield f"buffer {b.name!r} is {b.kind}, but the {'entry point' if b.kind in io_buffers else 'program'} has none of that name"
         elif b.kind in fixed and not _alike(b.spec, fixed[b.kind][b.name]):
             yield f"buffer {b.name!r} is {b.spec} here and {fixed[b.kind][b.name]} in the program"
 
@@ -257,7 +254,7 @@ def _call(
     for name in call.outputs:
         if buffers[name].kind in (BufferKind.INPUT, BufferKind.WEIGHT):
             yield f"writes {name!r}, which is {buffers[name].kind}"
-    for one, other in itertools.combinations((buffers[n] for n in call.outputs), 2):
-        root = buffers.get(one.root)  # _buffer reports a missing root
-        if root is not None and one.root == other.root and share(one, other, root):
-            yield f"writes two overlapping results in {one.root!r}"
+    for first, second in itertools.combinations((buffers[n] for n in call.outputs), 2):
+        root = buffers.get(first.root)  # _buffer reports a missing root
+        if root is not None and first.root == second.root and share(first, second, root):
+            yield f"writes two overlapping results in {first.root!r}"

@@ -1,7 +1,7 @@
-"""Devices, buffers, weights, and the executor that runs programs on them. Reads programs without the compiler's world.
+"""Devices, buffers, weights, and the executor that runs programs on them. Running a program needs no compiler.
 
-Most names load on first use. Importing this package loads no vendor library and reads no device; the functions do, when called.
-Profiling (``profile``, ``Trace``, ``Receipt``) is defined in ``profiler`` and offered here, too.
+Most names are imported on first use. Importing this package loads no vendor library and queries no device; the functions do, when called.
+Profiling (``profile``, ``Trace``, ``Receipt``) is defined in ``profiler`` and exported here, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ..profiler.receipt import Receipt
     from ..profiler.trace import Profiler, Trace, profile
     from .backends import CpuBackend, CudaBackend, NullBackend, PythonBackend
-    from .buffer import DeviceBuffer, NPUBuffer
     from .device import (
         Cache,
         CpuFacts,
@@ -30,11 +29,12 @@ if TYPE_CHECKING:
         libraries,
     )
     from .dispatch import LinearDispatch
-    from .executor import Executor
-    from .memory import MemoryPool, MemoryStatistics
-    from .states import States
-    from .stream import Event, Stream
-    from .weights import Weights, load_weights
+    from .execution.executor import Executor
+    from .execution.states import States
+    from .memory.buffer import DeviceBuffer, NPUBuffer
+    from .memory.pool import MemoryPool, MemoryStatistics
+    from .streams.stream import Event, Stream
+    from .weights.load import Weights, load_weights
 
 __all__ = [
     "Backend",
@@ -81,28 +81,28 @@ __getattr__, __dir__ = lazy_names(
         "CudaDevice": "xpuruntime.runtime.device",
         "CudaReport": "xpuruntime.runtime.device",
         "Device": "xpuruntime.runtime.device",
-        "DeviceBuffer": "xpuruntime.runtime.buffer",
-        "Event": "xpuruntime.runtime.stream",
-        "Executor": "xpuruntime.runtime.executor",
+        "DeviceBuffer": "xpuruntime.runtime.memory.buffer",
+        "Event": "xpuruntime.runtime.streams.stream",
+        "Executor": "xpuruntime.runtime.execution.executor",
         "LibraryStatus": "xpuruntime.runtime.device",
         "LinearDispatch": "xpuruntime.runtime.dispatch",
-        "MemoryPool": "xpuruntime.runtime.memory",
-        "MemoryStatistics": "xpuruntime.runtime.memory",
-        "NPUBuffer": "xpuruntime.runtime.buffer",
+        "MemoryPool": "xpuruntime.runtime.memory.pool",
+        "MemoryStatistics": "xpuruntime.runtime.memory.pool",
+        "NPUBuffer": "xpuruntime.runtime.memory.buffer",
         "NullBackend": "xpuruntime.runtime.backends",
         "Profiler": "xpuruntime.profiler.trace",
         "PythonBackend": "xpuruntime.runtime.backends",
         "Receipt": "xpuruntime.profiler.receipt",
-        "States": "xpuruntime.runtime.states",
+        "States": "xpuruntime.runtime.execution.states",
         "Status": "xpuruntime.runtime.device",
-        "Stream": "xpuruntime.runtime.stream",
+        "Stream": "xpuruntime.runtime.streams.stream",
         "Trace": "xpuruntime.profiler.trace",
-        "Weights": "xpuruntime.runtime.weights",
+        "Weights": "xpuruntime.runtime.weights.load",
         "cpu": "xpuruntime.runtime.device",
         "cuda": "xpuruntime.runtime.device",
         "cuda_devices": "xpuruntime.runtime.device",
         "libraries": "xpuruntime.runtime.device",
-        "load_weights": "xpuruntime.runtime.weights",
+        "load_weights": "xpuruntime.runtime.weights.load",
         "profile": "xpuruntime.profiler.trace",
     },
 )

@@ -1,7 +1,7 @@
 """Facts about processors and vendor libraries, as plain values.
 
-Every value has ``to_json()``: data of strings, numbers, booleans, lists and None only. What a system does not tell
-is ``""``, 0 or None, never a guess. The facts come from the C++ core, which releases the GIL while it looks.
+Every value has ``to_json()``: data of strings, numbers, booleans, lists and None only. A fact that the system does not
+report is ``""``, 0 or None, never a guess. The C++ core reads the facts without the GIL.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import _core, env, plugins
+from .. import _core, env
 from ..errors import DeviceUnavailable
+from ..plugins import loader as plugins
+from ..plugins.vendor_folders import vendor_folders
 from ..targets import DeviceId
-from ..vendor_folders import vendor_folders
 
 if TYPE_CHECKING:
     from .backends.base import RuntimeBackend
@@ -56,7 +57,7 @@ class _JsonFields:
 
 @dataclass(frozen=True, slots=True)
 class Status(_JsonFields):
-    """The result of an operation: whether it worked, and if not, the reason and the remedy.
+    """The result of an operation. If it failed, ``message`` is the reason and ``advice`` the remedy.
 
     ``code`` is one of ok, not_loaded, not_found, unreadable, symbol_missing, no_device, call_failed, unsupported, invalid, overlapping, no_memory,
     cancelled.
@@ -74,7 +75,7 @@ class Status(_JsonFields):
 
 @dataclass(frozen=True, slots=True)
 class Cache(_JsonFields):
-    """One cache as core 0 sees it; sizes in bytes. ``shared_by``: logical cores on one instance, 0 = unknown."""
+    """One cache of core 0, with sizes in bytes. ``shared_by``: number of logical cores that share it; 0 if unknown."""
 
     level: int
     type: str
@@ -87,9 +88,9 @@ class Cache(_JsonFields):
 class CpuFacts(_JsonFields):
     """The host processor.
 
-    ``flags`` holds instruction sets that processor and operating system both offer (for AMX a process must also ask
-    the kernel for the tile state). ``level`` is the x86-64 level of the System V psABI, "" on other architectures.
-    ``usable_cores`` is what this process may keep busy: its affinity mask, cut to whole cores of the cgroup quota.
+    ``flags`` holds the instruction sets that both the processor and the operating system support (a process that uses AMX
+    must also request the tile state from the kernel). ``level`` is the x86-64 level of the System V psABI; "" on other architectures.
+    ``usable_cores`` is the number of cores in the process's affinity mask, at most the cgroup's quota in whole cores.
     """
 
     architecture: str
@@ -109,7 +110,7 @@ class CpuFacts(_JsonFields):
 
 @dataclass(frozen=True, slots=True)
 class CudaDevice(_JsonFields):
-    """One CUDA device, as its driver describes it. Clocks are the highest ones, in kHz; memory is in bytes; ``shared_memory_per_block`` is the opt-in maximum."""
+    """One CUDA device, as its driver describes it. Clocks are maxima in kHz; memory is in bytes; ``shared_memory_per_block`` is the opt-in maximum."""
 
     index: int
     name: str
@@ -132,9 +133,9 @@ class CudaDevice(_JsonFields):
 
 @dataclass(frozen=True, slots=True)
 class CudaReport(_JsonFields):
-    """The CUDA driver and its devices; without devices, ``status`` says why.
+    """The CUDA driver and its devices. If there are none, ``status`` holds the reason.
 
-    ``driver_api`` is the highest CUDA version that the driver serves ("13.0"), ``driver_version`` that of its kernel
+    ``driver_api`` is the highest CUDA version that the driver supports ("13.0"), ``driver_version`` the version of its kernel
     module ("580.65.06").
     """
 
@@ -146,10 +147,10 @@ class CudaReport(_JsonFields):
 
 @dataclass(frozen=True, slots=True)
 class LibraryStatus(_JsonFields):
-    """A vendor's shared library: the file that is mapped, or why there is none.
+    """A vendor's shared library: the loaded file, or the reason why none is loaded.
 
-    ``version`` is what follows ``.so.`` in the file's name once links are resolved; ``absent`` lists optional
-    functions that this version lacks, each with the version that brought it.
+    ``version`` is the part after ``.so.`` of the resolved file name. ``absent`` lists optional functions that this version
+    lacks, each with the version that introduced it.
     """
 
     name: str
@@ -161,7 +162,7 @@ class LibraryStatus(_JsonFields):
 
     @property
     def loaded(self) -> bool:
-        """True when the library is mapped into this process and its table is filled."""
+        """True if the library is loaded and its function table is filled."""
         return self.status.ok
 
 
@@ -170,9 +171,9 @@ def _status(status: _core.Status) -> Status:
 
 
 def search(name: str) -> _core.Search:
-    """Return where to look for a library: the override from the environment, otherwise the loader's search path and known folders.
+    """Return the search path of a library: the environment's override, otherwise the loader's path and the folders of ``vendor_folders``.
 
-    The folders are those of ``vendor_folders``. Raises KeyError for a name that the core does not know.
+    Raises KeyError for a name that the core does not know.
     """
     override = env.get_path(_core.library_variable(name))
     if override is not None:
@@ -224,7 +225,7 @@ def cpu() -> CpuFacts:
 
 
 def cuda() -> CudaReport:
-    """Return the CUDA driver and its devices. Loads the driver library; creates no context and takes no device memory."""
+    """Return the CUDA driver and its devices. Loads the driver library, but creates no context and allocates no device memory."""
     status, facts = _core.cuda_facts(search("cuda"))
     api = facts.driver_api
     return CudaReport(
@@ -255,7 +256,7 @@ def cuda_devices() -> tuple[CudaDevice, ...]:
     return cuda().devices
 
 
-# Kind of device -> the class that drives it, as a dotted string: importing this module imports no driver.
+# Kind of device -> dotted name of its backend class, so that importing this module imports no backend.
 _BACKENDS = {
     "cpu": "xpuruntime.runtime.backends.cpu:CpuBackend",
     "cuda": "xpuruntime.runtime.backends.cuda:CudaBackend",
@@ -265,8 +266,8 @@ _BACKENDS = {
 class Device:
     """A device that programs run on: ``Device()`` is the host, ``Device("cuda:0")`` the first CUDA device.
 
-    ``id`` is its name as a DeviceId; ``backend`` drives it. Raises DeviceUnavailable for a device that no backend drives; backends of
-    other packages come in through the entry-point group ``xpuruntime.backends``, by kind.
+    ``id`` is its name as a DeviceId; ``backend`` drives it. Other packages add backends through the entry-point group
+    ``xpuruntime.backends``, by kind of device. Raises DeviceUnavailable for a device without a backend.
     """
 
     def __init__(self, name: str | DeviceId = "cpu") -> None:
@@ -277,7 +278,7 @@ class Device:
             raise DeviceUnavailable(
                 f"device {self.id}",
                 "has no backend for native programs",
-                do=f"Use {', '.join(_BACKENDS)}, or install the package that drives it.",
+                do=f"Use {', '.join(_BACKENDS)}, or install a package with a backend for it.",
             )
         backend = plugins.load_dotted(dotted) if dotted is not None else load()  # type: ignore[misc]
         self.backend: RuntimeBackend = backend.at(self.id.index) if self.id.index else backend()

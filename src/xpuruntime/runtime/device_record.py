@@ -1,6 +1,6 @@
-"""The device driver's record of one run: kernels with their launch sizes, joined to the calls of the plan.
+"""The device driver's record of one run: kernels with their launch sizes, matched to the calls of the plan.
 
-On CUDA the record is CUPTI's. It is kept for the one run alone: other runs pay nothing for it.
+On CUDA the record is CUPTI's. It covers one run; other runs have no overhead.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ __all__ = ["DeviceRecord", "read"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceRecord:
-    """calls: what ran for each call of the plan, by its position, in the order in which it began.
+    """A device's activities of one run.
 
-    source:    who saw it (``CUPTI 13.0``); ``graph``: the calls were one graph; ``joined``: how work was joined to calls: by ``graph nodes``,
-               ``correlation`` (ids that launches carried) or ``order``.
-    absent:    why there is no record, and ``advice`` what to do; both empty where there is one.
-    dropped:   records that were lost; ``unmatched``: pieces of work of the run that belong to no known call.
+    calls:     for each call of the plan, by its index: its activities in the order of their start.
+    source:    the recorder, such as ``CUPTI 13.0``.
+    graph:     True if the calls ran as one CUDA graph.
+    joined:    how activities were matched to calls: by ``graph nodes``, ``correlation`` (ids of the launches) or ``order``.
+    absent:    the reason if there is no record, with ``advice``; both are empty otherwise.
+    dropped:   number of lost records.
+    unmatched: number of activities that match no call.
     """
 
     calls: Mapping[int, tuple[SeenKernel, ...]] = field(default_factory=lambda: MappingProxyType({}))
@@ -40,32 +43,32 @@ class DeviceRecord:
             return f"no record of what the driver ran: {self.absent}" + (
                 f" {self.advice}" if self.advice else ""
             )
-        count = sum(len(seen) for seen in self.calls.values())
+        count = sum(map(len, self.calls.values()))
         lost = f"; {self.dropped} records were dropped" if self.dropped else ""
-        stray = f"; {self.unmatched} more belong to no known call" if self.unmatched else ""
+        stray = f"; {self.unmatched} more match no call" if self.unmatched else ""
         how = "one graph" if self.graph else "single launches"
-        return f"{self.source} saw {count} pieces of work of {len(self.calls)} calls in {how}, joined by {self.joined}{lost}{stray}"
+        return f"{self.source} recorded {count} activities of {len(self.calls)} calls in {how}, matched by {self.joined}{lost}{stray}"
 
 
 def read(observation: _core.Observation) -> DeviceRecord:
-    """Convert the core's record to data."""
+    """Convert the core's record to a DeviceRecord."""
     calls: dict[int, list[SeenKernel]] = {}
-    first = min((s.start_ns for s in observation.activities), default=0)
-    for seen in observation.activities:
-        if seen.call >= 0:
+    first_ns = min((a.start_ns for a in observation.activities), default=0)
+    for activity in observation.activities:
+        if activity.call >= 0:
             kernel = SeenKernel(
-                seen.name,
-                tuple(seen.grid),
-                tuple(seen.block),
-                registers=seen.registers,
-                shared_bytes=seen.shared_bytes,
-                bytes=seen.bytes,
-                time_us=seen.duration_ns / 1e3,
-                start_us=(seen.start_ns - first) / 1e3,
+                activity.name,
+                tuple(activity.grid),
+                tuple(activity.block),
+                registers=activity.registers,
+                shared_bytes=activity.shared_bytes,
+                bytes=activity.bytes,
+                time_us=activity.duration_ns / 1e3,
+                start_us=(activity.start_ns - first_ns) / 1e3,
             )
-            calls.setdefault(seen.call, []).append(kernel)
+            calls.setdefault(activity.call, []).append(kernel)
     return DeviceRecord(
-        {call: tuple(seen) for call, seen in calls.items()},
+        {call: tuple(kernels) for call, kernels in calls.items()},
         observation.source,
         observation.graph,
         observation.joined,

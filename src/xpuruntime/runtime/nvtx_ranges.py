@@ -1,4 +1,4 @@
-"""NVTX ranges for NVIDIA's tools, enabled by the environment or by ``profiler.nvtx``. Disabled, they cost a run one load and one branch."""
+"""NVTX ranges for NVIDIA's tools, enabled by the environment or by ``profiler.nvtx``. If disabled, a run checks one flag."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .device import LibraryStatus, libraries, search
 __all__ = ["LEVELS", "by_environment", "enable"]
 
 LEVELS = ("", "runs", "calls")
-"""Values of ``XPU_NVTX``: nothing, a range for each run, or one for each kernel call too (then launched one by one, in no graph)."""
+"""Values of ``XPU_NVTX``: no ranges, one per run, or also one per kernel call (which launches each kernel separately, without a graph)."""
 
 
 def enable(*, calls: bool = False) -> LibraryStatus:
-    """Load NVTX if it is installed and enable ranges for this process. Return the library that was loaded, or why there is none."""
+    """Load NVTX if it is installed and enable ranges for this process. Return the library's status."""
     _core.nvtx_open(search("nvtx"))
     _core.nvtx_each_call(calls)
     return next(library for library in libraries(load=False) if library.name == "nvtx")

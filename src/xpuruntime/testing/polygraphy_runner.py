@@ -1,6 +1,6 @@
 """A runner for Polygraphy (`polygraphy run model.onnx --onnxrt --xpu`), so that its comparator can check a session.
 
-Polygraphy finds ``argument_groups`` through the entry point ``polygraphy.run.plugins``; its generated script makes an ``XpuRunner``.
+Polygraphy finds ``argument_groups`` through the entry point ``polygraphy.run.plugins``; the script that it generates creates an ``XpuRunner``.
 Polygraphy is imported on first use, so this module can be imported without it.
 """
 
@@ -33,11 +33,11 @@ def argument_groups() -> list[Any]:
             return "xpuruntime", "xpu"
 
         def add_parser_args_impl(self) -> None:
-            for name, what in (
+            for name, description in (
                 ("engine", "onnxruntime, openvino, ... (default: chosen)"),
                 ("device", "cpu, cuda:0, ..."),
             ):
-                text = f"The {name} for xpuruntime: {what}"
+                text = f"The {name} for xpuruntime: {description}"
                 self.group.add_argument(f"--xpu-{name}", help=text, default=None, dest=f"xpu_{name}")
 
         def parse_impl(self, args: Any) -> None:
@@ -66,10 +66,10 @@ def runner_class() -> type:
             self, model: Any, engine: str | None = None, device: str | None = None, name: str | None = None
         ) -> None:
             super().__init__(name=name, prefix="xpu-runner")
-            self._asked = {"model": model, "engine": engine, "device": device}
+            self._session_arguments = {"model": model, "engine": engine, "device": device}
 
         def activate_impl(self) -> None:
-            self.session = InferenceSession(**self._asked)
+            self.session = InferenceSession(**self._session_arguments)
 
         def get_input_metadata_impl(self) -> Any:
             metadata = TensorMetadata()

@@ -22,9 +22,9 @@ from .. import __version__, env
 from ..decisions import Reason
 from ..engines import engine_names
 from ..errors import PolicyError, StoreError, XpuError
-from ..plugins import package_version
+from ..plugins.loader import package_version
 from ..protocols import Array
-from ..store import Store
+from ..storage.store import Store
 from .devices import engine_report, first_clause
 from .session_options import SessionOptions
 

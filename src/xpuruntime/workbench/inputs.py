@@ -79,7 +79,7 @@ class ImageRecipe:
             [w for w, axis in (("nchw", 0), ("nhwc", 2)) if shape[axis] in counts]
             for counts in ((1, 3), (4,))
         ]
-        fits = next((words for words in likely if words), [])
+        fits = next((layouts for layouts in likely if layouts), [])
         layout = self.layout or (fits[0] if len(fits) == 1 else None)
         if layout is None:
             raise InputError(

@@ -41,8 +41,8 @@ def check_outputs(
 
     def check_against(expected: Sequence[Array], by: str, label: str) -> OutputCheck:
         differences = {engine: difference(engine, expected, label) for engine in outputs}
-        right = tuple(engine for engine, text in differences.items() if not text)
-        return OutputCheck(by, right, {engine: text for engine, text in differences.items() if text})
+        correct = tuple(engine for engine, text in differences.items() if not text)
+        return OutputCheck(by, correct, {engine: text for engine, text in differences.items() if text})
 
     if reference is not None:
         return check_against(reference, "onnx.reference", "onnx.reference")

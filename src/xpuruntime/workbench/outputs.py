@@ -59,10 +59,10 @@ def summarize_output(name: str, value: Any, top_k: int = 0) -> OutputSummary:
     """Return the summary of one array, with the ``top_k`` largest entries. Complex numbers are summarized by magnitude."""
     array = np.asarray(value)
     dtype = DType.of(array.dtype)
-    few = tuple(array.ravel().tolist()) if array.size <= _MAX_VALUES else None
+    values = tuple(array.ravel().tolist()) if array.size <= _MAX_VALUES else None
     if dtype is DType.STRING:
         texts = tuple(str(t) for t in array.ravel()[:_MAX_TEXTS])
-        return OutputSummary(name, dtype.value, array.shape, None, None, None, 0, values=few, texts=texts)
+        return OutputSummary(name, dtype.value, array.shape, None, None, None, 0, values=values, texts=texts)
     numbers = np.abs(array).astype(np.float64) if dtype.is_complex else array.astype(np.float64)
     finite = numbers[np.isfinite(numbers)]
     minimum, maximum, mean = (
@@ -78,7 +78,7 @@ def summarize_output(name: str, value: Any, top_k: int = 0) -> OutputSummary:
         None if mean is None else float(mean),
         int(numbers.size - finite.size),
         top,
-        tuple(map(str, few)) if few is not None and dtype.is_complex else few,
+        tuple(map(str, values)) if values is not None and dtype.is_complex else values,
     )
 
 

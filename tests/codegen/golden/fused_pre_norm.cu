@@ -3,14 +3,14 @@
 extern "C" __global__ void __launch_bounds__(64) KERNEL(const bf16 *in0, const bf16 *in1, const bf16 *in2, bf16 *out0, bf16 *out1) {
     griddep_sync();
   constexpr int N = 1;
-  __shared__ uint64_t room[2];
+  __shared__ uint64_t smem[2];
   const uint32_t row = blockIdx.x;
   auto *x0_row = in0 + row * 768;
   auto *x1_row = in1 + row * 768;
   auto *x2_row = in2;
   auto *y0_row = out0 + row * 768;
   auto *y1_row = out1 + row * 768;
-  const auto work = [&](auto whole) {  // whole: packs move in one piece
+  const auto work = [&](auto aligned) {  // aligned: vectorized loads and stores
     pack<bf16, 8> x0_kept[2];
     pack<bf16, 8> x1_kept[2];
     vec<float, N> v2 = (vec<float, N>)(0);  // sum
@@ -18,8 +18,8 @@ extern "C" __global__ void __launch_bounds__(64) KERNEL(const bf16 *in0, const b
     for (int k = 0; k < 2; ++k) {
       const uint32_t i = (k * 64 + threadIdx.x) * 8;
       if (k < 1 || i < 768) {
-        x0_kept[k] = fetch<8>(x0_row + i, whole.value);
-        x1_kept[k] = fetch<8>(x1_row + i, whole.value);
+        x0_kept[k] = fetch<8>(x0_row + i, aligned.value);
+        x1_kept[k] = fetch<8>(x1_row + i, aligned.value);
         #pragma unroll
         for (int u = 0; u < 8; ++u) {
           const vec<float, N> x0 = decode<N>(x0_kept[k].at[u], x0_row);
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(64) KERNEL(const bf16 *in0, const b
         }
       }
     }
-    v2 = block_reduce<2>(v2, sum_of(), room);
+    v2 = block_reduce<2>(v2, sum_of(), smem);
     const vec<float, N> v3 = v2 / number<N>(768.0f);  // div
     const vec<float, N> v4 = v3 + number<N>(1e-06f);  // add
     const vec<float, N> v5 = rsqrt(v4);  // rsqrt
@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(64) KERNEL(const bf16 *in0, const b
     for (int k = 0; k < 2; ++k) {
       const uint32_t i = (k * 64 + threadIdx.x) * 8;
       if (k < 1 || i < 768) {
-        const auto x2_of = fetch<8>(x2_row + i, whole.value);
+        const auto x2_of = fetch<8>(x2_row + i, aligned.value);
         pack<bf16, 8> y0_of;
         pack<bf16, 8> y1_of;
         #pragma unroll
@@ -52,11 +52,11 @@ extern "C" __global__ void __launch_bounds__(64) KERNEL(const bf16 *in0, const b
           y0_of.at[u] = encode<N>(v0, (const bf16 *)0);
           y1_of.at[u] = encode<N>(v7, (const bf16 *)0);
         }
-        put<8>(y0_row + i, y0_of, whole.value);
-        put<8>(y1_row + i, y1_of, whole.value);
+        put<8>(y0_row + i, y0_of, aligned.value);
+        put<8>(y1_row + i, y1_of, aligned.value);
       }
     }
   };
-  if (fits<8>(in0) && fits<8>(in1) && fits<8>(in2) && fits<8>(out0) && fits<8>(out1)) work(yes());
-  else work(no());
+  if (fits<8>(in0) && fits<8>(in1) && fits<8>(in2) && fits<8>(out0) && fits<8>(out1)) work(true_type());
+  else work(false_type());
 }

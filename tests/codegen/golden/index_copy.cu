@@ -2,10 +2,10 @@
 // launch: grid 128 1 1, block 256 1 1, shared 0
 extern "C" __global__ void __launch_bounds__(256) KERNEL(const uint16_t *in0, const uint16_t *in1, const uint16_t *in2, uint16_t *out0) {
     griddep_sync();
-  // what stays
+  // copy of the operand
   const uint32_t t = blockIdx.x * 256 + threadIdx.x;
   const uint32_t i0 = t * 2;
-  carry<2>(out0 + i0, in0 + i0);
+  copy_pack<2>(out0 + i0, in0 + i0);
 }
 
 // index_copy: 512 elements of bfloat16

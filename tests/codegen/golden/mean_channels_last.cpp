@@ -8,7 +8,7 @@ extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t e
       const auto x0_row = x0 + row * 1176;
       const auto y0_row = y0 + row * 24;
       const auto columns = [&](auto many, int64_t from, auto... n) __attribute__((always_inline)) {
-        constexpr int U = decltype(many)::value;  // vectors side by side
+        constexpr int U = decltype(many)::value;  // unrolled vectors
         vec<float, N> v0_of[U];
         vec<float, N> v1_of[U];
         repeat<U>([&](int u) __attribute__((always_inline)) {

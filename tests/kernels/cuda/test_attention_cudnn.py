@@ -10,8 +10,8 @@ import pytest
 from support.cuda_kernels import call_of, one_node
 
 from xpuruntime import ir
-from xpuruntime.codegen import cuda
-from xpuruntime.codegen.cuda import cuda_target
+from xpuruntime.codegen.cuda import target as cuda
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.kernels.catalogue import offers
@@ -68,16 +68,19 @@ def test_shapes_strides_and_mask_go_into_the_call() -> None:
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        (node((1, 2, 8, 64), (1, 2, 8, 64), 64, dtype="float32"), "takes float16 and bfloat16, not float32"),
-        (node((1, 2, 8, 20), (1, 2, 8, 20), 20), "heads and their places are no multiples of 16 bytes"),
-        (node((1, 2, 8, 264), (1, 2, 8, 264), 64), "heads of up to 256 elements, not 264"),
-        (node((1, 2, 8, 64), (1, 2, 0, 64), 64), "has empty operands"),
-        (node((1, 2, 8, 64), (1, 2, 9, 64), 64, array((8, 9), "bool")), "takes no mask tensor"),
-        (node((1, 2, 8, 64), (1, 2, 9, 64), 64, softcap=2.0), "has no soft cap"),
-        (node((1, 2, 8, 64), (1, 2, 9, 64), 64, scale=-1.0), "takes factors above zero, not -1"),
+        (
+            node((1, 2, 8, 64), (1, 2, 8, 64), 64, dtype="float32"),
+            "cuDNN attention supports float16 and bfloat16, not float32",
+        ),
+        (node((1, 2, 8, 20), (1, 2, 8, 20), 20), "head sizes and strides must be multiples of 16 bytes"),
+        (node((1, 2, 8, 264), (1, 2, 8, 264), 64), "heads of at most 256 elements are supported, got 264"),
+        (node((1, 2, 8, 64), (1, 2, 0, 64), 64), "an operand is empty"),
+        (node((1, 2, 8, 64), (1, 2, 9, 64), 64, array((8, 9), "bool")), "a mask tensor is not supported"),
+        (node((1, 2, 8, 64), (1, 2, 9, 64), 64, softcap=2.0), "softcap is not supported"),
+        (node((1, 2, 8, 64), (1, 2, 9, 64), 64, scale=-1.0), "the scale must be positive, got -1"),
         (
             node((1, 2, 8, 64), (1, 2, 9, 64), 64, causal=True, causal_offset=-3),
-            "every query must see a key, and the first 3 see none",
+            "every query must attend to a key; the first 3 queries attend to none",
         ),
     ],
 )
@@ -90,7 +93,7 @@ def test_what_the_library_has_not_is_a_reason(call: NodeCall, reason: str) -> No
 def test_a_library_that_is_absent_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "installed", lambda library: False)
     said = CudnnAttention().supports(node((1, 2, 8, 64), (1, 2, 8, 64), 64), TARGET)
-    assert (said.reason, said.do) == ("cudnn is not on this machine", "pip install nvidia-cudnn-cu13")
+    assert (said.reason, said.do) == ("cudnn is not installed", "pip install nvidia-cudnn-cu13")
 
 
 def test_heads_inside_positions_are_read_where_they_lie() -> None:

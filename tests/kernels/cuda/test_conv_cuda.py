@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.cuda_kernels import call_of, judge, one_node
 
-from xpuruntime.codegen.cuda import CudaTarget, cuda_target
+from xpuruntime.codegen.cuda.target import CudaTarget, cuda_target
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.cuda.conv.generated import CudnnConv, ImplicitGemm
@@ -94,7 +94,7 @@ def test_what_cudnn_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         -1,
     )
     refused = CudnnConv().supports(call_of(graph, known), target)
-    assert refused.reason == "takes contiguous channels"
+    assert refused.reason == "channels must be contiguous"
 
 
 def test_cudnn_s_residuals_have_the_strides_of_results(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_a_library_that_is_absent_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(libraries, "installed", lambda library: False)
     graph, _, known = one_node("linear", [array((9, 8)), array((8, 8))])
     said = libraries.CublasLt().supports(call_of(graph, known), cuda_target("cuda:sm_90"))
-    assert said.reason == "cublasLt is not on this machine"
+    assert said.reason == "cublasLt is not installed"
     assert said.do == "pip install nvidia-cublas"
 
 
@@ -150,4 +150,4 @@ def test_relu_in_16_bits_over_odd_channels_is_not_cudnn_s(
     graph, _, known = one_node("fused_convolution", operands, "1", act=act, **given)
     said = CudnnConv().supports(call_of(graph, known, innermost=True), cuda_target("cuda:sm_90"))
     assert bool(said) == taken
-    assert taken or "make 0 of NaN" in str(said.reason)
+    assert taken or "turn NaN into 0" in str(said.reason)

@@ -119,6 +119,7 @@ def test_nan_infinity_and_nothing() -> None:
 # ── rows ──
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_norms_and_softmax_along_rows(dtype: str) -> None:
     def build(b: Any, x: Any, w: Any, c: Any) -> tuple[Any, ...]:
@@ -128,6 +129,7 @@ def test_norms_and_softmax_along_rows(dtype: str) -> None:
     judge(build, [(5, 9, 96), (96,), (96,)], dtype)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("length", [1, 3, 31, 32, 257, 1024, 5000])
 def test_rows_of_every_length(length: int) -> None:
     judge(lambda b, x: (b.softmax(x, dim=1), b.argmax(x, dim=1), b.var(x, dim=[1])), [(6, length)])

@@ -19,7 +19,7 @@ from support.native import compile_native  # noqa: E402
 from xpuruntime.llm import Generator  # noqa: E402
 from xpuruntime.runtime import Executor  # noqa: E402
 from xpuruntime.testing.conformance.onnx_backend.coverage import known_cases  # noqa: E402
-from xpuruntime.testing.conformance.onnx_backend.native import judge_natively  # noqa: E402
+from xpuruntime.testing.conformance.onnx_backend.native import check_natively  # noqa: E402
 from xpuruntime.testing.conformance.onnx_backend.suite import cases  # noqa: E402
 from xpuruntime.testing.conformance.seeded import networks as models  # noqa: E402
 from xpuruntime.testing.conformance.seeded.decoders import greedy, logits_of, prompt, reference  # noqa: E402
@@ -30,6 +30,7 @@ MARKS = [pytest.mark.slow, pytest.mark.conformance]
 OFTEN = {"efficientnet_b0", "bert"}
 
 
+@pytest.mark.sampled(1, group="networks")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in OFTEN else MARKS) for n in models.MODELS])
 def test_a_network_gives_pytorch_s_scores(name: str) -> None:
     module, _ = models.build(name, "small")
@@ -54,6 +55,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Generator]]:
         yield model, ours
 
 
+@pytest.mark.sampled(1, group="networks")
 def test_a_decoder_says_what_the_reference_says(pair: tuple[Any, Generator]) -> None:
     model, ours = pair
     tokens = prompt(13)
@@ -62,11 +64,12 @@ def test_a_decoder_says_what_the_reference_says(pair: tuple[Any, Generator]) -> 
     assert list(ours.generate(prompt(9), max_new_tokens=12).tokens) == greedy(model, prompt(9), 12)
 
 
-@pytest.mark.parametrize("step", [12, pytest.param(1, marks=MARKS)])
-def test_node_cases(step: int) -> None:
+@pytest.mark.sampled(1, group="networks")
+@pytest.mark.parametrize(("start", "step"), [(0, 36), (12, 36), (24, 36), pytest.param(0, 1, marks=MARKS)])
+def test_node_cases(start: int, step: int) -> None:
     """Of the ONNX suite's node cases every twelfth, all with the marker: as many as on CPUs, none wrong."""
     looser = known_cases("native-cuda")  # an emulated device changes no tolerance
-    judged = list(judge_natively([*cases("node")][::step], target=cuda_host(), looser=looser))
+    judged = list(check_natively([*cases("node")][start::step], target=cuda_host(), looser=looser))
     wrong = {j.verdict.case: j.verdict.why for j in judged if j.verdict.outcome == "wrong"}
     right = sum(j.verdict.outcome == "right" for j in judged)
     assert not wrong

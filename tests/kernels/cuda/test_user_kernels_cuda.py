@@ -13,9 +13,10 @@ import pytest
 from support.native import check
 
 import xpuruntime as xrt
-from xpuruntime import ir, registered
-from xpuruntime.codegen.cubin import kernels_in
+from xpuruntime import ir
+from xpuruntime.codegen.cuda.cubin import kernels_in
 from xpuruntime.errors import BuildError, KernelUnavailable
+from xpuruntime.plugins import registered
 from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 ROWS = """
@@ -116,15 +117,12 @@ def test_a_compile_error_shows_line_node_and_rule() -> None:
         "`flaot most = -3e38f, sum = 0;` (chosen because softmax= of policy argument prefers it); got "
     )
     assert 'mine.cu(18): error: identifier "flaot" is undefined' in said
-    assert said.endswith("Mend line 18 of mine.cu.")
+    assert said.endswith("Correct line 18 of mine.cu.")
 
 
 def test_other_mistakes_are_said() -> None:
     said = refused(params=None)
-    assert (
-        "mine.cu line 15 has another signature than the function is called with: `__global__ void rows("
-        in said
-    )
+    assert "mine.cu line 15 has a wrong signature: `__global__ void rows(" in said
     assert said.endswith('Write: extern "C" __global__ void rows(const float *in0, float *out0)')
     assert "has no function 'lines'" in refused(entry="lines")
     assert "2048 threads per block; the maximum is 1024" in refused(launch=lambda call: xrt.Launch(5, 2048))
@@ -243,10 +241,10 @@ def test_mistakes_in_triton_are_said(functions: Any) -> None:
         in said
     )
     assert "no attribute 'lod'" in said
-    assert "softmax/mine is handed in0, out0: 2 arguments; its function takes x, y, scale" in refused(
+    assert "softmax/mine gets 2 arguments (in0, out0), but its function takes x, y, scale" in refused(
         functions.rows, params=None
     )
-    assert "says no value for the constexpr COLS; give it in constants=" in refused(
+    assert "has no value for the constexpr COLS; give it in constants=" in refused(
         functions.rows, constants=None
     )
     with pytest.raises(KernelUnavailable, match="Give target='cuda'"):

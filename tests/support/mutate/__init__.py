@@ -42,8 +42,8 @@ class Mutant:
 def sites(model: Any) -> list[Site]:
     """Every place that can be broken, kind by kind. Raises TypeError for what is no model."""
     form = _form(model)
-    found = [*weight_sites(form), *form.structure()]
-    return sorted(found, key=lambda s: list(KINDS).index(s.kind))
+    all_sites = [*weight_sites(form), *form.structure()]
+    return sorted(all_sites, key=lambda s: list(KINDS).index(s.kind))
 
 
 def mutants(
@@ -54,11 +54,11 @@ def mutants(
     per_kind: at most so many of each kind, spread evenly over the model from its first site to its last.
     A site where no valid model would remain is passed over.
     """
-    found = sites(model)
+    all_sites = sites(model)
     for kind in KINDS if kinds is None else kinds:
         if kind not in KINDS:
             raise ValueError(f"no mutation is called {kind!r}; there are {', '.join(KINDS)}")
-        count, of_kind = 0, [s for s in found if s.kind == kind]
+        count, of_kind = 0, [s for s in all_sites if s.kind == kind]
         for site in _spread(of_kind, per_kind):
             if count == per_kind:
                 break
@@ -74,12 +74,12 @@ def not_applicable(model: Any) -> dict[str, str]:
     return {k: reason for k, reason in KINDS.items() if next(mutants(model, [k]), None) is None}
 
 
-def _spread(found: list[Site], count: int | None) -> list[Site]:
+def _spread(all_sites: list[Site], count: int | None) -> list[Site]:
     """All of them, evenly spaced ones first."""
-    if count is None or count >= len(found):
-        return found
-    picked = {round(k * (len(found) - 1) / max(1, count - 1)): None for k in range(count)}
-    return [found[k] for k in picked] + [s for k, s in enumerate(found) if k not in picked]
+    if count is None or count >= len(all_sites):
+        return all_sites
+    picked = {round(k * (len(all_sites) - 1) / max(1, count - 1)): None for k in range(count)}
+    return [all_sites[k] for k in picked] + [s for k, s in enumerate(all_sites) if k not in picked]
 
 
 def _form(model: Any) -> Form:

@@ -11,7 +11,7 @@ import numpy as np
 
 from xpuruntime.errors import IrError
 from xpuruntime.ir import Const, Graph, Node, Value, interp, verify
-from xpuruntime.ir.build import make_node
+from xpuruntime.ir.nodes import make_node
 from xpuruntime.protocols import Array
 
 from .site import EPSILON, NotApplicableError, Site, Use
@@ -71,7 +71,7 @@ class GraphForm:
 
     @cached_property
     def _uses(self) -> list[Use]:
-        found = []
+        uses = []
         for node in self.graph:
             for position, role in ROLES.get(node.op, {}).items():
                 operand = node.inputs[position] if position < len(node.inputs) else None
@@ -85,12 +85,12 @@ class GraphForm:
                 if role == "kernel":
                     axis = self._channel_axis(node, self.graph.spec(root).rank)
                     axis = perm[axis] if perm is not None else axis
-                    found.append(
+                    uses.append(
                         Use(root, node.name, role, axis, self._heads(node, self.array(root).shape[axis]))
                     )
                 else:
-                    found.append(Use(root, node.name, role))
-        return found
+                    uses.append(Use(root, node.name, role))
+        return uses
 
     def _root(self, operand: Any) -> tuple[str, Sequence[int] | None]:
         """The weight or constant that an operand is, and how its axes are permuted on the way; "" where it is computed."""
@@ -103,12 +103,12 @@ class GraphForm:
             return "", None
         if node.op == "constant":
             return operand, None
-        root, before = self._root(node.inputs[0])
-        return root, node.attrs["dims"] if node.op == "permute" and before is None else before
+        root, permutation = self._root(node.inputs[0])
+        return root, node.attrs["dims"] if node.op == "permute" and permutation is None else permutation
 
     def _pointwise_role(self, node: Node, position: int, root: str) -> str:
-        other = node.inputs[1 - position]
-        if not isinstance(other, str) or self._root(other)[0]:
+        partner = node.inputs[1 - position]
+        if not isinstance(partner, str) or self._root(partner)[0]:
             return ""
         shape = self.array(root).shape
         if np.prod(shape) > 1:
@@ -176,14 +176,14 @@ class GraphForm:
                 "change_epsilon", node.name, f"{node.inputs[p]:g} is {EPSILON:g}",
                 partial(self._with, node, node.op, inputs, node.attrs),
             )  # fmt: skip
-        one, other = node.inputs
-        if not isinstance(one, str) or not isinstance(other, str) or one == other:
+        first, second = node.inputs
+        if not isinstance(first, str) or not isinstance(second, str) or first == second:
             return
-        if self._root(one)[0] or self._root(other)[0] or self.graph.spec(one) != self.graph.spec(other):
+        if self._root(first)[0] or self._root(second)[0] or self.graph.spec(first) != self.graph.spec(second):
             return
-        for kept, lost in ((one, other), (other, one)):
-            text = f"gives its operand {kept} without {lost}"
-            yield Site("drop_residual", node.name, text, partial(self._forward, node, kept))
+        for remaining, dropped in ((first, second), (second, first)):
+            text = f"gives its operand {remaining} without {dropped}"
+            yield Site("drop_residual", node.name, text, partial(self._forward, node, remaining))
 
     def _masks(self, node: Node) -> Iterator[Site]:
         if node.op == "attention":
@@ -196,31 +196,31 @@ class GraphForm:
         if mask is None or mask.op not in ("add", "where"):
             return
         candidates = [i for i in mask.inputs[-2:] if isinstance(i, str) and self._is_product(i)]
-        others = [i for i in mask.inputs if i not in candidates]
+        other_operands = [i for i in mask.inputs if i not in candidates]
         if (
             len(candidates) == 1
             and self.graph.spec(candidates[0]) == mask.spec
-            and self._masks_something(others)
+            and self._masks_something(other_operands)
         ):
             text = f"gives the scores {candidates[0]} unmasked"
             yield Site("drop_mask", mask.name, text, partial(self._forward, mask, candidates[0]))
 
-    def _masks_something(self, others: Sequence[Any]) -> bool:
+    def _masks_something(self, operands: Sequence[Any]) -> bool:
         """A mask that no input decides may be all zeros: exporters write it where attention has none."""
-        wanted = {o for o in others if isinstance(o, str)}
-        if not wanted:
-            return any(others)
+        ancestors = {o for o in operands if isinstance(o, str)}
+        if not ancestors:
+            return any(operands)
         needed: list[Node] = []
         for node in reversed(self.graph.nodes):
-            if wanted & {v.name for v in node.outputs}:
+            if ancestors & {v.name for v in node.outputs}:
                 needed.append(node)
-                wanted.update(node.values)
-        if wanted & {v.name for v in self.graph.inputs} or any(n.op == "opaque" for n in needed):
+                ancestors.update(node.values)
+        if ancestors & {v.name for v in self.graph.inputs} or any(n.op == "opaque" for n in needed):
             return True
-        known = {n: np.asarray(self.weights[n]) for n in wanted & self.graph.weight_names}
+        values = {n: np.asarray(self.weights[n]) for n in ancestors & self.graph.weight_names}
         for node in reversed(needed):
-            known.update(zip((v.name for v in node.outputs), interp.evaluate(node, known), strict=True))
-        return any(np.any(known[o]) for o in others if isinstance(o, str))
+            values.update(zip((v.name for v in node.outputs), interp.evaluate(node, values), strict=True))
+        return any(np.any(values[o]) for o in operands if isinstance(o, str))
 
     def _is_product(self, name: str) -> bool:
         """The value is a product, perhaps scaled."""
@@ -234,12 +234,12 @@ class GraphForm:
 
     def _activations(self, node: Node) -> Iterator[Site]:
         if node.op in ACTIVATIONS and node.spec.dtype.is_float:
-            other, attrs = ACTIVATIONS[node.op]
-            make = partial(self._with, node, other, node.inputs[:1], attrs)
-            yield Site("change_activation", node.name, f"{node.op} is {other}", make)
+            replacement, attrs = ACTIVATIONS[node.op]
+            make = partial(self._with, node, replacement, node.inputs[:1], attrs)
+            yield Site("change_activation", node.name, f"{node.op} is {replacement}", make)
         elif node.op == "gelu":
-            other = "tanh" if node.attrs["approximate"] == "none" else "none"
-            yield self._attribute("change_activation", node, "approximate", other)
+            replacement = "tanh" if node.attrs["approximate"] == "none" else "none"
+            yield self._attribute("change_activation", node, "approximate", replacement)
 
     def _windows(self, node: Node) -> Iterator[Site]:
         if node.op not in WINDOWS:
@@ -262,10 +262,10 @@ class GraphForm:
 
     # ── making ──
 
-    def _forward(self, node: Node, kept: str) -> Pair:
-        def rule(editor: Any, other: Node) -> None:
-            if other.name == node.name:
-                editor.forward(node.name, kept)
+    def _forward(self, node: Node, value: str) -> Pair:
+        def rule(editor: Any, current: Node) -> None:
+            if current.name == node.name:
+                editor.forward(node.name, value)
 
         return self.graph.rewrite(rule), self.weights
 
@@ -282,13 +282,13 @@ class GraphForm:
         try:
             for node in graph.nodes:
                 new = node.op == "opaque"
-                made = node if new else _made(node, values)
+                new_node = node if new else _made(node, values)
                 if node.name == target.name:
-                    made = _made(node, values, op, inputs, attrs)
-                    if moves and made.spec == node.spec:
+                    new_node = _made(node, values, op, inputs, attrs)
+                    if moves and new_node.spec == node.spec:
                         raise NotApplicableError("its result is as large as before, so no step is taken")
-                values.update((v.name, v) for v in made.outputs)
-                nodes.append(made)
+                values.update((v.name, v) for v in new_node.outputs)
+                nodes.append(new_node)
             changed = graph.replace(nodes=tuple(nodes))
             verify(changed)
         except IrError as error:

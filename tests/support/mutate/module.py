@@ -40,7 +40,7 @@ class ModuleForm:
     def uses(self) -> list[Use]:
         from torch import nn
 
-        found = []
+        weight_uses = []
         for path, layer in self.module.named_modules():
             tensors = {
                 **dict(layer.named_parameters(recurse=False)),
@@ -52,14 +52,14 @@ class ModuleForm:
                     continue
                 if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
                     axis = int(bool(getattr(layer, "transposed", False)))
-                    found.append(
+                    weight_uses.append(
                         Use(name, path, "bias") if key == "bias" else Use(name, path, "kernel", axis)
                     )
                 elif isinstance(layer, nn.Embedding):
-                    found.append(Use(name, path, "table"))
+                    weight_uses.append(Use(name, path, "table"))
                 elif key in NORM_ROLES and tensor.ndim == 1:
-                    found.append(Use(name, path, NORM_ROLES[key]))
-        return found
+                    weight_uses.append(Use(name, path, NORM_ROLES[key]))
+        return weight_uses
 
     def array(self, weight: str) -> Array:
         return np.asarray(self._tensor(self.module, weight).detach().numpy())
@@ -78,9 +78,9 @@ class ModuleForm:
         for path, layer in self.module.named_modules():
             kind = type(layer).__name__
             if kind in ACTIVATIONS:
-                other, arguments = ACTIVATIONS[kind]
-                make = partial(self._with_layer, path, partial(getattr(nn, other), **arguments))
-                yield Site("change_activation", path, f"{kind} is {other}", make)
+                replacement, arguments = ACTIVATIONS[kind]
+                make = partial(self._with_layer, path, partial(getattr(nn, replacement), **arguments))
+                yield Site("change_activation", path, f"{kind} is {replacement}", make)
             for name in ("eps", "variance_epsilon"):
                 if isinstance(getattr(layer, name, None), float):
                     text = f"{name} {getattr(layer, name):g} is {EPSILON:g}"

@@ -36,11 +36,11 @@ def forward(model: Any, k: int, keep: int) -> Any:
     """Node ``k`` gives its input ``keep`` as it is."""
 
     def edit(node: Any) -> None:
-        kept = node.input[keep]
+        input_name = node.input[keep]
         node.op_type = "Identity"
         del node.attribute[:]
         del node.input[:]
-        node.input.append(kept)
+        node.input.append(input_name)
 
     return _edited(model, k, edit)
 
@@ -72,9 +72,9 @@ def with_attribute(model: Any, k: int, name: str, value: Any) -> Any:
     from onnx import helper
 
     def edit(node: Any) -> None:
-        kept = [a for a in node.attribute if a.name != name]
+        others = [a for a in node.attribute if a.name != name]
         del node.attribute[:]
-        node.attribute.extend([*kept, helper.make_attribute(name, value)])
+        node.attribute.extend([*others, helper.make_attribute(name, value)])
 
     return _edited(model, k, edit)
 
@@ -89,10 +89,10 @@ def reshaped(model: Any, shapes: Mapping[str, tuple[Any, ...]], k: int, name: st
     copy = with_attribute(model, k, name, value)
     del copy.graph.value_info[:]
     try:
-        found = shape_inference.infer_shapes(copy, check_type=True, strict_mode=True, data_prop=True).graph
+        inferred = shape_inference.infer_shapes(copy, check_type=True, strict_mode=True, data_prop=True).graph
     except shape_inference.InferenceError as error:
         raise NotApplicableError(f"the shapes do not fit any more: {error}") from error
-    flat = {v.name: shape_of(v) for v in found.value_info}
+    flat = {v.name: shape_of(v) for v in inferred.value_info}
     name = copy.graph.node[k].output[0]
     if flat.get(name) == shapes.get(name):
         raise NotApplicableError("its result is as large as before, so no step is taken")
@@ -103,9 +103,13 @@ def reshaped(model: Any, shapes: Mapping[str, tuple[Any, ...]], k: int, name: st
 
 
 def _same_size(shapes: dict[str, tuple[Any, ...]], node: Any) -> bool:
-    one, other = shapes.get(node.input[0]), shapes.get(node.output[0])
-    known = one is not None and other is not None and all(isinstance(d, int) for d in (*one, *other))
-    return not known or bool(np.prod(one or ()) == np.prod(other or ()))
+    shape_in, shape_out = shapes.get(node.input[0]), shapes.get(node.output[0])
+    is_static = (
+        shape_in is not None
+        and shape_out is not None
+        and all(isinstance(d, int) for d in (*shape_in, *shape_out))
+    )
+    return not is_static or bool(np.prod(shape_in or ()) == np.prod(shape_out or ()))
 
 
 def shape_of(value: Any) -> tuple[Any, ...]:

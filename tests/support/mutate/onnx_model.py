@@ -63,11 +63,11 @@ class OnnxForm:
 
     @cached_property
     def _readers(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        readers: dict[str, list[int]] = {}
         for k, node in enumerate(self.nodes):
             for name in node.input:
-                found.setdefault(name, []).append(k)
-        return found
+                readers.setdefault(name, []).append(k)
+        return readers
 
     @cached_property
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
@@ -95,11 +95,11 @@ class OnnxForm:
             return name, None
         node = self.nodes[self._makers[name]] if name in self._makers else None
         if node is not None and node.op_type in ("Identity", "Cast", "Transpose"):
-            root, before = self._root(node.input[0])
-            if root and node.op_type == "Transpose" and before is None:
+            root, permutation = self._root(node.input[0])
+            if root and node.op_type == "Transpose" and permutation is None:
                 rank = len(self._tensors[root].dims)
                 return root, list(attribute(node, "perm", list(range(rank))[::-1]))
-            return root, before
+            return root, permutation
         return "", None
 
     def _is_constant(self, name: str) -> bool:
@@ -114,7 +114,7 @@ class OnnxForm:
 
     @cached_property
     def _uses(self) -> list[Use]:
-        found = []
+        uses = []
         for k, node in enumerate(self.nodes):
             for position, role in ROLES.get(node.op_type, {}).items():
                 root, perm = self._root(node.input[position]) if position < len(node.input) else ("", None)
@@ -128,10 +128,10 @@ class OnnxForm:
                 if role == "kernel":
                     axis = self._channel_axis(node, len(dims))
                     axis = perm[axis] if perm is not None else axis
-                    found.append(Use(root, node.name, role, axis, self._heads(k, dims[axis])))
+                    uses.append(Use(root, node.name, role, axis, self._heads(k, dims[axis])))
                 else:
-                    found.append(Use(root, node.name, role))
-        return found
+                    uses.append(Use(root, node.name, role))
+        return uses
 
     def _pointwise_role(self, node: Any, position: int, root: str) -> str:
         """A bias or a scale is a vector or more, and its partner is computed. One number is an epsilon or nothing."""
@@ -202,10 +202,10 @@ class OnnxForm:
     def _adds(self, k: int, node: Any, where: str) -> Iterator[Site]:
         if node.op_type != "Add" or any(self._is_constant(n) or n not in self._floats for n in node.input):
             return
-        one, other = (self._shapes.get(n) for n in node.input)
+        shape_a, shape_b = (self._shapes.get(n) for n in node.input)
         if (
-            one is None
-            or one != other
+            shape_a is None
+            or shape_a != shape_b
             or self._readers.get(node.output[0]) == []
             or node.input[0] == node.input[1]
         ):
@@ -252,14 +252,14 @@ class OnnxForm:
         from onnx import helper
         from onnx.reference import ReferenceEvaluator
 
-        wanted, needed = {name}, []
+        ancestors, needed = {name}, []
         for node in reversed(self.nodes):
-            if wanted & set(node.output):
+            if ancestors & set(node.output):
                 needed.append(node)
-                wanted.update(node.input)
-        if wanted & {v.name for v in self.model.graph.input if v.name not in self._tensors}:
+                ancestors.update(node.input)
+        if ancestors & {v.name for v in self.model.graph.input if v.name not in self._tensors}:
             return True
-        tensors = [t for n, t in self._tensors.items() if n in wanted]
+        tensors = [t for n, t in self._tensors.items() if n in ancestors]
         graph = helper.make_graph(
             needed[::-1], "mask", [], [helper.make_empty_tensor_value_info(name)], tensors
         )
@@ -281,19 +281,19 @@ class OnnxForm:
 
     def _activations(self, k: int, node: Any, where: str) -> Iterator[Site]:
         if node.op_type in ACTIVATIONS:
-            other, attributes = ACTIVATIONS[node.op_type]
+            replacement, attributes = ACTIVATIONS[node.op_type]
             yield Site(
                 "change_activation",
                 where,
-                f"{node.op_type} is {other}",
-                partial(as_op, self.model, k, other, attributes),
+                f"{node.op_type} is {replacement}",
+                partial(as_op, self.model, k, replacement, attributes),
             )
         elif node.op_type == "Clip":
             yield Site("change_activation", where, "Clip is Relu", partial(as_op, self.model, k, "Relu", {}))
         elif node.op_type == "Gelu":
-            words = [b"none", b"tanh"]
+            modes = [b"none", b"tanh"]
             old = attribute(node, "approximate", b"none")
-            new = words[1 - words.index(old)]
+            new = modes[1 - modes.index(old)]
             text = f"approximate {old.decode()} is {new.decode()}"
             yield Site(
                 "change_activation", where, text, partial(with_attribute, self.model, k, "approximate", new)
@@ -306,17 +306,20 @@ class OnnxForm:
         half = len(pads) // 2
         if any(pads):
             axis = next(a for a, p in enumerate(pads) if p) % half
-            moved = pads.copy()
+            shifted = pads.copy()
             step = (
                 1 if pads[axis] else -1
             )  # one from the beginning to the end, or back where the beginning has none
-            moved[axis], moved[axis + half] = pads[axis] - step, pads[axis + half] + step
-            text = f"pads {pads} are {moved}"
-            yield Site("change_padding", where, text, partial(with_attribute, self.model, k, "pads", moved))
+            shifted[axis], shifted[axis + half] = pads[axis] - step, pads[axis + half] + step
+            text = f"pads {pads} are {shifted}"
+            yield Site("change_padding", where, text, partial(with_attribute, self.model, k, "pads", shifted))
         strides = list(attribute(node, "strides", []))
         if strides:
-            other = [1 if s > 1 else 2 for s in strides]
-            text = f"strides {strides} are {other}"
+            new_strides = [1 if s > 1 else 2 for s in strides]
+            text = f"strides {strides} are {new_strides}"
             yield Site(
-                "change_stride", where, text, partial(reshaped, self.model, self._shapes, k, "strides", other)
+                "change_stride",
+                where,
+                text,
+                partial(reshaped, self.model, self._shapes, k, "strides", new_strides),
             )

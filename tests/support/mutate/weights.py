@@ -45,8 +45,8 @@ def _one_weight(array: Array, use: Use) -> Array:
 
 def _swapped(array: Array, axis: int, first: slice, second: slice) -> Array:
     changed, at = array.copy(), [slice(None)] * array.ndim
-    one, other = ((*at[:axis], part, *at[axis + 1 :]) for part in (first, second))
-    changed[one], changed[other] = array[other], array[one]
+    index_a, index_b = ((*at[:axis], part, *at[axis + 1 :]) for part in (first, second))
+    changed[index_a], changed[index_b] = array[index_b], array[index_a]
     return changed
 
 
@@ -86,13 +86,13 @@ EDITS = (
 def weight_sites(form: Form) -> Iterator[Site]:
     """Sites of every row for every use; a weight that is used twice in one role counts once."""
     for edit in EDITS:
-        seen: set[str] = set()
+        weights_done: set[str] = set()
         for use in form.uses():
-            if use.role not in edit.roles or use.weight in seen:
+            if use.role not in edit.roles or use.weight in weights_done:
                 continue
             if not edit.fits(form.array(use.weight).shape, use):
                 continue
-            seen.add(use.weight)
+            weights_done.add(use.weight)
             yield Site(
                 edit.kind, use.weight, f"of {use.node}: {edit.text(use)}", partial(_apply, form, edit, use)
             )

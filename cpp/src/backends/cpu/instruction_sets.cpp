@@ -42,7 +42,7 @@ struct Flag {
 };
 
 // Levels 2 to 4 are those of the System V psABI ("micro-architecture levels"). Levels 5 and 6 are those of
-// codegen/isa.py beyond AVX-512.
+// codegen/cpp/isa.py beyond AVX-512.
 constexpr struct {
     std::string_view name;
     int level;

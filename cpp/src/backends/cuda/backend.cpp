@@ -133,6 +133,9 @@ class CudaBackendImpl final : public CudaBackend {
     // ---- runs
 
     Result<std::unique_ptr<RunState>> open() override { return CudaRunState::open(device_, watch_list_); }
+    uint64_t capture_of(const StreamOrder& order) override {
+        return capture_id(device_->driver, static_cast<CUstream>(order.stream));
+    }
     Status begin(RunState& state, const StreamOrder& order) override { return of(state).begin(order); }
     Status end(RunState& state) override { return of(state).end(); }
 
@@ -193,6 +196,7 @@ class CudaBackendImpl final : public CudaBackend {
 
     // Allocate memory that any stream may use immediately.
     Result<CUdeviceptr> allocate_now(size_t bytes) {
+        const RelaxedCapture relaxed(device_->driver);
         XPURT_ASSIGN_OR_RETURN(auto prepared, device_->allocate(bytes, device_->home));
         const ScopedContext current(*device_);
         XPURT_TRY(synchronize_home());

@@ -104,6 +104,7 @@ enum PoolAttribute { release_threshold = 4, reserved_current = 5, used_current =
 enum StreamFlag { stream_non_blocking = 1 };
 enum EventFlag { event_default = 0, event_no_timing = 2 };
 enum CaptureMode { capture_thread_local = 1, capture_relaxed = 2 };
+enum CaptureStatus { capture_active = 1 };
 
 // name, CUDA version that introduced it (1000 * major + 10 * minor), need, type. The symbol table, the struct
 // of function pointers and the messages are all generated from this list. Symbols that cuda_facts() needs are
@@ -148,6 +149,7 @@ enum CaptureMode { capture_thread_local = 1, capture_relaxed = 2 };
     X(cuStreamWaitEvent, 3020, optional, CUresult(CUstream, CUevent, unsigned))                            \
     X(cuStreamBeginCapture_v2, 10010, optional, CUresult(CUstream, int))                                   \
     X(cuStreamEndCapture, 10000, optional, CUresult(CUstream, CUgraph*))                                   \
+    X(cuThreadExchangeStreamCaptureMode, 10010, optional, CUresult(int*))                                  \
     X(cuStreamIsCapturing, 10000, optional, CUresult(CUstream, int*))                                      \
     X(cuStreamGetCaptureInfo_v2, 11030, optional,                                                          \
       CUresult(CUstream, int*, uint64_t*, CUgraph*, const CUgraphNode**, size_t*))                         \

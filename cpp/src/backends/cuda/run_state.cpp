@@ -20,11 +20,20 @@ Status cancelled() { return {Code::cancelled, "the run was cancelled", ""}; }
 
 }  // namespace
 
+uint64_t capture_id(const Driver& driver, CUstream stream) noexcept {
+    if (!driver.cuStreamGetCaptureInfo_v2 || stream == nullptr) return 0;
+    int status = 0;
+    uint64_t id = 0;
+    const CUresult result = driver.cuStreamGetCaptureInfo_v2(stream, &status, &id, nullptr, nullptr, nullptr);
+    return result == 0 && status == capture_active ? id : 0;
+}
+
 Result<std::unique_ptr<RunState>> CudaRunState::open(std::shared_ptr<Device> device,
                                                      std::shared_ptr<ReportWatchList> watches) {
     std::unique_ptr<CudaRunState> state(new CudaRunState(std::move(device), std::move(watches)));
     const Device& on = *state->device_;
     const ScopedContext current(on);
+    const RelaxedCapture relaxed(on.driver);
     const CUresult result = on.driver.cuEventCreate(&state->done_event_, event_no_timing);
     XPURT_TRY(on.check(result, "cuEventCreate"));
     state->watch_list_->add(state->watch_, state->done_event_);
@@ -57,6 +66,12 @@ Status CudaRunState::make_own_stream() {
 }
 
 Status CudaRunState::begin(const StreamOrder& order) {
+    captured_ =
+        order.on_caller_stream && capture_id(device_->driver, static_cast<CUstream>(order.stream)) != 0;
+    if (captured_) {  // the context belongs to this capture, whose calls follow each other
+        current_stream_ = static_cast<CUstream>(order.stream);
+        return {};
+    }
     if (!order.on_caller_stream) XPURT_TRY(make_own_stream());
     exclusive_ = false;
     if (in_flight_) XPURT_TRY(watch_.check(done_event_));
@@ -72,7 +87,7 @@ Status CudaRunState::begin(const StreamOrder& order) {
 }
 
 Status CudaRunState::end() {
-    if (!exclusive_) {
+    if (captured_ || !exclusive_) {
         unmarked_ = true;
         return {};
     }
@@ -146,6 +161,7 @@ Result<CudaRunState::RecordingState*> CudaRunState::state_for(const CudaRecordin
     if (state != recording_states_.end()) return &state->second;
     RecordingState plan;
     if (recording.workspace > 0) {
+        const RelaxedCapture relaxed(device_->driver);
         XPURT_ASSIGN_OR_RETURN(auto created, device_->allocate(recording.workspace, device_->home));
         XPURT_TRY(device_->check(device_->driver.cuStreamSynchronize(device_->home), "cuStreamSynchronize"));
         plan.workspace = created;
@@ -176,8 +192,16 @@ Status CudaRunState::submit(const CudaRecording& recording, const Submission& su
                             std::string& declined, CudaCounters& counters) {
     if (submission.is_cancelled()) return cancelled();
     const ScopedContext current(*device_);
+    if (captured_ &&
+        (submission.observation != nullptr || submission.times != nullptr || submission.ring != nullptr))
+        return {Code::unsupported, "a run that the caller captures cannot be timed or observed",
+                "Run it outside."};
     XPURT_ASSIGN_OR_RETURN(auto state, state_for(recording));
     RecordingState& plan = *state;
+    if (captured_) {
+        ++counters.plain;
+        return submit_directly(recording, submission, plan);
+    }
     watch_.will_launch(recording);
     // Runs on different streams must not use these at the same time: arena, workspace, report words, graph.
     exclusive_ |= submission.slots[0] != nullptr || plan.workspace != 0 || recording.reports != nullptr;

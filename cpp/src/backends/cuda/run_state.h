@@ -67,6 +67,26 @@ class CudaGraph {
     std::vector<void*> args_;         // the addresses in the graph
 };
 
+// The id of the capture that a stream is in; 0 if there is none.
+uint64_t capture_id(const Driver& driver, CUstream stream) noexcept;
+
+// Allows what the driver forbids in a thread that captures, such as allocating memory.
+class RelaxedCapture {
+  public:
+    explicit RelaxedCapture(const Driver& driver) : driver_(driver) { exchange(); }
+    ~RelaxedCapture() { exchange(); }
+    RelaxedCapture(const RelaxedCapture&) = delete;
+    RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+  private:
+    void exchange() noexcept {
+        if (exchanges_) exchanges_ = driver_.cuThreadExchangeStreamCaptureMode(&mode_) == 0;
+    }
+    const Driver& driver_;
+    int mode_ = capture_relaxed;
+    bool exchanges_ = static_cast<bool>(driver_.cuThreadExchangeStreamCaptureMode);
+};
+
 // The kernelParams of a launch: a pointer to each argument.
 std::vector<void*>& kernel_params(const KernelCall& call, void* const* args);
 
@@ -126,6 +146,7 @@ class CudaRunState final : public RunState {
     CUevent done_event_ = nullptr;       // recorded after the last run on a caller's stream
     bool in_flight_ = false;
     bool exclusive_ = false;  // the current run uses memory that only one run at a time may use
+    bool captured_ = false;   // the current run becomes part of a graph that the caller captures
     bool unmarked_ = false;   // runs without such memory were queued, and no event marks their end
     std::map<const CudaRecording*, RecordingState> recording_states_;
     std::vector<StagingBlock> staging_;

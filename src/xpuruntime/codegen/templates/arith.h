@@ -69,7 +69,7 @@ template <class V> INLINE V clip(V x, V low, V high) { return smaller(high, larg
 
 // ── to whole numbers; the sign of zero stays ──
 
-template <class V> INLINE V rint(V x) {  // half to even: adding 2**23 (2**52) leaves no room for a fraction
+template <class V> INLINE V rint(V x) {  // half to even: adding 2**23 (2**52) leaves no bits for a fraction
     if constexpr (!is_float<V>) return x;
     else {
         constexpr elem<V> magic = sizeof(elem<V>) == 4 ? (elem<V>)0x1p23 : (elem<V>)0x1p52;

@@ -4,45 +4,45 @@
 //
 //   scores [keys][queries] = K [keys][d] x Q^T [d][queries]        result [dv][queries] = V^T [dv][keys] x weights [keys][queries]
 //
-// so both products read K and V in place, and the softmax runs down the columns without any sum across lanes. All query heads
+// so both products read K and V in offset_of, and the softmax runs down the columns without any sum across lanes. All query heads
 // that share a key head are adjacent in the lanes.
 
-// What a block of keys does to the state of NV * L queries: maxima, sums of weights, results.
+// Softmax state of NV * L queries: row maximum, row sum, accumulator. (Lanes are queries.)
 template <class T, int NV> struct AttentionState {
     static constexpr int L = GEMM_LANES<T>, lanes = NV * L;
-    vec<T, L> most[NV], sum[NV];
+    vec<T, L> row_max[NV], row_sum[NV];
     T *result;  // [dv][lanes]
 };
 
-template <class T> constexpr T ATTENTION_HIDDEN = -__builtin_inff();
+template <class T> constexpr T MASKED_SCORE = -__builtin_inff();
 
-// scores -> weights, in place; the state's sums and results are rescaled to the new maxima.
+// scores -> exp(scores - row_max), in offset_of; rescales row sums and accumulators to the new maxima.
 template <class T, int NV>
 __attribute__((noinline)) static void attention_softmax(AttentionState<T, NV> &state, T *scores, int64_t keys, int64_t dv) {
     constexpr int L = GEMM_LANES<T>;
     typedef vec<T, L> V;
-    const V hidden = splat<V>(ATTENTION_HIDDEN<T>);
+    const V masked_score = splat<V>(MASKED_SCORE<T>);
     for (int v = 0; v < NV; ++v) {
-        V most = state.most[v];
+        V row_max = state.row_max[v];
         for (int64_t j = 0; j < keys; ++j) {
             const V s = load<L>(scores + (j * NV + v) * L);
-            most = select(s > most, s, most);
+            row_max = select(s > row_max, s, row_max);
         }
-        // A query that sees no key yet has no maximum to subtract.
-        const V base = select(most == hidden, V{}, most);
-        const V shrink = exp(state.most[v] - base);
-        V sum = state.sum[v] * shrink;
+        // A query whose keys are all masked so far has no maximum to subtract.
+        const V base = select(row_max == masked_score, V{}, row_max);
+        const V rescale = exp(state.row_max[v] - base);
+        V sum = state.row_sum[v] * rescale;
         for (int64_t j = 0; j < keys; ++j) {
             T *at = scores + (j * NV + v) * L;
             const V weight = exp(load<L>(at) - base);
             sum += weight;
             store<L>(at, weight);
         }
-        state.most[v] = most;
-        state.sum[v] = sum;
+        state.row_max[v] = row_max;
+        state.row_sum[v] = sum;
         for (int64_t e = 0; e < dv; ++e) {
             T *at = state.result + (e * NV + v) * L;
-            store<L>(at, load<L>(at) * shrink);
+            store<L>(at, load<L>(at) * rescale);
         }
     }
 }
@@ -64,49 +64,49 @@ INLINE void attention_product(const T *a, int64_t row_stride, int64_t k_stride, 
 //   d, dv                   sizes of a key and of a value
 //   q_d, k_row, k_d, v_row, v_d   strides
 //   masked                  there is a mask;  causal, softcap
-// place(lane): offset of a query in q; seen(lane): the last key that it sees; mask(scores, first, keys) hides or adds.
+// offset_of(lane): offset of a query in q; last_visible(lane): its last visible key; mask(scores, first, keys) applies the mask.
 // scratch: Q^T [d][lanes], result [dv][lanes], scores [block][lanes], then K and V of a block where they must be widened.
-template <class P, class Place, class Seen, class Mask>
+template <class P, class OffsetOf, class LastVisible, class Mask>
 INLINE void attention_block(const typename P::S *q, const typename P::S *k, const typename P::S *v, typename P::T scale, int64_t queries,
-                            int64_t first, int64_t last, AttentionState<typename P::T, P::NV> &state, void *scratch, Place place,
-                            Seen seen, Mask mask) {
+                            int64_t first, int64_t last, AttentionState<typename P::T, P::NV> &state, void *scratch, OffsetOf offset_of,
+                            LastVisible last_visible, Mask mask) {
     typedef typename P::T T;
     typedef typename P::S S;
     constexpr int L = GEMM_LANES<T>, lanes = P::NV * L;
     typedef vec<T, L> V;
     constexpr bool widen = !same<T, S>;
-    T *turned = (T *)scratch, *scores = turned + (P::d + P::dv) * lanes;
+    T *q_trans = (T *)scratch, *scores = q_trans + (P::d + P::dv) * lanes;
     T *wide_k = scores + P::block * lanes, *wide_v = wide_k + (widen ? P::block * P::d : 0);
-    state.result = turned + P::d * lanes;
+    state.result = q_trans + P::d * lanes;
     for (int v = 0; v < P::NV; ++v) {
-        state.most[v] = splat<V>(ATTENTION_HIDDEN<T>);
-        state.sum[v] = V{};
+        state.row_max[v] = splat<V>(MASKED_SCORE<T>);
+        state.row_sum[v] = V{};
     }
     for (int64_t i = 0; i < P::dv * lanes; i += L) store<L>(state.result + i, V{});
     const int64_t bound = last;
-    int64_t sight = 0;  // keys that any of these queries sees
+    int64_t visible = 0;  // keys that are visible to any of these queries
     for (int64_t lane = 0; lane < lanes; ++lane) {
-        const S *from = q + place(lane < queries ? lane : 0);
-        for (int64_t e = 0; e < P::d; ++e) turned[e * lanes + lane] = lane < queries ? raw<T>(load<1>(from + e * P::q_d)) * scale : 0;
-        if (P::causal && lane < queries && seen(lane) >= sight) sight = seen(lane) + 1;
+        const S *from = q + offset_of(lane < queries ? lane : 0);
+        for (int64_t e = 0; e < P::d; ++e) q_trans[e * lanes + lane] = lane < queries ? raw<T>(load<1>(from + e * P::q_d)) * scale : 0;
+        if (P::causal && lane < queries && last_visible(lane) >= visible) visible = last_visible(lane) + 1;
     }
-    if (P::causal && sight < last) last = sight;
+    if (P::causal && visible < last) last = visible;
     for (int64_t at = first; at < last; at += P::block) {
         const int64_t keys = bound - at < P::block ? bound - at : P::block;
         const S *kb = k + at * P::k_row, *vb = v + at * P::v_row;
         if constexpr (widen) {
             gemm_widen(kb, P::k_row, P::k_d, keys, P::d, wide_k);
-            attention_product<T, P::R, P::key_tail, P::NV>(wide_k, P::d, 1, keys, turned, P::d, scores, false);
+            attention_product<T, P::R, P::key_tail, P::NV>(wide_k, P::d, 1, keys, q_trans, P::d, scores, false);
         } else
-            attention_product<T, P::R, P::key_tail, P::NV>((const T *)kb, P::k_row, P::k_d, keys, turned, P::d, scores, false);
+            attention_product<T, P::R, P::key_tail, P::NV>((const T *)kb, P::k_row, P::k_d, keys, q_trans, P::d, scores, false);
         if constexpr (P::softcap)
             for (int64_t i = 0; i < keys * lanes; i += L)
                 store<L>(scores + i, tanh(load<L>(scores + i) / splat<V>(P::cap())) * splat<V>(P::cap()));
         if constexpr (P::masked) mask(scores, at, keys);
         if constexpr (P::causal)
             for (int64_t lane = 0; lane < lanes; ++lane) {
-                const int64_t end = lane < queries ? seen(lane) + 1 - at : keys;
-                for (int64_t j = end < 0 ? 0 : end; j < keys; ++j) scores[j * lanes + lane] = ATTENTION_HIDDEN<T>;
+                const int64_t end = lane < queries ? last_visible(lane) + 1 - at : keys;
+                for (int64_t j = end < 0 ? 0 : end; j < keys; ++j) scores[j * lanes + lane] = MASKED_SCORE<T>;
             }
         attention_softmax<T, P::NV>(state, scores, keys, P::dv);
         if constexpr (widen) {
@@ -117,12 +117,12 @@ INLINE void attention_block(const typename P::S *q, const typename P::S *k, cons
     }
 }
 
-// What a mask does to scores: bool hides where it is false, a number is added.
+// Apply a mask to a score: false masks it, a number is added.
 template <class T, class M> INLINE T attention_masked(T score, const M *mask) {
-    if constexpr (same<M, bool>) return load<1>(mask) ? score : ATTENTION_HIDDEN<T>;
+    if constexpr (same<M, bool>) return load<1>(mask) ? score : MASKED_SCORE<T>;
     else return score + raw<T>(load<1>(mask));
 }
-// of one row of keys for all queries,
+// The mask is one row for all queries.
 template <class T, int NV, class M>
 INLINE void attention_mask_keys(T *scores, int64_t keys, const M *mask, int64_t stride) {
     constexpr int L = GEMM_LANES<T>;
@@ -130,14 +130,14 @@ INLINE void attention_mask_keys(T *scores, int64_t keys, const M *mask, int64_t 
         T *row = scores + j * NV * L;
         if constexpr (same<M, bool>) {
             if (load<1>(mask + j * stride)) continue;
-            for (int v = 0; v < NV; ++v) store<L>(row + v * L, splat<vec<T, L>>(ATTENTION_HIDDEN<T>));
+            for (int v = 0; v < NV; ++v) store<L>(row + v * L, splat<vec<T, L>>(MASKED_SCORE<T>));
         } else {
             const auto m = splat<vec<T, L>>(raw<T>(load<1>(mask + j * stride)));
             for (int v = 0; v < NV; ++v) store<L>(row + v * L, load<L>(row + v * L) + m);
         }
     }
 }
-// and of a row for each query: mask(lane).
+// The mask has a row for each query: row(lane).
 template <class T, int NV, class Row>
 INLINE void attention_mask_lanes(T *scores, int64_t keys, int64_t queries, int64_t stride, Row row) {
     constexpr int lanes = NV * GEMM_LANES<T>;
@@ -147,44 +147,44 @@ INLINE void attention_mask_lanes(T *scores, int64_t keys, int64_t queries, int64
     }
 }
 
-// y[query][dv] = result / sum; a query that saw no key gives 0.
-template <class P, class Place>
-INLINE void attention_finish(const AttentionState<typename P::T, P::NV> &state, typename P::S *y, int64_t queries, Place place) {
+// y[query][dv] = result / sum; a query whose keys are all masked gives 0.
+template <class P, class OffsetOf>
+INLINE void attention_finish(const AttentionState<typename P::T, P::NV> &state, typename P::S *y, int64_t queries, OffsetOf offset_of) {
     typedef typename P::T T;
     constexpr int L = GEMM_LANES<T>, lanes = P::NV * L;
     alignas(64) T scale[lanes];
     for (int v = 0; v < P::NV; ++v)
-        store<L>(scale + v * L, select(state.sum[v] == 0, vec<T, L>{}, splat<vec<T, L>>(1) / state.sum[v]));
+        store<L>(scale + v * L, select(state.row_sum[v] == 0, vec<T, L>{}, splat<vec<T, L>>(1) / state.row_sum[v]));
     for (int64_t lane = 0; lane < queries; ++lane) {
-        typename P::S *to = y + place(lane);
+        typename P::S *to = y + offset_of(lane);
         for (int64_t e = 0; e < P::dv; ++e)
             store<1>(to + e * P::y_d, raw<typename storage_<typename P::S>::compute>(state.result[e * lanes + lane] * scale[lane]));
     }
 }
 
-// A state to and from memory ([dv + 2][lanes]): partial results of queries whose keys several tasks share.
+// Store and merge states ([dv + 2][lanes] in memory): partial results of queries whose keys are split over tasks.
 template <class T, int NV> INLINE void attention_keep(const AttentionState<T, NV> &state, int64_t dv, T *to) {
     constexpr int L = GEMM_LANES<T>, lanes = NV * L;
     for (int64_t i = 0; i < dv * lanes; i += L) store<L>(to + i, load<L>(state.result + i));
     for (int v = 0; v < NV; ++v) {
-        store<L>(to + dv * lanes + v * L, state.most[v]);
-        store<L>(to + (dv + 1) * lanes + v * L, state.sum[v]);
+        store<L>(to + dv * lanes + v * L, state.row_max[v]);
+        store<L>(to + (dv + 1) * lanes + v * L, state.row_sum[v]);
     }
 }
 template <class T, int NV>
 INLINE void attention_join(AttentionState<T, NV> &state, const T *parts, int64_t count, int64_t dv, T *result) {
     constexpr int L = GEMM_LANES<T>, lanes = NV * L;
     typedef vec<T, L> V;
-    const V hidden = splat<V>(ATTENTION_HIDDEN<T>);
+    const V masked_score = splat<V>(MASKED_SCORE<T>);
     const int64_t size = (dv + 2) * lanes;
     state.result = result;
     for (int v = 0; v < NV; ++v) {
-        V most = hidden, sum = V{};
+        V row_max = masked_score, sum = V{};
         for (int64_t i = 0; i < count; ++i) {
             const V m = load<L>(parts + i * size + dv * lanes + v * L);
-            most = select(m > most, m, most);
+            row_max = select(m > row_max, m, row_max);
         }
-        const V base = select(most == hidden, V{}, most);
+        const V base = select(row_max == masked_score, V{}, row_max);
         for (int64_t e = 0; e < dv; ++e) store<L>(result + e * lanes + v * L, V{});
         for (int64_t i = 0; i < count; ++i) {
             const T *part = parts + i * size;
@@ -195,15 +195,15 @@ INLINE void attention_join(AttentionState<T, NV> &state, const T *parts, int64_t
                 store<L>(at, load<L>(at) + load<L>(part + e * lanes + v * L) * weight);
             }
         }
-        state.most[v] = most;
-        state.sum[v] = sum;
+        state.row_max[v] = row_max;
+        state.row_sum[v] = sum;
     }
 }
 
 // ── few queries ──
 //
-// With a handful of queries (decoding) all of the time is that of reading K and V, so both are read in place, a row of a key
-// after the other: scores are sums across lanes, results sums of rows. State of a query: result [dv rounded up to L], maximum, sum.
+// Decoding is bandwidth-bound, so K and V are read in offset_of, row by row: scores are reductions across lanes, results sums of rows.
+// State of a query: accumulator [dv rounded up to L], row maximum, row sum.
 
 template <class P> struct AttentionFew {
     typedef typename P::T T;
@@ -228,14 +228,14 @@ INLINE void attention_dots(const typename P::T *query, const typename P::S *keys
     GEMM_UNROLL for (int n = 0; n < N; ++n) scores[n] = sum_across(sum[n]);
 }
 
-// C vectors of one result: result * shrink + weights x values.
+// C vectors of one accumulator: result * rescale + weights x values.
 template <class P, int C>
-INLINE void attention_rows(const typename P::T *weights, const typename P::S *values, int64_t keys, typename P::T shrink,
+INLINE void attention_rows(const typename P::T *weights, const typename P::S *values, int64_t keys, typename P::T rescale,
                            typename P::T *result, int last) {
     typedef typename P::T T;
     constexpr int L = GEMM_LANES<T>;
     vec<T, L> sum[C];
-    GEMM_UNROLL for (int c = 0; c < C; ++c) sum[c] = load<L>(result + c * L) * splat<vec<T, L>>(shrink);
+    GEMM_UNROLL for (int c = 0; c < C; ++c) sum[c] = load<L>(result + c * L) * splat<vec<T, L>>(rescale);
     for (int64_t j = 0; j < keys; ++j) {
         const auto w = splat<vec<T, L>>(weights[j]);
         const auto *row = values + j * P::v_row;
@@ -245,34 +245,34 @@ INLINE void attention_rows(const typename P::T *weights, const typename P::S *va
     GEMM_UNROLL for (int c = 0; c < C; ++c) store<L>(result + c * L, sum[c]);
 }
 
-// P as for attention_block, and queries: how many. place(query), seen(query) and mask(score, query, key) speak of one query.
+// P: as for attention_block, and queries (count). offset_of(query), last_visible(query) and mask(score, query, key) are for one query.
 // scratch: queries [queries][wide_d], scores [block + L]; state: [queries][size].
-template <class P, class Place, class Seen, class Mask>
+template <class P, class OffsetOf, class LastVisible, class Mask>
 INLINE void attention_few(const typename P::S *q, const typename P::S *k, const typename P::S *v, typename P::T scale, int64_t first,
-                          int64_t last, typename P::T *state, void *scratch, Place place, Seen seen, Mask mask) {
+                          int64_t last, typename P::T *state, void *scratch, OffsetOf offset_of, LastVisible last_visible, Mask mask) {
     typedef typename P::T T;
     typedef AttentionFew<P> F;
     constexpr int L = F::L;
     typedef vec<T, L> V;
-    T *turned = (T *)scratch, *scores = turned + P::queries * F::wide_d;
-    int64_t sight = 0;
+    T *q_scaled = (T *)scratch, *scores = q_scaled + P::queries * F::wide_d;
+    int64_t visible = 0;
     for (int i = 0; i < P::queries; ++i) {
         for (int e = 0; e < F::wide_d; ++e)
-            turned[i * F::wide_d + e] = e < P::d ? raw<T>(load<1>(q + place(i) + e * P::q_d)) * scale : 0;
-        T *own = state + i * F::size;
-        for (int e = 0; e < F::size; e += L) store<L>(own + e, V{});
-        own[F::wide_dv] = ATTENTION_HIDDEN<T>;
-        if (seen(i) >= sight) sight = seen(i) + 1;
+            q_scaled[i * F::wide_d + e] = e < P::d ? raw<T>(load<1>(q + offset_of(i) + e * P::q_d)) * scale : 0;
+        T *query_state = state + i * F::size;
+        for (int e = 0; e < F::size; e += L) store<L>(query_state + e, V{});
+        query_state[F::wide_dv] = MASKED_SCORE<T>;
+        if (last_visible(i) >= visible) visible = last_visible(i) + 1;
     }
-    if (P::causal && sight < last) last = sight;
+    if (P::causal && visible < last) last = visible;
     for (int64_t at = first; at < last; at += P::block) {
         const int64_t keys = last - at < P::block ? last - at : P::block;
         const auto *kb = k + at * P::k_row, *vb = v + at * P::v_row;
         for (int i = 0; i < P::queries; ++i) {
-            const T *query = turned + i * F::wide_d;
+            const T *query = q_scaled + i * F::wide_d;
             int64_t j = 0;
-            if constexpr (P::masked) {  // keys that nobody sees are not read: a cache that is mostly empty costs what it holds
-                while (j < keys && mask((T)0, i, at + j) == ATTENTION_HIDDEN<T>) ++j;
+            if constexpr (P::masked) {  // skip keys that are masked for this query: a mostly empty KV cache costs only its filled part
+                while (j < keys && mask((T)0, i, at + j) == MASKED_SCORE<T>) ++j;
                 if (j == keys) continue;
                 j = 0;
             }
@@ -282,59 +282,59 @@ INLINE void attention_few(const typename P::S *q, const typename P::S *k, const 
                 for (j = 0; j < keys; ++j) scores[j] = tanh(scores[j] / P::cap()) * P::cap();
             if constexpr (P::masked)
                 for (j = 0; j < keys; ++j) scores[j] = mask(scores[j], i, at + j);
-            for (j = P::causal && seen(i) + 1 - at < keys ? (seen(i) + 1 < at ? 0 : seen(i) + 1 - at) : keys; j < keys; ++j)
-                scores[j] = ATTENTION_HIDDEN<T>;
-            store<L>(scores + keys, splat<V>(ATTENTION_HIDDEN<T>));
-            T *own = state + i * F::size;
-            V most = splat<V>(own[F::wide_dv]);
+            for (j = P::causal && last_visible(i) + 1 - at < keys ? (last_visible(i) + 1 < at ? 0 : last_visible(i) + 1 - at) : keys; j < keys; ++j)
+                scores[j] = MASKED_SCORE<T>;
+            store<L>(scores + keys, splat<V>(MASKED_SCORE<T>));
+            T *query_state = state + i * F::size;
+            V lane_max = splat<V>(query_state[F::wide_dv]);
             for (j = 0; j < keys; j += L) {
                 const V s = load<L>(scores + j);
-                most = select(s > most, s, most);
+                lane_max = select(s > lane_max, s, lane_max);
             }
-            const T top = across(most, [](auto a, auto b) { return select(a > b, a, b); });
-            const T base = top == ATTENTION_HIDDEN<T> ? 0 : top, shrink = exp(own[F::wide_dv] - base);
+            const T row_max = across(lane_max, [](auto a, auto b) { return select(a > b, a, b); });
+            const T base = row_max == MASKED_SCORE<T> ? 0 : row_max, rescale = exp(query_state[F::wide_dv] - base);
             V sum{};
             for (j = 0; j < keys; j += L) {
                 const V weight = exp(load<L>(scores + j) - splat<V>(base));
                 sum += weight;
                 store<L>(scores + j, weight);
             }
-            own[F::wide_dv] = top;
-            own[F::wide_dv + 1] = own[F::wide_dv + 1] * shrink + sum_across(sum);
+            query_state[F::wide_dv] = row_max;
+            query_state[F::wide_dv + 1] = query_state[F::wide_dv + 1] * rescale + sum_across(sum);
             constexpr int C = 8, vectors = F::wide_dv / L, tail = P::dv - (vectors - 1) * L;
             int c = 0;
             for (; c + C <= vectors; c += C)
-                attention_rows<P, C>(scores, vb + c * L, keys, shrink, own + c * L, c + C == vectors ? tail : L);
+                attention_rows<P, C>(scores, vb + c * L, keys, rescale, query_state + c * L, c + C == vectors ? tail : L);
             if constexpr (vectors % C > 0)
-                attention_rows<P, vectors % C>(scores, vb + c * L, keys, shrink, own + c * L, tail);
+                attention_rows<P, vectors % C>(scores, vb + c * L, keys, rescale, query_state + c * L, tail);
         }
     }
 }
 
-// The states of one query's parts (step apart) joined in the first.
+// Merge the partial states of one query (stride `step`) into the first.
 template <class P> INLINE void attention_few_join(typename P::T *state, int64_t parts, int64_t step) {
     typedef typename P::T T;
     typedef AttentionFew<P> F;
-    T top = ATTENTION_HIDDEN<T>;
-    for (int64_t p = 0; p < parts; ++p) top = state[p * step + F::wide_dv] > top ? state[p * step + F::wide_dv] : top;
-    const T base = top == ATTENTION_HIDDEN<T> ? 0 : top;
-    T total = 0;
+    T row_max = MASKED_SCORE<T>;
+    for (int64_t p = 0; p < parts; ++p) row_max = state[p * step + F::wide_dv] > row_max ? state[p * step + F::wide_dv] : row_max;
+    const T base = row_max == MASKED_SCORE<T> ? 0 : row_max;
+    T row_sum = 0;
     for (int64_t p = 0; p < parts; ++p) {
         const T *part = state + p * step;
         const T weight = exp(part[F::wide_dv] - base);
-        total += part[F::wide_dv + 1] * weight;
+        row_sum += part[F::wide_dv + 1] * weight;
         for (int e = 0; e < F::wide_dv; e += F::L) {
-            const auto own = load<F::L>(part + e) * splat<vec<T, F::L>>(weight);
-            store<F::L>(state + e, p == 0 ? own : load<F::L>(state + e) + own);
+            const auto scaled = load<F::L>(part + e) * splat<vec<T, F::L>>(weight);
+            store<F::L>(state + e, p == 0 ? scaled : load<F::L>(state + e) + scaled);
         }
     }
-    state[F::wide_dv + 1] = total;
+    state[F::wide_dv + 1] = row_sum;
 }
 
 template <class P> INLINE void attention_few_finish(const typename P::T *state, typename P::S *y) {
     typedef typename P::T T;
     typedef AttentionFew<P> F;
-    const T total = state[F::wide_dv + 1], scale = total == 0 ? 0 : 1 / total;
+    const T row_sum = state[F::wide_dv + 1], scale = row_sum == 0 ? 0 : 1 / row_sum;
     for (int e = 0; e < P::dv; ++e)
         store<1>(y + e * P::y_d, raw<typename storage_<typename P::S>::compute>(state[e] * scale));
 }

@@ -16,7 +16,7 @@ struct Blocks {
     int64_t together;                      // tiles whose sums scratch holds at once
 };
 
-// ── arithmetic: what rows hold, and how one word of the depth is multiplied ──
+// ── arithmetic: the element type of rows, and the multiply-add of one word of the depth ──
 
 struct F32 {
     template <class S> using source = S;
@@ -47,14 +47,14 @@ struct Bf16Pairs {  // a word is two neighbors of the depth; VDPBF16PS adds both
 #endif
 
 template <class M> constexpr int64_t CHUNK_BYTES = 768;                // of a row; _CHUNK_BYTES in kernels/cpu/conv/tiling.py
-template <class M> constexpr int64_t ROW_BYTES = CHUNK_BYTES<M> + 64;  // an odd number of lines: rows spread over the cache's sets
+template <class M> constexpr int64_t ROW_BYTES = CHUNK_BYTES<M> + 64;  // an odd number of cache lines: rows map to different cache sets
 
-// sums[P][NV] = bias, or itself, + rows x filters. What joins sums that are there is summed up by itself first, so that rounding errors
-// grow with the length of a chunk and with the few chunks, not with the depth. Pixels are BYTES apart; the depth comes in `lines` of
-// `words`, `jump` words apart. Meanwhile a line of the cache per word is fetched from `ahead`.
+// sums[P][NV] = (bias or sums) + rows x filters. A chunk is accumulated in registers before it is added to `sums`, so that rounding errors
+// grow with the chunk's length and the number of chunks, not with the depth. The pixel stride is BYTES; the depth consists of `lines` of
+// `words` words with stride `jump`. Each word prefetches a cache line from `prefetch`.
 template <class M, int P, int NV, int BYTES>
 static __attribute__((noinline)) void product(const void *rows, const void *filters, int64_t words, int64_t lines, int64_t jump,
-                                              typename M::sum *sums, const typename M::sum *bias, const char *ahead) {
+                                              typename M::sum *sums, const typename M::sum *bias, const char *prefetch) {
     typedef typename M::V V;
     constexpr int L = lanes<V>, PITCH = BYTES / sizeof(typename M::word);
     typedef typename M::word word;
@@ -67,7 +67,7 @@ static __attribute__((noinline)) void product(const void *rows, const void *filt
         for (int v = 0; v < NV; v++) acc[p][v] = bias ? ::load<L>(bias + v * L) : V{};
     for (; lines > 0; lines--, a += jump)
         for (int64_t k = 0; k < words; k++, b += NV * VECTOR_BYTES) {
-            __builtin_prefetch(ahead + k * 64, 0, 2);
+            __builtin_prefetch(prefetch + k * 64, 0, 2);
             typename M::W w[NV];
 #pragma GCC unroll 8
             for (int v = 0; v < NV; v++) w[v] = ::load<L>((const typename M::word *)(b + v * VECTOR_BYTES));
@@ -98,7 +98,7 @@ template <class R> INLINE void zero(R *to, int64_t n) {
         *to = 0;
     }
 }
-// n elements side by side, as rows hold them: whole vectors, the last one overlapping; for less than one a mask, or narrower ones.
+// Copy n contiguous elements in the rows' type: whole vectors, the last one overlapping; for less than one a mask, or narrower ones.
 template <int L, class R, class S> INLINE void copy(R *to, const S *from, int64_t n) {
     if (n >= L) {
         for (int64_t i = 0; i + L <= n; i += L) ::store<L>(to + i, ::load<L>(from + i));
@@ -136,7 +136,7 @@ static __attribute__((noinline)) void gather_taps(const Shape &s, const S *x, in
             }
             const int64_t n = run - k < to - done ? run - k : to - done;
             done += n;
-            const int64_t z = met(s, at, 0, d), y = met(s, at, 1, h), c = met(s, at, 2, w);
+            const int64_t z = input_index(s, at, 0, d), y = input_index(s, at, 1, h), c = input_index(s, at, 2, w);
             if (outside(z, s.in[0]) || outside(y, s.in[1]) || outside(c, s.in[2])) zero(out, n);
             else move(out, image + z * s.x[2] + y * s.x[3] + c * s.x[4] + k * s.x[1], n, s.x[1]);
             if (++w == s.kernel[2]) {
@@ -222,10 +222,10 @@ static __attribute__((noinline)) void finish(const Shape &s, const typename M::s
     }
 }
 
-// Tasks count on over tiles, then blocks, then groups. Scratch: rows | sums | bias of the tiles | where pixels go and what they add.
-// With AS_IT_LIES, the bytes from pixel to pixel, whole tiles of pixels are read in place: one tap, no stride, no padding, a depth that is one
-// chunk, and pixels of input, result and residual that are evenly apart.
-template <class M, class S, class A, int P, int NV, int AS_IT_LIES = 0>
+// Tasks count on over tiles, next_filters blocks, next_filters groups. Scratch: rows | sums | bias of the tiles | output and residual offsets of the pixels.
+// If PIXEL_BYTES (the pixel stride in bytes) is not 0, whole tiles of pixels are read in place without a gather: one tap, no stride, no
+// padding, one chunk of depth, and a constant pixel stride in input, result and residual.
+template <class M, class S, class A, int P, int NV, int PIXEL_BYTES = 0>
 static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const S *x, const void *filters, const S *bias,
                                           const S *residual, S *y, int64_t begin, int64_t end, void *scratch) {
     typedef typename M::sum sum;
@@ -244,9 +244,9 @@ static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const
         if (count > g.together) count = g.together;
         begin += count;
         const int64_t first = block * g.block, many = pixels - first < g.block ? pixels - first : g.block;
-        const int64_t lying = AS_IT_LIES ? many / P * P : 0;  // pixels that are not gathered
-        Pixel at(s, AS_IT_LIES ? 0 : first);
-        if constexpr (AS_IT_LIES > 0)
+        const int64_t in_place = PIXEL_BYTES ? many / P * P : 0;  // pixels that are not gathered
+        Pixel at(s, PIXEL_BYTES ? 0 : first);
+        if constexpr (PIXEL_BYTES > 0)
             for (int64_t p = 0; p < many; p++) to[p] = (first + p) * s.y[4], with[p] = (first + p) * s.r[4];
         else
             for (int64_t p = 0; p < many; p++, at.next(s)) to[p] = at.offset(s.y), with[p] = at.offset(s.r);
@@ -256,24 +256,24 @@ static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const
         }
         for (int64_t k = 0; k == 0 || k < g.depth; k += CHUNK) {
             const int64_t next = g.depth - k < CHUNK ? g.depth : k + CHUNK;
-            if (lying < many)
-                (lines ? gather_lines<M, source> : gather_taps<M, source>)(s, (const source *)x + group * s.channels * s.x[1], first + lying,
-                                                                           many - lying, k, next, rows + lying * PITCH);
+            if (in_place < many)
+                (lines ? gather_lines<M, source> : gather_taps<M, source>)(s, (const source *)x + group * s.channels * s.x[1], first + in_place,
+                                                                           many - in_place, k, next, rows + in_place * PITCH);
             for (int64_t t = 0; t < count; t++) {
                 const int64_t c = (tile + t) * TILE, o = group * s.filters + c;
                 const typename M::row *f = (const typename M::row *)filters + ((group * g.tiles + tile + t) * g.depth + k) * TILE;
-                // What is read after this chunk comes nearer while it is multiplied, a part with each product.
+                // Each product prefetches a part of the filters of the next chunk.
                 const int64_t bytes = (next - k) * TILE * sizeof(*f), share = (next - k) / WORD * 64;
-                const char *then = (const char *)(t + 1 < count ? f + g.depth * TILE : f - (t * g.depth - CHUNK) * TILE);
+                const char *next_filters = (const char *)(t + 1 < count ? f + g.depth * TILE : f - (t * g.depth - CHUNK) * TILE);
                 for (int64_t p = 0; p < many; p += P) {
                     sum *part = once ? sums : sums + (t * whole + p) * TILE;
-                    const char *ahead = p / P * share < bytes ? then + p / P * share : (const char *)f;
-                    if (AS_IT_LIES && p < lying)
-                        product<M, P, NV, AS_IT_LIES ? AS_IT_LIES : ROW_BYTES<M>>((const char *)x + (first + p) * AS_IT_LIES, f, g.depth / WORD,
-                                                                                  1, 0, part, start + t * TILE, ahead);
+                    const char *prefetch = p / P * share < bytes ? next_filters + p / P * share : (const char *)f;
+                    if (PIXEL_BYTES && p < in_place)
+                        product<M, P, NV, PIXEL_BYTES ? PIXEL_BYTES : ROW_BYTES<M>>((const char *)x + (first + p) * PIXEL_BYTES, f, g.depth / WORD,
+                                                                                  1, 0, part, start + t * TILE, prefetch);
                     else
                         product<M, P, NV, ROW_BYTES<M>>(rows + p * PITCH, f, (next - k) / WORD, 1, 0, part,
-                                                        k ? nullptr : start + t * TILE, ahead);
+                                                        k ? nullptr : start + t * TILE, prefetch);
                     if (next == g.depth)
                         finish<M, S, A, NV>(s, part, to + p, with + p, many - p < P ? many - p : P,
                                             s.filters - c < TILE ? s.filters - c : TILE, residual ? residual + o * s.r[1] : nullptr,
@@ -285,8 +285,8 @@ static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const
 }
 
 // The same for few channels (a net's first layer), where gathering would take as long as the product: a block is `g.block` rows of
-// output pixels of an image; the lines of input that they meet are copied once, with their padding, and neighboring pixels read them
-// BYTES apart. Lines hold `length` elements, `lines` of them a block. Scratch: lines | sums | bias of the tiles | offsets.
+// output pixels of an image; the input lines of their windows are copied once, with padding, and adjacent pixels read them with
+// stride BYTES. Lines hold `length` elements, `lines` of them a block. Scratch: lines | sums | bias of the tiles | offsets.
 template <class M, class S, class A, int P, int NV, int BYTES>
 static __attribute__((noinline)) void run_lines(const Shape &s, const Blocks &g, int64_t lines, int64_t length, const S *x,
                                                 const void *filters, const S *bias, const S *residual, S *y, int64_t begin, int64_t end,
@@ -334,7 +334,7 @@ static __attribute__((noinline)) void run_lines(const Shape &s, const Blocks &g,
     }
 }
 
-// Filters of the depth's order in tiles, for weights that are computed: what the recipe does to those that are not.
+// Pack filters in tiles, in the order of the depth. Only for computed weights; the recipe packs constant ones.
 // `w`: strides of filter, channel and the three dims of the kernel, and between groups.
 template <class M, class S, int NV>
 static __attribute__((noinline)) void pack(const Shape &s, const Blocks &g, const S *from, const int64_t (&w)[6], typename M::row *to,

@@ -1,5 +1,5 @@
 // needs: erf
-// conv_act: what a fused operation applies to its result, as types with one function for scalars and vectors.
+// conv_act: activations of a fused epilogue, as types with one function for scalars and vectors.
 
 namespace act {
 

@@ -12,7 +12,7 @@ struct Deform {
 // A task is a pixel. Scratch holds the inputs of the pixel: [channel of all groups, tap].
 template <class S>
 static __attribute__((noinline)) void deform(const Shape &s, const Deform &g, const S *x, const S *weight, const S *offset, const S *bias,
-                                             const S *mask, S *y, int64_t begin, int64_t end, double *met) {
+                                             const S *mask, S *y, int64_t begin, int64_t end, double *samples) {
     const int64_t taps = s.kernel[0] * s.kernel[1] * s.kernel[2], channels = s.groups * s.channels, each = channels / g.groups;
     for (int64_t task = begin; task < end; task++) {
         const Pixel at(s, task);
@@ -46,7 +46,7 @@ static __attribute__((noinline)) void deform(const Shape &s, const Deform &g, co
                 for (int64_t c = group * each; c < (group + 1) * each; c++) {
                     double sum = 0;
                     for (int i = 0; i < corners; i++) sum += part[i] * (double)::load<1>(from[i] + c * s.x[1]);
-                    met[c * taps + tap] = sum;
+                    samples[c * taps + tap] = sum;
                 }
             }
         for (int64_t o = 0; o < s.groups * s.filters; o++) {
@@ -56,7 +56,7 @@ static __attribute__((noinline)) void deform(const Shape &s, const Deform &g, co
             for (int64_t c = 0; c < s.channels; c++)
                 for (int64_t tap = 0; tap < taps; tap++) {
                     const int64_t k = tap % s.kernel[2] * g.w[4] + tap / s.kernel[2] % s.kernel[1] * g.w[3] + tap / s.kernel[2] / s.kernel[1] * g.w[2];
-                    sum += met[(group * s.channels + c) * taps + tap] * (double)::load<1>(f + c * g.w[1] + k);
+                    sum += samples[(group * s.channels + c) * taps + tap] * (double)::load<1>(f + c * g.w[1] + k);
                 }
             ::store<1>(y + at.offset(s.y) + o * s.y[1], convert<S>(sum));
         }

@@ -9,7 +9,7 @@ using conv::Shape;
 
 struct Tasks { int64_t rows, channels, blocks; };  // rows and channels of a task, blocks of channels
 
-// The taps of dim d that meet the input at output place o.
+// The taps of dim d that are inside the input at output index o.
 struct Taps { int64_t from, to; };
 INLINE Taps taps(const Shape &s, int d, int64_t o) {
     const int64_t start = o * s.stride[d] - s.begin[d], step = s.dilation[d];
@@ -17,7 +17,7 @@ INLINE Taps taps(const Shape &s, int d, int64_t o) {
     return {from, to < s.kernel[d] ? to : s.kernel[d]};
 }
 
-// PX pixels of a row from `ow` on x CV x L channels from c on, for filter j of each channel. All pixels meet the same taps `r`.
+// PX pixels of a row from `ow` on x CV x L channels from c on, for filter j of each channel. All pixels have the same taps `r`.
 template <class S, class A, int L, int CV, int PX>
 INLINE void pixels(const Shape &s, const S *x, const typename storage_<S>::compute *filters, const S *bias, const S *residual, S *y,
                    const Taps (&r)[3], const int64_t (&o)[3], int64_t c, int64_t j) {
@@ -83,9 +83,9 @@ static __attribute__((noinline)) void run(const Shape &s, const Tasks &g, const 
     constexpr int PX = 4;
     const auto *filters = (const typename storage_<S>::compute *)weights;
     const int64_t rows = s.images * s.out[0] * s.out[1], span = (s.kernel[2] - 1) * s.dilation[2];
-    // Output places from `inner` to `outer` of a row meet every tap.
+    // Output columns from `inner` to `outer` of a row have every tap inside the input.
     const int64_t inner = s.begin[2] > 0 ? (s.begin[2] + s.stride[2] - 1) / s.stride[2] : 0;
-    const int64_t room = s.in[2] - 1 - span + s.begin[2], outer = room < 0 ? 0 : room / s.stride[2] + 1;
+    const int64_t last_start = s.in[2] - 1 - span + s.begin[2], outer = last_start < 0 ? 0 : last_start / s.stride[2] + 1;
     for (int64_t task = begin; task < end; task++) {
         const int64_t c0 = task % g.blocks * g.channels, c1 = c0 + g.channels < s.groups ? c0 + g.channels : s.groups;
         const int64_t first = task / g.blocks * g.rows, last = first + g.rows < rows ? first + g.rows : rows;
@@ -137,7 +137,7 @@ INLINE void block(const Shape &s, const Block<S> b, int64_t c, int64_t n) {
     typedef typename storage_<S>::compute T;
     typedef vec<T, L> V;
     constexpr int COLUMNS = (PX - 1) * SW + KW;
-    constexpr bool AS_IT_LIES = E == INSIDE && same<S, T>;  // an operand that needs no conversion is as cheap to read again
+    constexpr bool RELOAD = E == INSIDE && same<S, T>;  // an operand that needs no conversion is reloaded for each tap instead of kept in registers
     static const S zeros[CV * L] = {};
     V acc[PX][CV];
 #pragma GCC unroll 4
@@ -152,12 +152,12 @@ INLINE void block(const Shape &s, const Block<S> b, int64_t c, int64_t n) {
         const S *at[COLUMNS];
 #pragma GCC unroll 32
         for (int k = 0; k < COLUMNS; k++)
-            at[k] = E == AT_EDGE && (k < b.from || k >= b.end) ? zeros : row + k * s.x[4];  // no branch: where it turns is rarely foreseen
+            at[k] = E == AT_EDGE && (k < b.from || k >= b.end) ? zeros : row + k * s.x[4];  // select, no branch: it would be mispredicted
 #pragma GCC unroll 4
         for (int v = 0; v < CV; v++) {
             const auto column = [&](int k) { return load<L, C>(at[k] + v * L, n); };
             V read[COLUMNS];
-            if constexpr (!AS_IT_LIES) {
+            if constexpr (!RELOAD) {
 #pragma GCC unroll 32
                 for (int k = 0; k < COLUMNS; k++) read[k] = column(k);
             }
@@ -165,7 +165,7 @@ INLINE void block(const Shape &s, const Block<S> b, int64_t c, int64_t n) {
             for (int w = 0; w < KW; w++) {
                 const V f = load<L, C>(line + w * s.groups + v * L, n);
 #pragma GCC unroll 8
-                for (int p = 0; p < PX; p++) acc[p][v] += (AS_IT_LIES ? column(p * SW + w) : read[p * SW + w]) * f;
+                for (int p = 0; p < PX; p++) acc[p][v] += (RELOAD ? column(p * SW + w) : read[p * SW + w]) * f;
             }
         }
     }

@@ -1,9 +1,9 @@
 // needs: conv_shape conv_act
-// conv_naive: the sum as it is written, one output element after another, for whatever has numbers.
+// conv_naive: direct convolution, one output element at a time, for every numeric type.
 
 namespace conv {
 
-// T: what sums are kept in (whole numbers wrap). `w`: strides of filter, channel, the kernel's dims, and from group to group.
+// T: accumulator type (integers wrap). `w`: strides of filter, channel, the kernel's dims, and from group to group.
 template <class S, class T, class A>
 static __attribute__((noinline)) void naive(const Shape &s, const int64_t (&w)[6], const S *x, const S *weight, const S *bias,
                                             const S *residual, S *y, int64_t begin, int64_t end) {
@@ -17,7 +17,7 @@ static __attribute__((noinline)) void naive(const Shape &s, const int64_t (&w)[6
             for (int64_t d = 0; d < s.kernel[0]; d++)
                 for (int64_t h = 0; h < s.kernel[1]; h++)
                     for (int64_t v = 0; v < s.kernel[2]; v++) {
-                        const int64_t z = met(s, at, 0, d), e = met(s, at, 1, h), c = met(s, at, 2, v);
+                        const int64_t z = input_index(s, at, 0, d), e = input_index(s, at, 1, h), c = input_index(s, at, 2, v);
                         if (outside(z, s.in[0]) || outside(e, s.in[1]) || outside(c, s.in[2])) continue;
                         const S *p = x + at.n * s.x[0] + group * s.channels * s.x[1] + z * s.x[2] + e * s.x[3] + c * s.x[4];
                         const S *q = f + d * w[2] + h * w[3] + v * w[4];

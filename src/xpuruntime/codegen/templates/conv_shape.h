@@ -1,4 +1,4 @@
-// conv_shape: what convolutions and pools know of their operands; space has three dims, unused outer ones have extent 1.
+// conv_shape: the operands' shapes and strides for convolutions and pools; space has three dims, unused outer ones have extent 1.
 
 namespace conv {
 
@@ -6,7 +6,7 @@ struct Shape {  // strides count elements; channels and filters are those of one
     int64_t images, groups, channels, filters;
     int64_t in[3], out[3], kernel[3], stride[3], dilation[3], begin[3];
     int64_t x[5], y[5], r[5];  // n, c, d, h, w: input, output, residual
-    bool transposed;           // every input element spreads its kernel
+    bool transposed;           // transposed convolution: an input element adds to a window of the output
 };
 
 // One output pixel; pixels count on over images, and w runs fastest.
@@ -28,16 +28,16 @@ struct Pixel {
     }
 };
 
-// Where tap t of dim d reads the input; outside [0, in[d]) it reads padding.
-INLINE int64_t met(const Shape &s, const Pixel &p, int d, int64_t t) {
+// The input index that tap t of dim d reads; outside [0, in[d]) is padding.
+INLINE int64_t input_index(const Shape &s, const Pixel &p, int d, int64_t t) {
     if (!s.transposed) return p.at[d] * s.stride[d] - s.begin[d] + t * s.dilation[d];
-    const int64_t spread = p.at[d] + s.begin[d] - t * s.dilation[d];
-    if (s.stride[d] == 1) return spread;
-    return spread < 0 || spread % s.stride[d] ? -1 : spread / s.stride[d];
+    const int64_t upsampled = p.at[d] + s.begin[d] - t * s.dilation[d];
+    if (s.stride[d] == 1) return upsampled;
+    return upsampled < 0 || upsampled % s.stride[d] ? -1 : upsampled / s.stride[d];
 }
 INLINE bool outside(int64_t at, int64_t extent) { return (uint64_t)at >= (uint64_t)extent; }
 
-// The value of no operand, for what an absent bias or residual would add.
+// Load an optional operand (bias, residual); 0 if it is absent.
 template <class S, class T> INLINE T value_at(const S *p, int64_t i) { return p ? (T)::load<1>(p + i) : (T)0; }
 
 }  // namespace conv

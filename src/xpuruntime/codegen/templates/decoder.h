@@ -1,7 +1,7 @@
 // needs: arith gemm
 // Layers of decoders with few rows: the norm before a product, and products whose weights are four bits each.
 
-// Rows over the root of their mean square, scaled: what a product of few rows reads. Side by side, in the type that it reads.
+// RMS norm of the rows that a product of few rows reads: contiguous, in the product's operand type.
 template <class T, class S, class A>
 static void normed_rows(const S *x, int64_t row_stride, const S *scale, int64_t rows, int64_t k, T eps, A *to) {
     constexpr int L = GEMM_LANES<T>;
@@ -26,7 +26,7 @@ static void normed_rows(const S *x, int64_t row_stride, const S *scale, int64_t 
     }
 }
 
-// bfloat16 whose low and high bytes are stored apart. Compilers widen bytes well to 16 bits and those to 32, not at once.
+// bfloat16 whose low and high bytes are in separate arrays. Compilers widen bytes well to 16 bits and those to 32, not at once.
 template <int L> INLINE vec<float, L> int4_number(const uint8_t *low, const uint8_t *high) {
     return bitcast<vec<float, L>>(raw<uint32_t>(raw<uint16_t>(load<L>(low)) | raw<uint16_t>(load<L>(high)) << 8) << 16);
 }
@@ -57,11 +57,11 @@ __attribute__((noinline)) static void int4_tile(const T *RESTRICT a, int64_t row
             }
             panel += NR;
         }
-        V total[R];
+        V a_sum[R];
         GEMM_UNROLL for (int r = 0; r < R; ++r) {
             V all = load<L>(a + r * row_stride);
             for (int64_t i = L; i < group; i += L) all += load<L>(a + r * row_stride + i);
-            total[r] = splat<V>(sum_across(all));
+            a_sum[r] = splat<V>(sum_across(all));
         }
         GEMM_UNROLL for (int v = 0; v < NV; ++v) {
             const uint8_t *at = panel + v * L;
@@ -69,7 +69,7 @@ __attribute__((noinline)) static void int4_tile(const T *RESTRICT a, int64_t row
             GEMM_UNROLL for (int r = 0; r < R; ++r) {
                 T *to = tile + (r * NV + v) * L;
                 const V codes = S == 2 ? sum[0][r][v] + sum[S - 1][r][v] : sum[0][r][v];
-                store<L>(to, load<L>(to) + (codes * scale + total[r] * low));
+                store<L>(to, load<L>(to) + (codes * scale + a_sum[r] * low));
             }
         }
         a += group;
@@ -77,8 +77,8 @@ __attribute__((noinline)) static void int4_tile(const T *RESTRICT a, int64_t row
     }
 }
 
-// `rows` rows (of k elements side by side, k a multiple of the group) times one panel. P: T, R, NV, tail, k, group, block (groups that
-// are walked through before the next rows). emit(sums, row) as gemm_block's.
+// `rows` rows (of k contiguous elements, k a multiple of the group) times one panel. P: T, R, NV, tail, k, group, block (groups that
+// are processed before the next rows). emit(sums, row) as gemm_block's.
 template <class P, class Emit>
 INLINE void int4_block(const typename P::T *a, const uint8_t *panel, int64_t rows, typename P::T *sums, Emit emit) {
     typedef typename P::T T;

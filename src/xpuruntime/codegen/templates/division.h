@@ -1,6 +1,6 @@
 // needs: arith
-// division: whole quotients, remainders, whole powers and shifts, lane by lane. An integer divided by zero gives 0 (there is
-// nobody to raise an error to), and the smallest integer over -1 wraps to itself.
+// division: whole quotients, remainders, whole powers and shifts, lane by lane. An integer divided by zero gives 0 (a kernel
+// cannot raise an error), and the smallest integer over -1 wraps to itself.
 
 template <class T> INLINE T quotient_trunc(T a, T b) {
     if (b == 0) return 0;

@@ -35,10 +35,10 @@ template <class T, class V> INLINE auto gemm_widened(V x) {
 // grow with the root of a run's length and with the few joints, not with the root of k. Of random products, against one register from end to
 // end: 0.31 of its error for k = 768, 0.16 for 3072; runs half as long, 0.25 and 0.13, would take a hundredth more time.
 constexpr int64_t GEMM_RUN = 64, GEMM_GROUP = 8 * GEMM_RUN;
-constexpr int64_t GEMM_PAIRS_RUN = 128;  // bfloat16: what rounded its operands is the larger error
+constexpr int64_t GEMM_PAIRS_RUN = 128;  // bfloat16: rounding of the operands is the larger error
 
-// tile (+)= a x panel. U steps of k have sums of their own: with few rows that hides the latency of an FMA, and the
-// panel, which then comes from memory, is asked for in advance. Steps and loops over sums are macros: sums handed to a function by reference
+// tile (+)= a x panel. Each of U steps of k has its own accumulators: with few rows that hides the FMA latency, and the
+// panel, which is then read from memory, is prefetched. Steps and loops over sums are macros: sums handed to a function by reference
 // would live in memory.
 template <class T, class B, int R, int NV, int U>
 __attribute__((noinline)) static void gemm_tile(
@@ -143,7 +143,7 @@ __attribute__((noinline)) static void gemm_tile_pairs(
 }
 #endif
 
-// ── packing, of what is no weight ──
+// ── packing of operands that are not constant weights ──
 
 // k rows of n columns -> [k][NR], zeros beyond n; pairs: [k / 2][NR][2], a zero beyond an odd k.
 template <class S, int NR>
@@ -164,7 +164,7 @@ static void gemm_pack(const S *b, int64_t k_stride, int64_t n_stride, int64_t k,
     }
 }
 
-// rows x k elements in the type of the sums, side by side.
+// Convert rows x k elements to the accumulator type, contiguous.
 template <class T, class S>
 static void gemm_widen(const S *a, int64_t row_stride, int64_t k_stride, int64_t rows, int64_t k, T *to) {
     constexpr int L = GEMM_LANES<T>;
@@ -196,15 +196,15 @@ INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t r
     constexpr bool widen = !P::pairs && !same<typename P::A, T>;
     T *sums = (T *)scratch;
     T *wide = sums + rows * NR;
-    typename P::B *own = (typename P::B *)(wide + (widen ? (rows * P::block + 15) / 16 * 16 : 0));
+    typename P::B *packed_b = (typename P::B *)(wide + (widen ? (rows * P::block + 15) / 16 * 16 : 0));
     int64_t at = 0;
     do {  // once even when k is 0: the sums are zeros
         const int64_t k = P::k - at < P::block ? P::k - at : P::block;
         const bool last = at + k == P::k;
         const typename P::B *panel = b + at * NR;
         if constexpr (!P::packed) {
-            gemm_pack<typename P::B, NR>(b + at * P::b_k, P::b_k, P::b_n, k, columns, P::pairs, own);
-            panel = own;
+            gemm_pack<typename P::B, NR>(b + at * P::b_k, P::b_k, P::b_n, k, columns, P::pairs, packed_b);
+            panel = packed_b;
         }
         if constexpr (widen) gemm_widen(a + at * P::a_k, P::a_row, P::a_k, rows, k, wide);
         const auto tile = [&](int64_t row, auto count) {

@@ -50,7 +50,7 @@ template <class V> INLINE V log2(V x) {
 template <class V> INLINE V log10(V x) {
     return by_double([](auto d) { return log(d) * 0.43429448190325182765; }, x);
 }
-template <class V> INLINE V log1p(V x) {  // what 1 + x lost is put back in first order
+template <class V> INLINE V log1p(V x) {  // first-order correction of the rounding error of 1 + x
     const V u = splat<V>(1) + x, lost = x - (u - splat<V>(1));
     const V y = log(u) + lost / u;
     const auto plain = (u == splat<V>(1)) | (x == splat<V>((elem<V>)__builtin_inf()));

@@ -1,6 +1,6 @@
 // movement: runs of elements, transposing tiles, and indices that tensors name.
 
-// What a kernel met that it cannot compute (KernelStatus of the core): it is at the start of the scratch of a stage that asks for any.
+// An input that a kernel cannot compute (KernelStatus of the core): it is at the start of the scratch of a stage that asks for any.
 // The kernel continues without accessing anything outside; the run fails after it. The first error is kept.
 enum : int64_t { INDEX_OUTSIDE = 1, DIVIDED_BY_ZERO = 2, DOES_NOT_FIT = 3 };
 

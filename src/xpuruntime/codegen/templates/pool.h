@@ -10,7 +10,7 @@ using conv::Shape;
 
 struct Windows {
     int64_t limit[3];    // the input's end, less what negative padding crops
-    int64_t counted[3];  // the end of what counts in an average's divisor
+    int64_t divisor_end[3];  // the end of the elements that an average's divisor counts
     bool adaptive;       // windows of nearly equal size, floor(i * in / out) to ceil((i + 1) * in / out)
     bool padding_counts;
     double divisor;  // 0: elements that count
@@ -18,7 +18,7 @@ struct Windows {
 };
 struct Tasks { int64_t rows, channels, blocks; };  // rows and channels of a task, blocks of channels
 
-struct Range { int64_t from, count, step, counted; };
+struct Range { int64_t from, count, step, divisor_taps; };
 INLINE Range range(const Shape &s, const Windows &w, int d, int64_t o) {
     if (w.adaptive) {
         const int64_t from = o * s.in[d] / s.out[d], n = ((o + 1) * s.in[d] + s.out[d] - 1) / s.out[d] - from;
@@ -31,10 +31,10 @@ INLINE Range range(const Shape &s, const Windows &w, int d, int64_t o) {
         return n < s.kernel[d] ? n : s.kernel[d];
     };
     const int64_t n = taps(w.limit[d]) - first;
-    return {start + first * step, n > 0 ? n : 0, step, w.padding_counts ? taps(w.counted[d]) : n > 0 ? n : 0};
+    return {start + first * step, n > 0 ? n : 0, step, w.padding_counts ? taps(w.divisor_end[d]) : n > 0 ? n : 0};
 }
 
-// ── what windows are reduced by: values of V to sums of A ──
+// ── reductions of windows: values of V to accumulators of A ──
 
 template <class T> constexpr T lowest() {
     if constexpr (is_float<T>) return -(T)__builtin_inff();
@@ -75,8 +75,8 @@ template <class Op, class S, int L, int CV, bool FEWER = false>
 INLINE void pixel(const Shape &s, const Windows &w, const S *x, const Range (&r)[3], double n, S *y, int64_t channels = L) {
     typedef loaded<S, L> V;
     typedef typename Op::template sum<V> A;
-    A total[CV];
-    for (int v = 0; v < CV; v++) total[v] = Op::template start<A>();
+    A acc[CV];
+    for (int v = 0; v < CV; v++) acc[v] = Op::template start<A>();
     for (int64_t z = 0; z < r[0].count; z++)
         for (int64_t h = 0; h < r[1].count; h++) {
             const S *row = x + (r[0].from + z * r[0].step) * s.x[2] + (r[1].from + h * r[1].step) * s.x[3] + r[2].from * s.x[4];
@@ -87,10 +87,10 @@ INLINE void pixel(const Shape &s, const Windows &w, const S *x, const Range (&r)
                     if constexpr (FEWER) line[v] = Op::add(line[v], ::load<L>(row, channels), w);
                     else line[v] = Op::add(line[v], ::load<L>(row + v * L), w);
                 }
-            for (int v = 0; v < CV; v++) total[v] = Op::join(total[v], line[v]);
+            for (int v = 0; v < CV; v++) acc[v] = Op::join(acc[v], line[v]);
         }
     for (int v = 0; v < CV; v++) {
-        const V result = raw<elem<V>>(Op::end(total[v], n, w));
+        const V result = raw<elem<V>>(Op::end(acc[v], n, w));
         if constexpr (FEWER) ::store<L>(y, result, channels);
         else ::store<L>(y + v * L, result);
     }
@@ -108,7 +108,7 @@ static __attribute__((noinline)) void run(const Shape &s, const Windows &w, cons
             Range r[3] = {range(s, w, 0, od), range(s, w, 1, oh)};
             for (int64_t ow = 0; ow < s.out[2]; ow++) {
                 r[2] = range(s, w, 2, ow);
-                const double n = w.divisor ? w.divisor : (double)(r[0].counted * r[1].counted * r[2].counted);
+                const double n = w.divisor ? w.divisor : (double)(r[0].divisor_taps * r[1].divisor_taps * r[2].divisor_taps);
                 const S *from = x + image * s.x[0];
                 S *to = y + image * s.y[0] + od * s.y[2] + oh * s.y[3] + ow * s.y[4];
                 int64_t c = c0;

@@ -65,7 +65,7 @@ static void align(const Regions &s, int64_t ratio, bool maximum, bool aligned, c
         for (int64_t i = 0; i < s.out[2]; i++)
             for (int64_t j = 0; j < s.out[3]; j++)
                 for (int64_t c = 0; c < s.out[1]; c++) {
-                    double total = 0, best = -__builtin_inf();
+                    double sum = 0, best = -__builtin_inf();
                     const bool some = known && count[0] && count[1];
                     for (int64_t h = 0; some && h < count[0]; h++)
                         for (int64_t w = 0; w < count[1]; w++) {
@@ -76,11 +76,11 @@ static void align(const Regions &s, int64_t ratio, bool maximum, bool aligned, c
                                 const double wr = corner & 2 ? r.share : 1 - r.share, wc = corner & 1 ? q.share : 1 - q.share;
                                 const S *p = x + image * s.x[0] + c * s.x[1] + (corner & 2 ? r.high : r.low) * s.x[2] + (corner & 1 ? q.high : q.low) * s.x[3];
                                 const double v = (double)::load<1>(p) * (r.inside && q.inside ? wr * wc : 0.0);
-                                total += v;
+                                sum += v;
                                 best = v > best || v != v ? v : best;
                             }
                         }
-                    const double value = !some ? 0 : maximum ? best : total / (double)(count[0] * count[1]);
+                    const double value = !some ? 0 : maximum ? best : sum / (double)(count[0] * count[1]);
                     ::store<1>(y + roi * s.y[0] + c * s.y[1] + i * s.y[2] + j * s.y[3], convert<S>(value));
                 }
     }

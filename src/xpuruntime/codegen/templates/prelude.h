@@ -113,7 +113,7 @@ template <class T, class V> INLINE like<V, T> raw(V v) {  // C's conversion, lan
 }
 template <class V> struct halves { vec<elem<V>, lanes<V> / 2> low, high; };
 
-// A function of one lane, for what has no vector form.
+// Apply a scalar function lane by lane, for functions without a vector form.
 template <class V, class F> INLINE V lanewise(F f, V a) {
     if constexpr (lanes<V> == 1) return f(a);
     else {
@@ -216,7 +216,7 @@ template <> struct storage_<bf16> { typedef float compute; };
 template <> struct storage_<f16> { typedef float compute; };
 template <class S, int N> struct loaded_ { typedef vec<typename storage_<S>::compute, N> type; };
 template <int N> struct loaded_<bool, N> { typedef boolean<N> type; };
-template <class S, int N> using loaded = typename loaded_<S, N>::type;  // what a load of N elements of S gives
+template <class S, int N> using loaded = typename loaded_<S, N>::type;  // the result type of a load of N elements of S
 
 template <class S> struct bits_of_ { typedef S type; };
 template <> struct bits_of_<bf16> { typedef uint16_t type; };

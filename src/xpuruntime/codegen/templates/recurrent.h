@@ -1,14 +1,14 @@
 // needs: exp softplus
-// recurrent: what every step of a recurrent layer does with its gates.
+// recurrent: the gate products of a recurrent layer.
 
-// A row of a matrix with a vector, in lanes and then the rest: a fixed order, so equal inputs give equal bits.
+// Dot product of a row and a vector: vectors, then the tail. The order is fixed, so equal inputs give equal bits.
 template <int N, class S, class A> INLINE A dot(const S *row, const A *x, int64_t n) {
     vec<A, N> lanes_sum = splat<vec<A, N>>(0);
     int64_t k = 0;
     for (; k + N <= n; k += N) lanes_sum += load<N>(row + k) * load<N>(x + k);
-    A total = sum_across(lanes_sum);
-    for (; k < n; ++k) total += load<1>(row + k) * x[k];
-    return total;
+    A sum = sum_across(lanes_sum);
+    for (; k < n; ++k) sum += load<1>(row + k) * x[k];
+    return sum;
 }
 
 // gates[g] += rows of w by x + bias

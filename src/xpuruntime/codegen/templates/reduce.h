@@ -1,5 +1,5 @@
 // needs: arith
-// reduce: what accumulators start from, how two of them become one, and lanes that do not count.
+// reduce: combine functions of reductions, their neutral elements, and inactive lanes.
 
 struct sum_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return a + b; } };
 struct prod_of { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return a * b; } };
@@ -30,7 +30,7 @@ template <int U, class F> INLINE void repeat(F f) {
 }
 
 // from, from + step, from + 2 * step ...
-template <int N, class T> INLINE vec<T, N> counted(T from, T step) {
+template <int N, class T> INLINE vec<T, N> iota(T from, T step) {
     if constexpr (N == 1) return from;
     else {
         vec<T, N> at;

@@ -14,8 +14,8 @@ INLINE double reflected(double x, double low, double high) {
     return (folded > span ? 2 * span - folded : folded) + low;
 }
 
-// PAD: 0 leaves a place where it is, 1 takes the border, 2 mirrors.
-template <int PAD, bool ALIGNED> INLINE double placed(double x, double size) {
+// PAD: 0 zeros (coordinate unchanged), 1 border, 2 reflection, as in grid_sample.
+template <int PAD, bool ALIGNED> INLINE double padded(double x, double size) {
     if (PAD == 2) x = ALIGNED ? reflected(x, 0, size - 1) : reflected(x, -0.5, size - 0.5);
     return PAD == 0 ? x : x < 0 ? 0 : x > size - 1 ? size - 1 : x;
 }

@@ -32,7 +32,7 @@ static const int32_t *merge_sort(const K *keys, int32_t *from, int32_t *to, int6
     return from;
 }
 
-// ── the first of a line without sorting it: a heap of those held, the last of them at its root (J. W. J. Williams, 1964) ──
+// ── top k of a line: a heap of the best so far, the worst of them at its root (J. W. J. Williams, 1964) ──
 
 template <bool DOWN, class K> INLINE bool comes_after(const K *keys, const int32_t *places, int64_t a, int64_t b) {
     return before<DOWN>(keys[b], keys[a]) || (!before<DOWN>(keys[a], keys[b]) && places[a] > places[b]);
@@ -43,7 +43,7 @@ template <class K> INLINE void exchange(K *keys, int32_t *places, int64_t a, int
     keys[a] = keys[b], places[a] = places[b];
     keys[b] = key, places[b] = place;
 }
-template <bool DOWN, class K> static void sink(K *keys, int32_t *places, int64_t at, int64_t n) {
+template <bool DOWN, class K> static void sift_down(K *keys, int32_t *places, int64_t at, int64_t n) {
     for (int64_t child = 2 * at + 1; child < n; child = 2 * at + 1) {
         if (child + 1 < n && comes_after<DOWN>(keys, places, child + 1, child)) ++child;
         if (!comes_after<DOWN>(keys, places, child, at)) return;
@@ -51,17 +51,17 @@ template <bool DOWN, class K> static void sink(K *keys, int32_t *places, int64_t
         at = child;
     }
 }
-// The next element of the line; of equal ones the earlier stay.
-template <bool DOWN, class K> INLINE void hold(K *keys, int32_t *places, int64_t count, K key, int64_t place) {
+// Push the next element of the line; of equal ones the earlier stay.
+template <bool DOWN, class K> INLINE void heap_push(K *keys, int32_t *places, int64_t count, K key, int64_t place) {
     if (place >= count) {
         if (!before<DOWN>(key, keys[0])) return;
         keys[0] = key, places[0] = (int32_t)place;
-        return sink<DOWN>(keys, places, 0, count);
+        return sift_down<DOWN>(keys, places, 0, count);
     }
     keys[place] = key, places[place] = (int32_t)place;
     if (place == count - 1)
-        for (int64_t i = count / 2; i-- > 0;) sink<DOWN>(keys, places, i, count);
+        for (int64_t i = count / 2; i-- > 0;) sift_down<DOWN>(keys, places, i, count);
 }
-template <bool DOWN, class K> static void in_order(K *keys, int32_t *places, int64_t count) {
-    for (int64_t n = count; n-- > 1;) exchange(keys, places, 0, n), sink<DOWN>(keys, places, 0, n);
+template <bool DOWN, class K> static void heap_sort(K *keys, int32_t *places, int64_t count) {
+    for (int64_t n = count; n-- > 1;) exchange(keys, places, 0, n), sift_down<DOWN>(keys, places, 0, n);
 }

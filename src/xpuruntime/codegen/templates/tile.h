@@ -14,7 +14,7 @@ struct TileSizes {
 };
 
 struct Tiles {
-    int64_t rows = 0;  // of A, at most 32: tiles hold no more than there are, so that nothing beyond a matrix is read
+    int64_t rows = 0;  // of A, at most 32: tiles have no more rows than the matrix, so that nothing outside it is read
 
 #if defined(TILES_EMULATED)
     TileSizes sizes;
@@ -94,20 +94,20 @@ template <bool TWO> INLINE void tile_step(Tiles &t, const char *a, int64_t strid
     }
 }
 
-// sums[rows][32] = start + A x B. A's rows are `stride` bytes apart and 32 k of it are read in each of `steps`; then, where `rest` is
-// given, once more from there (rows 64 bytes apart): the end of k, with zeros behind it. `start`: rows `between` bytes apart (0: one
-// row for all), or none. Meanwhile `lines` lines of the cache per step are fetched from `ahead`.
+// sums[rows][32] = start + A x B. A's row stride is `stride` bytes, and each of `steps` reads 32 k of it. `tail`, if not null, is the zero-padded
+// tail of k (row stride 64 bytes). `start`: initial sums with row stride `start_stride` bytes (0: one row for all), or null. Each step prefetches
+// `lines` cache lines from `prefetch`.
 template <bool TWO>
 static __attribute__((noinline)) void tile_product_of(Tiles &t, const void *a, int64_t stride, const void *b, int64_t steps,
-                                                      const void *rest, const void *start, int64_t between, float *sums,
-                                                      const void *ahead, int64_t lines) {
-    const char *rows = (const char *)a, *panel = (const char *)b, *next = (const char *)ahead, *from = (const char *)start;
+                                                      const void *tail, const void *start, int64_t start_stride, float *sums,
+                                                      const void *prefetch, int64_t lines) {
+    const char *rows = (const char *)a, *panel = (const char *)b, *next = (const char *)prefetch, *from = (const char *)start;
     if (from) {
-        t.load<0>(from, between);
-        t.load<1>(from + 64, between);
+        t.load<0>(from, start_stride);
+        t.load<1>(from + 64, start_stride);
         if constexpr (TWO) {
-            t.load<2>(from + 16 * between, between);
-            t.load<3>(from + 16 * between + 64, between);
+            t.load<2>(from + 16 * start_stride, start_stride);
+            t.load<3>(from + 16 * start_stride + 64, start_stride);
         }
     } else {
         t.zero<0>();
@@ -121,7 +121,7 @@ static __attribute__((noinline)) void tile_product_of(Tiles &t, const void *a, i
         for (int64_t l = 0; l < lines; l++, next += 64) __builtin_prefetch(next, 0, 2);
         tile_step<TWO>(t, rows, stride, panel);
     }
-    if (rest) tile_step<TWO>(t, (const char *)rest, 2 * TILE_DEPTH, panel);
+    if (tail) tile_step<TWO>(t, (const char *)tail, 2 * TILE_DEPTH, panel);
     t.store<0>(sums, TILE_SUMS);
     t.store<1>(sums + 16, TILE_SUMS);
     if constexpr (TWO) {
@@ -131,14 +131,14 @@ static __attribute__((noinline)) void tile_product_of(Tiles &t, const void *a, i
 }
 
 // The same for a count of rows that is known when it runs.
-INLINE void tile_product(Tiles &t, int64_t rows, const void *a, int64_t stride, const void *b, int64_t steps, const void *rest,
-                         const void *start, int64_t between, float *sums, const void *ahead, int64_t lines) {
+INLINE void tile_product(Tiles &t, int64_t rows, const void *a, int64_t stride, const void *b, int64_t steps, const void *tail,
+                         const void *start, int64_t start_stride, float *sums, const void *prefetch, int64_t lines) {
     t.use(rows);
-    (rows > 16 ? tile_product_of<true> : tile_product_of<false>)(t, a, stride, b, steps, rest, start, between, sums, ahead, lines);
+    (rows > 16 ? tile_product_of<true> : tile_product_of<false>)(t, a, stride, b, steps, tail, start, start_stride, sums, prefetch, lines);
 }
 
-// n elements of each of `rows` rows, less than 32, side by side with zeros behind them.
-static __attribute__((noinline)) void tile_rest(const bf16 *a, int64_t stride, int64_t rows, int64_t n, bf16 *to) {
+// Pack the tail of k: n < 32 elements of each of `rows` rows, contiguous and zero-padded.
+static __attribute__((noinline)) void tile_tail(const bf16 *a, int64_t stride, int64_t rows, int64_t n, bf16 *to) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < TILE_DEPTH; i += 16) {
             const int64_t left = n - i < 0 ? 0 : n - i < 16 ? n - i : 16;

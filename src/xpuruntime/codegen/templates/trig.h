@@ -11,8 +11,8 @@ static const uint64_t two_over_pi[20] = {
     0x7527bac7ebe5f17b, 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab,
 };
 
-struct turned { double r; int64_t k; };
-static __attribute__((noinline)) turned turn_far(double x) {  // |x| - k * pi/2, |r| <= pi/4, for finite |x| >= 2**20
+struct rem_pio2_scalar { double r; int64_t k; };
+static __attribute__((noinline)) rem_pio2_scalar rem_pio2_large(double x) {  // |x| - k * pi/2, |r| <= pi/4, for finite |x| >= 2**20
     const uint64_t bits = bitcast<uint64_t>(x);
     const uint64_t m = (bits & (((uint64_t)1 << 52) - 1)) | ((uint64_t)1 << 52);
     const int64_t e = (int64_t)((bits >> 52) & 0x7ff) - 1075;  // |x| = m * 2**e
@@ -37,8 +37,8 @@ static __attribute__((noinline)) turned turn_far(double x) {  // |x| - k * pi/2,
     const double fraction = ((double)high + (double)low * 0x1p-64) * 0x1p-64 * 1.5707963267948966;
     return {round ? -fraction : fraction, k};
 }
-template <class V> struct turns { V r; like<V, int64_t> k; };
-template <class V> INLINE turns<V> turn(V x) {
+template <class V> struct rem_pio2_result { V r; like<V, int64_t> k; };
+template <class V> INLINE rem_pio2_result<V> rem_pio2(V x) {
     const V q = rint(x * splat<V>(0.63661977236758134308));
     V r = fma(q, splat<V>(-1.5707963267341256), x);
     r = fma(q, splat<V>(-6.077100506303966e-11), r);
@@ -50,7 +50,7 @@ template <class V> INLINE turns<V> turn(V x) {
         if constexpr (lanes<V> == 1) one = x; else one = x[i];
         size = abs(one);
         if (!(size >= 0x1p20)) continue;
-        const turned far = size < __builtin_inf() ? turn_far(size) : turned{__builtin_nan(""), 0};
+        const rem_pio2_scalar far = size < __builtin_inf() ? rem_pio2_large(size) : rem_pio2_scalar{__builtin_nan(""), 0};
         if constexpr (lanes<V> == 1) r = one < 0 ? -far.r : far.r, k = one < 0 ? -far.k : far.k;
         else r[i] = one < 0 ? -far.r : far.r, k[i] = one < 0 ? -far.k : far.k;
     }
@@ -66,16 +66,16 @@ template <class V> INLINE V cos_near(V z) {
                              -2.7557319221400318978e-7, 0.000024801587301584643208, -0.0013888888888888887864,
                              0.041666666666666666666), splat<V>(1) - z * splat<V>(0.5));
 }
-template <class V> INLINE V sin_of(turns<V> t) {
+template <class V> INLINE V sin_of(rem_pio2_result<V> t) {
     const V z = t.r * t.r, y = select((t.k & 1) != 0, cos_near(z), sin_near(t.r, z));
     return select((t.k & 2) != 0, -y, y);
 }
 template <class V> INLINE V sin(V x) {
-    return by_double([](auto d) { return select(abs(d) < 1e-8, d, sin_of<decltype(d)>(turn(d))); }, x);
+    return by_double([](auto d) { return select(abs(d) < 1e-8, d, sin_of<decltype(d)>(rem_pio2(d))); }, x);
 }
 template <class V> INLINE V cos(V x) {
     return by_double([](auto d) {
-        auto t = turn(d);
+        auto t = rem_pio2(d);
         t.k += 1;
         return sin_of<decltype(d)>(t);
     }, x);
@@ -83,7 +83,7 @@ template <class V> INLINE V cos(V x) {
 template <class V> INLINE V tan(V x) {
     return by_double([](auto d) {
         typedef decltype(d) D;
-        const auto t = turn(d);
+        const auto t = rem_pio2(d);
         const D z = t.r * t.r, s = sin_near(t.r, z), c = cos_near(z);
         return select(abs(d) < 1e-8, d, select((t.k & 1) != 0, (D)(-c / s), (D)(s / c)));
     }, x);

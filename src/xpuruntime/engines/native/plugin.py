@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...plugins import EnginePlugin
+from ...plugins.loader import EnginePlugin
 
 __all__ = ["PLUGIN"]
 

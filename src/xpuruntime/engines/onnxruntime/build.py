@@ -1,4 +1,4 @@
-"""Checks of what ONNX Runtime can build. Nothing is compiled ahead: loading compiles."""
+"""Checks if ONNX Runtime supports a model. Nothing is compiled here: ONNX Runtime compiles when it loads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .providers import version
 
 __all__ = ["CARRIERS", "build", "cpu_threads", "fingerprint", "supports"]
 
-# Domains whose ops a plain ONNX Runtime build holds.
+# Domains whose ops the official ONNX Runtime builds contain.
 _DOMAINS = frozenset(
     {
         "",
@@ -28,7 +28,7 @@ _DOMAINS = frozenset(
     }
 )
 
-# Types that ONNX Runtime computes but that NumPy does not have: they cross the border as bits in a carrier of their width.
+# Types that ONNX Runtime has and NumPy lacks -> the integer type of the same width in which their bits are passed.
 CARRIERS: dict[DType, str] = {
     DType.BFLOAT16: "uint16",
     DType.FLOAT8_E4M3FN: "uint8",
@@ -59,13 +59,13 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
             f"ONNX Runtime computes in the model's own precision, {model.precision.value}; it cannot compute in {request.precision} instead",
-            do=f"Convert the model to {request.precision} first, or choose an engine that has the switch.",
+            do=f"Convert the model to {request.precision} first, or choose an engine with a precision option.",
         )
     for spec in (*model.inputs, *model.outputs):
         if spec.dtype not in CARRIERS and (spec.dtype.numpy.kind == "V" or spec.dtype.is_complex):
             return Support.no(
                 Reason.DTYPE_UNSUPPORTED,
-                f"ONNX Runtime takes no {spec.dtype.value} array; {spec.name!r} is {spec}",
+                f"ONNX Runtime does not support {spec.dtype.value} arrays; {spec.name!r} is {spec}",
             )
     for node in model.nodes:
         if node.domain not in _DOMAINS and (node.domain, node.op) not in model.functions:
@@ -90,7 +90,7 @@ _OLDER = "Export the model with an older opset, or run: pip install --upgrade on
 def fingerprint(request: EngineRequest) -> dict[str, str]:
     """Return version, provider and threads. No compiled code is stored, so this only identifies measurements."""
     settings = options.parse(request)
-    provider = settings.asked if isinstance(settings, options.Settings) else "none"
+    provider = settings.requested_provider if isinstance(settings, options.Settings) else "none"
     return {"onnxruntime": version(), "provider": provider, "threads": str(cpu_threads(request))}
 
 

@@ -1,8 +1,8 @@
 """Evidence of what ONNX Runtime ran.
 
-Placement (which provider took which node) comes from the very session that runs. Its profiler more than doubles a small run, so kernels,
-fusions and times come from a twin: a second session with the same options, profiled, whose final graph is written out and
-compared with the model by data flow (``attribution``).
+The placement (which provider runs which node) is that of the session itself. ONNX Runtime's profiler more than doubles the time of a
+small run, so kernels, fusions and times come from a twin: a second, profiled session with the same options. Its final graph is written
+to a file and compared with the model by data flow (``attribution``).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from .rewrites import executed_nodes, source_of_name
 
 __all__ = ["Attribution", "collect", "twin"]
 
-_RUNS, _SECONDS = 10, 2.0  # profiled runs: this many, or as many as fit in this time, and at least two
+_RUNS, _SECONDS = 10, 2.0  # maximum of profiled runs (at least two) and of their total time
 
-# The profiler's element types -> ours.
+# The profiler's element types -> the names of DType.
 _TYPES = {"float": "float32", "double": "float64"}
 
 
-_Key: TypeAlias = tuple[str, str, str]  # an executed node: name, op, index
-Executed: TypeAlias = Sequence[
-    tuple[str, str, tuple[str, ...]]
-]  # name, op, the model's nodes; in execution order
+_Key: TypeAlias = tuple[str, str, str]
+"""An executed node: name, op, index."""
+Executed: TypeAlias = Sequence[tuple[str, str, tuple[str, ...]]]
+"""Name, op and the model's nodes of each executed node, in execution order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The twin's result: a row per executed node, constant nodes computed at load, and notes on what is unknown."""
+    """The twin's result: a row per executed node, the constant nodes that were computed at load, and notes on missing information."""
 
     rows: tuple[EvidenceRow, ...]
     folded: tuple[str, ...]
@@ -48,7 +48,7 @@ class Attribution:
 
 
 def collect(
-    model: ModelSource, session: Any, settings: options.Settings, told: Attribution | None
+    model: ModelSource, session: Any, settings: options.Settings, attribution: Attribution | None
 ) -> Evidence:
     """Return the evidence of a session, with the twin's rows if there are any."""
     from .providers import version
@@ -68,15 +68,15 @@ def collect(
                     f"{assigned.ep_name} {node.op_type}",
                 )
             )
-    notes = _disagreements(placement, told.rows) if told else []
-    if told:
-        rows = list(told.rows)
-        notes += told.notes
-    shown = {s for r in rows for s in r.nodes}
-    missing = [n.name for n in model.nodes if n.name not in shown]
-    if told and told.folded:
-        notes.append(f"computed once when loading, as they depend on no input: {_some(told.folded)}")
-        missing = [m for m in missing if m not in told.folded]
+    notes = _disagreements(placement, attribution.rows) if attribution else []
+    if attribution:
+        rows = list(attribution.rows)
+        notes += attribution.notes
+    covered = {s for r in rows for s in r.nodes}
+    missing = [n.name for n in model.nodes if n.name not in covered]
+    if attribution and attribution.folded:
+        notes.append(f"computed once when loading, as they depend on no input: {_some(attribution.folded)}")
+        missing = [m for m in missing if m not in attribution.folded]
     if missing:
         notes.append(f"not reported separately (fused, folded or removed): {_some(missing)}")
     return Evidence(
@@ -84,56 +84,64 @@ def collect(
         version=version(),
         rows=tuple(rows),
         placement_source="session",
-        time_source=f"profiled twin, median of {told.runs} runs" if told and told.runs else "",
-        fallbacks=_fallbacks(settings.asked, rows),
+        time_source=f"profiled twin, median of {attribution.runs} runs"
+        if attribution and attribution.runs
+        else "",
+        fallbacks=_fallbacks(settings.requested_provider, rows),
         options=_reported(session, settings),
         notes=tuple(notes),
     )
 
 
 def _device(provider: str, settings: options.Settings) -> str:
-    """Return the device that a provider of this session drives. The requested device may be the second of its kind."""
-    index = settings.providers[0][1].get("device_id", "0") if provider == settings.asked else "0"
+    """Return the device of a provider of this session. The index of the requested provider's device may be above 0."""
+    index = settings.providers[0][1].get("device_id", "0") if provider == settings.requested_provider else "0"
     return str(DeviceId(PROVIDER_DEVICES.get(provider, "auto"), int(index)))
 
 
 def _some(names: Sequence[str], limit: int = 8) -> str:
-    shown = ", ".join(names[:limit])
-    return f"{len(names)} nodes: {shown}" + (", ..." if len(names) > limit else "")
+    first_names = ", ".join(names[:limit])
+    return f"{len(names)} nodes: {first_names}" + (", ..." if len(names) > limit else "")
 
 
 def _fallbacks(requested: str, rows: Sequence[EvidenceRow]) -> tuple[str, ...]:
-    """Return one sentence per provider that took nodes although another one was requested."""
+    """Return one sentence per provider that ran nodes although another one was requested."""
     elsewhere: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         provider = row.kernel.split(" ")[0]
         if provider != requested:
             elsewhere[provider] += row.nodes or (row.op,)
     return tuple(
-        f"{p} ran nodes that {requested} did not take: {_some(names)}" for p, names in elsewhere.items()
+        f"{p} ran nodes that {requested} does not support: {_some(names)}" for p, names in elsewhere.items()
     )
 
 
 def _disagreements(placement: Mapping[str, str], rows: Sequence[EvidenceRow]) -> list[str]:
     """Return a note if the twin's placement differs from the session's, which has the same options."""
-    wrong = [n for r in rows for n in r.nodes if n in placement and placement[n] != r.kernel.split(" ")[0]]
-    return [f"the profiled twin placed differently from the session: {_some(wrong)}"] if wrong else []
+    differing = [
+        n for r in rows for n in r.nodes if n in placement and placement[n] != r.kernel.split(" ")[0]
+    ]
+    return (
+        [f"the profiled twin placed nodes differently from the session: {_some(differing)}"]
+        if differing
+        else []
+    )
 
 
 def _reported(session: Any, settings: options.Settings) -> dict[str, str]:
     """Return the options that the session reports."""
-    held = session.get_session_options()
-    said = {
-        "intra_op_num_threads": str(held.intra_op_num_threads),
-        "inter_op_num_threads": str(held.inter_op_num_threads),
-        "graph_optimization_level": str(held.graph_optimization_level).rpartition(".")[2],
-        "execution_mode": str(held.execution_mode).rpartition(".")[2],
+    session_options = session.get_session_options()
+    reported = {
+        "intra_op_num_threads": str(session_options.intra_op_num_threads),
+        "inter_op_num_threads": str(session_options.inter_op_num_threads),
+        "graph_optimization_level": str(session_options.graph_optimization_level).rpartition(".")[2],
+        "execution_mode": str(session_options.execution_mode).rpartition(".")[2],
     }
     for key in ("session.intra_op.allow_spinning", *settings.config):
-        said[key] = held.get_session_config_entry(key)
+        reported[key] = session_options.get_session_config_entry(key)
     for provider, values in session.get_provider_options().items():
-        said |= {f"{provider}.{k}": str(v) for k, v in values.items()}
-    return {**said, "providers": ", ".join(session.get_providers())}
+        reported |= {f"{provider}.{k}": str(v) for k, v in values.items()}
+    return {**reported, "providers": ", ".join(session.get_providers())}
 
 
 def twin(
@@ -150,14 +158,12 @@ def twin(
         notes: list[str] = []
         try:
             session = open_session(_profiling(settings, threads, folder, graph))
-        except (
-            Exception
-        ) as error:  # a graph with compiled nodes, or over 2 GiB, cannot be written; times still can
+        except Exception as error:  # a graph with compiled nodes, or over 2 GiB, cannot be written to a file
             notes.append(
-                f"the final graph could not be read, so fused nodes are told by name only: {short(str(error), 200)}"
+                f"the final graph could not be read, so fused nodes are identified by name only: {short(str(error), 200)}"
             )
             session = open_session(_profiling(settings, threads, folder, None))
-        run(session, feeds)  # the first run allocates and is not counted
+        run(session, feeds)  # warm-up: the first run allocates memory
         start = time.monotonic()
         for count in range(1, _RUNS + 1):
             run(session, feeds)
@@ -189,23 +195,23 @@ def _attribute(
     runs = [(e["ts"], e["ts"] + e["dur"]) for e in events if e.get("name") == "model_run"][1:]
     top = {(name, op) for name, op, _ in executed} if executed is not None else None
     args: dict[_Key, dict[str, Any]] = {}
-    spent: dict[_Key, list[float]] = {}
+    durations_by_key: dict[_Key, list[float]] = {}
     for event in events:
         if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
             continue
         name, detail = event["name"].removesuffix("_kernel_time"), event["args"]
-        turn = next((i for i, (a, b) in enumerate(runs) if a <= event["ts"] <= b), None)
+        run = next((i for i, (a, b) in enumerate(runs) if a <= event["ts"] <= b), None)
         op, index = detail["op_name"], str(detail.get("node_index", ""))
         if name == f"{op}_{index}" and top is not None and (name, op) not in top:
-            name = ""  # the profiler's own name for a node without one
-        if turn is None or (top is not None and (name, op) not in top):
-            continue  # the first run, or a node inside a subgraph: its time is part of the If, Loop or Scan around it
+            name = ""  # a node without a name, for which the profiler generates one
+        if run is None or (top is not None and (name, op) not in top):
+            continue  # the warm-up, or a node of a subgraph, whose time is part of its If, Loop or Scan
         key = (name, op, index)
         args[key] = detail
-        spent.setdefault(key, [0.0] * len(runs))[turn] += event["dur"]
-    sources = _sources(model, list(spent), executed)
+        durations_by_key.setdefault(key, [0.0] * len(runs))[run] += event["dur"]
+    sources = _sources(model, list(durations_by_key), executed)
     rows = []
-    for (key, durations), nodes in zip(spent.items(), sources, strict=True):
+    for (key, durations), nodes in zip(durations_by_key.items(), sources, strict=True):
         provider, op = args[key].get("provider", CPU), key[1]
         time_us = typical(durations)
         activations, weights = _operands(op, args[key])
@@ -222,21 +228,21 @@ def _attribute(
             )
         )
     launched = sorted({r.kernel.split(" ")[0] for r in rows if r.device != "cpu"})
-    if launched:  # the profiler stops its clock when the host has queued the work
+    if launched:  # the profiler measures until the host has queued the work
         notes.append(
-            f"times on {', '.join(launched)} are those of launching from the host, not of the device"
+            f"times on {', '.join(launched)} are launch times on the host, not execution times on the device"
         )
-    told = {n for r in rows for n in r.nodes}
+    covered = {n for r in rows for n in r.nodes}
     source = SourceGraph(model)
-    folded = tuple(n for n in source.nodes if n in source.constant and n not in told)
+    folded = tuple(n for n in source.nodes if n in source.constant and n not in covered)
     return Attribution(tuple(rows), folded, tuple(notes), len(runs))
 
 
 def _sources(model: ModelSource, keys: Sequence[_Key], executed: Executed | None) -> list[tuple[str, ...]]:
     """Return the model's nodes of each profiled node.
 
-    The written graph is in execution order, so the two lists agree place by place (names alone are not
-    unique: fusions call several nodes ``Gelu``). Should they not agree, unique names still tell.
+    The written graph is in execution order, so both lists have the same order. (Names are not unique: a fusion names every node it
+    creates ``Gelu``.) If the lists differ, nodes are matched by unique names.
     """
     if executed is None:
         return [(node_name,) if (node_name := source_of_name(name, model)) else () for name, _, _ in keys]
@@ -249,7 +255,7 @@ def _sources(model: ModelSource, keys: Sequence[_Key], executed: Executed | None
 
 
 def _computed_in(detail: Mapping[str, Any]) -> str:
-    """Return the element type of the first output, which is what the profiler reports about precision."""
+    """Return the element type of the first output. The profiler reports nothing else about precision."""
     return _type(detail.get("output_type_shape"), 0)
 
 
@@ -263,12 +269,14 @@ _FLOAT = frozenset(
 def _operands(op: str, detail: Mapping[str, Any]) -> tuple[str, str]:
     """Return element types of the activations and weights of a product; empty for other ops.
 
-    The profiler leaves out weights that were packed when the session was made; then their zero point, or the other operand, has their type.
+    The profiler omits weights that were packed when the session was created. Their type is then that of their zero point or of the other operand.
     """
     listed = detail.get("input_type_shape") or ()
     types = [_type(listed, i) for i in range(len(listed))]
     integers = [t for t in types if "int" in t]
-    if op in _QLINEAR and len(integers) > 2:  # activations, their zero point, weights or theirs
+    if (
+        op in _QLINEAR and len(integers) > 2
+    ):  # activations, their zero point, weights or the weights' zero point
         return integers[0], integers[2]
     if op in _INTEGER and integers:
         # This op quantizes the activations that it reads.
@@ -279,7 +287,7 @@ def _operands(op: str, detail: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _type(tensors: Sequence[Mapping[str, Any]] | None, index: int) -> str:
-    """Return our name of the element type of a tensor in the profiler's list; empty if it is not listed."""
+    """Return the DType name of a tensor in the profiler's list; empty if it is not listed."""
     listed = tensors or ()
     name = next(iter(listed[index]), "") if index < len(listed) else ""
     return _TYPES.get(name, name)

@@ -1,4 +1,4 @@
-"""Options by ONNX Runtime's own names: the known ones, their destination and their values.
+"""Vendor options under ONNX Runtime's names: the known options, the object that each is set on, and the allowed values.
 
 ONNX Runtime silently accepts unknown session config entries, so the known ones are listed here.
 """
@@ -28,7 +28,7 @@ _LEVELS = (
 
 _BY_LEVEL = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 
-# Attributes of SessionOptions -> the texts that they take (None: a non-negative integer).
+# Attributes of SessionOptions -> the allowed texts (None: a non-negative integer).
 _ATTRIBUTES: dict[str, tuple[str, ...] | None] = {
     "graph_optimization_level": _LEVELS,
     "execution_mode": ("ORT_SEQUENTIAL", "ORT_PARALLEL"),
@@ -40,7 +40,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...] | None] = {
     "log_severity_level": ("0", "1", "2", "3", "4"),
 }
 
-# Session config entries (onnxruntime_session_options_config_keys.h), less those that this engine sets itself.
+# Session config entries (onnxruntime_session_options_config_keys.h), without those that this engine sets itself.
 _CONFIG_KEYS: frozenset[str] = frozenset(
     """
     ep.context_embed_mode ep.context_enable ep.context_file_path ep.context_model_external_initializers_file_name
@@ -57,21 +57,23 @@ _CONFIG_KEYS: frozenset[str] = frozenset(
     """.split()  # noqa: SIM905 - a table of words reads better so
 )
 
-_OURS = {
+_SET_BY_ENGINE = {
     "intra_op_num_threads": "Use threads=.",
     "session.intra_op_num_threads": "Use threads=.",
     "enable_profiling": "Use receipt(), which profiles a twin of the session.",
     "session.enable_profiling": "Use receipt(), which profiles a twin of the session.",
 }
 
-# What each provider is pinned to so that it computes in the model's own precision.
+# Options that make a provider compute in the model's own precision.
 _PINNED: dict[str, dict[str, str]] = {"CUDAExecutionProvider": {"use_tf32": "0"}}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A request in ONNX Runtime's terms: requested providers in order (the CPU's last, unless forbidden), and the destination of every
-    option.
+    """A request as ONNX Runtime's settings.
+
+    providers:  providers in order, with their options. The CPU provider is last, unless an option forbids it.
+    attributes: attributes of SessionOptions. config: session config entries.
     """
 
     providers: tuple[tuple[str, dict[str, str]], ...]
@@ -79,54 +81,57 @@ class Settings:
     config: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def asked(self) -> str:
+    def requested_provider(self) -> str:
         """Return the requested provider."""
         return self.providers[0][0]
 
 
 def parse(request: EngineRequest) -> Settings | Support:
-    """Return the request's settings, or the reason against it: no provider for the device, or an unknown option."""
-    chosen = _providers(request)
-    if isinstance(chosen, Support):
-        return chosen
+    """Return the request's settings, or the reason why it is not supported: no provider for the device, or an unknown option."""
+    provider_names = _providers(request)
+    if isinstance(provider_names, Support):
+        return provider_names
     attributes: dict[str, str] = {"graph_optimization_level": _BY_LEVEL[request.optimization]}
     config: dict[str, str] = {}
-    rest: dict[str, str] = {}
+    provider_options: dict[str, str] = {}
     for key, value in request.options.items():
         if key == "providers":
             continue
         if key in _ATTRIBUTES:
             if not _fits(_ATTRIBUTES[key], value):
-                takes = _ATTRIBUTES[key]
+                allowed = _ATTRIBUTES[key]
                 return Support.no(
                     Reason.OPTION_UNKNOWN,
                     f"ONNX Runtime option {key!r} cannot be {value!r}",
-                    do=f"It takes {'one of ' + ', '.join(takes) if takes else 'a non-negative integer'}.",
+                    do=f"Use {'one of ' + ', '.join(allowed) if allowed else 'a non-negative integer'}.",
                 )
             attributes[key] = value
         elif key in _CONFIG_KEYS:
             config[key] = value
-        elif chosen[0] != CPU and key not in _OURS:
-            rest[key] = (
-                value  # an option of the provider's own: ONNX Runtime checks those, and its refusal is a BuildError
-            )
+        elif provider_names[0] != CPU and key not in _SET_BY_ENGINE:
+            # A provider's option. ONNX Runtime checks it when the session is created, and an error becomes a BuildError.
+            provider_options[key] = value
         else:
             return _unknown(key)
     device = {"device_id": str(request.device.index)} if request.device.index else {}
-    named = [
-        (p, {**_PINNED.get(p, {}), **device, **rest} if i == 0 else {})
-        for i, p in enumerate(chosen)
+    providers_with_options = [
+        (p, {**_PINNED.get(p, {}), **device, **provider_options} if i == 0 else {})
+        for i, p in enumerate(provider_names)
         if p != CPU
     ]
-    # ONNX Runtime refuses a session that lists the CPU and forbids it as well.
-    alone = named and config.get("session.disable_cpu_ep_fallback") == "1"
-    return Settings((*named,) if alone else (*named, (CPU, {})), attributes, config)
+    # ONNX Runtime raises an error for a session that both lists and forbids the CPU provider.
+    without_cpu = providers_with_options and config.get("session.disable_cpu_ep_fallback") == "1"
+    return Settings(
+        (*providers_with_options,) if without_cpu else (*providers_with_options, (CPU, {})),
+        attributes,
+        config,
+    )
 
 
 def _providers(request: EngineRequest) -> tuple[str, ...] | Support:
     device, listed = request.device, providers.available()
-    named = tuple(p.strip() for p in request.options.get("providers", "").split(",") if p.strip())
-    for p in named:
+    requested = tuple(p.strip() for p in request.options.get("providers", "").split(",") if p.strip())
+    for p in requested:
         kind = PROVIDER_DEVICES.get(p, "auto")
         if p not in listed:
             return Support.no(
@@ -138,7 +143,7 @@ def _providers(request: EngineRequest) -> tuple[str, ...] | Support:
             return Support.no(
                 Reason.DEVICE_MISMATCH, f"{p} drives {kind}, not {device}", do=f"Use device={kind!r}."
             )
-    candidates = named or providers.for_device(device)
+    candidates = requested or providers.for_device(device)
     if not candidates:
         return Support.no(
             Reason.NO_DEVICE,
@@ -149,40 +154,42 @@ def _providers(request: EngineRequest) -> tuple[str, ...] | Support:
     for p in candidates:
         support = providers.usable(p, request.device.index)
         if support:
-            return (p, *(q for q in named if q != p))
+            return (p, *(q for q in requested if q != p))
         refused = refused or support
-        if named:
+        if requested:
             break
     assert refused is not None
     return refused
 
 
-def _fits(takes: tuple[str, ...] | None, value: str) -> bool:
-    return value.isdecimal() and len(value) < 6 if takes is None else value in takes
+def _fits(allowed: tuple[str, ...] | None, value: str) -> bool:
+    return value.isdecimal() and len(value) < 6 if allowed is None else value in allowed
 
 
 def _unknown(key: str) -> Support:
-    if key in _OURS:
+    if key in _SET_BY_ENGINE:
         return Support.no(
-            Reason.OPTION_UNKNOWN, f"ONNX Runtime option {key!r} is set by xpuruntime", do=_OURS[key]
+            Reason.OPTION_UNKNOWN, f"ONNX Runtime option {key!r} is set by xpuruntime", do=_SET_BY_ENGINE[key]
         )
-    known = ["providers", *_ATTRIBUTES, *sorted(_CONFIG_KEYS)]
+    names = ["providers", *_ATTRIBUTES, *sorted(_CONFIG_KEYS)]
     return Support.no(
         Reason.OPTION_UNKNOWN,
         f"ONNX Runtime has no option {key!r} for the CPU",
-        do=_near(key, known)
-        + f"Options are {', '.join(known[: len(_ATTRIBUTES) + 1])} and session config entries such as {known[-1]}.",
+        do=_near(key, names)
+        + f"Options are {', '.join(names[: len(_ATTRIBUTES) + 1])} and session config entries such as {names[-1]}.",
     )
 
 
-def _near(word: str, known: Any) -> str:
-    import_near = difflib.get_close_matches(word, known, n=1)
-    return f"Did you mean {import_near[0]!r}? " if import_near else ""
+def _near(name: str, names: Any) -> str:
+    matches = difflib.get_close_matches(name, names, n=1)
+    return f"Did you mean {matches[0]!r}? " if matches else ""
 
 
 def session_options(settings: Settings, threads: int) -> Any:
-    """Return new SessionOptions: threads pinned, spinning off (a spinning session slows other threads), all optimizations on, node
-    placement recorded; then the requested options. The vendor's log is off, since errors are raised as exceptions.
+    """Return new SessionOptions with the requested options.
+
+    The number of threads is fixed, and node placement is recorded. Spinning is off, since spinning threads slow other threads. The vendor's
+    log is off, since errors are raised as exceptions.
     """
     vendor = ort()
     options = vendor.SessionOptions()

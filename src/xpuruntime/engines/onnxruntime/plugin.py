@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...plugins import EnginePlugin
+from ...plugins.loader import EnginePlugin
 
 __all__ = ["PLUGIN"]
 
@@ -10,7 +10,7 @@ PLUGIN = EnginePlugin(
     name="onnxruntime",
     title="ONNX Runtime",
     aliases=("onnxrt", "ort"),
-    # The wheels that bring the module `onnxruntime`; only one of them may be installed at a time.
+    # The distributions with the module `onnxruntime`; only one of them may be installed at a time.
     package=(
         "onnxruntime",
         "onnxruntime-gpu",
@@ -23,7 +23,7 @@ PLUGIN = EnginePlugin(
     ),
     module="onnxruntime",
     install="pip install 'xpuruntime[onnxruntime]'",
-    # 1.24.1 is the first release whose session says which provider took each node.
+    # 1.24.1 is the first release whose session reports the provider of each node.
     versions=("1.24.1", "2"),
     formats=("onnx",),
     compiles_in_build=False,

@@ -1,7 +1,7 @@
 """ONNX Runtime's execution providers as devices: the kind of device of each, and whether it works on this machine.
 
-A provider that is listed by the installed build may still be unusable (no driver, no library). ONNX Runtime then logs a reason
-and continues without it, so each provider but the CPU's is tried once per process on a one-node model, and what was logged is the reason.
+A provider of the installed build may be unusable (no driver, no library). ONNX Runtime then logs a reason and continues without it. So
+each provider except the CPU's is tried once per process on a one-node model, and the logged text is the reason.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...decisions import Reason, Support
+from ...plugins.vendor_imports import vendor
 from ...protocols import DeviceFact
 from ...targets import DeviceId
-from ...vendor_imports import vendor
 
 __all__ = [
     "BY_NAME_ONLY",
@@ -62,7 +62,7 @@ PROVIDER_DEVICES: dict[str, str] = {
     "ACLExecutionProvider": "cpu",
 }
 
-# Among providers of one kind the plain one represents the device; the others are asked for by name.
+# Providers that are used only if a user names them. Another provider of the same kind represents the device by default.
 BY_NAME_ONLY = frozenset(
     {
         "TensorrtExecutionProvider",
@@ -97,7 +97,7 @@ def available() -> tuple[str, ...]:
 
 
 def for_device(device: DeviceId) -> tuple[str, ...]:
-    """Return the providers that may drive a device without being named. ``gpu`` is any GPU; ``auto`` any provider."""
+    """Return the providers that may be used for a device without being named. ``gpu`` means any GPU, ``auto`` any provider."""
     kinds = {"gpu": {"gpu", "cuda", "webgpu"}}.get(device.kind, {device.kind})
     listed = [p for p in available() if p not in BY_NAME_ONLY]
     return tuple(p for p in listed if device.kind == "auto" or PROVIDER_DEVICES.get(p) in kinds)
@@ -119,16 +119,16 @@ def usable(provider: str, index: int = 0) -> Support:
         try:
             requested = [(provider, {"device_id": str(index)} if index else {})]
             session = ort().InferenceSession(_tiny_model(), options, providers=requested, enable_fallback=0)
-        except Exception as raised:  # the vendor's exceptions have no common base but Exception
+        except Exception as raised:  # the vendor's exceptions have no common base class
             error = str(raised)
         else:
             if provider in session.get_providers():
                 return Support.yes()
-    said = short(" ".join(t for t in (_plain("".join(text)), error) if t))
+    reason = short(" ".join(t for t in (_plain("".join(text)), error) if t))
     return Support.no(
         Reason.DEVICE_REFUSED,
-        f"{provider} is built in but cannot be used: {said or 'ONNX Runtime left it out without a reason'}",
-        do="Install what the vendor's text asks for, or choose another device.",
+        f"{provider} is built in but cannot be used: {reason or 'ONNX Runtime skipped it without a reason'}",
+        do="Install what the vendor's text requires, or choose another device.",
     )
 
 
@@ -136,7 +136,7 @@ def devices() -> tuple[DeviceFact, ...]:
     """Return one fact per listed provider. Never raises."""
     try:
         listed = available()
-    except Exception as error:  # a broken installation must not break a listing
+    except Exception as error:  # one broken installation must not hide the other devices
         return (
             DeviceFact(
                 DeviceId("cpu"),
@@ -185,16 +185,31 @@ def _stderr() -> Iterator[list[str]]:
             text.append(file.read().decode(errors="replace"))
 
 
-@functools.cache
 def _tiny_model(opsets: tuple[tuple[str, int], ...] = (("", 13),)) -> bytes:
-    """Return ``y = Identity(x)`` of four floats under the given opset imports."""
-    from onnx import TensorProto, helper
+    """Return the ONNX model ``y = Identity(x)`` of four floats under the given opset imports.
 
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xy")
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "tiny", [x], [y])
-    imports = [helper.make_opsetid(d, v) for d, v in opsets]
-    data: bytes = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
-    return data
+    It is written without the package ``onnx``, whose import takes as long as that of ONNX Runtime. Numbers are those of fields in onnx.proto.
+    """
+    four_floats = _field(
+        1, _field(1, 1) + _field(2, _field(1, _field(1, 4)))
+    )  # tensor_type: elem_type, shape
+    node = _field(1, b"x") + _field(2, b"y") + _field(4, b"Identity")
+    x, y = (_field(1, name) + _field(2, four_floats) for name in (b"x", b"y"))
+    graph = _field(1, node) + _field(2, b"tiny") + _field(11, x) + _field(12, y)
+    imports = (_field(8, _field(1, domain.encode()) + _field(2, version)) for domain, version in opsets)
+    return _field(1, 8) + _field(7, graph) + b"".join(imports)  # ir_version 8
+
+
+def _field(number: int, value: int | bytes) -> bytes:
+    """Return a protobuf field: a number as a varint, bytes with their length (protobuf.dev/programming-guides/encoding)."""
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value % 2**64)  # as an unsigned number, as protobuf has it
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    low, rest = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
 
 
 @functools.cache

@@ -1,9 +1,9 @@
 """ONNX Runtime's graph rewrites, traced back from its final graph to the nodes of the model.
 
-What its optimizers leave behind, and what is used here (seen in graphs that it writes, releases 1.24 to 1.31):
-fused nodes keep the name of their last value (``add/MatMulAddFusion``, ``fused conv``); the NCHWc rewrite names a node after
-the value that the convolution made (``VALUE_nchwc``) and gives its output a new name (``reorder_token_3``), and a convolution
-may go on to do the addition and the activation after it.
+The optimizers of releases 1.24 to 1.31 leave these traces in the graphs that they write:
+- a fused node is named after its last value: ``add/MatMulAddFusion``, ``fused conv``;
+- the NCHWc rewrite names a convolution after its output value (``VALUE_nchwc``) and renames the output (``reorder_token_3``). The
+  convolution may include the addition and the activation that follow it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ..attribution import SourceGraph, inherit
 
 __all__ = ["executed_nodes", "source_of_name"]
 
-# Nodes that only move or convert data for other nodes: they represent no node of the model unless their value says so.
+# Ops that ONNX Runtime inserts to move or convert data. Such a node belongs to a node of the model only if its output is a value of the model.
 _MOVERS = frozenset({"ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost", "Transpose", "Cast"})
 
-# A plain op of the second kind never holds one of the first: a slice that says so ran past a border whose name was lost.
+# A light op never computes a heavy one. If data flow assigns it one, a value name between the two was lost.
 _HEAVY = frozenset(
     {"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "MaxPool", "AveragePool", "Softmax"}
 )
@@ -74,15 +74,15 @@ def executed_nodes(path: Path, model: ModelSource) -> list[tuple[str, str, tuple
     rows: list[set[str]] = []
     owner: dict[
         str, int
-    ] = {}  # who makes a node's value is who computes the node; slices may not take it away
+    ] = {}  # node of the model -> the row that produces its output, which alone computes it
     for i, node in enumerate(graph.node):
         values = {alias.get(v, v) for v in node.output if v}
         if node.op_type in _MOVERS and not any(v in source.maker for v in node.output):
             values = set()
         rows.append(set(source.between(values, available - values)))
         direct = {source.maker[v].name for v in values & source.maker.keys()}
-        if not direct and node.op_type not in _MOVERS and (named := source_of_name(node.name, model)):
-            rows[i] = direct = {named}
+        if not direct and node.op_type not in _MOVERS and (origin := source_of_name(node.name, model)):
+            rows[i] = direct = {origin}
         for name in direct:
             owner.setdefault(name, i)
     for i, row in enumerate(rows):
@@ -90,10 +90,10 @@ def executed_nodes(path: Path, model: ModelSource) -> list[tuple[str, str, tuple
     for node, row in zip(graph.node, rows, strict=True):
         if node.op_type in _LIGHT:
             row -= {n for n in row if source.nodes[n].op in _HEAVY}
-    # A node that has no row was fused; a row that only moves data, or a light one for a heavy node, did not do it.
+    # A node without a row was fused into one, but not into a data movement, nor a heavy node into a light one.
     ops = [n.op_type for n in graph.node]
     source.absorb(rows, lambda n, i: ops[i] not in _MOVERS and not (n.op in _HEAVY and ops[i] in _LIGHT))
-    # A branch of an If that was taken when loading is no part of what reads it; parts of a decomposed op are.
+    # Parts of a decomposed op inherit the node of their reader. An inlined branch of an If (prefix ``_if_``) does not.
     inherit(
         rows, _readers(graph), lambda i: ops[i] not in _MOVERS and not graph.node[i].name.startswith("_if_")
     )
@@ -101,20 +101,20 @@ def executed_nodes(path: Path, model: ModelSource) -> list[tuple[str, str, tuple
 
 
 def _aliases(graph: Any, source: SourceGraph) -> dict[str, str]:
-    """Return new value names of the NCHWc rewrite -> the values of the model that they hold."""
+    """Return a mapping from the value names that the NCHWc rewrite created to the model's values."""
     alias: dict[str, str] = {}
     for node in graph.node:
-        base, own = _base(node, source), source.nodes.get(node.name)
+        base, model_node = _base(node, source), source.nodes.get(node.name)
         if base:
             alias[node.output[0]] = _result(node, base, source)
-        elif own is not None and own.op == node.op_type and not source.known(node.output[0]):
-            alias[node.output[0]] = own.outputs[0]
+        elif model_node is not None and model_node.op == node.op_type and not source.known(node.output[0]):
+            alias[node.output[0]] = model_node.outputs[0]
     for node in reversed(graph.node):
         result = _base(node, source) or alias.get(node.output[0], node.output[0])
         if not node.input or not source.known(result):
             continue
         like = _nearest(result, node.op_type, source)
-        if node.op_type == "ReorderOutput":  # reordering does not change what a value is
+        if node.op_type == "ReorderOutput":  # a reorder changes the layout of a value only
             alias.setdefault(node.input[0], result)
         elif like is not None:
             data = len(like.inputs) if node.op_type == "Concat" and len(node.input) == len(like.inputs) else 1

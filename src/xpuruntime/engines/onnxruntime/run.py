@@ -1,4 +1,4 @@
-"""A loaded ONNX Runtime session. ``run`` is the vendor's inner call with prepared output names."""
+"""A loaded ONNX Runtime session. ``run`` calls the vendor's binding directly, with prepared output names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...errors import BuildError, RunError
-from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource, RunContext
+from ...protocols import (
+    Array,
+    Artifact,
+    Bindable,
+    EngineRequest,
+    Evidence,
+    ModelSource,
+    RunContext,
+    Stoppable,
+)
 from ...types import DType, TensorSpec
 from . import options
 from .build import CARRIERS, cpu_threads
@@ -21,7 +30,7 @@ from .providers import ort, short
 __all__ = ["OrtExecutable", "load", "stoppable_load"]
 
 
-class OrtExecutable:
+class OrtExecutable(Stoppable, Bindable):
     """One inference session. ONNX Runtime's ``run`` may be called from several threads."""
 
     def __init__(
@@ -43,7 +52,7 @@ class OrtExecutable:
         self._attribution: Attribution | None = None
 
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
-        """Return outputs in the model's order, in memory of their own. Raises RunError with the vendor's text."""
+        """Return the outputs in the model's order, as new arrays. Raises RunError with the vendor's text."""
         return self.run_with(feeds, None)
 
     def run_with(self, feeds: dict[str, Array], run_options: Any) -> Sequence[Array]:
@@ -52,7 +61,7 @@ class OrtExecutable:
             return self._call(self._names, feeds, run_options)
         except RunError:
             raise
-        except Exception as error:  # the vendor's exceptions have no common base but Exception
+        except Exception as error:  # the vendor's exceptions have no common base class
             raise self.failed(error) from error
 
     def failed(self, error: Exception) -> RunError:
@@ -65,7 +74,7 @@ class OrtExecutable:
         )
 
     def context(self) -> RunContext:
-        """Return a context with its own RunOptions; its run can be ended between two nodes."""
+        """Return a context with its own RunOptions; its run can be cancelled between two nodes."""
         self.alive()
         return _OrtContext(self)
 
@@ -104,12 +113,12 @@ class OrtExecutable:
                 self._who,
                 "ONNX Runtime cannot build this model",
                 got=short(str(error)),
-                do="Choose another engine, or change the model where the vendor's text points.",
+                do="Choose another engine, or change the part of the model that the vendor's text names.",
             ) from error
-        if self._settings.asked not in session.get_providers():
+        if self._settings.requested_provider not in session.get_providers():
             raise BuildError(
                 self._who,
-                f"ONNX Runtime did not use {self._settings.asked}",
+                f"ONNX Runtime did not use {self._settings.requested_provider}",
                 got=f"a session with {', '.join(session.get_providers())}",
                 do="Run 'xpu doctor' for the vendor's reason.",
             )
@@ -139,7 +148,7 @@ class _OrtContext:
         self._options = ort().RunOptions()
 
     def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
-        """Run as the executable does."""
+        """Run the model once; parameters and errors are those of the executable's ``run``."""
         return self._executable.run_with(feeds, self._options)
 
     def stop(self) -> None:
@@ -176,7 +185,7 @@ class _OrtIoBinding:
         self._executable.alive()
         try:
             self._inner(self._iobinding, self._options)
-        except Exception as error:  # the vendor's exceptions have no common base but Exception
+        except Exception as error:  # the vendor's exceptions have no common base class
             raise self._executable.failed(error) from error
         return ()
 
@@ -198,9 +207,9 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> OrtE
 def stoppable_load(
     artifact: Artifact, model: ModelSource, request: EngineRequest
 ) -> tuple[Callable[[], OrtExecutable], Callable[[], None]]:
-    """Return a function that loads, and one that ends the load from another thread. ONNX Runtime checks the flag between its own steps.
+    """Return a function that loads, and one that cancels the load from another thread. ONNX Runtime checks the flag between its steps.
 
-    Raises BuildError where the installed version has no such flag.
+    Raises BuildError if the installed version has no such flag.
     """
     settings = options.parse(request)
     if not isinstance(settings, options.Settings):
@@ -216,7 +225,7 @@ def stoppable_load(
 
 
 def _inner(session: Any) -> Callable[..., Sequence[Array]]:
-    """Return the call beneath ``InferenceSession.run``, without its checks of names, which the caller has made."""
+    """Return the function that ``InferenceSession.run`` calls. It skips the check of names, which the caller has done."""
     call: Callable[..., Sequence[Array]] = getattr(session, "_sess", session).run
     return call
 
@@ -230,14 +239,13 @@ def _is_utf8(text: str) -> bool:
 
 
 def named_bytes(model: ModelSource) -> tuple[str | bytes, str]:
-    """Return the input for ONNX Runtime and the folder of its external data. The input is the original file, or, if nodes lack unique
-    names, the model with names filled in, so that placement and times can be told apart.
+    """Return the model for ONNX Runtime (a path or bytes) and the folder of its external data.
+
+    It is the original file. If nodes lack unique names, it is a copy with generated names, which placement and times refer to.
     """
     as_is: str | bytes = str(model.path) if model.path is not None else model.data or b""
     folder = ""
-    if model.path is not None and not _is_utf8(
-        str(model.path)
-    ):  # which ONNX Runtime's binding takes no other name for
+    if model.path is not None and not _is_utf8(str(model.path)):  # ONNX Runtime's binding needs UTF-8 paths
         as_is, parent = model.path.read_bytes(), str(model.path.parent.resolve())
         folder = parent if _is_utf8(parent) else ""
     if not any(_filled_in(i, ref.name, ref.op) for i, ref in enumerate(model.nodes)):
@@ -256,7 +264,7 @@ def named_bytes(model: ModelSource) -> tuple[str | bytes, str]:
 
 
 def _filled_in(index: int, name: str, op: str) -> bool:
-    """Return True if a name may have been generated when the model was opened (``Relu_3``, ``name#3``); saves a second parse."""
+    """Return True if a name may have been generated when the model was opened (``Relu_3``, ``name#3``). If none may, the model need not be parsed again."""
     return name.rstrip("_") == f"{op}_{index}" or name.rstrip("_").endswith(f"#{index}")
 
 
@@ -268,11 +276,10 @@ def _run_carried(
     feeds: Mapping[str, Array],
     run_options: Any,
 ) -> Sequence[Array]:
-    """Run with element types that NumPy lacks. Their bits pass in a carrier type of the same width."""
+    """Run with element types that NumPy lacks. Their bits are passed as integers of the same width (``CARRIERS``)."""
     vendor = ort()
-    arrays = {
-        s.name: np.ascontiguousarray(feeds[s.name]) for s in inputs
-    }  # ONNX Runtime reads this memory in place
+    # ONNX Runtime reads this memory in place.
+    arrays = {s.name: np.ascontiguousarray(feeds[s.name]) for s in inputs}
     values = {}
     for spec in inputs:
         array = arrays[spec.name]

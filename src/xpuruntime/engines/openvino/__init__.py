@@ -1,1 +1,1 @@
-"""The OpenVINO engine: ``plugin`` (names), ``devices``, ``build`` (model to blob), ``run`` (blob to requests), ``evidence``."""
+"""The OpenVINO engine: ``plugin`` (names), ``devices``, ``build`` (model to blob), ``run`` (blob to infer requests), ``evidence`` (what ran)."""

@@ -1,4 +1,4 @@
-"""From a model to OpenVINO's exported blob, with the precision pinned and every option checked."""
+"""Compilation of a model to OpenVINO's exported blob, with a fixed precision and checked options."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from ...decisions import Reason, Support
 from ...errors import BuildError
+from ...plugins.vendor_imports import vendor
 from ...protocols import Artifact, EngineRequest, ModelSource
 from ...types import DType
-from ...vendor_imports import vendor
 from . import devices
 from .devices import capabilities, core, short, vendor_name, version
 from .evidence import original_names
 
 __all__ = ["CARRIERS", "build", "compile_model", "computes_in", "fingerprint", "properties", "supports"]
 
-# Precision -> (INFERENCE_PRECISION_HINT, the capability that a device must name for it).
+# Precision -> (INFERENCE_PRECISION_HINT, the required entry of OPTIMIZATION_CAPABILITIES).
 _HINTS: dict[DType, tuple[str, str]] = {
     DType.FLOAT32: ("f32", "FP32"),
     DType.FLOAT16: ("f16", "FP16"),
@@ -26,7 +26,7 @@ _HINTS: dict[DType, tuple[str, str]] = {
 }
 
 # Options that this engine sets from the request.
-_OURS = {
+_SET_BY_ENGINE = {
     "INFERENCE_PRECISION_HINT": "Use precision= (or fp16=True).",
     "INFERENCE_NUM_THREADS": "Use threads=.",
     "PERF_COUNT": "Use receipt(), which profiles a twin.",
@@ -36,10 +36,10 @@ _OURS = {
 
 _DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", "org.openvinotoolkit", "org.pytorch.aten"})
 
-# Types that cross the border as bits of the same width, since NumPy does not have them.
+# Types that NumPy lacks -> the integer type of the same width in which their bits are passed.
 CARRIERS: dict[DType, str] = {DType.BFLOAT16: "uint16"}
 
-_BORDER = frozenset(
+_IO_TYPES = frozenset(
     {
         *(DType.BOOL, DType.INT8, DType.INT16, DType.INT32, DType.INT64),
         *(DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64),
@@ -49,12 +49,12 @@ _BORDER = frozenset(
 
 
 def supports(model: ModelSource, request: EngineRequest) -> Support:
-    """Check device, precision, options, element types of inputs and outputs, and op domains. Compiles nothing of the model."""
+    """Check device, precision, options, element types of inputs and outputs, and op domains. The model is not compiled."""
     if model.format not in ("onnx", "openvino-ir"):
         return Support.no(
             Reason.FORMAT_UNSUPPORTED, f"OpenVINO reads ONNX and OpenVINO IR, not {model.format}"
         )
-    # In this order, since only a usable device can be asked about precisions and options.
+    # The device comes first, since only a usable device reports its precisions and options.
     checks: tuple[Callable[[], Support], ...] = (
         lambda: devices.usable(request.device),
         lambda: _precision(model, request),
@@ -87,7 +87,7 @@ def _precision(model: ModelSource, request: EngineRequest) -> Support:
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
             f"OpenVINO's {name} does not compute in {precision.value}: its OPTIMIZATION_CAPABILITIES are {', '.join(has)}",
-            do="Ask for a precision that the device names, or leave precision out.",
+            do="Request a precision of the device's capabilities, or leave precision out.",
         )
     return Support.yes()
 
@@ -100,31 +100,33 @@ def _options(request: EngineRequest) -> Support:
             f"OpenVINO always optimizes fully; level {request.optimization} is not supported",
             do="Leave optimization_level at 3, or use engine='onnxruntime'.",
         )
-    known = devices.writable_properties(name)
+    names = devices.writable_properties(name)
     for key in request.options:
-        if key in _OURS:
+        if key in _SET_BY_ENGINE:
             return Support.no(
-                Reason.OPTION_UNKNOWN, f"OpenVINO option {key!r} is set by xpuruntime", do=_OURS[key]
+                Reason.OPTION_UNKNOWN, f"OpenVINO option {key!r} is set by xpuruntime", do=_SET_BY_ENGINE[key]
             )
-        if key not in known:
-            near = difflib.get_close_matches(key.upper(), known, n=1)
+        if key not in names:
+            near = difflib.get_close_matches(key.upper(), names, n=1)
             return Support.no(
                 Reason.OPTION_UNKNOWN,
                 f"OpenVINO's {name} has no option {key!r}",
                 do=(f"Did you mean {near[0]!r}? " if near else "")
-                + f"Options are {', '.join(sorted(known - set(_OURS)))}.",
+                + f"Options are {', '.join(sorted(names - set(_SET_BY_ENGINE)))}.",
             )
-    said = devices.refuses_options(name, request.options) if request.options else ""
-    if said:
+    refusal = devices.refuses_options(name, request.options) if request.options else ""
+    if refusal:
         return Support.no(
-            Reason.OPTION_UNKNOWN, f"OpenVINO's {name} refuses the options: {said}", do="Correct the values."
+            Reason.OPTION_UNKNOWN,
+            f"OpenVINO's {name} refuses the options: {refusal}",
+            do="Correct the values.",
         )
     return Support.yes()
 
 
 def _types(model: ModelSource) -> Support:
     for spec in (*model.inputs, *model.outputs):
-        if spec.dtype not in _BORDER:
+        if spec.dtype not in _IO_TYPES:
             why = (
                 "it computes float64 in float32"
                 if spec.dtype is DType.FLOAT64
@@ -132,7 +134,7 @@ def _types(model: ModelSource) -> Support:
             )
             return Support.no(
                 Reason.DTYPE_UNSUPPORTED,
-                f"OpenVINO takes no {spec.dtype.value} as a model input or output ({why}); {spec.name!r} is {spec}",
+                f"OpenVINO does not support {spec.dtype.value} as a model input or output ({why}); {spec.name!r} is {spec}",
                 do="Use engine='onnxruntime'.",
             )
     return Support.yes()
@@ -162,7 +164,7 @@ def computes_in(model: ModelSource, request: EngineRequest) -> DType:
 def properties(model: ModelSource, request: EngineRequest) -> dict[str, Any]:
     """Return all options for OpenVINO. Optimizations that would reduce the model's precision are disabled."""
     name = vendor_name(request.device)
-    known = devices.writable_properties(name)
+    writable = devices.writable_properties(name)
     precision = computes_in(model, request)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     pinned: dict[str, Any] = {
@@ -171,7 +173,7 @@ def properties(model: ModelSource, request: EngineRequest) -> dict[str, Any]:
     }
     if name in ("CPU", "AUTO"):
         pinned["INFERENCE_NUM_THREADS"] = str(request.threads or cores or 1)
-    if request.precision is None and "DYNAMIC_QUANTIZATION_GROUP_SIZE" in known and name == "CPU":
+    if request.precision is None and "DYNAMIC_QUANTIZATION_GROUP_SIZE" in writable and name == "CPU":
         pinned |= {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0", "KV_CACHE_PRECISION": _HINTS[precision][0]}
     return {**pinned, **request.options}
 
@@ -185,25 +187,25 @@ def fingerprint(request: EngineRequest) -> dict[str, str]:
 
 
 def core_version() -> str:
-    """Return the whole build string, since two builds of one version may write different blobs."""
+    """Return OpenVINO's full build string, since two builds of one version may write different blobs."""
     openvino = vendor("openvino")
 
     return str(openvino.get_version())
 
 
-def compile_model(model: ModelSource, request: EngineRequest, **more: str) -> Any:
+def compile_model(model: ModelSource, request: EngineRequest, **options: str) -> Any:
     """Return the vendor's compiled model. Raises BuildError with the vendor's text."""
     try:
         network = core().read_model(_readable(model))
         return core().compile_model(
-            network, vendor_name(request.device), {**properties(model, request), **more}
+            network, vendor_name(request.device), {**properties(model, request), **options}
         )
-    except Exception as error:  # the binding raises RuntimeError and whatever its conversions raise
+    except Exception as error:  # RuntimeError, or an error of converting arguments
         raise BuildError(
             f"openvino, model {model.name}",
             f"OpenVINO {version()} cannot build this model",
             got=short(str(error)),
-            do="Choose another engine, or change the model where the vendor's text points.",
+            do="Choose another engine, or change the part of the model that the vendor's text names.",
         ) from error
 
 
@@ -226,7 +228,7 @@ def _readable(model: ModelSource) -> str | bytes:
 def build(model: ModelSource, request: EngineRequest) -> Artifact:
     """Compile and export. AUTO cannot export, so its artifact is empty and ``load`` compiles.
 
-    The blob forgets some source names of fused nodes; they are stored with it, in ``meta["original_names"]``.
+    The blob lacks some source names of fused nodes. They are stored with it, in ``meta["original_names"]``.
     """
     support = supports(model, request)
     if not support:

@@ -25,17 +25,17 @@ class OpenVinoContext:
         return self._executable.request()
 
     def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
-        """Run as the executable does."""
+        """Run the model once; parameters and errors are those of the executable's ``run``."""
         executable = self._executable
         executable.ready(feeds)
         while True:
             if self._generation != executable.generation:
                 self._request, self._generation = self._fresh()
             if self._stopped:
-                raise executable.failed(RuntimeError("the run was cancelled before it began"))
+                raise executable.failed(RuntimeError("the run was cancelled before it started"))
             try:
                 outputs = self._once(feeds, watched)
-            except Exception as error:  # the binding raises RuntimeError and whatever its conversions raise
+            except Exception as error:  # RuntimeError, or an error of converting arguments
                 if self._stopped or self._generation == executable.generation:
                     raise executable.failed(error) from error
             else:
@@ -56,7 +56,7 @@ class OpenVinoContext:
 
 
 class OpenVinoIoBinding(OpenVinoContext):
-    """An infer request over fixed memory: a run converts and collects nothing."""
+    """An infer request over fixed memory. A run converts no inputs and copies no outputs."""
 
     def __init__(
         self, executable: OpenVinoExecutable, inputs: dict[str, Array], outputs: dict[str, Array]
@@ -67,7 +67,7 @@ class OpenVinoIoBinding(OpenVinoContext):
     def _fresh(self) -> tuple[Any, int]:
         try:
             return self._executable.bound_request(*self._memory)
-        except RuntimeError as error:  # the binding's, for memory that it does not take
+        except RuntimeError as error:  # raised by the binding for unsupported memory
             raise self._executable.failed(error) from error
 
     def _once(self, feeds: dict[str, Array], watched: bool) -> Sequence[Array]:

@@ -1,4 +1,4 @@
-"""OpenVINO's devices, and the vendor's reason if one is not available.
+"""OpenVINO's devices, with the vendor's reason for each unavailable one.
 
 A device that OpenVINO does not list is tried once per process with a one-node model, since the vendor's error names the cause
 (a missing driver, a missing compiler).
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...decisions import Reason, Support
+from ...plugins.vendor_imports import vendor
 from ...protocols import DeviceFact
 from ...targets import DeviceId
-from ...vendor_imports import vendor
 
 __all__ = ["DEVICES", "core", "devices", "short", "usable", "vendor_name", "version"]
 
@@ -50,7 +50,7 @@ def usable(device: DeviceId) -> Support:
     if not name:
         return Support.no(
             Reason.DEVICE_MISMATCH,
-            f"OpenVINO drives {', '.join(DEVICES)}, not {device}",
+            f"OpenVINO supports {', '.join(DEVICES)}, not {device}",
             do="Choose one of these devices, or another engine.",
         )
     if name in ("CPU", "AUTO"):
@@ -87,7 +87,7 @@ def _refusal(name: str, options: tuple[tuple[str, str], ...]) -> str:
     model = openvino.Model([ops.relu(x)], [x], "probe")
     try:
         core().compile_model(model, name, dict(options))
-    except Exception as error:  # the binding raises RuntimeError and whatever its conversions raise
+    except Exception as error:  # RuntimeError, or an error of converting arguments
         return short(str(error))
     return ""
 
@@ -103,7 +103,7 @@ def devices() -> tuple[DeviceFact, ...]:
         listed = list(core().available_devices)
         further = [DeviceId(kind, int(index)) for kind, index in _indexed(listed) if int(index)]
         return tuple(_fact(d) for d in (*(DeviceId(k) for k in DEVICES), *further))
-    except Exception as error:  # a broken installation must not break a listing
+    except Exception as error:  # one broken installation must not hide the other devices
         text = short(f"{type(error).__name__}: {error}")
         return (DeviceFact(DeviceId("cpu"), "CPU", Support.no(Reason.DEVICE_REFUSED, text)),)
 
@@ -126,7 +126,7 @@ def capabilities(name: str) -> tuple[str, ...]:
     """Return OPTIMIZATION_CAPABILITIES of a device (``FP32``, ``BF16``, ...); for AUTO, those of the devices behind it."""
     try:
         return tuple(core().get_property(name, "OPTIMIZATION_CAPABILITIES"))
-    except Exception:  # a device that cannot be had has none
+    except Exception:  # an unavailable device has none
         return ()
 
 
@@ -134,7 +134,7 @@ def capabilities(name: str) -> tuple[str, ...]:
 def writable_properties(name: str) -> frozenset[str]:
     """Return the names of the options that the device accepts."""
     listed = dict(core().get_property(name, "SUPPORTED_PROPERTIES"))
-    if name == "AUTO":  # AUTO hands on what the device behind it takes
+    if name == "AUTO":  # AUTO accepts the options of the devices behind it
         listed |= dict(core().get_property("CPU", "SUPPORTED_PROPERTIES")) | {"DEVICE_PRIORITIES": "RW"}
     return frozenset(k for k, mode in listed.items() if mode in ("RW", "WO"))
 
@@ -142,17 +142,17 @@ def writable_properties(name: str) -> frozenset[str]:
 def _property(name: str, key: str) -> str:
     try:
         return str(core().get_property(name, key))
-    except Exception:  # not every device answers
+    except Exception:  # not every device has this property
         return ""
 
 
 def device_facts(name: str) -> dict[str, str]:
     """Return full name, architecture and capabilities of a device, on which a compiled blob depends."""
-    shown = "CPU" if name == "AUTO" else name
+    device = "CPU" if name == "AUTO" else name
     return {
-        "device_name": _property(shown, "FULL_DEVICE_NAME"),
-        "architecture": _property(shown, "DEVICE_ARCHITECTURE"),
-        "capabilities": ",".join(capabilities(shown)),
+        "device_name": _property(device, "FULL_DEVICE_NAME"),
+        "architecture": _property(device, "DEVICE_ARCHITECTURE"),
+        "capabilities": ",".join(capabilities(device)),
     }
 
 

@@ -1,8 +1,8 @@
 """Evidence of what OpenVINO ran: its runtime model (the primitives of the compiled model) and the times of a profiled twin.
 
-Each node of the runtime model names its primitive (``brgconv_avx512_f32``), the precision it computes in and the layers it came from.
-An imported blob has lost some of those layer names, so ``build`` stores them next to the blob; what neither
-names (a convolution that took over its successor's name) is found by data flow.
+Each node of the runtime model names its primitive (``brgconv_avx512_f32``), its precision and the layers that it was built from. An
+imported blob lacks some of these layer names, so ``build`` stores them next to the blob. The remaining nodes (such as a convolution
+under the name of its successor) are attributed by data flow.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..attribution import SourceGraph, inherit, typical
 
 __all__ = ["collect", "inner_fallbacks", "original_names", "profile"]
 
-_RUNS, _SECONDS = 10, 2.0  # profiled runs: this many, or as many as fit in this time, and at least two
+_RUNS, _SECONDS = 10, 2.0  # maximum of profiled runs (at least two) and of their total time
 _NOT_STEPS = frozenset({"Const", "Input", "Output", "Parameter", "Result"})
 _PRECISIONS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 _PRECISIONS |= {f"{k}{b}": f"{w}{b}" for k, w in (("i", "int"), ("u", "uint")) for b in (4, 8, 16, 32, 64)}
 
-# ONNX ops that only such layers compute; data flow alone may not give them to another.
+# ONNX op -> the only layers that compute it. Attribution by data flow must respect this.
 _HEAVY = {
     "Conv": ("Convolution", "GroupConvolution", "Subgraph"),
     "ConvTranspose": ("Deconvolution",),
@@ -36,12 +36,12 @@ _HEAVY = {
 _FLOATS = frozenset({"f32", "f16", "bf16", "f64"})
 _PRODUCTS = frozenset({"Convolution", "Deconvolution", "FullyConnected", "GroupConvolution", "MatMul"})
 _MOVERS = frozenset({"Reorder", "Convert", "Transpose"})
-_SUFFIX = "/WithoutBiases"  # on the name of a convolution that was parted from its bias
+_SUFFIX = "/WithoutBiases"  # in the name of a convolution whose bias became another node
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One node of the runtime model. ``reads`` names the runtime nodes before it, ``types`` the element types that it reads."""
+    """One node of the runtime model. ``reads`` holds the names of its producers, ``types`` the element types of its inputs."""
 
     name: str
     layer: str
@@ -70,23 +70,23 @@ def steps(compiled: Any) -> list[_Step]:
     constant: set[str] = set()
     for op in compiled.get_runtime_model().get_ordered_ops():
         info = op.get_rt_info()
-        made_of = [i.get_node().get_friendly_name() for i in op.input_values()]
-        if _text(info, "layerType") == "Const" or (made_of and all(n in constant for n in made_of)):
+        producers = [i.get_node().get_friendly_name() for i in op.input_values()]
+        if _text(info, "layerType") == "Const" or (producers and all(n in constant for n in producers)):
             constant.add(op.get_friendly_name())
             continue
-        said = {
+        facts = {
             k: _text(info, k)
             for k in ("execOrder", "layerType", "primitiveType", "runtimePrecision", "originalLayersNames")
         }
-        if said["layerType"] and said["layerType"] not in _NOT_STEPS:
-            order = int(said["execOrder"]) if said["execOrder"].isdecimal() else 0
+        if facts["layerType"] and facts["layerType"] not in _NOT_STEPS:
+            order = int(facts["execOrder"]) if facts["execOrder"].isdecimal() else 0
             step = _Step(
                 op.get_friendly_name(),
-                said["layerType"],
-                said["primitiveType"],
-                said["runtimePrecision"],
-                said["originalLayersNames"],
-                tuple(made_of),
+                facts["layerType"],
+                facts["primitiveType"],
+                facts["runtimePrecision"],
+                facts["originalLayersNames"],
+                tuple(producers),
                 tuple(i.get_element_type().get_type_name() for i in op.input_values()),
             )
             ordered.append((order, step))
@@ -94,7 +94,7 @@ def steps(compiled: Any) -> list[_Step]:
 
 
 def _ends(compiled: Any) -> list[tuple[str, str]]:
-    """Return (output's name, runtime node that makes it), for every output."""
+    """Return the name of each output and of the runtime node that produces it."""
     pairs = []
     for op in compiled.get_runtime_model().get_results():
         name = op.get_friendly_name().partition("/sink_port_")[0]
@@ -119,7 +119,7 @@ def profile(compiled: Any, run: Callable[[Any], None]) -> tuple[dict[str, float]
     runs.
     """
     request = compiled.create_infer_request()
-    run(request)  # the first run allocates and is not counted
+    run(request)  # warm-up: the first run allocates memory
     times: dict[str, list[float]] = {}
     start, count = time.monotonic(), 0
     while count < _RUNS and (count < 2 or time.monotonic() - start < _SECONDS):
@@ -141,7 +141,7 @@ def collect(
 ) -> Evidence:
     """Return the evidence of a compiled model.
 
-    names: what ``original_names`` said when it was built. timed: microseconds by step, and the number of runs.
+    names: result of ``original_names`` at build time. timed: microseconds by step, and the number of runs.
     """
     executed = steps(compiled)
     devices = _ran_on(compiled)
@@ -152,11 +152,11 @@ def collect(
         EvidenceRow(n, s.layer, device, s.primitive, s.computed_in(), t, (), *s.operands())
         for s, n, t in zip(executed, nodes, times, strict=True)
     )
-    said = [*notes]
+    all_notes = [*notes]
     if folded:
-        said.append(f"computed once when building, as they depend on no input: {_some(folded)}")
+        all_notes.append(f"computed once when building, as they depend on no input: {_some(folded)}")
     if missing:
-        said.append(f"not reported separately (fused, folded or removed): {_some(missing)}")
+        all_notes.append(f"not reported separately (fused, folded or removed): {_some(missing)}")
     return Evidence(
         engine="openvino",
         version=version,
@@ -165,7 +165,7 @@ def collect(
         time_source=f"profiled twin, median of {timed[1]} runs" if timed else "",
         fallbacks=_fallbacks(requested, devices),
         options=_reported(compiled, requested) | {"EXECUTION_DEVICES": ", ".join(devices)},
-        notes=tuple(said),
+        notes=tuple(all_notes),
     )
 
 
@@ -176,17 +176,17 @@ def _some(names: Sequence[str], limit: int = 8) -> str:
 def _sources(
     model: ModelSource, executed: Sequence[_Step], names: Mapping[str, str], ends: Sequence[tuple[str, str]]
 ) -> tuple[list[tuple[str, ...]], tuple[str, ...], tuple[str, ...]]:
-    """Return the model's nodes of each step; the constant ones; those that no step accounts for."""
+    """Return the model's nodes of each step, the constant nodes, and the nodes that belong to no step."""
     source = SourceGraph(model)
     rows = [_named(names.get(s.name) or s.originals, source) for s in executed]
-    place = {s.name: i for i, s in enumerate(executed)}
-    for output, step in ends:  # an output keeps its name even where the step that makes it has lost its own
-        if step in place and not rows[place[step]]:
-            rows[place[step]] = _named(output, source)
-    taken: set[str] = set()
+    position = {s.name: i for i, s in enumerate(executed)}
+    for output, step in ends:  # an output keeps its name even if the producing step was renamed
+        if step in position and not rows[position[step]]:
+            rows[position[step]] = _named(output, source)
+    assigned: set[str] = set()
     for row in rows:
-        row -= taken
-        taken |= row
+        row -= assigned
+        assigned |= row
     readers = [{j for j, r in enumerate(executed) if s.name in r.reads} for s in executed]
     _split_up(source, executed, rows, readers)
 
@@ -197,9 +197,9 @@ def _sources(
 
     source.absorb(rows, may)
     inherit(rows, readers, lambda i: executed[i].layer not in _MOVERS)
-    told = {n for row in rows for n in row}
-    folded = tuple(n for n in source.nodes if n in source.constant and n not in told)
-    missing = tuple(n for n in source.nodes if n not in source.constant and n not in told)
+    covered = {n for row in rows for n in row}
+    folded = tuple(n for n in source.nodes if n in source.constant and n not in covered)
+    missing = tuple(n for n in source.nodes if n not in source.constant and n not in covered)
     return [source.ordered(r) for r in rows], folded, missing
 
 
@@ -235,7 +235,7 @@ def _split_up(
 
 
 def _named(originals: str, source: SourceGraph) -> set[str]:
-    """Return the nodes that layer names refer to: a node's name, or the name of a value that an unnamed or last node makes."""
+    """Return the nodes that layer names refer to: a node's name, or the name of the value that it produces."""
     names = set()
     for name in (originals, *originals.split(",")):
         name = name.removesuffix(_SUFFIX)
@@ -247,7 +247,7 @@ def _named(originals: str, source: SourceGraph) -> set[str]:
 
 
 def inner_fallbacks(compiled: Any, requested: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return AUTO's first requested device if it did not take it."""
+    """Return a sentence if AUTO does not run on its first requested device."""
     return _fallbacks(requested, _ran_on(compiled))
 
 
@@ -256,8 +256,8 @@ def _ran_on(compiled: Any) -> list[str]:
 
 
 def _fallbacks(requested: Mapping[str, Any], devices: Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence if AUTO passed over the first device of its priorities."""
-    wanted = [
+    """Return a sentence if AUTO does not run on the first device of its priorities."""
+    priorities = [
         d
         for d in str(
             requested.get("DEVICE_PRIORITIES") or requested.get("MULTI_DEVICE_PRIORITIES") or ""
@@ -265,20 +265,20 @@ def _fallbacks(requested: Mapping[str, Any], devices: Sequence[str]) -> tuple[st
         if d
     ]
     ran = {d.strip("()") for d in devices}
-    if not wanted or wanted[0] in ran:
+    if not priorities or priorities[0] in ran:
         return ()
-    return (f"AUTO was asked for {wanted[0]} first and runs on {', '.join(sorted(ran))}",)
+    return (f"AUTO's first device is {priorities[0]}, but it runs on {', '.join(sorted(ran))}",)
 
 
 def _reported(compiled: Any, requested: Mapping[str, Any]) -> dict[str, str]:
     """Return the set options as the compiled model reports them."""
-    said = {}
+    reported = {}
     for key in requested:
         try:
             value = compiled.get_property(key)
-        except Exception:  # AUTO does not report what it handed on
+        except Exception:  # AUTO does not report the options of the device behind it
             continue
-        said[key] = str(value.get_type_name() if hasattr(value, "get_type_name") else value).rpartition(".")[
-            2
-        ]
-    return said
+        reported[key] = str(value.get_type_name() if hasattr(value, "get_type_name") else value).rpartition(
+            "."
+        )[2]
+    return reported

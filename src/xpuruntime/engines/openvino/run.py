@@ -11,9 +11,19 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...errors import BuildError, RunError
-from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource, RunContext
+from ...plugins.vendor_imports import vendor
+from ...protocols import (
+    Array,
+    Artifact,
+    Bindable,
+    EngineRequest,
+    Evidence,
+    ModelSource,
+    ReportsFallbacks,
+    RunContext,
+    Stoppable,
+)
 from ...types import DType, TensorSpec
-from ...vendor_imports import vendor
 from .build import CARRIERS, compile_model, computes_in, properties
 from .context import OpenVinoContext, OpenVinoIoBinding
 from .devices import core, short, vendor_name, version
@@ -21,7 +31,7 @@ from .evidence import collect, inner_fallbacks, profile, steps
 
 __all__ = ["OpenVinoExecutable", "load"]
 
-# OpenVINO's CPU and GPU plugins compute these in 32 bits; larger values would silently wrap.
+# Integer types that OpenVINO's CPU and GPU plugins compute in 32 bits -> the values that do not wrap.
 _NARROWED: dict[DType, tuple[int, int]] = {
     DType.INT64: (-(2**31), 2**31 - 1),
     DType.UINT64: (0, 2**31 - 1),
@@ -29,7 +39,7 @@ _NARROWED: dict[DType, tuple[int, int]] = {
 }
 
 
-class OpenVinoExecutable:
+class OpenVinoExecutable(Stoppable, Bindable, ReportsFallbacks):
     """One compiled model."""
 
     def __init__(self, model: ModelSource, request: EngineRequest, compiled: Any, artifact: Artifact) -> None:
@@ -50,10 +60,10 @@ class OpenVinoExecutable:
         self._narrowed = [s for s in model.inputs if s.dtype in _NARROWED]
         self._alone = request.threads == 1
         self._plain = not any(s.dtype in CARRIERS for s in (*model.inputs, *model.outputs))
-        # The ports and names of inputs whose arrays OpenVINO can read where they are, or None.
+        # Ports and names of the inputs if OpenVINO can read all their arrays in place, else None.
         self._direct = [(i, s.name) for i, s in self._feed] if self._plain and self._same_types() else None
-        self._taken = [i for i, _ in self._take]
-        self._in_order = self._taken == list(range(len(compiled.outputs)))
+        self._output_ports = [i for i, _ in self._take]
+        self._in_order = self._output_ports == list(range(len(compiled.outputs)))
         self._tensor = vendor("openvino").Tensor
 
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
@@ -63,18 +73,18 @@ class OpenVinoExecutable:
         except IndexError:
             context = OpenVinoContext(self)
         outputs = context.run(feeds)
-        self._free.append(context)  # one that failed is dropped
+        self._free.append(context)  # not reached after an error: that context is dropped
         return outputs
 
     def context(self) -> RunContext:
-        """Return a context with its own infer request; its run can be ended between two layers."""
+        """Return a context with its own infer request; its run can be cancelled between two layers."""
         return OpenVinoContext(self)
 
     def bind_context(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> RunContext:
         """Return a context whose request reads and writes the given memory."""
         return OpenVinoIoBinding(self, dict(inputs), dict(outputs))
 
-    # ── what contexts need ──
+    # ── methods for contexts ──
 
     def request(self) -> tuple[Any, int]:
         """Return a new infer request, and the generation of its compiled model."""
@@ -86,8 +96,10 @@ class OpenVinoExecutable:
             return self._compiled.create_infer_request(), self.generation
 
     def ending(self) -> None:
-        """Prepare for the cancellation of a run. With dynamic shapes OpenVINO (2026.4) leaves the compiled model in a state in which other
-        and later runs return wrong outputs. So the compiled model is dropped, and concurrent runs run again.
+        """Prepare for the cancellation of a run.
+
+        With dynamic shapes, a cancellation makes other and later runs of the compiled model return wrong outputs (OpenVINO 2026.4). So the
+        compiled model is dropped, and concurrent runs are repeated on a new one.
         """
         if self._open_shapes:
             with self._renewing:
@@ -96,8 +108,8 @@ class OpenVinoExecutable:
                 self._free.clear()
 
     def infer_watched(self, request: Any, feeds: dict[str, Array]) -> Sequence[Array]:
-        """Run once on a request so that it can be cancelled. With one thread ``infer`` runs on the caller's thread, where it cannot be
-        cancelled; this run uses OpenVINO's thread.
+        """Run once on a request so that the run can be cancelled. With one thread ``infer`` computes on the caller's thread and cannot be
+        cancelled, so the run is asynchronous on OpenVINO's thread.
         """
         if not (self._alone and self._plain):
             return self.infer(request, feeds)
@@ -106,7 +118,7 @@ class OpenVinoExecutable:
         return [np.array(request.get_output_tensor(i).data) for i, _ in self._take]
 
     def bound_request(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> tuple[Any, int]:
-        """Return a request over the caller's memory."""
+        """Return an infer request that reads and writes the caller's memory."""
         request, generation = self.request()
         for port, spec in self._feed:
             request.set_input_tensor(port, _shared(inputs[spec.name], spec))
@@ -145,15 +157,15 @@ class OpenVinoExecutable:
             for i, name in self._direct:
                 array = feeds[name]
                 if not (array.flags.carray and array.ndim and array.size):
-                    break  # which OpenVINO copies or converts
+                    break  # OpenVINO copies or converts such an array below
                 request.set_input_tensor(i, self._tensor(array, shared_memory=True))
             else:
                 outputs: tuple[Array, ...] = request.infer(share_outputs=False).to_tuple()
-                return outputs if self._in_order else [outputs[i] for i in self._taken]
+                return outputs if self._in_order else [outputs[i] for i in self._output_ports]
         if self._plain:
             tensors = {i: feeds[s.name] for i, s in self._feed}
             outputs = request.infer(tensors, share_inputs=True, share_outputs=False).to_tuple()
-            return [outputs[i] for i in self._taken]
+            return [outputs[i] for i in self._output_ports]
         return _infer_carried(request, self._feed, self._take, feeds)
 
     def _check_narrowed(self, feeds: dict[str, Array]) -> None:
@@ -175,11 +187,11 @@ class OpenVinoExecutable:
         if self._compiled is None:
             self.request()
         notes = []
-        own = self._request.precision or self._model.precision
+        model_precision = self._request.precision or self._model.precision
         pinned = computes_in(self._model, self._request)
-        if pinned is not own:
+        if pinned is not model_precision:
             notes.append(
-                f"computed in {pinned.value}: the device does not compute in the model's {own.value}"
+                f"computed in {pinned.value}: the device does not compute in the model's {model_precision.value}"
             )
         timed = None
         if feeds is not None:
@@ -197,10 +209,10 @@ class OpenVinoExecutable:
     def _times(self, feeds: dict[str, Array]) -> tuple[tuple[list[float | None], int] | None, list[str]]:
         twin = compile_model(self._model, self._request, PERF_COUNT="YES")
         times, runs = profile(twin, lambda request: void(self.infer(request, feeds)))
-        here, there = steps(self._compiled), steps(twin)
-        if [s.layer for s in here] != [s.layer for s in there]:
-            return None, ["no times: the profiled twin was built differently from the session"]
-        return ([times.get(s.name) for s in there], runs), []
+        session_steps, twin_steps = steps(self._compiled), steps(twin)
+        if [s.layer for s in session_steps] != [s.layer for s in twin_steps]:
+            return None, ["no times: the profiled twin was compiled differently from the session"]
+        return ([times.get(s.name) for s in twin_steps], runs), []
 
     def close(self) -> None:
         """Free the requests and the compiled model. Later calls raise RunError."""
@@ -237,7 +249,7 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> Open
     except Exception as error:
         raise BuildError(
             f"openvino, model {model.name}",
-            f"OpenVINO {version()} cannot load what was built",
+            f"OpenVINO {version()} cannot load the compiled blob",
             got=short(str(error)),
             do="Clear the cache entry ('xpu cache clear') and build again.",
         ) from error
@@ -245,9 +257,7 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> Open
 
 
 def _imported(blob: bytes | memoryview, device: str, config: Mapping[str, Any]) -> Any:
-    """Import a blob. From a mapped file OpenVINO reads the pages in place, which takes a third of the time; releases that need a stream get
-    a copy.
-    """
+    """Import a blob. OpenVINO reads a memory-mapped file in place; releases that accept only a stream get a copy."""
     openvino = vendor("openvino")
 
     if isinstance(blob, memoryview) and not blob.readonly:
@@ -268,7 +278,7 @@ def _infer_carried(
     take: Sequence[tuple[int, DType]],
     feeds: dict[str, Array],
 ) -> list[Array]:
-    """Run with element types that NumPy lacks. Their bits pass in a carrier type of the same width."""
+    """Run with element types that NumPy lacks. Their bits are passed as integers of the same width (``CARRIERS``)."""
     openvino = vendor("openvino")
 
     alive = []
@@ -281,7 +291,7 @@ def _infer_carried(
             tensor = openvino.Tensor(array, shared_memory=False)
         alive.append((array, tensor))
         request.set_input_tensor(i, tensor)
-    request.start_async()  # which can be cancelled, whatever the number of threads
+    request.start_async()  # can be cancelled with any number of threads
     request.wait()
     outputs = []
     for i, dtype in take:

@@ -107,13 +107,13 @@ def equal(a: DimLike, b: DimLike) -> bool:
     difference = a - b
     if isinstance(difference, int):
         return difference == 0
-    for one, other in ((a, b), (b, a)):
+    for symbol, number in ((a, b), (b, a)):
         if (
-            isinstance(other, int)
-            and other < 0
-            and isinstance(one, Dim)
-            and len(one.symbols) == 1
-            and str(one) in one.symbols
+            isinstance(number, int)
+            and number < 0
+            and isinstance(symbol, Dim)
+            and len(symbol.symbols) == 1
+            and str(symbol) in symbol.symbols
         ):
             return False
     raise UnknownContent
@@ -183,8 +183,8 @@ def _slice(x: Sequence[Any], attrs: Attributes) -> Array:
     for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
         axis = axes[i] if axes is not None else i
         step = steps[i] if steps is not None else 1
-        places = range(*slice(start, end, step).indices(data.shape[axis]))
-        data = np.take(data, list(places), axis=axis)
+        indices = range(*slice(start, end, step).indices(data.shape[axis]))
+        data = np.take(data, list(indices), axis=axis)
     return np.asarray(data)
 
 

@@ -20,7 +20,7 @@ from ...ir import Graph
 from ...protocols import Array, ModelSource
 from ..model_file import open_with
 from ..not_lowered import NotLowered
-from .check import CheckedOnnx, check_onnx
+from .files.check import CheckedOnnx, check_onnx
 from .lower import OnnxLowering
 from .scope import Scope
 from .tensors import OnnxWeights, raw_offsets

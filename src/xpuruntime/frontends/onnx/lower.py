@@ -42,17 +42,17 @@ class OnnxLowering:
         self.functions = {(f.domain, f.name): f for f in proto.functions}
         self.ir_version = int(proto.ir_version)
 
-    def nodes(self, named: Iterable[tuple[str, Any]], scope: Scope) -> None:
+    def nodes(self, named_nodes: Iterable[tuple[str, Any]], scope: Scope) -> None:
         """Lower nodes in order; names are unique in the model."""
-        for name, node in named:
+        for name, node in named_nodes:
             domain = "" if node.domain == "ai.onnx" else node.domain
-            shown = f"{domain}::{node.op_type}" if domain else node.op_type
-            with self.values.b.source(scope.source or Source(name=name, op=shown)):
+            op_name = f"{domain}::{node.op_type}" if domain else node.op_type
+            with self.values.b.source(scope.source or Source(name=name, op=op_name)):
                 self._node(node, domain, scope)
 
     def _node(self, node: Any, domain: str, scope: Scope) -> None:
         mark = self.values.mark()
-        before = self.values.b.stem
+        outer_stem = self.values.b.stem
         self.values.b.stem = scope.prefix + next((o for o in node.output if o), node.op_type)
         node = resolve_references(node, scope.actuals)
         try:
@@ -74,7 +74,7 @@ class OnnxLowering:
                 self.values.undo(mark)
                 self._opaque(node, domain, scope, reason)
         finally:
-            self.values.b.stem = before
+            self.values.b.stem = outer_stem
 
     def _lower(self, node: Any, domain: str, scope: Scope, mark: Mark) -> None:
         """Lower a node by folding, by its table entry, or as a constant. Raise NotLowered."""
@@ -117,7 +117,7 @@ class OnnxLowering:
 
     def _bind_outputs(self, node: Any, scope: Scope, results: list[str | None], start: int) -> None:
         """Rename results to the names that the model has for them."""
-        used: set[str] = set()
+        bound: set[str] = set()
         new = {v.name for n in self.values.b.nodes[start:] for v in n.outputs}
         renamed: dict[str, str] = {}
         for index, output in enumerate(node.output):
@@ -127,14 +127,14 @@ class OnnxLowering:
             if value is None:
                 raise NotLowered(f"its output {index} ({output!r}) is not computed")
             value = renamed.get(value, value)
-            if value in used or value not in new:
+            if value in bound or value not in new:
                 value = str(self.values.b.clone(value))
-            wanted = scope.prefix + output
-            if wanted not in self.values.b.values:
-                self.values.b.values[wanted] = Value(wanted, self.values.b.values.pop(value).spec)
-                renamed[value] = wanted
-                value = wanted
-            used.add(value)
+            outer_name = scope.prefix + output
+            if outer_name not in self.values.b.values:
+                self.values.b.values[outer_name] = Value(outer_name, self.values.b.values.pop(value).spec)
+                renamed[value] = outer_name
+                value = outer_name
+            bound.add(value)
             scope.values[output] = value
         self.values.rename(renamed, start)
         for new_node in self.values.b.nodes[start:]:
@@ -173,8 +173,8 @@ class OnnxLowering:
         condition = self.values.content(self.values.value(node.input[0], scope))
         if condition is None:
             raise NotLowered("control flow", self.values.value(node.input[0], scope))
-        taken = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
-        graph = attributes(node)[taken]
+        branch = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
+        graph = attributes(node)[branch]
         inner = Scope.of_graph(graph, scope.opsets, scope, self._prefix(node, scope))
         self.nodes(((n.name or n.op_type, n) for n in graph.node), self._sourced(inner))
         self._hand_out(node, scope, [self.values.value(o.name, inner) for o in graph.output])
@@ -219,8 +219,8 @@ class OnnxLowering:
         """Give results of an inlined body their outer names."""
         for output, value in zip(node.output, results, strict=False):
             if output:
-                wanted = scope.prefix + output
-                name = wanted if wanted not in self.values.b.values else ""
+                outer_name = scope.prefix + output
+                name = outer_name if outer_name not in self.values.b.values else ""
                 copy = (
                     str(self.values.b.clone(value, name=name)) if self.values.b.values[value].spec else value
                 )
@@ -245,10 +245,12 @@ class OnnxLowering:
             if not output:
                 outputs.append(("", None))
                 continue
-            wanted = scope.prefix + output
-            name = wanted if wanted not in self.values.b.values else self.values.b.fresh("opaque")
-            declared, own = scope.types.get(output), inferred.get(output)
-            spec = self.values.types.spec(declared, name) or self.values.types.spec(own, name, parse=True)
+            outer_name = scope.prefix + output
+            name = outer_name if outer_name not in self.values.b.values else self.values.b.fresh("opaque")
+            declared, inferred_type = scope.types.get(output), inferred.get(output)
+            spec = self.values.types.spec(declared, name) or self.values.types.spec(
+                inferred_type, name, parse=True
+            )
             outputs.append((name, spec))
             scope.values[output] = name
         names = self.values.b.opaque(

@@ -79,5 +79,5 @@ def captured(node: Any) -> list[str]:
     """Return the names that a node's subgraphs capture, in order and without duplicates."""
     from .proto import reads
 
-    own = set(node.input)
-    return [name for name in reads(node) if name not in own]
+    operands = set(node.input)
+    return [name for name in reads(node) if name not in operands]

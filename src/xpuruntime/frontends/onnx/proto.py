@@ -68,20 +68,20 @@ def all_nodes(graph: Any) -> Iterator[Any]:
 
 def reads(node: Any) -> Iterator[str]:
     """Yield the names that a node reads, including captures of its subgraphs, without duplicates."""
-    seen = dict.fromkeys(filter(None, node.input))
+    names = dict.fromkeys(filter(None, node.input))
     for graph in sub_graphs(node):
-        own = {v.name for v in graph.input} | {i.name for i in graph.initializer}
-        own |= {o for n in graph.node for o in n.output}
-        seen |= dict.fromkeys(r for n in graph.node for r in reads(n) if r not in own)
-        seen |= dict.fromkeys(o.name for o in graph.output if o.name not in own)
-    yield from seen
+        defined = {v.name for v in graph.input} | {i.name for i in graph.initializer}
+        defined |= {o for n in graph.node for o in n.output}
+        names |= dict.fromkeys(r for n in graph.node for r in reads(n) if r not in defined)
+        names |= dict.fromkeys(o.name for o in graph.output if o.name not in defined)
+    yield from names
 
 
 def node_names(nodes: Iterable[Any]) -> list[str]:
     """Return a unique name per node: the model's own; ``op_index`` without one; ``name#index`` for a duplicate."""
     listed = list(nodes)
-    own = Counter(n.name for n in listed if n.name)
-    used = set(own)
+    counts = Counter(n.name for n in listed if n.name)
+    used = set(counts)
     seen: set[str] = set()
     names = []
     for index, node in enumerate(listed):

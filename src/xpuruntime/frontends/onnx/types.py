@@ -17,10 +17,10 @@ class OnnxTypes:
     dtypes: TensorProto.DataType -> DType. taken: symbols in use.
     """
 
-    def __init__(self, dtypes: Mapping[int, DType], taken: set[str]) -> None:
+    def __init__(self, dtypes: Mapping[int, DType], symbols: set[str]) -> None:
         self.dtypes = dict(dtypes)
         self.numbers = {d: n for n, d in dtypes.items()}
-        self._taken = taken
+        self._taken = symbols
 
     def fresh(self, stem: str) -> DimLike:
         """Return an unused symbol."""

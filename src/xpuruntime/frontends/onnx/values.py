@@ -81,8 +81,10 @@ class OnnxValues:
 
     def untyped(self, values: Iterable[Any]) -> dict[str, str]:
         """Return the TypeProtos of values without a spec, in base64."""
-        named = [v for v in values if v.name not in self.b.values or self.b.values[v.name].spec is None]
-        return {v.name: base64.b64encode(v.type.SerializeToString()).decode("ascii") for v in named}
+        untyped_values = [
+            v for v in values if v.name not in self.b.values or self.b.values[v.name].spec is None
+        ]
+        return {v.name: base64.b64encode(v.type.SerializeToString()).decode("ascii") for v in untyped_values}
 
     def value(self, name: str, scope: Scope) -> str:
         """Return the IR value of an ONNX name; an initializer is declared on first use."""
@@ -95,9 +97,9 @@ class OnnxValues:
             holder.values[name] = value
         return value
 
-    def _declare(self, tensor: Any, wanted: str) -> str:
+    def _declare(self, tensor: Any, preferred: str) -> str:
         """Declare an initializer: small ones of index types and single numbers as constants, all others as weights."""
-        name = wanted if wanted not in self.b.values else self.b.fresh("weight")
+        name = preferred if preferred not in self.b.values else self.b.fresh("weight")
         spec = tensor_spec(tensor, self.types.dtypes)
         if spec is None:
             raise NotLowered(f"element type {tensor.data_type} is not supported in tensors")
@@ -188,11 +190,11 @@ class OnnxValues:
                 raise NotLowered(f"Constant has no attribute {attribute.name!r}")
             kind = _CONSTANT_KINDS[attribute.name]
             tensor = numpy_helper.from_array(np.array(attributes(node)[attribute.name], dtype=kind))
-        wanted = scope.prefix + node.output[0]
+        preferred = scope.prefix + node.output[0]
         spec = tensor_spec(tensor, self.types.dtypes)
         if spec is None:
             raise NotLowered(f"element type {tensor.data_type} is not supported in tensors")
-        name = wanted if wanted not in self.b.values else self.b.fresh("constant")
+        name = preferred if preferred not in self.b.values else self.b.fresh("constant")
         if np.prod([1, *tensor.dims], dtype=np.int64) <= MAX_CONST_ELEMENTS:
             array = tensor_array(tensor, self.folder)
             self.b.constant(array, name=name)
@@ -219,14 +221,14 @@ class OnnxValues:
         """Return the graph's inputs that a value depends on."""
         inputs = {v.name for v in self.b.inputs}
         producers = {v.name: n for n in self.b.nodes for v in n.outputs}
-        seen: set[str] = set()
+        visited: set[str] = set()
         roots: set[str] = set()
         todo = [value]
         while todo:
             name = todo.pop()
-            if name in seen:
+            if name in visited:
                 continue
-            seen.add(name)
+            visited.add(name)
             roots |= inputs & {name}
             if name in producers:
                 todo += producers[name].values

@@ -25,21 +25,21 @@ def saved_names(module: Any) -> dict[str, str]:
     names: dict[str, str] = {}
     if revert is None:
         return names
-    done: list[str] = []
+    handled: list[str] = []
     for prefix, model in module.named_modules():
-        inside = any(prefix.startswith(p) for p in done)
+        inside = any(prefix.startswith(p) for p in handled)
         if inside or not (hasattr(model, "save_pretrained") and hasattr(model, "config")):
             continue
         start = f"{prefix}." if prefix else ""
-        done.append(start)
+        handled.append(start)
         marks = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
         try:
-            written = {id(mark): name for name, mark in revert(model, dict(marks)).items()}
+            saved_by_id = {id(mark): name for name, mark in revert(model, dict(marks)).items()}
         except Exception as error:  # a third-party function failed: fall back to the module's own names
             _log.debug("names in checkpoints of %s are unknown: %s", type(model).__name__, error)
             continue
         for name, mark in marks.items():
-            saved = written.get(id(mark), name)
+            saved = saved_by_id.get(id(mark), name)
             if saved != name:
                 names[start + name] = start + saved
     return names

@@ -23,7 +23,7 @@ class ConstantEvaluator:
 
     def __init__(self) -> None:
         self.constants: dict[Any, Any] = {}
-        self._found: dict[Any, Any] = {}
+        self._values: dict[Any, Any] = {}
 
     def of(self, node: Any) -> Any:
         """Return the node's value (tensor, number, or list of them); None if it depends on an input, a weight or a random draw."""
@@ -32,11 +32,11 @@ class ConstantEvaluator:
     def _of(self, node: Any, depth: int) -> Any:
         if node in self.constants:
             return self.constants[node]
-        if node not in self._found:
-            self._found[node] = self._computed(node, depth) if depth < _MAX_DEPTH else None
-        return self._found[node]
+        if node not in self._values:
+            self._values[node] = self._evaluate(node, depth) if depth < _MAX_DEPTH else None
+        return self._values[node]
 
-    def _computed(self, node: Any, depth: int) -> Any:
+    def _evaluate(self, node: Any, depth: int) -> Any:
         import torch
 
         if node.op != "call_function" or not _is_plain(node):
@@ -49,9 +49,9 @@ class ConstantEvaluator:
             operands[operand] = value
         try:
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), operands.__getitem__)
-            here = {"device": "cpu"} if "device" in kwargs else {}
+            cpu = {"device": "cpu"} if "device" in kwargs else {}
             with torch.no_grad():
-                result = node.target(*args, **{**kwargs, **here})
+                result = node.target(*args, **{**kwargs, **cpu})
         except Exception:  # the lowering reports what is wrong with the call
             return None
         tensors = [t for t in as_list(result) if isinstance(t, torch.Tensor)]

@@ -17,17 +17,17 @@ __all__ = ["decomposed", "refuse_extra_dims", "without_assertions"]
 _EXECUTING = re.compile(r"While executing %(\w+)")
 
 
-def decomposed(program: Any, whole: Collection[str], who: str) -> Any:
+def decomposed(program: Any, keep: Collection[str], who: str) -> Any:
     """Return the program in functional ATen, with composite ops decomposed except those in ``whole`` (ATen names). Raise ModelError.
 
     An op that PyTorch fails to decompose stays whole, too; the lowering then makes it opaque if it is not in the table.
     """
     torch = find_torch()
-    left: set[str] = set()
+    failed: set[str] = set()
     unchecked = False
     while True:
         table = torch.export.default_decompositions()
-        for op in [op for op in table if op.name().removeprefix("aten::") in whole or op.name() in left]:
+        for op in [op for op in table if op.name().removeprefix("aten::") in keep or op.name() in failed]:
             table.pop(op, None)
         try:
             with torch.no_grad(), no_warnings():
@@ -44,8 +44,8 @@ def decomposed(program: Any, whole: Collection[str], who: str) -> Any:
             text = str(error) or type(error).__name__
             node = _failing(program, text)
             name = node.target.name() if hasattr(node, "target") and hasattr(node.target, "name") else ""
-            if name and name not in left:
-                left.add(name)
+            if name and name not in failed:
+                failed.add(name)
                 continue
             if node is not None and not name and not unchecked:
                 program, unchecked = without_assertions(program), True
@@ -53,7 +53,7 @@ def decomposed(program: Any, whole: Collection[str], who: str) -> Any:
             raise ModelError(
                 who,
                 "cannot be decomposed to ATen ops",
-                got=first_lines(text.partition("While executing")[0]) + _place(node),
+                got=first_lines(text.partition("While executing")[0]) + _location(node),
                 do="Make torch.export.export(model, inputs).run_decompositions() work first; the traceback above has its reason.",
             ) from error
 
@@ -86,7 +86,7 @@ def _failing(program: Any, text: str) -> Any:
     return None if match is None else nodes.get(match[1])
 
 
-def _place(node: Any) -> str:
+def _location(node: Any) -> str:
     """Return the op and the line of code of a node, for messages."""
     if node is None:
         return ""

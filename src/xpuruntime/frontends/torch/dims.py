@@ -33,11 +33,11 @@ class SymbolNames:
         if expr is not None and expr.is_Symbol:
             self.fixed[str(expr)] = value
 
-    def name(self, symbol: Any, wanted: str) -> None:
+    def name(self, symbol: Any, preferred: str) -> None:
         """Name a PyTorch symbol, unless it has a name. A taken name gets a number."""
-        taken = set(self.names.values())
-        names = itertools.chain([wanted], (f"{wanted}_{i}" for i in itertools.count(2)))
-        self.names.setdefault(str(symbol), next(n for n in names if n not in taken))
+        used = set(self.names.values())
+        names = itertools.chain([preferred], (f"{preferred}_{i}" for i in itertools.count(2)))
+        self.names.setdefault(str(symbol), next(n for n in names if n not in used))
 
     def dim(self, size: Any) -> DimLike:
         """Return an int or a SymInt as a dim. Raise NotLowered for one that a dim cannot express."""
@@ -58,17 +58,17 @@ class SymbolNames:
             kind, args = "Mul", (args[0],) * int(args[1])
         if kind not in ("Add", "Mul", "FloorDiv", "CleanDiv", "Mod", "PythonMod"):
             raise NotLowered(f"the size {expr} is not a sum, product or floor division")
-        first, *rest = (self.expression(a) for a in args)
-        for other in rest:
+        result, *rest = (self.expression(a) for a in args)
+        for operand in rest:
             if kind == "Add":
-                first = first + other
+                result = result + operand
             elif kind == "Mul":
-                first = first * other
+                result = result * operand
             elif kind in ("FloorDiv", "CleanDiv"):
-                first = first // other
+                result = result // operand
             else:
-                first = first - other * (first // other)
-        return first
+                result = result - operand * (result // operand)
+        return result
 
     def ranges(self, constraints: Mapping[Any, Any]) -> dict[str, list[int | None]]:
         """Return [min, max] by symbol, where PyTorch knows a range; None is unbounded."""

@@ -33,7 +33,7 @@ _REASONS = (
     ("GuardOnDataDependent", "branches on the content of a tensor", _CONTROL_FLOW),
     (
         "Constraints violated",
-        "does not allow the dynamic shapes asked for",
+        "does not allow the requested dynamic shapes",
         "Use the torch.export.Dim that PyTorch suggests, or omit that dim.",
     ),
     (
@@ -86,16 +86,16 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # PyTorch raises many classes, most of them its own RuntimeErrors
         text = str(error).strip() or type(error).__name__
-        what, do = next(
-            ((what, do) for key, what, do in _REASONS if key in text or key in type(error).__name__),
+        problem, do = next(
+            ((problem, do) for key, problem, do in _REASONS if key in text or key in type(error).__name__),
             (
                 "cannot be exported",
                 "Make torch.export.export(model, inputs) work first; the traceback above has its reason.",
             ),
         )
-        if "branches" in what:
+        if "branches" in problem:
             text, do = _branch(error, text), next((_CALLS[f] for f in _functions(error)), do)
-        raise ModelError(who, what, got=first_lines(text), do=do) from error
+        raise ModelError(who, problem, got=first_lines(text), do=do) from error
 
 
 def first_lines(text: str, count: int = 6) -> str:
@@ -142,15 +142,15 @@ def _arguments(example_inputs: Any, who: str) -> tuple[tuple[Any, ...], dict[str
     )
 
 
-def _named_dims(shapes: Any, seen: dict[str, Any]) -> Any:
+def _named_dims(shapes: Any, dims_by_name: dict[str, Any]) -> Any:
     """Return dynamic shapes with strings replaced by dims; one name is one dim."""
     torch = find_torch()
     if isinstance(shapes, str):
-        return seen.setdefault(shapes, torch.export.Dim(shapes))
+        return dims_by_name.setdefault(shapes, torch.export.Dim(shapes))
     if isinstance(shapes, Mapping):
-        return {k: _named_dims(v, seen) for k, v in shapes.items()}
+        return {k: _named_dims(v, dims_by_name) for k, v in shapes.items()}
     if isinstance(shapes, list | tuple):
-        return type(shapes)(_named_dims(v, seen) for v in shapes)
+        return type(shapes)(_named_dims(v, dims_by_name) for v in shapes)
     return shapes
 
 
@@ -174,8 +174,13 @@ def _without_ones_in(value: Any, shape: Any) -> Any:
     if isinstance(value, torch.Tensor) and shape:
         dims = shape if isinstance(shape, Mapping) else dict(enumerate(shape))
         size = list(value.shape)
-        for axis, wanted in dims.items():
-            if wanted is not None and not isinstance(wanted, int) and size[axis] == 1 and _is_dynamic(wanted):
+        for axis, requested in dims.items():
+            if (
+                requested is not None
+                and not isinstance(requested, int)
+                and size[axis] == 1
+                and _is_dynamic(requested)
+            ):
                 size[axis] = 2
         return value if size == list(value.shape) else value.expand(size).clone()
     if isinstance(value, tuple | list) and isinstance(shape, tuple | list):
@@ -185,6 +190,6 @@ def _without_ones_in(value: Any, shape: Any) -> Any:
     return value
 
 
-def _is_dynamic(wanted: Any) -> bool:
+def _is_dynamic(requested: Any) -> bool:
     """Return whether a dim is requested as dynamic (``Dim.STATIC`` requests the contrary)."""
-    return "STATIC" not in str(wanted)
+    return "STATIC" not in str(requested)

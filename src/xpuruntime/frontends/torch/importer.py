@@ -85,16 +85,16 @@ def import_torch(
             got=type(model).__name__,
             do="Pass an nn.Module or a torch.export.ExportedProgram.",
         )
-    whole = set(TABLE)
+    keep = set(TABLE)
     while True:
-        attempt = ProgramImport(decomposed(program, whole, who), name, dynamic_shapes, saved)
+        attempt = ProgramImport(decomposed(program, keep, who), name, dynamic_shapes, saved)
         graph = attempt.graph(who)
-        refused = attempt.lowering.refused & whole
+        refused = attempt.lowering.refused & keep
         if not refused:
             return TorchImport(graph, TorchWeights(attempt.tensors))
         if "lstm.input" in refused:
             refuse_extra_dims(attempt.program, who)
-        whole -= refused  # PyTorch may decompose what the table could not lower
+        keep -= refused  # PyTorch may decompose what the table could not lower
 
 
 def weights_of(model: Any) -> Mapping[str, Array]:
@@ -107,11 +107,11 @@ def weights_of(model: Any) -> Mapping[str, Array]:
     if isinstance(model, torch.export.ExportedProgram):
         return TorchWeights({**model.constants, **model.state_dict})
     if isinstance(model, torch.nn.Module):
-        named = [
+        tensors = [
             *model.named_parameters(remove_duplicate=False),
             *model.named_buffers(remove_duplicate=False),
         ]
-        return TorchWeights(dict(named))
+        return TorchWeights(dict(tensors))
     raise ModelError(
         "weights_of",
         "is not a PyTorch model",
@@ -128,12 +128,12 @@ def save_ir(graph: Graph, weights: Mapping[str, Array], path: str | os.PathLike[
     """
     path = Path(path)
     file = path.with_suffix(".safetensors")
-    held = {
+    arrays = {
         w.name: weights[w.name] if w.name in weights else w.array()
         for w in graph.weights
         if w.name in weights or w.data
     }
-    missing = [w.name for w in graph.weights if w.name not in held]
+    missing = [w.name for w in graph.weights if w.name not in arrays]
     if missing:
         raise ModelError(
             f"graph {graph.name!r}",
@@ -141,9 +141,11 @@ def save_ir(graph: Graph, weights: Mapping[str, Array], path: str | os.PathLike[
             got=", ".join(missing[:5]),
             do="Pass their arrays by name.",
         )
-    written = save_weights(held, file)
+    references = save_weights(arrays, file)
     refs = tuple(
-        replace(w, file=file.name, format="safetensors", key=w.name, digest=written[w.name].digest, data="")
+        replace(
+            w, file=file.name, format="safetensors", key=w.name, digest=references[w.name].digest, data=""
+        )
         for w in graph.weights
     )
     saved = graph.replace(weights=refs)
@@ -161,20 +163,22 @@ def _refuse_training(program: Any, who: str) -> None:
     """Raise ModelError if training mode changes what the model computes."""
     for node in program.graph.nodes:
         op = str(node.target)
-        named = (
+        arguments = (
             dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False))
             if hasattr(node.target, "_schema")
             else {}
         )
-        named |= dict(node.kwargs)
-        drops = "dropout" in op and named.get("train") and named.get("p")
-        moves = "batch_norm" in op and named.get("training") and named.get("running_mean") is not None
-        if drops or moves:
+        arguments |= dict(node.kwargs)
+        uses_dropout = "dropout" in op and arguments.get("train") and arguments.get("p")
+        updates_statistics = (
+            "batch_norm" in op and arguments.get("training") and arguments.get("running_mean") is not None
+        )
+        if uses_dropout or updates_statistics:
             stack = node.meta.get("nn_module_stack") or {}
-            place = [path for path, *_ in stack.values()][-1:] or [""]
+            paths = [path for path, *_ in stack.values()][-1:] or [""]
             raise ModelError(
                 who,
                 "is in training mode",
-                got=f"{op} at {place[0] or 'the top'} {'drops out' if drops else 'uses the statistics of the batch'}",
+                got=f"{op} at {paths[0] or 'the top'} {'drops out' if uses_dropout else 'uses the statistics of the batch'}",
                 do="Call model.eval() first.",
             )

@@ -69,10 +69,10 @@ class AtenLowering:
         from torch import fx
 
         if isinstance(value, fx.Node):
-            known = self.values[value]
-            if isinstance(known, UnknownNumber):
-                raise NotLowered(known.reason)
-            return self._bound(known)
+            lowered = self.values[value]
+            if isinstance(lowered, UnknownNumber):
+                raise NotLowered(lowered.reason)
+            return self._bound(lowered)
         if isinstance(value, list | tuple):
             return [self.argument(v) for v in value]
         if isinstance(value, torch.dtype):
@@ -95,7 +95,7 @@ class AtenLowering:
             return
         result = node.meta.get("val")
         if is_number(result) and str(target) == "aten._local_scalar_dense.default":
-            self._content(node)
+            self._read_scalar(node)
             return
         if is_number(result):
             self.values[node] = self._number(node, result)
@@ -109,7 +109,7 @@ class AtenLowering:
             self.values[node] = None  # an assertion, which has no result
             return
         with self.b.source(source_of(node, f"{domain}.{op}" if domain else op)):
-            mark, before = len(self.b.nodes), self.b.stem
+            mark, outer_stem = len(self.b.nodes), self.b.stem
             self.b.stem = node.name
             try:
                 results = self._lower(node, domain, op)
@@ -125,7 +125,7 @@ class AtenLowering:
                 self._name(node, results, mark)
                 return
             finally:
-                self.b.stem = before
+                self.b.stem = outer_stem
             self._undo(mark)
             self.refused.add(op)
             self._opaque(node, domain, op, reason)
@@ -149,7 +149,7 @@ class AtenLowering:
         )
         mark = len(self.b.nodes)
         outputs = lower(context)
-        self._found(mark)
+        self._learn_symbols(mark)
         for argument, value in context.args.items():
             if (
                 argument not in context.read
@@ -161,9 +161,9 @@ class AtenLowering:
             [outputs] if isinstance(outputs, str | ComplexPair) else list(outputs)
         )
         self._fix_sizes(node, results)
-        theirs = self._specs(node)
+        torch_specs = self._specs(node)
         for i, value in enumerate(results):
-            self._checked(node, i, value, theirs[i] if i < len(theirs) else None)
+            self._checked(node, i, value, torch_specs[i] if i < len(torch_specs) else None)
         return results
 
     def _fix_sizes(self, node: Any, results: Sequence[str | ComplexPair | None]) -> None:
@@ -173,25 +173,25 @@ class AtenLowering:
             return
         for value, tensor in zip(results, as_list(node.meta["val"]), strict=False):
             for name in _values(value)[:1]:
-                for ours, size in zip(self.b.spec(name).shape, tensor.shape, strict=False):
-                    if isinstance(ours, int) and str(size) in fresh:
-                        self.symbols.fix(size, ours)
+                for dim, size in zip(self.b.spec(name).shape, tensor.shape, strict=False):
+                    if isinstance(dim, int) and str(size) in fresh:
+                        self.symbols.fix(size, dim)
 
     def _checked(
-        self, node: Any, position: int, value: str | ComplexPair | None, theirs: TensorSpec | None
+        self, node: Any, position: int, value: str | ComplexPair | None, torch_spec: TensorSpec | None
     ) -> None:
         """Raise NotLowered unless a result has PyTorch's type: a wrong lowering is found here, not in a model's accuracy."""
         if value is None:
             if has_readers(node, position):
                 raise NotLowered(f"its result {position} is not computed")
             return
-        if isinstance(value, ComplexPair) and theirs is not None:
-            theirs = real_form(theirs)
-        for ours in (self.b.spec(v) for v in _values(value)):
-            if has_extra_dim(node, position) and theirs is not None:
-                theirs = replace(theirs, shape=(theirs.shape[0], *theirs.shape[2:]))
-            if theirs is not None and not same_spec(ours, theirs):
-                raise NotLowered(f"its result {position} is {ours}, but PyTorch's is {theirs}")
+        if isinstance(value, ComplexPair) and torch_spec is not None:
+            torch_spec = real_form(torch_spec)
+        for spec in (self.b.spec(v) for v in _values(value)):
+            if has_extra_dim(node, position) and torch_spec is not None:
+                torch_spec = replace(torch_spec, shape=(torch_spec.shape[0], *torch_spec.shape[2:]))
+            if torch_spec is not None and not same_spec(spec, torch_spec):
+                raise NotLowered(f"its result {position} is {spec}, but PyTorch's is {torch_spec}")
 
     def _arguments(self, node: Any) -> dict[str, Any]:
         schema = node.target._schema.arguments
@@ -207,7 +207,7 @@ class AtenLowering:
         """Return the results' specs as PyTorch infers them."""
         return [None if v is None else spec_of(v, self.symbols) for v in as_list(node.meta["val"])]
 
-    def _found(self, mark: int) -> None:
+    def _learn_symbols(self, mark: int) -> None:
         """Register the symbols of new nodes: counts of data-dependent ops become known; any other raises NotLowered."""
         for new_node in self.b.nodes[mark:]:
             fresh = (
@@ -226,26 +226,26 @@ class AtenLowering:
         several = not isinstance(node.meta["val"], torch.Tensor)
         refs = []
         for i, value in enumerate(results):
-            wanted = f"{node.name}.{i}" if several and i else node.name
-            named = [
-                self._named(mark, v, f"{wanted}.imag" if k else wanted) for k, v in enumerate(_values(value))
+            name = f"{node.name}.{i}" if several and i else node.name
+            names = [
+                self._rename_new(mark, v, f"{name}.imag" if k else name) for k, v in enumerate(_values(value))
             ]
             refs.append(
                 None
                 if value is None
-                else ComplexPair(*named)
+                else ComplexPair(*names)
                 if isinstance(value, ComplexPair)
-                else TensorRef(*named)
+                else TensorRef(*names)
             )
         self.values[node] = refs if several else refs[0]
 
-    def _named(self, mark: int, value: str, wanted: str) -> str:
+    def _rename_new(self, mark: int, value: str, name: str) -> str:
         """Rename a value created since ``mark`` to ``wanted`` if that is free. Return its name."""
-        own = any(v.name == value for n in self.b.nodes[mark:] for v in n.outputs)
-        if not own or wanted in self.b.values:
+        is_new = any(v.name == value for n in self.b.nodes[mark:] for v in n.outputs)
+        if not is_new or name in self.b.values:
             return value
-        self._rename(mark, value, wanted)
-        return wanted
+        self._rename(mark, value, name)
+        return name
 
     def _rename(self, mark: int, old: str, new: str) -> None:
         nodes, values = self.b.nodes, self.b.values
@@ -280,7 +280,7 @@ class AtenLowering:
             return result
         return UnknownNumber("it reads a number that is known only at run time")
 
-    def _content(self, node: Any) -> None:
+    def _read_scalar(self, node: Any) -> None:
         """Set the number in a tensor of one element: a constant if the program determines it, else the tensor itself as an operand."""
         (x,) = node.args
         content = self.evaluator.of(x)
@@ -318,7 +318,7 @@ class AtenLowering:
 
         inputs: list[str | None] = []
         attributes: dict[str, Any] = {}
-        for name, value in self._given(node).items():
+        for name, value in self._opaque_arguments(node).items():
             _add_argument(name, value, inputs, attributes)
         several = not isinstance(node.meta["val"], torch.Tensor)
         outputs: list[tuple[str, TensorSpec | None]] = []
@@ -331,7 +331,7 @@ class AtenLowering:
         refs = [TensorRef(v) for v in names]
         self.values[node] = refs if several else refs[0]
 
-    def _given(self, node: Any) -> dict[str, Any]:
+    def _opaque_arguments(self, node: Any) -> dict[str, Any]:
         """Return arguments by name; without a schema, or with an unsupported argument, the tensors alone."""
         try:
             if hasattr(node.target, "_schema"):
@@ -348,11 +348,11 @@ class AtenLowering:
         if not isinstance(value, ComplexPair):
             return value
         part = self.b.spec(value.value)
-        whole = TensorSpec(part.shape, DType.COMPLEX64 if part.dtype is DType.FLOAT32 else DType.COMPLEX128)
+        spec = TensorSpec(part.shape, DType.COMPLEX64 if part.dtype is DType.FLOAT32 else DType.COMPLEX128)
         (tensor,) = self.b.opaque(
             "complex",
             [value.value, value.imaginary],
-            [(self.b.fresh(f"{value.value}.complex"), whole)],
+            [(self.b.fresh(f"{value.value}.complex"), spec)],
             reason="a complex tensor is an output or reaches an op that takes real tensors only; torch.view_as_real gives its parts",
             domain="aten",
             attributes={"real": "%0", "imag": "%1"},

@@ -21,8 +21,10 @@ def source_of(node: Any, op: str) -> Source:
     paths = [path for path, *_ in stack.values() if not path.startswith("_empty_nn_module")]
     module = paths[-1] if paths else ""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [f for f in frames if not f[0].startswith("torch/") and not any(p in f[0] for p in _PYTORCH)]
-    file, line = own[-1] if own else ("", "0")
+    user_frames = [
+        f for f in frames if not f[0].startswith("torch/") and not any(p in f[0] for p in _PYTORCH)
+    ]
+    file, line = user_frames[-1] if user_frames else ("", "0")
     return Source(name=node.name, op=op, module=_plain_path(module), file=file, line=int(line))
 
 
@@ -64,9 +66,13 @@ def declared_dims(shapes: Any, names: list[str]) -> Iterator[tuple[str, int, str
 def _walk(name: str, entry: Any, inputs: set[str]) -> Iterator[tuple[str, int, str]]:
     if name in inputs and (isinstance(entry, Mapping | list | tuple)):
         dims = entry.items() if isinstance(entry, Mapping) else enumerate(entry)
-        for axis, wanted in dims:
-            if wanted is not None and not isinstance(wanted, int) and "STATIC" not in str(wanted):
-                yield name, axis, wanted if isinstance(wanted, str) else getattr(wanted, "__name__", "")
+        for axis, requested in dims:
+            if requested is not None and not isinstance(requested, int) and "STATIC" not in str(requested):
+                yield (
+                    name,
+                    axis,
+                    requested if isinstance(requested, str) else getattr(requested, "__name__", ""),
+                )
     elif isinstance(entry, Mapping):
         for key, inner in entry.items():
             yield from _walk(f"{name}_{key}", inner, inputs)

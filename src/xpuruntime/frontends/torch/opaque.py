@@ -50,16 +50,16 @@ def evaluate_opaque(node: Node, operands: Sequence[Array | None]) -> tuple[Array
         k: _argument(v, tensors, kinds.get(k, "")) for k, v in node.attrs["attributes"].items() if k in kinds
     }
     required = {a.name for a in operator._schema.arguments if not a.has_default_value()}
-    named = {k: v for k, v in values.items() if v is not None or k in required}
+    kwargs = {k: v for k, v in values.items() if v is not None or k in required}
     names = [a.name for a in operator._schema.arguments if not a.kwarg_only]
     positional = []
     for name in names:  # up to the first default; the rest by name
-        if name not in named:
+        if name not in kwargs:
             break
-        positional.append(named.pop(name))
+        positional.append(kwargs.pop(name))
     try:
         with torch.no_grad():
-            outputs = operator(*positional, **named)
+            outputs = operator(*positional, **kwargs)
     except Exception as error:  # operators raise RuntimeError, IndexError, NotImplementedError ...
         raise RunError(
             f"torch, {node.attrs['op_type']} %{node.name}",

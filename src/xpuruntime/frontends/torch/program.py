@@ -44,7 +44,7 @@ class ProgramImport:
         """Lower the program. Raise ModelError."""
         signature, torch = self.program.graph_signature, find_torch()
         placeholders = {n.name: n for n in self.nodes if n.op == "placeholder"}
-        self._changes(signature, who)
+        self._register_states(signature, who)
         for target, tensor in self.program.state_dict.items():
             if target not in self.states:
                 self.first.setdefault(tensor_key(tensor), target)
@@ -74,10 +74,10 @@ class ProgramImport:
     def _name_symbols(self, inputs: list[tuple[str, Any]]) -> None:
         """Name symbols by the user's names first; an unnamed dim after its first use: ``x_0``."""
         vals = {name: node.meta["val"] for name, node in inputs}
-        for name, axis, wanted in declared_dims(self.shapes, list(vals)):
+        for name, axis, user_name in declared_dims(self.shapes, list(vals)):
             symbol = _symbol(vals[name], axis)
-            if wanted and symbol is not None:
-                self.symbols.name(symbol, wanted)
+            if user_name and symbol is not None:
+                self.symbols.name(symbol, user_name)
         for name, val in vals.items():
             for axis in range(len(getattr(val, "shape", ()))):
                 symbol = _symbol(val, axis)
@@ -130,10 +130,10 @@ class ProgramImport:
         if not node.users and spec.target not in self.states:
             return
         tensor = self._tensor(spec)
-        own = spec.target not in self.program.state_dict and spec.target not in self.states
-        if own and tensor.is_complex():
+        unsaved = spec.target not in self.program.state_dict and spec.target not in self.states
+        if unsaved and tensor.is_complex():
             self.lowering.values[node] = ComplexPair(
-                *(self._held(spec, node, part) for part in ("real", "imag"))
+                *(self._complex_part(spec, node, part) for part in ("real", "imag"))
             )
         elif spec.target in self.states:
             weight = self._declare(spec.target, node, tensor)
@@ -151,7 +151,7 @@ class ProgramImport:
             name = self.names.get(first) or self._declare(first, node, tensor)
             self.lowering.values[node] = TensorRef(name)
 
-    def _held(self, spec: Any, node: Any, part: str) -> str:
+    def _complex_part(self, spec: Any, node: Any, part: str) -> str:
         """Declare the real or imaginary part of a complex tensor that no checkpoint has."""
         tensor = getattr(self._tensor(spec).resolve_conj(), part).contiguous()
         name = self._free(f"{spec.target}.{part}")
@@ -167,8 +167,8 @@ class ProgramImport:
 
     def _declare(self, target: str, node: Any, tensor: Any) -> str:
         name = self._free(target, node.name)
-        held = target not in self.program.state_dict and _embeddable(tensor)
-        data = Weight.encoded(to_array(tensor, target)) if held else ""
+        embed = target not in self.program.state_dict and _embeddable(tensor)
+        data = Weight.encoded(to_array(tensor, target)) if embed else ""
         self.b.weight(name, spec_of(node.meta["val"], self.symbols), key=target, data=data)
         self.tensors[name] = tensor
         self.names[target] = name
@@ -176,23 +176,23 @@ class ProgramImport:
 
     def _aliases(self) -> dict[str, Any]:
         """Return other names of each weight's tensor: in the module, if weights are tied, and in its checkpoints."""
-        named: dict[object, list[str]] = {}
+        names_by_tensor: dict[object, list[str]] = {}
         for target, tensor in self.program.state_dict.items():
-            named.setdefault(tensor_key(tensor), []).append(target)
+            names_by_tensor.setdefault(tensor_key(tensor), []).append(target)
         aliases: dict[str, list[str]] = {}
-        for first, *others in named.values():
-            names = [*others, *(self.saved[n] for n in (first, *others) if n in self.saved)]
+        for first, *tied in names_by_tensor.values():
+            names = [*tied, *(self.saved[n] for n in (first, *tied) if n in self.saved)]
             if names and first in self.names:
                 aliases[self.names[first]] = names
         return {"aliases": aliases} if aliases else {}
 
-    def _free(self, *wanted: str) -> str:
+    def _free(self, *preferred: str) -> str:
         """Return the first unused of the names, or a fresh one."""
-        return next((n for n in wanted if n not in self.b.values), "") or self.b.fresh(wanted[0])
+        return next((n for n in preferred if n not in self.b.values), "") or self.b.fresh(preferred[0])
 
     # ── outputs ──
 
-    def _changes(self, signature: Any, who: str) -> None:
+    def _register_states(self, signature: Any, who: str) -> None:
         """Register changed buffers as states. Raise ModelError for changed inputs."""
         for spec in signature.output_specs:
             if spec.kind.name in _CHANGES:

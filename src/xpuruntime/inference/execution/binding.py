@@ -20,7 +20,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...protocols import Array, Bindable, Executable, RunContext
-from ...runtime.overlap import first_overlap
+from ...runtime.memory.overlap import first_overlap
 from ...types import DType, TensorSpec
 from .contexts import Contexts
 from .inputs import Feeds

@@ -15,11 +15,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from ...errors import PolicyError, RunCancelled, RunError, RunTimeout
 from ...faults import of_plugin
-from ...protocols import Array, Executable, RunContext, Stoppable
+from ...protocols import Array, Cancellable, Executable, RunContext, Stoppable
 from ...runtime.device import cpu
 
 __all__ = ["DEADLINES", "Contexts", "Deadlines", "contexts_limit"]
@@ -51,6 +50,14 @@ class _Plain:
 
     def stop(self) -> None:
         """Do nothing: the engine cannot stop a run."""
+
+
+class _Unnamed:
+    """The token of a run that its caller cannot cancel."""
+
+    def cancelled(self) -> bool:
+        """Return False."""
+        return False
 
 
 class _Slot:
@@ -114,7 +121,7 @@ class Contexts:
         return len(self._all)
 
     def run(
-        self, feeds: dict[str, Array], token: Any = None, bound: RunContext | None = None
+        self, feeds: dict[str, Array], token: Cancellable | None = None, bound: RunContext | None = None
     ) -> Sequence[Array]:
         """Run once. ``stop`` finds the run by ``token``; ``token.cancelled()`` tells that it is no longer wanted.
         ``bound``: a context of the caller to run in. It takes the place of a pooled one during the run.
@@ -130,24 +137,24 @@ class Contexts:
         return self._run_in(slot, feeds, token, bound)
 
     def _timed(
-        self, feeds: dict[str, Array], token: Any, bound: RunContext | None, seconds: float
+        self, feeds: dict[str, Array], token: Cancellable | None, bound: RunContext | None, seconds: float
     ) -> Sequence[Array]:
         end = time.monotonic() + seconds
         try:
             slot = self._free.pop()
         except IndexError:
             slot = self._take(end)
-        token = token if token is not None else object()
+        token = token if token is not None else _Unnamed()
         with DEADLINES.after(end - time.monotonic(), partial(slot.stop, _TIMED_OUT, token)):
             return self._run_in(slot, feeds, token, bound)
 
     def _run_in(
-        self, slot: _Slot, feeds: dict[str, Array], token: Any, bound: RunContext | None
+        self, slot: _Slot, feeds: dict[str, Array], token: Cancellable | None, bound: RunContext | None
     ) -> Sequence[Array]:
         slot.current = bound or slot.context
         slot.token = token if token is not None else True
         try:
-            if self._closed or (token is not None and getattr(token, "cancelled", bool)()):
+            if self._closed or (token is not None and token.cancelled()):
                 raise self._ended()
             return slot.current.run(feeds, token is not None)
         except RunError as error:

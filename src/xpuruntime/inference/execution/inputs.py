@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
-from ...ir.bounds import Bounds, check_bounds
+from ...ir.shapes.bounds import Bounds, check_bounds
 from ...protocols import Array
 from ...types import DType, TensorSpec, dim
 

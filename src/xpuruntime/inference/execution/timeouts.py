@@ -23,7 +23,7 @@ from typing import IO, Any
 from ...children import environment, python, scratch
 from ...errors import BuildError, BuildTimeout
 from ...fault_reports import report_folders, reports_into
-from ...plugins import load_dotted
+from ...plugins.loader import load_dotted
 from ...protocols import Artifact, EngineRequest, ModelSource
 
 __all__ = ["build_within", "call_within"]

@@ -23,10 +23,10 @@ from ... import __version__
 from ...errors import StoreError
 from ...frontends.fix_shapes import fix_shapes
 from ...frontends.model_file import open_model
-from ...plugins import package_version
+from ...plugins.loader import package_version
 from ...printable import logger
 from ...protocols import ModelSource, NodeRef, Products
-from ...store import Store, digest
+from ...storage.store import Store, digest
 from ...types import DType, TensorSpec
 
 __all__ = ["KIND", "fixed_known", "open_known"]

@@ -12,7 +12,7 @@ from ...errors import InputError, ModelError
 from ...frontends.model_file import open_model
 from ...ir import Graph, Node
 from ...protocols import Array, ModelSource, NodeRef
-from ...store import Store
+from ...storage.store import Store
 from ...types import DType
 from .digests import kept_by_digest
 from .model_cache import open_known

@@ -11,7 +11,7 @@ from ...faults import contained
 from ...frontends.onnx.importer import load_onnx
 from ...ir import Graph, Node
 from ...ir.family import family_of
-from ...ir.named_dims import Dims, named_dims
+from ...ir.shapes.named_dims import Dims, named_dims
 from ...printable import logger
 from ...protocols import ModelSource
 from ...types import TensorSpec

@@ -8,12 +8,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ...files import open_regular
 from ...program.file import MAGIC
 from ...program.program import CompiledProgram, EntryPoint, WeightRef
 from ...program.segment import Segment
 from ...protocols import ModelSource, NodeRef
-from ...runtime.demands import demanded_precision
+from ...runtime.execution.demands import demanded_precision
+from ...storage.files import open_regular
 from ...types import DType, TensorSpec, dim
 
 DOMAIN = "xpuruntime"

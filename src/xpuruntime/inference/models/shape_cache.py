@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import BuildTimeout, StoreError
 from ...printable import logger
-from ...store import Store, digest
+from ...storage.store import Store, digest
 
 __all__ = ["KeptShapes"]
 

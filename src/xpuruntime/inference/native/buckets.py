@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from ...runtime.executor import Executor
+from ...runtime.execution.executor import Executor
 
 __all__ = ["Buckets", "Shapes"]
 

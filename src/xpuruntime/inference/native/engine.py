@@ -13,10 +13,10 @@ from pathlib import Path
 from ... import __version__
 from ...decisions import Reason, Support
 from ...errors import BuildError, FormatError, XpuError
+from ...plugins.registered import registered_kernels
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, EngineRequest, ModelSource
-from ...registered import registered_kernels
-from ...runtime.demands import broken_rule
+from ...runtime.execution.demands import broken_rule
 from ...types import DType
 from ..models.programs import buckets_of
 from .devices import devices, version
@@ -117,10 +117,10 @@ def _ops(model: ModelSource) -> Support:
     return Support.yes()
 
 
-def fingerprint(request: EngineRequest) -> Mapping[str, str]:
+def fingerprint(request: EngineRequest) -> dict[str, str]:
     """Return the instruction set of the generated code, and the compiler's own digest: a changed kernel makes another program."""
     facts = {"target": target_of(request.device), "version": __version__, **compiler_facts()}
-    if request.kernels and registered_kernels():
+    if request.kernels is not None and registered_kernels():
         from ...kernels.user.kernel import named_digests
 
         if users := named_digests(kernel_policy(request)):

@@ -18,15 +18,28 @@ from ...decisions import Decision
 from ...errors import KernelRefused, RunError
 from ...printable import logger
 from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
-from ...protocols import Array, EngineRequest, Evidence, EvidenceRow, ModelSource, RunContext
-from ...runtime.demands import SETTLED
+from ...protocols import (
+    Array,
+    Bindable,
+    CompilesShapes,
+    EngineRequest,
+    Evidence,
+    EvidenceRow,
+    ModelSource,
+    ReportsDecisions,
+    RunContext,
+    RunsTensors,
+    ShapeStore,
+    Stoppable,
+    TakesTensors,
+)
 from ...runtime.device import Device
 from ...runtime.device_record import DeviceRecord
-from ...runtime.executor import Executor
-from ...runtime.states import States
-from ...runtime.weights import Weights, load_weights
+from ...runtime.execution.demands import SETTLED
+from ...runtime.execution.executor import Executor
+from ...runtime.execution.states import States
+from ...runtime.weights.load import Weights, load_weights
 from ...types import DType
-from ..models.shape_cache import KeptShapes
 from .buckets import Buckets, Shapes
 from .library_refusals import sentence
 from .program_source import Compiled, Programs
@@ -46,7 +59,7 @@ Examine: TypeAlias = "Callable[[Executor, Mapping[str, tuple[int, ...]], Mapping
 """A check of a program of new shapes before its first run: executor, shapes, the run's inputs, and the start time of its build."""
 
 
-class NativeExecutable:
+class NativeExecutable(Stoppable, Bindable, TakesTensors, RunsTensors, CompilesShapes, ReportsDecisions):
     """A loaded model, safe to call from several threads.
 
     A program for new shapes is opened at their first run. The engine option ``shape_buckets`` bounds how many stay open; evidence reports the
@@ -91,40 +104,39 @@ class NativeExecutable:
         return executor.run_arrays([feeds[n] for n in self._order], out, stop=stop)
 
     @property
-    def run_tensors(self) -> Callable[[Mapping[str, Any]], Sequence[Any]] | None:
-        """Return the function that runs on device tensors by name, or None if the device is the host. Such runs are queued and cannot be stopped."""
-        return None if self._device.backend.core_is_host else self._run_tensors
+    def on_device(self) -> bool:
+        """Return True if the device has its own memory."""
+        return not self._device.backend.core_is_host
 
-    @property
-    def run_shown(self) -> Callable[[dict[str, Any]], dict[str, Any] | None] | None:
-        """Return the fast path for device tensors, with outputs by name. It returns None for inputs that ``run_tensors`` must handle."""
-        return None if self._device.backend.core_is_host else self._run_shown
-
-    def _run_shown(self, given: dict[str, Any], stop: _core.Stop | None = None) -> dict[str, Any] | None:
+    def try_run_tensors(
+        self, tensors: dict[str, Any], stop: _core.Stop | None = None
+    ) -> dict[str, Any] | None:
+        """Run on tensors in one call into the core and return outputs by name; None for inputs that need another path."""
         executor = self._only if self._static else self._last
         if executor is None or executor.output_names != self._named:
             return None
-        return executor.run_tensors(given, stop=stop)
+        return executor.run_tensors(tensors, stop=stop)
 
-    def takes(self, given: dict[str, Any]) -> bool:
+    def takes(self, tensors: dict[str, Any]) -> bool:
         """Return True if a context's run takes these inputs unchanged: tensors of one library that need no conversion."""
         executor = self._only if self._static else self._last
-        return executor is not None and executor.output_names == self._named and executor.takes(given)
+        return executor is not None and executor.output_names == self._named and executor.takes(tensors)
 
-    def _run_tensors(self, given: Mapping[str, Any]) -> Sequence[Any]:
-        executor = self._only if self._static or not self._order else self._bucket(given)
+    def run_tensors(self, tensors: Mapping[str, Any]) -> Sequence[Any]:
+        """Run on the device's tensors by name. Such runs are queued and cannot be stopped."""
+        executor = self._only if self._static or not self._order else self._bucket(tensors)
         if executor is None or self._closed:
             raise RunError(self._who, "the session is closed", do="Make a new one.")
         self._last = executor
-        outputs = executor.run_tensors(dict(given))
-        return list(outputs.values()) if outputs is not None else run_on_tensors(executor, given)
+        outputs = executor.run_tensors(dict(tensors))
+        return list(outputs.values()) if outputs is not None else run_on_tensors(executor, tensors)
 
     def limit_compiles(self, seconds: float) -> None:
         """Compile programs for new shapes in a process with a time limit of ``seconds``; their runs raise BuildTimeout."""
         if isinstance(self._programs, Compiled):
             self._programs.limit(seconds)
 
-    def keep_in(self, kept: KeptShapes) -> None:
+    def keep_in(self, kept: ShapeStore) -> None:
         """Read programs for new shapes from the store if they are there, and store those that are compiled."""
         if isinstance(self._programs, Compiled):
             self._programs.keep_in(kept)
@@ -292,7 +304,10 @@ class _RunContext:
 
     def run(self, feeds: dict[str, Array], watched: bool = False) -> Any:
         """Run as the executable does; return outputs by name if it takes the tensors unchanged."""
-        if self._inputs is None and (found := self._executable._run_shown(feeds, self._flag)) is not None:
+        if (
+            self._inputs is None
+            and (found := self._executable.try_run_tensors(feeds, self._flag)) is not None
+        ):
             return found
         return self._executable.run_until(
             feeds if self._inputs is None else self._inputs, self._flag, self._out

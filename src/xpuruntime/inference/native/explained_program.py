@@ -8,16 +8,24 @@ from ... import __version__
 from ...decisions import Decision
 from ...errors import RunError
 from ...program.program import CompiledProgram
-from ...protocols import Array, EngineRequest, Evidence, ModelSource
-from ...runtime.buffer import backend_of
-from ...runtime.choice import choose_plan
+from ...protocols import (
+    Array,
+    EngineRequest,
+    Evidence,
+    ModelSource,
+    ReportsDecisions,
+    ReportsFallbacks,
+    Stoppable,
+)
 from ...runtime.device import Device
+from ...runtime.execution.choice import choose_plan
+from ...runtime.memory.buffer import backend_of
 from ..models.programs import buckets_of
 
 __all__ = ["PlannedProgram"]
 
 
-class PlannedProgram:
+class PlannedProgram(Stoppable, ReportsFallbacks, ReportsDecisions):
     """The inputs, outputs and decisions of a program, after a check that this machine satisfies its binaries' requirements.
 
     Raises UnavailableError if no alternative of an entry point runs here.
@@ -26,11 +34,16 @@ class PlannedProgram:
     def __init__(self, model: ModelSource, request: EngineRequest) -> None:
         program: CompiledProgram = model.graph
         self.inputs, self.outputs = model.inputs, model.outputs
-        self.decisions: tuple[Decision, ...] = program.decisions
+        self._decisions = program.decisions
         self._who = f"native, program {model.name}"
         backend = backend_of(Device(request.device))
         for name in buckets_of(program):
             choose_plan(program, program.entry(name), backend)
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Return the decisions of the compiler."""
+        return self._decisions
 
     def run(self, feeds: dict[str, Array]) -> NoReturn:
         """Raise RunError."""

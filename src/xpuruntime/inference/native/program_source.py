@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -11,10 +10,9 @@ from ...errors import InputError, KernelRefused, XpuError
 from ...ir import bind
 from ...printable import logger
 from ...program.program import CompiledProgram
-from ...protocols import EngineRequest, ModelSource
+from ...protocols import EngineRequest, ModelSource, ShapeStore
 from ...types import TensorSpec
 from ..execution.timeouts import call_within
-from ..models.shape_cache import KeptShapes
 from .library_refusals import kernel_policy, without
 from .model import native_model
 
@@ -65,7 +63,7 @@ class Compiled:
         self._model, self._request, self._compile_for = model, request, compile_for
         self._who = f"native, model {model.name}"
         self._limit_s: float | None = None
-        self._kept: KeptShapes | None = None
+        self._kept: ShapeStore | None = None
 
     @property
     def weights(self) -> Any:
@@ -82,7 +80,7 @@ class Compiled:
 
         self._compile_for, self._limit_s = within, seconds
 
-    def keep_in(self, kept: KeptShapes) -> None:
+    def keep_in(self, kept: ShapeStore) -> None:
         """Read programs from the store if they are there, and store those that are compiled."""
         self._kept = kept
 
@@ -112,7 +110,7 @@ class Compiled:
         depends on the libraries of this machine.
         """
         policy = without(kernel_policy(self._request), refused.calls)
-        request = replace(self._request, kernels=json.dumps(policy.to_dict(), sort_keys=True))
+        request = replace(self._request, kernels=policy)
         if request == self._request:
             raise refused  # a forced kernel would be declined again
         symbols = bind(native_model(self._model).graph.input_specs, shapes) if shapes else {}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...codegen.isa import own_level
-from ...codegen.sm import LEVELS, sm_level
+from ...codegen.cpp.isa import own_level
+from ...codegen.cuda.sm import LEVELS, sm_level
 from ...decisions import Reason, Support
 from ...errors import DeviceUnavailable
 from ...protocols import DeviceFact
@@ -69,7 +69,9 @@ def target_of(device: DeviceId) -> str:
 
 def _cpu_target() -> str:
     """Return the target of this machine's processor. Raise DeviceUnavailable."""
-    from ...codegen.cpp import cpu_target  # imported here, because listing devices needs no code generator
+    from ...codegen.cpp.target import (
+        cpu_target,  # imported here, because listing devices needs no code generator
+    )
 
     return cpu_target().name
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...runtime.executor import Executor
+from ...runtime.execution.executor import Executor
 from ..execution.inputs import on_a_device
 
 __all__ = ["run_on_tensors"]

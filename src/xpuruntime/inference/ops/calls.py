@@ -12,8 +12,8 @@ from typing import Any, cast
 from ... import _core
 from ...errors import InputError, OutOfMemory, RunError
 from ...policies.context import current_policy
-from ...runtime.arrays import trust_arrays
-from ...runtime.buffer import host_array
+from ...runtime.memory.arrays import trust_arrays
+from ...runtime.memory.buffer import host_array
 from .explained import Explained, OpRequest
 from .foreign_tensors import Elsewhere, from_host, readable
 from .op_table import ROWS

@@ -11,10 +11,10 @@ import numpy as np
 
 from ... import _core
 from ...errors import InputError
-from ...runtime.buffer import DeviceBuffer, host_array
-from ...runtime.demands import SETTLED
 from ...runtime.device import Device
-from ...runtime.executor import Executor
+from ...runtime.execution.demands import SETTLED
+from ...runtime.execution.executor import Executor
+from ...runtime.memory.buffer import DeviceBuffer, host_array
 from .op_table import ROWS
 from .policy_scope import effective_demands
 from .prepare import device_of, graph_of, held_demands, program_of

@@ -9,7 +9,7 @@ from ... import _core
 from ...policies import Policy, Resolved
 from ...policies.context import current_policy
 from ...policies.entrances import demanded
-from ...store import digest
+from ...storage.store import digest
 from .explained import OpRequest
 
 __all__ = ["asked_policy", "effective_demands", "known_policy"]

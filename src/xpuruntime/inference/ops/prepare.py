@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ... import __version__, _core
@@ -13,11 +14,11 @@ from ...policies import Resolved
 from ...policies.entrances import refuse
 from ...printable import logger
 from ...program.program import CompiledProgram
-from ...runtime.arrays import dlpack_words
-from ...runtime.demands import SETTLED
 from ...runtime.device import Device
-from ...runtime.executor import Executor
-from ...store import Store, digest
+from ...runtime.execution.demands import SETTLED
+from ...runtime.execution.executor import Executor
+from ...runtime.memory.arrays import dlpack_words
+from ...storage.store import Store, digest
 from ...targets import DeviceId
 from ...types import DType, TensorSpec
 from .explained import Explained
@@ -113,8 +114,17 @@ def held_demands(op: str, demands: Resolved, device: DeviceId, dtypes: set[DType
     return demands.without("target", "precision", "allow_fallback")
 
 
-def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[CompiledProgram, str]:
-    """Return the program of a graph for a device of this machine, and its origin: ``store`` or ``compiled``."""
+def program_of(
+    graph: Graph,
+    device: DeviceId,
+    demands: Resolved,
+    phase: str = "inference",
+    passes: Sequence[str] | None = None,
+) -> tuple[CompiledProgram, str]:
+    """Return the program of a graph for a device of this machine, and its origin: ``store`` or ``compiled``.
+
+    phase: of the policy's rules. passes: by name; None: those of the policy's level.
+    """
     from ...compiler import compile as compile_graph
     from ...kernels.user.kernel import named_digests
     from ..native.engine import compiler_facts
@@ -130,13 +140,15 @@ def program_of(graph: Graph, device: DeviceId, demands: Resolved) -> tuple[Compi
         "target": target,
         "policy": remaining.policy.to_dict(),
         "version": __version__,
+        **({} if phase == "inference" else {"phase": phase}),
+        **({} if passes is None else {"passes": list(passes)}),
         **compiler_facts(),
         **({"user_kernels": users} if (users := named_digests(policy.kernel)) else {}),
     }
     stored = store.recall("artifact", digest(ingredients), CompiledProgram.from_bytes)
     if stored is not None:
         return stored, "store"
-    program = compile_graph(graph, target=own_target(device), policy=remaining)
+    program = compile_graph(graph, target=own_target(device), policy=remaining, phase=phase, passes=passes)
     try:
         store.put("artifact", ingredients, program.to_bytes())
     except StoreError as error:  # a full disk must not stop an op

@@ -7,7 +7,7 @@ from typing import Any
 
 from ... import _core
 from ...ir.build import GraphBuilder
-from ...runtime.arrays import dlpack_dtype
+from ...runtime.memory.arrays import dlpack_dtype
 from ...types import DType, TensorSpec
 
 __all__ = ["DenseBlock", "TensorFacts", "dense_block", "facts_of"]

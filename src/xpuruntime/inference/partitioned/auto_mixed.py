@@ -14,19 +14,19 @@ from dataclasses import replace
 from typing import Any
 
 from ... import __version__, env
-from ...compiler.partition import partition
-from ...compiler.partition_cost import Costs
+from ...compiler.partition.cost import Costs
+from ...compiler.partition.partitioner import partition
 from ...decisions import Candidate, Decision, Reason, Support
 from ...errors import StoreError, XpuError
 from ...protocols import Array, ModelSource
 from ...runtime.device import cpu
-from ...store import Store, digest
+from ...storage.store import Store, digest
 from ...targets import DeviceId
 from ..execution.examples import digest_of, measuring_feeds
 from ..native.model import native_model
 from ..selection.auto import Contender, measure
-from ..selection.candidate import EngineCandidate, LoadedEngine, attempt, find
-from ..selection.request import SelectionRequest
+from ..selection.candidate import EngineCandidate, LoadedEngine, attempt
+from ..selection.request import SessionRequest, find, kernels_key
 from .mixed import demanded_kernels, mixed_of
 from .mixed_search import searched
 from .node_costs import measured_costs
@@ -46,20 +46,18 @@ def wanted_by(place: Mapping[str, str]) -> bool:
 
 
 def chosen_mix(
-    model: ModelSource, request: SelectionRequest, store: Store
+    model: ModelSource, request: SessionRequest, store: Store
 ) -> tuple[LoadedEngine | None, Decision, list[str]]:
     """Return the chosen engine (None: none is available), the decision with every candidate's time, and warnings."""
     place = {k: v for k, v in request.place.items() if k != "*"}
     names = [request.engine] if request.engine not in (None, WORD) else []
-    wanted = [
-        request.wanted(str(e), DeviceId("cpu"))
-        for e in dict.fromkeys((*names, *request.order.get("cpu", ())))
-    ]
-    key = _key(model, wanted, place) | {"inputs": digest_of(request.examples)}
-    known = _recorded(model, wanted, store, key) if request.caching else None
+    engines = dict.fromkeys((*map(str, names), *request.execution.order_for("cpu")))
+    candidates = [EngineCandidate(e, DeviceId("cpu"), request) for e in engines]
+    key = _key(model, request, tuple(engines), place) | {"inputs": digest_of(request.examples)}
+    known = _recorded(model, candidates, store, key) if request.caching else None
     if known is not None:
         return *known, []
-    outcomes = [attempt(model, w, store) for w in wanted]
+    outcomes = [attempt(model, c, store) for c in candidates]
     singles = [o for o in outcomes if isinstance(o, LoadedEngine)]
     refused = [o for o in outcomes if isinstance(o, Candidate)]
     feeds, told = measuring_feeds(model, request.examples)
@@ -93,7 +91,7 @@ def _loaded_mixes(
     who = "several engines"
     if len(singles) < 2:
         return [], [Candidate(who, Reason.ONLY_ONE, "only one engine runs this model here")]
-    lower = next((o for o in singles if o.wanted.precision not in (None, model.precision)), None)
+    lower = next((o for o in singles if o.candidate.precision not in (None, model.precision)), None)
     if lower is not None:
         text = f"regions compute in the model's own precision {model.precision.value}, not in {lower.precision.value}"
         return [], [Candidate(who, Reason.PRECISION_UNSUPPORTED, text, "Leave precision out.")]
@@ -101,8 +99,8 @@ def _loaded_mixes(
         graph = native_model(model).graph
         if graph.states:
             return [], [Candidate(who, Reason.OP_UNSUPPORTED, "a session's model has no states")]
-        costs = measured_costs(graph, {o.wanted.engine: o.executable for o in singles}, feeds)
-        found, refused = searched(model, graph, costs, singles[0].wanted, place, feeds, store)
+        costs = measured_costs(graph, {o.candidate.engine: o.executable for o in singles}, feeds)
+        found, refused = searched(model, graph, costs, singles[0].candidate, place, feeds, store)
     except XpuError as error:
         return [], [Candidate(who, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)]
     if not found and not refused:
@@ -112,7 +110,7 @@ def _loaded_mixes(
 
 
 def _name(loaded: LoadedEngine) -> str:
-    return str(loaded.facts.get("mix") or loaded.wanted.name)
+    return str(loaded.facts.get("mix") or loaded.candidate.name)
 
 
 # ── the choice ──
@@ -141,24 +139,26 @@ def _by_margin(contenders: Sequence[Contender], mixed: Sequence[str], decision: 
 # ── the record ──
 
 
-def _key(model: ModelSource, wanted: Sequence[EngineCandidate], place: Mapping[str, str]) -> dict[str, Any]:
+def _key(
+    model: ModelSource, request: SessionRequest, engines: Sequence[str], place: Mapping[str, str]
+) -> dict[str, Any]:
     """Return everything that the choice depends on."""
     versions = {}
-    for w in wanted:
-        plugin = find(w.engine)
-        versions[w.engine] = None if isinstance(plugin, Support) else plugin.version()
+    for engine in engines:
+        plugin = find(engine)
+        versions[engine] = None if isinstance(plugin, Support) else plugin.version()
     return {
         "mixed": 1,
         "xpuruntime": __version__,
         "model": model.digest,
         "versions": versions,
         "place": dict(place),
-        "precision": wanted[0].precision,
-        "permit": wanted[0].permit,
-        "threads": wanted[0].threads,
-        "options": {w.engine: dict(w.options) for w in wanted},
-        "optimization": wanted[0].optimization,
-        "kernels": wanted[0].kernels,
+        "precision": request.precision,
+        "permit": request.permit,
+        "threads": request.threads,
+        "options": {e: request.options.get(e, {}) for e in engines},
+        "optimization": request.optimization,
+        "kernels": kernels_key(request.kernels),
         "processor": cpu().model,
     }
 
@@ -175,7 +175,7 @@ def _record(store: Store, key: Mapping[str, Any], decision: Decision, loaded: Lo
 
 
 def _recorded(
-    model: ModelSource, wanted: Sequence[EngineCandidate], store: Store, key: Mapping[str, Any]
+    model: ModelSource, candidates: Sequence[EngineCandidate], store: Store, key: Mapping[str, Any]
 ) -> tuple[LoadedEngine, Decision] | None:
     record = store.recall("auto", digest(key), _parsed)
     if record is None or record[0].chosen is None:
@@ -184,10 +184,10 @@ def _recorded(
     assert past.chosen is not None
     chosen = past.chosen.name
     if homes is None:
-        again = next((w for w in wanted if w.name == chosen), None)
+        again = next((c for c in candidates if c.name == chosen), None)
         outcome = attempt(model, again, store) if again else None
-    elif set(homes.values()) <= {w.engine for w in wanted}:
-        outcome = _again(model, wanted[0], homes, key["place"], store)
+    elif set(homes.values()) <= {c.engine for c in candidates}:
+        outcome = _again(model, candidates[0], homes, key["place"], store)
     else:
         outcome = None
     if not isinstance(outcome, LoadedEngine):
@@ -219,7 +219,7 @@ def _again(
     try:
         plan = partition(
             native_model(model).graph,
-            demanded_kernels(first, engines[0]),
+            demanded_kernels(first.request, engines[0]),
             others=engines[1:],
             place=place,
             costs=Costs(measured=away),

@@ -23,25 +23,25 @@ from typing import Any
 import numpy as np
 
 from ...compiler import compile as compile_graph
-from ...compiler.partition import PartitionPlan
+from ...compiler.partition.partitioner import PartitionPlan
 from ...decisions import Decision
 from ...errors import RunError, StrictError
 from ...faults import contained
-from ...frontends.onnx.extract import OnnxExtractor
+from ...frontends.onnx.files.extract import OnnxExtractor
 from ...ir import Graph, bind
 from ...policies import Policy, Resolved
 from ...printable import logger
 from ...profiler.receipt import Receipt, confirm
 from ...program.plan import Plan
 from ...program.program import CompiledProgram
-from ...protocols import Array, Evidence, ModelSource
+from ...protocols import Array, Evidence, HasTarget, ModelSource
 from ...runtime.backends.base import RuntimeBackend
-from ...runtime.dag_executor import Schedule, Step
-from ...store import Store
+from ...runtime.execution.dag_executor import Schedule, Step
+from ...storage.store import Store
 from ...types import TensorSpec
 from ..execution.inputs import Feeds
-from ..selection.candidate import EngineCandidate
-from .dag_policy import backend_for, native_demands, settled_demands, wanted_by
+from ..selection.request import SessionRequest
+from .dag_policy import backend_for, native_demands, request_of, settled_demands
 from .dag_run import DagRun, Timer, Watch
 from .placement import Placed
 from .region_weights import WeightArrays
@@ -62,7 +62,7 @@ class DAGExecutor:
     threads:    CPU threads of each engine; ``parallel``: how many regions may run at once.
     store:      the store for compiled regions; none by default.
     policy:     takes precedence over the plan's policy, which precedes ``with_policy`` and the environment. Demands that partition settles
-                (engines, placement, sizes, forced kernels) must be given to partition. It excludes ``wanted``.
+                (engines, placement, sizes, forced kernels) must be given to partition. It excludes ``request``.
 
     A region whose engine fails, at opening or in a run, moves to its next alternative; ``decisions`` and ``plan`` record it.
     Raises EngineUnavailable (with the region's decision) if no alternative is left.
@@ -79,24 +79,23 @@ class DAGExecutor:
         threads: int | None = None,
         parallel: int | None = None,
         store: Store | None = None,
-        wanted: EngineCandidate | None = None,
+        request: SessionRequest | None = None,
         policy: Any = None,
     ) -> None:
         self.graph = plan.graph
         self._who = f"executor of {self.graph.name!r}"
         self._first = plan.plan
-        demands = settled_demands(plan, policy) if wanted is None else Resolved(Policy(), {})
+        demands = settled_demands(plan, policy) if request is None else Resolved(Policy(), {})
         self._strict = bool(demands.policy.execution.strict)
         self.backend: RuntimeBackend = backend_for(demands, backend)
         cutter = None if original is None else OnnxExtractor(original, self.graph)
-        candidate = wanted or wanted_by(demands)
-        candidate = replace(candidate, threads=threads or candidate.threads)
+        request = request or request_of(demands)
+        request = replace(request, threads=threads or request.threads)
         # A GPU by its own name, so that its libraries can be queried.
-        mine = (
-            str(self.backend.device)
-            if self.backend.kind == "cuda"
-            else getattr(self.backend, "target", "cpu")
-        )
+        if self.backend.kind == "cuda":
+            mine = str(self.backend.device)
+        else:
+            mine = self.backend.target if isinstance(self.backend, HasTarget) else "cpu"
         own = functools.partial(compile_graph, target=mine, policy=native_demands(demands))
         self._regions = [
             Placed(
@@ -107,7 +106,7 @@ class DAGExecutor:
                     compile_fn=compile_fn or own,
                     store=store or Store(mode="off"),
                     original=cutter,
-                    wanted=candidate,
+                    request=request,
                 ),
                 self._first.decision_for(r.id),
             )

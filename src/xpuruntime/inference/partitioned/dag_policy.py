@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from ... import env
-from ...compiler.partition import PartitionPlan
+from ...compiler.partition.partitioner import PartitionPlan
 from ...errors import DeviceUnavailable, PolicyError
 from ...policies import ExecutionPolicy, Policy, Resolved, effective_policy
 from ...policies.entrances import PARTITIONED, possible, refuse
 from ...printable import logger
 from ...runtime.backends.base import RuntimeBackend
 from ...runtime.backends.cpu import CpuBackend
-from ...runtime.buffer import backend_of
+from ...runtime.memory.buffer import backend_of
 from ...targets import DeviceId
-from ..selection.candidate import EngineCandidate
+from ..selection.request import SessionRequest
 from ..selection.vendor_policy import limits
 
-__all__ = ["backend_for", "native_demands", "settled_demands", "wanted_by"]
+__all__ = ["backend_for", "native_demands", "request_of", "settled_demands"]
 
 _log = logger("xpuruntime.session")
 
@@ -98,16 +98,6 @@ def native_demands(demands: Resolved) -> Resolved:
     return Resolved(Policy(kernel=demands.policy.kernel, execution=compiling), demands.origins)
 
 
-def wanted_by(demands: Resolved) -> EngineCandidate:
+def request_of(demands: Resolved) -> SessionRequest:
     """Return the request to the engines of the other regions."""
-    execution = demands.policy.execution
-    level = execution.optimization_level
-    options = {e: execution.options_for(e) for e in execution.engine_options or {}}
-    return EngineCandidate(
-        "native",
-        DeviceId("cpu"),
-        threads=env.get_int("XPU_NUM_THREADS"),
-        caching=execution.caching is not False,
-        optimization=3 if level is None else level,
-        region_options=tuple((e, tuple(sorted(o.items()))) for e, o in sorted(options.items())),
-    )
+    return SessionRequest(policy=demands.policy, threads=env.get_int("XPU_NUM_THREADS"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ...errors import RunError
 from ...ir import bind
 from ...profiler import trace
-from ...runtime.buffer import DeviceBuffer
+from ...runtime.memory.buffer import DeviceBuffer
 from ...types import TensorSpec
 
 if TYPE_CHECKING:

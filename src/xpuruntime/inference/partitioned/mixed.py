@@ -6,26 +6,24 @@ chosen; or the native engine was named, lacks ops, and ``allow_fallback`` admits
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ... import __version__
 from ...compiler import compile as compile_graph
-from ...compiler.partition import PartitionPlan, partition
+from ...compiler.partition.partitioner import PartitionPlan, partition
 from ...decisions import Candidate, Reason, Support
 from ...errors import UnavailableError, XpuError
-from ...ir import Graph
 from ...ir.family import source_names
-from ...policies import ExecutionPolicy, Policy, Resolved, load_policy
+from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved
 from ...program.plan import Plan, PlanNode
-from ...program.program import CompiledProgram
-from ...protocols import Array, Evidence, ModelSource
-from ...store import Store
+from ...protocols import Array, Evidence, HasRegions, ModelSource, Stoppable
+from ...storage.store import Store
 from ..native.engine import compiler_facts
 from ..native.model import native_model
 from ..selection.candidate import EngineCandidate, LoadedEngine
+from ..selection.request import SessionRequest, kernels_key
 from ..selection.vendor_options import speaks_of_families
 from .dag_executor import DAGExecutor
 
@@ -34,11 +32,11 @@ __all__ = ["MixedExecutable", "demanded_kernels", "forces_kernels", "lacks_ops",
 _LACKING = (Reason.OP_UNSUPPORTED, Reason.BUILD_FAILED)
 
 
-def forces_kernels(kernels: str, met: Mapping[str, Sequence[str]]) -> bool:
-    """Return True if a KernelPolicy (JSON text) has a rule that forces a kernel, apart from those that a vendor's options satisfy."""
-    if not kernels:
+def forces_kernels(policy: KernelPolicy | None, met: Mapping[str, Sequence[str]]) -> bool:
+    """Return True if a KernelPolicy has a rule that forces a kernel, apart from those that a vendor's options satisfy."""
+    if policy is None:
         return False
-    rules = [r for layer in _policy(kernels).kernel.layers for r in layer.rules if r.use]
+    rules = [r for layer in policy.layers for r in layer.rules if r.use]
     return any(
         not speaks_of_families(r) or any(met.get(family, ("",))[0] != r.use for family in r.op) for r in rules
     )
@@ -68,7 +66,7 @@ def mixed(
     if first.device.kind not in ("cpu", "auto"):
         text = f"a model on several engines runs on the cpu, not on {first.device}"
         return Candidate(name, Reason.DEVICE_MISMATCH, text, "Name device='cpu', or place nothing.")
-    if first.compile_timeout_s is not None:
+    if first.request.execution.compile_timeout_s is not None:
         text = "the compilers of a model on several engines cannot be ended by compile_timeout_s"
         return Candidate(name, Reason.TIMED_OUT, text, "Drop compile_timeout_s, or place nothing.")
     if first.precision not in (None, model.precision):
@@ -80,7 +78,7 @@ def mixed(
             return Candidate(name, Reason.OP_UNSUPPORTED, "a session's model has no states")
         plan = partition(
             source.graph,
-            demanded_kernels(first, first.engine),
+            demanded_kernels(first.request, first.engine),
             others=tuple(others),
             place=place,
             absorb=absorb,
@@ -94,10 +92,9 @@ def mixed(
     return mixed_of(model, plan, first, store)
 
 
-def demanded_kernels(wanted: EngineCandidate, engine: str) -> Resolved:
+def demanded_kernels(request: SessionRequest, engine: str) -> Resolved:
     """Return the demands for ``partition``: the requested kernels and the engine that comes first."""
-    policy = Policy(kernel=_policy(wanted.kernels).kernel, execution=ExecutionPolicy(engine=engine))
-    return Resolved(policy, {})
+    return _demands(request, ExecutionPolicy(engine=engine))
 
 
 def mixed_of(
@@ -110,14 +107,16 @@ def mixed_of(
     regions = [r for r in plan.regions if r.outputs]  # others compute nothing that is read, and do not run
     engines = dict.fromkeys(r.engine for r in regions)
     name = f"{' + '.join(engines)} on {first.device}, {len(regions)} regions"
+    request = first.request
+    compiling = _demands(request, ExecutionPolicy(optimization_level=request.optimization))
     try:
         dag = DAGExecutor(
             plan,
-            compile_fn=_compiler(_policy(first.kernels), first.optimization),
+            compile_fn=lambda graph: compile_graph(graph, target="cpu", policy=compiling),
             original=model if model.format == "onnx" else None,
-            threads=first.threads,
-            store=store if first.caching else None,
-            wanted=first,
+            threads=request.threads,
+            store=store if request.caching else None,
+            request=request.released(),
         )
         dag.load_weights(native_model(model).weights)
     except UnavailableError:
@@ -133,24 +132,19 @@ def mixed_of(
         "engines": {r.engine: r.engine_version for r in dag.plan.regions},
         "model": model.digest,
         "homes": homes,
-        "threads": first.threads,
-        "options": first.region_options,
-        "optimization": first.optimization,
-        "kernels": first.kernels,
+        "threads": request.threads,
+        "options": request.options,
+        "optimization": request.optimization,
+        "kernels": kernels_key(request.kernels),
     }
     return LoadedEngine(first, model, executable, __version__, model.precision, Support.yes(), facts, key)
 
 
-def _policy(kernels: str) -> Policy:
-    return load_policy(json.loads(kernels)) if kernels else Policy()
+def _demands(request: SessionRequest, execution: ExecutionPolicy) -> Resolved:
+    return Resolved(Policy(kernel=request.kernels or KernelPolicy(), execution=execution), {})
 
 
-def _compiler(kernels: Policy, level: int) -> Callable[[Graph], CompiledProgram]:
-    policy = Resolved(Policy(kernel=kernels.kernel, execution=ExecutionPolicy(optimization_level=level)), {})
-    return lambda graph: compile_graph(graph, target="cpu", policy=policy)
-
-
-class MixedExecutable:
+class MixedExecutable(Stoppable, HasRegions):
     """A DAGExecutor as an engine's executable. ``regions`` is the plan in names of the user's model."""
 
     def __init__(self, model: ModelSource, plan: PartitionPlan, dag: DAGExecutor) -> None:

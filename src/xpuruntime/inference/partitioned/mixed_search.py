@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ... import env
-from ...compiler.partition import PartitionPlan, partition
-from ...compiler.partition_cost import Costs
+from ...compiler.partition.cost import Costs
+from ...compiler.partition.partitioner import PartitionPlan, partition
 from ...decisions import Candidate, Reason
 from ...errors import RunError
 from ...ir import Graph
 from ...protocols import Array, ModelSource
-from ...store import Store
+from ...storage.store import Store
 from ..selection import auto
 from ..selection.candidate import EngineCandidate, LoadedEngine
 from .mixed import MixedExecutable, demanded_kernels, mixed_of
@@ -123,7 +123,7 @@ def mixes(
         plans = []
         for share in _SHARES:
             dearer = replace(costs, region_s={e: costs.enter_s(e) + share * whole for e in engines})
-            demands = demanded_kernels(first, group[0])
+            demands = demanded_kernels(first.request, group[0])
             plan = partition(graph, demands, others=group[1:], place=place, costs=dearer)
             shape = _shape(plan)
             if (place or len({e for e, _ in shape}) > 1) and shape not in seen:

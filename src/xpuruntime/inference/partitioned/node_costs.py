@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ...compiler.partition_cost import Costs
+from ...compiler.partition.cost import Costs
 from ...engines.attribution import least_times
 from ...errors import XpuError
 from ...ir import Graph

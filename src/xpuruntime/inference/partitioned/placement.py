@@ -13,7 +13,7 @@ from ...faults import as_known
 from ...printable import logger
 from ...program.plan import Region
 from ...protocols import Array, Evidence
-from ...runtime.buffer import DeviceBuffer
+from ...runtime.memory.buffer import DeviceBuffer
 from .region_runners import runner_of
 from .regions import RegionWork, Runner
 

@@ -19,12 +19,13 @@ from ...ir import Graph, Node, interp
 from ...ir.family import source_names
 from ...program.program import CompiledProgram
 from ...protocols import Array, Evidence, EvidenceRow, Executable
-from ...runtime.demands import SETTLED
-from ...runtime.executor import Executor
-from ...runtime.weights import load_weights
+from ...runtime.execution.demands import SETTLED
+from ...runtime.execution.executor import Executor
+from ...runtime.weights.load import load_weights
 from ...targets import DeviceId
 from ..native.executable import times_of
-from ..selection.candidate import EngineCandidate, attempt, find
+from ..selection.candidate import EngineCandidate, attempt
+from ..selection.request import find
 from .regions import RegionWork, Runner, Symbols, Values
 
 __all__ = ["RUNNERS", "EngineRunner", "InterpreterRunner", "NativeRunner", "TorchRunner", "runner_of"]
@@ -45,7 +46,7 @@ class NativeRunner(Runner):
 
     def open(self, graph: Graph) -> Executor:
         program = self.work.compile_fn(graph) if graph.symbols or self._program is None else self._program
-        executor = Executor(program, self.work.backend, threads=self.work.wanted.threads, policy=SETTLED)
+        executor = Executor(program, self.work.backend, threads=self.work.request.threads, policy=SETTLED)
         executor.bind(load_weights(self._weights, program, self.work.backend))
         return executor
 
@@ -106,15 +107,8 @@ class EngineRunner(Runner):
         proto = self._cut if self._cut is not None else to_onnx(graph, self._weights)
         model = open_model(proto, name=work.graph.name)
         device = DeviceId.parse(work.region.device)
-        wanted = EngineCandidate(
-            work.region.engine,
-            device,
-            threads=work.wanted.threads,
-            options=dict(work.wanted.region_options).get(work.region.engine, ()),
-            caching=work.wanted.caching,
-            optimization=work.wanted.optimization,
-        )
-        loaded = attempt(model, wanted, work.store)
+        candidate = EngineCandidate(work.region.engine, device, work.request.for_regions())
+        loaded = attempt(model, candidate, work.store)
         if isinstance(loaded, Candidate):
             raise BuildError(work.who, loaded.reason, got=loaded.code.value, do=loaded.do)
         self.version = loaded.version

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...checkpoints import WeightSource
 from ...errors import InputError
 from ...ir import Graph, Weight, open_weights
 from ...protocols import Array
-from ...runtime.buffer import host_array
+from ...runtime.memory.buffer import host_array
+from ...storage.checkpoints import WeightSource
 from ...types import DType, TensorSpec
 
 __all__ = ["WeightArrays"]

@@ -12,16 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import __version__
-from ...frontends.onnx.extract import OnnxExtractor
+from ...frontends.onnx.files.extract import OnnxExtractor
 from ...ir import Graph, Node, specialize
 from ...ir.family import source_names
 from ...program.plan import Region
 from ...program.program import CompiledProgram
-from ...protocols import Array, Evidence, EvidenceRow
+from ...protocols import Array, Closeable, Evidence, EvidenceRow
 from ...runtime.backends.base import RuntimeBackend
-from ...store import Store
-from ...targets import DeviceId
-from ..selection.candidate import EngineCandidate
+from ...storage.store import Store
+from ..selection.request import SessionRequest
 
 __all__ = ["RegionWork", "Runner", "Symbols", "Values"]
 
@@ -36,7 +35,7 @@ class RegionWork:
     region:   names, engine, inputs and outputs. graph: the region's own.
     compile_fn: compiles a static graph to a program for ``backend``.
     original: the ONNX model that the graph came from, so that engines get the region's original nodes.
-    wanted:   the request to the engine (precision, threads, options), apart from engine and device.
+    request:  the demands on the engine: threads, options, optimization, caching.
     """
 
     region: Region
@@ -45,7 +44,7 @@ class RegionWork:
     compile_fn: Callable[[Graph], CompiledProgram]
     store: Store
     original: OnnxExtractor | None = None
-    wanted: EngineCandidate = field(default_factory=lambda: EngineCandidate("native", DeviceId("cpu")))
+    request: SessionRequest = field(default_factory=SessionRequest)
 
     @property
     def who(self) -> str:
@@ -106,7 +105,7 @@ class Runner(ABC):
         """Free its resources."""
         forms, self._forms, self._used = self._forms, {}, None
         for form in forms.values():
-            if hasattr(form, "close"):
+            if isinstance(form, Closeable):
                 form.close()
 
     def _form_of(self, symbols: Symbols | None) -> Any:

@@ -12,11 +12,11 @@ from ...errors import InputError, StoreError
 from ...printable import logger
 from ...protocols import ModelSource
 from ...runtime.device import cpu
-from ...store import Store, digest
+from ...storage.store import Store, digest
 from ..execution.examples import digest_of, measuring_feeds
 from .auto import Contender, measure
-from .candidate import EngineCandidate, LoadedEngine, attempt, find
-from .request import SelectionRequest
+from .candidate import EngineCandidate, LoadedEngine, attempt
+from .request import SessionRequest, find, kernels_key
 
 __all__ = ["measured_choice"]
 
@@ -24,24 +24,24 @@ _log = logger("xpuruntime.session")
 
 
 def measured_choice(
-    model: ModelSource, request: SelectionRequest, candidates: Sequence[EngineCandidate], store: Store
+    model: ModelSource, request: SessionRequest, candidates: Sequence[EngineCandidate], store: Store
 ) -> tuple[LoadedEngine | None, Decision, list[str]]:
     """Return the recorded choice, else the measured one, else the first that loads."""
     ingredients = _record_key(model, request, candidates)
     recorded = _recorded(model, request, candidates, store, ingredients)
     if recorded is not None:
         return *recorded, []
-    outcomes = [attempt(model, wanted, store) for wanted in candidates]
+    outcomes = [attempt(model, c, store) for c in candidates]
     loaded = [o for o in outcomes if isinstance(o, LoadedEngine)]
     refused = tuple(o for o in outcomes if isinstance(o, Candidate))
     if not loaded:
         return None, Decision("engine", model.name, None, refused), []
     if len(loaded) == 1:
         head = Candidate(
-            loaded[0].wanted.name, Reason.ONLY_ONE, "the only one available", facts=loaded[0].facts
+            loaded[0].candidate.name, Reason.ONLY_ONE, "the only one available", facts=loaded[0].facts
         )
         return loaded[0], Decision("engine", model.name, head, refused), []
-    contenders = [Contender(o.wanted.name, o.executable, o.precision) for o in loaded]
+    contenders = [Contender(o.candidate.name, o.executable, o.precision) for o in loaded]
     try:
         feeds, told = measuring_feeds(model, request.examples)
         decision, warnings = measure(model, contenders, feeds, env.get_seconds("XPU_AUTO_SECONDS"), told)
@@ -55,7 +55,7 @@ def measured_choice(
     decision = Decision("engine", model.name, decision.chosen, (*decision.rejected, *refused))
     if decision.chosen and decision.chosen.code is Reason.FASTEST and request.caching:
         _record(store, ingredients, decision)
-    best = next(o for o in loaded if decision.chosen and o.wanted.name == decision.chosen.name)
+    best = next(o for o in loaded if decision.chosen and o.candidate.name == decision.chosen.name)
     for other in loaded:
         if other is not best:
             other.executable.close()
@@ -66,10 +66,10 @@ def _unmeasured(model: ModelSource, loaded: Sequence[LoadedEngine], failed: Deci
     """Choose by the built-in order, if no candidate ran on the seeded inputs (a model may need special inputs)."""
     why = failed.rejected[0].reason if failed.rejected else "no inputs could be made"
     text = f"first in the built-in order; measuring failed: {why}"
-    head = Candidate(loaded[0].wanted.name, Reason.DEFAULT, text, facts=loaded[0].facts)
+    head = Candidate(loaded[0].candidate.name, Reason.DEFAULT, text, facts=loaded[0].facts)
     rest = [
         Candidate(
-            o.wanted.name,
+            o.candidate.name,
             Reason.LOWER_PREFERENCE,
             f"{head.name} is earlier in the preference order",
             facts=o.facts,
@@ -80,23 +80,23 @@ def _unmeasured(model: ModelSource, loaded: Sequence[LoadedEngine], failed: Deci
 
 
 def _record_key(
-    model: ModelSource, request: SelectionRequest, candidates: Sequence[EngineCandidate]
+    model: ModelSource, request: SessionRequest, candidates: Sequence[EngineCandidate]
 ) -> dict[str, Any]:
     """Return everything that a measured choice depends on: model, candidates, versions, options, processor, threads."""
     versions = {}
-    for name in dict.fromkeys(w.engine for w in candidates):
+    for name in dict.fromkeys(c.engine for c in candidates):
         plugin = find(name)
         versions[name] = None if isinstance(plugin, Support) else plugin.version()
     return {
         "model": model.digest,
-        "candidates": [w.name for w in candidates],
+        "candidates": [c.name for c in candidates],
         "versions": versions,
         "precision": request.precision,
         "permit": request.permit,
         "threads": request.threads,
-        "options": {k: dict(v) for k, v in request.options.items()},
+        "options": request.options,
         "optimization": request.optimization,
-        "kernels": request.kernels,
+        "kernels": kernels_key(request.kernels),
         "processor": cpu().model,
         "inputs": digest_of(request.examples),
     }
@@ -111,7 +111,7 @@ def _record(store: Store, ingredients: dict[str, Any], decision: Decision) -> No
 
 def _recorded(
     model: ModelSource,
-    request: SelectionRequest,
+    request: SessionRequest,
     candidates: Sequence[EngineCandidate],
     store: Store,
     ingredients: dict[str, Any],
@@ -121,8 +121,8 @@ def _recorded(
     past = store.recall("auto", digest(ingredients), lambda payload: Decision.from_json(json.loads(payload)))
     if past is None or past.chosen is None:
         return None
-    wanted = next((w for w in candidates if w.name == past.chosen.name), None)
-    outcome = attempt(model, wanted, store) if wanted else None
+    candidate = next((c for c in candidates if c.name == past.chosen.name), None)
+    outcome = attempt(model, candidate, store) if candidate else None
     if not isinstance(outcome, LoadedEngine):
         return None
     text = f"measured before: {past.chosen.reason}"

@@ -11,7 +11,6 @@ from typing import Any
 
 from ... import __version__
 from ...decisions import Candidate, Reason, Support
-from ...engines import lookup
 from ...errors import (
     BuildError,
     BuildTimeout,
@@ -25,56 +24,62 @@ from ...errors import (
     XpuError,
 )
 from ...faults import contained
-from ...plugins import EnginePlugin
+from ...plugins.loader import EnginePlugin
+from ...policies import KernelPolicy
 from ...printable import logger
-from ...protocols import Artifact, Engine, EngineRequest, Executable, ModelSource
-from ...store import Store, digest
+from ...protocols import (
+    Artifact,
+    CompilesShapes,
+    Engine,
+    EngineRequest,
+    Executable,
+    ModelSource,
+    StoppableLoad,
+)
+from ...storage.store import Store, digest
 from ...targets import DeviceId
 from ...types import DType
 from ..execution.contexts import DEADLINES
 from ..execution.timeouts import build_within
 from ..models.modules import as_onnx
 from ..models.shape_cache import KeptShapes
-from ..self_check import ADVICE, SelfCheck, Verdict, checked_on_opening
+from ..self_check import ADVICE, Verdict, checked_on_opening
 from .integers import in_integers
+from .request import SessionRequest, find, kernels_key
 from .vendor_options import met_by_options
 from .vendor_policy import vendor_refused
 
-__all__ = ["EngineCandidate", "LoadedEngine", "attempt", "checked", "find"]
+__all__ = ["EngineCandidate", "LoadedEngine", "artifact_key", "attempt", "checked"]
 
 _log = logger("xpuruntime.session")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCandidate:
-    """One candidate to try.
+    """One engine on one device for a session's request.
 
-    precision: the demanded precision: None (the model's own), a float DType, or an integer DType, which only quantized models have.
-    permit:    a lower precision to use if the engine supports it (``fp16=True``); otherwise the model's own is kept.
-    caching:   True if the store may be read and written.
-    kernels:   the KernelPolicy as JSON text; only engines with selectable kernels get it.
-    compile_timeout_s: the time limit of its compiler; it does not affect the artifact.
-    check:     how its outputs are compared with a reference before use; it does not affect the artifact.
-    region_options: options by engine, for every engine that may run a region.
+    own_precision: True if the model's own precision is used whatever the request demands, as a fallback may.
     """
 
     engine: str
     device: DeviceId
-    precision: DType | None = None
-    permit: DType | None = None
-    threads: int | None = None
-    options: tuple[tuple[str, str], ...] = ()
-    caching: bool = True
-    optimization: int = 3
-    kernels: str = ""
-    compile_timeout_s: float | None = None
-    check: SelfCheck | None = field(default=None, compare=False, repr=False)
-    region_options: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    request: SessionRequest = field(default_factory=SessionRequest, repr=False)
+    own_precision: bool = False
 
     @property
     def name(self) -> str:
         """Return ``engine on device``, its name in decisions and plans."""
         return f"{self.engine} on {self.device}"
+
+    @property
+    def precision(self) -> DType | None:
+        """Return the demanded precision; None for the model's own."""
+        return None if self.own_precision else self.request.precision
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Return the vendor options of this engine."""
+        return dict(self.request.execution.options_for(self.engine))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ class LoadedEngine:
     key:       everything that decides the artifact. verdict: the result of comparing its outputs, or None without a check.
     """
 
-    wanted: EngineCandidate
+    candidate: EngineCandidate
     model: ModelSource
     executable: Executable
     version: str
@@ -99,39 +104,28 @@ class LoadedEngine:
     verdict: Verdict | None = None
 
 
-def find(engine: str) -> EnginePlugin | Support:
-    """Return the engine's plugin, or why a known name has none in this release. Raises EngineUnavailable for an unknown name."""
-    try:
-        return lookup(engine)
-    except EngineUnavailable as error:
-        if error.decision is None:
-            raise
-        no = error.decision.rejected[0]
-        return Support.no(no.code, no.reason, do=no.do)
-
-
-def attempt(model: ModelSource, wanted: EngineCandidate, store: Store) -> LoadedEngine | Candidate:
+def attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> LoadedEngine | Candidate:
     """Load the candidate, or return the reason why it is unavailable.
 
     Raises EngineUnavailable for an unknown name: a typing error must not cause a fallback.
     """
     try:
-        with contained(f"{wanted.name}, model {model.name}"):
-            return _attempt(model, wanted, store)
+        with contained(f"{candidate.name}, model {model.name}"):
+            return _attempt(model, candidate, store)
     except InternalError as error:
         facts = {"parts": list(error.parts), "reproduction": error.folder}
-        return Candidate(wanted.name, Reason.INTERNAL_ERROR, error.what, error.do, facts=facts)
+        return Candidate(candidate.name, Reason.INTERNAL_ERROR, error.what, error.do, facts=facts)
     except (OutOfMemory, PluginError) as error:
-        return Candidate(wanted.name, Reason.BUILD_FAILED, _what_and_got(error), error.do)
+        return Candidate(candidate.name, Reason.BUILD_FAILED, _what_and_got(error), error.do)
 
 
-def _attempt(model: ModelSource, wanted: EngineCandidate, store: Store) -> LoadedEngine | Candidate:
-    plugin = find(wanted.engine)
+def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> LoadedEngine | Candidate:
+    plugin = find(candidate.engine)
     if isinstance(plugin, Support):
-        return Candidate.rejected(wanted.name, plugin)
+        return Candidate.rejected(candidate.name, plugin)
     installed = plugin.installed()
     if not installed:
-        return Candidate.rejected(wanted.name, installed)
+        return Candidate.rejected(candidate.name, installed)
     engine: Engine = plugin.load()
     try:
         source = model if model.format in plugin.formats else as_onnx(model)
@@ -141,74 +135,85 @@ def _attempt(model: ModelSource, wanted: EngineCandidate, store: Store) -> Loade
         EngineUnavailable,
     ) as error:  # the model cannot be written as ONNX, or the package that writes it is missing
         why = f"{error.who} {error.what}" + (f": {error.got}" if error.got else "")
-        return Candidate(wanted.name, Reason.FORMAT_UNSUPPORTED, why, error.do)
+        return Candidate(candidate.name, Reason.FORMAT_UNSUPPORTED, why, error.do)
+    kernels, options = candidate.request.kernels, candidate.options
     met: dict[str, tuple[str, str]] = {}
     if not plugin.chooses_kernels:
-        options = dict(wanted.options)
-        more, met = met_by_options(engine, wanted.device, wanted.kernels, options)
-        wanted = replace(wanted, options=tuple(sorted({**more, **options}.items())))
-    request, note = _request(engine, source, wanted, wanted.kernels if plugin.chooses_kernels else "")
+        more, met = met_by_options(engine, candidate.device, kernels, options)
+        options = {**more, **options}
+    own_kernels = kernels if plugin.chooses_kernels else None
+    request, note = _engine_request(engine, source, candidate, options, own_kernels)
     support = engine.supports(source, request)
     if support and not plugin.chooses_kernels:
-        support = vendor_refused(model, wanted.kernels, plugin.name, wanted.device, met)
+        support = vendor_refused(model, kernels, plugin.name, candidate.device, met)
     integers = in_integers(source, own_kernels=plugin.chooses_kernels)
-    if support and wanted.precision is not None and wanted.precision.is_integer:
+    if support and candidate.precision is not None and candidate.precision.is_integer:
         support = integers
     if not support:
-        return Candidate.rejected(wanted.name, support)
+        return Candidate.rejected(candidate.name, support)
     try:
         executable, facts = _obtain(
             plugin,
             engine,
             source,
             request,
-            store if wanted.caching else Store(mode="off"),
-            wanted.compile_timeout_s,
+            store if candidate.request.caching else Store(mode="off"),
+            candidate.request.execution.compile_timeout_s,
         )
     except BuildTimeout as error:
-        return Candidate(wanted.name, Reason.TIMED_OUT, _what_and_got(error), error.do)
+        return Candidate(candidate.name, Reason.TIMED_OUT, _what_and_got(error), error.do)
     except InternalError:
         raise
     except BuildError as error:
-        return Candidate(wanted.name, Reason.BUILD_FAILED, _what_and_got(error), error.do)
+        return Candidate(candidate.name, Reason.BUILD_FAILED, _what_and_got(error), error.do)
     own = source.quantized if integers else None
     precision = own or request.precision or source.precision
     if met:
         facts["kernels_by_option"] = {family: list(kernel) for family, kernel in met.items()}
-    key = artifact_key(plugin.name, engine, source, request) if wanted.check is not None else {}
-    loaded = LoadedEngine(wanted, source, executable, engine.version(), precision, note, facts, key)
+    checking = candidate.request.check is not None
+    key = artifact_key(plugin.name, engine, source, request) if checking else {}
+    loaded = LoadedEngine(candidate, source, executable, engine.version(), precision, note, facts, key)
     return checked(loaded, store) if plugin.name == "native" else loaded
 
 
 def checked(loaded: LoadedEngine, store: Store) -> LoadedEngine | Candidate:
     """Return the candidate with the verdict on its outputs; close and reject it if they are wrong."""
-    wanted, check = loaded.wanted, loaded.wanted.check
+    candidate, check = loaded.candidate, loaded.candidate.request.check
     if check is None or loaded.verdict is not None:
         return loaded
-    used = store if wanted.caching else Store(mode="off")
+    used = store if candidate.request.caching else Store(mode="off")
     verdict = checked_on_opening(
-        loaded.model, loaded.executable, wanted.engine, loaded.precision, loaded.key, check, used
+        loaded.model, loaded.executable, candidate.engine, loaded.precision, loaded.key, check, used
     )
     if verdict.wrong:
         loaded.executable.close()
-        return Candidate(wanted.name, Reason.WRONG_RESULT, verdict.text, ADVICE)
+        return Candidate(candidate.name, Reason.WRONG_RESULT, verdict.text, ADVICE)
     return replace(loaded, verdict=verdict)
 
 
-def _request(
-    engine: Engine, model: ModelSource, wanted: EngineCandidate, kernels: str
+def _engine_request(
+    engine: Engine,
+    model: ModelSource,
+    candidate: EngineCandidate,
+    options: Mapping[str, str],
+    kernels: KernelPolicy | None,
 ) -> tuple[EngineRequest, Support]:
-    """Return the request, with the permitted precision if the engine supports it."""
-    own_precision = (
-        wanted.precision is None or wanted.precision.is_integer
-    )  # integer precision comes from the model alone
-    own = None if own_precision or wanted.precision is model.precision else wanted.precision
+    """Return the request to the engine, with the permitted precision if the engine supports it."""
+    wanted = candidate.precision
+    # An integer precision comes from the model alone.
+    precision = None if wanted is None or wanted.is_integer or wanted is model.precision else wanted
+    session = candidate.request
     request = EngineRequest(
-        wanted.device, own, wanted.threads, dict(wanted.options), wanted.optimization, kernels
+        candidate.device,
+        precision,
+        session.threads,
+        dict(sorted(options.items())),
+        session.optimization,
+        kernels,
     )
-    if own is not None or wanted.permit in (None, model.precision):
+    if precision is not None or session.permit in (None, model.precision):
         return request, Support.yes()
-    lower = replace(request, precision=wanted.permit)
+    lower = replace(request, precision=session.permit)
     support = engine.supports(model, lower)
     if support or support.code is not Reason.PRECISION_UNSUPPORTED:
         return lower, Support.yes()
@@ -268,7 +273,7 @@ def artifact_key(name: str, engine: Engine, model: ModelSource, request: EngineR
         "threads": request.threads,
         "options": dict(request.options),
         "optimization": request.optimization,
-        "kernels": request.kernels,
+        "kernels": kernels_key(request.kernels),
     }
 
 
@@ -294,7 +299,7 @@ def _load(
         return engine.load(artifact, model, request)
     who = f"{artifact.engine}, model {model.name}"
     executable: Executable
-    if hasattr(engine, "stoppable_load"):
+    if isinstance(engine, StoppableLoad):
         go, stop = engine.stoppable_load(artifact, model, request)
         with DEADLINES.after(seconds, stop) as deadline:
             try:
@@ -308,7 +313,7 @@ def _load(
                 ) from error
         return executable
     executable = engine.load(artifact, model, request)
-    if hasattr(executable, "limit_compiles"):  # it compiles new shapes when they occur
+    if isinstance(executable, CompilesShapes):
         executable.limit_compiles(seconds)
         return executable
     executable.close()
@@ -318,7 +323,7 @@ def _load(
 
 def _keeping(executable: Executable, store: Store, ingredients: dict[str, Any]) -> Executable:
     """Return the executable; one that compiles new shapes gets access to the store."""
-    if hasattr(executable, "keep_in"):
+    if isinstance(executable, CompilesShapes):
         executable.keep_in(KeptShapes(store, ingredients))
     return executable
 

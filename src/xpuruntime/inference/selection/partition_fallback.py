@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ...decisions import Candidate, Decision, Reason, Support
 from ...errors import BuildError
 from ...protocols import ModelSource
-from ...store import Store
+from ...storage.store import Store
 from ...targets import DeviceId
 from ..partitioned.mixed import forces_kernels, lacks_ops, mixed
-from .candidate import EngineCandidate, LoadedEngine, find
-from .request import SelectionRequest
+from .candidate import EngineCandidate, LoadedEngine
+from .request import SessionRequest, find
 
 __all__ = ["partition_fallback"]
 
 
 def partition_fallback(
     model: ModelSource,
-    request: SelectionRequest,
+    request: SessionRequest,
     loaded: LoadedEngine | None,
     decision: Decision,
     fallback: Sequence[EngineCandidate],
@@ -33,10 +32,12 @@ def partition_fallback(
         None,
         "auto",
     )  # without a named engine, regions may merge into a neighbor's engine
-    others = tuple(dict.fromkeys(w.engine for w in fallback if w.device.kind == "cpu"))
+    others = tuple(dict.fromkeys(c.engine for c in fallback if c.device.kind == "cpu"))
     if request.place:
         first = _first(request)
-        mix = mixed(model, first, (*others, *request.order.get("cpu", ())), request.place, store, absorb=free)
+        mix = mixed(
+            model, first, (*others, *request.execution.order_for("cpu")), request.place, store, absorb=free
+        )
         if isinstance(mix, Candidate):
             who = f"session({model.name!r})"
             raise BuildError(who, "cannot be run as the policy places it", got=mix.reason, do=mix.do)
@@ -46,13 +47,15 @@ def partition_fallback(
         )
     elif (
         loaded is not None
-        and loaded.wanted.engine != "native"
+        and loaded.candidate.engine != "native"
         and forces_kernels(request.kernels, loaded.facts.get("kernels_by_option", {}))
     ):
-        mix = mixed(model, replace(loaded.wanted, kernels=request.kernels), others, {}, store, absorb=free)
+        mix = mixed(model, loaded.candidate, others, {}, store, absorb=free)
         why, code = "a rule forces kernels, which only the native engine supports", Reason.FORCED
     elif loaded is None and request.engine == "native" and others and lacks_ops(decision.rejected):
-        mix = mixed(model, request.wanted("native", DeviceId("cpu")), others, {}, store, absorb=free)
+        mix = mixed(
+            model, EngineCandidate("native", DeviceId("cpu"), request), others, {}, store, absorb=free
+        )
         why, code = (
             "allow_fallback admits other engines for ops that native does not support",
             Reason.FALLBACK,
@@ -63,16 +66,18 @@ def partition_fallback(
         return None
     if loaded is not None:
         loaded.executable.close()
-    name = f"{mix.wanted.name}, in {mix.facts['regions']} regions"
+    name = f"{mix.candidate.name}, in {mix.facts['regions']} regions"
     rejected = tuple(c for c in decision.rejected if c.code is not Reason.NOT_REQUESTED)
     facts = {k: mix.facts[k] for k in ("regions", "from_store")}
     return mix, Decision("engine", model.name, Candidate(name, code, why, facts=facts), rejected)
 
 
-def _first(request: SelectionRequest) -> EngineCandidate:
+def _first(request: SessionRequest) -> EngineCandidate:
     """Return the default engine of unplaced nodes: the named engine, else the first installed one of the built-in order."""
-    for name in [request.engine] if request.engine not in (None, "auto") else request.order.get("cpu", ()):
+    device = request.device or DeviceId("cpu")
+    named = request.engine not in (None, "auto")
+    for name in [request.engine] if named else request.execution.order_for("cpu"):
         plugin = find(str(name))
         if not isinstance(plugin, Support) and plugin.installed():
-            return request.wanted(plugin.name, request.device or DeviceId("cpu"))
-    return request.wanted("native", request.device or DeviceId("cpu"))
+            return EngineCandidate(plugin.name, device, request)
+    return EngineCandidate("native", device, request)

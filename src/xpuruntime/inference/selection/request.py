@@ -4,84 +4,119 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ... import env
 from ...decisions import Support
-from ...engines import engine_names
-from ...errors import PolicyError
-from ...policies import Policy, effective_policy, load_policy
-from ...policies.load import PolicyLike
+from ...engines import engine_names, lookup
+from ...errors import EngineUnavailable, PolicyError
+from ...plugins.loader import EnginePlugin
+from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved, effective_policy, load_policy
+from ...policies.files.load import PolicyLike
 from ...protocols import Array
 from ...runtime.device import cpu
 from ...targets import DeviceId
 from ...types import DType
 from ..self_check import SelfCheck
-from .candidate import EngineCandidate, find
 
-__all__ = ["EffectiveRequest", "SelectionRequest", "effective_request"]
+__all__ = ["SessionRequest", "find", "half", "kernels_key", "session_request"]
 
 
-@dataclass(frozen=True, slots=True)
-class SelectionRequest:
-    """The effective policy as arguments of ``select``.
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionRequest:
+    """The demands on one session: the effective policy, and what only arguments of the call can say.
 
-    engine:   a name, ``auto`` (measure), or None (first of the built-in order). device: None for the built-in devices in order.
-    fallback: fallback devices in order. If it is empty, the named engine and device must be available.
-    order:    engines to try by device kind, in order.
-    examples: inputs for measuring candidates, by name. check: how outputs are compared with a reference.
+    policy:   the merged policy. Layers of its kernel half know their origin.
+    device:   the named device; None for the built-in devices in order.
+    permit:   a lower precision to use if the engine supports it (``fp16=True``); otherwise the model's own is kept.
+    threads:  CPU threads; None lets each engine decide.
+    examples: inputs for measuring candidates, by name.
+    check:    how outputs are compared with a reference before use; None for no check. It does not affect an artifact.
+    demanded: every demanded field with its origin, as plans show it.
     """
 
-    engine: str | None
-    device: DeviceId | None
-    precision: DType | None
-    permit: DType | None
-    fallback: tuple[DeviceId, ...]
-    threads: int | None
-    options: Mapping[str, Mapping[str, str]]
-    caching: bool
-    order: Mapping[str, Sequence[str]]
-    optimization: int
-    kernels: str = ""
-    compile_timeout_s: float | None = None
-    place: Mapping[str, str] = field(default_factory=dict)
-    examples: Mapping[str, Array] | None = None
-    check: SelfCheck = field(default_factory=lambda: SelfCheck("first_open"), compare=False)
+    policy: Policy = field(default_factory=Policy)
+    device: DeviceId | None = None
+    permit: DType | None = None
+    threads: int | None = None
+    examples: Mapping[str, Array] | None = field(default=None, repr=False)
+    check: SelfCheck | None = field(default=None, repr=False)
+    demanded: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    def wanted(self, engine: str, device: DeviceId) -> EngineCandidate:
-        """Return the candidate of an engine and device."""
-        options = tuple(sorted(self.options.get(engine, {}).items()))
-        return EngineCandidate(
-            engine,
-            device,
-            self.precision,
-            self.permit,
-            self.threads,
-            options,
-            self.caching,
-            self.optimization,
-            self.kernels,
-            self.compile_timeout_s,
-            self.check,
-            tuple((e, tuple(sorted(o.items()))) for e, o in sorted(self.options.items())),
+    @property
+    def execution(self) -> ExecutionPolicy:
+        """Return the policy's execution half."""
+        return self.policy.execution
+
+    @property
+    def kernels(self) -> KernelPolicy | None:
+        """Return the demands on kernels without their origins; None without any."""
+        kernel = self.policy.kernel
+        return kernel.without_origins() if kernel.layers else None
+
+    @property
+    def engine(self) -> str | None:
+        """Return the named engine, ``auto`` (measure), or None (first of the order that loads)."""
+        return self.execution.engine
+
+    @property
+    def precision(self) -> DType | None:
+        """Return the demanded precision: None (the model's own), a float DType, or an integer DType, which only quantized models have."""
+        name = self.execution.precision
+        return None if name in (None, "model") else DType.of(name)
+
+    @property
+    def fallback(self) -> tuple[DeviceId, ...]:
+        """Return the fallback devices in order. Without any, the named engine and device must be available."""
+        return tuple(DeviceId.parse(d) for d in self.execution.allow_fallback or ())
+
+    @property
+    def optimization(self) -> int:
+        """Return the level of optimization; by default 3, the highest."""
+        level = self.execution.optimization_level
+        return 3 if level is None else level
+
+    @property
+    def caching(self) -> bool:
+        """Return True if the store may be read and written."""
+        return self.execution.caching is not False
+
+    @property
+    def place(self) -> Mapping[str, str]:
+        """Return the engines for parts of the model."""
+        return self.execution.place or {}
+
+    @property
+    def options(self) -> dict[str, dict[str, str]]:
+        """Return vendor options by engine."""
+        return {e: dict(self.execution.options_for(e)) for e in self.execution.engine_options or {}}
+
+    @property
+    def static_shape(self) -> bool:
+        """Return True if the model is compiled for fixed shapes only."""
+        return bool(self.execution.static_shape) or bool(self.execution.fixed_shapes)
+
+    def for_regions(self) -> SessionRequest:
+        """Return the demands that also hold for a vendor engine that computes one region: options, caching, optimization and threads."""
+        execution = self.execution
+        return SessionRequest(
+            policy=Policy(
+                execution=ExecutionPolicy(
+                    engine_options=execution.engine_options,
+                    caching=execution.caching,
+                    optimization_level=execution.optimization_level,
+                )
+            ),
+            threads=self.threads,
         )
 
-
-@dataclass(frozen=True, slots=True)
-class EffectiveRequest:
-    """The effective policy, the selection request made of it, and every requested field with its origin."""
-
-    policy: Policy
-    selection: SelectionRequest
-    strict: bool
-    static_shape: bool
-    fixed_shapes: Mapping[str, int | Sequence[int]]
-    run_timeout_s: float | None
-    request: dict[str, Any]
+    def released(self) -> SessionRequest:
+        """Return the request without the user's module and inputs, for a session to keep."""
+        return replace(self, examples=None, check=None)
 
 
-def effective_request(
+def session_request(
     *,
     device: str | DeviceId | None,
     engine: str | None,
@@ -90,7 +125,7 @@ def effective_request(
     fp16: bool,
     strict: bool | None,
     threads: int | None,
-) -> EffectiveRequest:
+) -> SessionRequest:
     """Merge arguments and policies (the first has the highest precedence). Raises PolicyError, DeviceUnavailable, EngineUnavailable."""
     arguments = {
         "engine": _engine(engine, backend),
@@ -99,43 +134,45 @@ def effective_request(
     }
     resolved = effective_policy(arguments, *policies, engines=engine_names())
     execution = resolved.policy.execution
-    selection = SelectionRequest(
-        engine=execution.engine,
-        device=_device(execution.target, resolved.origin_of("execution.target")),
-        precision=_precision(execution.precision, fp16),
+    named = _device(execution.target, resolved.origin_of("execution.target"))
+    _check_fp16(fp16, execution.precision)
+    return SessionRequest(
+        policy=resolved.policy,
+        device=named,
         permit=DType.FLOAT16 if fp16 else None,
-        fallback=tuple(DeviceId.parse(d) for d in execution.allow_fallback or ()),
         threads=_threads(threads),
-        options={e: {k: str(v) for k, v in o.items()} for e, o in (execution.engine_options or {}).items()},
-        caching=execution.caching is not False,
-        order=execution.engine_order or {},
-        optimization=3 if execution.optimization_level is None else execution.optimization_level,
-        kernels=json.dumps(resolved.policy.kernel.to_dict(), sort_keys=True)
-        if resolved.policy.kernel.layers
-        else "",
-        compile_timeout_s=execution.compile_timeout_s,
-        place=execution.place or {},
-        check=SelfCheck(execution.self_check or "first_open"),
+        demanded=_demanded(resolved, fp16),
     )
-    fields = execution.set_fields()
-    request = {
-        f: f"{_shown(v)} ({resolved.origin_of(f'execution.{f}')})"
-        for f, v in fields.items()
-        if f != "engine_order" and resolved.origin_of(f"execution.{f}") != "built-in"
+
+
+def kernels_key(kernels: KernelPolicy | None) -> str:
+    """Return demands on kernels as text for keys of the store. Equal demands have equal texts."""
+    return "" if kernels is None else json.dumps(kernels.to_dict(), sort_keys=True)
+
+
+def _demanded(resolved: Resolved, fp16: bool) -> dict[str, Any]:
+    """Return every demanded field with its value and origin as text."""
+    demanded = {
+        f: f"{_plain(v)} ({origin})"
+        for f, v in resolved.policy.execution.set_fields().items()
+        if f != "engine_order" and (origin := resolved.origin_of(f"execution.{f}")) != "built-in"
     }
     if fp16:
-        request["fp16"] = "True (argument)"
+        demanded["fp16"] = "True (argument)"
     if any(resolved.policy.kernel.layers):
-        request["kernel_policy"] = resolved.policy.kernel.to_dict()["kernel"]
-    return EffectiveRequest(
-        policy=resolved.policy,
-        selection=selection,
-        strict=bool(execution.strict),
-        static_shape=bool(execution.static_shape) or bool(execution.fixed_shapes),
-        fixed_shapes=execution.fixed_shapes or {},
-        run_timeout_s=execution.run_timeout_s,
-        request=request,
-    )
+        demanded["kernel_policy"] = resolved.policy.kernel.to_dict()["kernel"]
+    return demanded
+
+
+def find(engine: str) -> EnginePlugin | Support:
+    """Return the engine's plugin, or why a known name has none in this release. Raises EngineUnavailable for an unknown name."""
+    try:
+        return lookup(engine)
+    except EngineUnavailable as error:
+        if error.decision is None:
+            raise
+        no = error.decision.rejected[0]
+        return Support.no(no.code, no.reason, do=no.do)
 
 
 def half(policy: PolicyLike, part: Any) -> PolicyLike:
@@ -166,18 +203,16 @@ def _device(target: str | None, origin: str) -> DeviceId | None:
     return None if target is None or origin == "built-in" else DeviceId.parse(target)
 
 
-def _precision(name: str | None, fp16: bool) -> DType | None:
+def _check_fp16(fp16: bool, precision: str | None) -> None:
     if not isinstance(fp16, bool):
         raise PolicyError("session", "fp16 must be True or False", got=repr(fp16), do="Give a bool.")
-    precision = None if name in (None, "model") else DType.of(name)
-    if fp16 and precision not in (None, DType.FLOAT16):
+    if fp16 and precision not in (None, "model", DType.FLOAT16.value):
         raise PolicyError(
             "session",
             "fp16=True contradicts the policy's precision",
-            got=f"precision={name!r}",
+            got=f"precision={precision!r}",
             do="Drop one of the two.",
         )
-    return precision
 
 
 def _threads(threads: int | None) -> int:
@@ -188,5 +223,5 @@ def _threads(threads: int | None) -> int:
     return threads or env.get_int("XPU_NUM_THREADS") or cpu().usable_cores
 
 
-def _shown(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value

@@ -19,13 +19,13 @@ from ...errors import (
     XpuError,
 )
 from ...protocols import ModelSource
-from ...store import Store
+from ...storage.store import Store
 from ...targets import DeviceId
 from ..partitioned.auto_mixed import chosen_mix, wanted_by
 from .auto_choice import measured_choice
 from .candidate import EngineCandidate, LoadedEngine, attempt, checked
 from .partition_fallback import partition_fallback
-from .request import SelectionRequest
+from .request import SessionRequest
 
 __all__ = ["Selection", "select"]
 
@@ -44,7 +44,7 @@ class Selection:
     alternatives: tuple[str, ...] = ()
 
 
-def select(model: ModelSource, request: SelectionRequest, store: Store) -> Selection:
+def select(model: ModelSource, request: SessionRequest, store: Store) -> Selection:
     """Choose and load an engine. Raises the UnavailableError, BuildError or PolicyError of the most telling failure."""
     candidates = _candidates(request)
     warnings: list[str] = []
@@ -70,26 +70,26 @@ def select(model: ModelSource, request: SelectionRequest, store: Store) -> Selec
         else:
             loaded = outcome
     if loaded is None and fallback:
-        untried = [w for w in fallback if w not in candidates]
+        untried = [c for c in fallback if c not in candidates]
         loaded, decision = _fall_back(model, decision, untried, store)
         if loaded is not None:
             why = decision.rejected[0]
-            instead = f"{loaded.wanted.name} runs {model.name} instead"
-            if loaded.wanted.precision is not request.precision:
+            instead = f"{loaded.candidate.name} runs {model.name} instead"
+            if loaded.candidate.precision is not request.precision:
                 instead += f", in {loaded.precision.value}"
             warnings.append(f"{why.name} cannot be had ({why.reason}); {instead}")
     if loaded is None:
         raise _unavailable(model, request, decision)
     precision, note = _precision(model, request, loaded, decision)
-    names = dict.fromkeys(w.name for w in fallback)
-    left = tuple(n for n in names if n not in {loaded.wanted.name, *(c.name for c in decision.rejected)})
+    names = dict.fromkeys(c.name for c in fallback)
+    left = tuple(n for n in names if n not in {loaded.candidate.name, *(c.name for c in decision.rejected)})
     self_check = [] if loaded.verdict is None else [loaded.verdict.decision(model.name)]
-    loaded = replace(loaded, wanted=replace(loaded.wanted, check=None))  # it holds the user's module
+    loaded = replace(loaded, candidate=replace(loaded.candidate, request=loaded.candidate.request.released()))
     return Selection(loaded, [decision, precision, *self_check], [*warnings, *note], left)
 
 
 def _measured(
-    model: ModelSource, request: SelectionRequest, candidates: Sequence[EngineCandidate], store: Store
+    model: ModelSource, request: SessionRequest, candidates: Sequence[EngineCandidate], store: Store
 ) -> tuple[LoadedEngine | None, Decision, list[str]]:
     """Return the fastest candidate with correct outputs. A candidate that fails the self-check is removed, and the rest is measured again."""
     wrong: list[Candidate] = []
@@ -103,54 +103,58 @@ def _measured(
         candidates = [c for c in candidates if c.name != outcome.name]
 
 
-def _candidates(request: SelectionRequest) -> list[EngineCandidate]:
+def _candidates(request: SessionRequest) -> list[EngineCandidate]:
     """Return every engine and device that the request admits, in order."""
     devices = (request.device,) if request.device else _DEVICES
-    if request.engine not in (None, "auto"):
-        return [request.wanted(request.engine, d) for d in devices]
-    return [request.wanted(e, d) for d in devices for e in request.order.get(d.kind, ())]
+    named = () if request.engine in (None, "auto") else (str(request.engine),)
+    return [
+        EngineCandidate(e, d, request) for d in devices for e in named or request.execution.order_for(d.kind)
+    ]
 
 
 def _first(
-    model: ModelSource, request: SelectionRequest, candidates: Sequence[EngineCandidate], store: Store
+    model: ModelSource, request: SessionRequest, candidates: Sequence[EngineCandidate], store: Store
 ) -> tuple[LoadedEngine | None, Decision]:
     """Return the first candidate that loads."""
     rejected: list[Candidate] = []
-    for i, wanted in enumerate(candidates):
-        outcome = attempt(model, wanted, store)
+    for i, candidate in enumerate(candidates):
+        outcome = attempt(model, candidate, store)
         if isinstance(outcome, Candidate):
             rejected.append(outcome)
             continue
         if request.engine is None:
             head = Candidate(
-                wanted.name, Reason.DEFAULT, "first of the built-in order that loads", facts=outcome.facts
+                candidate.name, Reason.DEFAULT, "first of the built-in order that loads", facts=outcome.facts
             )
-            text = f"{wanted.name} is earlier in the preference order"
-            rejected += [Candidate(w.name, Reason.LOWER_PREFERENCE, text) for w in candidates[i + 1 :]]
+            text = f"{candidate.name} is earlier in the preference order"
+            rejected += [Candidate(c.name, Reason.LOWER_PREFERENCE, text) for c in candidates[i + 1 :]]
         else:
-            head = Candidate(wanted.name, Reason.REQUESTED, "named by the user", facts=outcome.facts)
+            head = Candidate(candidate.name, Reason.REQUESTED, "named by the user", facts=outcome.facts)
             rejected += _not_requested(request)
         return outcome, Decision("engine", model.name, head, tuple(rejected))
     return None, Decision("engine", model.name, None, (*rejected, *_not_requested(request)))
 
 
-def _fallbacks(request: SelectionRequest, candidates: Sequence[EngineCandidate]) -> list[EngineCandidate]:
+def _fallbacks(request: SessionRequest, candidates: Sequence[EngineCandidate]) -> list[EngineCandidate]:
     """Return the fallbacks in order: the engines on the devices of ``allow_fallback`` in the demanded precision, then, in the model's
     own precision, the request itself on those devices, and those engines again.
     """
-    named = [request.wanted(e, d) for d in request.fallback for e in request.order.get(d.kind, ())]
+    named = [
+        EngineCandidate(e, d, request) for d in request.fallback for e in request.execution.order_for(d.kind)
+    ]
     if request.precision is None:
         return named
     kinds = {d.kind for d in request.fallback}
-    same = [w for w in candidates if w.device.kind in kinds]
-    return [*named, *dict.fromkeys(replace(w, precision=None) for w in (*same, *named))]
+    same = [c for c in candidates if c.device.kind in kinds]
+    return [*named, *dict.fromkeys(replace(c, own_precision=True) for c in (*same, *named))]
 
 
-def _not_requested(request: SelectionRequest) -> list[Candidate]:
+def _not_requested(request: SessionRequest) -> list[Candidate]:
     """Return every other engine if the user named one."""
     if request.engine is None:
         return []
-    others = dict.fromkeys(e for engines in request.order.values() for e in engines if e != request.engine)
+    order = request.execution.engine_order or {}
+    others = dict.fromkeys(e for engines in order.values() for e in engines if e != request.engine)
     return [Candidate(e, Reason.NOT_REQUESTED, f"{request.engine} was named") for e in others]
 
 
@@ -159,23 +163,23 @@ def _fall_back(
 ) -> tuple[LoadedEngine | None, Decision]:
     """Return the first fallback that loads. The user's request, with the reason against it, stays first among the rejected."""
     rejected = [c for c in failed.rejected if c.code is not Reason.NOT_REQUESTED]
-    for wanted in fallback:
-        outcome = attempt(model, wanted, store)
+    for candidate in fallback:
+        outcome = attempt(model, candidate, store)
         if isinstance(outcome, LoadedEngine):
             first = rejected[0].name if rejected else "the request"
-            text = f"allow_fallback names {wanted.device}, and {first} cannot be had"
-            head = Candidate(wanted.name, Reason.FALLBACK, text, facts=outcome.facts)
+            text = f"allow_fallback names {candidate.device}, and {first} cannot be had"
+            head = Candidate(candidate.name, Reason.FALLBACK, text, facts=outcome.facts)
             return outcome, Decision("engine", model.name, head, tuple(rejected))
         rejected.append(outcome)
     return None, Decision("engine", model.name, None, tuple(rejected))
 
 
 def _precision(
-    model: ModelSource, request: SelectionRequest, loaded: LoadedEngine, engine: Decision
+    model: ModelSource, request: SessionRequest, loaded: LoadedEngine, engine: Decision
 ) -> tuple[Decision, list[str]]:
     """Return the decision on precision, and a warning if a permitted precision could not be used."""
     name = loaded.precision.value
-    if request.precision is not None and loaded.wanted.precision is None:
+    if request.precision is not None and loaded.candidate.precision is None:
         text = "the model's own: allow_fallback, and the demanded precision cannot be had"
         head = Candidate(name, Reason.FALLBACK, text)
         lacking = next((c for c in engine.rejected if c.code is Reason.PRECISION_UNSUPPORTED), None)
@@ -195,7 +199,7 @@ def _precision(
         return Decision("precision", model.name, head), []
     wished = Candidate.rejected(request.permit.value, loaded.precision_note)
     warning = (
-        f"{request.permit.value} cannot be had on {loaded.wanted.name} ({wished.reason}); {name} is used"
+        f"{request.permit.value} cannot be had on {loaded.candidate.name} ({wished.reason}); {name} is used"
     )
     return Decision("precision", model.name, head, (wished,)), [warning]
 
@@ -216,7 +220,7 @@ _ERRORS: dict[Reason, type[XpuError]] = {
 }
 
 
-def _unavailable(model: ModelSource, request: SelectionRequest, decision: Decision) -> XpuError:
+def _unavailable(model: ModelSource, request: SessionRequest, decision: Decision) -> XpuError:
     tried = [c for c in decision.rejected if c.code is not Reason.NOT_REQUESTED]
     request_text = " ".join(
         part

@@ -6,11 +6,10 @@ other than ``op``. An option that the user set by its own name keeps its value.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from ...policies import KernelPolicy, Rule, load_policy
+from ...policies import KernelPolicy, Rule
+from ...protocols import Engine, HasKernelOptions
 from ...targets import DeviceId
 
 __all__ = ["met_by_options", "speaks_of_families"]
@@ -19,15 +18,15 @@ _LIST = ";"  # separates several names in one option
 
 
 def met_by_options(
-    engine: Any, device: DeviceId, kernels: str, given: Mapping[str, str]
+    engine: Engine, device: DeviceId, kernels: KernelPolicy | None, given: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-    """Return the options to add for a KernelPolicy (JSON text), and by family the resulting kernel and option text."""
-    table = engine.kernel_options(device) if hasattr(engine, "kernel_options") else {}
+    """Return the options to add for a KernelPolicy, and by family the resulting kernel and option text."""
     options: dict[str, str] = {}
     met: dict[str, tuple[str, str]] = {}
-    if not table or not kernels:
+    if kernels is None or not isinstance(engine, HasKernelOptions):
         return options, met
-    for family, kernel in _demands(load_policy(json.loads(kernels)).kernel):
+    table = engine.kernel_options(device)
+    for family, kernel in _demands(kernels):
         options_of = table.get((family, kernel))
         if family in met or options_of is None or any(key in given for key in options_of):
             continue

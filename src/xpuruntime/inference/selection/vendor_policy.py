@@ -6,7 +6,6 @@ meaning of plain keywords) is recorded as not applicable, and ``use`` raises. On
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -14,7 +13,7 @@ from types import MappingProxyType
 from ...decisions import Candidate, Decision, Reason, Support
 from ...families import family_of_aten, family_of_onnx
 from ...ir import OPS
-from ...policies import KernelPolicy, NodeFacts, Offer, Rule, choose, load_policy
+from ...policies import KernelPolicy, NodeFacts, Offer, Rule, choose
 from ...policies.choose import vendor_keeps_to
 from ...policies.vocabulary import LIBRARY_KERNELS
 from ...program.plan import PlanNode, Region
@@ -59,14 +58,17 @@ def kernel_decisions(
 
 
 def vendor_refused(
-    model: ModelSource, kernels: str, engine: str, device: DeviceId, met: Iterable[str] = ()
+    model: ModelSource,
+    policy: KernelPolicy | None,
+    engine: str,
+    device: DeviceId,
+    met: Iterable[str] = (),
 ) -> Support:
-    """Return whether a vendor engine can satisfy the rules of a KernelPolicy (JSON text) for a whole model.
+    """Return whether a vendor engine can satisfy the rules of a KernelPolicy for a whole model.
 
     met: op families whose kernel the vendor's options select.
     """
-    policy = load_policy(json.loads(kernels)).kernel if kernels else KernelPolicy()
-    if not any(limits(rule) for layer in policy.layers for rule in layer.rules):
+    if policy is None or not any(limits(rule) for layer in policy.layers for rule in layer.rules):
         return Support.yes()
     details = node_details(model)
     for node in model.nodes:

@@ -12,11 +12,11 @@ from ...decisions import Reason
 from ...engines import lookup
 from ...errors import XpuError
 from ...ir import Graph, family_of
-from ...ir.symbols import bind
+from ...ir.shapes.symbols import bind
 from ...numerics import Comparison, compare, tolerance_for
 from ...profiler import trace
 from ...protocols import Array, ModelSource
-from ...store import Store
+from ...storage.store import Store
 from ...types import DType
 from ..native.model import native_model
 from .conditioning import MARGIN, sensitivity, widened

@@ -15,12 +15,12 @@ import numpy as np
 
 from ...errors import XpuError
 from ...ir import Graph, Node, interp
-from ...ir.symbols import bind
+from ...ir.shapes.symbols import bind
 from ...numerics import compare, tolerance_for
 from ...program.program import BufferAllocation, BufferKind, ExecutionPlan, KernelCall
 from ...protocols import Array
-from ...runtime.demands import SETTLED
-from ...runtime.executor import Executor
+from ...runtime.execution.demands import SETTLED
+from ...runtime.execution.executor import Executor
 from ...types import DType, TensorSpec
 from ..native.model import NativeModel
 from .references import Interpreter, OutOfTime, interpreter_bytes

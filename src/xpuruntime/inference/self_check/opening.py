@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
 from ...decisions import Decision
 from ...errors import InputError, WrongResult
-from ...ir.symbols import bind
-from ...protocols import Array, Evidence, Executable, ModelSource
-from ...registered import registered_kernels
+from ...ir.shapes.symbols import bind
+from ...plugins.registered import registered_kernels
+from ...protocols import Array, Executable, HasRegions, ModelSource
 from ...runtime.device import cpu
-from ...runtime.executor import Executor
-from ...store import Store
+from ...runtime.execution.executor import Executor
+from ...storage.store import Store
 from ...types import DType
 from ..execution.examples import measuring_feeds
 from ..execution.seeded_inputs import sample_feeds
@@ -31,15 +31,6 @@ ADVICE = (
     "Name another engine or allow a fallback, and report this bug in xpuruntime. "
     "self_check='always' compares again, 'off' skips the check."
 )
-
-
-@runtime_checkable
-class HasRegions(Protocol):
-    """An executable over several engines."""
-
-    def region_evidence(self, feeds: Mapping[str, Array] | None = None) -> dict[str, Evidence]:
-        """Return each region's evidence."""
-        ...
 
 
 def checked_on_opening(

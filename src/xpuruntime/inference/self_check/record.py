@@ -9,7 +9,7 @@ from typing import Any
 
 from ...decisions import Reason
 from ...errors import StoreError
-from ...store import Store, digest
+from ...storage.store import Store, digest
 from .verdict import Verdict
 
 __all__ = ["KIND", "keep", "recall"]

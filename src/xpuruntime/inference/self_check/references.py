@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...ir import Graph, Node, interp
-from ...plugins import EnginePlugin
+from ...plugins.loader import EnginePlugin
 from ...protocols import Array, Engine, EngineRequest, ModelSource
 from ...targets import DeviceId
 from ..native.model import native_model
@@ -214,7 +214,7 @@ class EngineReference:
     def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
         """Return outputs in the model's own precision."""
         engine: Engine = self._plugin.load()
-        request = EngineRequest(DeviceId("cpu"), None, 1, {}, 3, "")
+        request = EngineRequest(DeviceId("cpu"), threads=1)
         if not (answer := engine.supports(self._model, request)):
             raise ValueError(answer.reason)
         executable = engine.load(engine.build(self._model, request), self._model, request)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...compiler.partition_cost import flops_of, traffic_of
+from ...compiler.partition.cost import flops_of, traffic_of
 from ...ir import Graph, specialize
 from ...runtime.device import cpu
 

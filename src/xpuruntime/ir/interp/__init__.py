@@ -11,9 +11,7 @@ There is one file per op family, one function per op, and one table (``RULES``).
 
 from __future__ import annotations
 
-from .evaluate import apply, evaluate
+from .evaluate import RULES, apply, evaluate, run, trace
 from .rule import InterpRule
-from .run import run, trace
-from .table import RULES
 
 __all__ = ["RULES", "InterpRule", "apply", "evaluate", "run", "trace"]

@@ -124,8 +124,8 @@ def hardmax(x: Array, *, dim: int) -> Array:
     """Return one at the first maximum along dim, else zero."""
     rows = np.atleast_1d(x)
     first = np.expand_dims(np.argmax(rows, axis=dim), dim)
-    places = np.arange(rows.shape[dim]).reshape([-1 if i == dim else 1 for i in range(rows.ndim)])
-    return np.asarray((places == first).astype(x.dtype).reshape(x.shape))
+    indices = np.arange(rows.shape[dim]).reshape([-1 if i == dim else 1 for i in range(rows.ndim)])
+    return np.asarray((indices == first).astype(x.dtype).reshape(x.shape))
 
 
 RULES: dict[str, InterpRule] = {

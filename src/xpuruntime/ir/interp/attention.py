@@ -28,20 +28,89 @@ def attention(
 
     The softcap is applied before the mask, so that -inf still masks. A query without any visible key gives 0, as in PyTorch and ONNX.
     """
-    repeats = q.shape[1] // max(k.shape[1], 1)
-    keys, values = np.repeat(k, repeats, axis=1), np.repeat(v, repeats, axis=1)
+    scores = _scores(q, k, mask, causal, causal_offset, scale, softcap)
+    blind = np.all(scores == -np.inf, axis=3, keepdims=True)
+    weights = np.where(blind, 0.0, softmax_wide(scores, 3))
+    return np.asarray(np.matmul(weights, _of_heads(v, q)))
+
+
+def attention_train(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None,
+    *,
+    causal: bool,
+    causal_offset: int,
+    scale: float | None,
+) -> tuple[Array, Array]:
+    """Compute attention, and the log of the sum of each query's exponentials."""
+    scores = _scores(q, k, mask, causal, causal_offset, scale)
+    row_max = np.max(scores, axis=3, keepdims=True, initial=-np.inf)
+    shift = np.where(row_max == -np.inf, 0.0, row_max)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lse = np.log(np.sum(np.exp(scores - shift), axis=3, keepdims=True)) + shift
+    return np.asarray(np.matmul(_weights(scores, lse), _of_heads(v, q))), lse[..., 0]
+
+
+def attention_backward(
+    grad: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    y: Array,
+    lse: Array,
+    mask: Array | None,
+    *,
+    causal: bool,
+    causal_offset: int,
+    scale: float | None,
+) -> tuple[Array, Array, Array]:
+    """Compute the gradients of q, k and v (Dao, 2023, algorithm 2)."""
     factor = 1 / math.sqrt(q.shape[3]) if scale is None else scale
-    scores = np.matmul(q, keys.swapaxes(2, 3)) * factor
+    weights = _weights(_scores(q, k, mask, causal, causal_offset, scale), lse[..., None])
+    delta = np.sum(grad * y, axis=3, keepdims=True)
+    slopes = weights * (np.matmul(grad, _of_heads(v, q).swapaxes(2, 3)) - delta) * factor
+    grad_k = np.matmul(slopes.swapaxes(2, 3), q)
+    grad_v = np.matmul(weights.swapaxes(2, 3), grad)
+    return np.matmul(slopes, _of_heads(k, q)), _sum_heads(grad_k, k), _sum_heads(grad_v, v)
+
+
+def _of_heads(x: Array, q: Array) -> Array:
+    """Repeat the heads of keys or values for the heads of queries."""
+    return np.repeat(x, q.shape[1] // max(x.shape[1], 1), axis=1)
+
+
+def _sum_heads(grad: Array, x: Array) -> Array:
+    """Sum gradients over the query heads that share a head."""
+    batch, heads, length, size = x.shape
+    return np.asarray(grad.reshape(batch, heads, grad.shape[1] // max(heads, 1), length, size).sum(axis=2))
+
+
+def _scores(
+    q: Array,
+    k: Array,
+    mask: Array | None,
+    causal: bool,
+    causal_offset: int,
+    scale: float | None,
+    softcap: float = 0.0,
+) -> Array:
+    factor = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    scores = np.matmul(q, _of_heads(k, q).swapaxes(2, 3)) * factor
     if softcap:
         scores = softcap * np.tanh(scores / softcap)
     if mask is not None:
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
     if causal:
-        seen = np.arange(k.shape[2]) <= np.arange(q.shape[2])[:, None] + causal_offset
-        scores = np.where(seen, scores, -np.inf)
-    blind = np.all(scores == -np.inf, axis=3, keepdims=True)
-    weights = np.where(blind, 0.0, softmax_wide(scores, 3))
-    return np.asarray(np.matmul(weights, values))
+        visible = np.arange(k.shape[2]) <= np.arange(q.shape[2])[:, None] + causal_offset
+        scores = np.where(visible, scores, -np.inf)
+    return np.asarray(scores)
+
+
+def _weights(scores: Array, lse: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        return np.where(lse == -np.inf, 0.0, np.exp(scores - lse))
 
 
 def rope(x: Array, cos: Array, sin: Array, positions: Array | None, *, interleaved: bool, size: int) -> Array:
@@ -54,16 +123,21 @@ def rope(x: Array, cos: Array, sin: Array, positions: Array | None, *, interleav
         cos, sin = cos[positions.astype(np.int64)], sin[positions.astype(np.int64)]
     if cos.ndim == 3:  # one table per sample, shared by all heads
         cos, sin = (np.expand_dims(t, 1) for t in (cos, sin)) if x.ndim == 4 else (cos, sin)
-    turned, rest = widen(x[..., :size]), x[..., size:]
+    pairs, unrotated = widen(x[..., :size]), x[..., size:]
     cos, sin = widen(cos[..., : size // 2]), widen(sin[..., : size // 2])
     half = size // 2
-    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
+    a, b = (pairs[..., 0::2], pairs[..., 1::2]) if interleaved else (pairs[..., :half], pairs[..., half:])
     first, second = a * cos - b * sin, b * cos + a * sin
     if interleaved:
-        y = np.stack([first, second], axis=-1).reshape(turned.shape)
+        y = np.stack([first, second], axis=-1).reshape(pairs.shape)
     else:
         y = np.concatenate([first, second], axis=-1)
-    return np.concatenate([to(y, dtype_of(x)), rest], axis=-1)
+    return np.concatenate([to(y, dtype_of(x)), unrotated], axis=-1)
 
 
-RULES: dict[str, InterpRule] = {"attention": wide(attention), "rope": plain(rope)}
+RULES: dict[str, InterpRule] = {
+    "attention": wide(attention),
+    "attention_train": wide(attention_train),
+    "attention_backward": wide(attention_backward),
+    "rope": plain(rope),
+}

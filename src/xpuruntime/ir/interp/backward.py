@@ -36,8 +36,10 @@ def convolution_backward(
     bias = grad.sum(axis=(0, *range(2, grad.ndim)))
     if transposed:
         extra = tuple(output_padding) or (0,) * n
-        both = (*begins, *(e - o for e, o in zip(ends, extra, strict=True)))
-        grad_x = convolve(grad, weight, stride=stride, padding=both, dilation=dilation, groups=groups)
+        padding_of_both_sides = (*begins, *(e - o for e, o in zip(ends, extra, strict=True)))
+        grad_x = convolve(
+            grad, weight, stride=stride, padding=padding_of_both_sides, dilation=dilation, groups=groups
+        )
         grad_x = grad_x[last(slice(0, d) for d in x.shape[2:])]
         grad_weight = _weight_gradient(x, grad, weight.shape, stride, begins, dilation, groups)
         return grad_x, grad_weight, bias
@@ -59,8 +61,8 @@ def convolution_backward(
 
 
 def _weight_gradient(
-    few: Array,
-    many: Array,
+    strided: Array,
+    windowed: Array,
     shape: Sequence[int],
     stride: Sequence[int],
     begins: Sequence[int],
@@ -68,14 +70,14 @@ def _weight_gradient(
     groups: int,
 ) -> Array:
     """Sum, for each kernel position, the products of the strided operand (``few``) with the other operand's window elements."""
-    size = few.shape[2:]
+    size = strided.shape[2:]
     reach = [
         (o - 1) * s + (k - 1) * w + 1 for o, s, k, w in zip(size, stride, shape[2:], dilation, strict=True)
     ]
-    ends = [r - b - d for r, b, d in zip(reach, begins, many.shape[2:], strict=True)]
-    full = pad(many, begins, ends, 0)
-    batch, rows, columns = few.shape[0], few.shape[1] // groups, many.shape[1] // groups
-    flat = few.reshape(batch, groups, rows, -1)
+    ends = [r - b - d for r, b, d in zip(reach, begins, windowed.shape[2:], strict=True)]
+    full = pad(windowed, begins, ends, 0)
+    batch, rows, columns = strided.shape[0], strided.shape[1] // groups, windowed.shape[1] // groups
+    flat = strided.reshape(batch, groups, rows, -1)
     grad = np.zeros((groups, rows, columns, *shape[2:]))
     for tap, where in taps(shape[2:], size, stride, dilation):
         met = full[last(where)].reshape(batch, groups, columns, -1)
@@ -119,10 +121,10 @@ def adaptive_avg_pool_backward(grad: Array, x: Array) -> Array:
     n = x.ndim - 2
     edges = [adaptive_edges(d, o) for d, o in zip(x.shape[2:], grad.shape[2:], strict=True)]
     total = np.zeros(x.shape)
-    for place in np.ndindex(*grad.shape[2:]):
-        box = [edges[i][place[i]] for i in range(n)]
+    for position in np.ndindex(*grad.shape[2:]):
+        box = [edges[i][position[i]] for i in range(n)]
         count = np.prod([b - a for a, b in box])
-        total[last([slice(a, b) for a, b in box])] += (grad[last(place)] / count).reshape(
+        total[last([slice(a, b) for a, b in box])] += (grad[last(position)] / count).reshape(
             *x.shape[:2], *[1] * n
         )
     return total
@@ -170,14 +172,14 @@ def embedding_backward(
     grad: Array, indices: Array, *, num_weights: int, padding_idx: int, scale_by_freq: bool
 ) -> Array:
     """Sum the gradients of each row (divided by its frequency, if scaled); the padding row gets none."""
-    places = from_start(indices, num_weights).reshape(-1)
+    rows_of_weight = from_start(indices, num_weights).reshape(-1)
     rows = grad.reshape(-1, grad.shape[-1])
-    mask = places != padding_idx
-    places, rows = places[mask], rows[mask]
+    mask = rows_of_weight != padding_idx
+    rows_of_weight, rows = rows_of_weight[mask], rows[mask]
     if scale_by_freq:
-        rows = rows / np.bincount(places, minlength=num_weights)[places][:, None]
+        rows = rows / np.bincount(rows_of_weight, minlength=num_weights)[rows_of_weight][:, None]
     total = np.zeros((num_weights, grad.shape[-1]))
-    np.add.at(total, places, rows)
+    np.add.at(total, rows_of_weight, rows)
     return total
 
 

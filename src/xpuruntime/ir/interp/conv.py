@@ -153,9 +153,9 @@ def deform_convolution(
     groups_of_x = x.reshape(batch, offset_groups, channels // offset_groups, *w.space)
     out = weight.shape[0]
     total = np.zeros((batch, groups, out // groups, int(np.prod(w.size))))
-    places = np.indices(w.size)
+    positions = np.indices(w.size)
     for number, tap in enumerate(np.ndindex(*w.kernel)):
-        base = [places[i] * w.stride[i] - w.begins[i] + tap[i] * w.dilation[i] for i in range(w.n)]
+        base = [positions[i] * w.stride[i] - w.begins[i] + tap[i] * w.dilation[i] for i in range(w.n)]
         at = [base[i] + shifts[:, :, number, i] for i in range(w.n)]
         met = _interpolated(groups_of_x, at) * scale[:, :, number, None]
         met = met.reshape(batch, groups, channels // groups, -1)
@@ -173,10 +173,10 @@ def _interpolated(x: Array, at: Sequence[Array]) -> Array:
         share = np.ones(at[0].shape)
         index = np.zeros(at[0].shape, np.int64)
         for a, low, step, size in zip(at, floors, corner, space, strict=True):
-            place = low + step
-            inside = (place >= 0) & (place < size)
+            position = low + step
+            inside = (position >= 0) & (position < size)
             share = share * np.where(inside, a - low if step else 1 - (a - low), 0.0)
-            index = index * size + np.where(inside, place, 0).astype(np.int64)
+            index = index * size + np.where(inside, position, 0).astype(np.int64)
         read = np.take_along_axis(flat, index.reshape(*index.shape[:2], 1, -1), 3)
         total += read.reshape(total.shape) * share[:, :, None]
     return total
@@ -195,10 +195,10 @@ def im2col(
 ) -> Array:
     """Return [N, C * kernel, windows], with one column per window."""
     w = Windows(x.shape[2:], kernel_size, stride, padding, dilation)
-    every = w.view(x, 0)  # [N, C, places, kernel]
+    windows = w.view(x, 0)  # [N, C, places, kernel]
     order = (0, 1, *range(2 + w.n, 2 + 2 * w.n), *range(2, 2 + w.n))
     count = int(np.prod(w.kernel))
-    return np.ascontiguousarray(every.transpose(order)).reshape(
+    return np.ascontiguousarray(windows.transpose(order)).reshape(
         x.shape[0], x.shape[1] * count, int(np.prod(w.size))
     )
 

@@ -47,11 +47,11 @@ def round_(x: Array, *, decimals: int) -> Array:
         return x
     if not decimals:
         return np.rint(x.astype(np.float64))
-    own = x if dtype is DType.FLOAT64 else x.astype(np.float32)
-    scale = own.dtype.type(10.0 ** abs(decimals))
+    narrow = x if dtype is DType.FLOAT64 else x.astype(np.float32)
+    scale = narrow.dtype.type(10.0 ** abs(decimals))
     if decimals > 0:
-        return np.asarray(np.rint(own * scale) / scale)
-    return np.asarray(np.rint(own / scale) * scale)
+        return np.asarray(np.rint(narrow * scale) / scale)
+    return np.asarray(np.rint(narrow / scale) * scale)
 
 
 def isnan(x: Array) -> Array:
@@ -86,12 +86,12 @@ def div(x: Operand, other: Operand, *, rounding_mode: str | None) -> Array:
     if rounding_mode is None:
         a, b = as_quotient((x, other))
         return np.asarray(np.divide(a, b))
-    same = together((x, other))
-    a, b = (_own(o) for o in same)
+    operands = together((x, other))
+    a, b = (_own(o) for o in operands)
     if a.dtype.kind == "f":
         if rounding_mode == "floor":
             return np.asarray(np.floor_divide(a, b))
-        return np.trunc(widen(to(np.asarray(a / b), dtype_of(same[0]))))
+        return np.trunc(widen(to(np.asarray(a / b), dtype_of(operands[0]))))
     _check_divisor(a, b)
     down = np.floor_divide(a, b)
     if rounding_mode == "floor":
@@ -139,8 +139,8 @@ def shift_right(x: Array, other: Array) -> Array:
     """Shift right arithmetically; shifts by at least the type's bits give 0, or -1 for negative values."""
     bits = x.dtype.itemsize * 8
     inside = (other >= 0) & (other < bits)
-    rest = np.where(x < 0, -1, 0).astype(x.dtype)  # int64 with uint64 would promote to float64
-    return np.where(inside, np.right_shift(x, np.where(inside, other, 0)), rest)
+    overflow = np.where(x < 0, -1, 0).astype(x.dtype)  # int64 with uint64 would promote to float64
+    return np.where(inside, np.right_shift(x, np.where(inside, other, 0)), overflow)
 
 
 def _logical(function: Callable[..., Any]) -> InterpRule:

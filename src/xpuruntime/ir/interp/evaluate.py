@@ -1,9 +1,14 @@
-"""Evaluation of one op on arrays: infer, prepare, compute, round to the inferred types, check the inferred shapes."""
+"""Evaluation of ops and graphs on arrays.
+
+An op: infer, prepare, compute, round to the inferred types, check the inferred shapes. A graph: bind symbols to the feeds, load weights,
+evaluate node by node, return the outputs. Both are in one file, since the body of a ``fused`` node is a graph.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,12 +18,15 @@ from ..attributes import Attrs
 from ..graph import Graph, Node, Source
 from ..infer import check_operands, find_op, infer_normal, normalize, output_count, speaker
 from ..schema import OpEntry
-from ..symbols import specialize
+from ..shapes.symbols import specialize
+from . import table
+from .feeds import Weights, bind_symbols, start_values
 from .numbers import Array, dtype_of, to
-from .rule import Operand
-from .table import RULES
+from .rule import InterpRule, Operand, plain
 
-__all__ = ["apply", "evaluate"]
+__all__ = ["RULES", "apply", "evaluate", "run", "trace"]
+
+Watch: TypeAlias = "Callable[[Node, tuple[Array, ...]], None]"
 
 
 def apply(op: str, *operands: Any, outputs: int | None = None, **attrs: Any) -> tuple[Array, ...]:
@@ -116,3 +124,83 @@ def _finish(array: Array, spec: TensorSpec, who: str) -> Array:
 
 def _shown(specs: Sequence[object]) -> str:
     return ", ".join(str(s) for s in specs)
+
+
+def run(
+    graph: Graph,
+    feeds: Mapping[str, Any],
+    *,
+    weights: Weights | None = None,
+    states: MutableMapping[str, Array] | None = None,
+    watch: Watch | None = None,
+    exact: bool = False,
+) -> dict[str, Array]:
+    """Run a graph and return the outputs by name, in the graph's order.
+
+    feeds:   an array per input.
+    weights: arrays by name, or a function from a Weight to its array.
+    states:  contents of states by name; read before and updated after the run. A missing state starts from its ``init`` weight,
+             or from zeros.
+    watch:   called with each node and its results.
+    exact:   keep every float in float64 between nodes and in the outputs, without rounding. The model's own casts still round.
+
+    Raises InputError for a wrong feed, IrError for a node that cannot be computed (opaque ops, bad indices).
+    """
+    symbols: dict[str, int] = {}
+    convert = _in_float64 if exact else _as_is
+    values = {name: convert(array) for name, array in start_values(graph, feeds, weights, states, symbols)}
+    left = Counter(name for node in graph.nodes for name in dict.fromkeys(node.values))
+    left.update(graph.kept)
+    for node in graph.nodes:
+        results = tuple(map(convert, evaluate(node, values, symbols)))
+        if watch is not None:
+            watch(node, results)
+        for value, array in zip(node.outputs, results, strict=True):
+            if value.spec is not None:
+                bind_symbols(value.spec, array.shape, symbols, f"{node.op} %{value.name}", IrError)
+            if left[value.name]:
+                values[value.name] = array
+        for name in dict.fromkeys(node.values):
+            left[name] -= 1
+            if not left[name]:
+                del values[name]  # free values after their last use, so that large models fit in memory
+    if states is not None:
+        states.update({s.name: values[s.next] for s in graph.states if s.next is not None})
+    return {o.name: values[o.value] for o in graph.outputs}
+
+
+def _as_is(array: Array) -> Array:
+    return array
+
+
+def _in_float64(array: Array) -> Array:
+    if array.dtype == object or not DType.of(array.dtype).is_float:
+        return array.astype(np.complex128) if array.dtype.kind == "c" else array
+    return array.astype(np.float64)
+
+
+def trace(
+    graph: Graph,
+    feeds: Mapping[str, Any],
+    *,
+    weights: Weights | None = None,
+    states: MutableMapping[str, Array] | None = None,
+) -> dict[str, Array]:
+    """Return the results of all nodes by name, in order. Arguments and errors as of ``run``."""
+    results_by_name: dict[str, Array] = {}
+
+    def watch(node: Node, results: tuple[Array, ...]) -> None:
+        results_by_name.update(zip((v.name for v in node.outputs), results, strict=True))
+
+    run(graph, feeds, weights=weights, states=states, watch=watch)
+    return results_by_name
+
+
+def _fused(*operands: Array, body: Graph) -> list[Array]:
+    """Return the body's outputs. The body runs like any graph, and each node in it rounds its result."""
+    results = run(body, dict(zip((v.name for v in body.inputs), operands, strict=True)))
+    return [results[o.name] for o in body.outputs]
+
+
+RULES: Mapping[str, InterpRule] = {**table.RULES, "fused": plain(_fused)}
+"""Every op's rule, including that of ``fused``, which evaluates a graph."""

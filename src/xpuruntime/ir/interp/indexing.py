@@ -15,25 +15,25 @@ __all__ = ["RULES", "from_start"]
 
 def from_start(index: Array, size: int) -> Array:
     """Wrap negative indices. Raises IndexError for an index out of range."""
-    places = index.astype(np.int64)
-    if places.size and (places.min() < -size or places.max() >= size):
+    indices = index.astype(np.int64)
+    if indices.size and (indices.min() < -size or indices.max() >= size):
         raise IndexError(f"an index is out of range for a dim of {size}")
-    return np.where(places < 0, places + size, places)
+    return np.where(indices < 0, indices + size, indices)
 
 
 def _along(index: Array, dim: int, shape: Sequence[int]) -> tuple[Array, ...]:
     """Return the coordinates of each element of ``index``, with the coordinate of ``dim`` replaced by the element."""
-    own: list[Array] = list(np.indices(index.shape, sparse=True))
-    own[dim] = from_start(index, shape[dim])
-    return tuple(own)
+    coordinates: list[Array] = list(np.indices(index.shape, sparse=True))
+    coordinates[dim] = from_start(index, shape[dim])
+    return tuple(coordinates)
 
 
 def gather(x: Array, index: Array, *, dim: int) -> Array:
     """Compute y[i, j] = x[index[i, j], j] for dim 0; the index may be smaller than x along other dims."""
     if not index.size:
         return np.empty(index.shape, x.dtype)
-    rows, places = np.atleast_1d(x), np.atleast_1d(index)
-    return rows[_along(places, dim, rows.shape)].reshape(index.shape)
+    rows, indices = np.atleast_1d(x), np.atleast_1d(index)
+    return rows[_along(indices, dim, rows.shape)].reshape(index.shape)
 
 
 def index_select(x: Array, index: Array, *, dim: int) -> Array:
@@ -47,13 +47,13 @@ def gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
     """Gather slices of x; the last dim of indices has coordinates in the dims after the batch dims."""
     depth = indices.shape[-1]
     lead = indices.shape[:-1]
-    own = [
+    batch_coordinates = [
         np.broadcast_to(np.arange(lead[i]).reshape([-1 if j == i else 1 for j in range(len(lead))]), lead)
         for i in range(batch_dims)
     ]
-    named = [from_start(indices[..., i], x.shape[batch_dims + i]) for i in range(depth)]
-    places = (*own, *named)
-    return x[places] if places else np.broadcast_to(x, (*lead, *x.shape))
+    coordinates = [from_start(indices[..., i], x.shape[batch_dims + i]) for i in range(depth)]
+    all_coordinates = (*batch_coordinates, *coordinates)
+    return x[all_coordinates] if all_coordinates else np.broadcast_to(x, (*lead, *x.shape))
 
 
 # ── writing ──
@@ -61,20 +61,20 @@ def gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
 _UFUNCS = {"add": np.add, "mul": np.multiply, "amax": np.maximum, "amin": np.minimum, "mean": np.add}
 
 
-def _reduce_at(y: Array, places: Any, values: Array, how: str, include_self: bool = True) -> Array:
+def _reduce_at(y: Array, positions: Any, values: Array, how: str, include_self: bool = True) -> Array:
     """Write or reduce values into positions of ``y`` in place, in y's own type."""
     if how == "none":
-        y[places] = values
+        y[positions] = values
         return y
     dtype = y.dtype
     wide_y, wide_values = widen(y), widen(values)
     if not include_self:
         start = {"mul": 1, "amax": lowest(wide_y.dtype), "amin": highest(wide_y.dtype)}.get(how, 0)
-        wide_y[places] = start
-    _UFUNCS[how].at(wide_y, places, wide_values)
+        wide_y[positions] = start
+    _UFUNCS[how].at(wide_y, positions, wide_values)
     if how == "mean":
         count = np.full(y.shape, int(include_self), np.int64)
-        np.add.at(count, places, 1)
+        np.add.at(count, positions, 1)
         count = np.maximum(count, 1)
         wide_y = wide_y / count if wide_y.dtype.kind in "fc" else np.floor_divide(wide_y, count)
     return to(wide_y, dtype_of(y)) if wide_y.dtype != dtype else wide_y
@@ -83,22 +83,22 @@ def _reduce_at(y: Array, places: Any, values: Array, how: str, include_self: boo
 def scatter(x: Array, index: Array, src: Operand, *, dim: int, reduce: str, include_self: bool) -> Array:
     """Write src into x at the positions that gather would read; src may be larger than the index. The last of duplicate writes wins."""
     y = np.atleast_1d(x).copy()
-    places = np.atleast_1d(index)
-    if not places.size:
+    indices = np.atleast_1d(index)
+    if not indices.size:
         return x.copy()
     if isinstance(src, np.ndarray):
-        values = np.atleast_1d(src)[tuple(slice(0, d) for d in places.shape)]
+        values = np.atleast_1d(src)[tuple(slice(0, d) for d in indices.shape)]
     else:
-        values = np.full(places.shape, src).astype(x.dtype)
-    return _reduce_at(y, _along(places, dim, y.shape), values, reduce, include_self).reshape(x.shape)
+        values = np.full(indices.shape, src).astype(x.dtype)
+    return _reduce_at(y, _along(indices, dim, y.shape), values, reduce, include_self).reshape(x.shape)
 
 
 def scatter_nd(x: Array, indices: Array, updates: Array, *, reduce: str) -> Array:
     """Write updates into x at the coordinates in the last dim of indices."""
-    named = tuple(from_start(indices[..., i], x.shape[i]) for i in range(indices.shape[-1]))
+    coordinates = tuple(from_start(indices[..., i], x.shape[i]) for i in range(indices.shape[-1]))
     y = x.copy()
-    if named:
-        return _reduce_at(y, named, updates, reduce)
+    if coordinates:
+        return _reduce_at(y, coordinates, updates, reduce)
     for update in updates.reshape(-1, *x.shape):  # empty coordinates select the whole tensor
         y = _reduce_at(y, ..., update, reduce)
     return y
@@ -117,16 +117,18 @@ def index(x: Array, *indices: Array | None) -> Array:
 
 def index_put(x: Array, values: Array, *indices: Array | None, accumulate: bool) -> Array:
     """Write values into x where ``index`` would read; accumulate adds them."""
-    places = _indices(x, indices)
+    positions = _indices(x, indices)
     y = x.copy()
-    return _reduce_at(y, places, np.broadcast_to(values, y[places].shape), "add" if accumulate else "none")
+    return _reduce_at(
+        y, positions, np.broadcast_to(values, y[positions].shape), "add" if accumulate else "none"
+    )
 
 
 def index_copy(x: Array, index: Array, source: Array, *, dim: int) -> Array:
     """Write slices of source into x at indices along dim."""
     y = np.atleast_1d(x).copy()
-    places = from_start(np.atleast_1d(index), y.shape[dim])
-    at: Any = (*[slice(None)] * dim, places)
+    positions = from_start(np.atleast_1d(index), y.shape[dim])
+    at: Any = (*[slice(None)] * dim, positions)
     y[at] = np.atleast_1d(source)
     return y.reshape(x.shape)
 
@@ -147,9 +149,9 @@ def tensor_scatter(past: Array, update: Array, starts: Array | None, *, dim: int
     y = past.copy()
     size, length = past.shape[dim], update.shape[dim]
     for i in range(past.shape[0]):
-        places = np.arange(length) + (0 if starts is None else int(starts[i]))
-        places = places % size if mode == "circular" else from_start(places, size)
-        y[i][(*[slice(None)] * (dim - 1), places)] = update[i]
+        positions = np.arange(length) + (0 if starts is None else int(starts[i]))
+        positions = positions % size if mode == "circular" else from_start(positions, size)
+        y[i][(*[slice(None)] * (dim - 1), positions)] = update[i]
     return y
 
 
@@ -177,7 +179,7 @@ def embedding_bag(
     """
     ends = [*offsets.tolist(), indices.shape[0]]
     bags = len(ends) - 1 - include_last_offset
-    places = from_start(indices, weight.shape[0])
+    row_indices = from_start(indices, weight.shape[0])
     padding = padding_idx + weight.shape[0] if padding_idx < -1 else padding_idx
     y = np.zeros((bags, weight.shape[1]), weight.dtype)
     bag_of, size = np.zeros(indices.shape, np.int64), np.zeros(bags, np.int64)
@@ -185,13 +187,13 @@ def embedding_bag(
     for bag in range(bags):
         inside = slice(ends[bag], ends[bag + 1])
         bag_of[inside] = bag
-        mask = places[inside] != padding
+        mask = row_indices[inside] != padding
         size[bag] = np.count_nonzero(mask)
         if not size[bag]:
             continue
-        rows = weight[places[inside][mask]]
+        rows = weight[row_indices[inside][mask]]
         if mode == "max":
-            best[bag] = places[inside][mask][np.argmax(rows, axis=0)]
+            best[bag] = row_indices[inside][mask][np.argmax(rows, axis=0)]
             y[bag] = rows.max(axis=0)
             continue
         if per_sample_weights is not None:
@@ -202,9 +204,9 @@ def embedding_bag(
 
 def one_hot(indices: Array, values: Array, *, depth: int, dim: int) -> Array:
     """Write values[1] at each index along a new dim of length depth, values[0] elsewhere."""
-    places = np.expand_dims(np.trunc(widen(indices)).astype(np.int64), dim)
-    steps = np.arange(depth).reshape([-1 if i == dim else 1 for i in range(places.ndim)])
-    counted = np.where(places < 0, places + depth, places)
+    classes = np.expand_dims(np.trunc(widen(indices)).astype(np.int64), dim)
+    steps = np.arange(depth).reshape([-1 if i == dim else 1 for i in range(classes.ndim)])
+    counted = np.where(classes < 0, classes + depth, classes)
     return np.asarray(np.where(steps == counted, values[1], values[0]))
 
 

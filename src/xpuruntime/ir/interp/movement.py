@@ -116,23 +116,23 @@ def pad(x: Array, *, pads: Sequence[int], mode: str, value: float) -> Array:
 
 def _source(size: int, begin: int, end: int, mode: str) -> Array:
     """Return the source index of each index along a padded dim."""
-    places = np.arange(-begin, size + end)
+    positions = np.arange(-begin, size + end)
     if mode == "replicate":
-        return np.clip(places, 0, size - 1)
+        return np.clip(positions, 0, size - 1)
     if mode == "wrap" or size < 2:
-        return places % max(size, 1)
-    places = places % (2 * (size - 1))
-    return np.minimum(places, 2 * (size - 1) - places)
+        return positions % max(size, 1)
+    positions = positions % (2 * (size - 1))
+    return np.minimum(positions, 2 * (size - 1) - positions)
 
 
 def as_strided(x: Array, *, size: Sequence[int], stride: Sequence[int], offset: int) -> Array:
     """Read the dense operand at offset + index * stride."""
-    places = np.full(tuple(size), offset, np.int64)
+    elements = np.full(tuple(size), offset, np.int64)
     for axis, (length, step) in enumerate(zip(size, stride, strict=True)):
-        places += (np.arange(length) * step).reshape([-1 if i == axis else 1 for i in range(len(size))])
-    if places.size and (places.min() < 0 or places.max() >= x.size):
+        elements += (np.arange(length) * step).reshape([-1 if i == axis else 1 for i in range(len(size))])
+    if elements.size and (elements.min() < 0 or elements.max() >= x.size):
         raise IndexError(f"reads outside the operand's {x.size} elements")
-    return x.reshape(-1)[places]
+    return x.reshape(-1)[elements]
 
 
 def diagonal(x: Array, *, offset: int, dim1: int, dim2: int) -> Array:
@@ -167,8 +167,8 @@ def depth_to_space(x: Array, *, block_size: int, mode: str) -> Array:
         parts, order = x.reshape(*lead, b, b, channels // (b * b), height, width), (2, 3, 0, 4, 1)
     else:
         parts, order = x.reshape(*lead, channels // (b * b), b, b, height, width), (0, 3, 1, 4, 2)
-    moved = parts.transpose(*range(n), *(n + i for i in order))
-    return moved.reshape(*lead, channels // (b * b), height * b, width * b)
+    permuted = parts.transpose(*range(n), *(n + i for i in order))
+    return permuted.reshape(*lead, channels // (b * b), height * b, width * b)
 
 
 def space_to_depth(x: Array, *, block_size: int, mode: str) -> Array:
@@ -177,8 +177,8 @@ def space_to_depth(x: Array, *, block_size: int, mode: str) -> Array:
     b, n = block_size, len(lead)
     parts = x.reshape(*lead, channels, height // b, b, width // b, b)
     order = (2, 4, 0, 1, 3) if mode == "DCR" else (0, 2, 4, 1, 3)
-    moved = parts.transpose(*range(n), *(n + i for i in order))
-    return moved.reshape(*lead, channels * b * b, height // b, width // b)
+    permuted = parts.transpose(*range(n), *(n + i for i in order))
+    return permuted.reshape(*lead, channels * b * b, height // b, width // b)
 
 
 def reverse_sequence(x: Array, lengths: Array, *, time_dim: int, batch_dim: int) -> Array:

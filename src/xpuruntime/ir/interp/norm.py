@@ -89,11 +89,11 @@ def batch_norm_train(
     count = x.size // max(x.shape[1], 1)
     center = mean.reshape(-1)
     spread = np.square(np.abs(x - mean)).sum(axis=axes) / np.float64(count - 1)
-    moved = [
+    updated = [
         now if old is None else (1 - momentum) * old + momentum * now
         for old, now in ((running_mean, center), (running_var, spread))
     ]
-    return scaled, center, rstd.reshape(-1), moved[0], moved[1]
+    return scaled, center, rstd.reshape(-1), updated[0], updated[1]
 
 
 def local_response_norm(x: Array, *, size: int, alpha: float, beta: float, k: float) -> Array:

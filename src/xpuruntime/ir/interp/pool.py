@@ -97,21 +97,21 @@ def max_pool(
     top = np.take_along_axis(values, best[..., None], -1)[..., 0]
     best = np.where(top == bottom, np.argmax(real, axis=-1), best)  # the padding is equally low
     within = np.unravel_index(best, w.kernel)
-    places = [
+    coordinates = [
         within[i] * w.dilation[i]
         + np.arange(w.size[i]).reshape([-1 if j == i else 1 for j in range(w.n)]) * w.stride[i]
         - w.begins[i]
         for i in range(w.n)
     ]
-    return top, _flat(places, w.space, lead, indices_over)
+    return top, _flat(coordinates, w.space, lead, indices_over)
 
 
-def _flat(places: Sequence[Array], space: Sequence[int], lead: Sequence[int], over: str) -> Array:
+def _flat(coordinates: Sequence[Array], space: Sequence[int], lead: Sequence[int], over: str) -> Array:
     """Flatten coordinates in a plane to indices within the plane or the tensor."""
     order = range(len(space) - 1, -1, -1) if over == "tensor_column_major" else range(len(space))
-    index = np.zeros(places[0].shape, np.int64)
+    index = np.zeros(coordinates[0].shape, np.int64)
     for i in order:
-        index = index * space[i] + places[i]
+        index = index * space[i] + coordinates[i]
     if over == "plane":
         return index
     planes = np.arange(int(np.prod(lead))).reshape(*lead, *[1] * len(space))
@@ -130,16 +130,16 @@ def _boxes(x: Array, output_size: Sequence[int]) -> Iterator[tuple[tuple[int, ..
     """Yield each output position, and the begin and end of its window along each dim."""
     n = len(output_size)
     edges = [adaptive_edges(d, o) for d, o in zip(x.shape[x.ndim - n :], output_size, strict=True)]
-    for place in np.ndindex(*output_size):
-        yield place, [edges[i][place[i]] for i in range(n)]
+    for position in np.ndindex(*output_size):
+        yield position, [edges[i][position[i]] for i in range(n)]
 
 
 def adaptive_avg_pool(x: Array, *, output_size: Sequence[int]) -> Array:
     """Return the mean of each window."""
     n = len(output_size)
     y = np.empty((*x.shape[: x.ndim - n], *output_size), x.dtype)
-    for place, box in _boxes(x, output_size):
-        y[last(place)] = x[last([slice(a, b) for a, b in box])].mean(axis=tuple(range(-n, 0)))
+    for position, box in _boxes(x, output_size):
+        y[last(position)] = x[last([slice(a, b) for a, b in box])].mean(axis=tuple(range(-n, 0)))
     return y
 
 
@@ -149,13 +149,13 @@ def adaptive_max_pool(x: Array, *, output_size: Sequence[int]) -> tuple[Array, A
     space, lead = x.shape[x.ndim - n :], x.shape[: x.ndim - n]
     y = np.empty((*lead, *output_size), x.dtype)
     indices = np.zeros((*lead, *output_size), np.int64)
-    for place, box in _boxes(x, output_size):
+    for position, box in _boxes(x, output_size):
         part = x[last([slice(a, b) for a, b in box])]
         flat = part.reshape(*lead, -1)
         best = np.argmax(flat, axis=-1)
-        y[last(place)] = np.take_along_axis(flat, best[..., None], -1)[..., 0]
+        y[last(position)] = np.take_along_axis(flat, best[..., None], -1)[..., 0]
         within = np.unravel_index(best, part.shape[part.ndim - n :])
-        indices[last(place)] = _flat(
+        indices[last(position)] = _flat(
             [w + a for w, (a, _) in zip(within, box, strict=True)], space, lead, "plane"
         )
     return y, indices

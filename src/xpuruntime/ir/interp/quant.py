@@ -19,8 +19,8 @@ __all__ = ["RULES"]
 def _spread(scale: Array, x: Array, axis: int, block_size: int) -> Array:
     """Return a scale (or zero point) in a shape that broadcasts with x: one value, one per index along axis, or one per block of it."""
     if block_size:
-        whole = np.repeat(scale, block_size, axis=axis)
-        return whole[tuple(slice(0, d) for d in x.shape)]
+        repeated = np.repeat(scale, block_size, axis=axis)
+        return repeated[tuple(slice(0, d) for d in x.shape)]
     if scale.ndim == 1 and x.ndim and scale.size > 1:
         return scale.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
     return scale.reshape([1] * x.ndim) if scale.size == 1 else scale
@@ -89,13 +89,13 @@ def fake_quantize(
     x: Array, scale: Array, zero_point: Array, *, quant_min: int, quant_max: int, axis: int | None
 ) -> Array:
     """Quantize and dequantize x: (clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale, in float32 as PyTorch's kernel."""
-    own = np.float64 if x.dtype == np.float64 else np.float32
+    dtype = np.float64 if x.dtype == np.float64 else np.float32
     at = 0 if axis is None else axis
     factor: Array = _spread(scale, x, at, 0).astype(np.float32)
     zero: Array = _spread(zero_point, x, at, 0).astype(np.float32)
     inverse: Array = 1 / factor
-    places = np.clip(np.rint(x.astype(own) * inverse + zero), quant_min, quant_max)
-    return np.asarray((places - zero) * factor)
+    codes = np.clip(np.rint(x.astype(dtype) * inverse + zero), quant_min, quant_max)
+    return np.asarray((codes - zero) * factor)
 
 
 # ── products ──

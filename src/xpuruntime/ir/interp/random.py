@@ -40,8 +40,8 @@ def multinomial(x: Array, *, samples: int, seed: int | None) -> Array:
     rows = np.atleast_2d(x)
     weight = np.exp(rows - rows.max(axis=1, keepdims=True))
     edges = np.cumsum(weight / weight.sum(axis=1, keepdims=True), axis=1)
-    drawn = np.random.default_rng(seed).random((rows.shape[0], samples))
-    classes = (drawn[:, :, None] >= edges[:, None, :]).sum(axis=2)
+    uniform = np.random.default_rng(seed).random((rows.shape[0], samples))
+    classes = (uniform[:, :, None] >= edges[:, None, :]).sum(axis=2)
     return np.asarray(np.minimum(classes, rows.shape[1] - 1).reshape(*x.shape[:-1], samples))
 
 

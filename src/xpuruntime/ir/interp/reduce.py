@@ -113,12 +113,14 @@ def _arg(find: Callable[..., Any]) -> Callable[..., Array]:
         rows = x.reshape(-1) if dim is None or not x.ndim else x
         axis = 0 if dim is None or not x.ndim else dim
         if last:
-            places = rows.shape[axis] - 1 - find(np.flip(rows, axis), axis=axis)
+            indices = rows.shape[axis] - 1 - find(np.flip(rows, axis), axis=axis)
         else:
-            places = find(rows, axis=axis)
+            indices = find(rows, axis=axis)
         if not keepdim:
-            return np.asarray(places)
-        return np.reshape(places, [1] * x.ndim) if dim is None or not x.ndim else np.expand_dims(places, axis)
+            return np.asarray(indices)
+        return (
+            np.reshape(indices, [1] * x.ndim) if dim is None or not x.ndim else np.expand_dims(indices, axis)
+        )
 
     return arg
 
@@ -127,11 +129,11 @@ def _extreme(find: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
     def extreme(x: Array, *, dim: int, keepdim: bool) -> tuple[Array, Array]:
         """Return the extreme values along dim and their first indices."""
         rows = np.atleast_1d(x)
-        places = np.expand_dims(find(rows, axis=dim), dim)
-        values = np.take_along_axis(rows, places, dim)
+        indices = np.expand_dims(find(rows, axis=dim), dim)
+        values = np.take_along_axis(rows, indices, dim)
         if keepdim and x.ndim:
-            return values, places
-        return np.squeeze(values, dim), np.squeeze(places, dim)
+            return values, indices
+        return np.squeeze(values, dim), np.squeeze(indices, dim)
 
     return extreme
 
@@ -146,8 +148,8 @@ def _running(accumulate: np.ufunc, start: int) -> Callable[..., Array]:
         values = np.flip(values, dim) if reverse else values
         if exclusive:
             first = np.full([1 if i == dim else d for i, d in enumerate(values.shape)], start, values.dtype)
-            before = np.take(values, range(max(values.shape[dim] - 1, 0)), axis=dim)
-            values = np.concatenate([first, before], axis=dim) if values.shape[dim] else values
+            shifted = np.take(values, range(max(values.shape[dim] - 1, 0)), axis=dim)
+            values = np.concatenate([first, shifted], axis=dim) if values.shape[dim] else values
         result = accumulate.accumulate(values, axis=dim)
         return np.asarray(np.flip(result, dim) if reverse else result).reshape(x.shape)
 

@@ -76,7 +76,7 @@ def _keys(distance: Array, a: float) -> Array:
 
 
 def _weights(
-    places: Array,
+    coordinates: Array,
     size: int,
     kernel: Callable[[Array], Array],
     reach: int,
@@ -88,14 +88,14 @@ def _weights(
     shrink: a scale below 1 widens the kernel by it (antialiasing).
     """
     span = int(np.ceil(reach / shrink))
-    steps = np.floor(places)[:, None] + np.arange(-span, span + 2)
-    share = kernel((steps - places[:, None]) * shrink)
+    steps = np.floor(coordinates)[:, None] + np.arange(-span, span + 2)
+    share = kernel((steps - coordinates[:, None]) * shrink)
     if exclude_outside:
         share = np.where((steps >= 0) & (steps < size), share, 0.0)
     if exclude_outside or shrink < 1:
         share = share / share.sum(axis=1, keepdims=True)
-    matrix = np.zeros((places.size, size))
-    rows = np.broadcast_to(np.arange(places.size)[:, None], steps.shape)
+    matrix = np.zeros((coordinates.size, size))
+    rows = np.broadcast_to(np.arange(coordinates.size)[:, None], steps.shape)
     np.add.at(matrix, (rows, np.clip(steps, 0, size - 1).astype(np.int64)), share)
     return matrix
 
@@ -123,20 +123,20 @@ def resize(
             continue
         at = np.arange(out, dtype=np.float64)
         if crop:
-            places = _cropped(at, scale, old, roi[axis], roi[axis + x.ndim])
-            beyond = (places < 0) | (places > old - 1)
+            positions = _cropped(at, scale, old, roi[axis], roi[axis + x.ndim])
+            beyond = (positions < 0) | (positions > old - 1)
             outside |= beyond.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
         else:
-            places = _COORDINATES[coordinates](at, scale, old, out)
+            positions = _COORDINATES[coordinates](at, scale, old, out)
         if mode == "nearest":
-            chosen = np.clip(_NEAREST[nearest](places), 0, max(old - 1, 0)).astype(np.int64)
-            y = np.take(y, chosen, axis=axis)
+            nearest_index = np.clip(_NEAREST[nearest](positions), 0, max(old - 1, 0)).astype(np.int64)
+            y = np.take(y, nearest_index, axis=axis)
             continue
         shrink = min(scale, 1.0) if antialias else 1.0
         if mode == "cubic":
-            matrix = _weights(places, old, lambda d: _keys(d, cubic_a), 2, shrink, exclude_outside)
+            matrix = _weights(positions, old, lambda d: _keys(d, cubic_a), 2, shrink, exclude_outside)
         else:
-            matrix = _weights(places, old, _triangle, 1, shrink, exclude_outside)
+            matrix = _weights(positions, old, _triangle, 1, shrink, exclude_outside)
         y = np.moveaxis(np.tensordot(matrix, y, axes=(1, axis)), 0, axis)
     y = np.where(outside, extrapolation_value, y) if crop else y
     return y if x.dtype.kind == "f" or y.dtype == x.dtype else _rounded(y, x.dtype)

@@ -41,7 +41,7 @@ def _activations(names: Sequence[str], alpha: Sequence[float], beta: Sequence[fl
         if name.lower() not in _ACTIVATIONS:
             raise ValueError(f"no such activation: {name!r}")
         function, a, b = _ACTIVATIONS[name.lower()]
-        numbers = [next(it, d) for it, d in ((alphas, a), (betas, b)) if d is not None]
+        numbers = [next(parameters, d) for parameters, d in ((alphas, a), (betas, b)) if d is not None]
         functions.append(lambda x, function=function, numbers=numbers: function(x, *numbers))  # type: ignore[misc]
     return functions
 
@@ -142,7 +142,7 @@ def _layer(
     h0, c0 = (empty if s is None else s for s in (h0, c0))
     lengths = np.full(x.shape[1], x.shape[0]) if lengths is None else lengths.astype(np.int64)
     names = tuple(activations) or _DEFAULT[kind] * directions
-    each = len(_DEFAULT[kind])
+    per_direction = len(_DEFAULT[kind])
     functions = _activations(names, alpha, beta)
     results = []
     for d in range(directions):
@@ -152,7 +152,7 @@ def _layer(
             b[d, :gates],
             b[d, gates:],
             peepholes[d],
-            functions[d * each : (d + 1) * each],
+            functions[d * per_direction : (d + 1) * per_direction],
             clip,
             option,
         )

@@ -42,8 +42,8 @@ def fft_r2c(x: Array, *, dims: Sequence[int], normalization: str, onesided: bool
 
 def fft_c2r(x: Array, *, dims: Sequence[int], normalization: str, last_size: int) -> Array:
     """Return the half that fft_r2c keeps back to ``last_size`` reals."""
-    *others, last = dims
-    y = np.fft.irfft(_transform(x, others, False), n=last_size, axis=last, norm="forward")
+    *other_dims, last = dims
+    y = np.fft.irfft(_transform(x, other_dims, False), n=last_size, axis=last, norm="forward")
     return np.asarray(y * _factor(y, [y.shape[d] for d in dims], normalization))
 
 
@@ -68,13 +68,13 @@ def dft(x: Array, *, dim: int, length: int | None, inverse: bool, onesided: bool
 
 def stft(x: Array, window: Array | None, *, frame_length: int, frame_step: int, onesided: bool) -> Array:
     """Return [batch, frames, frequencies, 2], the transform of each frame times the window."""
-    every = np.lib.stride_tricks.sliding_window_view(_complex(x), frame_length, axis=1)[:, ::frame_step]
+    frames = np.lib.stride_tricks.sliding_window_view(_complex(x), frame_length, axis=1)[:, ::frame_step]
     shaped = np.ones(frame_length)
     if window is not None:  # a shorter window is centered in its frame
         shaped = np.zeros(frame_length)
         begin = (frame_length - window.size) // 2
         shaped[begin : begin + window.size] = window
-    y = np.fft.fft(every * shaped, axis=2)
+    y = np.fft.fft(frames * shaped, axis=2)
     return _pairs(y[..., : frame_length // 2 + 1] if onesided else y)
 
 

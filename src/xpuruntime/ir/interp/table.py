@@ -1,4 +1,4 @@
-"""Every op's rule in one table. ``opaque`` has none: what it does is known to engines only."""
+"""The rules of all families in one table. ``opaque`` has none: only engines know what it does. ``evaluate`` adds that of ``fused``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from . import (
     creation,
     decoder,
     elementwise,
-    fused,
     indexing,
     matmul,
     movement,
@@ -35,7 +34,6 @@ __all__ = ["RULES"]
 
 _FILES = (
     elementwise,
-    fused,
     casting,
     activation,
     reduce,

@@ -63,13 +63,13 @@ class Windows:
         """Return every window of what is padded already."""
         span = tuple((k - 1) * w + 1 for k, w in zip(self.kernel, self.dilation, strict=True))
         axes = tuple(range(full.ndim - self.n, full.ndim))
-        every = np.lib.stride_tricks.sliding_window_view(full, span, axes)
-        places = [
+        windows = np.lib.stride_tricks.sliding_window_view(full, span, axes)
+        starts = [
             slice(0, (o - 1) * s + 1, s) if o else slice(0, 0)
             for o, s in zip(self.size, self.stride, strict=True)
         ]
         inside = [slice(None, None, w) for w in self.dilation]
-        return np.asarray(every[last([*places, *inside])])
+        return np.asarray(windows[last([*starts, *inside])])
 
     def crop(self, padded: Array) -> Array:
         """Return the inverse of ``padded``: the part that is the operand."""

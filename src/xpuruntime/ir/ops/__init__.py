@@ -19,7 +19,6 @@ from . import (
     creation,
     decoder,
     elementwise,
-    fused,
     indexing,
     matmul,
     movement,
@@ -31,6 +30,7 @@ from . import (
     rnn,
     signal,
 )
+from .fused import infer_fused
 
 __all__ = ["OPAQUE", "OPS", "aten_index", "onnx_index"]
 
@@ -46,9 +46,14 @@ OPAQUE = op(
     meaning="an op that is not in this table (ONNX domain and op_type, or domain aten); only engines that know it can run it",
 )
 
+FUSED = op(
+    "fused(operands*; body: graph) -> outputs*",
+    "elementwise",
+    lambda c: infer_fused(c, OPS),
+    meaning="the results of its body, a graph whose inputs are the operands in order",
+)
+
 _FILES = (
-    elementwise,
-    fused,
     activation,
     reduce,
     matmul,
@@ -67,9 +72,9 @@ _FILES = (
     backward,
 )
 
-OPS: Mapping[str, OpEntry] = joined(
-    "op", ({row.name: row} for row in (OPAQUE, *(row for file in _FILES for row in file.ROWS)))
-)
+_TABLES = ((OPAQUE,), elementwise.ROWS, (FUSED,), *(file.ROWS for file in _FILES))
+
+OPS: Mapping[str, OpEntry] = joined("op", ({row.name: row} for rows in _TABLES for row in rows))
 
 
 def aten_index() -> dict[str, str]:

@@ -30,12 +30,12 @@ def text(shape: Sequence[DimLike]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
-def same(a: DimLike, b: DimLike, what: str) -> DimLike:
+def same(a: DimLike, b: DimLike, description: str) -> DimLike:
     """Unify two dims. Two integers must be equal; of a symbol and an integer, the integer is returned and checked at run time."""
     if a == b:
         return a
     if isinstance(a, int) and isinstance(b, int):
-        raise Mismatch(f"{what} must be equal", f"{a} and {b}")
+        raise Mismatch(f"{description} must be equal", f"{a} and {b}")
     return a if isinstance(a, int) or not isinstance(b, int) else b
 
 
@@ -128,18 +128,18 @@ def window(
 ) -> DimLike:
     """Return the number of windows along a dim. With ceil_mode, a window must start inside the input or the left padding."""
     span = dilation * (kernel - 1) + 1
-    room = size + (before + after - span)
-    if isinstance(room, int) and room < 0 and not (ceil_mode and room + stride > 0):
+    free = size + (before + after - span)
+    if isinstance(free, int) and free < 0 and not (ceil_mode and free + stride > 0):
         raise Mismatch(
             "the window is larger than the padded input", f"window {span}, input {size} + {before} + {after}"
         )
     if not ceil_mode:
-        return room // stride + 1
-    if isinstance(room, Dim) and after + stride > span:
+        return free // stride + 1
+    if isinstance(free, Dim) and after + stride > span:
         raise Mismatch(
             "ceil_mode needs a known size here", str(size), "Use ceil_mode false, or fix the size."
         )
-    count = ceil_div(room, stride) + 1
+    count = ceil_div(free, stride) + 1
     if isinstance(count, int) and isinstance(size, int) and (count - 1) * stride >= size + before:
         count -= 1
     return count

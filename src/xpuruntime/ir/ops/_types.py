@@ -88,3 +88,13 @@ def _combine(high: DType | None, low: DType | None) -> DType | None:
 def float_of(dtype: DType) -> DType:
     """Return the result type of a floating-point function: floats and complex stay, integers become float32."""
     return DType.FLOAT32 if category(dtype) < 2 else dtype
+
+
+def agrees(spec: TensorSpec | None, inferred: TensorSpec) -> bool:
+    """Return True for the same dtype and rank, and dims that are equal or an integer against a symbol (which a frontend resolved)."""
+    if spec is None or spec.dtype is not inferred.dtype or spec.rank != inferred.rank:
+        return False
+    return all(
+        a == b or isinstance(a, int) != isinstance(b, int)
+        for a, b in zip(spec.shape, inferred.shape, strict=True)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...types import TensorSpec
+from ...types import DType, TensorSpec
 from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import broadcast, like, same, text
 from .matmul import one_dtype
@@ -34,6 +34,30 @@ def _attention(c: OpCall) -> TensorSpec:
     return attention_spec(c.tensor(0), c.tensor(1), c.tensor(2), c.optional(3))
 
 
+def _attention_train(c: OpCall) -> list[TensorSpec]:
+    q = c.tensor(0)
+    y = attention_spec(q, c.tensor(1), c.tensor(2), c.optional(3))
+    return [y, TensorSpec(y.shape[:3], _sums(q))]
+
+
+def _attention_backward(c: OpCall) -> list[TensorSpec]:
+    grad, q, k, v, result, lse = (c.tensor(i) for i in range(6))
+    y = attention_spec(q, k, v, c.optional(6))
+    one_dtype(q, grad, result)
+    if not text(grad.shape) == text(result.shape) == text(y.shape) or text(lse.shape) != text(y.shape[:3]):
+        raise Mismatch(
+            "grad and y must have the shape of attention, lse its rows", f"{grad}, {result}, {lse}"
+        )
+    if lse.dtype is not _sums(q):
+        raise Mismatch(f"lse must be {_sums(q).value}", f"{lse}")
+    return [like(q), like(k), like(v)]
+
+
+def _sums(q: TensorSpec) -> DType:
+    """Return the dtype of log-sum-exp."""
+    return DType.FLOAT64 if q.dtype is DType.FLOAT64 else DType.FLOAT32
+
+
 def _rope(c: OpCall) -> TensorSpec:
     x, cos, sin = c.tensor(0), c.tensor(1), c.tensor(2)
     if x.rank < 3 or cos.shape != sin.shape:
@@ -52,6 +76,20 @@ ROWS: tuple[OpEntry, ...] = (
         onnx="Attention",
         meaning="softmax(q @ k.T * scale + mask) @ v per head; query head i reads key head i // (heads / kv heads); scale none:"
         " 1/sqrt(size); a bool mask keeps where true, a float one is added; causal: query i sees keys up to i + causal_offset",
+    ),
+    op(
+        "attention_train(q, k, v, mask?; causal: bool = false, causal_offset: dim = 0, scale: float? = none) -> y, lse",
+        "attention",
+        _attention_train,
+        meaning="attention, and lse [batch, heads, queries]: log(sum(exp(scores))) of each query in float32 (float64 for float64),"
+        " -inf where it sees no key",
+    ),
+    op(
+        "attention_backward(grad, q, k, v, y, lse, mask?; causal: bool = false, causal_offset: dim = 0, scale: float? = none)"
+        " -> grad_q, grad_k, grad_v",
+        "attention",
+        _attention_backward,
+        meaning="gradients of attention_train's y; y and lse are its results. The mask has no gradient",
     ),
     op(
         "rope(x, cos, sin, positions?; interleaved: bool = false, size: int = 0) -> y",

@@ -64,20 +64,20 @@ ROWS: tuple[OpEntry, ...] = (
         f"norm_linear(x, weight, bias?, residual?, scale?; act: {ACTIVATIONS} = none, eps: float = 0.0, gated: bool = false) -> y",
         "matmul",
         _norm_linear,
-        meaning="act(n @ weight.T + bias + residual), n = rms_norm(x) * scale, or x without a scale; gated: the weight's first half of"
-        " rows makes a gate, the second what it lets through: act(gate) * through",
+        meaning="act(n @ weight.T + bias + residual), n = rms_norm(x) * scale, or x without a scale; gated: the first half of the weight's"
+        " rows computes gate, the second half up, and the result is act(gate) * up",
     ),
     op(
         "rope_append(q, k, v, cos, sin, keys, values, places, positions?; size: int = 0) -> y, next_keys, next_values",
         "rope",
         _rope_append,
-        meaning="q and k turned as rope does; k's rows then stand in keys, v's in values, at places, [length] or [batch, length]",
+        meaning="rope of q and k; then k's rows are written to keys and v's to values at places, [length] or [batch, length]",
     ),
     op(
         "rope_attention(q, k, v, cos, sin, keys, values, places, positions?, mask?; size: int = 0, causal: bool = false, causal_offset: dim = 0,"
         " scale: float? = none, softcap: float = 0.0) -> y, next_keys, next_values",
         "attention",
         _rope_attention,
-        meaning="rope_append, then attention of the turned queries over both caches",
+        meaning="rope_append, then attention of the rotated queries over both caches",
     ),
 )

@@ -101,12 +101,12 @@ def _indexed(x: TensorSpec, indices: list[TensorSpec | None]) -> tuple[DimLike, 
     """Infer NumPy's advanced indexing: indices broadcast together, and adjacent index dims are replaced in place."""
     if len(indices) > x.rank:
         raise Mismatch("has more indices than dims", f"{len(indices)} for {x}")
-    places = [i for i, index in enumerate(indices) if index is not None]
-    if not places:
+    indexed_dims = [i for i, index in enumerate(indices) if index is not None]
+    if not indexed_dims:
         return x.shape
     block = broadcast(*(_index(index).shape for index in indices if index is not None))
-    other_dims = [d for i, d in enumerate(x.shape) if i not in places]
-    first = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
+    other_dims = [d for i, d in enumerate(x.shape) if i not in indexed_dims]
+    first = indexed_dims[0] if indexed_dims == list(range(indexed_dims[0], indexed_dims[-1] + 1)) else 0
     return (*other_dims[:first], *block, *other_dims[first:])
 
 
@@ -291,7 +291,7 @@ ROWS: tuple[OpEntry, ...] = (
         aten="nonzero",
         onnx="NonZero",
         data_dependent=_COUNT,
-        meaning="[count, rank], one row per place (ONNX has it transposed); count is a fresh symbol",
+        meaning="[count, rank], one row per non-zero element (ONNX has it transposed); count is a new symbol",
     ),
     op(
         "masked_select(x, mask; count: dim) -> y",

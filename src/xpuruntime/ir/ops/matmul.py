@@ -89,16 +89,16 @@ def einsum_terms(equation: str, ranks: list[int]) -> tuple[list[list[str]], list
     )
     labels = []
     for term, rank in zip(terms, ranks, strict=True):
-        named = len(term.replace("...", ""))
-        if named > rank or ("..." not in term and named != rank):
+        num_labels = len(term.replace("...", ""))
+        if num_labels > rank or ("..." not in term and num_labels != rank):
             raise Mismatch(f"term {term!r} does not fit rank {rank}", repr(equation))
-        labels.append(_labels(term, rank - named, extra))
+        labels.append(_labels(term, rank - num_labels, extra))
     if arrow:
         result = _labels(right, extra, extra)
     else:
-        every = [label for axis in labels for label in axis]
+        all_labels = [label for axis in labels for label in axis]
         result = [f".{i}" for i in range(extra)] + sorted(
-            a for a in set(every) if every.count(a) == 1 and a[0] != "."
+            a for a in set(all_labels) if all_labels.count(a) == 1 and a[0] != "."
         )
     if len(set(result)) != len(result) or not set(result) <= {label for axis in labels for label in axis}:
         raise Mismatch("the result has an axis twice, or one that no operand has", repr(equation))

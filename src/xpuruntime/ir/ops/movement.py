@@ -24,10 +24,12 @@ def _place_view(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
         return
     if size.count(-1) > 1:
         raise Mismatch("at most one dim may be -1", text(size))
-    total, known = numel(x), product(d for d in size if d != -1)
-    if known == 0 or (isinstance(total, int) and isinstance(known, int) and total % known):
+    total, known_product = numel(x), product(d for d in size if d != -1)
+    if known_product == 0 or (
+        isinstance(total, int) and isinstance(known_product, int) and total % known_product
+    ):
         raise Mismatch("the -1 cannot be resolved", f"{text(size)} for {x}")
-    attrs["size"] = tuple(total // known if d == -1 else d for d in size)
+    attrs["size"] = tuple(total // known_product if d == -1 else d for d in size)
 
 
 def _place_expand(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:

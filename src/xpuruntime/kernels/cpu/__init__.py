@@ -1,1 +1,1 @@
-"""Kernels of CPUs, a file or a folder per op family; each hands in its kernels as ``KERNELS``."""
+"""Kernels of CPUs, one file or folder per op family. Each file lists its kernels as ``KERNELS``."""

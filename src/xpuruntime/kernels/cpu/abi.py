@@ -1,9 +1,9 @@
-"""The C function around a CPU kernel's body, and the instruction set that it is written for."""
+"""The C function around a CPU kernel's body, and its instruction set."""
 
 from __future__ import annotations
 
-from ...codegen.cpp import CppTarget
-from ...codegen.isa import IsaLevel
+from ...codegen.cpp.isa import IsaLevel
+from ...codegen.cpp.target import CppTarget
 from ...codegen.target import CodegenTarget
 
 __all__ = ["function", "isa_of"]
@@ -16,7 +16,7 @@ def isa_of(target: CodegenTarget) -> IsaLevel:
 
 
 def function(body: str, about: str = "") -> str:
-    """Return the text of a kernel's function around its body, under a comment if there is one."""
+    """Return a kernel's function around its body, under a comment if there is one."""
     comment = f"// {about}\n" if about else ""
     return (
         f"{comment}"

@@ -1,7 +1,7 @@
-"""elementwise/generated: any pointwise op, and ``fused`` bodies of them, in one loop nest over operands of any strides.
+"""``elementwise/generated`` on CPUs: any pointwise op, and ``fused`` bodies of them, in one loop nest over operands of any strides.
 
-The loops run over the first result in the order of its memory. Dims that are one run of every operand are merged; the innermost is
-a loop of vectors. What does not change along it is computed once a row.
+The loops follow the memory order of the first result. Dims that are contiguous in every operand are merged, and the innermost one is a loop
+of vectors. Values that are constant along it are computed once per row. Pointwise kernels are bandwidth-bound.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...codegen.cpp import CppTarget
-from ...codegen.expr_terms import STORAGE, compute_type
-from ...codegen.nest import Nest, TaskSplit, cut, indented, nest, offset_text, task_loops
-from ...codegen.plans import CONSTANT, Input, LoopPlan
+from ...codegen.cpp.target import CppTarget
+from ...codegen.expr.terms import STORAGE, compute_type
+from ...codegen.loops.nest import Nest, TaskSplit, cut, indented, nest, offset_text, task_loops
+from ...codegen.loops.plans import CONSTANT, Input, LoopPlan
 from ...codegen.target import CodegenTarget
 from ...types import DType
 from ..kernel import LoweredCall, NodeCall, Stage, operand_ref
@@ -23,14 +23,14 @@ __all__ = ["KERNELS", "declared", "function_text", "lanes_for", "lower_pointwise
 
 
 def lanes_for(target: CodegenTarget, dtypes: Sequence[DType]) -> int:
-    """Return the lanes of every vector of a kernel: as many as one register holds of the widest type. Masks have four bytes a lane."""
+    """Return the lanes of every vector of a kernel: those of one register of the widest dtype, counting at least four bytes per lane."""
     assert isinstance(target, CppTarget)
     widest = max((4, *(d.bits // 8 for d in dtypes)))
     return target.isa.lanes(widest)
 
 
 def declared(names: Sequence[tuple[str, DType]], outputs: int) -> list[str]:
-    """Return lines that give the arguments their types; the last ``outputs`` are written."""
+    """Return lines that declare the typed arguments. The last ``outputs`` of them are written."""
     lines = []
     for at, (name, dtype) in enumerate(names):
         const = "" if at >= len(names) - outputs else "const "
@@ -41,7 +41,7 @@ def declared(names: Sequence[tuple[str, DType]], outputs: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Loops:
-    """The plan of one call, its loop nest, and the split into tasks."""
+    """The plan of a call, its loop nest, and the split into tasks."""
 
     call: NodeCall
     plan: LoopPlan
@@ -51,20 +51,20 @@ class _Loops:
 
 
 def lower_pointwise(
-    call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
+    call: NodeCall, plan: LoopPlan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
 ) -> LoweredCall:
-    """Return a plan without reductions: one stage. ``outputs``: strides along the space."""
-    strides = {i.name: i.strides for i in made.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
-    order = sorted(range(len(made.space)), key=lambda d: -outputs[0][d])
-    loops = nest(made.space, strides, order)
-    lanes = lanes_for(target, [*(i.dtype for i in made.inputs), *(o.dtype for o in made.operations)])
+    """Lower a plan without reductions to one stage. ``outputs``: the results' strides along the space."""
+    strides = {i.name: i.strides for i in plan.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
+    order = sorted(range(len(plan.space)), key=lambda d: -outputs[0][d])
+    loops = nest(plan.space, strides, order)
+    lanes = lanes_for(target, [*(i.dtype for i in plan.inputs), *(o.dtype for o in plan.operations)])
     tasks = cut(loops, target.config.max_threadgroup_1d, lanes)
-    stage = _stage(_Loops(call, made, loops, tasks, lanes))
-    return LoweredCall((stage,), in_place=in_place_of(call, made, outputs), accumulates="")
+    stage = _stage(_Loops(call, plan, loops, tasks, lanes))
+    return LoweredCall((stage,), in_place=in_place_of(call, plan, outputs), accumulates="")
 
 
-def _levels(loops: _Loops) -> set[str]:
-    """Return names that change along the inner loop."""
+def _moving(loops: _Loops) -> set[str]:
+    """Return the names of values that change along the inner loop."""
     moving = {i.name for i in loops.plan.inputs if loops.nest.strides[i.name][-1] != 0}
     for operation in loops.plan.operations:
         if any(o in moving for o in operation.operands if isinstance(o, str)):
@@ -88,32 +88,32 @@ def _write(name: str, value: str, stride: int) -> str:
 
 
 def _stage(loops: _Loops) -> Stage:
-    call, made, space, tasks = loops.call, loops.plan, loops.nest, loops.tasks
-    read = sorted({i.operand for i in made.inputs})
+    call, plan, space, tasks = loops.call, loops.plan, loops.nest, loops.tasks
+    read = sorted({i.operand for i in plan.inputs})
     arguments = [(f"x{at}", call.tensor(at).spec.dtype) for at in read]
     arguments += [(f"y{i}", o.dtype) for i, o in enumerate(call.outputs)]
-    moving = _levels(loops)
+    moving = _moving(loops)
     parts: set[str] = set()
     outside: list[str] = []
     inside: list[str] = []
-    for entry in made.inputs:
+    for entry in plan.inputs:
         line = _read(entry, space.strides[entry.name][-1], entry.name in moving)
         (inside if entry.name in moving else outside).append(line)
-    for operation in made.operations:
-        line, needed = statement(made, operation)
+    for operation in plan.operations:
+        line, needed = statement(plan, operation)
         parts |= needed
         (inside if operation.name in moving else outside).append(line)
-    for i, value in enumerate(made.outputs):
+    for i, value in enumerate(plan.outputs):
         inside.append(_write(f"y{i}", value, space.strides[f"y{i}"][-1]))
 
     rows = []
-    for name in (*(i.name for i in made.inputs), *(f"y{i}" for i in range(len(call.outputs)))):
-        base = name if name.startswith("y") else f"x{next(i.operand for i in made.inputs if i.name == name)}"
+    for name in (*(i.name for i in plan.inputs), *(f"y{i}" for i in range(len(call.outputs)))):
+        base = name if name.startswith("y") else f"x{next(i.operand for i in plan.inputs if i.name == name)}"
         where = offset_text(space.extents[:-1], space.strides[name][:-1])
         rows.append(f"const auto {name}_row = {base}{'' if where == '0' else f' + {where}'};")
     source = _text(loops, declared(arguments, len(call.outputs)), rows, outside, inside)
     size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))
-    work = sum(1 for o in made.operations if o.op != CONSTANT)
+    work = sum(1 for o in plan.operations if o.op != CONSTANT)
     return Stage(
         stem=stem_of(call),
         source=source,
@@ -146,7 +146,7 @@ def _text(loops: _Loops, head: list[str], rows: list[str], outside: list[str], i
 
 
 def function_text(call: NodeCall, lanes: int, head: Sequence[str], body: Sequence[str]) -> str:
-    """Return the whole function: what it computes, its lanes, its arguments, its body."""
+    """Return the function: a comment with its signature, its lanes, its arguments, its body."""
     lines = [
         f"// {signature(call)}",
         'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',

@@ -1,4 +1,4 @@
-"""elementwise/generated for ``fused`` on CPUs: bodies of pointwise ops, and of row reductions with work around them."""
+"""``elementwise/generated`` for ``fused`` on CPUs: fused pointwise ops, also around row reductions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data movement on CPUs: lists of moves (``codegen/moves``) as ``moves`` writes them."""
+"""Data movement on CPUs: lists of moves (``codegen/loops/moves``), as ``moves.py`` writes them."""
 
 from __future__ import annotations
 

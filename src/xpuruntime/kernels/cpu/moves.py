@@ -1,11 +1,11 @@
-"""Moves of elements as a stage: the function around their text, and what fits into one."""
+"""Data movement on CPUs: a list of moves (``codegen/loops/moves``) as one stage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...codegen.boxes import Move, bits_type, element_bytes
-from ...codegen.moves import carried, emit
+from ...codegen.loops.boxes import Move, bits_type, element_bytes
+from ...codegen.loops.moves import carried, emit
 from ...codegen.target import CodegenTarget
 from ...types import DType
 from ..kernel import Stage
@@ -24,13 +24,13 @@ def moves_stage(
     copies: bool = False,
     ctype: str = "",
 ) -> Stage:
-    """Return one stage that makes all moves (``spec.writer.MovesWriter``)."""
+    """Return one stage that runs all moves (``spec.writer.MovesWriter``)."""
     config = target.config
     body, tasks = emit(
         moves, args, ctype or bits_type(dtype), config.max_threadgroup_1d, config.max_threadgroup_2d
     )
     lines = "\n".join(f"  {line}" for line in body.splitlines())
-    total = carried(moves) * element_bytes(dtype)
+    size = carried(moves) * element_bytes(dtype)
     return Stage(
         stem=stem,
         source=function(lines),
@@ -39,6 +39,6 @@ def moves_stage(
         grain=1,
         scratch_bytes=STATUS if any(m.lookups for m in moves) else 0,
         parts=frozenset({"movement"}),
-        bytes=2 * total,
+        bytes=2 * size,
         copies=copies,
     )

@@ -1,4 +1,4 @@
-"""norm/generated on CPUs: layer, RMS, group, instance and batch normalization."""
+"""``norm/generated`` on CPUs: layer, RMS, group, instance and batch normalization as row reductions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Kernels of oneDNN 3 (the extra ``xpuruntime[onednn]``): matrix products and convolutions, chosen by policy: ``matmul="onednn"``.
+"""Kernels of oneDNN 3 (the extra ``xpuruntime[onednn]``): matrix products and convolutions. A policy selects them: ``matmul="onednn"``.
 
-``cpp/src/backends/cpu/onednn.cpp`` makes the library's calls. oneDNN chooses its implementation when a program is loaded; loading
-raises an error where only its reference code is available.
+``cpp/src/backends/cpu/onednn.cpp`` calls the library, which chooses its implementation when a program is loaded. Loading raises if only
+oneDNN's reference implementation is available.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CONV = ("convolution", "fused_convolution")
 
 @functools.cache
 def installed() -> bool:
-    """Return whether the library's package is here, or a path in the environment names it. Loads nothing."""
+    """Return whether oneDNN's package is installed or ``XPU_LIBONEDNN`` names a path. Load nothing."""
     if env.get_path("XPU_LIBONEDNN") is not None or (Path(sys.prefix) / "lib" / "libdnnl.so.3").exists():
         return True
     try:
@@ -43,25 +43,25 @@ def installed() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OneDnn(Kernel):
-    """A kernel that calls oneDNN; ``word`` is the name of the library's kernel in the core."""
+    """A kernel that calls oneDNN. ``word``: the library kernel's name in the core."""
 
     name: str
     word: str
     ops: tuple[str, ...]
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for float32 and bfloat16; weights dense; the library installed."""
+        """Return yes for float32 and bfloat16 with dense weights, if oneDNN is installed."""
         refused = _refused(call, target)
         if refused is not None:
             return refused
         if not installed():
             return Support.no(
-                Reason.NOT_INSTALLED, "oneDNN is not on this machine", do="pip install 'xpuruntime[onednn]'"
+                Reason.NOT_INSTALLED, "oneDNN is not installed", do="pip install 'xpuruntime[onednn]'"
             )
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return one call of the library, which divides its work by itself."""
+        """Return one library call, which divides its work over threads itself."""
         options = _conv_options(call) if self.word == "convolution" else _matmul_options(call)
         present = [i for i in range(len(call.inputs)) if call.optional(i) is not None]
         flops = _flops(call)
@@ -74,7 +74,7 @@ class OneDnn(Kernel):
             flops=flops,
             bytes=sum(s.size_bytes or 0 for s in (*(t.spec for t in call.tensors), call.outputs[0])),
         )
-        # oneDNN splits sums by the number of threads and does not promise equal bits.
+        # oneDNN splits sums by the number of threads, so bits may differ.
         return LoweredCall((stage,), deterministic=False)
 
 
@@ -83,21 +83,25 @@ def _refused(call: NodeCall, target: CodegenTarget) -> Support | None:
         return Support.no(Reason.SHAPE_UNSUPPORTED, reason)
 
     if not target.name.startswith("cpu:x86"):
-        return Support.no(Reason.DEVICE_MISMATCH, f"the package is built for x86-64, not for {target.name}")
+        return Support.no(
+            Reason.DEVICE_MISMATCH, f"oneDNN's package is built for x86-64, not for {target.name}"
+        )
     y = call.outputs[0]
     if y.dtype not in _DTYPES:
-        return Support.no(Reason.DTYPE_UNSUPPORTED, f"used in float32 and bfloat16, not in {y.dtype.value}")
+        return Support.no(
+            Reason.DTYPE_UNSUPPORTED, f"float32 and bfloat16 are supported, not {y.dtype.value}"
+        )
     if any(0 in sizes(s) for s in (y, *(t.spec for t in call.tensors))):
-        return no("has empty operands")
+        return no("an operand is empty")
     if any(s.layout is not None and s.layout.alloc != s.shape for s in (y, *(t.spec for t in call.tensors))):
-        return no("reads and writes no padded channels")
+        return no("padded channels are not supported")
     if any(not t.spec.is_dense for t in call.tensors if t.is_weight):
-        return no("a weight is not dense")
+        return no("weights must be dense")
     residual = call.optional(3) if len(call.inputs) > 3 else None
     if residual is not None and (
         residual.spec.shape != y.shape or residual.spec.physical.strides != y.physical.strides
     ):
-        return no("adds only a residual with the strides of the result")
+        return no("the residual must have the result's shape and strides")
     return _conv_refused(call) if call.op in _CONV else _matmul_refused(call)
 
 
@@ -105,11 +109,11 @@ def _matmul_refused(call: NodeCall) -> Support | None:
     x, w, y = call.tensor(0).spec, call.tensor(1).spec, call.outputs[0]
     if call.op in _LINEAR:
         if not (x.is_dense and y.is_dense and w.is_dense):
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "takes dense rows")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "operands and result must be dense")
         return None
     if x.rank != w.rank or not 2 <= x.rank <= 6:
         return Support.no(
-            Reason.SHAPE_UNSUPPORTED, f"takes two operands of one rank from 2 to 6, not {x} and {w}"
+            Reason.SHAPE_UNSUPPORTED, f"both operands must have the same rank, from 2 to 6; got {x} and {w}"
         )
     return None
 
@@ -119,9 +123,9 @@ def _conv_refused(call: NodeCall) -> Support | None:
     if call.attrs["transposed"]:
         return Support.no(Reason.NOT_IMPLEMENTED, "transposed convolutions are not supported")
     if not 3 <= x.rank <= 5:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, f"convolves 1 to 3 dims, not {x.rank - 2}")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, f"1 to 3 spatial dims are supported, not {x.rank - 2}")
     if not weight.is_dense:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, "takes a dense weight")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "the filters must be dense")
     return None
 
 

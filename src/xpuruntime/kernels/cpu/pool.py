@@ -1,30 +1,29 @@
-"""Pools on CPUs: windows, adaptive windows and whole planes reduced per channel, in any layout (``templates/pool.h``).
+"""``pool/generated`` on CPUs: maxima (with indices), means and p-norms of windows in any layout (``templates/pool.h``).
 
-``pool/generated`` computes maxima (with places where they are asked for), means and p-norms; ``pool/places`` puts values back where
-maxima came from; ``pool/regions`` pools regions of interest.
+Vectors run along channels if these are contiguous (NHWC), otherwise outputs are computed one at a time. Pools are bandwidth-bound.
 """
 
 from __future__ import annotations
 
-from ...codegen.isa import IsaLevel
+from ...codegen.c_types import C_TYPES
+from ...codegen.cpp.isa import IsaLevel
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import DType
 from ..kernel import Kernel, LoweredCall, NodeCall, Stage
 from ..portable.text import shape_text
 from ..portable.windows.pool import places_text, reducer_of, windows_text
-from ..spec.conv_shape import C_TYPES
 from ..spec.pool import OPS, pool_shape, supported
 from .abi import function, isa_of
 
 __all__ = ["KERNELS", "CpuPool"]  # fmt: skip
 
 _GRAIN_BYTES = 1 << 16
-"""Operands that are worth a thread of their own: they take some microseconds to read."""
+"""Bytes of operands per thread at least: they take some microseconds to read."""
 
 
 class CpuPool(Kernel):
-    """Windows that are clipped to the input; vectors run over channels where these are contiguous."""
+    """Pools of windows that are clipped to the input."""
 
     name: str = "pool/generated"
     ops: tuple[str, ...] = OPS
@@ -49,8 +48,8 @@ def _stage(call: NodeCall, target: CodegenTarget) -> Stage:
     kind = "uint8_t" if dtype is DType.BOOL else C_TYPES[dtype]
     reducer, part = reducer_of(call, dtype)
     item = 4 if dtype in (DType.FLOAT16, DType.BFLOAT16) else max(dtype.bits // 8, 1)
-    beside = shape.x[1] == 1 and shape.y[1] == 1 and reducer != "Mean"
-    lanes = isa.lanes(item) if beside else 1
+    contiguous = shape.x[1] == 1 and shape.y[1] == 1 and reducer != "Mean"
+    lanes = isa.lanes(item) if contiguous else 1
     rows, channels, tasks = shape.cut(target.config.max_threadgroup_3d_z, shape.channels, 4 * isa.lanes(item))
     blocks = -(-shape.channels // channels) if channels else 1
     lines = [

@@ -1,4 +1,4 @@
-"""reduce/generated on CPUs."""
+"""``reduce/generated`` on CPUs: row reductions."""
 
 from __future__ import annotations
 

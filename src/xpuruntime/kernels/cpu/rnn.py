@@ -1,4 +1,4 @@
-"""Recurrent layers on CPUs: packed panels where the weights are known (``rnn_packed``), else a sample per task (``portable/rnn.py``)."""
+"""``rnn/generated`` on CPUs: packed panels if the weights are constant (``rnn_packed``), otherwise one sample per task (``portable/rnn.py``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CpuRecurrent(Kernel):
         return self._plain.supports(call, target)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return two stages where weights are known and nothing is unusual, else one."""
+        """Return two stages if ``rnn_packed`` supports the node, otherwise one."""
         packed = lower_packed(call, activation_names(call), target)
         return self._plain.lower(call, target) if packed is None else packed
 

@@ -1,7 +1,8 @@
-"""Recurrent layers with known weights: one product for the inputs of all steps, then the state's steps over packed panels (``recurrent_packed.h``).
+"""Recurrent layers with constant weights on CPUs: one GEMM for the inputs of all steps, then the steps over packed panels (``recurrent_packed.h``).
 
-Gates of a vector of units are adjacent, so the product of a panel ends in the cell itself and no gate is written to memory. It supports
-float32 and float64 with ONNX's own activations, no clip and no peepholes; ``rnn/generated`` has a general text for the rest.
+The gates of a vector of units are adjacent in a panel, so the product of a panel ends in the cell itself and no gate is stored. A task runs
+all steps of a few samples, so that a panel is read from cache for several of them. It supports float32 and float64 with ONNX's own
+activations, without clip and peepholes; ``rnn/generated`` has a general text for the rest.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...codegen.points import storage
+from ...codegen.loops.points import storage
 from ...codegen.target import CodegenTarget
 from ...program.program import RecipeStep
 from ...types import DType, TensorSpec
@@ -27,15 +28,15 @@ _FUNCTIONS = {"tanh": "tanh({})", "sigmoid": "sigmoid({})", "relu": "relu({})"}
 _GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 _CELLS = {
     "rnn": ("h = {f0};",),
-    "gru": ("const V z = {s0}, r = {s1}, fresh = {f1};", "h = (splat<V>(1) - z) * fresh + z * h;"),
+    "gru": ("const V z = {s0}, r = {s1}, candidate = {f1};", "h = (splat<V>(1) - z) * candidate + z * h;"),
     "lstm": ("const V i = {s0}, o = {s1}, f = {s2};", "c = f * c + i * {f1};", "h = o * {f2};"),
 }
-_MOST_ROWS, _MOST_SAMPLES = 4, 8
-"""Samples of a tile, and of a task: the more, the seldomer its panels come from memory; the fewer, the more tasks."""
+_MAX_ROWS, _MAX_SAMPLES = 4, 8
+"""Samples of a register tile, and of a task. More samples reuse a panel more often; fewer make more tasks."""
 
 
 def lower_packed(call: NodeCall, names: Sequence[str], target: CodegenTarget) -> LoweredCall | None:
-    """Return the two stages; None if the node is not supported."""
+    """Return the GEMM and the steps; None if the node is not supported."""
     isa = isa_of(target)
     if not isa.vector_bytes or not _fits(call, names):
         return None
@@ -47,10 +48,10 @@ def lower_packed(call: NodeCall, names: Sequence[str], target: CodegenTarget) ->
         return None
     blocks = -(-hidden // lanes)
     columns = directions * blocks * gates * lanes
-    before = _given(call, target, columns, (directions, gates, hidden, blocks, lanes))
-    most = max(1, min(_MOST_ROWS, (registers(isa) - gates - 2) // gates))
-    rows = max(1, min(most, batch * directions // 4))
-    samples = rows * max(1, min(_MOST_SAMPLES, batch * directions // 2) // rows)
+    inputs_ = _input_product(call, target, columns, (directions, gates, hidden, blocks, lanes))
+    max_rows = max(1, min(_MAX_ROWS, (registers(isa) - gates - 2) // gates))
+    rows = max(1, min(max_rows, batch * directions // 4))
+    samples = rows * max(1, min(_MAX_SAMPLES, batch * directions // 2) // rows)
     unroll = max(1, min(4, registers(isa) * 3 // 4 // (rows * gates)))
     text, args = _text(call, names, (batch, length, directions, blocks, samples, rows, unroll))
     units, item = blocks * lanes, dtype.bits // 8
@@ -65,41 +66,41 @@ def lower_packed(call: NodeCall, names: Sequence[str], target: CodegenTarget) ->
         bytes=sum(s.size_bytes or 0 for s in (*call.outputs, *(t.spec for t in call.tensors))),
     )
     r = _interleaved((directions, gates, hidden, blocks, lanes), hidden, dtype, panels=True)
-    beside = dict(before.beside)
+    extra_weights = dict(inputs_.extra_weights)
     if call.op == "gru":
-        beside["beside1"] = (3, _last_bias(call, (directions, gates, hidden, blocks, lanes)))
+        extra_weights["extra1"] = (3, _last_bias(call, (directions, gates, hidden, blocks, lanes)))
     return LoweredCall(
-        (*before.stages, stage),
+        (*inputs_.stages, stage),
         temps=(batch * length * columns * item + 64,),
-        weights={**before.weights, 2: r},
-        beside=beside,
+        weights={**inputs_.weights, 2: r},
+        extra_weights=extra_weights,
         accumulates="float64" if dtype is DType.FLOAT64 else "float32",
     )
 
 
 def _fits(call: NodeCall, names: Sequence[str]) -> bool:
-    known = [call.tensor(1), call.tensor(2), *([call.tensor(3)] if call.optional(3) else [])]
-    plain = call.attrs["clip"] is None and not (call.op == "lstm" and call.optional(7))
+    weights = [call.tensor(1), call.tensor(2), *([call.tensor(3)] if call.optional(3) else [])]
+    supported = call.attrs["clip"] is None and not (call.op == "lstm" and call.optional(7))
     if call.op == "gru":
-        plain &= bool(call.attrs["linear_before_reset"]) and call.optional(3) is not None
+        supported &= bool(call.attrs["linear_before_reset"]) and call.optional(3) is not None
     if call.op == "lstm":
-        plain &= not call.attrs["input_forget"]
-    each = {"rnn": 1, "gru": 2, "lstm": 3}[call.op]
-    same = all(names[i].lower() == names[i % each].lower() for i in range(len(names)))
+        supported &= not call.attrs["input_forget"]
+    per_direction = {"rnn": 1, "gru": 2, "lstm": 3}[call.op]
+    same_activations = all(names[i].lower() == names[i % per_direction].lower() for i in range(len(names)))
     gate = call.op == "rnn" or names[0].lower() == "sigmoid"
     floats = call.tensor(0).spec.dtype in (DType.FLOAT32, DType.FLOAT64)
     return (
-        floats and plain and same and gate and all(w.is_weight for w in known)
+        floats and supported and same_activations and gate and all(w.is_weight for w in weights)
         and all(n.lower() in _FUNCTIONS for n in names)
     )  # fmt: skip
 
 
-def _interleaved(cut: tuple[int, ...], size: int, dtype: DType, *, panels: bool) -> Packed:
-    """Return steps from [directions, gates * hidden, size] to the gates of a vector of units next to each other.
+def _interleaved(sizes_: tuple[int, ...], size: int, dtype: DType, *, panels: bool) -> Packed:
+    """Return steps from [directions, gates * hidden, size] to an order where the gates of a vector of units are adjacent.
 
     The result is rows [columns, size], or panels [directions, blocks, size, gates * lanes], with zeros beyond the units.
     """
-    d, g, h, blocks, lanes = cut
+    d, g, h, blocks, lanes = sizes_
     steps = [
         RecipeStep("reshape", ("%in",), {"shape": [d, g, h, size]}),
         RecipeStep("pad", ("%0",), {"begin": [0] * 4, "end": [0, 0, blocks * lanes - h, 0]}),
@@ -111,8 +112,10 @@ def _interleaved(cut: tuple[int, ...], size: int, dtype: DType, *, panels: bool)
     return Packed(tuple(steps), TensorSpec(shape, dtype))
 
 
-def _given(call: NodeCall, target: CodegenTarget, columns: int, cut: tuple[int, ...]) -> LoweredCall:
-    """Return the product of all inputs with the weights of all gates, plus biases, into ``temp0``."""
+def _input_product(
+    call: NodeCall, target: CodegenTarget, columns: int, sizes_: tuple[int, ...]
+) -> LoweredCall:
+    """Return the GEMM of all inputs with the weights of all gates, plus biases, into ``temp0``."""
     x, dtype = call.tensor(0), call.tensor(0).spec.dtype
     rows, size = math.prod(sizes(x.spec)[:2]), sizes(x.spec)[2]
     weight = Operand("w", TensorSpec((columns, size), dtype), True)
@@ -123,19 +126,20 @@ def _given(call: NodeCall, target: CodegenTarget, columns: int, cut: tuple[int, 
     product = Product(
         0, 1, (), (rows,), columns, size, (size, 1), (1, size), (columns, 1), terms,
     )  # fmt: skip
-    made = lower_product(node, product, target)
-    names = {"in2": "beside0", "out0": "temp0"}
+    lowered = lower_product(node, product, target)
+    names = {"in2": "extra0", "out0": "temp0"}
     stages = tuple(
-        replace(s, stem=f"{call.op}_inputs", args=tuple(names.get(a, a) for a in s.args)) for s in made.stages
+        replace(s, stem=f"{call.op}_inputs", args=tuple(names.get(a, a) for a in s.args))
+        for s in lowered.stages
     )
-    packed = after(_interleaved(cut, size, dtype, panels=False).steps, made.weights[1])
-    beside = {"beside0": (3, _biases(call, cut, dtype))} if bias else {}
-    return LoweredCall(stages, weights={1: packed}, beside=beside)
+    packed = after(_interleaved(sizes_, size, dtype, panels=False).steps, lowered.weights[1])
+    extra_weights = {"extra0": (3, _biases(call, sizes_, dtype))} if bias else {}
+    return LoweredCall(stages, weights={1: packed}, extra_weights=extra_weights)
 
 
-def _split_biases(cut: tuple[int, ...]) -> list[RecipeStep]:
-    """Return the steps to both biases [directions, 2, gates, blocks, lanes]."""
-    d, g, h, blocks, lanes = cut
+def _split_biases(sizes_: tuple[int, ...]) -> list[RecipeStep]:
+    """Return the steps to both biases as [directions, 2, gates, blocks, lanes]."""
+    d, g, h, blocks, lanes = sizes_
     return [
         RecipeStep("reshape", ("%in",), {"shape": [d, 2, g, h]}),
         RecipeStep("pad", ("%0",), {"begin": [0] * 4, "end": [0, 0, 0, blocks * lanes - h]}),
@@ -143,10 +147,10 @@ def _split_biases(cut: tuple[int, ...]) -> list[RecipeStep]:
     ]
 
 
-def _biases(call: NodeCall, cut: tuple[int, ...], dtype: DType) -> Packed:
+def _biases(call: NodeCall, sizes_: tuple[int, ...], dtype: DType) -> Packed:
     """Return the sum of both biases in the columns' order; of a GRU's last gate only the input's."""
-    d, g, _, blocks, lanes = cut
-    steps = _split_biases(cut)
+    d, g, _, blocks, lanes = sizes_
+    steps = _split_biases(sizes_)
     if call.op == "gru":
         steps += [
             RecipeStep("slice", ("%2",), {"dim": 1, "begin": 0, "end": 1}),
@@ -163,11 +167,11 @@ def _biases(call: NodeCall, cut: tuple[int, ...], dtype: DType) -> Packed:
     return Packed(tuple(steps), TensorSpec((d * blocks * g * lanes,), dtype))
 
 
-def _last_bias(call: NodeCall, cut: tuple[int, ...]) -> Packed:
-    """Return the state's bias of the last gate, [directions, blocks, lanes]."""
-    d, g, _, blocks, lanes = cut
+def _last_bias(call: NodeCall, sizes_: tuple[int, ...]) -> Packed:
+    """Return the recurrent bias of the last gate as [directions, blocks, lanes]."""
+    d, g, _, blocks, lanes = sizes_
     steps = (
-        *_split_biases(cut),
+        *_split_biases(sizes_),
         RecipeStep("slice", ("%2",), {"dim": 1, "begin": 1, "end": 2}),
         RecipeStep("slice", ("%3",), {"dim": 2, "begin": g - 1, "end": g}),
         RecipeStep("reshape", ("%4",), {"shape": [d, blocks, lanes]}),
@@ -176,13 +180,13 @@ def _last_bias(call: NodeCall, cut: tuple[int, ...]) -> Packed:
 
 
 def _text(call: NodeCall, names: Sequence[str], numbers: tuple[int, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the function of the steps, and its arguments."""
+    """Return the function that runs the steps, and its arguments."""
     batch, length, directions, blocks, samples, rows, unroll = numbers
     kind = storage(call.tensor(0).spec.dtype)
     hidden, first = call.attrs["hidden_size"], call.attrs["batch_first"]
     args = ["temp0", "in2"]
-    fields = {"given": 0, "panels": 1}
-    optional = [("rest", "beside1" if call.op == "gru" else None)]
+    fields = {"x_gates": 0, "panels": 1}
+    optional = [("recurrent_bias", "extra1" if call.op == "gru" else None)]
     optional += [(n, f"in{at}" if call.optional(at) else None) for n, at in (("h0", 5), ("c0", 6))]
     lengths = call.optional(4)
     optional.append(("lengths", None if lengths is None else "in4"))
@@ -194,17 +198,17 @@ def _text(call: NodeCall, names: Sequence[str], numbers: tuple[int, ...]) -> tup
     counts = "(const int64_t *)nullptr"
     if lengths is not None:
         counts = f"(const {storage(lengths.spec.dtype)} *)args[{fields['lengths']}]"
-    order = ("given", "panels", "rest", "h0", "c0", "y", "h", "c")
+    order = ("x_gates", "panels", "recurrent_bias", "h0", "c0", "y", "h", "c")
     values = ", ".join(
         "nullptr" if n not in fields else f"({'' if n in 'yhc' else 'const '}{kind} *)args[{fields[n]}]" for n in order
     )  # fmt: skip
-    each = {"rnn": 1, "gru": 2, "lstm": 3}[call.op]
-    f = [_FUNCTIONS[n.lower()] for n in names[:each]]
-    last = {"rnn": "g[0]", "gru": "given + r * g[2]", "lstm": "g[3]"}[call.op]
-    made = {f"s{i}": f[0].format(f"g[{i}]") for i in range(3)}
-    made |= {
+    per_direction = {"rnn": 1, "gru": 2, "lstm": 3}[call.op]
+    f = [_FUNCTIONS[n.lower()] for n in names[:per_direction]]
+    last = {"rnn": "g[0]", "gru": "x_gate + r * g[2]", "lstm": "g[3]"}[call.op]
+    expressions = {f"s{i}": f[0].format(f"g[{i}]") for i in range(3)}
+    expressions |= {
         "f0": f[0].format(last),
-        "f1": f[min(1, each - 1)].format(f"(V)({last})"),
+        "f1": f[min(1, per_direction - 1)].format(f"(V)({last})"),
         "f2": f[-1].format("c"),
     }
     constants = {
@@ -222,9 +226,9 @@ def _text(call: NodeCall, names: Sequence[str], numbers: tuple[int, ...]) -> tup
         f"    static constexpr int G = {_GATES[call.op]}, N = {samples}, R = {rows}, U = {unroll};",
         *(f"    static constexpr int64_t {n} = {v};" for n, v in constants.items()),
         f"    static constexpr bool reverse = {str(call.attrs['direction'] == 'reverse').lower()},"
-        f" apart = {str(call.op == 'gru').lower()};",
-        "    template <class V> static INLINE_MEMBER void cell(const V (&g)[G], V given, V &h, V &c) {",
-        *(f"        {line.format(**made)}" for line in _CELLS[call.op]),
+        f" linear_before_reset = {str(call.op == 'gru').lower()};",
+        "    template <class V> static INLINE_MEMBER void cell(const V (&g)[G], V x_gate, V &h, V &c) {",
+        *(f"        {line.format(**expressions)}" for line in _CELLS[call.op]),
         "    }",
         "};",
     ]

@@ -1,13 +1,14 @@
-"""Rotary position embedding on CPUs (Su et al., "RoFormer", 2021): a task is one row, a head at a position; pairs are turned in vectors."""
+"""``rope/generated`` on CPUs: rotary position embedding (Su et al., "RoFormer", 2021). A task is one row; vectors of pairs are rotated."""
 
 from __future__ import annotations
 
-from ...codegen.boxes import Place
-from ...codegen.points import address, storage, unravel
+from ...codegen.c_types import accumulator
+from ...codegen.loops.boxes import Box
+from ...codegen.loops.points import address, storage, unravel
 from ..kernel import NodeCall
 from ..portable.rope import table_row
 from ..portable.tasks import OpTemplate, TaskText, TemplateKernel
-from ..spec.product import accumulator, sizes, strides_in
+from ..spec.product import sizes, strides_in
 from ..spec.rope import over_rows, why_not
 from .tasks import LoopedTasks
 
@@ -30,15 +31,15 @@ def _rope(call: NodeCall) -> TaskText:
     positions = call.optional(3)
     if positions is not None:
         at = over_rows(sizes(positions.spec), positions.spec.physical.strides, len(rows))
-        where = address(Place("in3", tuple(rows), at), names)
+        where = address(Box("in3", tuple(rows), at), names)
         body.append(f"const int64_t place = index_in(*({where}), {sizes(call.tensor(1).spec)[0]}, scratch);")
-    own = x.physical.strides
+    x_strides = x.physical.strides
     body += [
-        f"const {kind} *x = {address(Place('in0', rows, own[:-1]), names)};",
-        f"{kind} *y = {address(Place('out0', rows, y.physical.strides[:-1]), names)};",
+        f"const {kind} *x = {address(Box('in0', rows, x_strides[:-1]), names)};",
+        f"{kind} *y = {address(Box('out0', rows, y.physical.strides[:-1]), names)};",
         f"const {kind} *cosines = {table_row(call, 1, rows)}, *sines = {table_row(call, 2, rows)};",
     ]
-    # The second of a pair is its neighbor, or the element half of the size on.
+    # A pair is two adjacent elements (interleaved), or elements ``half`` apart.
     step, other = (2, 1) if interleaved else (1, half)
 
     def get(base: str, stride: int) -> str:

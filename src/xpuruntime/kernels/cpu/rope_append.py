@@ -1,4 +1,4 @@
-"""Rotary positions and the KV cache in one call: queries and keys are rotated, and new rows are written to both caches in place.
+"""``rope_append`` on CPUs: rotation of queries and keys, and update of the KV cache, in one call.
 
 A task is one head at one position: of the queries, of the keys, or of the values, in this order.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...codegen.points import for_tasks
+from ...codegen.c_types import C_TYPES, accumulator
+from ...codegen.loops.points import for_tasks
 from ...codegen.target import CodegenTarget
 from ...types import TensorSpec
 from ..kernel import NodeCall, Stage
 from ..portable.rope import named_by, row_of, table_lines
 from ..spec.movement.elements import STATUS
-from ..spec.product import C_TYPES, accumulator, sizes
+from ..spec.product import sizes
 from ..spec.rope import PLACES, POSITIONS, RopeAppend
 from .abi import function
 from .moves import moves_stage
@@ -24,19 +25,19 @@ _ROWS = ("q", "k", "v")
 
 
 class CpuRopeAppend(RopeAppend):
-    """The rotation in vectors."""
+    """The rotation in vectors, and the update of both caches."""
 
     def __init__(self) -> None:
         super().__init__(moves_stage)
 
-    def turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
-        """Return the stage that rotates and writes."""
+    def rotate_stage(self, call: NodeCall, target: CodegenTarget) -> Stage:
+        """Return the stage that rotates queries and keys, and writes keys and values to the caches."""
         q, k = call.tensor(0).spec, call.tensor(1).spec
         (batch, heads, length, d), kv = sizes(q), sizes(k)[1]
         inputs = [0, 1, 2, 3, 4, PLACES, *([POSITIONS] if call.optional(POSITIONS) else [])]
         args = (*(f"in{i}" for i in inputs), "out0", "out1", "out2")
         tasks = batch * (heads + 2 * kv) * length
-        moved = 2 * d * tasks * q.dtype.bits // 8
+        traffic = 2 * d * tasks * q.dtype.bits // 8
         return Stage(
             stem=f"rope_append_{batch}x{heads}+{kv}x{length}x{d}",
             source=function(self._text(call, args)),
@@ -46,7 +47,7 @@ class CpuRopeAppend(RopeAppend):
             scratch_bytes=STATUS,
             parts=frozenset({"movement", "arith"}),
             flops=3 * d * batch * (heads + kv) * length,
-            bytes=moved,
+            bytes=traffic,
         )
 
     def _text(self, call: NodeCall, args: Sequence[str]) -> str:

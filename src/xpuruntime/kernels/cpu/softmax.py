@@ -1,4 +1,4 @@
-"""softmax/generated on CPUs: softmax, log-softmax and hardmax along any dim, in any layout."""
+"""``softmax/generated`` on CPUs: softmax, log-softmax and hardmax along any dim, in any layout."""
 
 from __future__ import annotations
 

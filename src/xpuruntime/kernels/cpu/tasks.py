@@ -1,4 +1,4 @@
-"""Portable kernels (``portable``) on CPUs: one thread loops over many tasks."""
+"""Portable kernels (``portable``) on CPUs: a thread loops over a range of tasks."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class LoopedTasks(Kernel):
 
 
 def _looped(stage: TaskStage, target: CodegenTarget) -> Stage:
-    least = target.config.max_threadgroup_1d
+    min_elements = target.config.max_threadgroup_1d
     return Stage(
         stem=stage.stem,
         source=function("\n".join(f"  {line}" for line in stage.lines), stage.about),
         args=stage.args,
         tasks=stage.tasks,
-        grain=stage.grain or max(1, math.ceil(least / max(stage.per, 1))),
+        grain=stage.grain or max(1, math.ceil(min_elements / max(stage.per, 1))),
         scratch_bytes=max(stage.scratch_bytes, STATUS if stage.reports else 0),
         parts=stage.parts,
         flops=stage.flops,

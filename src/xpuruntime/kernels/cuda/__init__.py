@@ -1,6 +1,6 @@
-"""Kernels of CUDA devices, a file per op family.
+"""Kernels of CUDA devices, one file or folder per op family.
 
-Pointwise and row kernels are generated from the same plans as the CPU's (``codegen/body``). The heavy kernels are templates
-(``codegen/templates/cuda``) and libraries. Ops in which models spend little time run the CPU's text of one element or line, one thread each
-(``tasks``).
+Pointwise kernels and row reductions are generated from the same plans as on CPUs (``codegen/loops/body``). Matmul, conv and attention are
+templates (``codegen/templates/cuda``) or library calls. Ops in which models spend little time run portable kernels, one thread per element
+or line (``tasks``).
 """

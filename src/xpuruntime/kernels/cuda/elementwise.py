@@ -1,4 +1,4 @@
-"""elementwise/generated on CUDA devices: any pointwise op."""
+"""``elementwise/generated`` on CUDA devices: every pointwise op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""elementwise/generated for ``fused`` on CUDA devices: bodies of pointwise ops, and of row reductions with work around them."""
+"""``elementwise/generated`` for ``fused`` on CUDA devices: fused pointwise ops, also around row reductions."""
 
 from __future__ import annotations
 

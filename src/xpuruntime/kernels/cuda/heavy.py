@@ -1,45 +1,46 @@
-"""Helpers of the heavy kernels: tags of tensor-core dtypes, alignment of rows for 16-byte reads, launches, comments."""
+"""Helpers of the compute-heavy kernels (matmul, conv, attention): tensor-core dtypes, 16-byte alignment, device limits, comments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...codegen.c_types import C_TYPES
 from ...codegen.target import CodegenTarget
 from ...types import DType, TensorSpec
 from ..kernel import NodeCall
-from ..spec.product import C_TYPES, sizes
+from ..spec.product import sizes
 from .launch import Argument
 
 __all__ = [
-    "CHUNK_BYTES", "FULL", "MOST_BLOCKS_YZ", "TAGS", "about", "argument", "bytes_of", "c_bool", "constants", "in_chunks", "multiprocessors",
+    "CHUNK_BYTES", "MAX_BLOCKS_YZ", "REFERENCE_SMS", "TAGS", "about", "argument", "bytes_of", "c_bool", "constants", "in_chunks", "multiprocessors",
     "shared_limit",
 ]  # fmt: skip
 
 TAGS: Mapping[DType, str] = {DType.BFLOAT16: "tensor::Bf16", DType.FLOAT16: "tensor::F16"}
-"""Dtypes of which tensor cores take pairs, as ``templates/cuda/tensor.cuh`` calls them."""
+"""Dtypes that tensor cores multiply, with their C++ tags in ``templates/cuda/tensor.cuh``."""
 
 CHUNK_BYTES = 16
-"""What a thread reads at once."""
+"""Bytes of a vector load."""
 
-MOST_BLOCKS_YZ = 65535
-"""Blocks of a grid along y or z (CUDA C++ Programming Guide, technical specifications)."""
+MAX_BLOCKS_YZ = 65535
+"""Maximum blocks of a grid along y or z (CUDA C++ Programming Guide, technical specifications)."""
 
-FULL = 132
-"""Multiprocessors that a launch should have work for: those of an H100 or H200; a smaller device takes the same blocks in more turns."""
+REFERENCE_SMS = 132
+"""SMs that tuned launches occupy: those of an H100. A smaller device runs the same blocks in more waves. ``multiprocessors`` is the target's number."""
 
 
 def multiprocessors(target: CodegenTarget) -> int:
-    """Return the number of SMs that work is divided among."""
-    return target.config.num_sms or FULL
+    """Return the number of SMs of the target."""
+    return target.config.num_sms or REFERENCE_SMS
 
 
 def shared_limit(target: CodegenTarget) -> int:
-    """Return the maximum shared memory of a block in bytes; 48 KiB, which every GPU has, if the target does not say."""
+    """Return the maximum shared memory per block in bytes; 48 KiB, which every GPU has, if the target does not say."""
     return target.config.smem_per_block or 48 * 1024
 
 
 def in_chunks(dtype: DType, *elements: int) -> bool:
-    """Return whether each of these strides or extents is a whole number of 16-byte chunks."""
+    """Return whether all of these strides or extents are multiples of 16 bytes."""
     return all(e * dtype.bits // 8 % CHUNK_BYTES == 0 for e in elements)
 
 
@@ -59,11 +60,11 @@ def argument(spec: TensorSpec, ref: str, name: str, *, written: bool = False) ->
 
 
 def about(call: NodeCall, what: str) -> str:
-    """Return the comment above a kernel: the op, its shapes, and how. It has no node name, so that equal texts become one function."""
+    """Return the comment above a kernel: op, shapes and tiling. It has no node name, so that equal kernels share one text."""
     ins = ", ".join(f"{s.dtype.value}{list(sizes(s))}" for s in (t.spec for t in call.tensors))
     return f"{call.op}: {ins} -> {list(sizes(call.outputs[0]))}; {what}"
 
 
 def bytes_of(specs: Sequence[TensorSpec]) -> int:
-    """Return the minimum memory traffic: every buffer once."""
+    """Return the minimum memory traffic in bytes: every buffer once."""
     return sum(s.size_bytes or 0 for s in specs)

@@ -1,9 +1,9 @@
-"""A CUDA stage: the text of one ``__global__`` function and how it is launched.
+"""A CUDA stage: the text of one ``__global__`` function and its launch configuration.
 
-The launch is part of the text (``// launch: ...``), since shapes and strides are constants of the text: one text, one launch.
-Every launch may begin while the previous one ends (programmatic dependent launch, compute capability 9.0 and later). The first
-statement of a function, ``griddep_sync()``, lets the next launch start and waits until the previous one is complete and its writes are visible.
-A body that reads weights before that calls ``griddep_wait()`` itself (``early``).
+Shapes and strides are constants of the text, so the launch is part of it (``// launch: ...``): one text, one launch. Every launch uses
+programmatic dependent launch (compute capability 9.0 and later): it may begin while the previous kernel ends. The first statement of a
+function, ``griddep_sync()``, lets the next launch start and waits until the previous kernel's writes are visible. A body that prefetches
+weights before that wait calls ``griddep_wait()`` itself (``waits_itself``).
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...codegen.nest import indented
+from ...codegen.loops.nest import indented
 from ...program.program import KernelParam
 from ..kernel import Stage
 
 __all__ = ["WARP", "Argument", "LaunchConfig", "blocks_for", "cuda_stage"]
 
 WARP = 32
-_MOST_BLOCKS = 2**31 - 1
+"""Threads of a warp."""
+_MAX_BLOCKS = 2**31 - 1
+"""Maximum blocks of a grid along x."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One pointer: the stage's name of the buffer (``in0``), the parameter's name, its C type, and whether it is written."""
+    """A pointer parameter: its buffer (``in0``), its name, its C type, and whether the kernel writes to it."""
 
     ref: str
     name: str
@@ -39,10 +41,10 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """Grid, block and shared memory of a launch.
+    """Grid, block and dynamic shared memory of a launch.
 
-    min_blocks_per_sm: blocks of an SM that the compiler must leave registers for.
-    cluster:           adjacent blocks (along x) that run at once and access each other's shared memory, on sm_90 and later.
+    min_blocks_per_sm: blocks per SM that the compiler must leave registers for (occupancy); 0: the compiler decides.
+    cluster:           adjacent blocks along x that run at once and access each other's shared memory, on sm_90 and later.
     """
 
     grid: tuple[int, int, int]
@@ -53,8 +55,8 @@ class LaunchConfig:
 
     @classmethod
     def flat(cls, blocks: int, threads: int, shared: int = 0) -> LaunchConfig:
-        """Return a one-dimensional launch; an empty call has one block that does nothing."""
-        if blocks > _MOST_BLOCKS:
+        """Return a one-dimensional launch. A launch without blocks gets one block that does nothing."""
+        if blocks > _MAX_BLOCKS:
             raise ValueError(f"{blocks} blocks in one launch")
         return cls((max(blocks, 1), 1, 1), (threads, 1, 1), shared)
 
@@ -87,25 +89,25 @@ def cuda_stage(
     params: Sequence[KernelParam] = (),
     parts: frozenset[str] = frozenset(),
     copies: bool = False,
-    early: bool = False,
+    waits_itself: bool = False,
     flops: int = 0,
     bytes: int = 0,  # noqa: A002  - Stage's word
 ) -> Stage:
-    """Return the stage of a body.
+    """Return the stage of a kernel body.
 
-    about:  the comment above the function.
-    before: lines between the comment and the function (tables, helpers).
-    early:  every thread of the body waits for the previous launch by itself.
+    about:        the comment above the function.
+    before:       lines between the comment and the function (tables, helpers).
+    waits_itself: the body calls ``griddep_wait()``. Before that it reads only what no earlier launch writes.
     """
     kinds = {"i64": "int64_t", "f64": "double"}
-    given = [a.text for a in arguments] + [f"{kinds[p.type]} {p.name}" for p in params]
+    parameters = [a.text for a in arguments] + [f"{kinds[p.type]} {p.name}" for p in params]
     min_blocks_per_sm = f", {launch.min_blocks_per_sm}" if launch.min_blocks_per_sm else ""
     lines = [
         f"// {about}",
         launch.text,
         *before,
-        f'extern "C" __global__ void __launch_bounds__({launch.threads}{min_blocks_per_sm}) KERNEL({", ".join(given)}) {{',
-        f"    {'griddep_launch_dependents' if early else 'griddep_sync'}();",
+        f'extern "C" __global__ void __launch_bounds__({launch.threads}{min_blocks_per_sm}) KERNEL({", ".join(parameters)}) {{',
+        f"    {'griddep_launch_dependents' if waits_itself else 'griddep_sync'}();",
         *indented(body or ["// no elements"]),
         "}",
         "",

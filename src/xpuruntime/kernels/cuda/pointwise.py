@@ -1,7 +1,8 @@
-"""The text of pointwise kernels: one plan (``codegen/body``), one thread per pack of contiguous elements.
+"""The text of pointwise kernels on CUDA devices: one plan (``codegen/loops/body``), one thread per pack of contiguous elements.
 
-Dims that are contiguous in every operand are merged; the innermost is divided into packs of up to 16 bytes. Packs use vector loads where the
-addresses are aligned. That is tested at run time: a buffer may be the caller's, and a view may begin at any element.
+Dims that are contiguous in every operand are merged. The innermost dim is divided into packs of up to 16 bytes, which move in coalesced
+vector loads and stores where addresses are aligned. The kernel tests alignment at run time, because a buffer may be the caller's and a view
+may begin at any element. Pointwise kernels are bandwidth-bound.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...codegen.expr_terms import STORAGE
-from ...codegen.nest import Nest, indented, nest, offset_text
-from ...codegen.plans import CONSTANT, LoopPlan, Operation
+from ...codegen.expr.terms import STORAGE
+from ...codegen.loops.nest import Nest, indented, nest, offset_text
+from ...codegen.loops.plans import CONSTANT, LoopPlan, Operation
 from ...codegen.target import CodegenTarget
 from ...types import DType
 from ..kernel import LoweredCall, NodeCall, Stage, operand_ref
@@ -23,32 +24,34 @@ from .launch import Argument, LaunchConfig, blocks_for, cuda_stage
 __all__ = ["arguments_of", "index_type", "lower_pointwise", "pack_of", "statement", "value_lines"]
 
 _NARROW = {"gelu": ("gelu", "gelu_tanh"), "sigmoid": ("sigmoid",), "silu": ("silu",), "silu_mul": ("silu",)}
-"""Functions of an op that are written once more, shorter, for what is kept in 16 bits (``templates/cuda/narrow.cuh``)."""
+"""Functions with a shorter approximation whose error is below the rounding of 16-bit results (``templates/cuda/narrow.cuh``)."""
 
 _PACK_BYTES = 16
-_MOST_PACKED = 8
-_BUSY = 1 << 16
-"""Threads that keep a device busy: below, elements are not gathered into packs."""
+"""Bytes of the widest vector load."""
+_MAX_PACK = 8
+"""Maximum elements of a pack."""
+_MIN_THREADS = 1 << 16
+"""Threads that occupy a device. Packs are smaller where larger ones would leave fewer threads."""
 
 
 def index_type(reach: int) -> str:
-    """Return the type of offsets up to ``reach``: 32-bit divisions are several times as fast."""
+    """Return the C type of offsets up to ``reach``. 32-bit division is several times as fast as 64-bit division."""
     return "uint32_t" if reach < 2**31 else "int64_t"
 
 
 def reach_of(extents: Sequence[int], *strides: Sequence[int]) -> int:
-    """Return the maximum of all offsets and of the number of elements."""
-    far = [sum(abs(s) * max(e - 1, 0) for s, e in zip(own, extents, strict=True)) for own in strides]
-    return max([math.prod(extents), *far])
+    """Return the larger of the largest offset and the number of elements."""
+    offsets = [sum(abs(s) * max(e - 1, 0) for s, e in zip(steps, extents, strict=True)) for steps in strides]
+    return max([math.prod(extents), *offsets])
 
 
 def pack_of(dtypes: Sequence[DType], strides: Sequence[Sequence[int]], inner: int, elements: int) -> int:
-    """Return the elements of a thread: a power of two that fills 16 bytes of the narrowest type and divides rows and their steps."""
-    width = min(_MOST_PACKED, max((_PACK_BYTES * 8 // max(d.bits, 8) for d in dtypes), default=1))
+    """Return the elements of a pack: a power of two that fills 16 bytes of the narrowest dtype and divides rows and their strides."""
+    width = min(_MAX_PACK, max((_PACK_BYTES * 8 // max(d.bits, 8) for d in dtypes), default=1))
     while width > 1 and (
-        elements // width < _BUSY
+        elements // width < _MIN_THREADS
         or inner % width
-        or any(step % width for own in strides for step in own[:-1] if own[-1] == 1)
+        or any(step % width for row_strides in strides for step in row_strides[:-1] if row_strides[-1] == 1)
     ):
         width //= 2
     return width
@@ -56,15 +59,15 @@ def pack_of(dtypes: Sequence[DType], strides: Sequence[Sequence[int]], inner: in
 
 def arguments_of(call: NodeCall, read: Sequence[int]) -> list[Argument]:
     """Return the operands by position and all results, as pointers ``in0`` ... ``out0``."""
-    given = [
+    operands = [
         Argument(operand_ref("in", at), operand_ref("in", at), STORAGE[call.tensor(at).spec.dtype])
         for at in read
     ]
-    made = [
+    results = [
         Argument(operand_ref("out", i), operand_ref("out", i), STORAGE[o.dtype], True)
         for i, o in enumerate(call.outputs)
     ]
-    return [*given, *made]
+    return [*operands, *results]
 
 
 def statement(plan: LoopPlan, operation: Operation) -> tuple[str, frozenset[str]]:
@@ -88,23 +91,23 @@ def value_lines(plan: LoopPlan, operations: Sequence[Operation], parts: set[str]
 
 
 def lower_pointwise(
-    call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
+    call: NodeCall, plan: LoopPlan, outputs: Sequence[tuple[int, ...]], target: CodegenTarget
 ) -> LoweredCall:
-    """Lower a plan without reductions to one stage. ``outputs``: strides along the space."""
-    strides = {i.name: i.strides for i in made.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
-    order = sorted(range(len(made.space)), key=lambda d: -outputs[0][d])
-    loops = nest(made.space, strides, order)
-    dtypes = [*(i.dtype for i in made.inputs if loops.strides[i.name][-1]), *(o.dtype for o in call.outputs)]
+    """Lower a plan without reductions to one stage. ``outputs``: the results' strides along the space."""
+    strides = {i.name: i.strides for i in plan.inputs} | {f"y{i}": s for i, s in enumerate(outputs)}
+    order = sorted(range(len(plan.space)), key=lambda d: -outputs[0][d])
+    loops = nest(plan.space, strides, order)
+    dtypes = [*(i.dtype for i in plan.inputs if loops.strides[i.name][-1]), *(o.dtype for o in call.outputs)]
     packed = [loops.strides[n] for n in strides]
-    sides = all(own[-1] in (0, 1) for own in packed)
-    width = pack_of(dtypes, packed, loops.inner, loops.elements) if sides else 1
-    writer = _Pointwise(call, made, loops, width, target.config.max_threadgroup_1d)
-    return LoweredCall((writer.stage(),), in_place=in_place_of(call, made, outputs), accumulates="")
+    packable = all(value_strides[-1] in (0, 1) for value_strides in packed)
+    width = pack_of(dtypes, packed, loops.inner, loops.elements) if packable else 1
+    writer = _Pointwise(call, plan, loops, width, target.config.max_threadgroup_1d)
+    return LoweredCall((writer.stage(),), in_place=in_place_of(call, plan, outputs), accumulates="")
 
 
 @dataclass(frozen=True, slots=True)
 class _Pointwise:
-    """The text of one kernel: ``width`` elements a thread, ``threads`` a block."""
+    """The text of one kernel: ``width`` elements per thread, ``threads`` per block."""
 
     call: NodeCall
     plan: LoopPlan
@@ -127,7 +130,7 @@ class _Pointwise:
         )  # fmt: skip
 
     def _moving(self) -> set[str]:
-        """Return the names that change from one element of a pack to the next."""
+        """Return the names of values that differ between the elements of a pack."""
         moving = {i.name for i in self.plan.inputs if self.nest.strides[i.name][-1]}
         for o in self.plan.operations:
             if any(n in moving for n in o.operands if isinstance(n, str)):
@@ -149,37 +152,44 @@ class _Pointwise:
         results = [f"y{i}" for i in range(len(plan.outputs))]
         bases += [f"auto *{y}_at = {self._address(y, f'out{y[1:]}')};" for y in results]
         lines += bases
-        still = [i for i in plan.inputs if i.name not in moving]
-        lines += [f"const auto {i.name} = load<N>({i.name}_at);" for i in still]
+        uniform = [i for i in plan.inputs if i.name not in moving]
+        lines += [f"const auto {i.name} = load<N>({i.name}_at);" for i in uniform]
         lines += value_lines(plan, [o for o in plan.operations if o.name not in moving], parts)
         if width == 1:
             lines += [f"store<N>({y}_at, {value});" for y, value in zip(results, plan.outputs, strict=True)]
             return lines
         packed = [i for i in plan.inputs if i.name in moving]
         inside = value_lines(plan, [o for o in plan.operations if o.name in moving], parts)
-        given = list(zip(results, plan.outputs, strict=True))
-        ways = [f"fits<{width}>({n}_at)" for n in (*(i.name for i in packed), *results)]
-        whole = [f"const auto {i.name}_of = decoded(fetch<{width}>({i.name}_at, true));" for i in packed]
-        whole += [
+        stores = list(zip(results, plan.outputs, strict=True))
+        aligned = [f"fits<{width}>({n}_at)" for n in (*(i.name for i in packed), *results)]
+        vectorized = [f"const auto {i.name}_of = decoded(fetch<{width}>({i.name}_at, true));" for i in packed]
+        vectorized += [
             f"unpacked<{STORAGE[o.dtype]}, {width}> {y}_of;"
             for y, o in zip(results, self.call.outputs, strict=True)
         ]
-        whole += _each(
+        vectorized += _each(
             width,
             "unroll",
             [f"const auto {i.name} = {i.name}_of.at[u];" for i in packed]
             + inside
-            + [f"{y}_of.at[u] = {value};" for y, value in given],
+            + [f"{y}_of.at[u] = {value};" for y, value in stores],
         )
-        whole += [f"put<{width}>({y}_at, encoded({y}_of), true);" for y in results]
-        apart = _each(
+        vectorized += [f"put<{width}>({y}_at, encoded({y}_of), true);" for y in results]
+        scalar = _each(
             width,
             "unroll 1",
             [f"const auto {i.name} = load<N>({i.name}_at + u);" for i in packed]
             + inside
-            + [f"store<N>({y}_at + u, {value});" for y, value in given],
+            + [f"store<N>({y}_at + u, {value});" for y, value in stores],
         )
-        return [*lines, f"if ({' && '.join(ways)}) {{", *indented(whole), "} else {", *indented(apart), "}"]
+        return [
+            *lines,
+            f"if ({' && '.join(aligned)}) {{",
+            *indented(vectorized),
+            "} else {",
+            *indented(scalar),
+            "}",
+        ]
 
     def _address(self, name: str, base: str) -> str:
         """Return the address of the thread's first element of a value."""

@@ -1,4 +1,4 @@
-"""reduce/generated on CUDA devices."""
+"""``reduce/generated`` on CUDA devices: row reductions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Recurrent layers on CUDA: one product for the inputs of all steps, then all steps in one launch (``templates/cuda/recurrent_steps.cuh``).
+"""``rnn/generated`` on CUDA: one GEMM for the inputs of all steps, then all steps in one launch (``templates/cuda/recurrent_steps.cuh``).
 
-A block runs all steps of one direction of a few samples. Its states and gates stay in shared memory; the weights of the state are read from
-the caches. Layers that do not fit there, and sequences of unequal length, use one thread per sample (``tasks``).
+A block runs all steps of one direction for a few samples. Their states and gates stay in shared memory, and the recurrent weights are
+read from L1 and L2. The steps are bound by latency: each waits for the previous one. Layers that do not fit in shared memory, and sequences
+of unequal length, use one thread per sample (``tasks``).
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...codegen.points import address
+from ...codegen.c_types import C_TYPES
+from ...codegen.loops.points import address
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import DType, TensorSpec
 from ..kernel import Kernel, LoweredCall, NodeCall, Operand, Stage
 from ..portable import rnn
 from ..portable.tasks import result
-from ..spec.product import C_TYPES, Product, sizes
-from .heavy import FULL, about, argument, bytes_of
+from ..spec.product import Product, sizes
+from .heavy import REFERENCE_SMS, about, argument, bytes_of
 from .launch import LaunchConfig, cuda_stage
 from .matmul.generated import simt_stage
 from .tasks import ThreadedTasks
@@ -27,15 +29,16 @@ from .tasks import ThreadedTasks
 __all__ = ["KERNELS", "Recurrent", "RecurrentTileConfig", "recurrent_tile_config"]
 
 _THREADS = 512
+"""Maximum threads of a block."""
 _SHARED = 48 * 1024
-"""Bytes of shared memory that every block of every device may have."""
+"""Bytes of static shared memory that every device has per block."""
 _SAMPLES = 8
-"""Most samples of a block: a thread has a sum for each."""
+"""Maximum samples of a block: a thread has one accumulator for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecurrentTileConfig:
-    """Samples of a block, its threads, and threads that share a row of the weights."""
+    """Samples per block, threads per block, and threads that share a row of the weights."""
 
     samples: int
     threads: int
@@ -45,12 +48,12 @@ class RecurrentTileConfig:
 def recurrent_tile_config(
     batch: int, directions: int, rows: int, hidden: int, size: int
 ) -> RecurrentTileConfig | None:
-    """Return the largest number of samples per block that gives every SM a block and fits; None if one sample does not fit.
+    """Return the most samples per block that fit and still occupy every SM; None if one sample does not fit.
 
     size: bytes of an element of the state.
     """
-    room = _SHARED // ((rows + 3 * hidden) * size)
-    samples = min(_SAMPLES, room, max(1, batch * directions // FULL), batch)
+    max_samples = _SHARED // ((rows + 3 * hidden) * size)
+    samples = min(_SAMPLES, max_samples, max(1, batch * directions // REFERENCE_SMS), batch)
     if samples < 1:
         return None
     lanes = next((n for n in (32, 16, 8) if hidden >= 8 * n), 4)
@@ -68,11 +71,11 @@ class Recurrent(Kernel):
         self._other = ThreadedTasks(rnn.PortableRecurrent())
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for the nodes that the CPU's kernel supports."""
+        """Return yes for the nodes that the portable kernel supports."""
         return self._other.supports(call, target)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Lower the call to a product and a stage of all steps; to one stage per sample if ``_Layer`` does not support the node."""
+        """Lower the call to a GEMM and a stage of all steps, or to one thread per sample if ``_Layer`` does not support the node."""
         layer = _Layer.of(call)
         if layer is None:
             return self._other.lower(call, target)
@@ -85,7 +88,7 @@ class Recurrent(Kernel):
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A node as the two stages take it."""
+    """The sizes of a layer as both stages need them."""
 
     call: NodeCall
     batch: int
@@ -98,7 +101,7 @@ class _Layer:
 
     @classmethod
     def of(cls, call: NodeCall) -> _Layer | None:
-        """Return the layer; None if lengths differ, nothing is computed, or the state of a sample does not fit in shared memory."""
+        """Return the layer; None if lengths differ, there is nothing to compute, or a sample's state does not fit in shared memory."""
         x, first = sizes(call.tensor(0).spec), call.attrs["batch_first"]
         batch, length = (x[0], x[1]) if first else (x[1], x[0])
         directions, rows, hidden = sizes(call.tensor(2).spec)
@@ -126,7 +129,7 @@ class _Layer:
         return self.directions * self.rows
 
     def inputs(self) -> Stage:
-        """Return the product of the inputs of all steps with the weights of all gates, in the accumulator type, into ``temp0``."""
+        """Return the GEMM of the inputs of all steps with the weights of all gates. It writes sums in the accumulator type to ``temp0``."""
         m, n, k = self.batch * self.length, self.columns, self.size
         x, w = self.call.tensor(0), self.call.tensor(1)
         kind = DType.FLOAT64 if self.item == 8 else DType.FLOAT32
@@ -138,12 +141,12 @@ class _Layer:
             ),
             (TensorSpec((m, n), kind),),
         )
-        made = simt_stage(node, Product(0, 1, (), (m,), n, k, (k, 1), (1, k), (n, 1)))
-        args = tuple({"out0": "temp0"}.get(a, a) for a in made.args)
-        return replace(made, stem=f"{self.call.op}_inputs_{m}x{n}x{k}", args=args)
+        stage = simt_stage(node, Product(0, 1, (), (m,), n, k, (k, 1), (1, k), (n, 1)))
+        args = tuple({"out0": "temp0"}.get(a, a) for a in stage.args)
+        return replace(stage, stem=f"{self.call.op}_inputs_{m}x{n}x{k}", args=args)
 
     def steps(self) -> Stage:
-        """Return the stage of all steps."""
+        """Return the stage that runs all steps."""
         call, config = self.call, self.config
         tiles = math.ceil(self.batch / config.samples)
         arguments = [argument(TensorSpec((1,), self._kind), "temp0", "inputs")]
@@ -178,13 +181,13 @@ class _Layer:
         reverse = {"forward": "false", "reverse": "true", "bidirectional": "d == 1"}[call.attrs["direction"]]
         y = address(result(call), ["b", "t", "d", "u"] if self._first else ["t", "d", "b", "u"])
         lines = [
-            f"__shared__ {kind} states[{s * h}], cells[{s * h}], tried[{s * h}], all_gates[{s * rows}];",
+            f"__shared__ {kind} states[{s * h}], cells[{s * h}], candidates_h[{s * h}], all_gates[{s * rows}];",
             f"const int64_t d = blockIdx.x / {tiles}, begin = blockIdx.x % {tiles} * {s};",
             f"const auto *const r = in2 + d * {rows * h};",
             *self._helpers(kind),
             *self._units(),
-            f"    h[u] = {self._before(5, kind)};",
-            f"    c[u] = {self._before(6, kind)};",
+            f"    h[u] = {self._initial_state(5, kind)};",
+            f"    c[u] = {self._initial_state(6, kind)};",
             "}",
             f"for (int64_t step = 0; step < {self.length}; ++step) {{",
             f"    const int64_t t = {reverse} ? {self.length - 1} - step : step;",
@@ -195,14 +198,14 @@ class _Layer:
         first = self._sums(range(self.gates))
         if call.op == "gru":
             first = [*self._sums(range(2)), *self._by_direction(self._gru_gates)]
-        if reset:  # the last gate sees the state as the reset gate leaves it
+        if reset:  # the last gate's product reads the state after the reset gate
             lines += [
                 *self._units("    "),
                 *(f"        {line}" for line in first),
-                f"        given[u] = gates[{h} + u] * h[u];",
+                f"        candidate_h[u] = gates[{h} + u] * h[u];",
                 "    }",
                 "    __syncthreads();",
-                f"    {product}(all_gates + {2 * h}, r + {2 * h * h}, tried, {h});",
+                f"    {product}(all_gates + {2 * h}, r + {2 * h * h}, candidates_h, {h});",
                 "    __syncthreads();",
                 *self._units("    "),
             ]
@@ -225,28 +228,28 @@ class _Layer:
         return [*lines, "}"]
 
     def _units(self, indent: str = "") -> list[str]:
-        """Return a loop over the units of the block's samples; the same thread always owns a unit."""
+        """Return the loop over the units of the block's samples. A unit always belongs to the same thread."""
         h, kind = self.hidden, C_TYPES[self._kind]
         lines = [
             f"for (int i = threadIdx.x; i < {self.config.samples * h}; i += {self.config.threads}) {{",
             f"    const int64_t sample = i / {h}, u = i % {h}, b = begin + sample;",
             f"    if (b >= {self.batch}) break;",
             f"    {kind} *const h = states + sample * {h}, *const next = h, *const c = cells + sample * {h};",
-            f"    {kind} *const given = tried + sample * {h}, *const gates = all_gates + sample * {self.rows};",
+            f"    {kind} *const candidate_h = candidates_h + sample * {h}, *const gates = all_gates + sample * {self.rows};",
         ]
         return [indent + line for line in lines]
 
     def _helpers(self, kind: str) -> list[str]:
-        """Return the activations, the clip, and a peephole's value by gate and unit."""
+        """Return the lambdas for activations, clipping and peephole weights."""
         lines = [*rnn.activation_lines(self.call, kind), *rnn.clip_lines(self.call, kind)]
         if self.call.op == "lstm" and self.call.optional(7) is not None:
             lines.append(
-                f"const auto peep = [&](int64_t k) {{ return ({kind})load<1>(in7 + d * {3 * self.hidden} + k); }};"
+                f"const auto peephole = [&](int64_t k) {{ return ({kind})load<1>(in7 + d * {3 * self.hidden} + k); }};"
             )
         return lines
 
-    def _before(self, position: int, kind: str) -> str:
-        """Return the line that reads the previous state of a unit."""
+    def _initial_state(self, position: int, kind: str) -> str:
+        """Return the expression of a unit's initial state."""
         call = self.call
         if position == 6 and call.op != "lstm":
             return "0"
@@ -256,19 +259,19 @@ class _Layer:
         return f"load<1>(in{position} + {where} * {self.hidden} + u)"
 
     def _sums(self, gates: range) -> list[str]:
-        """Return the lines that add the state's product, the inputs' part and both biases."""
-        lines = [self._own()]
+        """Return the lines that complete the gates: recurrent product, input product, both biases."""
+        lines = [self._x_gates()]
         for k in gates:
             at = f"{k * self.hidden} + u"
             lines.append(f"gates[{at}] += {self._of_x(at)}{self._bias(self.rows, at)};")
         return lines
 
-    def _own(self) -> str:
+    def _x_gates(self) -> str:
         row = f"b * {self.length} + t" if self._first else f"t * {self.batch} + b"
-        return f"const auto *const own = inputs + ({row}) * {self.columns} + d * {self.rows};"
+        return f"const auto *const x_gates = inputs + ({row}) * {self.columns} + d * {self.rows};"
 
     def _of_x(self, at: str) -> str:
-        return f"own[{at}]{self._bias(0, at)}"
+        return f"x_gates[{at}]{self._bias(0, at)}"
 
     def _bias(self, begin: int, at: str) -> str:
         if self.call.optional(3) is None:
@@ -276,35 +279,34 @@ class _Layer:
         return f" + load<1>(in3 + d * {2 * self.rows} + {begin} + {at})"
 
     def _gru_gates(self, f: Sequence[str]) -> list[str]:
-        """Return the lines of a GRU's first two gates."""
-        clip = "cut" if self.call.attrs["clip"] is not None else ""
-        places = [f"{k * self.hidden} + u" for k in range(2)]
-        return [f"gates[{at}] = {f[0]}({clip}(gates[{at}]));" for at in places]
+        """Return the lines of a GRU's reset and update gates."""
+        clip = "clip_input" if self.call.attrs["clip"] is not None else ""
+        offsets = [f"{k * self.hidden} + u" for k in range(2)]
+        return [f"gates[{at}] = {f[0]}({clip}(gates[{at}]));" for at in offsets]
 
     def _last_gate(self, reset: bool) -> list[str]:
-        """Return the lines of a GRU's last gate in two parts.
+        """Return the lines of a GRU's last gate, whose recurrent and input parts stay separate.
 
-        ``given`` is the part of the state. The reset gate scales it if its own part is a product first.
+        ``candidate_h`` holds the recurrent part. The reset gate scales it here if it did not scale the state before the product.
         """
         at = f"{2 * self.hidden} + u"
         times = "" if reset else f" * gates[{self.hidden} + u]"
         return [
-            *([self._own()] if reset else []),
-            f"given[u] = (gates[{at}]{self._bias(self.rows, at)}){times};",
+            *([self._x_gates()] if reset else []),
+            f"candidate_h[u] = (gates[{at}]{self._bias(self.rows, at)}){times};",
             f"gates[{at}] = {self._of_x(at)};",
         ]
 
     def _by_direction(self, lines: Callable[[Sequence[str]], list[str]]) -> list[str]:
-        """Return the lines once for each direction, with the names of its activations."""
-        each = len(rnn.DEFAULT_ACTIVATIONS[self.call.op])
-        made: list[str] = []
+        """Return the lines once per direction, with the names of that direction's activations."""
+        functions = len(rnn.DEFAULT_ACTIVATIONS[self.call.op])
+        text: list[str] = []
         for d in range(self.directions):
-            own = lines([f"f{d * each + k}" for k in range(each)])
-            when = (
-                f"if (d == {d}) {{" if self.directions > 1 else "{"
-            )  # a scope: cells name variables of their own
-            made += [when, *(f"    {line}" for line in own), "}"]
-        return made
+            body = lines([f"f{d * functions + k}" for k in range(functions)])
+            # A scope of its own for the cell's variables.
+            scope = f"if (d == {d}) {{" if self.directions > 1 else "{"
+            text += [scope, *(f"    {line}" for line in body), "}"]
+        return text
 
 
 KERNELS: tuple[Any, ...] = (Recurrent(),)

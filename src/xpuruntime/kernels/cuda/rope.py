@@ -1,6 +1,7 @@
-"""rope/generated on CUDA devices (Su et al., "RoFormer", 2021): a thread rotates one pair, or copies one element that is not rotated.
+"""``rope/generated`` on CUDA devices: rotary position embedding (Su et al., "RoFormer", 2021).
 
-``rope_append`` writes the KV cache in the same launch.
+A thread rotates one pair, or copies one element beyond the rotated part of a head. ``rope_append`` also writes the KV cache in the same launch.
+Both are bandwidth-bound.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ...codegen.boxes import Place
-from ...codegen.points import address, storage, unravel
+from ...codegen.loops.boxes import Box
+from ...codegen.loops.points import address, storage, unravel
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ..kernel import Kernel, LoweredCall, NodeCall, Stage
@@ -40,30 +41,30 @@ class Rope(Kernel):
         (*rows, d), kind = sizes(x), storage(x.dtype)
         size = call.attrs["size"] or d
         half = size // 2
-        each, threads = half + d - size, target.config.max_threadgroup_1d
-        count = math.prod(rows) * each
+        threads_per_row, threads = half + d - size, target.config.max_threadgroup_1d
+        count = math.prod(rows) * threads_per_row
         names = [f"i{i}" for i in range(len(rows))]
         lines = [
             f"const int64_t e = (int64_t)blockIdx.x * {threads} + threadIdx.x;",
             f"if (e >= {count}) return;",
-            f"const int64_t task = e / {each}, j = e % {each};",
+            f"const int64_t task = e / {threads_per_row}, j = e % {threads_per_row};",
             *unravel(rows),
         ]
         x_step, y_step = x.physical.strides[-1] or 1, y.physical.strides[-1]
         positions = call.optional(3)
         if positions is not None:
             steps = over_rows(sizes(positions.spec), positions.spec.physical.strides, len(rows))
-            where = address(Place("in3", tuple(rows), steps), names)
+            where = address(Box("in3", tuple(rows), steps), names)
             lines.append(f"const int64_t place = index_in(*({where}), {sizes(call.tensor(1).spec)[0]});")
         lines += [
-            f"const {kind} *x = {address(Place('in0', tuple(rows), x.physical.strides[:-1]), names)};",
-            f"{kind} *y = {address(Place('out0', tuple(rows), y.physical.strides[:-1]), names)};",
+            f"const {kind} *x = {address(Box('in0', tuple(rows), x.physical.strides[:-1]), names)};",
+            f"{kind} *y = {address(Box('out0', tuple(rows), y.physical.strides[:-1]), names)};",
         ]
         if size < d:
-            rest = f"{half} + j"  # from j = half on: the elements behind the pairs
+            element = f"{half} + j"  # threads from j = half on copy the elements beyond the rotated part
             lines += [
                 f"if (j >= {half}) {{",
-                f"  y[({rest}) * {y_step}] = x[({rest}) * {x_step}];",
+                f"  y[({element}) * {y_step}] = x[({element}) * {x_step}];",
                 "  return;",
                 "}",
             ]
@@ -90,17 +91,17 @@ class Rope(Kernel):
 
 
 class RopeAppendCuda(RopeAppend):
-    """Rotation of queries and keys and update of both caches in one launch: a thread has a pair, or two elements of a value."""
+    """Rotation of queries and keys and update of both caches in one launch; a thread has a pair of elements."""
 
     def __init__(self) -> None:
         super().__init__(cuda_moves_stage)
 
-    def turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
-        """Return the stage that rotates and writes."""
+    def rotate_stage(self, call: NodeCall, target: CodegenTarget) -> Stage:
+        """Return the stage that rotates queries and keys, and writes keys and values to the caches."""
         q, k = call.tensor(0).spec, call.tensor(1).spec
         (batch, heads, length, d), kv, kind = sizes(q), sizes(k)[1], storage(q.dtype)
         size = call.attrs["size"] or d
-        half, each = size // 2, d - size // 2
+        half, threads_per_row = size // 2, d - size // 2
         tasks, threads = batch * (heads + 2 * kv) * length, target.config.max_threadgroup_1d
         inputs = [0, 1, 2, 3, 4, PLACES, *([POSITIONS] if call.optional(POSITIONS) else [])]
         specs = {f"in{i}": call.tensor(i).spec for i in inputs} | {
@@ -115,7 +116,7 @@ class RopeAppendCuda(RopeAppend):
             return f"query ? {query} : key ? {key} : {value}"
 
         lines = [
-            f"const int64_t e = (int64_t)blockIdx.x * {threads} + threadIdx.x, task = e / {each}, j = e % {each};",
+            f"const int64_t e = (int64_t)blockIdx.x * {threads} + threadIdx.x, task = e / {threads_per_row}, j = e % {threads_per_row};",
             f"if (task >= {tasks}) return;",
             f"const int64_t t = task % {length}, head = task / {length} % {heads + 2 * kv}, b = task / {length * (heads + 2 * kv)};",
             "void *const scratch = nullptr;",
@@ -127,7 +128,7 @@ class RopeAppendCuda(RopeAppend):
             f"{kind} *y = {one_of('out', 'to')};",
             "if (!query && !key) {",
             "  y[j] = x[j];",
-            f"  if (j + {each} < {d}) y[j + {each}] = x[j + {each}];",
+            f"  if (j + {threads_per_row} < {d}) y[j + {threads_per_row}] = x[j + {threads_per_row}];",
             f"}} else if (j < {half}) {{",
             f"  const auto low = load<1>(x + j), high = load<1>(x + {half} + j), c = load<1>(cosines + j), s = load<1>(sines + j);",
             "  store<1>(y + j, low * c - high * s);",
@@ -140,7 +141,7 @@ class RopeAppendCuda(RopeAppend):
         stage = cuda_stage(
             f"rope_append_{batch}x{heads}+{kv}x{length}x{d}",
             f"queries of {heads} heads and keys of {kv} turned by their positions; keys and values into their caches",
-            arguments, lines, LaunchConfig.flat(blocks_for(tasks * each, threads), threads), parts=frozenset({"movement"}),
+            arguments, lines, LaunchConfig.flat(blocks_for(tasks * threads_per_row, threads), threads), parts=frozenset({"movement"}),
             flops=3 * d * batch * (heads + kv) * length, bytes=2 * d * tasks * q.dtype.bits // 8,
         )  # fmt: skip
         return replace(stage, scratch_bytes=STATUS)

@@ -1,4 +1,4 @@
-"""softmax/generated on CUDA devices."""
+"""``softmax/generated`` on CUDA devices: row reductions with one result per element."""
 
 from __future__ import annotations
 

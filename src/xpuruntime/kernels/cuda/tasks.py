@@ -1,6 +1,6 @@
-"""Portable kernels (``portable``) on CUDA devices: a thread per task. Right first; models spend little time in them.
+"""Portable kernels (``portable``) on CUDA devices, one thread per task.
 
-What a task needs as scratch is a slice of a temp, one per thread.
+They are simple rather than fast: models spend little time in these ops. Scratch memory of a task is a slice of a temp buffer.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from .launch import Argument, LaunchConfig, blocks_for, cuda_stage
 __all__ = ["KERNELS", "ThreadedTasks"]
 
 _THREADS = 128
-_FEW = 32
-_BUSY = 16384
+_FEW_THREADS = 32
+"""Threads of a block with many tasks (``_THREADS``), and with fewer than ``_MIN_TASKS``."""
+_MIN_TASKS = 16384
+"""Tasks from which on blocks are full; fewer tasks are spread over more, smaller blocks."""
 
 
 class ThreadedTasks(Kernel):
@@ -43,8 +45,8 @@ class ThreadedTasks(Kernel):
 
 
 def _launched(stage: TaskStage, scratch: int) -> Stage:
-    """Return a stage whose threads each run one task, with so many bytes of ``temp0`` as scratch."""
-    threads = _THREADS if stage.tasks >= _BUSY else _FEW
+    """Return a stage whose threads each run one task, with ``scratch`` bytes of ``temp0`` each."""
+    threads = _THREADS if stage.tasks >= _MIN_TASKS else _FEW_THREADS
     arguments = [
         Argument(a, f"p{i}", "char", a.startswith(("out", "temp"))) for i, a in enumerate(stage.args)
     ]

@@ -1,4 +1,4 @@
-"""Tensors made without reading one, one-hot, and dropout where it does nothing. What draws at random is refused, with the reason."""
+"""Tensors made without an operand, one-hot, and dropout without effect. Random ops are refused."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from ...codegen.boxes import bits_type, element_bytes
-from ...codegen.points import address, number, offset, storage, unravel
+from ...codegen.loops.boxes import bits_type, element_bytes
+from ...codegen.loops.points import address, number, offset, storage, unravel
 from ...decisions import Reason, Support
 from ...ir.attributes import Const
 from ...types import DType
@@ -19,7 +19,7 @@ __all__ = ["KERNELS"]
 
 
 def _table(call: NodeCall) -> TaskText:
-    """Return a constant of the graph as bits in the code."""
+    """Return the text of a constant of the graph as a table of bits."""
     values = call.attrs["value"].numpy() if isinstance(call.attrs.get("value"), Const) else None
     spec, y = call.outputs[0], result(call)
     if values is None:
@@ -36,7 +36,7 @@ def _table(call: NodeCall) -> TaskText:
 
 
 def _arange(call: NodeCall) -> TaskText:
-    """Return the text of ``start + i * step``: integers exact, fractions in double."""
+    """Return the text of ``start + i * step``: exact for integers, in double for fractions."""
     a, y = call.attrs, result(call)
     start, step = a["start"], a["step"]
     whole_numbers = all(isinstance(v, int) for v in (start, step, a["end"]))
@@ -51,21 +51,21 @@ def _arange(call: NodeCall) -> TaskText:
 
 def _eye(call: NodeCall) -> TaskText:
     y, kind = result(call), storage(call.outputs[0].dtype)
-    one = f"i1 - i0 == {call.attrs['diagonal']}"
-    body = [*unravel(y.shape), f"store<1>({address(y, ['i0', 'i1'])}, convert_bool<{kind}>({one}));"]
+    on_diagonal = f"i1 - i0 == {call.attrs['diagonal']}"
+    body = [*unravel(y.shape), f"store<1>({address(y, ['i0', 'i1'])}, convert_bool<{kind}>({on_diagonal}));"]
     return TaskText(body, math.prod(y.shape))
 
 
 def _one_hot(call: NodeCall) -> TaskText:
-    """Return the text of one-hot rows. A negative index counts from the end; one outside the range gives all off."""
+    """Return the text of one-hot rows. A negative index counts from the end; an index outside the range sets nothing."""
     at, values, y = whole(call, 0), whole(call, 1), result(call)
     dim, depth = call.attrs["dim"], y.shape[call.attrs["dim"]]
     names = [f"i{d}" for d in range(len(y.shape))]
-    own = [n for d, n in enumerate(names) if d != dim]
+    index_names = [n for d, n in enumerate(names) if d != dim]
     step = values.strides[0]
     body = [
         *unravel(y.shape),
-        f"int64_t place = (int64_t)load<1>({address(at, own)});",
+        f"int64_t place = (int64_t)load<1>({address(at, index_names)});",
         f"if (place < 0) place += {depth};",
         f"*({address(y, names)}) = in1[place == i{dim} ? {step} : 0];",
     ]
@@ -76,8 +76,8 @@ def _dropout(call: NodeCall) -> TaskText:
     """Return the text of dropout outside training: a copy of the operand, and a mask of ones."""
     x, y = whole(call, 0), result(call)
     names = [f"i{d}" for d in range(len(y.shape))]
-    kind, own = storage(call.outputs[0].dtype), call.tensor(0).spec.dtype
-    convert = "convert_bool" if own is DType.BOOL else "convert"
+    kind, source_dtype = storage(call.outputs[0].dtype), call.tensor(0).spec.dtype
+    convert = "convert_bool" if source_dtype is DType.BOOL else "convert"
     body = [
         *unravel(y.shape),
         f"store<1>({address(y, names)}, {convert}<{kind}>(load<1>({address(x, names)})));",

@@ -1,10 +1,11 @@
-"""Rows of a table by index: ``embedding`` copies them, ``embedding_bag`` reduces them over bags. An index outside is reported by the run."""
+"""``embedding_bag``: rows of a table, reduced over bags. The run reports an index outside the table."""
 
 from __future__ import annotations
 
+from ...codegen.c_types import accumulator
 from ...decisions import Reason, Support
 from ..kernel import NodeCall
-from ..spec.product import accumulator, sizes
+from ..spec.product import sizes
 from ..spec.support import FLOATS, INTEGERS, computes, first
 from .tasks import OpTemplate, TaskText, TemplateKernel
 
@@ -12,7 +13,7 @@ __all__ = ["KERNELS"]
 
 
 def _bag(call: NodeCall) -> TaskText:
-    """Return the text of one bag per task: rows are added (or compared) in the order of the indices."""
+    """Return the text of one bag per task. Rows are reduced in the order of the indices."""
     weight, index, offsets = (call.tensor(i).spec for i in range(3))
     mode, last = call.attrs["mode"], call.attrs["include_last_offset"]
     (rows, width), (many,), (bags, _) = sizes(weight), sizes(index), sizes(call.outputs[0])
@@ -62,7 +63,7 @@ def _bag(call: NodeCall) -> TaskText:
         f"for (int64_t e = 0; e < {width}; ++e) store<1>(out0 + task * {y[0]} + e * {y[1]}, {divided});"
     )
     head = [f"{sums} *sums = ({sums} *)scratch;"]
-    if bag_of:  # indices before the first bag belong to none
+    if bag_of:  # indices before the first bag belong to no bag
         head.append(
             f"if (begin == 0 && end > 0) for (int64_t j = 0; j < {many} && j < (int64_t)in2[0]; ++j) out1[j] = 0;"
         )
@@ -73,7 +74,7 @@ def _bag_why_not(call: NodeCall) -> Support | None:
     return first(
         computes(0, 3, dtypes=FLOATS)(call),
         computes(1, 2, dtypes=INTEGERS)(call),
-        Support.no(Reason.SHAPE_UNSUPPORTED, "embedding_bag takes indices and offsets of one dim")
+        Support.no(Reason.SHAPE_UNSUPPORTED, "indices and offsets of embedding_bag must have one dim")
         if call.tensor(1).spec.rank != 1 or call.tensor(2).spec.rank != 1
         else None,
         Support.no(Reason.NOT_IMPLEMENTED, "indices of maxima are not implemented")

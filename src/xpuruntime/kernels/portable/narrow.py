@@ -1,6 +1,6 @@
-"""Casts from and to 8-bit floats: values by a table of all codes, codes by a search among them with ties to even.
+"""Casts from and to 8-bit floats: decoding by a table of all codes, encoding by a binary search with ties to even.
 
-The positive codes of every such type increase with their values. Values beyond the largest would have the next code, so rounding is a
+The positive codes of every 8-bit float increase with their values. Values beyond the largest would have the next code, so rounding is a
 choice between two adjacent codes (ml_dtypes and the ONNX specification agree on that).
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...codegen.points import STORAGE, address, number, storage, unravel
+from ...codegen.loops.points import STORAGE, address, number, storage, unravel
 from ...decisions import Support
 from ...types import DType
 from ..kernel import NodeCall
@@ -24,22 +24,22 @@ EIGHT_BITS = frozenset(d for d in DType if d.value.startswith("float8"))
 
 
 def values_table(dtype: DType, name: str) -> str:
-    """Return the value of every code, as a table in C."""
+    """Return a C table with the value of every code."""
     values = np.arange(256, dtype=np.uint8).view(dtype.numpy).astype(np.float64).tolist()
     return f"static const double {name}[] = {{{', '.join(number(v) for v in values)}}};"
 
 
 def decoded(dtype: DType, where: str, name: str) -> str:
-    """Return the value at an address as a double: of a float8 by its table, else by the prelude."""
+    """Return the value at an address as a double: of a float8 by its table, otherwise by the prelude."""
     return f"{name}[*({where})]" if dtype in EIGHT_BITS else f"(double)load<1>({where})"
 
 
 def encoder(dtype: DType, saturate: bool, round_mode: str | None = None) -> list[str]:
-    """Return lines that define ``encode``: a double to the code of a float8."""
+    """Return lines that define ``encode``, from a double to the code of a float8."""
     if dtype is DType.FLOAT8_E8M0FNU:
         return _exponent(round_mode or "up", saturate)
-    every = np.arange(256, dtype=np.uint8).view(dtype.numpy).astype(np.float64)
-    positive = [float(v) for v in every[:128] if math.isfinite(v)]
+    values = np.arange(256, dtype=np.uint8).view(dtype.numpy).astype(np.float64)
+    positive = [float(v) for v in values[:128] if math.isfinite(v)]
     last = len(positive) - 1
     beyond = 2 * positive[-1] - positive[-2]
     nan = int(np.float32("nan").astype(dtype.numpy).view(np.uint8)) & 0x7F or 0x80
@@ -73,18 +73,18 @@ def encoder(dtype: DType, saturate: bool, round_mode: str | None = None) -> list
 
 
 def _exponent(mode: str, saturate: bool) -> list[str]:
-    """Return the text of powers of two by the exponent bits of float32; the sign is dropped, infinity becomes NaN."""
+    """Return the text that encodes powers of two by the exponent bits of float32. The sign is dropped; infinity becomes NaN."""
     above = {
         "up": "fraction > 0",
         "down": "false",
         "nearest": "fraction > half || (fraction == half && exponent > 0)",
     }
-    most = " raised = raised < 0xfe ? raised : 0xfe;" if saturate else ""
+    saturation = " raised = raised < 0xfe ? raised : 0xfe;" if saturate else ""
     return [
         "const auto encode = [](double x) -> uint8_t {",
         "  const uint32_t bits = bitcast<uint32_t>((float)x);",
         "  [[maybe_unused]] const uint32_t exponent = bits >> 23 & 0xff, fraction = bits & 0x7fffff, half = 1u << 22;",
-        f"  uint32_t raised = exponent + ({above[mode]} ? 1 : 0);{most}",
+        f"  uint32_t raised = exponent + ({above[mode]} ? 1 : 0);{saturation}",
         "  return (uint8_t)(exponent == 0xff ? 0xff : raised);",
         "};",
     ]

@@ -1,7 +1,7 @@
-"""Products that are not plain matrix products: by equation, of quantized integers, and determinants.
+"""Products that are not plain matrix products: ``einsum``, quantized integers, and determinants.
 
-They are written for correctness; models spend little time in them. An equation of two operands that is a batch of matrix products is lowered
-by ``gemm``, in any order of its axes.
+They are simple rather than fast, because models spend little time in them. On CPUs, ``cpu/matmul/einsum`` supports equations that are a batch of matrix
+products.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...codegen.points import number, storage
+from ...codegen.c_types import accumulator
+from ...codegen.loops.points import number, storage
 from ...decisions import Reason, Support
 from ...types import DType
 from ..kernel import NodeCall
 from ..spec.einsum import _Axes
-from ..spec.product import accumulator, sizes
+from ..spec.product import sizes
 from ..spec.support import FLOATS, INTEGERS, NUMBERS, computes, first, refuse
 from .tasks import OpTemplate, TaskText, TemplateKernel
 from .text import offset_text
@@ -26,7 +27,7 @@ __all__ = ["KERNELS"]
 
 
 def _einsum(call: NodeCall) -> TaskText:
-    """Return the text of one element of the result per task: loops over the summed axes."""
+    """Return the text of one result element per task, with loops over the summed axes."""
     axes = _Axes(call)
     sums = accumulator(call.outputs[0].dtype)
     extents = [axes.size[x] for x in axes.result]
@@ -54,9 +55,9 @@ def _einsum(call: NodeCall) -> TaskText:
 
 
 def _quantized(call: NodeCall, positions: Sequence[int | None]) -> tuple[list[str], int, dict[str, str]]:
-    """Return lines that sum one element's products of (x - zero) exactly in int64, the number of tasks, and the element's places.
+    """Return lines that sum one element's products of (x - zero) exactly in int64, the number of tasks, and the element's row and column.
 
-    positions: of x, other, x's zero points and other's.
+    positions: of x, the other side, x's zero points, and the other side's.
     """
     ax, bx, az, bz = positions
     assert ax is not None
@@ -70,22 +71,24 @@ def _quantized(call: NodeCall, positions: Sequence[int | None]) -> tuple[list[st
 
     def over(shape: Sequence[int], steps: Sequence[int]) -> list[int]:
         """Return strides over the batch."""
-        own = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
-        return [0] * (lead - len(own)) + own
+        strides = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
+        return [0] * (lead - len(strides)) + strides
 
     a_steps, b_steps = a.physical.strides, b.physical.strides
     a_batch = over(a_shape[:-2], a_steps[:-2]) if rows else [0] * lead
     b_batch = over(b_shape[:-2], b_steps[:-2]) if columns else [0] * lead
-    whole = (*batch, m, n)
-    a_at = offset_text("task", whole, [*a_batch, a_steps[-2] if rows else 0, 0])
-    b_at = offset_text("task", whole, [*b_batch, 0, b_steps[-1] if columns else 0])
+    extents = (*batch, m, n)
+    a_at = offset_text("task", extents, [*a_batch, a_steps[-2] if rows else 0, 0])
+    b_at = offset_text("task", extents, [*b_batch, 0, b_steps[-1] if columns else 0])
     k_step = b_steps[-2] if columns else b_steps[-1]
-    places = {"row": f"task / {n} % {max(m, 1)}", "column": f"task % {n}"}
+    row_and_column = {"row": f"task / {n} % {max(m, 1)}", "column": f"task % {n}"}
 
     def zero(position: int | None, side: str) -> str:
         operand = None if position is None else call.optional(position)
         return (
-            "0" if operand is None else f"(int64_t)in{position}[{_spread(call, position, side, whole, rows)}]"
+            "0"
+            if operand is None
+            else f"(int64_t)in{position}[{_spread(call, position, side, extents, rows)}]"
         )
 
     lines = [
@@ -95,35 +98,35 @@ def _quantized(call: NodeCall, positions: Sequence[int | None]) -> tuple[list[st
         "int64_t sum = 0;",
         f"for (int64_t j = 0; j < {k}; ++j) sum += ((int64_t)a[j * {a_steps[-1]}] - a_zero) * ((int64_t)b[j * {k_step}] - b_zero);",
     ]
-    return lines, math.prod(whole), places
+    return lines, math.prod(extents), row_and_column
 
 
-def _spread(call: NodeCall, position: int | None, side: str, whole: Sequence[int], rows: bool) -> str:
-    """Return the place of a scale or zero point for an element: a vector counts rows (of x) or columns; other shapes broadcast."""
+def _spread(call: NodeCall, position: int | None, side: str, extents: Sequence[int], rows: bool) -> str:
+    """Return the offset of a scale or zero point for an element: a vector is indexed by row (of x) or column; other shapes broadcast."""
     assert position is not None
     spec = call.tensor(position).spec
     shape, steps = sizes(spec), spec.physical.strides
     if len(shape) == 1 and shape[0] > 1 and side == "row" and rows:
-        return offset_text("task", whole, [*[0] * (len(whole) - 2), steps[0], 0])
-    own = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
-    return offset_text("task", whole, [*[0] * (len(whole) - len(own)), *own])
+        return offset_text("task", extents, [*[0] * (len(extents) - 2), steps[0], 0])
+    strides = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
+    return offset_text("task", extents, [*[0] * (len(extents) - len(strides)), *strides])
 
 
 def _matmul_integer(call: NodeCall) -> TaskText:
-    """Return sums modulo 2^32."""
+    """Return the text of sums modulo 2^32."""
     lines, tasks, _ = _quantized(call, (0, 1, 2, 3))
     return TaskText([*lines, "out0[task] = (int32_t)sum;"], tasks, per=max(1, sizes(call.tensor(0).spec)[-1]))
 
 
 def _qlinear_matmul(call: NodeCall) -> TaskText:
-    """Return the text of exact sums, scaled in double, rounded half to even, clamped to the result's type."""
+    """Return the text of exact sums, scaled in double, rounded half to even, and clamped to the result's dtype."""
     lines, tasks, _ = _quantized(call, (0, 3, 2, 5))
     y = call.outputs[0]
-    a_shape, whole = sizes(call.tensor(0).spec), _whole(call)
+    a_shape, extents = sizes(call.tensor(0).spec), _whole(call)
     rows = len(a_shape) > 1
 
     def scale(position: int, side: str) -> str:
-        return f"(double)load<1>(in{position} + {_spread(call, position, side, whole, rows)})"
+        return f"(double)load<1>(in{position} + {_spread(call, position, side, extents, rows)})"
 
     low, high = (
         (-(2 ** (y.dtype.bits - 1)), 2 ** (y.dtype.bits - 1) - 1)
@@ -133,7 +136,7 @@ def _qlinear_matmul(call: NodeCall) -> TaskText:
     body = [
         *lines,
         f"const double factor = {scale(1, 'row')} * {scale(4, 'column')} / {scale(6, 'row')};",
-        f"double value = rint((double)sum * factor) + (double)in7[{_spread(call, 7, 'row', whole, rows)}];",
+        f"double value = rint((double)sum * factor) + (double)in7[{_spread(call, 7, 'row', extents, rows)}];",
         f"value = value < {number(float(low))} ? {number(float(low))} : value > {number(float(high))} ? {number(float(high))} : value;",
         f"out0[task] = ({storage(y.dtype)})value;",
     ]
@@ -141,7 +144,7 @@ def _qlinear_matmul(call: NodeCall) -> TaskText:
 
 
 def _whole(call: NodeCall) -> tuple[int, ...]:
-    """Return the result's dims with a row and a column dim, whichever vectors the operands are."""
+    """Return the result's dims with a row and a column dim, also if operands are vectors."""
     a, b, y = sizes(call.tensor(0).spec), sizes(call.tensor(3).spec), list(sizes(call.outputs[0]))
     if len(b) == 1:
         y.append(1)
@@ -169,7 +172,7 @@ def _qlinear_why_not(call: NodeCall) -> Support | None:
 
 
 def _det(call: NodeCall) -> TaskText:
-    """Return the text of one matrix per task: elimination with the largest pivot of each column, in double."""
+    """Return the text of one matrix per task: Gaussian elimination with partial pivoting, in double."""
     spec, y = call.tensor(0).spec, call.outputs[0]
     shape, steps = sizes(spec), spec.physical.strides
     n, batch = shape[-1], shape[:-2]

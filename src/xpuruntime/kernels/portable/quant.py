@@ -1,11 +1,11 @@
-"""Between floats and integers with a scale (ONNX semantics): in double, with the one inner rounding that the op defines."""
+"""Quantization and dequantization with a scale (ONNX semantics): in double, with the one inner rounding that the op defines."""
 
 from __future__ import annotations
 
 import math
 
-from ...codegen.boxes import Place
-from ...codegen.points import address, number, storage, unravel
+from ...codegen.loops.boxes import Box
+from ...codegen.loops.points import address, number, storage, unravel
 from ...decisions import Support
 from ...ir.interp.quant import _limits
 from ...types import DType
@@ -18,7 +18,7 @@ __all__ = ["KERNELS"]
 
 
 def _spread(call: NodeCall, position: int, shape: tuple[int, ...], axis: int, block: int = 0) -> str:
-    """Return the address of a scale (or zero point): one value, one per place along axis, or one per block of it."""
+    """Return the address of a scale or zero point: one value, one per position along the axis, or one per block of it."""
     scale = whole(call, position)
     names = [f"i{d}" for d in range(len(shape))]
     if block:
@@ -31,12 +31,12 @@ def _spread(call: NodeCall, position: int, shape: tuple[int, ...], axis: int, bl
     return address(_broadcast(scale, shape), names)
 
 
-def _broadcast(box: Place, shape: tuple[int, ...]) -> Place:
+def _broadcast(box: Box, shape: tuple[int, ...]) -> Box:
     return box.expanded(shape)
 
 
 def _zero(call: NodeCall, axis: int, block: int, shape: tuple[int, ...]) -> str:
-    """Return the zero point as a double; empty without one."""
+    """Return the zero point as a double; empty if there is none."""
     zero = call.optional(2)
     return "" if zero is None else decoded(zero.spec.dtype, _spread(call, 2, shape, axis, block), "values")
 
@@ -45,10 +45,12 @@ def _quantize(call: NodeCall) -> TaskText:
     x, y, a = whole(call, 0), result(call), call.attrs
     names = [f"i{d}" for d in range(len(y.shape))]
     dtype = call.outputs[0].dtype
-    own = storage(a["precision"] or call.tensor(1).spec.dtype)
+    quotient_type = storage(a["precision"] or call.tensor(1).spec.dtype)
     scale = _spread(call, 1, y.shape, a["axis"], a["block_size"])
     zero = _zero(call, a["axis"], a["block_size"], y.shape) or "0.0"
-    quotient = f"(double)convert<{own}>((double)load<1>({address(x, names)}) / (double)load<1>({scale}))"
+    quotient = (
+        f"(double)convert<{quotient_type}>((double)load<1>({address(x, names)}) / (double)load<1>({scale}))"
+    )
     if dtype in EIGHT_BITS:
         head = [values_table(dtype, "values"), *encoder(dtype, a["saturate"])]
         body = [*unravel(y.shape), f"*({address(y, names)}) = encode({quotient} + {zero});"]
@@ -81,14 +83,14 @@ def _dequantize(call: NodeCall) -> TaskText:
 def _dynamic(call: NodeCall) -> TaskText:
     """Return the text of dynamic uint8 quantization over the range of x, extended to contain 0.
 
-    It computes in float32, as the ONNX function is written. The range needs all of x, so there is one task.
+    It computes in float32, like the ONNX function. The range needs all of x, so there is a single task.
     """
     x, y = whole(call, 0), result(call)
     names, total = [f"i{d}" for d in range(len(y.shape))], math.prod(y.shape)
-    each = [f"for (int64_t e = 0; e < {total}; ++e) {{", *(f"  {line}" for line in unravel(y.shape, "e"))]
+    loop = [f"for (int64_t e = 0; e < {total}; ++e) {{", *(f"  {line}" for line in unravel(y.shape, "e"))]
     body = [
         "float low = 0, high = 0;",
-        *each,
+        *loop,
         f"  const float v = *({address(x, names)});",
         "  low = minimum(low, v);",
         "  high = maximum(high, v);",
@@ -98,7 +100,7 @@ def _dynamic(call: NodeCall) -> TaskText:
         "const float zero = from < 0 ? 0.0f : from > 255 ? 255.0f : from;",
         "*out1 = scale;",
         "*out2 = (uint8_t)zero;",
-        *each,
+        *loop,
         f"  const float v = *({address(x, names)}), place = rint(scale != 0 ? v / scale : v) + zero;",
         f"  *({address(y, names)}) = (uint8_t)(place < 0 ? 0.0f : place > 255 ? 255.0f : place);",
         "}",
@@ -107,18 +109,18 @@ def _dynamic(call: NodeCall) -> TaskText:
 
 
 def _fake(call: NodeCall) -> TaskText:
-    """Return the text of ``(clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale``, in float32 as PyTorch's kernel."""
+    """Return the text of ``(clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale``, in float32 like PyTorch's kernel."""
     x, y, a = whole(call, 0), result(call), call.attrs
     names, axis = [f"i{d}" for d in range(len(y.shape))], a["axis"] or 0
-    own = "double" if call.tensor(0).spec.dtype is DType.FLOAT64 else "float"
+    compute = "double" if call.tensor(0).spec.dtype is DType.FLOAT64 else "float"
     body = [
         *unravel(y.shape),
         f"const float scale = (float)load<1>({_spread(call, 1, y.shape, axis)});",
         f"const float zero = (float)load<1>({_spread(call, 2, y.shape, axis)});",
-        f"const {own} moved = ({own})load<1>({address(x, names)}) * ({own})(1.0f / scale);",
-        f"{own} place = rint(({own})(moved + ({own})zero));",
-        f"place = minimum(maximum(place, ({own}){number(float(a['quant_min']))}), ({own}){number(float(a['quant_max']))});",
-        f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>((place - ({own})zero) * ({own})scale));",
+        f"const {compute} moved = ({compute})load<1>({address(x, names)}) * ({compute})(1.0f / scale);",
+        f"{compute} place = rint(({compute})(moved + ({compute})zero));",
+        f"place = minimum(maximum(place, ({compute}){number(float(a['quant_min']))}), ({compute}){number(float(a['quant_max']))});",
+        f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>((place - ({compute})zero) * ({compute})scale));",
     ]
     return TaskText(body, math.prod(y.shape), parts=frozenset({"arith"}))
 
@@ -127,9 +129,9 @@ _QUANTIZED = INTEGERS - {DType.INT64, DType.UINT64} | EIGHT_BITS - {DType.FLOAT8
 
 
 def _to_quantized(call: NodeCall) -> Support | None:
-    made, precision = call.outputs[0].dtype, call.attrs["precision"]
+    dtype, precision = call.outputs[0].dtype, call.attrs["precision"]
     return first(
-        None if made in _QUANTIZED else refuse(made, "quantized values"),
+        None if dtype in _QUANTIZED else refuse(dtype, "quantized values"),
         None if precision is None or precision in FLOATS else refuse(precision, "a quotient"),
         computes(0, dtypes=NUMBERS)(call),
         computes(1)(call),
@@ -137,11 +139,11 @@ def _to_quantized(call: NodeCall) -> Support | None:
 
 
 def _from_quantized(call: NodeCall) -> Support | None:
-    made = call.outputs[0].dtype
+    dtype = call.outputs[0].dtype
     return first(
         computes(0, dtypes=NUMBERS | _QUANTIZED)(call),
         computes(1)(call),
-        None if made in FLOATS else refuse(made, "dequantized values"),
+        None if dtype in FLOATS else refuse(dtype, "dequantized values"),
     )
 
 

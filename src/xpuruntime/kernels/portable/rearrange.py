@@ -1,10 +1,10 @@
-"""Elements that move by a function of their position: triangles, reversed sequences, masks, updates of a cache, windows as columns."""
+"""Ops that rearrange elements by position: triangles, reversed sequences, masked scatter, cache updates, im2col and col2im."""
 
 from __future__ import annotations
 
 import math
 
-from ...codegen.points import address, storage, unravel
+from ...codegen.loops.points import address, storage, unravel
 from ...ir.interp.windows import Windows
 from ...types import DType
 from ..kernel import NodeCall
@@ -31,8 +31,8 @@ def _triangle(call: NodeCall) -> TaskText:
 
 
 def _zero(call: NodeCall) -> str:
-    from ...codegen.boxes import bits_type
-    from ...codegen.points import STORAGE
+    from ...codegen.loops.boxes import bits_type
+    from ...codegen.loops.points import STORAGE
 
     dtype = call.outputs[0].dtype
     return f"{STORAGE.get(dtype, bits_type(dtype))}{{}}"
@@ -54,7 +54,7 @@ def _reverse_sequence(call: NodeCall) -> TaskText:
 
 
 def _masked_scatter(call: NodeCall) -> TaskText:
-    """Return the text of one task: the target of a source element depends on all of the mask before it."""
+    """Return the text of a single task, because the target of a source element depends on all of the mask before it."""
     x, mask, source, y = whole(call, 0), whole(call, 1), whole(call, 2), result(call)
     x, mask, at = x.expanded(y.shape), mask.expanded(y.shape), _names(len(y.shape))
     total = math.prod(source.shape)
@@ -77,7 +77,7 @@ def _masked_scatter(call: NodeCall) -> TaskText:
 
 
 def _tensor_scatter(call: NodeCall) -> TaskText:
-    """Return the text in which each position of the cache finds its step of the update; of several that wrap around, the last one."""
+    """Return the text in which each cache position finds its step of the update. If several wrap around to it, the last one wins."""
     past, update, y, dim = whole(call, 0), whole(call, 1), result(call), call.attrs["dim"]
     at, size, length = _names(len(y.shape)), y.shape[dim], update.shape[dim]
     start = f"(int64_t)*({address(whole(call, 2), ['i0'])})" if call.optional(2) else "0"
@@ -102,7 +102,7 @@ def _tensor_scatter(call: NodeCall) -> TaskText:
     return TaskText(body, math.prod(y.shape))
 
 
-# ── windows as columns ──
+# ── im2col, col2im ──
 
 
 def _windows(call: NodeCall) -> Windows:
@@ -118,23 +118,23 @@ def _im2col(call: NodeCall) -> TaskText:
     n, count = w.n, math.prod(w.size)
     shape = (*y.shape[:-2], x.shape[-n - 1], *w.kernel, *w.size)
     first = len(shape) - 2 * n
-    place = [
+    positions = [
         f"i{first + n + d} * {w.stride[d]} + i{first + d} * {w.dilation[d]} - {w.begins[d]}" for d in range(n)
     ]
     at = [*_names(first), *(f"p{d}" for d in range(n))]
     inside = " && ".join(f"p{d} >= 0 && p{d} < {s}" for d, s in enumerate(w.space))
     rows = y.shape[-2]
-    own = [*_names(first - 1), f"task / {count} % {rows}", f"task % {count}"]
+    result_index = [*_names(first - 1), f"task / {count} % {rows}", f"task % {count}"]
     body = [
         *unravel(shape),
-        *(f"const int64_t p{d} = {p};" for d, p in enumerate(place)),
-        f"*({address(y, [f'({o})' for o in own])}) = {inside} ? *({address(x, at)}) : {_zero(call)};",
+        *(f"const int64_t p{d} = {p};" for d, p in enumerate(positions)),
+        f"*({address(y, [f'({o})' for o in result_index])}) = {inside} ? *({address(x, at)}) : {_zero(call)};",
     ]
     return TaskText(body, math.prod(shape))
 
 
 def _col2im(call: NodeCall) -> TaskText:
-    """Return the text in which each element of the image adds the column elements that map to it, tap by tap."""
+    """Return the text in which each element of the image sums the column elements that map to it, tap by tap."""
     w, x, y = _windows(call), whole(call, 0), result(call)
     n, first = w.n, len(y.shape) - w.n
     names = _names(len(y.shape))

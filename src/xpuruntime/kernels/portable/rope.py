@@ -1,46 +1,47 @@
-"""Addresses that rotary position embedding reads and writes."""
+"""Addresses in rotary position embedding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...codegen.boxes import Place
-from ...codegen.points import address
+from ...codegen.c_types import C_TYPES
+from ...codegen.loops.boxes import Box
+from ...codegen.loops.points import address
 from ...types import TensorSpec
 from ..kernel import NodeCall, operand_ref
-from ..spec.product import C_TYPES, sizes, strides_in
+from ..spec.product import sizes, strides_in
 from ..spec.rope import POSITIONS, over_rows
 
 __all__ = ["named_by", "row_of", "table_lines", "table_row"]
 
 
 def table_row(call: NodeCall, position: int, rows: Sequence[int]) -> str:
-    """Return where the row of a table of angles begins: by the sample and place of x's row, or by what ``positions`` holds there."""
+    """Return the address of the row of an angle table: by the sample and position of x's row, or by the entry of ``positions``."""
     table = call.tensor(position).spec
     steps, positions = table.physical.strides, call.optional(3)
     names = [f"i{d}" for d in range(len(rows))]
     if positions is None:
-        own = over_rows(sizes(table)[:-1], steps[:-1], len(rows))
-        return address(Place(operand_ref("in", position), tuple(rows), own), names)
+        row_strides = over_rows(sizes(table)[:-1], steps[:-1], len(rows))
+        return address(Box(operand_ref("in", position), tuple(rows), row_strides), names)
     return f"{operand_ref('in', position)} + place * {steps[0]}"
 
 
 def named_by(call: NodeCall, position: int) -> str:
-    """Return the value of a tensor of [length] or [batch, length] for this task."""
+    """Return the entry of a [length] or [batch, length] tensor for this task."""
     q = sizes(call.outputs[0])
     steps = strides_in(call.tensor(position).spec, (q[0], q[2]))
     return f"in{position}[b * {steps[0]} + t * {steps[1]}]"
 
 
 def row_of(call: NodeCall, name: str, spec: TensorSpec, row: str = "t") -> str:
-    """Return where the row of this task's batch, head and position begins."""
+    """Return the address of the row of this task's batch, head and position."""
     steps = spec.physical.strides
-    place = Place(name, sizes(spec)[:3], tuple(steps[:3]))
+    place = Box(name, sizes(spec)[:3], tuple(steps[:3]))
     return address(place, ["b", "h", row])
 
 
 def table_lines(call: NodeCall) -> list[str]:
-    """Return the start of the table row that this task reads."""
+    """Return the lines that compute the address of the table row of this task."""
     kind = C_TYPES[call.outputs[0].dtype]
     rows, steps = sizes(call.tensor(3).spec), [call.tensor(i).spec.physical.strides for i in (3, 4)]
     if call.optional(POSITIONS) is not None:

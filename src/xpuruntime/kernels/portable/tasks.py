@@ -1,8 +1,7 @@
-"""Kernels as text of one task, for ops that models spend little time in.
+"""Portable kernels: the text of one task, for ops in which models spend little time.
 
-A task is one element or one line of the result. The text reads and writes by the prelude's scalar ``load<1>`` and ``store<1>``, so
-every storage type and every layout works. A ``TaskStage`` keeps the body apart from the function around it: ``cpu/tasks.py`` and
-``cuda/tasks.py`` wrap it, each in its own ABI.
+A task is one element or one line of the result. It reads and writes by the prelude's scalar ``load<1>`` and ``store<1>``, so every dtype and
+layout works. A ``TaskStage`` has the body without the function around it; ``cpu/tasks.py`` and ``cuda/tasks.py`` add that.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...codegen.boxes import Place, element_bytes
-from ...codegen.points import STORAGE, for_tasks, storage
+from ...codegen.loops.boxes import Box, element_bytes
+from ...codegen.loops.points import STORAGE, for_tasks, storage
 from ...decisions import Support
 from ...types import TensorSpec
 from ..kernel import NodeCall, Operand, operand_ref
@@ -67,9 +66,10 @@ class TaskText:
 class TaskStage:
     """One stage, without the function around it.
 
-    lines:         the body: it computes tasks ``begin`` to ``end`` of ``args``, an array of addresses, with ``scratch``.
-    per:           elements that a task computes; ``grain`` is the fewest tasks worth a thread, 0 to derive it from ``per``.
-    scratch_bytes: memory of one thread that the body uses as ``scratch``, apart from the status.
+    lines:         the body, which computes tasks ``begin`` to ``end`` from ``args``, an array of addresses, and ``scratch``.
+    per:           elements that a task computes.
+    grain:         minimum tasks per thread; 0: derived from ``per``.
+    scratch_bytes: thread-private memory that the body uses as ``scratch``, without the status.
     """
 
     stem: str
@@ -110,8 +110,8 @@ class PortableKernel(ABC):
 class OpTemplate:
     """One op of a ``TemplateKernel``.
 
-    why_not:     returns the reason against a node, or None.
-    thread_text: the text where each task is a GPU thread, if it is another one.
+    why_not:     returns the refusal of a node, or None.
+    thread_text: the text for GPU threads, if it differs.
     """
 
     text: Callable[[NodeCall], TaskText]
@@ -128,7 +128,7 @@ class TemplateKernel(PortableKernel):
         self._templates = templates
 
     def supports(self, call: NodeCall) -> Support:
-        """Return the template's answer. Elements must have whole bytes and not be complex."""
+        """Return the template's answer. Elements must have whole bytes and must not be complex."""
         for spec in (*call.outputs, *(t.spec for t in call.tensors)):
             if not element_bytes(spec.dtype) or spec.dtype.is_complex:
                 return refuse(spec.dtype, f"{call.op} on values")
@@ -145,7 +145,7 @@ class TemplateKernel(PortableKernel):
 
 
 def task_stage(call: NodeCall, text: TaskText, accumulates: str = "float32") -> TaskStage:
-    """Return a text as a stage over all of the node's operands and results."""
+    """Return a text as a stage over all operands and results of the node."""
     lines = [*_arguments(call), *text.head, for_tasks(text.body)]
     return TaskStage(
         stem=text.stem or call.op,
@@ -167,7 +167,7 @@ def _names(call: NodeCall) -> tuple[str, ...]:
 
 
 def _arguments(call: NodeCall) -> list[str]:
-    """Return lines that give every argument its type; elements that are only moved have the type of their bits."""
+    """Return lines that declare every argument. Elements that only move have an integer type of their size."""
     specs: dict[str, TensorSpec] = {
         operand_ref("in", i): v.spec for i, v in enumerate(call.inputs) if isinstance(v, Operand)
     }
@@ -181,11 +181,11 @@ def _arguments(call: NodeCall) -> list[str]:
     return lines
 
 
-def whole(call: NodeCall, position: int) -> Place:
+def whole(call: NodeCall, position: int) -> Box:
     """Return an operand's box."""
-    return Place.of(operand_ref("in", position), call.tensor(position).spec)
+    return Box.of(operand_ref("in", position), call.tensor(position).spec)
 
 
-def result(call: NodeCall, position: int = 0) -> Place:
+def result(call: NodeCall, position: int = 0) -> Box:
     """Return a result's box."""
-    return Place.of(operand_ref("out", position), call.outputs[position])
+    return Box.of(operand_ref("out", position), call.outputs[position])

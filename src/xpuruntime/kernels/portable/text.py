@@ -1,12 +1,12 @@
-"""C text that kernels of several families share."""
+"""C text that kernels of several op families share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...codegen.expr import expression
-from ...codegen.expr_terms import compute_type, constant
-from ...codegen.plans import CONSTANT, LoopPlan, Operation
+from ...codegen.expr.expression import expression
+from ...codegen.expr.terms import compute_type, constant
+from ...codegen.loops.plans import CONSTANT, LoopPlan, Operation
 from ..spec.conv_shape import ConvShape
 
 __all__ = ["ACTIVATIONS", "braces", "offset_text", "query_place", "shape_text", "statement"]
@@ -29,11 +29,11 @@ ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "hardswish": ("act::hardswish::of(x)", ("conv_act",)),
     "leaky_relu": ("act::leaky_relu::of(x)", ("conv_act",)),
 }
-"""What a fused op may apply to its result ``x``: the expression, and the parts of the prelude that have its functions."""
+"""Activations of fused ops: the expression of a result ``x``, and its prelude parts."""
 
 
 def offset_text(index: str, shape: Sequence[int], strides: Sequence[int]) -> str:
-    """Return the C expression of the place of row-major ``index`` over ``shape`` in memory with these strides; "0" when nothing moves."""
+    """Return the C expression of the memory offset of row-major ``index`` over ``shape`` with these strides; "0" if it is constant."""
     dims: list[list[int]] = []  # [extent, stride], with contiguous adjacent dims merged
     for extent, stride in zip(shape, strides, strict=True):
         if extent == 1:
@@ -56,7 +56,7 @@ def offset_text(index: str, shape: Sequence[int], strides: Sequence[int]) -> str
 
 
 def query_place(strides: Sequence[int], index: str, queries: int) -> str:
-    """Return the place of query ``index`` of a group: heads outside, positions inside."""
+    """Return the offset of query ``index`` of a key head's group: heads are the outer dim, positions the inner one."""
     if strides[1] == strides[2] * queries:
         return f"({index}) * {strides[2]}"
     return f"({index}) / {queries} * {strides[1]} + ({index}) % {queries} * {strides[2]}"

@@ -1,4 +1,4 @@
-"""The shape of attention: sizes, strides over heads and positions, supported dtypes."""
+"""The shape of attention: sizes, strides over heads and positions, and supported dtypes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from dataclasses import dataclass
 from ...decisions import Reason, Support
 from ...types import DType
 from ..kernel import NodeCall
-from .product import C_TYPES, accumulator, sizes, strides_in
+from .product import sizes, strides_in
+from .support import FLOATS
 
 __all__ = ["AttentionShape", "arguments", "moved_bytes", "supported"]
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """Sizes and strides of an attention node; strides are of [batch, head, position, element]."""
+    """Sizes and strides of an attention node. Strides are over [batch, head, position, element].
+
+    group:   query heads per key head (GQA).
+    d, dv:   elements of a head of queries and keys, and of values.
+    offset:  with a causal mask, query i attends to keys up to i + offset.
+    softcap: 0: none.
+    """
 
     batch: int
     kv_heads: int
@@ -33,9 +40,8 @@ class AttentionShape:
     offset: int
     scale: float
     softcap: float
-    storage: str
-    sums: str
-    mask_type: str
+    dtype: DType
+    mask_dtype: DType | None
 
     @classmethod
     def of(cls, call: NodeCall) -> AttentionShape:
@@ -60,13 +66,8 @@ class AttentionShape:
             offset=int(call.attrs["causal_offset"]),
             scale=1 / math.sqrt(max(d, 1)) if scale is None else float(scale),
             softcap=float(call.attrs["softcap"]),
-            storage=C_TYPES[q.dtype],
-            sums=accumulator(q.dtype),
-            mask_type=""
-            if mask is None
-            else "bool"
-            if mask.spec.dtype is DType.BOOL
-            else C_TYPES[mask.spec.dtype],
+            dtype=q.dtype,
+            mask_dtype=None if mask is None else mask.spec.dtype,
         )
 
     @property
@@ -75,19 +76,17 @@ class AttentionShape:
 
     @property
     def flops(self) -> int:
-        """Operations of both products, without those that causality skips."""
+        """Operations of both products, including what a causal mask skips."""
         return 2 * self.batch * self.kv_heads * self.group * self.queries * self.keys * (self.d + self.dv)
 
 
 def supported(call: NodeCall) -> Support:
     """Return yes for floats, with a mask of bools or floats."""
     dtype = call.outputs[0].dtype
-    if dtype not in C_TYPES or not dtype.is_float:
+    if dtype not in FLOATS:
         return Support.no(Reason.DTYPE_UNSUPPORTED, f"attention in {dtype.value} is not supported")
     mask = call.optional(3)
-    if mask is not None and mask.spec.dtype is not DType.BOOL and not (
-        mask.spec.dtype in C_TYPES and mask.spec.dtype.is_float
-    ):  # fmt: skip
+    if mask is not None and mask.spec.dtype not in {DType.BOOL, *FLOATS}:
         return Support.no(
             Reason.DTYPE_UNSUPPORTED, f"the mask must be bool or float, not {mask.spec.dtype.value}"
         )
@@ -95,10 +94,10 @@ def supported(call: NodeCall) -> Support:
 
 
 def arguments(call: NodeCall) -> tuple[str, ...]:
-    """Return queries, keys, values, and the mask where there is one."""
+    """Return the arguments: queries, keys, values, and the mask if present."""
     return ("in0", "in1", "in2", *(("in3",) if call.optional(3) else ()))
 
 
 def moved_bytes(call: NodeCall) -> int:
-    """Return the bytes of the operands and the result, each once."""
+    """Return the minimum memory traffic in bytes: operands and result once."""
     return sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), call.outputs[0]))

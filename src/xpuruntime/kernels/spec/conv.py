@@ -1,4 +1,4 @@
-"""Helpers of all convolution kernels: supported nodes, arguments as text, names."""
+"""Helpers that all convolution kernels share: supported nodes, strides, names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ OPS = ("convolution", "fused_convolution")
 FLOATS = (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)
 
 GRAIN_FLOPS = 1 << 21
-"""Work that is worth a thread of its own: about ten microseconds."""
+"""Minimum operations per thread: about ten microseconds."""
 
 
 def strides_of_weight(shape: ConvShape, weight: TensorSpec) -> tuple[int, ...]:
-    """Return strides of filter, channel, the kernel's three dims, and from group to group."""
+    """Return the strides of filter, channel, the three kernel dims, and group."""
     steps = weight.physical.strides
     space = (0,) * (5 - len(steps)) + steps[2:]
     if shape.transposed:
@@ -28,7 +28,7 @@ def strides_of_weight(shape: ConvShape, weight: TensorSpec) -> tuple[int, ...]:
 
 
 def supported(call: NodeCall, dtypes: Sequence[DType]) -> Support:
-    """Return whether the dtype is one of these, and the space has at most three dims."""
+    """Return whether the dtype is one of these, and there are at most three spatial dims."""
     spec = call.tensor(0).spec
     if spec.dtype not in dtypes:
         return Support.no(Reason.DTYPE_UNSUPPORTED, f"{spec.dtype.value} is not supported")
@@ -37,12 +37,12 @@ def supported(call: NodeCall, dtypes: Sequence[DType]) -> Support:
     return Support.yes()
 
 
-def stem_of(word: str, shape: ConvShape) -> str:
-    """Return the name of a convolution: ``conv3x3_64x128``."""
+def stem_of(prefix: str, shape: ConvShape) -> str:
+    """Return the name of a convolution kernel: ``conv3x3_64x128``."""
     kernel = "x".join(str(k) for k in shape.kernel[-min(shape.rank, 3) :])
-    return f"{word}{kernel}_{shape.channels * shape.groups}x{shape.filters * shape.groups}"
+    return f"{prefix}{kernel}_{shape.channels * shape.groups}x{shape.filters * shape.groups}"
 
 
 def act_of(call: NodeCall) -> str:
-    """Return the activation, ``none`` for a plain convolution."""
+    """Return the fused activation; ``none`` for a plain convolution."""
     return str(call.attrs["act"]) if call.op == "fused_convolution" else "none"

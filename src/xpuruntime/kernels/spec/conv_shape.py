@@ -1,4 +1,4 @@
-"""ConvShape: the operands of convolutions and pools, read from a node in Python and passed to C++ (conv_shape.h)."""
+"""``ConvShape``: sizes and strides of convolutions and pools, read from a node and passed to C++ (``conv_shape.h``)."""
 
 from __future__ import annotations
 
@@ -7,22 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...ir.ops._shapes import pads
-from ...types import DType, TensorSpec
+from ...types import TensorSpec
 from ..kernel import NodeCall
 
-__all__ = ["C_TYPES", "TASKS", "ConvShape", "sizes", "strides_of"]
-
-C_TYPES: dict[DType, str] = {
-    DType.FLOAT64: "double",
-    DType.FLOAT32: "float",
-    DType.BFLOAT16: "bf16",
-    DType.FLOAT16: "f16",
-    **{d: f"{d.value}_t" for d in DType if d.is_integer and d.bits >= 8},
-}
-"""Dtypes that windows are computed in, as the prelude calls them."""
+__all__ = ["TASKS", "ConvShape", "sizes", "strides_of"]
 
 TASKS = 16
-"""Tasks that a large operation has at least: enough to share, few enough to start."""
+"""Minimum tasks of a large operation, so that every thread has work."""
 
 
 def sizes(spec: TensorSpec) -> tuple[int, ...]:
@@ -31,9 +22,7 @@ def sizes(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def strides_of(spec: TensorSpec, rank: int) -> tuple[int, ...]:
-    """Return strides over n, c, d, h, w of a value whose last ``rank`` dims are space; a missing batch, missing dims and dims of
-    extent 1 have stride 0.
-    """
+    """Return strides over n, c, d, h, w of a value whose last ``rank`` dims are spatial. Missing dims and dims of extent 1 have stride 0."""
     steps = tuple(0 if d == 1 else s for d, s in zip(sizes(spec), spec.physical.strides, strict=True))
     lead = (0,) * (rank + 2 - len(steps)) + steps[: len(steps) - rank]
     return (*lead, *(0,) * (3 - rank), *steps[len(steps) - rank :])
@@ -41,7 +30,12 @@ def strides_of(spec: TensorSpec, rank: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ConvShape:
-    """Fields as ``conv::Shape`` has them, space always three dims; ``rank`` is how many the node has."""
+    """The fields of ``conv::Shape``, always with three spatial dims; ``rank`` is the node's number of them.
+
+    x, y, r: strides over n, c, d, h, w of the input, the result, and the residual.
+    channels, filters: per group.
+    begin: padding before each spatial dim.
+    """
 
     images: int
     groups: int
@@ -76,7 +70,7 @@ class ConvShape:
 
     @classmethod
     def window(cls, x: TensorSpec, y: TensorSpec, kernel: Sequence[int], call: NodeCall) -> ConvShape:
-        """Return the shape of a window that slides over each channel: stride, padding and dilation are the node's attributes."""
+        """Return the shape of a window that slides over each channel, with the node's stride, padding and dilation."""
         n = len(kernel)
         stride, dilation, begin = (
             call.attrs["stride"],
@@ -92,29 +86,30 @@ class ConvShape:
 
     @classmethod
     def adaptive(cls, x: TensorSpec, y: TensorSpec, n: int) -> ConvShape:
-        """Return the shape of windows of nearly equal size, as many as the result has places."""
+        """Return the shape of nearly equal windows, one per output position."""
         lead = sizes(x)[: x.rank - n]
         size, out = _space(sizes(x)[-n:]), _space(sizes(y)[-n:])
         kernel = tuple(-(-a // b) if b else 1 for a, b in zip(size, out, strict=True))
-        one = (1, 1, 1)
+        ones = (1, 1, 1)
         return cls(
-            math.prod(lead[:-1]), 1, lead[-1], lead[-1], size, out, kernel, kernel, one, (0, 0, 0),
+            math.prod(lead[:-1]), 1, lead[-1], lead[-1], size, out, kernel, kernel, ones, (0, 0, 0),
             _channel_step(x, strides_of(x, n), n), _channel_step(y, strides_of(y, n), n), rank=n,
         )  # fmt: skip
 
     @property
     def taps(self) -> int:
-        """Places of the kernel."""
+        """The number of taps of a filter."""
         return math.prod(self.kernel)
 
     @property
     def pixels(self) -> int:
-        """Output places of all images."""
+        """The number of output positions of all images."""
         return self.images * math.prod(self.out)
 
     def cut(self, rows: int, channels: int, unit: int) -> tuple[int, int, int]:
-        """Return rows of output pixels and channels of a task (whole units of channels where they are split), and tasks: channels are split
-        where rows are few.
+        """Return the rows of output pixels of a task, its channels (a multiple of ``unit`` if they are split), and the number of tasks.
+
+        Channels are split where rows are few.
         """
         rows, all_rows = max(rows, 1), self.images * math.prod(self.out[:2])
         if -(-all_rows // rows) < TASKS:
@@ -127,17 +122,17 @@ class ConvShape:
         return rows, each, max(row_tasks * -(-channels // each), 1)
 
     def flops(self, per_tap: int) -> int:
-        """Return arithmetic operations; taps in the padding count."""
+        """Return arithmetic operations, including those of taps in the padding."""
         inputs = self.images * math.prod(self.size) if self.transposed else self.pixels
         return per_tap * inputs * self.groups * self.filters * self.taps * self.channels
 
     def bytes(self, call: NodeCall) -> int:
-        """Return the minimum memory traffic: operands once, results once."""
+        """Return the minimum memory traffic in bytes: operands and results once."""
         specs = [t.spec for t in call.tensors] + list(call.outputs)
         return sum(s.size_bytes or 0 for s in specs)
 
     def about(self, call: NodeCall) -> str:
-        """Return a comment: the op, and what it maps to what; no name of a node, since equal texts become one function."""
+        """Return a comment with the op and its shapes. It has no node name, because equal texts become one function."""
         ins = ", ".join(str(t.spec) for t in call.tensors)
         return f"{call.op}: {ins} -> {call.outputs[0]}"
 
@@ -147,12 +142,12 @@ def _space(values: Sequence[int], fill: int = 1) -> tuple[int, ...]:
 
 
 def _channel_step(spec: TensorSpec, strides: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """Return a single channel keeps its true stride, so that rows of channels are seen as rows."""
+    """Return the strides with the true stride of the channel dim, also for a single channel, so that rows of channels are recognized."""
     return (strides[0], spec.physical.strides[spec.rank - rank - 1], *strides[2:])
 
 
 def _broadcast(spec: TensorSpec, rank: int) -> tuple[int, ...]:
-    """Return strides of what broadcasts to [n, c, space]."""
+    """Return the strides of a value that broadcasts to [n, c, space]."""
     missing = rank + 2 - spec.rank
     steps = (0,) * missing + tuple(
         0 if d == 1 else s for d, s in zip(sizes(spec), spec.physical.strides, strict=True)

@@ -12,7 +12,7 @@ __all__ = ["equation_product"]
 
 
 class _Axes:
-    """Sizes of an equation's axes, and the stride of each in every operand and in the result (0: not there, or 1 long)."""
+    """An equation's axes: the size of each, and its stride in every operand and in the result (0 if absent or of extent 1)."""
 
     def __init__(self, call: NodeCall) -> None:
         specs = [t.spec for t in call.tensors]
@@ -31,13 +31,14 @@ class _Axes:
 
     def _steps(self, axes: Sequence[str], shape: Sequence[int], strides: Sequence[int]) -> dict[str, int]:
         steps: dict[str, int] = {}
-        for label, extent, stride in zip(axes, shape, strides, strict=True):  # a repeated label: the diagonal
+        # A repeated label takes the diagonal.
+        for label, extent, stride in zip(axes, shape, strides, strict=True):
             steps[label] = steps.get(label, 0) + (stride if extent != 1 else 0)
         return steps
 
 
 def equation_product(call: NodeCall) -> Product | None:
-    """Return the matrix product that an equation of two operands is, None when it is none."""
+    """Return the matrix product that an equation of two operands is; None if it is not one."""
     if len(call.tensors) != 2 or not call.outputs[0].is_dense:
         return None
     axes = _Axes(call)
@@ -52,8 +53,8 @@ def equation_product(call: NodeCall) -> Product | None:
     batch = [x for x in axes.result if a.get(x) and b.get(x)]
     rows = [x for x in axes.result if x not in batch and a.get(x)]
     columns = [x for x in axes.result if x not in batch and b.get(x)]
-    rest = [x for x in axes.result if x not in (*batch, *rows, *columns)]  # 1 long everywhere
-    if any(axes.size[x] != 1 for x in rest) or len(rows) > 1 or len(columns) != 1:
+    unit_axes = [x for x in axes.result if x not in (*batch, *rows, *columns)]  # of extent 1 everywhere
+    if any(axes.size[x] != 1 for x in unit_axes) or len(rows) > 1 or len(columns) != 1:
         return None
     (n,) = columns
     if axes.to[n] != 1 or any(call.tensor(i).is_weight for i in (0, 1)):

@@ -1,12 +1,12 @@
-"""elementwise/generated: any pointwise op, whoever writes its loops."""
+"""``elementwise/generated``: every pointwise op, independent of the device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...codegen.body import plan
-from ...codegen.expr import POINTWISE
-from ...codegen.plans import LoopPlan, UnsupportedLoop, shape_of
+from ...codegen.expr.expression import POINTWISE
+from ...codegen.loops.body import plan
+from ...codegen.loops.plans import LoopPlan, UnsupportedLoop, shape_of
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...ir.attributes import Const
@@ -18,7 +18,7 @@ __all__ = ["Elementwise", "in_place_of", "operand_specs", "signature", "stem_of"
 
 
 def operand_specs(call: NodeCall) -> list[TensorSpec | Const | bool | int | float | None]:
-    """Return operands as the body reads them: a tensor's spec, a constant of one element, a number, or None."""
+    """Return operands as ``LoopBody`` reads them: a tensor's spec, a constant of one element, a number, or None."""
     return [
         (o.const if o.const is not None and o.const.size == 1 else o.spec) if isinstance(o, Operand) else o
         for o in call.inputs
@@ -26,7 +26,7 @@ def operand_specs(call: NodeCall) -> list[TensorSpec | Const | bool | int | floa
 
 
 def signature(call: NodeCall) -> str:
-    """Return ``add(float32[2, 3], 1.0) -> float32[2, 3]``, the computation of the kernel for the comment above it."""
+    """Return the comment above the kernel: ``add(float32[2, 3], 1.0) -> float32[2, 3]``."""
     inputs = ", ".join(str(i.spec) if isinstance(i, Operand) else str(i) for i in call.inputs)
     name = call.op
     if call.op == "fused":
@@ -45,7 +45,7 @@ class Elementwise(Kernel):
         self._write = write
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for bool, whole integers and floats of 16 to 64 bits."""
+        """Return yes for bool, integers of whole bytes, and floats of 16 to 64 bits."""
         try:
             plan(call.node, operand_specs(call), shape_of(call.outputs[0]))
         except UnsupportedLoop as why:
@@ -54,25 +54,26 @@ class Elementwise(Kernel):
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage over all elements."""
-        made = plan(call.node, operand_specs(call), shape_of(call.outputs[0]))
-        return self._write(call, made, [o.physical.strides for o in call.outputs], target)
+        loop_plan = plan(call.node, operand_specs(call), shape_of(call.outputs[0]))
+        return self._write(call, loop_plan, [o.physical.strides for o in call.outputs], target)
 
 
-def in_place_of(call: NodeCall, made: LoopPlan, outputs: Sequence[tuple[int, ...]]) -> dict[int, int]:
-    """Return the results that may reuse an operand's memory: equal size, and every element is read at its own index only."""
-    found: dict[int, int] = {}
+def in_place_of(call: NodeCall, plan: LoopPlan, outputs: Sequence[tuple[int, ...]]) -> dict[int, int]:
+    """Return the results that may reuse an operand's memory: sizes are equal, and each element is read at its own index only."""
+    reuse: dict[int, int] = {}
     for at, spec in enumerate(call.outputs):
-        for entry in made.inputs:
-            mine = call.tensor(entry.operand)
-            reads = [i for i in made.inputs if call.tensor(i.operand).name == mine.name]
-            whole = (
-                mine.spec.physical.alloc == spec.physical.alloc and mine.spec.dtype.bits == spec.dtype.bits
+        for entry in plan.inputs:
+            operand = call.tensor(entry.operand)
+            reads = [i for i in plan.inputs if call.tensor(i.operand).name == operand.name]
+            same_size = (
+                operand.spec.physical.alloc == spec.physical.alloc
+                and operand.spec.dtype.bits == spec.dtype.bits
             )
             same = all(i.strides == outputs[at] for i in reads)
-            if whole and same and not mine.is_weight and entry.operand not in found.values():
-                found[at] = entry.operand
+            if same_size and same and not operand.is_weight and entry.operand not in reuse.values():
+                reuse[at] = entry.operand
                 break
-    return found
+    return reuse
 
 
 def stem_of(call: NodeCall) -> str:

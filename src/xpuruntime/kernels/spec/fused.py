@@ -1,9 +1,9 @@
-"""elementwise/generated for ``fused``: bodies of pointwise ops in one loop nest, and those with row reductions in loops over rows."""
+"""``elementwise/generated`` for ``fused``: bodies of pointwise ops in one loop nest; with row reductions, in loops over rows."""
 
 from __future__ import annotations
 
-from ...codegen.body import LoopBody, plan
-from ...codegen.plans import LoopPlan, UnsupportedLoop, body_of, shape_of, space_of
+from ...codegen.loops.body import LoopBody, plan
+from ...codegen.loops.plans import LoopPlan, UnsupportedLoop, body_of, shape_of, space_of
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ..kernel import Kernel, LoweredCall, NodeCall
@@ -34,24 +34,28 @@ class Fused(Kernel):
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage."""
-        made, outputs = _plan(call)
-        if any(o.reduces for o in made.operations):
-            return self._writer.rows(call, made, outputs, target, stem_of(call))
-        return self._writer.pointwise(call, made, [o.strides for o in outputs], target)
+        plan, outputs = _plan(call)
+        if any(o.reduces for o in plan.operations):
+            return self._writer.rows(call, plan, outputs, target, stem_of(call))
+        return self._writer.pointwise(call, plan, [o.strides for o in outputs], target)
 
 
 def _plan(call: NodeCall) -> tuple[LoopPlan, list[RowOutput]]:
     operands = operand_specs(call)
-    made = plan(call.node, operands, space_of(call.node, operands))
-    reference = LoopBody(made.space, operands, body_of(call.node), reduced=made.reduced)
+    loop_plan = plan(call.node, operands, space_of(call.node, operands))
+    reference = LoopBody(loop_plan.space, operands, body_of(call.node), reduced=loop_plan.reduced)
     outputs = []
-    for value, spec in zip(made.outputs, call.outputs, strict=True):
-        strides = strides_along(spec, made.space, reference.dims_of(shape_of(spec)))
+    for value, spec in zip(loop_plan.outputs, call.outputs, strict=True):
+        strides = strides_along(spec, loop_plan.space, reference.dims_of(shape_of(spec)))
         outputs.append(RowOutput(value, spec, strides))
-        missing = [d for d, e in enumerate(made.space) if e != 1 and not strides[d] and d not in made.reduced]
-        if missing and all(made.space):
+        missing = [
+            d
+            for d, e in enumerate(loop_plan.space)
+            if e != 1 and not strides[d] and d not in loop_plan.reduced
+        ]
+        if missing and all(loop_plan.space):
             raise UnsupportedLoop("results of several shapes do not fit one loop nest")
-        along = [d for d in made.reduced if strides[d]]
-        if along and len(along) != sum(1 for d in made.reduced if made.space[d] != 1):
-            raise UnsupportedLoop("a result that keeps only some of the reduced dims")
-    return made, outputs
+        along = [d for d in loop_plan.reduced if strides[d]]
+        if along and len(along) != sum(1 for d in loop_plan.reduced if loop_plan.space[d] != 1):
+            raise UnsupportedLoop("a result must keep either all reduced dims or none")
+    return loop_plan, outputs

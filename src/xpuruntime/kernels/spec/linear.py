@@ -1,4 +1,4 @@
-"""Linear layers as decoders have them: few rows, with a norm before and a gate after the product."""
+"""Linear layers of decoders: few rows, with a norm before the product and a gate after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...decisions import Reason, Support
 from ...program.program import RecipeStep
 from ...types import DType
 from ..kernel import NodeCall, Operand
-from .product import C_TYPES, accumulator, sizes
+from .product import sizes
 
 __all__ = ["LinearLayer", "why_not"]
 
@@ -20,7 +20,11 @@ _FLOATS = frozenset({DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16
 
 @dataclass(frozen=True, slots=True)
 class LinearLayer:
-    """A node as a product of m rows: n outputs of k inputs. In a gated layer ``halves`` is 2, and B has twice as many columns."""
+    """A node as a product of m rows: n outputs of k inputs.
+
+    halves: 2 in a gated layer, whose weight has twice as many columns; else 1.
+    scale:  the weight of the RMS norm, if there is one.
+    """
 
     m: int
     n: int
@@ -35,7 +39,7 @@ class LinearLayer:
 
     @classmethod
     def of(cls, call: NodeCall) -> Self:
-        """Return the shape of ``linear``, ``fused_linear`` or ``norm_linear``."""
+        """Return the layer of a ``linear``, ``fused_linear`` or ``norm_linear`` node."""
         x, weight = call.tensor(0).spec, call.tensor(1).spec
         (rows, k), halves = sizes(weight), 2 if call.attrs.get("gated") else 1
         act, eps = str(call.attrs.get("act", "none")), float(call.attrs.get("eps", 0.0))
@@ -45,39 +49,29 @@ class LinearLayer:
         )
 
     @property
-    def storage(self) -> str:
-        """The C type of values in memory."""
-        return C_TYPES[self.dtype]
-
-    @property
-    def sums(self) -> str:
-        """The C type of sums."""
-        return accumulator(self.dtype)
-
-    @property
     def operands(self) -> list[tuple[str, int]]:
-        """Name and position of the operands other than x and the weight that are present."""
-        given = (("bias", 2, self.bias), ("residual", 3, self.residual), ("norm", 4, self.scale))
-        return [(name, at) for name, at, operand in given if operand is not None]
+        """Name and position of the operands that are present, other than x and the weight."""
+        optional = (("bias", 2, self.bias), ("residual", 3, self.residual), ("norm", 4, self.scale))
+        return [(name, at) for name, at, operand in optional if operand is not None]
 
     def panels(self, columns: int) -> int:
-        """Return panels of B, of one half."""
+        """Return the number of panels of B per half."""
         return math.ceil(self.n / columns)
 
     def even(self, columns: int) -> tuple[tuple[RecipeStep, ...], int]:
         """Return steps that pad each half of the outputs to whole panels, and the number of outputs after that."""
-        whole = self.panels(columns) * columns
-        if self.halves == 1 or whole == self.n:
+        padded = self.panels(columns) * columns
+        if self.halves == 1 or padded == self.n:
             return (), self.n * self.halves
         return (
             RecipeStep("reshape", ("%in",), {"shape": [2, self.n, self.k]}),
-            RecipeStep("pad", ("%0",), {"begin": [0, 0, 0], "end": [0, whole - self.n, 0]}),
-            RecipeStep("reshape", ("%1",), {"shape": [2 * whole, self.k]}),
-        ), 2 * whole
+            RecipeStep("pad", ("%0",), {"begin": [0, 0, 0], "end": [0, padded - self.n, 0]}),
+            RecipeStep("reshape", ("%1",), {"shape": [2 * padded, self.k]}),
+        ), 2 * padded
 
 
 def why_not(call: NodeCall) -> Support | None:
-    """Return why no kernel supports the layer: its dtype, a weight that is not known at load, or rows that are not contiguous."""
+    """Return why no kernel supports the layer: its dtype, a weight that is not constant, or rows that are not contiguous."""
     dtype, weight = call.outputs[0].dtype, call.tensor(1)
     if dtype not in _FLOATS:
         return Support.no(Reason.DTYPE_UNSUPPORTED, f"{call.op} in {dtype.value} is not supported")
@@ -85,8 +79,8 @@ def why_not(call: NodeCall) -> Support | None:
         return Support.no(
             Reason.SHAPE_UNSUPPORTED, "the right-hand side must be a weight, which is packed at load"
         )
-    lying = [call.outputs[0], *(o.spec for o in call.tensors)]
-    if not all(s.is_dense for s in lying):
+    specs = [call.outputs[0], *(o.spec for o in call.tensors)]
+    if not all(s.is_dense for s in specs):
         return Support.no(Reason.SHAPE_UNSUPPORTED, "operands and result must be dense")
     residual = call.optional(3)
     if residual is not None and residual.spec.shape != call.outputs[0].shape:

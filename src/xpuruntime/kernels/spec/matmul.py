@@ -49,12 +49,12 @@ def _addmm(call: NodeCall) -> Product:
 def _linear(call: NodeCall) -> Product:
     x, weight = call.tensor(0).spec, call.tensor(1).spec
     rows, (n, k) = sizes(x)[:-1], sizes(weight)
-    steps, own = x.physical.strides, weight.physical.strides
+    steps, weight_strides = x.physical.strides, weight.physical.strides
     batch, m = (rows[:-1], rows[-1]) if rows else ((), 1)
     y_steps = (*[n * math.prod(rows[i + 1 :]) for i in range(len(rows))], 1) if rows else (n, 1)
     p = Product(
         0, 1, batch, (m,), n, k,
-        steps if rows else (0, *steps), (*[0] * len(batch), own[1], own[0]), y_steps,
+        steps if rows else (0, *steps), (*[0] * len(batch), weight_strides[1], weight_strides[0]), y_steps,
         act=call.attrs.get("act", "none") if call.op == "fused_linear" else "none",
     )  # fmt: skip
     present = [i for i in (2, 3) if call.optional(i) is not None]
@@ -76,5 +76,5 @@ OPS = tuple(_PRODUCTS)
 
 
 def product_of(call: NodeCall) -> Product:
-    """Return the product that a node is."""
+    """Return the product that a node computes."""
     return _PRODUCTS[call.op](call)

@@ -1,16 +1,16 @@
-"""norm/generated: layer, RMS, group, instance and (with given statistics) batch normalization, in any layout.
+"""``norm/generated``: layer, RMS, group, instance and batch normalization, in any layout.
 
-Layer and RMS norms are formulas over the last dims. Group and instance norms are the same formula over a space in which the channels
-are split into groups; batch norm is pointwise work with one value a channel.
+Layer and RMS norms are formulas over the last dims. Group and instance norms are the same formula over a space in which channels are split
+into groups. Batch norm with given statistics is pointwise, with one value per channel.
 """
 
 from __future__ import annotations
 
 import math
 
-from ...codegen.body import LoopBody
-from ...codegen.formulas import moments, normalized, widest
-from ...codegen.plans import LoopPlan, UnsupportedLoop, shape_of
+from ...codegen.loops.body import LoopBody
+from ...codegen.loops.formulas import moments, normalized, widest
+from ...codegen.loops.plans import LoopPlan, UnsupportedLoop, shape_of
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ...types import DType, TensorSpec
@@ -25,7 +25,7 @@ Dims = tuple[int | None, ...]
 
 
 class ChannelNorm(Kernel):
-    """Norms whose weights have one value a channel: the space is [N, groups, channels of a group, ...]."""
+    """Norms whose weights have one value per channel. The space is [N, groups, channels per group, ...]."""
 
     name = "norm/generated"
     ops = ("group_norm", "instance_norm", "batch_norm", "batch_norm_train")
@@ -43,10 +43,10 @@ class ChannelNorm(Kernel):
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage."""
-        made, outputs = self._plan(call)
+        plan, outputs = self._plan(call)
         if call.op == "batch_norm":
-            return self._writer.pointwise(call, made, [o.strides for o in outputs], target)
-        return self._writer.rows(call, made, outputs, target, call.op)
+            return self._writer.pointwise(call, plan, [o.strides for o in outputs], target)
+        return self._writer.rows(call, plan, outputs, target, call.op)
 
     def _plan(self, call: NodeCall) -> tuple[LoopPlan, list[RowOutput]]:
         x = call.tensor(0).spec
@@ -58,39 +58,44 @@ class ChannelNorm(Kernel):
         body = LoopBody(space, operand_specs(call))
 
         def split(spec: TensorSpec) -> tuple[int, ...]:
-            """Return strides of a value like x along the space."""
-            own = spec.physical.strides
-            return (own[0], own[1] * space[2], *own[1:])
+            """Return the strides along the space of a tensor with x's shape."""
+            spec_strides = spec.physical.strides
+            return (spec_strides[0], spec_strides[1] * space[2], *spec_strides[1:])
 
         def channel(position: int) -> str | None:
-            """Return an operand with one value a channel."""
-            found = call.optional(position)
-            if found is None:
+            """Return the name of an operand with one value per channel; None if it is absent."""
+            operand = call.optional(position)
+            if operand is None:
                 return None
-            step = found.spec.physical.strides[0]
+            step = operand.spec.physical.strides[0]
             strides = (0, step * space[2], step, *([0] * (len(space) - 3)))
-            return body.read(position, found.spec.dtype, strides)
+            return body.read(position, operand.spec.dtype, strides)
 
         wide = widest(x.dtype)
         read = body.read(0, x.dtype, split(x))
         names: tuple[str | None, ...]
         if call.op == "batch_norm":
-            names = (self._by_given(body, read, [channel(i) for i in range(1, 5)], call.attrs["eps"], wide),)
+            names = (
+                self._given_statistics(
+                    body, read, [channel(i) for i in range(1, 5)], call.attrs["eps"], wide
+                ),
+            )
         else:
             training = call.op == "batch_norm_train"
             body.reduced = frozenset(d for d in range(len(space)) if d > 1 or (training and d == 0))
             names = normalized(body, read, channel(1), channel(2), call.attrs["eps"], wide)
             if training:
-                names += self._moved(body, read, channel(3), channel(4), call.attrs["momentum"], wide)
+                names += self._running(body, read, channel(3), channel(4), call.attrs["momentum"], wide)
         outputs = []
         for at, spec in enumerate(call.outputs):
-            own = spec.physical.strides
-            row = own if len(own) == 2 else (0, *own)  # statistics are [N, groups], or one a channel
+            spec_strides = spec.physical.strides
+            # Statistics are [N, groups], or one per channel.
+            row = spec_strides if len(spec_strides) == 2 else (0, *spec_strides)
             strides = split(spec) if at == 0 else (*row, *([0] * (len(space) - 2)))
             outputs.append(RowOutput(str(names[at]), spec, strides))
         return body.done([o.value for o in outputs]), outputs
 
-    def _moved(
+    def _running(
         self,
         b: LoopBody,
         x: str,
@@ -99,29 +104,31 @@ class ChannelNorm(Kernel):
         momentum: object,
         wide: DType,
     ) -> tuple[str, str]:
-        """Return the running statistics after this batch: updated by momentum, the variance by its unbiased estimate.
+        """Return the running mean and variance after this batch: updated by momentum, the variance from its unbiased estimate.
 
-        Absent statistics start here.
+        Absent statistics start with this batch's.
         """
         assert isinstance(momentum, int | float)
         mean, _, variance = moments(b, x, wide)
         unbiased = b.emit("mul", variance, b.count / (b.count - 1) if b.count > 1 else math.nan, dtype=wide)
 
-        def moved(old: str | None, now: str) -> str:
+        def updated(old: str | None, batch: str) -> str:
             if old is None:
-                return now
-            kept = b.emit("mul", old, 1.0 - momentum, dtype=wide)
-            return b.emit("add", kept, b.emit("mul", now, float(momentum), dtype=wide), dtype=wide)
+                return batch
+            decayed = b.emit("mul", old, 1.0 - momentum, dtype=wide)
+            return b.emit("add", decayed, b.emit("mul", batch, float(momentum), dtype=wide), dtype=wide)
 
-        return moved(old_mean, mean), moved(old_variance, unbiased)
+        return updated(old_mean, mean), updated(old_variance, unbiased)
 
-    def _by_given(self, b: LoopBody, x: str, rest: list[str | None], eps: object, wide: DType) -> str:
-        weight, bias, mean, variance = rest
+    def _given_statistics(
+        self, b: LoopBody, x: str, operands: list[str | None], eps: object, wide: DType
+    ) -> str:
+        weight, bias, mean, variance = operands
         assert isinstance(eps, int | float)
         assert mean is not None
         assert variance is not None
-        spread = b.emit("rsqrt", b.emit("add", variance, float(eps), dtype=wide), dtype=wide)
-        scale = spread if weight is None else b.emit("mul", weight, spread, dtype=wide)
+        inverse_std = b.emit("rsqrt", b.emit("add", variance, float(eps), dtype=wide), dtype=wide)
+        scale = inverse_std if weight is None else b.emit("mul", weight, inverse_std, dtype=wide)
         y = b.emit("mul", b.emit("sub", x, mean, dtype=wide), scale, dtype=wide)
         return y if bias is None else b.emit("add", y, bias, dtype=wide)
 

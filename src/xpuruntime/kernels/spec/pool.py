@@ -7,7 +7,7 @@ from ...ir.ops._shapes import pads
 from ...types import DType
 from ..kernel import NodeCall
 from .conv_shape import ConvShape
-from .product import C_TYPES
+from .support import NUMBERS
 
 __all__ = ["ADAPTIVE_OPS", "MAX_OPS", "OPS", "divisor_of", "pool_shape", "supported", "window_ends"]
 
@@ -34,16 +34,16 @@ def pool_shape(call: NodeCall) -> ConvShape:
 
 
 def window_ends(call: NodeCall, shape: ConvShape) -> tuple[list[int], list[int]]:
-    """Return where the input ends, less what negative padding crops, and where what counts in an average's divisor does."""
-    ends: tuple[int, ...] = (0, 0, 0)
+    """Return per dim the end of the input, less what negative padding crops, and the end of what an average's divisor counts."""
+    padding_ends: tuple[int, ...] = (0, 0, 0)
     if call.op not in ADAPTIVE_OPS:
-        ends = (*(0,) * (3 - shape.rank), *pads(call.attrs["padding"], shape.rank)[1])
-    limit = [n + min(e, 0) for n, e in zip(shape.size, ends, strict=True)]
-    return limit, [n + e for n, e in zip(shape.size, ends, strict=True)]
+        padding_ends = (*(0,) * (3 - shape.rank), *pads(call.attrs["padding"], shape.rank)[1])
+    limits = [n + min(e, 0) for n, e in zip(shape.size, padding_ends, strict=True)]
+    return limits, [n + e for n, e in zip(shape.size, padding_ends, strict=True)]
 
 
 def divisor_of(call: NodeCall) -> tuple[bool, float]:
-    """Return whether padding counts in a mean, and the divisor if it is given, else 0."""
+    """Return whether padding counts in a mean, and the explicit divisor, or 0."""
     mean = call.op == "avg_pool"
     return mean and bool(call.attrs["count_include_pad"]), float((call.attrs["divisor"] if mean else 0) or 0)
 
@@ -52,10 +52,10 @@ OPS = ("max_pool", "avg_pool", "lp_pool", "adaptive_avg_pool", "adaptive_max_poo
 
 
 def supported(call: NodeCall) -> Support:
-    """Return yes for up to three space dims, for means and maxima of numbers (maxima of bool too) and norms of floats."""
+    """Return yes for at most three spatial dims, and numbers (maxima also of bool, p-norms of floats only)."""
     spec = call.tensor(0).spec
     is_bool = spec.dtype is DType.BOOL and call.op in MAX_OPS
-    if not is_bool and spec.dtype not in (_FLOATS if call.op == "lp_pool" else C_TYPES):
+    if not is_bool and spec.dtype not in (_FLOATS if call.op == "lp_pool" else NUMBERS):
         return Support.no(Reason.DTYPE_UNSUPPORTED, f"{call.op} of {spec.dtype.value}")
     space = _space_dims(call)
     if space > 3:

@@ -1,4 +1,4 @@
-"""Matrix products as data: ``Product`` describes every op that is one; dtypes, activations, and layouts."""
+"""Matrix products as data: ``Product`` describes every op that is one, with dtypes, strides and epilogue."""
 
 from __future__ import annotations
 
@@ -9,23 +9,7 @@ from dataclasses import dataclass
 from ...types import DType, TensorSpec
 from ..kernel import Operand
 
-__all__ = ["C_TYPES", "Product", "Term", "accumulator", "even_stride", "sizes", "strides_in"]
-
-C_TYPES: dict[DType, str] = {
-    DType.FLOAT64: "double",
-    DType.FLOAT32: "float",
-    DType.BFLOAT16: "bf16",
-    DType.FLOAT16: "f16",
-    **{d: f"{d.value}_t" for d in DType if d.is_integer and d.bits >= 8},
-}
-"""Dtypes that products are computed in, as the prelude calls them."""
-
-
-def accumulator(dtype: DType) -> str:
-    """Return the C type of sums: float for what is narrower, integers modulo 2^32 or 2^64."""
-    if dtype.is_float:
-        return "double" if dtype is DType.FLOAT64 else "float"
-    return "uint64_t" if dtype.bits == 64 else "uint32_t"
+__all__ = ["Product", "Term", "even_stride", "sizes", "strides_in"]
 
 
 def sizes(spec: TensorSpec) -> tuple[int, ...]:
@@ -34,15 +18,15 @@ def sizes(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def strides_in(spec: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return strides in memory of a value that broadcasts to ``shape``: 0 along dims that it lacks or that are 1 in it."""
-    own, steps = sizes(spec), spec.physical.strides
-    lead = len(shape) - len(own)
-    return (0,) * lead + tuple(0 if d == 1 else s for d, s in zip(own, steps, strict=True))
+    """Return the strides of a value that broadcasts to ``shape``: 0 along missing dims and dims of extent 1."""
+    extents, steps = sizes(spec), spec.physical.strides
+    missing = len(shape) - len(extents)
+    return (0,) * missing + tuple(0 if d == 1 else s for d, s in zip(extents, steps, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """``factor`` times an operand, added to the product; strides over the product's batch, row and column dims."""
+    """``factor`` times an operand, added to the product. Strides are over the product's batch, row and column dims."""
 
     position: int
     operand: Operand
@@ -54,9 +38,12 @@ class Term:
 class Product:
     """y[batch, rows, n] = act(alpha * sum over k of a[.., k] * b[k, ..] + terms).
 
-    batch: dims over which both sides may change; rows: dims of the left side's rows (several where a batch became rows).
-    a_strides: over (*batch, *rows, k); b_strides: over (*batch, k, n); y_strides: over (*batch, *rows, n).
-    b_type: what B is stored in where that is not y's type; then its columns have scales, the argument after the terms.
+    batch:     dims over which both sides may change.
+    rows:      dims of the left side's rows; several where batch dims became rows.
+    a_strides: over (*batch, *rows, k).
+    b_strides: over (*batch, k, n).
+    y_strides: over (*batch, *rows, n).
+    b_dtype:   what B is stored in, if it is not y's dtype. Its columns then have scales, an argument after the terms.
     """
 
     a: int
@@ -71,7 +58,7 @@ class Product:
     terms: tuple[Term, ...] = ()
     alpha: float = 1.0
     act: str = "none"
-    b_type: str = ""
+    b_dtype: DType | None = None
 
     @property
     def m(self) -> int:
@@ -80,11 +67,11 @@ class Product:
 
     @property
     def batches(self) -> int:
-        """Products in all."""
+        """The number of products."""
         return math.prod(self.batch)
 
     def flat(self) -> Product:
-        """Return the same product with the batch as rows, if B is one matrix for all of the batch and A's rows have a constant stride."""
+        """Return the same product with batch dims as rows, if B is the same matrix for all of them and A's rows have one stride."""
         lead = len(self.batch)
         if not lead or any(self.b_strides[:lead]) or len(self.rows) != 1:
             return self
@@ -93,12 +80,12 @@ class Product:
             return self
         return Product(
             self.a, self.b, (), rows, self.n, self.k,
-            self.a_strides, self.b_strides[lead:], self.y_strides, self.terms, self.alpha, self.act, self.b_type,
+            self.a_strides, self.b_strides[lead:], self.y_strides, self.terms, self.alpha, self.act, self.b_dtype,
         )  # fmt: skip
 
 
 def even_stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
-    """Return the one stride between neighbors of all these dims together, None when there is none."""
+    """Return the single stride of all these dims merged; None if they cannot be merged."""
     step, extent = 0, 1
     for d, s in zip(reversed(shape), reversed(strides), strict=True):
         if d == 1:

@@ -1,11 +1,11 @@
-"""Rotary position embedding: which nodes it takes, and strides of its tables."""
+"""Rotary position embedding: supported nodes, strides of the angle tables, and updates of the KV cache."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from ...codegen.boxes import Move, Place
+from ...codegen.loops.boxes import Box, Move
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...types import DType
@@ -18,15 +18,15 @@ __all__ = ["PLACES", "POSITIONS", "RopeAppend", "cache_copies", "over_rows", "wh
 
 
 def over_rows(shape: Sequence[int], steps: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return strides of [length] or [batch, length] over x's dims before the last; the head dim is between the two."""
-    kept = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
-    if len(kept) == 2 and rank == 3:
-        kept.insert(1, 0)
-    return (*[0] * (rank - len(kept)), *kept)
+    """Return the strides of a [length] or [batch, length] tensor over all dims of x but the last; the head dim is between the two."""
+    strides = [0 if d == 1 else s for d, s in zip(shape, steps, strict=True)]
+    if len(strides) == 2 and rank == 3:
+        strides.insert(1, 0)
+    return (*[0] * (rank - len(strides)), *strides)
 
 
 def why_not(call: NodeCall) -> Support | None:
-    """Return no for what is neither floats nor (positions) whole numbers."""
+    """Return the refusal of values that are no floats, or positions that are no integers."""
 
     def kinds(*positions: int, among: frozenset[DType]) -> Support | None:
         wrong = [call.tensor(p).spec.dtype for p in positions if call.optional(p) is not None]
@@ -37,21 +37,22 @@ def why_not(call: NodeCall) -> Support | None:
 
 
 _KEYS, _VALUES, PLACES, POSITIONS = 5, 6, 7, 8
+"""Operand positions: both caches, the cache rows to write, the rows of the angle tables."""
 
 
 def cache_copies(call: NodeCall, target: CodegenTarget, write_moves: MovesWriter) -> list[Stage]:
-    """Return the stages that carry both caches over; they fall away where these are updated in place."""
-    made = []
+    """Return the stages that copy both caches to the results. The compiler drops them where the caches are updated in place."""
+    stages = []
     for operand, result in ((_KEYS, 1), (_VALUES, 2)):
-        to = Place.of(f"out{result}", call.outputs[result])
-        move = Move(to, Place.of(f"in{operand}", call.tensor(operand).spec))
+        cache = Box.of(f"out{result}", call.outputs[result])
+        move = Move(cache, Box.of(f"in{operand}", call.tensor(operand).spec))
         args = (f"in{operand}", f"out{result}")
-        made.append(write_moves("stays", [move], args, call.outputs[result].dtype, target, copies=True))
-    return made
+        stages.append(write_moves("stays", [move], args, call.outputs[result].dtype, target, copies=True))
+    return stages
 
 
 class RopeAppend(Kernel):
-    """Base class of ``rope_append``: only new rows are written. The caches are updated in place, or copied first if they may not change."""
+    """Base class of ``rope_append``, which writes only new rows. The caches are updated in place, or copied first if they must not change."""
 
     name: str = "rope/generated"
     ops: tuple[str, ...] = ("rope_append",)
@@ -60,8 +61,8 @@ class RopeAppend(Kernel):
         self._write_moves = write_moves
 
     @abstractmethod
-    def turns(self, call: NodeCall, target: CodegenTarget) -> Stage:
-        """Return the stage that rotates and writes."""
+    def rotate_stage(self, call: NodeCall, target: CodegenTarget) -> Stage:
+        """Return the stage that rotates, and writes to the caches."""
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for floats whose last dim is contiguous."""
@@ -74,8 +75,8 @@ class RopeAppend(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return three stages; the two that keep caches as they are fall away where these are updated in place."""
+        """Return three stages: two copies of the caches, dropped if these are updated in place, then the rotation."""
         stages = cache_copies(call, target, self._write_moves)
         if all(sizes(call.outputs[0])):
-            stages.append(self.turns(call, target))
+            stages.append(self.rotate_stage(call, target))
         return LoweredCall(tuple(stages), in_place={1: _KEYS, 2: _VALUES})

@@ -1,10 +1,9 @@
-"""Answers that many ops share: dtypes, and the first reason against a node."""
+"""Helpers of ``supports``: sets of dtypes, and the first refusal of several checks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...codegen.points import STORAGE
 from ...decisions import Reason, Support
 from ...types import DType
 from ..kernel import NodeCall
@@ -15,7 +14,7 @@ __all__ = ["FLOATS", "INTEGERS", "NUMBERS", "computes", "first", "refuse"]
 FLOATS = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64})
 
 
-INTEGERS = frozenset(d for d in STORAGE if d.is_integer)
+INTEGERS = frozenset(d for d in DType if d.is_integer and d.bits >= 8)
 
 
 NUMBERS = FLOATS | INTEGERS
@@ -27,7 +26,7 @@ def refuse(dtype: DType, what: str) -> Support:
 
 
 def computes(*positions: int, dtypes: frozenset[DType] = FLOATS) -> Callable[[NodeCall], Support | None]:
-    """Return a ``why_not``: operands at positions (none: every tensor) must have one of the dtypes."""
+    """Return a check that the operands at these positions (none: every tensor) have one of the dtypes."""
 
     def why_not(call: NodeCall) -> Support | None:
         tensors = [call.optional(p) for p in positions] if positions else list(call.tensors)
@@ -38,5 +37,5 @@ def computes(*positions: int, dtypes: frozenset[DType] = FLOATS) -> Callable[[No
 
 
 def first(*answers: Support | None) -> Support | None:
-    """Return the first no."""
+    """Return the first refusal, or None."""
     return next((a for a in answers if a is not None), None)

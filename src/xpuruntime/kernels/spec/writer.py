@@ -1,4 +1,4 @@
-"""The functions that each target's package (``cpu``, ``cuda``) passes to the kernels in ``spec``: they write a plan's loops, or moves, as a stage."""
+"""Interfaces of the text writers that ``cpu`` and ``cuda`` pass to the kernels in ``spec``: they write loops or moves as a stage."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from ...codegen.boxes import Move
-from ...codegen.plans import LoopPlan
+from ...codegen.loops.boxes import Move
+from ...codegen.loops.plans import LoopPlan
 from ...codegen.target import CodegenTarget
 from ...types import DType
 from ..kernel import LoweredCall, NodeCall, Stage
@@ -18,19 +18,19 @@ __all__ = ["LoopWriter", "MovesWriter", "PointwiseWriter"]
 PointwiseWriter: TypeAlias = Callable[
     [NodeCall, LoopPlan, Sequence[tuple[int, ...]], CodegenTarget], LoweredCall
 ]
-"""Writes a plan without reductions; the third argument has the results' strides along the plan's space."""
+"""Writes a plan without reductions. The third argument has the results' strides along the plan's space."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopWriter:
-    """Writers of plans without reductions and of plans with them (the last argument of ``rows`` is the kernel's name)."""
+    """Writers of plans without reductions and with them. The last argument of ``rows`` is the kernel's name."""
 
     pointwise: PointwiseWriter
     rows: Callable[[NodeCall, LoopPlan, Sequence[RowOutput], CodegenTarget, str], LoweredCall]
 
 
 class MovesWriter(Protocol):
-    """A writer of moves that do not depend on each other."""
+    """A writer of moves that are independent of each other."""
 
     def __call__(
         self,
@@ -42,9 +42,9 @@ class MovesWriter(Protocol):
         copies: bool = False,
         ctype: str = "",
     ) -> Stage:
-        """Return one stage that makes all moves.
+        """Return one stage that runs all moves.
 
         copies: the stage only copies the first operand to the result (``Stage.copies``).
-        ctype:  the type that elements are computed with; without one they move as bits.
+        ctype:  the C type for computing with elements; if empty, elements move as bits.
         """
         ...

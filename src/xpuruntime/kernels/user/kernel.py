@@ -1,7 +1,7 @@
-"""Kernels of users: a catalogue entry from a text, a Triton function or a Python function.
+"""Kernels of users: a catalogue entry made of a text, a Triton function or a Python function.
 
-This file has what every kind shares: the supported nodes, the name in a policy, the launch. ``user_text`` writes C++ and
-CUDA C++, ``user_triton`` compiles Triton, ``user_host`` calls Python. Only a policy that names such a kernel uses it.
+This file has what all of them share: supported nodes, the name in a policy, the launch. ``text`` writes C++ and CUDA C++, ``triton`` compiles
+Triton functions, ``host`` calls Python. Only a policy that names such a kernel selects it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ...decisions import Reason, Support
 from ...errors import KernelUnavailable
 from ...ir import OPS
 from ...ir.infer import find_op
+from ...plugins.registered import registered_kernels
 from ...policies import KernelPolicy
 from ...program.program import KernelParam
-from ...registered import registered_kernels
 from ...types import DType, TensorSpec
 from ..kernel import Kernel, LoweredCall, NodeCall, Operand, Scalar
 
@@ -43,16 +43,17 @@ __all__ = [
 ]
 
 KINDS = ("cpu", "cuda")
+"""Kinds of target that users' kernels are for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a CUDA or Triton kernel is launched.
+    """The launch of a CUDA or Triton kernel.
 
     grid:    blocks along x, y, z (one number: along x).
-    block:   threads of a block along x, y, z; Triton's warps say it instead.
-    shared:  bytes of dynamic shared memory of a block.
-    cluster: blocks of a cluster along x, y, z, on devices that have clusters.
+    block:   threads per block along x, y, z; ignored for Triton, which has ``num_warps``.
+    shared:  bytes of dynamic shared memory per block.
+    cluster: blocks per cluster along x, y, z, on devices that have clusters.
     """
 
     grid: int | Sequence[int]
@@ -68,10 +69,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """How the work of a CPU kernel is shared out: its function is called for runs of ``0 .. count``.
+    """The tasks of a CPU kernel: its function is called for ranges of ``0 .. count``.
 
-    grain:   fewest tasks that are worth a thread of its own.
-    scratch: bytes of memory of each thread; with any, the function's last argument is its address.
+    grain:   minimum tasks per thread.
+    scratch: bytes of memory per thread; if it is not 0, the function's last argument is its address.
     """
 
     count: int
@@ -80,7 +81,7 @@ class Tasks:
 
 
 Answer: TypeAlias = "Support | str | bool | None"
-"""What ``supports`` may say: a Support; None or True for yes; a text for no, with that reason."""
+"""The result of a user's ``supports``: a Support; None or True for yes; False for no; a text for no with that reason."""
 
 
 class OfCall(Protocol):
@@ -108,10 +109,13 @@ class KernelBody(Protocol):
 
 @dataclass(slots=True, eq=False)
 class UserKernel(Kernel):
-    """A user's kernel: ``name`` is ``family/word``, ``word`` being what policies say; ``kind`` the targets that it is for.
+    """A user's kernel.
 
-    dtypes:        of every tensor that it reads and writes; None: all that it has types for.
-    deterministic: equal inputs give equal bits. ``accumulates``: the dtype of its sums.
+    name:          ``family/word``; policies name it by the word.
+    kind:          the kind of target that it is for.
+    dtypes:        dtypes of the tensors that it reads and writes; None: all with a C type.
+    deterministic: whether equal inputs give equal bits.
+    accumulates:   the dtype of its sums.
     """
 
     name: str
@@ -127,27 +131,25 @@ class UserKernel(Kernel):
     asks: str = "is a user's kernel"
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for static, dense, not empty, of its dtypes, and what the user's own ``supports`` says."""
+        """Return yes for static, dense, non-empty tensors of its dtypes, if the user's own ``supports`` agrees."""
         for spec in specs_of(call):
             if not spec.is_static or not spec.is_dense:
-                return Support.no(
-                    Reason.SHAPE_UNSUPPORTED, f"{spec} is not dense, which is all that kernels of users take"
-                )
+                return Support.no(Reason.SHAPE_UNSUPPORTED, f"users' kernels need dense tensors, got {spec}")
             if not spec.size_bytes:
                 return Support.no(
                     Reason.SHAPE_UNSUPPORTED,
-                    f"{spec} has no elements, and kernels of users are called for some",
+                    f"users' kernels need non-empty tensors, got {spec}",
                 )
             if self.dtypes is not None and spec.dtype not in self.dtypes:
-                known = ", ".join(sorted(d.value for d in self.dtypes))
+                supported = ", ".join(sorted(d.value for d in self.dtypes))
                 return Support.no(
-                    Reason.DTYPE_UNSUPPORTED, f"{self.name} computes {known}, not {spec.dtype.value}"
+                    Reason.DTYPE_UNSUPPORTED, f"{self.name} supports {supported}, not {spec.dtype.value}"
                 )
         if refused := self.body.refuses(call, target):
             return Support.no(Reason.OP_UNSUPPORTED, refused)
-        return Support.yes() if self.why_not is None else self._asked(self.why_not, call)
+        return Support.yes() if self.why_not is None else self._user_answer(self.why_not, call)
 
-    def _asked(self, why_not: OfCall, call: NodeCall) -> Support:
+    def _user_answer(self, why_not: OfCall, call: NodeCall) -> Support:
         try:
             answer = why_not(call)
         except Exception as error:
@@ -159,22 +161,22 @@ class UserKernel(Kernel):
         if answer is None or answer is True or answer == "":
             return Support.yes()
         return Support.no(
-            Reason.NOT_APPLICABLE, answer if isinstance(answer, str) else "its supports() says no"
+            Reason.NOT_APPLICABLE, answer if isinstance(answer, str) else "its supports() returned no"
         )
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return the node as its code; nothing is compiled yet."""
+        """Return the node as its code, which is not compiled yet."""
         return self.body.lower(self, call, target)
 
 
 def user_kernels(op: str, kind: str) -> tuple[UserKernel, ...]:
-    """Return the kernels that are registered for an op on a kind of target."""
-    found = registered_kernels(kind)
-    return tuple(k for k in found if isinstance(k, UserKernel) and op in k.ops)
+    """Return the registered kernels of an op on a kind of target."""
+    registered = registered_kernels(kind)
+    return tuple(k for k in registered if isinstance(k, UserKernel) and op in k.ops)
 
 
 def named_digests(policy: KernelPolicy) -> dict[str, str]:
-    """Return the digests of the registered kernels that a policy names; a cached program depends on them and on the policy's text."""
+    """Return the digests of the registered kernels that a policy names. A cached program depends on them and on the policy's text."""
     if not registered_kernels():
         return {}
     words: set[str] = set()
@@ -186,10 +188,10 @@ def named_digests(policy: KernelPolicy) -> dict[str, str]:
 
 
 def checked(name: str, ops: str | Sequence[str], kind: str) -> tuple[str, tuple[str, ...]]:
-    """Return the full name (``family/word``) and the ops of a kernel that somebody registers. Raises KernelUnavailable."""
-    listed = (ops,) if isinstance(ops, str) else tuple(ops)
+    """Return the full name (``family/word``) and the ops of a kernel to register. Raises KernelUnavailable."""
+    op_names = (ops,) if isinstance(ops, str) else tuple(ops)
     who = f"kernel {name!r}"
-    for op in listed:
+    for op in op_names:
         if op not in OPS:
             near = difflib.get_close_matches(op, OPS, 3)
             hint = f"Did you mean {', '.join(near)}? " if near else ""
@@ -199,7 +201,7 @@ def checked(name: str, ops: str | Sequence[str], kind: str) -> tuple[str, tuple[
                 got=repr(op),
                 do=f"{hint}docs/reference/ops.md lists them.",
             )
-    families = dict.fromkeys(find_op(op).family for op in listed)
+    families = dict.fromkeys(find_op(op).family for op in op_names)
     family, _, word = name.rpartition("/")
     if len(families) != 1 or family not in ("", *families):
         raise KernelUnavailable(
@@ -210,25 +212,25 @@ def checked(name: str, ops: str | Sequence[str], kind: str) -> tuple[str, tuple[
     if not word or not all(part.isidentifier() for part in word.split(".")):
         raise KernelUnavailable(
             who,
-            "has a name that no policy can say",
+            "has an invalid name",
             got=repr(word),
             do="Use letters, digits and underscores.",
         )
     if kind not in KINDS:
         raise KernelUnavailable(
             who,
-            "is for a kind of target that there is not",
+            "has an unknown kind of target",
             got=repr(kind),
             do=f"Name one of {', '.join(KINDS)}.",
         )
-    return f"{next(iter(families))}/{word}", listed
+    return f"{next(iter(families))}/{word}", op_names
 
 
-# ── what the kinds of code share ──
+# ── helpers of all kinds of code ──
 
 
 def specs_of(call: NodeCall) -> list[TensorSpec]:
-    """Return every tensor of a call: those that it reads, then its results."""
+    """Return the specs of a call's tensors: operands, then results."""
     return [*(o.spec for o in call.tensors), *call.outputs]
 
 
@@ -238,16 +240,16 @@ def extent(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def arguments_of(call: NodeCall) -> list[tuple[str, TensorSpec, bool]]:
-    """Return (``in0`` or ``out0``, spec, whether it is written) of each buffer, in the order in which kernels take them."""
+    """Return (name ``in0`` or ``out0``, spec, whether it is written) of each buffer, in the order of the kernel's arguments."""
     read = [(f"in{i}", o.spec, False) for i, o in enumerate(call.inputs) if isinstance(o, Operand)]
     return [*read, *((f"out{i}", spec, True) for i, spec in enumerate(call.outputs))]
 
 
-def packed_params(given: OfCall | None, call: NodeCall) -> tuple[KernelParam, ...]:
-    """Pack scalar parameters by name: whole numbers are i64, others f64. Raises TypeError."""
-    values = {} if given is None else given(call)
+def packed_params(params: OfCall | None, call: NodeCall) -> tuple[KernelParam, ...]:
+    """Return scalar parameters: integers as i64, other numbers as f64. Raises TypeError."""
+    values = {} if params is None else params(call)
     if not isinstance(values, Mapping):
-        raise TypeError(f"params() must give a mapping from names to numbers, got {type(values).__name__}")
+        raise TypeError(f"params() must return a mapping from names to numbers, got {type(values).__name__}")
     return tuple(_param(str(name), value) for name, value in values.items())
 
 
@@ -259,43 +261,43 @@ def _param(name: str, value: Scalar) -> KernelParam:
     raise TypeError(f"parameter {name!r} must be a number, got {type(value).__name__}")
 
 
-def launch_of(given: OfCall | None, call: NodeCall) -> Launch:
-    """Return the user's launch, or a thread for each element of the first result. Raises TypeError, ValueError."""
-    if given is None:
+def launch_of(launch_function: OfCall | None, call: NodeCall) -> Launch:
+    """Return the user's launch, or one thread per element of the first result. Raises TypeError, ValueError."""
+    if launch_function is None:
         return Launch(math.ceil(math.prod(extent(call.outputs[0])) / 256), 256)
-    made = given(call)
-    if isinstance(made, int) or (isinstance(made, tuple) and all(isinstance(n, int) for n in made)):
-        made = Launch(made)
-    if not isinstance(made, Launch):
-        raise TypeError(f"launch() must give a Launch, got {type(made).__name__}")
-    return made
+    launch = launch_function(call)
+    if isinstance(launch, int) or (isinstance(launch, tuple) and all(isinstance(n, int) for n in launch)):
+        launch = Launch(launch)
+    if not isinstance(launch, Launch):
+        raise TypeError(f"launch() must return a Launch, got {type(launch).__name__}")
+    return launch
 
 
-def tasks_of(given: OfCall | None, call: NodeCall, least: int) -> Tasks:
-    """Return the user's tasks, or one for each element of the first result, ``least`` of them to a thread. Raises TypeError, ValueError."""
-    if given is None:
-        return Tasks(math.prod(extent(call.outputs[0])), least)
-    made = given(call)
-    made = Tasks(made) if isinstance(made, int) else made
-    if not isinstance(made, Tasks):
-        raise TypeError(f"launch() must give Tasks on a CPU, got {type(made).__name__}")
-    if made.count < 1 or made.grain < 1 or made.scratch < 0:
-        raise ValueError(f"{made} is no way to share work out")
-    return made
+def tasks_of(launch_function: OfCall | None, call: NodeCall, min_elements: int) -> Tasks:
+    """Return the user's tasks, or one per element of the first result, with at least ``min_elements`` per thread. Raises TypeError, ValueError."""
+    if launch_function is None:
+        return Tasks(math.prod(extent(call.outputs[0])), min_elements)
+    tasks = launch_function(call)
+    tasks = Tasks(tasks) if isinstance(tasks, int) else tasks
+    if not isinstance(tasks, Tasks):
+        raise TypeError(f"launch() must return Tasks on a CPU, got {type(tasks).__name__}")
+    if tasks.count < 1 or tasks.grain < 1 or tasks.scratch < 0:
+        raise ValueError(f"count and grain must be positive and scratch not negative, got {tasks}")
+    return tasks
 
 
 def _three(sizes: int | Sequence[int]) -> tuple[int, int, int]:
-    given = (sizes,) if isinstance(sizes, int) else tuple(int(n) for n in sizes)
-    if not 1 <= len(given) <= 3 or any(n < 1 for n in given):
+    extents = (sizes,) if isinstance(sizes, int) else tuple(int(n) for n in sizes)
+    if not 1 <= len(extents) <= 3 or any(n < 1 for n in extents):
         raise ValueError(f"sizes are one to three positive numbers, got {sizes!r}")
-    x, y, z = (*given, 1, 1)[:3]
+    x, y, z = (*extents, 1, 1)[:3]
     return x, y, z
 
 
 def plain_attrs(call: NodeCall) -> dict[str, object]:
-    """Return attributes as numbers, texts, and tuples of them; others (graphs, small tensors) are left out."""
-    made = {name: _plain(value) for name, value in call.attrs.items()}
-    return {name: value for name, value in made.items() if value is not NotImplemented}
+    """Return attributes that are numbers, texts, or tuples of them. Others (graphs, small tensors) are left out."""
+    attrs = {name: _plain(value) for name, value in call.attrs.items()}
+    return {name: value for name, value in attrs.items() if value is not NotImplemented}
 
 
 def _plain(value: object) -> object:

@@ -1,4 +1,4 @@
-"""Kernels from texts of users: C++ for CPUs, CUDA C++ for GPUs. Each is compiled separately, with constants of its call in front of it.
+"""Users' kernels as C++ for CPUs and CUDA C++ for GPUs. Each text is compiled separately, after constants that describe the call.
 
     using in0_t = float;                               // of every buffer: its element type,
     constexpr int in0_rank = 2;                        // rank, shape and number of elements
@@ -9,7 +9,7 @@
     extern "C" void ENTRY(const in0_t *in0, out0_t *out0, PARAMS, int64_t begin, int64_t end)     on a CPU: tasks begin to end
     extern "C" __global__ void ENTRY(const in0_t *in0, out0_t *out0, PARAMS)                      on CUDA
 
-The declaration precedes the text, so a function of another signature is an error at its own line.
+The declaration precedes the text, so a wrong signature is an error at the user's own line.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...codegen.cubin import check_launch, kernels_in
-from ...codegen.points import STORAGE, number
+from ...codegen.cuda.cubin import check_launch, kernels_in
+from ...codegen.loops.points import STORAGE, number
 from ...codegen.target import CodegenTarget
 from ...errors import BuildError
-from ...registered import code_digest
+from ...plugins.registered import code_digest
 from ...types import TensorSpec
 from ..kernel import Built, LoweredCall, NodeCall, Stage
 from .kernel import (
@@ -49,9 +49,13 @@ __all__ = ["TextBody"]
 class TextBody:
     """A text and how it is called.
 
-    text:      the user's code; ``file``: how errors name it; ``entry``: the function.
-    launch:    node -> Tasks (CPU) or Launch (CUDA). ``params``, ``constants``: node -> mapping of names to numbers.
-    parts:     parts of the prelude that the text uses (``exp``, ``erf`` ...); ``flags``: of the compiler.
+    text:      the user's code.
+    file:      its name in errors.
+    entry:     the function to call.
+    launch:    function from a node to Tasks (CPU) or Launch (CUDA).
+    params, constants: functions from a node to a mapping of names to numbers.
+    parts:     parts of the prelude that the text uses (``exp``, ``erf`` ...).
+    flags:     compiler flags.
     """
 
     text: str
@@ -70,8 +74,8 @@ class TextBody:
         )
 
     def refuses(self, call: NodeCall, target: CodegenTarget) -> str:
-        strange = [s.dtype.value for s in specs_of(call) if s.dtype not in STORAGE]
-        return f"texts have no type for {strange[0]}" if strange else ""
+        unsupported = [s.dtype.value for s in specs_of(call) if s.dtype not in STORAGE]
+        return f"{unsupported[0]} has no C type" if unsupported else ""
 
     def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         on_cuda = target.kind == "cuda"
@@ -110,13 +114,18 @@ class TextBody:
         return LoweredCall((stage,), accumulates=kernel.accumulates, deterministic=bool(kernel.deterministic))
 
     def _own(self) -> list[str]:
-        """Return the user's lines under their own numbers."""
+        """Return the user's lines, with their own line numbers."""
         return [f'#line 1 "{self.file}"', self.text, f'#line 1 "{_CALLED}"']
 
 
 @dataclass(frozen=True, slots=True)
 class TextUnit:
-    """One text for one call. ``symbol``: what the binary exports; ``launch`` is None on a CPU."""
+    """A text for one call.
+
+    declared: the signature that the text must have.
+    symbol:   the symbol that the binary exports.
+    launch:   None on a CPU.
+    """
 
     kernel: str
     body: TextBody
@@ -132,45 +141,45 @@ class TextUnit:
     def build(self, target: CodegenTarget) -> Built:
         body = self.body
         if not re.search(rf"\b{re.escape(body.entry)}\s*\(", body.text):
-            there = dict.fromkeys(re.findall(r"\bvoid\s+(\w+)\s*\(", body.text))
+            functions = dict.fromkeys(re.findall(r"\bvoid\s+(\w+)\s*\(", body.text))
             raise BuildError(
                 body.file,
                 f"{body.file} has no function {body.entry!r}",
-                got=f"functions {', '.join(there) or 'none'}",
+                got=f"functions {', '.join(functions) or 'none'}",
                 do=f"Name it in entry=, or write: {self.declared.plain}",
             )
         try:
             binary = target.assemble_apart(self.symbol, self.text, body.parts, body.flags)
         except BuildError as error:
-            raise self._complaint(error) from error
+            raise self._compile_error(error) from error
         if binary.format == "cubin" and self.launch is not None:
             mangled = re.compile(rf"_Z{len(body.entry)}{re.escape(body.entry)}[A-Z]")
             if any(mangled.match(k) for k in kernels_in(binary.data)):
-                raise self._other_signature("")
+                raise self._signature_error("")
             check_launch(binary.data, self.symbol, self.launch.sizes[1], body.file)
         return Built(binary, self.symbol)
 
-    def _complaint(self, error: BuildError) -> BuildError:
-        """Return the compiler's words, with the user's line that they are about."""
+    def _compile_error(self, error: BuildError) -> BuildError:
+        """Return the compiler's error with the user's line that it is about."""
         log, file = str(error.got or ""), self.body.file
-        found = re.search(rf"{re.escape(file)}[:(](\d+)", log)
-        if found is None and (
+        line_match = re.search(rf"{re.escape(file)}[:(](\d+)", log)
+        if line_match is None and (
             re.search(rf"undefined (reference|symbol).*{self.body.entry}", log) or _CALLED in log
         ):
-            return self._other_signature(log)
-        if found is None:
-            alone = "Texts stand alone: use functions of the prelude (parts=), or link a library (flags=)."
-            do = alone if "undefined" in log else f"Mend {file}."
+            return self._signature_error(log)
+        if line_match is None:
+            advice = "Use functions of the prelude (parts=), or link a library (flags=)."
+            do = advice if "undefined" in log else f"Correct {file}."
             return BuildError(file, f"{file} does not compile", got=log, do=do)
-        line = int(found[1])
+        line = int(line_match[1])
         return BuildError(
             file,
             f"{file} line {line} does not compile: `{self._line(line)}`",
             got=log,
-            do=f"Mend line {line} of {file}.",
+            do=f"Correct line {line} of {file}.",
         )
 
-    def _other_signature(self, log: str) -> BuildError:
+    def _signature_error(self, log: str) -> BuildError:
         body = self.body
         at = next(
             (
@@ -182,7 +191,7 @@ class TextUnit:
         )
         return BuildError(
             body.file,
-            f"{body.file} line {at} has another signature than the function is called with: `{self._line(at)}`",
+            f"{body.file} line {at} has a wrong signature: `{self._line(at)}`",
             got=log or None,
             do=f"Write: {self.declared.plain}",
         )
@@ -194,7 +203,7 @@ class TextUnit:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How a text's function is called. ``plain`` says the types of this call instead of their names."""
+    """The signature of a text's function. ``plain`` has the C types of this call instead of their aliases."""
 
     head: str
     entry: str
@@ -226,7 +235,7 @@ def _launch_line(launch: Launch) -> str:
 
 
 def _constants(call: NodeCall, more: OfCall | None) -> list[str]:
-    """Return the constants of the call that a text can read, one line each."""
+    """Return the constants of the call that the text can read, one line each."""
     about = ", ".join(
         f"{name} {spec.dtype.value}{list(extent(spec))}" for name, spec, _ in arguments_of(call)
     )
@@ -243,16 +252,18 @@ def _constants(call: NodeCall, more: OfCall | None) -> list[str]:
             lines.append(f"constexpr {_ctype(operand)} in{i}_value = {_literal(operand)};")
     for name, value in plain_attrs(call).items():
         lines += _constant(f"attr_{name}", value)
-    given = {} if more is None else more(call)
-    if not isinstance(given, Mapping):
-        raise TypeError(f"constants() must give a mapping from names to numbers, got {type(given).__name__}")
-    for name, value in given.items():
+    values = {} if more is None else more(call)
+    if not isinstance(values, Mapping):
+        raise TypeError(
+            f"constants() must return a mapping from names to numbers, got {type(values).__name__}"
+        )
+    for name, value in values.items():
         lines += _constant(str(name), value)
     return lines
 
 
 def _constant(name: str, value: object) -> list[str]:
-    """Return a constant's line; none for None and for what C++ has no literal of. Texts are for the preprocessor: ``#define NAME text``."""
+    """Return a constant's line; none for None and for values without a C++ literal. Texts become macros: ``#define NAME text``."""
     if isinstance(value, str):
         return [f"#define {name} {value}"]
     if isinstance(value, bool | int | float):
@@ -272,7 +283,7 @@ def _literal(value: bool | int | float) -> str:
 
 
 def _wrapper(symbol: str, entry: str, call: NodeCall, params: Sequence[str], scratch: bool) -> list[str]:
-    """Return the CPU's ABI around the user's function."""
+    """Return a function with the CPU ABI that calls the user's function."""
     args = [
         f"({'' if written else 'const '}{name}_t *)args[{i}]"
         for i, (name, _, written) in enumerate(arguments_of(call))

@@ -1,9 +1,9 @@
-"""Kernels that are Triton functions: compiled to a CUBIN when a model is, so that the machine that runs needs no Triton.
+"""Users' kernels that are Triton functions: compiled to a CUBIN with the model, so that the machine that runs it needs no Triton.
 
-A function takes pointers to operands, pointers to results, then scalar parameters, then its ``constexpr`` parameters by name: those of the
-user's ``constants``, else ``in0_size`` ... (elements of a buffer), ``in0_dim0`` ... (its extents) and ``attr_NAME`` (attributes of the node).
+A function takes pointers to operands, pointers to results, then scalar parameters. Its ``constexpr`` parameters get their values by name: from the
+user's ``constants``, or ``in0_size`` ... (elements of a buffer), ``in0_dim0`` ... (its extents) and ``attr_NAME`` (attributes of the node).
 
-Needs the package ``triton``; compiling needs no GPU. Buffers may begin at any element, so nothing is said of their alignment.
+Compiling needs the package ``triton`` but no GPU. Triton assumes no alignment, because buffers may begin at any element.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...codegen.cuda import CudaTarget
+from ...codegen.cuda.target import CudaTarget
 from ...codegen.target import CodegenTarget
 from ...errors import BuildError
+from ...plugins.registered import code_digest
 from ...program.program import Binary, KernelParam
-from ...registered import code_digest
 from ...types import DType
 from ..kernel import Built, LoweredCall, NodeCall, Stage
 from .kernel import OfCall, arguments_of, extent, launch_of, packed_params, plain_attrs, specs_of
@@ -39,18 +39,22 @@ _TYPES: Mapping[DType, str] = {
     **{DType(f"int{n}"): f"i{n}" for n in (8, 16, 32, 64)},
     **{DType(f"uint{n}"): f"u{n}" for n in (8, 16, 32, 64)},
 }
-"""Dtypes as Triton's signatures call them."""
+"""Dtypes in Triton's signatures."""
 _SCALARS = {"i64": "i64", "f64": "fp64"}
 
 
 def is_triton(function: object) -> bool:
-    """Return whether it is a function of ``triton.jit``; imports nothing."""
+    """Return whether it is a function of ``triton.jit``. Import nothing."""
     return type(function).__module__.partition(".")[0] == "triton" and hasattr(function, "arg_names")
 
 
 @dataclass(frozen=True, slots=True)
 class TritonBody:
-    """A function and how it is launched (``launch``: node -> its grid). ``options``: Triton's own, ``num_warps`` and the like."""
+    """A function and how it is launched.
+
+    launch:  function from a node to its grid.
+    options: Triton's own, ``num_warps`` and the like.
+    """
 
     function: Any
     launch: OfCall | None
@@ -67,8 +71,8 @@ class TritonBody:
     def refuses(self, call: NodeCall, target: CodegenTarget) -> str:
         if not isinstance(target, CudaTarget) or target.name.partition(":")[0] != "cuda":
             return f"Triton compiles for CUDA devices, not for {target.name}"
-        strange = [s.dtype.value for s in specs_of(call) if s.dtype not in _TYPES]
-        return f"Triton has no type for {strange[0]}" if strange else ""
+        unsupported = [s.dtype.value for s in specs_of(call) if s.dtype not in _TYPES]
+        return f"Triton has no type for {unsupported[0]}" if unsupported else ""
 
     def lower(self, kernel: UserKernel, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         params = packed_params(self.params, call)
@@ -89,35 +93,35 @@ class TritonBody:
     def _signature(
         self, name: str, call: NodeCall, params: tuple[KernelParam, ...]
     ) -> tuple[dict[str, str], dict[str, Any]]:
-        """Return the types of parameters and the values of constants by the function's names. Raises TypeError if they do not fit the node."""
-        wanted = [f"*{_TYPES[spec.dtype]}" for _, spec, _ in arguments_of(call)]
-        wanted += [_SCALARS[p.type] for p in params]
-        free = [p.name for p in self.function.params if not p.is_constexpr]
-        if len(free) != len(wanted):
+        """Return the types of parameters and the values of constants by name. Raises TypeError if they do not fit the node."""
+        types_ = [f"*{_TYPES[spec.dtype]}" for _, spec, _ in arguments_of(call)]
+        types_ += [_SCALARS[p.type] for p in params]
+        runtime_params = [p.name for p in self.function.params if not p.is_constexpr]
+        if len(runtime_params) != len(types_):
             takes = ", ".join([*(a for a, _, _ in arguments_of(call)), *(p.name for p in params)])
             raise TypeError(
-                f"{name} is handed {takes}: {len(wanted)} arguments; its function takes {', '.join(free)}"
+                f"{name} gets {len(types_)} arguments ({takes}), but its function takes {', '.join(runtime_params)}"
             )
-        known: dict[str, Any] = {f"attr_{k}": v for k, v in plain_attrs(call).items()}
+        values: dict[str, Any] = {f"attr_{k}": v for k, v in plain_attrs(call).items()}
         for buffer, spec, _ in arguments_of(call):
             shape = extent(spec)
-            known[f"{buffer}_size"] = math.prod(shape)
-            known |= {f"{buffer}_dim{i}": size for i, size in enumerate(shape)}
+            values[f"{buffer}_size"] = math.prod(shape)
+            values |= {f"{buffer}_dim{i}": size for i, size in enumerate(shape)}
         if self.constants is not None:
-            given = self.constants(call)
-            if not isinstance(given, Mapping):
-                raise TypeError(f"constants() must give a mapping, got {type(given).__name__}")
-            known |= given
-        types = dict(zip(free, wanted, strict=True))
+            user_constants = self.constants(call)
+            if not isinstance(user_constants, Mapping):
+                raise TypeError(f"constants() must return a mapping, got {type(user_constants).__name__}")
+            values |= user_constants
+        types = dict(zip(runtime_params, types_, strict=True))
         constants = {}
         for parameter in self.function.params:
             if not parameter.is_constexpr:
                 continue
-            if parameter.name not in known and parameter.default is inspect.Parameter.empty:
+            if parameter.name not in values and parameter.default is inspect.Parameter.empty:
                 raise TypeError(
-                    f"{name} says no value for the constexpr {parameter.name}; give it in constants="
+                    f"{name} has no value for the constexpr {parameter.name}; give it in constants="
                 )
-            constants[parameter.name] = known.get(parameter.name, parameter.default)
+            constants[parameter.name] = values.get(parameter.name, parameter.default)
         return {n: types.get(n, "constexpr") for n in self.function.arg_names}, constants
 
 
@@ -135,19 +139,19 @@ class TritonUnit:
         return code_digest(self.function.src, repr((self.signature, self.constants, self.options)))
 
     def build(self, target: CodegenTarget) -> Built:
-        assert isinstance(target, CudaTarget)  # refuses() said so
-        made = self._compiled(target)
-        meta = made.metadata
-        ptx, cubin = str(made.asm["ptx"]), bytes(made.asm["cubin"])
+        assert isinstance(target, CudaTarget)  # refuses() checked it
+        compiled = self._compiled(target)
+        meta = compiled.metadata
+        ptx, cubin = str(compiled.asm["ptx"]), bytes(compiled.asm["cubin"])
         who = f"{self.function.__name__} (Triton)"
         if getattr(meta, "global_scratch_size", 0) or getattr(meta, "profile_scratch_size", 0):
             raise BuildError(
                 who,
-                f"{who} asks for scratch memory of the whole grid",
+                f"{who} needs global scratch memory, which is not supported",
                 do="Write it without device-side descriptors.",
             )
-        taken = [n for n, kind in self.signature if kind != "constexpr"]
-        extra = _parameters(ptx, meta.name) - len(taken)  # addresses of scratch memory, of which it uses none
+        passed = [n for n, kind in self.signature if kind != "constexpr"]
+        extra = _parameters(ptx, meta.name) - len(passed)  # addresses of scratch memory that it does not use
         binary = Binary(
             target=target.name,
             format="cubin",
@@ -160,8 +164,8 @@ class TritonUnit:
         options: dict[str, Any] = {"block": [32 * meta.num_warps, 1, 1], "shared": int(meta.shared)}
         if getattr(meta, "num_ctas", 1) > 1:
             options["cluster"] = [meta.num_ctas, 1, 1]
-        nothing = tuple(KernelParam(f"unused{i}", "i64", 0) for i in range(extra))
-        return Built(binary, meta.name, options, nothing)
+        unused = tuple(KernelParam(f"unused{i}", "i64", 0) for i in range(extra))
+        return Built(binary, meta.name, options, unused)
 
     def _compiled(self, target: CudaTarget) -> Any:
         triton = importlib.import_module("triton")
@@ -185,11 +189,11 @@ class TritonUnit:
                 f"{self.function.__name__} (Triton)",
                 f"{file}{at} does not compile{quoted}",
                 got=str(error).strip() or type(error).__name__,
-                do=f"Mend {file}{at}.",
+                do=f"Correct {file}{at}.",
             ) from error
 
 
 def _parameters(ptx: str, name: str) -> int:
-    """Return how many parameters a kernel has, by its PTX."""
-    found = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)", ptx)
-    return 0 if found is None else found[1].count(".param")
+    """Return the number of a kernel's parameters in its PTX."""
+    entry = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)", ptx)
+    return 0 if entry is None else entry[1].count(".param")

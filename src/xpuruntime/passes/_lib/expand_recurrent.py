@@ -14,12 +14,12 @@ _PLAIN = {"rnn": ("tanh",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tan
 
 
 def expand_recurrent(emit: Expansion) -> None:
-    """Expand the layer if its length is known and its activations are plain; otherwise leave it."""
+    """Expand the layer if its length is static and its activations are plain. Otherwise leave it unchanged."""
     node, attrs = emit.node, emit.node.attrs
     sides = 2 if attrs["direction"] == "bidirectional" else 1
     names = [a.lower() for a in attrs["activations"]] or list(_PLAIN[node.op]) * sides
-    odd = attrs["clip"] is not None or attrs["alpha"] or attrs["beta"] or attrs.get("input_forget")
-    if odd or emit.input(4) is not None or emit.input(7) is not None:
+    unsupported = attrs["clip"] is not None or attrs["alpha"] or attrs["beta"] or attrs.get("input_forget")
+    if unsupported or emit.input(4) is not None or emit.input(7) is not None:
         return
     if not set(names) <= {"relu", "sigmoid", "tanh"}:
         return
@@ -44,8 +44,10 @@ def expand_recurrent(emit: Expansion) -> None:
         state = _stacked(emit, [m[k] for m in directions], 0)
         results.append(emit("permute", state, dims=(1, 0, 2)) if time else state)
     for old, new in zip(node.outputs, results, strict=True):
-        kind = DType.FLOAT32 if old.spec is None else old.spec.dtype
-        emit.editor.forward(old.name, new if emit.spec(new).dtype is kind else emit("cast", new, dtype=kind))
+        dtype = DType.FLOAT32 if old.spec is None else old.spec.dtype
+        emit.editor.forward(
+            old.name, new if emit.spec(new).dtype is dtype else emit("cast", new, dtype=dtype)
+        )
 
 
 def _stacked(emit: Expansion, values: Sequence[str], dim: int) -> str:
@@ -62,12 +64,12 @@ class _Direction:
         self.op, self.size = node.op, int(node.attrs["hidden_size"])
         self.w, self.r = (emit("select", emit.wide(i), dim=0, index=side) for i in (1, 2))
         rows = emit.spec(self.r).shape[0]
-        self.of_x: tuple[str, ...] = ()
-        self.of_h: tuple[str, ...] = ()
+        self.input_bias: tuple[str, ...] = ()
+        self.recurrent_bias: tuple[str, ...] = ()
         if emit.input(3) is not None:
             bias = emit("select", emit.wide(3), dim=0, index=side)
-            self.of_x = (emit("slice", bias, dim=0, start=0, end=rows, step=1),)
-            self.of_h = (emit("slice", bias, dim=0, start=rows, end=2 * rows, step=1),)
+            self.input_bias = (emit("slice", bias, dim=0, start=0, end=rows, step=1),)
+            self.recurrent_bias = (emit("slice", bias, dim=0, start=rows, end=2 * rows, step=1),)
         kind = emit.spec(self.w).dtype
         self.begin = [
             emit("full", size=(batch, self.size), value=0.0, dtype=kind)
@@ -77,9 +79,9 @@ class _Direction:
         ]
 
     def run(self, x: str, length: int, backward: bool) -> list[str]:
-        """Return all states in order, and the last of each."""
+        """Return the states of all steps in order, then the last state of each kind."""
         emit = self.emit
-        projected = emit("linear", x, self.w, *self.of_x)
+        projected = emit("linear", x, self.w, *self.input_bias)
         states, outputs = list(self.begin), [""] * length
         for t in reversed(range(length)) if backward else range(length):
             states = _STEPS[self.op](self, emit("select", projected, dim=0, index=t), *states)
@@ -98,12 +100,12 @@ class _Direction:
 
 def _rnn(layer: _Direction, x: str, h: str) -> list[str]:
     emit = layer.emit
-    return [emit(layer.functions[0], emit("add", x, emit("linear", h, layer.r, *layer.of_h)))]
+    return [emit(layer.functions[0], emit("add", x, emit("linear", h, layer.r, *layer.recurrent_bias)))]
 
 
 def _lstm(layer: _Direction, x: str, h: str, c: str) -> list[str]:
     emit, (gate, new, last) = layer.emit, layer.functions
-    i, o, f, g = layer.gates(emit("add", x, emit("linear", h, layer.r, *layer.of_h)))
+    i, o, f, g = layer.gates(emit("add", x, emit("linear", h, layer.r, *layer.recurrent_bias)))
     remembered = emit("mul", emit(gate, f), c)
     c = emit("add", remembered, emit("mul", emit(gate, i), emit(new, g)))
     return [emit("mul", emit(gate, o), emit(last, c)), c]
@@ -113,7 +115,7 @@ def _gru(layer: _Direction, x: str, h: str) -> list[str]:
     emit, (gate, new) = layer.emit, layer.functions
     xz, xr, xn = layer.gates(x)
     if emit.node.attrs["linear_before_reset"]:
-        hz, hr, hn = layer.gates(emit("linear", h, layer.r, *layer.of_h))
+        hz, hr, hn = layer.gates(emit("linear", h, layer.r, *layer.recurrent_bias))
         reset = emit(gate, emit("add", xr, hr))
         inner = emit("mul", reset, hn)
     else:
@@ -124,7 +126,7 @@ def _gru(layer: _Direction, x: str, h: str) -> list[str]:
         ]
         bias = [
             emit("slice", v, dim=0, start=a, end=b, step=1)
-            for v in layer.of_h
+            for v in layer.recurrent_bias
             for a, b in ((0, two), (two, two + layer.size))
         ]
         hz, hr = layer.gates(emit("linear", h, cut[0], *bias[:1]))

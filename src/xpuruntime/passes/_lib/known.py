@@ -48,10 +48,10 @@ def splat(graph: Graph, operand: object) -> float | None:
     return float(first) if bool((values == first).all()) else None
 
 
-def few_rows(node: Node, most: int) -> bool:
-    """Return whether a layer's result has floats in at most ``most`` rows."""
+def few_rows(node: Node, max_rows: int) -> bool:
+    """Return whether a layer's result has floats in at most ``max_rows`` rows."""
     spec = node.outputs[0].spec
     count, width = elements(spec), spec.shape[-1] if spec is not None and spec.rank else 0
     if spec is None or not count or not isinstance(width, int) or not spec.dtype.is_float:
         return False
-    return count // width <= most
+    return count // width <= max_rows

@@ -68,7 +68,7 @@ def _of_level(level: int, table: Sequence[tuple[str, int]]) -> set[str]:
             got=level,
             do=f"Give {', '.join(f'{i} ({name})' for i, name in enumerate(LEVELS))}, or names of passes.",
         )
-    return {name for name, least in table if least <= level}
+    return {name for name, lowest in table if lowest <= level}
 
 
 def _known(name: str, known: Sequence[str]) -> None:

@@ -176,20 +176,20 @@ def _index_is_slice(editor: Editor, node: Node) -> bool:
     extent = int(x.shape[dim])
     if index.min() < -extent or index.max() >= extent:
         return False
-    places = index.reshape(-1) % extent
+    indices = index.reshape(-1) % extent
     if index.ndim == 0:
-        editor.replace(node, "select", node.inputs[0], dim=dim, index=int(places[0]))
+        editor.replace(node, "select", node.inputs[0], dim=dim, index=int(indices[0]))
         return True
-    if index.size > 1 and (places == places[0]).all():  # equal indices: readers broadcast the one row
+    if index.size > 1 and (indices == indices[0]).all():  # equal indices: readers broadcast the one row
         row = editor.insert(
-            node, "slice", node.inputs[0], dim=dim, start=int(places[0]), end=int(places[0]) + 1
+            node, "slice", node.inputs[0], dim=dim, start=int(indices[0]), end=int(indices[0]) + 1
         )
         shape = (*x.shape[:dim], *(1,) * index.ndim, *x.shape[dim + 1 :])
         editor.replace(node, "expand", editor.insert(node, "view", row, size=shape), size=node.spec.shape)
         return True
-    if index.ndim != 1 or not np.array_equal(places, np.arange(places[0], places[0] + places.size)):
+    if index.ndim != 1 or not np.array_equal(indices, np.arange(indices[0], indices[0] + indices.size)):
         return False
-    editor.replace(node, "slice", node.inputs[0], dim=dim, start=int(places[0]), end=int(places[-1]) + 1)
+    editor.replace(node, "slice", node.inputs[0], dim=dim, start=int(indices[0]), end=int(indices[-1]) + 1)
     return True
 
 
@@ -214,17 +214,17 @@ def _index_is_view(editor: Editor, node: Node) -> bool:
     if x is None or not x.is_static or len(arrays) != x.rank or not x.rank:
         return False
     shape = tuple(int(d) for d in x.shape if isinstance(d, int))
-    places: list[NDArray[Any]] = []
+    indices: list[NDArray[Any]] = []
     for array, extent in zip(arrays, shape, strict=True):
         if array is None or array.min() < -extent or array.max() >= extent:
             return False
-        places.append(array % extent)
-    return _in_order(editor, node, tuple(a.reshape(-1) for a in np.broadcast_arrays(*places)), shape)
+        indices.append(array % extent)
+    return _in_order(editor, node, tuple(a.reshape(-1) for a in np.broadcast_arrays(*indices)), shape)
 
 
-def _in_order(editor: Editor, node: Node, places: tuple[NDArray[Any], ...], shape: tuple[int, ...]) -> bool:
+def _in_order(editor: Editor, node: Node, indices: tuple[NDArray[Any], ...], shape: tuple[int, ...]) -> bool:
     """Replace the node by a view if the indices are all of the shape's in row-major order."""
-    flat = np.ravel_multi_index(places, shape)
+    flat = np.ravel_multi_index(indices, shape)
     if not np.array_equal(flat, np.arange(math.prod(shape))):
         return False
     editor.replace(node, "view", node.inputs[0], size=node.spec.shape)

@@ -15,11 +15,11 @@ from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ...protocols import Backend
 from ...targets import DeviceId
 from ...types import DType, Layout, TensorSpec
-from ..buffer import BackendBase, DeviceBuffer
+from ..memory.buffer import BackendBase, DeviceBuffer
 
 if TYPE_CHECKING:
-    from ..executor import Executor
-    from ..weights import Weights
+    from ..execution.executor import Executor
+    from ..weights.load import Weights
 
 __all__ = ["RuntimeBackend"]
 
@@ -27,7 +27,7 @@ __all__ = ["RuntimeBackend"]
 class RuntimeBackend(BackendBase, Backend):
     """A device driver. ``kind`` is the part of a plan's target before the colon: ``cpu``, ``npu-sim``.
 
-    Handles of memory are whatever the device has: addresses on the host, objects elsewhere.
+    The driver chooses the type of its memory handles: byte arrays on the host, any object elsewhere.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class RuntimeBackend(BackendBase, Backend):
 
     @abstractmethod
     def address(self, handle: Any) -> int:
-        """Return the number by which the core knows the memory: its address, or ``id`` of the handle for a driver in Python."""
+        """Return the number that identifies the memory in the core: its address, or ``id`` of the handle for a driver in Python."""
 
     @abstractmethod
     def core(self, program: CompiledProgram, plan: ExecutionPlan, threads: int) -> _core.Backend:
@@ -84,12 +84,12 @@ class RuntimeBackend(BackendBase, Backend):
         return _core.missing_requirements(list(requires))
 
     def foreign(self, format: str) -> str:  # noqa: A002
-        """Return why this machine cannot read a binary's format; empty if it can."""
+        """Return the reason why this machine cannot run a binary's format; empty if it can."""
         return ""
 
     @property
     def device(self) -> DeviceId:
-        """Return the device that it drives."""
+        """Return the device that this backend drives."""
         return DeviceId(self.kind or "null")
 
     def notes(self) -> tuple[str, ...]:
@@ -105,11 +105,11 @@ class RuntimeBackend(BackendBase, Backend):
         return None
 
     def current_stream(self) -> int:
-        """Return the stream that the calling program works on, if the device has streams."""
+        """Return the stream that the calling program uses; 0 if the device has no streams."""
         return 0
 
     def allocate_on(self, size_bytes: int, stream: int) -> Any:
-        """Allocate in the order of a stream, for work that is queued on it."""
+        """Allocate memory for work that is queued on a stream (stream-ordered allocation)."""
         return self.allocate(size_bytes)
 
     def order(self, later: int, earlier: int) -> None:
@@ -121,11 +121,11 @@ class RuntimeBackend(BackendBase, Backend):
         return
 
     def new_stream(self) -> Any:
-        """Return a new queue of work, as ``Stream`` drives it. Raises DeviceUnavailable if the device has none."""
+        """Return a new queue, which ``Stream`` wraps. Raises DeviceUnavailable if the device has no streams."""
         raise self._without("streams")
 
     def new_event(self) -> Any:
-        """Return a new event for such a queue."""
+        """Return a new event for the queues of this device."""
         raise self._without("events")
 
     def memory(self) -> dict[str, int]:
@@ -138,10 +138,10 @@ class RuntimeBackend(BackendBase, Backend):
         """Release cached memory. Return the number of bytes."""
         raise self._without("memory pool")
 
-    def _without(self, what: str) -> DeviceUnavailable:
+    def _without(self, feature: str) -> DeviceUnavailable:
         name = type(self).__name__
         return DeviceUnavailable(
-            f"device {self.device}", f"has no {what} in this release", got=name, do="Use cpu or cuda."
+            f"device {self.device}", f"has no {feature} in this release", got=name, do="Use cpu or cuda."
         )
 
     def dlpack_device(self) -> tuple[int, int]:
@@ -167,7 +167,7 @@ class RuntimeBackend(BackendBase, Backend):
 
     def create_executor(self, program: CompiledProgram, **options: Any) -> Executor:
         """Return an executor of the program on this device; options as for ``Executor``."""
-        from ..executor import Executor
+        from ..execution.executor import Executor
 
         return Executor(program, self, **options)
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ... import _core
 from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ..device import cpu
-from ..host_queue import HostEvent, HostQueue, wait_for
+from ..streams.host_queue import HostEvent, HostQueue, wait_for
 from .base import RuntimeBackend
 
 __all__ = ["CpuBackend", "HostBackend"]
@@ -59,9 +59,9 @@ class CpuBackend(HostBackend):
 
     def foreign(self, format: str) -> str:  # noqa: A002
         machine = cpu().architecture
-        known = format.removeprefix("elf-").replace("-", "_")
-        wrong = format.startswith("elf-") and known != machine
-        return f"it is code for {known}, this machine is {machine}" if wrong else ""
+        architecture = format.removeprefix("elf-").replace("-", "_")
+        is_other = format.startswith("elf-") and architecture != machine
+        return f"it is code for {architecture}, this machine is {machine}" if is_other else ""
 
     def load_code(self, binary: Binary) -> _core.Module | _core.Status:
         return _core.load_module(binary.data)

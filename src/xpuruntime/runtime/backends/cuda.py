@@ -2,10 +2,10 @@
 
     backend = CudaBackend()                                     # cuda:0; opens its primary context, which other libraries share
     executor = Executor(program, backend)
-    y, = executor.run_arrays([x])                               # NumPy: there and back through page-locked memory, waits
-    out = executor.run({"x": tensor}, stream=backend.current_stream())   # device tensors: no copy, queued, nobody waits
+    y, = executor.run_arrays([x])                               # NumPy: copied through page-locked memory; waits for the run
+    out = executor.run({"x": tensor}, stream=backend.current_stream())   # device tensors: no copy; queued without waiting
 
-Memory comes from a pool in the order of streams; ``memory()`` and ``trim()`` tell of it and give it back.
+Memory comes from a stream-ordered pool. ``memory()`` returns its statistics, and ``trim()`` releases its cached blocks.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ...errors import BuildError, DeviceUnavailable, OutOfMemory, RunError
 from ...program.program import Binary, CompiledProgram, ExecutionPlan
 from ...targets import DeviceId
 from ...types import DType, TensorSpec
-from ..buffer import DeviceBuffer
-from ..cuda_queue import CudaQueue, CudaStreamEvent
 from ..device import search
+from ..memory.buffer import DeviceBuffer
+from ..streams.cuda_queue import CudaQueue, CudaStreamEvent
 from .base import RuntimeBackend
 
 __all__ = ["CudaBackend", "ForeignBlock"]
@@ -51,7 +51,7 @@ class ForeignBlock:
 class CudaBackend(RuntimeBackend):
     """Runs plans whose target is ``cuda:sm_...``.
 
-    index: which device, as the driver counts them. Raises DeviceUnavailable, with the driver's own reason.
+    index: the driver's index of the device. Raises DeviceUnavailable with the driver's reason.
     """
 
     kind = "cuda"
@@ -95,10 +95,10 @@ class CudaBackend(RuntimeBackend):
         return self._block(size_bytes, stream)
 
     def _block(self, size_bytes: int, stream: int | None) -> _core.CudaBlock:
-        """Allocate memory with undefined content, in the order of a stream or usable at once. Raises OutOfMemory."""
+        """Allocate memory with undefined content: ordered on a stream, or usable at once if it is None. Raises OutOfMemory."""
         block = self._core.block(size_bytes, stream)
         if isinstance(block, _core.Status):
-            raise self._failed(block, "cannot give memory")
+            raise self._failed(block, "cannot allocate memory")
         return block
 
     def upload(self, handle: Any, data: NDArray[np.uint8]) -> None:
@@ -141,18 +141,22 @@ class CudaBackend(RuntimeBackend):
         return self._core.load(binary.data)
 
     def missing(self, requires: tuple[str, ...]) -> list[str]:
-        """Return the unmet requirements. A binary runs on devices of its major capability with its minor number or higher; an ``a`` binary
-        on exactly its own.
+        """Return the unmet requirements. A binary runs on devices of its major compute capability with its minor number or higher; an
+        ``a`` binary runs on exactly its own capability.
         """
-        have = self._core.capability
+        capability = self._core.capability
         lacking = []
         for need in requires:
             match = _SM.fullmatch(need)
             if match is None:
                 lacking += _core.missing_requirements([need])
                 continue
-            want = int(match[1])
-            fits = have == want if match[2] else (have // 10 == want // 10 and have >= want)
+            required = int(match[1])
+            fits = (
+                capability == required
+                if match[2]
+                else (capability // 10 == required // 10 and capability >= required)
+            )
             if not fits:
                 lacking.append(f"{need} (it is {self.target})")
         return lacking
@@ -161,7 +165,9 @@ class CudaBackend(RuntimeBackend):
         self._check(self._core.synchronize(), "failed")
 
     def counters(self) -> dict[str, Any]:
-        """Return captures, updates and replays of graphs, plain submissions, and ``declined``: why plans run kernel by kernel."""
+        """Return counts of graph captures, updates and replays, and of plain submissions. ``declined`` holds the reasons why plans run
+        kernel by kernel.
+        """
         counters = self._core.counters()
         names = ("captures", "updates", "replays", "plain")
         return {n: getattr(counters, n) for n in names} | {"declined": self._core.declined()}
@@ -172,7 +178,7 @@ class CudaBackend(RuntimeBackend):
 
     def notes(self) -> tuple[str, ...]:
         counters = self._core.counters()
-        runs = f"{counters.replays} submissions as a CUDA graph ({counters.captures} captured, {counters.updates} given other addresses), {counters.plain} kernel by kernel"
+        runs = f"{counters.replays} submissions as a CUDA graph ({counters.captures} captured, {counters.updates} updated to other addresses), {counters.plain} kernel by kernel"
         return (f"on {self.name}: {runs}", *(f"no graph: {why}" for why in self._core.declined()))
 
     # ── streams ──
@@ -195,7 +201,7 @@ class CudaBackend(RuntimeBackend):
         self._check(event.wait(self._core.wrap(later)), "cannot order streams")
 
     def wait(self, stream: int) -> None:
-        """Wait for all work queued on a stream. Raises RunError for an error that a kernel of a run on it reported."""
+        """Wait for all work queued on a stream. Raises RunError if a kernel of a run on it reported an error."""
         self._check(self._core.wrap(stream).synchronize(), "failed")
         self._check(self._core.reported(), "failed")
 
@@ -214,7 +220,7 @@ class CudaBackend(RuntimeBackend):
         kind, index = tensor.__dlpack_device__()
         if (int(kind), int(index)) != (_CUDA, self.index):
             return None
-        capsule = tensor.__dlpack__(stream=stream or 1)  # DLPack's word for the default stream is 1
+        capsule = tensor.__dlpack__(stream=stream or 1)  # in DLPack, 1 is the default stream
         address, shape, strides, _, code, bits, owner = _core.read_capsule(capsule)
         spec = TensorSpec(tuple(shape), _dtype(code, bits))
         if any(d > 1 and s != t for d, s, t in zip(shape, strides, spec.physical.strides, strict=True)):
@@ -222,7 +228,7 @@ class CudaBackend(RuntimeBackend):
         return DeviceBuffer(ForeignBlock(address, spec.size_bytes or 0, owner), spec, self)
 
     def export_tensor(self, buffer: DeviceBuffer, stream: int | None) -> Any:
-        """Return the buffer as a DLPack capsule, ordered on the consumer's stream (in DLPack 1 and 2 are default streams)."""
+        """Return the buffer as a DLPack capsule, ordered on the consumer's stream (in DLPack, 1 and 2 are default streams)."""
         if buffer.pending is not None:
             if stream is None or stream == -1:
                 self.order(0, buffer.pending)
@@ -235,15 +241,15 @@ class CudaBackend(RuntimeBackend):
     def dlpack_device(self) -> tuple[int, int]:
         return (_CUDA, self.index)
 
-    # ── inside ──
+    # ── internal ──
 
-    def _check(self, status: _core.Status, what: str) -> None:
+    def _check(self, status: _core.Status, problem: str) -> None:
         if not status.ok:
-            raise self._failed(status, what)
+            raise self._failed(status, problem)
 
-    def _failed(self, status: _core.Status, what: str) -> RunError:
+    def _failed(self, status: _core.Status, problem: str) -> RunError:
         kind = OutOfMemory if status.code == "no_memory" else RunError
-        return kind(f"device cuda:{self.index}", what, got=status.message, do=status.advice)
+        return kind(f"device cuda:{self.index}", problem, got=status.message, do=status.advice)
 
 
 def _statistics(statistics: _core.MemoryStatistics) -> dict[str, int]:
@@ -257,12 +263,12 @@ def _dtype(code: int, bits: int) -> DType:
         return DType(name)
     except ValueError as error:
         raise BuildError(
-            "tensor", "has a type that no model takes", got=f"DLPack code {code}, {bits} bits"
+            "tensor", "has an element type that models do not support", got=f"DLPack code {code}, {bits} bits"
         ) from error
 
 
 def _code(dtype: DType) -> tuple[int, int]:
     if dtype.value in _NAMES:
         return _NAMES[dtype.value]
-    kind = next(c for c, word in _CODES.items() if dtype.value.startswith(word))
+    kind = next(c for c, prefix in _CODES.items() if dtype.value.startswith(prefix))
     return kind, dtype.bits

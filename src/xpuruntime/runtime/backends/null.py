@@ -12,7 +12,7 @@ __all__ = ["NullBackend"]
 class NullBackend(HostBackend):
     """A backend that accepts plans of any target and needs no binary. The content of outputs is undefined.
 
-    ``dispatches`` lists what every executor made by it was asked to run, in order: kernel, symbol, tasks, args (how many), params.
+    ``dispatches`` lists the kernel calls of all its executors in order: kernel, symbol, tasks, args (their number), params.
     """
 
     kind = ""

@@ -2,13 +2,13 @@
 
     class MyBackend(PythonBackend):
         kind = "npu-sim"
-        def allocate(self, size_bytes): ...              # a handle: any object
+        def allocate(self, size_bytes): ...              # returns a handle: any object
         def upload(self, handle, data): ...
         def download(self, handle, size_bytes): ...
-        def prepare(self, call, specs, binary): ...      # KernelCall -> anything, once
-        def submit(self, calls, memory): ...             # once per run, with every kernel of it
+        def prepare(self, call, specs, binary): ...      # once per KernelCall; returns any object
+        def submit(self, calls, memory): ...             # once per run, with all its kernels
 
-No method is entered once per kernel while running.
+A run calls ``submit`` once, not once per kernel.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ class MemoryRef:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """One dispatch of a recording: the result of ``prepare``, the locations of its arguments (inputs, then outputs), and the grid from the
-    backend's strategy (None without a strategy or without tasks).
+    """One dispatch of a recording.
+
+    kernel:   the result of ``prepare``.
+    args:     locations of the arguments: inputs, then outputs.
+    dispatch: the grid that the backend's strategy returns; None without a strategy or without tasks.
     """
 
     call: KernelCall
@@ -54,21 +57,22 @@ class PythonBackend(RuntimeBackend):
 
     @abstractmethod
     def prepare(self, call: KernelCall, specs: tuple[TensorSpec, ...], binary: Binary | None) -> Any:
-        """Look up or compile what one kernel call needs. Called once per call when an executor is created.
+        """Look up or compile the kernel of one call. The executor's constructor calls this once per kernel call.
 
-        specs: those of its arguments (inputs, then outputs). ``binary``: what the target's ``assemble`` made, None for a library's call.
+        specs:  specs of the call's arguments: inputs, then outputs.
+        binary: the result of the target's ``assemble``; None for a library's call.
         """
 
     @abstractmethod
     def submit(self, calls: Any, memory: Sequence[Any]) -> None:
-        """Run a recording over memory by slot (handles of ``allocate``; None for a slot without bytes)."""
+        """Run a recording. ``memory`` holds the handle of each slot (from ``allocate``); None for a slot without bytes."""
 
     def record(self, calls: Sequence[PreparedCall]) -> Any:
         """Return calls in the form that ``submit`` takes; by default the calls themselves."""
         return tuple(calls)
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, size_bytes: int) -> None:
-        """Copy within the device, for outputs that are an input or a state passed through."""
+        """Copy within the device, for outputs that alias an input or a state."""
         data = self.download(to, to_offset + size_bytes).copy()
         data[to_offset:] = self.download(source, offset + size_bytes)[offset:]
         self.upload(to, data)
@@ -81,7 +85,7 @@ class PythonBackend(RuntimeBackend):
 
 
 class _Driver:
-    """The interface for the core's trampoline: positions become kernel calls."""
+    """The object that the core calls. It translates the core's call positions into kernel calls."""
 
     def __init__(self, backend: PythonBackend, program: CompiledProgram, plan: ExecutionPlan) -> None:
         self._backend, self._plan = backend, plan

@@ -80,19 +80,21 @@ def conformance(
     suites: Sequence[str] = (),
     sample: int = 0,
     jobs: int = 0,
-    networks_of: models.Options | None = None,
+    model_options: models.Options | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> ConformanceReport:
     """Run suites on a device, backend or engine.
 
-    where, target, device: as for ``subject``. suites: names of ``SUITES``, by default ``USUAL``; a named suite must be able to run.
-    sample:   cases of each group (an op's node cases, a variant and dtype of PyTorch's samples, a kernel's calls, inputs of a network). 0 means all node
-              cases and calls, two samples, twenty inputs.
-    networks_of: networks for the suite ``models``, and its time limits.
-    jobs:     parallel compilers; by default a quarter of the cores available to this process. progress: called with a line of text from time to time.
+    where, target, device: as for ``subject``.
+    suites:   names of ``SUITES``. Default: ``USUAL``. The packages of a named suite must be installed.
+    sample:   cases per group: of an op's node cases, of a variant and dtype of PyTorch's samples, of a kernel's calls, of a network's
+              inputs. 0 means all node cases and calls, two samples, twenty inputs.
+    jobs:     number of parallel compilers. Default: a quarter of the cores available to this process.
+    model_options: networks for the suite ``models``, and its time limits.
+    progress: called with a line of text about twice per second.
     Raises InputError for an unknown suite or one whose packages are missing, DeviceUnavailable, EngineUnavailable.
     """
-    judged = subject(where, target=target, device=device)
+    device_under_test = subject(where, target=target, device=device)
     unknown = [s for s in suites if s not in SUITES]
     if unknown:
         raise InputError(
@@ -109,20 +111,20 @@ def conformance(
             reports.append(SuiteReport(name, not_run=why))
             continue
         if name == "models":
-            cases = models.findings(judged, sample, jobs, networks_of)
+            cases = models.findings(device_under_test, sample, jobs, model_options)
         else:
-            cases = SUITES[name].findings(judged, sample, at_once)
+            cases = SUITES[name].findings(device_under_test, sample, at_once)
         reports.append(_run(name, cases, progress))
-    return ConformanceReport(judged.facts(), reports)
+    return ConformanceReport(device_under_test.facts(), reports)
 
 
 def _run(name: str, cases: Iterator[CaseFinding], progress: Callable[[str], None]) -> SuiteReport:
-    begun, found, told = time.perf_counter(), list[CaseFinding](), 0.0
+    start, case_findings, last_report = time.perf_counter(), list[CaseFinding](), 0.0
     progress(f"{name}: compiling")
     for finding in cases:
-        found.append(finding)
-        if time.perf_counter() - told > 0.5:
-            told = time.perf_counter()
-            failed = sum(f.outcome in FAILURES for f in found)
-            progress(f"{name}: {len(found)} cases, {failed} failed; {finding.case}")
-    return SuiteReport(name, found, time.perf_counter() - begun)
+        case_findings.append(finding)
+        if time.perf_counter() - last_report > 0.5:
+            last_report = time.perf_counter()
+            failed = sum(f.outcome in FAILURES for f in case_findings)
+            progress(f"{name}: {len(case_findings)} cases, {failed} failed; {finding.case}")
+    return SuiteReport(name, case_findings, time.perf_counter() - start)

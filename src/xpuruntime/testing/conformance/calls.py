@@ -39,15 +39,15 @@ class ConformanceCall:
 
     def name(self, dtype: str) -> str:
         """Return op, operands and dtype as text."""
-        shown = ", ".join("-" if o is None else str(o) for o in self.operands)
+        operands = ", ".join("-" if o is None else str(o) for o in self.operands)
         attrs = "".join(f" {k}={v}" for k, v in self.attrs.items())
-        return f"{self.op}({shown}){attrs} {dtype}"
+        return f"{self.op}({operands}){attrs} {dtype}"
 
     def graph(self, dtype: str, seed: int = 0) -> tuple[Graph, dict[str, Array], dict[str, Array]]:
         """Return the graph of one node, its inputs and its weights."""
         b, rng = GraphBuilder(self.op), np.random.default_rng(seed)
         feeds: dict[str, Array] = {}
-        known: dict[str, Array] = {}
+        weights: dict[str, Array] = {}
         names: list[Any] = []
         for i, operand in enumerate(self.operands):
             if not isinstance(operand, str):
@@ -56,33 +56,33 @@ class ConformanceCall:
             weight, array = operand.startswith("w "), self._array(operand, dtype, rng)
             spec = f"{DType.of(array.dtype)}[{', '.join(map(str, array.shape))}]"
             names.append((b.weight if weight else b.input)(f"x{i}", spec))
-            (known if weight else feeds)[f"x{i}"] = array
+            (weights if weight else feeds)[f"x{i}"] = array
         results = b.call(self.op, *names, outputs=self.outputs, **self.attrs)
         for i, value in enumerate(results if isinstance(results, tuple) else (results,)):
             b.output(f"y{i}", value)
-        return b.build(), feeds, known
+        return b.build(), feeds, weights
 
     def _array(self, text: str, dtype: str, rng: np.random.Generator) -> Array:
         kind, _, sizes = text.removeprefix("w ").rpartition(" ")
         shape = tuple(int(s) for s in sizes.split("x")) if sizes else ()
         if kind.startswith("i<"):
             return rng.integers(0, int(kind[2:]), shape)
-        own = DType(kind or dtype)
-        if own is DType.BOOL:
+        array_dtype = DType(kind or dtype)
+        if array_dtype is DType.BOOL:
             return rng.integers(0, 2, shape).astype(bool)
-        if own.is_integer:
-            return rng.integers(0 if not own.is_signed else -9, 10, shape).astype(own.numpy)
+        if array_dtype.is_integer:
+            return rng.integers(0 if not array_dtype.is_signed else -9, 10, shape).astype(array_dtype.numpy)
         values = rng.standard_normal(shape)
         if text.startswith("w ") and len(shape) > 1:  # keeps sums near one
             values /= math.sqrt(math.prod(shape[1:]))
-        return (np.abs(values) + 0.1 if self.positive else values).astype(own.numpy)
+        return (np.abs(values) + 0.1 if self.positive else values).astype(array_dtype.numpy)
 
 
-def _conv(x: str, w: str, *more: str | None, **attrs: Any) -> ConformanceCall:
-    op = "fused_convolution" if "act" in attrs or len(more) > 1 else "convolution"
+def _conv(x: str, w: str, *bias_and_residual: str | None, **attrs: Any) -> ConformanceCall:
+    op = "fused_convolution" if "act" in attrs or len(bias_and_residual) > 1 else "convolution"
     spatial = x.count("x") - 1
     usual = {"stride": [1] * spatial, "padding": [0] * spatial, "dilation": [1] * spatial}
-    return ConformanceCall(op, (x, w, *(more or (None,))), usual | attrs)
+    return ConformanceCall(op, (x, w, *(bias_and_residual or (None,))), usual | attrs)
 
 
 def _pool(op: str, x: str, size: int, stride: int, padding: int, **attrs: Any) -> ConformanceCall:
@@ -150,7 +150,7 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("cdist", ("5x7", "6x7"), {"p": 3.0}, SINGLE),
     ConformanceCall("sort", ("5x33",), {"dim": 1}, SINGLE),
     ConformanceCall("topk", ("5x33",), {"k": 4}, SINGLE),
-    # one element at a time
+    # pointwise ops
     ConformanceCall("add", ("520x9", "9")),
     ConformanceCall("mul", ("3x1x5", "4x1")),
     ConformanceCall("gelu", ("7x33",)),
@@ -158,7 +158,7 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("where", ("bool 5x7", "5x7", 0.5)),
     ConformanceCall("cast", ("33x65",), {"dtype": "int32"}),
     ConformanceCall("cast", ("33x65",), {"dtype": "float8_e4m3fn"}),
-    # places
+    # indexing
     ConformanceCall("permute", ("5x6x7",), {"dims": [2, 0, 1]}),
     ConformanceCall("cat", ("3x5", "3x4"), {"dim": 1}),
     ConformanceCall("slice", ("9x11",), {"dim": 1, "start": 1, "end": 10, "step": 3}),
@@ -177,7 +177,7 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("resize", ("1x3x5x6",), {"size": [1, 3, 10, 9], "mode": "linear"}, SINGLE),
     ConformanceCall("full", (), {"size": [3, 4], "value": 2.5, "dtype": "float32"}, SINGLE, plain=True),
     ConformanceCall("one_hot", ("i<6 3x5", "2"), {"depth": 6}, SINGLE),
-    # the rest
+    # others
     ConformanceCall("quantize_linear", ("5x7", "w 1", None), {"dtype": "int8", "axis": 0}, SINGLE, positive=True),
     ConformanceCall("lstm", ("5x2x6", "w 1x16x6", "w 1x16x4", "w 1x32"), {"hidden_size": 4}, SINGLE, outputs=3),
     ConformanceCall("dft", ("2x8x2",), {"dim": 1}, SINGLE),

@@ -12,23 +12,23 @@ __all__ = ["FAILURES", "CaseFinding", "SuiteReport"]
 FAILURES = ("wrong", "raw error", "killed", "slow")
 """Outcomes that count as failures."""
 
-_SHOWN = 200
-"""Wrong cases that a document lists."""
+_MAX_LISTED = 200
+"""Maximum number of wrong cases in a JSON document."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaseFinding:
-    """The finding of one case. Its outcome is one of these words.
+    """The result of one case. ``outcome`` is one of:
 
-    right:     the answer agrees.
-    wrong:     another answer, a crash of the compiler, or code that does not build.
-    refused:   an error with a reason.
-    excused:   another answer, for a reason in the list of known cases, or one that the vendor's own API gives, too.
-    not run:   the suite's own package has no such case.
-    raw error, killed, slow: only for networks in their own processes: an error that is not in ``errors.py``, a process that ended, or a
-               case that exceeded its time limit.
+    right:     the outputs agree.
+    wrong:     the outputs differ, the compiler crashed, or its code does not build.
+    refused:   an XpuError with a reason.
+    excused:   the outputs differ for a reason in the list of known cases, or the vendor's own API returns the same outputs.
+    not run:   the suite's package cannot provide the case.
+    raw error, killed, slow: only in the suite ``models``: an exception that is not an XpuError, a process that ended, or a case that
+               exceeded its time limit.
 
-    why: the difference, or the error's text. reason: its key in the table of refusals. kernels: those that ran.
+    why: the difference, or the error's text. reason: key in the table of refusals. kernels: the kernels that ran.
     """
 
     case: str
@@ -40,7 +40,7 @@ class CaseFinding:
 
 @dataclass(frozen=True)
 class SuiteReport:
-    """A suite's findings. ``not_run``: why it did not run, and what to do."""
+    """A suite's findings. ``not_run``: the reason if it did not run, and what to do."""
 
     suite: str
     findings: Sequence[CaseFinding] = ()
@@ -64,12 +64,12 @@ class SuiteReport:
     def to_json(self) -> dict[str, Any]:
         """Return counts, cases that did not run and why, reasons, kernels, and every wrong case up to 200."""
         wrong = [f for f in self.findings if f.outcome in FAILURES]
-        more = {o: self.count(o) for o in FAILURES[1:] if self.suite == "models"}
+        failures = {o: self.count(o) for o in FAILURES[1:] if self.suite == "models"}
         return {
             "suite": self.suite,
             "cases": len(self.findings) - self.count("not run"),
             **{o: self.count(o) for o in ("right", "wrong", "refused", "excused")},
-            **more,
+            **failures,
             "cases_not_run": {f.case: f.why for f in self.findings if f.outcome == "not run"},
             "seconds": round(self.seconds, 1),
             "not_run": self.not_run,
@@ -77,6 +77,6 @@ class SuiteReport:
             "kernels": dict(self.kernels),
             "wrong_cases": [
                 {"case": f.case, "outcome": f.outcome, "why": f.why, "kernels": f.kernels}
-                for f in wrong[:_SHOWN]
+                for f in wrong[:_MAX_LISTED]
             ],
         }

@@ -51,8 +51,8 @@ class _KernelCase:
         """Return a policy that forces the kernel for the op's family only."""
         if self.kernel is None:
             return KernelPolicy()
-        word = self.kernel.name.partition("/")[2]
-        return KernelPolicy(rules=[Rule(op=(OPS[self.call.op].family,), use=word)])
+        kernel_name = self.kernel.name.partition("/")[2]
+        return KernelPolicy(rules=[Rule(op=(OPS[self.call.op].family,), use=kernel_name)])
 
 
 @dataclass(frozen=True)
@@ -86,78 +86,86 @@ def asked(kind: str, sample: int) -> Iterator[_KernelCase]:
         )
 
 
-def _some(every: list[_KernelCase], sample: int) -> list[_KernelCase]:
+def _some(cases: list[_KernelCase], sample: int) -> list[_KernelCase]:
     """Return about ``sample`` cases spread over all."""
-    return every[:: -(-len(every) // sample)] if sample and every else every
+    return cases[:: -(-len(cases) // sample)] if sample and cases else cases
 
 
 def findings(subject: DeviceUnderTest, sample: int, jobs: int) -> Iterator[CaseFinding]:
     """Yield a finding per kernel, call and dtype."""
     if subject.target is None:
-        for one in asked("", sample):
-            yield _by_session(subject, one)
+        for case in asked("", sample):
+            yield _by_session(subject, case)
         return
-    every = asked(subject.target.kind, sample)
+    cases = asked(subject.target.kind, sample)
     size = 120 if jobs == 1 else 30
-    for one, made, built in in_batches(every, _prepare, _programs, subject.target, size=size, jobs=jobs):
-        yield made if isinstance(made, CaseFinding) else _judged(subject, one, made, built[0])
-
-
-def _prepare(one: _KernelCase, gathering: Batch) -> _Ready | CaseFinding:
-    graph, feeds, weights = one.call.graph(one.dtype)
-    passes = 0 if one.call.plain else None
-    try:
-        program = compile_graph(graph, target=gathering, policy=one.policy(), weights=weights, passes=passes)
-    except KernelUnavailable as error:
-        own = (
-            f"{one.kernel.name}: {error.got}" if one.kernel is not None and error.got else why_refused(error)
+    for case, prepared, programs in in_batches(
+        cases, _prepare, _programs, subject.target, size=size, jobs=jobs
+    ):
+        yield (
+            prepared if isinstance(prepared, CaseFinding) else _run_case(subject, case, prepared, programs[0])
         )
-        return CaseFinding(one.name, "refused", str(error), own[:120])
+
+
+def _prepare(case: _KernelCase, gathering: Batch) -> _Ready | CaseFinding:
+    graph, feeds, weights = case.call.graph(case.dtype)
+    passes = 0 if case.call.plain else None
+    try:
+        program = compile_graph(graph, target=gathering, policy=case.policy(), weights=weights, passes=passes)
+    except KernelUnavailable as error:
+        reason = (
+            f"{case.kernel.name}: {error.got}"
+            if case.kernel is not None and error.got
+            else why_refused(error)
+        )
+        return CaseFinding(case.name, "refused", str(error), reason[:120])
     except XpuError as error:
-        return CaseFinding(one.name, "refused", str(error), why_refused(error))
+        return CaseFinding(case.name, "refused", str(error), why_refused(error))
     except Exception as error:  # a defect of the compiler is a finding and does not stop the suite
-        return CaseFinding(one.name, "wrong", f"{type(error).__name__}: {error}")
+        return CaseFinding(case.name, "wrong", f"{type(error).__name__}: {error}")
     return _Ready(graph, feeds, weights, program)
 
 
-def _programs(made: _Ready | CaseFinding) -> list[CompiledProgram]:
-    return [made.program] if isinstance(made, _Ready) else []
+def _programs(prepared: _Ready | CaseFinding) -> list[CompiledProgram]:
+    return [prepared.program] if isinstance(prepared, _Ready) else []
 
 
-def _judged(
-    subject: DeviceUnderTest, one: _KernelCase, made: _Ready, program: CompiledProgram | BuildError
+def _run_case(
+    subject: DeviceUnderTest, case: _KernelCase, ready: _Ready, program: CompiledProgram | BuildError
 ) -> CaseFinding:
-    ran = tuple(dict.fromkeys(c.kernel for e in made.program.entries for c in e.plans[0].calls))
+    ran = tuple(dict.fromkeys(c.kernel for e in ready.program.entries for c in e.plans[0].calls))
     if isinstance(program, BuildError):
-        return CaseFinding(one.name, "wrong", f"does not compile: {program}", kernels=ran)
-    if one.kernel is not None and one.kernel.name not in ran:
-        met = ", ".join(ran) or "no kernel"
-        return CaseFinding(one.name, "refused", f"{met} computes it", "another kernel was left to compute it")
+        return CaseFinding(case.name, "wrong", f"does not compile: {program}", kernels=ran)
+    if case.kernel is not None and case.kernel.name not in ran:
+        other_kernel = ", ".join(ran) or "no kernel"
+        return CaseFinding(
+            case.name, "refused", f"{other_kernel} computes it", "the compiler chose another kernel"
+        )
     try:
         with Executor(program, subject.device) as executor:
-            executor.bind(made.weights)
-            got = executor.run_arrays([made.feeds[s.name] for s in program.input_specs])
-    except KernelRefused as error:  # a target named in full, whose libraries were not queried before
-        return CaseFinding(one.name, "refused", str(error), why_refused(error), ran)
+            executor.bind(ready.weights)
+            outputs = executor.run_arrays([ready.feeds[s.name] for s in program.input_specs])
+    except KernelRefused as error:  # a full target name: its libraries were not queried at compile time
+        return CaseFinding(case.name, "refused", str(error), why_refused(error), ran)
     except XpuError as error:
-        return CaseFinding(one.name, "wrong", str(error), kernels=ran)
-    said = _wrong(made.graph, interp.run(made.graph, made.feeds, weights=made.weights), got)
-    return CaseFinding(one.name, "wrong" if said else "right", said, kernels=ran)
+        return CaseFinding(case.name, "wrong", str(error), kernels=ran)
+    difference = _wrong(ready.graph, interp.run(ready.graph, ready.feeds, weights=ready.weights), outputs)
+    return CaseFinding(case.name, "wrong" if difference else "right", difference, kernels=ran)
 
 
-def _by_session(subject: DeviceUnderTest, one: _KernelCase) -> CaseFinding:
-    graph, feeds, weights = one.call.graph(one.dtype)
+def _by_session(subject: DeviceUnderTest, case: _KernelCase) -> CaseFinding:
+    graph, feeds, weights = case.call.graph(case.dtype)
     want = interp.run(graph, feeds, weights=weights)
-    return by_session(subject, one.name, graph, feeds, weights, lambda made: _wrong(graph, want, made))
+    return by_session(subject, case.name, graph, feeds, weights, lambda outputs: _wrong(graph, want, outputs))
 
 
-def _wrong(graph: Graph, want: Mapping[str, Array], got: Sequence[Any]) -> str:
-    for output, ours in zip(graph.outputs, map(np.asarray, got), strict=True):
-        theirs = want[output.name]
-        if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
-            return f"{output.name} is {ours.dtype}{list(ours.shape)}, not {theirs.dtype}{list(theirs.shape)}"
-        dtype = DType.of(theirs.dtype)
-        verdict = compare(output.name, ours, theirs, _LIMITS.get(dtype, tolerance_for(dtype)))
+def _wrong(graph: Graph, reference: Mapping[str, Array], outputs: Sequence[Any]) -> str:
+    for output, actual in zip(graph.outputs, map(np.asarray, outputs), strict=True):
+        expected = reference[output.name]
+        if actual.dtype != expected.dtype or actual.shape != expected.shape:
+            return f"{output.name} is {actual.dtype}{list(actual.shape)}, not {expected.dtype}{list(expected.shape)}"
+        dtype = DType.of(expected.dtype)
+        verdict = compare(output.name, actual, expected, _LIMITS.get(dtype, tolerance_for(dtype)))
         if not verdict.ok:
             return verdict.reason
     return ""

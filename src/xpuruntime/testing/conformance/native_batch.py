@@ -39,7 +39,7 @@ class Batch(CodegenTarget):
 
     def text(self) -> str:
         """Return the translation unit of all collected functions, for targets that write one."""
-        source: Callable[..., str] = getattr(self, "source")  # noqa: B009  - the target's own
+        source: Callable[..., str] = getattr(self, "source")  # noqa: B009  - only targets that write one unit have it
         return source(self.functions, self.parts)
 
     def done(self, programs: Sequence[CompiledProgram]) -> list[CompiledProgram | BuildError]:
@@ -47,24 +47,26 @@ class Batch(CodegenTarget):
         if not self.functions:
             return list(programs)
         try:
-            whole = super().assemble(self.functions, self.parts)
+            binary = super().assemble(self.functions, self.parts)
         except BuildError:
             try:
                 super().assemble({}, self.parts)
             except BuildError as error:  # the shared part does not compile
                 return [error for _ in programs]
             return [self._alone(program) for program in programs]
-        return [replace(p, binaries=(whole,)) if p.binaries else p for p in programs]
+        return [replace(p, binaries=(binary,)) if p.binaries else p for p in programs]
 
     def _alone(self, program: CompiledProgram) -> CompiledProgram | BuildError:
         if not program.binaries:
             return program
         collected = program.binaries[0]
-        own = {symbol: self.functions[symbol] for symbol in collected.symbols}
+        functions = {symbol: self.functions[symbol] for symbol in collected.symbols}
         try:
             return replace(
                 program,
-                binaries=(super().assemble(own, frozenset(filter(None, collected.compiler.split(",")))),),
+                binaries=(
+                    super().assemble(functions, frozenset(filter(None, collected.compiler.split(",")))),
+                ),
             )
         except BuildError as error:
             return error
@@ -99,22 +101,22 @@ def in_batches(
     with ThreadPoolExecutor(jobs) as pool:
 
         def start() -> bool:
-            some = list(islice(remaining, size))
-            if some:
+            batch_items = list(islice(remaining, size))
+            if batch_items:
                 gathered = batch_of(where)
-                prepared = [prepare(item, gathered) for item in some]
-                programs = [p for m in prepared for p in programs_of(m)]
-                waiting.append((some, prepared, pool.submit(gathered.done, programs)))
-            return bool(some)
+                prepared = [prepare(item, gathered) for item in batch_items]
+                programs = [p for prepared_item in prepared for p in programs_of(prepared_item)]
+                waiting.append((batch_items, prepared, pool.submit(gathered.done, programs)))
+            return bool(batch_items)
 
         while len(waiting) < jobs and start():
             pass
         while waiting:
-            some, made, future = waiting.popleft()
+            batch_items, prepared_items, future = waiting.popleft()
             start()
-            built = iter(future.result())
-            for item, m in zip(some, made, strict=True):
-                yield item, m, [next(built) for _ in programs_of(m)]
+            binaries = iter(future.result())
+            for item, prepared_item in zip(batch_items, prepared_items, strict=True):
+                yield item, prepared_item, [next(binaries) for _ in programs_of(prepared_item)]
 
 
 def why_refused(error: XpuError) -> str:
@@ -126,5 +128,5 @@ def why_refused(error: XpuError) -> str:
     op = error.who.partition(" %")[0]
     rejected = [c.reason for c in (error.decision.rejected if error.decision else ()) if c.reason]
     if not rejected:
-        return f"{op}: no kernel lists it"[:120]
+        return f"{op}: no kernel supports it"[:120]
     return (rejected[0] if op.startswith("node ") else f"{op}: {rejected[0]}")[:120]

@@ -23,7 +23,7 @@ __all__ = ["NEEDS", "findings"]
 
 NEEDS = ("torch", "transformers")
 USUAL = 20
-"""The default number of inputs per network: the largest error of only a few says little in 16 bits."""
+"""Default number of inputs per network. In 16 bits, the largest error over fewer inputs is not representative."""
 PRECISIONS = ("float32", "bfloat16", "float16")
 DECODERS = ("qwen2", "llama")
 
@@ -46,17 +46,17 @@ def _guarded(case: str, work: Callable[[], tuple[str, tuple[str, ...]]]) -> Case
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            said, kernels = work()
+            difference, kernels = work()
         except XpuError as error:
             return CaseFinding(case, "refused", str(error), f"{type(error).__name__}: {error.what}"[:120])
         except Exception as error:  # a defect is a finding and does not stop the suite
             return CaseFinding(case, "wrong", f"{type(error).__name__}: {error}"[:2000])
-    return CaseFinding(case, "wrong" if said else "right", said, kernels=kernels)
+    return CaseFinding(case, "wrong" if difference else "right", difference, kernels=kernels)
 
 
-def far(got: Array, want: Array) -> float:
+def far(actual: Array, reference: Array) -> float:
     """Return max|d| / max|ref|."""
-    return float(np.abs(got.astype(np.float64) - want).max() / np.abs(want).max())
+    return float(np.abs(actual.astype(np.float64) - reference).max() / np.abs(reference).max())
 
 
 def _network(subject: DeviceUnderTest, name: str, precision: str, count: int) -> tuple[str, tuple[str, ...]]:
@@ -68,16 +68,16 @@ def _network(subject: DeviceUnderTest, name: str, precision: str, count: int) ->
     feeds = models.inputs(name, count, size="small", seed=3)
     module, _ = models.build(name, "small")
     exact = _by_torch(module, feeds, torch.float64)
-    theirs = far(_by_torch(module, feeds, getattr(torch, precision)), exact)
-    module, _ = models.build(name, "small")  # built again, because rounding to a precision cannot be undone
-    ours, kernels = _scores(subject, name, module, feeds, precision)
-    error = far(ours, exact)
-    limit = 1e-5 if precision == "float32" else 1.25 * theirs
+    torch_error = far(_by_torch(module, feeds, getattr(torch, precision)), exact)
+    module, _ = models.build(name, "small")  # a new module, since the first one's weights were rounded
+    scores, kernels = _scores(subject, name, module, feeds, precision)
+    error = far(scores, exact)
+    limit = 1e-5 if precision == "float32" else 1.25 * torch_error
     if not error <= limit:
-        return f"is {error:.3g} of the largest score from float64, PyTorch is {theirs:.3g}", kernels
-    same = (np.argsort(-ours, -1)[..., :5] == np.argsort(-exact, -1)[..., :5]).all()
-    if precision == "float32" and not same:
-        return "has other five best classes", kernels
+        return f"is {error:.3g} of the largest score from float64, PyTorch is {torch_error:.3g}", kernels
+    same_classes = (np.argsort(-scores, -1)[..., :5] == np.argsort(-exact, -1)[..., :5]).all()
+    if precision == "float32" and not same_classes:
+        return "the five best classes differ", kernels
     return "", kernels
 
 
@@ -122,10 +122,10 @@ def _by_session(subject: DeviceUnderTest, name: str, examples: list[list[Array]]
     from pathlib import Path
 
     from ...inference.session import InferenceSession
-    from .seeded import networks as models
+    from .seeded.export import export_onnx
 
     with tempfile.TemporaryDirectory() as folder:
-        path = models.export_onnx(name, Path(folder) / f"{name}.onnx")
+        path = export_onnx(name, Path(folder) / f"{name}.onnx")
         with InferenceSession(path, engine=subject.engine, device=subject.device) as session:
             names = [s.name for s in session.input_info]
             return np.concatenate([session.run(dict(zip(names, e, strict=True)))["scores"] for e in examples])
@@ -137,12 +137,18 @@ def _decoder(subject: DeviceUnderTest, family: str) -> tuple[str, tuple[str, ...
 
     model, tokens = reference(family), prompt(21)
     want = logits_of(model, tokens)
-    with Generator(model, capacity=64, buckets=(16,), target=subject.target, device=subject.device) as ours:
-        got = [np.array(ours.read(tokens[:13])[0])]  # a copy, because the next step overwrites it
-        got += [np.array(ours.steps.step([token], [13 + i])[0]) for i, token in enumerate(tokens[13:])]
-        error = float(np.abs(np.array(got) - want[12:]).max() / np.abs(want).max())
-        kernels = tuple(dict.fromkeys(c.kernel for c in ours.decode.plan.calls))
+    with Generator(
+        model, capacity=64, buckets=(16,), target=subject.target, device=subject.device
+    ) as generator:
+        logits = [np.array(generator.read(tokens[:13])[0])]  # a copy, because the next step overwrites it
+        logits += [
+            np.array(generator.steps.step([token], [13 + i])[0]) for i, token in enumerate(tokens[13:])
+        ]
+        error = float(np.abs(np.array(logits) - want[12:]).max() / np.abs(want).max())
+        kernels = tuple(dict.fromkeys(c.kernel for c in generator.decode.plan.calls))
         if not error <= 1e-4:
             return f"logits are {error:.3g} of the largest from the reference", kernels
-        written = list(ours.generate(prompt(9), max_new_tokens=12).tokens)
-    return "" if written == greedy(model, prompt(9), 12) else f"writes {written}", kernels
+        tokens_generated = list(generator.generate(prompt(9), max_new_tokens=12).tokens)
+    return "" if tokens_generated == greedy(
+        model, prompt(9), 12
+    ) else f"generates {tokens_generated}", kernels

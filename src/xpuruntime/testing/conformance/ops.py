@@ -9,7 +9,7 @@ import numpy as np
 
 from .finding import CaseFinding
 from .opinfo import LOOSE, OpInfoCall, disagreement, graph_of
-from .opinfo.native import DTYPES, drawn, judge_samples
+from .opinfo.native import DTYPES, check_samples, drawn
 from .subject import DeviceUnderTest
 from .vendor import by_session
 
@@ -36,7 +36,7 @@ def _natively(
 ) -> Iterator[CaseFinding]:
     assert subject.target is not None
     size = 250 if jobs == 1 else 60
-    for s in judge_samples(
+    for s in check_samples(
         limit=limit, target=subject.target, device=subject.device, jobs=jobs, batch=size, lacking=lacking
     ):
         kernels = tuple(filter(None, s.kernel.split(", ")))
@@ -51,10 +51,10 @@ def _by_sessions(subject: DeviceUnderTest, limit: int, lacking: dict[str, str]) 
         }
         tolerance = LOOSE.get((name, dtype), ())[:2]
 
-        def wrong(made: list[Any], call: OpInfoCall = call, tolerance: Any = tolerance) -> str:
-            for i, (got, want) in enumerate(zip(made, call.want, strict=True)):
-                if said := disagreement(np.asarray(got), want, tolerance or None):
-                    return f"result {i} {said}: {call.sample}"
+        def wrong(outputs: list[Any], call: OpInfoCall = call, tolerance: Any = tolerance) -> str:
+            for i, (actual, expected) in enumerate(zip(outputs, call.want, strict=True)):
+                if difference := disagreement(np.asarray(actual), expected, tolerance or None):
+                    return f"result {i} {difference}: {call.sample}"
             return ""
 
         yield by_session(subject, case, graph_of(call), feeds, {}, wrong)

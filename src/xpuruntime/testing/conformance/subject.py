@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ... import plugins
 from ...codegen.target import CodegenTarget
 from ...compiler import compile as compile_graph
 from ...compiler.resolve import resolve_target
 from ...errors import DeviceUnavailable, EngineUnavailable, XpuError
 from ...ir import Graph
+from ...plugins import loader as plugins
 from ...program.program import CompiledProgram
 from ...runtime import Device
 from ...runtime.backends.base import RuntimeBackend
@@ -26,7 +26,7 @@ __all__ = ["DeviceUnderTest", "subject"]
 
 @dataclass(frozen=True)
 class DeviceUnderTest:
-    """``target``: the target of generated code, None for a vendor's engine. ``device``: a device's name, or a backend."""
+    """What a suite is run on. ``target``: the target of generated code, None for a vendor's engine. ``device``: a name, or a backend."""
 
     name: str
     engine: str
@@ -35,7 +35,7 @@ class DeviceUnderTest:
 
     @property
     def is_native(self) -> bool:
-        """Return True if our compiler writes its code."""
+        """Return True if xpuruntime compiles the programs, False for a vendor's engine."""
         return self.target is not None
 
     @property
@@ -46,7 +46,7 @@ class DeviceUnderTest:
         return str(self.device.kind)
 
     def program(self, graph: Graph, **options: Any) -> CompiledProgram:
-        """Compile a graph for it. Raises the errors of ``compile``."""
+        """Compile a graph for the target. Raises the errors of ``compile``."""
         assert self.target is not None
         return compile_graph(graph, target=self.target, **options)
 
@@ -76,17 +76,18 @@ def _machine(kind: str, device: Any) -> str:
 def subject(where: Any = "cpu", *, target: Any = None, device: str | None = None) -> DeviceUnderTest:
     """Return the device under test that a user named.
 
-    where:  a device (``cpu``, ``cuda``, ``cuda:1``), a native target (``cpu:x86-64-v3``, ``cuda:sm_90``), an engine, a backend, or the path of one:
-            ``package.module:Backend``. target: for a backend with its own target, a CodegenTarget, a native target's text, or
-            ``package.module:Target``. device: of a vendor's engine; ``cpu`` by default.
+    where:  a device (``cpu``, ``cuda``, ``cuda:1``), a native target (``cpu:x86-64-v3``, ``cuda:sm_90``), an engine, a backend, or the
+            dotted name of a backend class: ``package.module:Backend``.
+    target: target of a backend: a CodegenTarget, the name of a native target, or ``package.module:Target``.
+    device: device of a vendor's engine. Default: ``cpu``.
     Raises DeviceUnavailable, EngineUnavailable, BuildError.
     """
     if not isinstance(where, str):
         return _ported(where, target, type(where).__name__)
-    kind, _, rest = where.partition(":")
+    kind, _, suffix = where.partition(":")
     if kind in DEVICE_KINDS or where == "native":
         return _native(where, target)
-    if rest:
+    if suffix:
         return _ported(_found(where), target, where)
     try:
         plugin = _plugin(where)
@@ -114,17 +115,17 @@ def _plugin(name: str) -> plugins.EnginePlugin:
 
 def _native(where: str, target: Any) -> DeviceUnderTest:
     kind, _, level = ("cpu" if where == "native" else where).partition(":")
-    named = level and not level.isdecimal()
-    device = str(DeviceId.parse(kind if named else where if where != "native" else "cpu"))
+    is_level = level and not level.isdecimal()
+    device = str(DeviceId.parse(kind if is_level else where if where != "native" else "cpu"))
     Device(device)  # raises if the device does not exist
     if target is None:
         if kind not in ("cpu", "cuda"):
             raise DeviceUnavailable(
                 f"device {device}",
-                "is driven by a separate package, and its target is unknown",
+                "belongs to a separate package, and its target is unknown",
                 do="Name its target: --target package.module:Target.",
             )
-        target = where if named else device  # by its own name, so that its libraries can be queried
+        target = where if is_level else device  # a device name, so that its libraries can be queried
     return DeviceUnderTest(where, "native", device, _target(target))
 
 

@@ -1,4 +1,4 @@
-"""Attribution of wrong answers of a vendor's engine: if the vendor's own Python API gives the same answer, it is the vendor's."""
+"""Attribution of wrong outputs of a vendor's engine. If the vendor's own Python API returns them, too, the error is the vendor's."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ __all__ = ["by_session", "excused"]
 
 
 def excused(
-    found: CaseFinding, engine: str, model: Any, feeds: Mapping[str, Any], wrong: Callable[[list[Any]], str]
+    finding: CaseFinding, engine: str, model: Any, feeds: Mapping[str, Any], wrong: Callable[[list[Any]], str]
 ) -> CaseFinding:
-    """Return the finding, or ``excused``. ``wrong`` describes errors in outputs in the model's order; empty for none."""
-    if found.outcome != "wrong" or engine not in VENDORS:
-        return found
+    """Return the finding; ``excused`` if the vendor's own API is wrong, too. ``wrong`` describes the errors of outputs; empty if they are right."""
+    if finding.outcome != "wrong" or engine not in VENDORS:
+        return finding
     try:
-        said = wrong(vendor_outputs(engine, model, feeds))
-    except Exception as error:  # the vendor's exceptions share no base class but Exception
-        said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    if not said:
-        return found
+        difference = wrong(vendor_outputs(engine, model, feeds))
+    except Exception as error:  # the vendor's exceptions have no common base class
+        difference = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    if not difference:
+        return finding
     return CaseFinding(
-        found.case, "excused", f"by {engine}'s own API too: {said}", f"{engine}'s own API is wrong, too"
+        finding.case,
+        "excused",
+        f"{engine}'s own API is wrong, too: {difference}",
+        f"{engine}'s own API is wrong, too",
     )
 
 
 def by_session(
     subject: DeviceUnderTest, case: str, graph: Graph, feeds: Mapping[str, Array], weights: Mapping[str, Array], wrong: Callable[[list[Any]], str]
 ) -> CaseFinding:  # fmt: skip
-    """Check a graph, exported to ONNX, in a session of a vendor's engine. ``wrong`` as in ``excused``."""
+    """Export a graph to ONNX and check it in a session of a vendor's engine. ``wrong`` is as for ``excused``."""
     from ...frontends.onnx_writer import to_onnx
     from ...inference.session import InferenceSession
 
@@ -46,5 +49,7 @@ def by_session(
             outputs = session.run(dict(feeds))
     except XpuError as error:
         return CaseFinding(case, "refused", str(error), f"{op}: {error.what}"[:120])
-    said = wrong([outputs[o.name] for o in graph.outputs])
-    return excused(CaseFinding(case, "wrong" if said else "right", said), subject.engine, model, feeds, wrong)
+    difference = wrong([outputs[o.name] for o in graph.outputs])
+    return excused(
+        CaseFinding(case, "wrong" if difference else "right", difference), subject.engine, model, feeds, wrong
+    )

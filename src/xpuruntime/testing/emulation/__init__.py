@@ -2,13 +2,13 @@
 
 ``cuda_host``  a target for whole programs: ``check(graph, feeds, target=cuda_host())``
 ``launches``   single kernels and lowered nodes with arrays; here the sizes of arrays are known, too, and a fault is a RunError
-``cuda/``      the emulator itself, C++ headers that every translation unit begins with, and stand-ins for parts of the prelude
+``cuda/``      the emulator itself, C++ headers that every translation unit begins with, and replacements of parts of the prelude
 
 A fault names the kernel, the block, the thread and the byte. In a program's run it ends the process, with the message on standard error.
 
 Emulated
     Blocks one after the other, the blocks of a cluster at once. Threads are fibers in an order that a seed draws. Barriers, votes, shuffles with
-    masks and widths, atomics, functions of libm. By stand-ins: cp.async, ldmatrix, movmatrix, mma, wgmma with its fences and swizzled tiles,
+    masks and widths, atomics, functions of libm. By replacements: cp.async, ldmatrix, movmatrix, mma, wgmma with its fences and swizzled tiles,
     st.async between the blocks of a cluster with their mbarriers, griddepcontrol.
 
 Checked

@@ -1,6 +1,6 @@
 """The target ``CudaHost``: generated CUDA kernels compiled as C++ for the emulator.
 
-    check(graph, feeds, target=cuda_host())        everything but the device: compiler, plan, executor, kernels' texts
+check(graph, feeds, target=cuda_host())        checks all but the device: compiler, plan, executor, kernel sources
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 
-from ...codegen.cuda import CudaTarget
-from ...codegen.sm import LEVELS, SmLevel
-from ...codegen.toolchains import cxx_toolchain
+from ...codegen.cpp.toolchain import cxx_toolchain
+from ...codegen.cuda.sm import LEVELS, SmLevel
+from ...codegen.cuda.target import CudaTarget
 from ...errors import BuildError
 from ...program.program import Binary
 from ...targets import TargetConfig
 
 __all__ = ["CudaHost", "cuda_host"]
 
-# Not freestanding: functions of libm replace CUDA's. The compiler reports every access to memory under the names of the thread sanitizer's
+# Linked with libm, whose functions replace CUDA's. The compiler reports every access to memory under the names of the thread sanitizer's
 # runtime, which cuda/accesses.h defines.
 FLAGS = (
     "-O1",
@@ -40,7 +40,7 @@ _REPLACED = frozenset(["tensor", "hopper", "wgmma", "cluster"])
 
 
 class CudaHost(CudaTarget):
-    """A target with CUDA's kernels and CPU binaries. Plans carry the CPU's name, since its backend runs them."""
+    """A target with CUDA kernels and CPU binaries. Its name is a CPU target, since the CPU backend runs the plans."""
 
     def __init__(self, sm: SmLevel, config: TargetConfig | None = None) -> None:
         super().__init__(sm, config)

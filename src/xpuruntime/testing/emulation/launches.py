@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from ...codegen.cuda import CudaTarget
+from ...codegen.cuda.target import CudaTarget
 from ...errors import RunError
 from ...kernels.kernel import LoweredCall, NodeCall, Operand, Packed
 from ...program.program import WeightTransformRecipe
 from ...protocols import Array
-from ...runtime.layouts import from_memory, memory_shape, to_memory
-from ...runtime.recipes import run_recipe
+from ...runtime.memory.layouts import from_memory, memory_shape, to_memory
+from ...runtime.weights.recipes import run_recipe
 from .cuda_host import CudaHost, cuda_host
 
 __all__ = ["EmulatedKernels", "emulate", "packed_weight", "unset_array"]
@@ -90,7 +90,8 @@ def unset_array(shape: Sequence[int], dtype: Any, shift: int = 0) -> Array:
     size = int(np.prod(shape)) * own.itemsize
     raw = np.full(size + 512 + shift * own.itemsize, 0xFF, np.uint8)
     start = -raw.ctypes.data % 256 + shift * own.itemsize
-    return raw[start : start + size].view(own).reshape(shape)
+    array: Array = raw[start : start + size].view(own).reshape(shape)
+    return array
 
 
 def packed_weight(packed: Packed, value: Any) -> Array:
@@ -122,7 +123,7 @@ def emulate(
                 to_memory(value, operand.spec) if packed is None else packed_weight(packed, value),
                 shift,
             )
-    for name, (i, packed) in lowered.beside.items():
+    for name, (i, packed) in lowered.extra_weights.items():
         add(name, packed_weight(packed, arrays[call.tensor(i).name]))
     for i, size in enumerate(lowered.temps):
         buffers[f"temp{i}"] = unset_array((size,), np.uint8)
@@ -146,7 +147,7 @@ def emulate(
             f"kernel{i}",
             {a: buffers[a] for a in stage.args},
             blocks=int(np.prod(stage.options["grid"])),
-            late=late - set(stage.options.get("early", ())),
+            late=late - set(stage.options.get("prologue_reads", ())),
             seed=7 + i,
         )
     if buffers["counters"].any():

@@ -34,23 +34,23 @@ INLINE void cluster_wait() {
 #endif
 }
 
-// Send four and two values (24 bytes) to block `rank`, to the offsets that `to` and `beside` have in this block.  // words: beside
-INLINE void cluster_st_async(float *to, const float (&four)[4], float *beside, float a, float b, ClusterBarrier *barrier_word, unsigned rank) {
+// Send quad and pair values (24 bytes) to block `rank`, to the offsets that `to` and `pair_to` have in this block.
+INLINE void cluster_st_async(float *to, const float (&quad)[4], float *pair_to, float a, float b, ClusterBarrier *barrier_word, unsigned rank) {
 #if XPURT_CLUSTERED
     uint32_t there, barrier;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"((uint32_t)__cvta_generic_to_shared(barrier_word)), "r"(rank));
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"((uint32_t)__cvta_generic_to_shared(to)), "r"(rank));
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there), "f"(four[0]),
-                 "f"(four[1]), "f"(four[2]), "f"(four[3]), "r"(barrier)
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there), "f"(quad[0]),
+                 "f"(quad[1]), "f"(quad[2]), "f"(quad[3]), "r"(barrier)
                  : "memory");
-    there += (uint32_t)((char *)beside - (char *)to);
+    there += (uint32_t)((char *)pair_to - (char *)to);
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(there), "f"(a), "f"(b), "r"(barrier)
                  : "memory");
 #elif defined(XPURT_CLUSTER_BYTES)
-    const long long far = (long long)((int)rank - XPURT_CLUSTER_RANK) * XPURT_CLUSTER_BYTES;
-    memcpy((char *)to + far, four, sizeof four);
-    const float two[2] = {a, b};
-    memcpy((char *)beside + far, two, sizeof two);
+    const long long distance = (long long)((int)rank - XPURT_CLUSTER_RANK) * XPURT_CLUSTER_BYTES;
+    memcpy((char *)to + distance, quad, sizeof quad);
+    const float pair[2] = {a, b};
+    memcpy((char *)pair_to + distance, pair, sizeof pair);
 #endif
 }
 

@@ -7,8 +7,8 @@
 //
 // P: the members that flash_decode.cuh lists, and NEW_TOKENS, HALF (rotary pairs of a row: elements i and HALF + i), WIDE (vectors of eight pairs are
 //    allowed), TABLE (rows of the cosine and sine tables, 0: one row per position of the call), TILES (shared-memory offset of the new rows),
-//    token(row), place_of(batch, t) (cache position), spot_of(batch, t) (table row), placed(place) and spotted(spot) (bounds-checked),
-//    cosines_at(batch, t, spot), sines_at(...), key_of(batch, head, t), value_of(batch, head, t), keys_of(batch, head), values_of(batch, head),
+//    token(row), cache_position(batch, t), table_row(batch, t), checked_position(position) and checked_row(row) (bounds-checked),
+//    cosines_at(batch, t, row), sines_at(...), key_of(batch, head, t), value_of(batch, head, t), keys_of(batch, head), values_of(batch, head),
 //    writes().
 namespace flash_decode {
 
@@ -16,17 +16,17 @@ using tensor::u16;
 using tensor::u32;
 
 // One value of a row, or eight 16-byte aligned ones.
-template <int N> struct Few;
-template <> struct Few<1> { u16 at[1]; };
-template <> struct __align__(16) Few<8> { u16 at[8]; };
-template <int N> __device__ __forceinline__ Few<N> few(const u16 *from) { return *(const Few<N> *)from; }
-// Load what the previous launch wrote: from L2.
-template <int N> __device__ __forceinline__ Few<N> ld_cg_few(const u16 *from) {
+template <int N> struct Vec;
+template <> struct Vec<1> { u16 at[1]; };
+template <> struct __align__(16) Vec<8> { u16 at[8]; };
+template <int N> __device__ __forceinline__ Vec<N> load_vec(const u16 *from) { return *(const Vec<N> *)from; }
+// Load data that the previous launch wrote: from L2.
+template <int N> __device__ __forceinline__ Vec<N> ld_cg_vec(const u16 *from) {
 #if defined(__CUDACC_RTC__)
-    if constexpr (N == 8) return bitcast<Few<8>>(__ldcg((const uint4 *)from));
+    if constexpr (N == 8) return bitcast<Vec<8>>(__ldcg((const uint4 *)from));
     else return {{__ldcg(from)}};
 #else
-    return few<N>(from);
+    return load_vec<N>(from);
 #endif
 }
 
@@ -35,17 +35,17 @@ template <class P> struct KvAppend<P, true> {
     typedef typename P::T T;
     static constexpr int W = P::WIDE && P::ALIGNED ? 8 : 1, CH = P::D / 8, PAIRS = P::HALF / W, UNITS = PAIRS + (P::D - 2 * P::HALF) / W,
                          THREADS = P::WARPS * 32;
-    typedef Few<W> Part;
-    struct Known {
-        int place[P::NEW_TOKENS], spot[P::NEW_TOKENS];
+    typedef Vec<W> Part;
+    struct Positions {
+        int position[P::NEW_TOKENS], row[P::NEW_TOKENS];
     };
-    long long place, spot;
+    long long position, row;
     int first, last;
     bool has_new_rows;
 
-    __device__ __forceinline__ static Known &known() {
-        __shared__ Known room;
-        return room;
+    __device__ __forceinline__ static Positions &positions() {
+        __shared__ Positions smem;
+        return smem;
     }
     __device__ __forceinline__ static void store(unsigned char *row, int chunk, int e, const Part &v) {
         *(Part *)(row + chunk * 16 + e % 8 * 2) = v;
@@ -59,28 +59,28 @@ template <class P> struct KvAppend<P, true> {
     __device__ __forceinline__ void load_positions(int batch, int begin, int end, const P &p) {
         first = begin, last = end;
         if (threadIdx.x < P::NEW_TOKENS) {
-            place = p.place_of(batch, threadIdx.x);
-            if (P::TABLE > 0) spot = p.spot_of(batch, threadIdx.x);
+            position = p.cache_position(batch, threadIdx.x);
+            if (P::TABLE > 0) row = p.table_row(batch, threadIdx.x);
         }
     }
 
     // Do the work that needs no griddep_wait: cache positions, cosines and sines, zeros of missing queries.
     __device__ __forceinline__ void prologue(unsigned char *shared, int batch, const P &p) {
-        Known &k = known();
+        Positions &k = positions();
         if (threadIdx.x < P::NEW_TOKENS) {
-            k.place[threadIdx.x] = p.placed(place);
-            k.spot[threadIdx.x] = P::TABLE > 0 ? p.spotted(spot) : 0;
+            k.position[threadIdx.x] = p.checked_position(position);
+            k.row[threadIdx.x] = P::TABLE > 0 ? p.checked_row(row) : 0;
         }
         for (int i = P::rows * CH + threadIdx.x; i < 16 * CH; i += THREADS)
-            *(Few<8> *)(shared + tiles::swizzle<CH>(i / CH, i % CH) * 16) = Few<8>{};
+            *(Vec<8> *)(shared + tiles::swizzle<CH>(i / CH, i % CH) * 16) = Vec<8>{};
         __syncthreads();
         has_new_rows = false;
 #pragma unroll
-        for (int t = 0; t < P::NEW_TOKENS; ++t) has_new_rows |= k.place[t] >= first && k.place[t] < last;
+        for (int t = 0; t < P::NEW_TOKENS; ++t) has_new_rows |= k.position[t] >= first && k.position[t] < last;
         for (int i = threadIdx.x; i < P::NEW_TOKENS * 2 * PAIRS; i += THREADS) {
             const int t = i / (2 * PAIRS), u = i % (2 * PAIRS);
-            const u16 *const from = u < PAIRS ? p.cosines_at(batch, t, k.spot[t]) : p.sines_at(batch, t, k.spot[t]) - P::HALF;
-            *(Part *)(row_at(shared, 2, t) + u * W * 2) = few<W>(from + u * W);
+            const u16 *const from = u < PAIRS ? p.cosines_at(batch, t, k.row[t]) : p.sines_at(batch, t, k.row[t]) - P::HALF;
+            *(Part *)(row_at(shared, 2, t) + u * W * 2) = load_vec<W>(from + u * W);
         }
         __syncthreads();
     }
@@ -90,7 +90,7 @@ template <class P> struct KvAppend<P, true> {
     __device__ __forceinline__ static void rotate_pairs(const u16 *x, unsigned char *shared, int t, int u, const Put &put) {
         if (u < PAIRS) {
             const u16 *const angles = (const u16 *)row_at(shared, 2, t) + u * W;
-            const Part low = ld_cg_few<W>(x + u * W), high = ld_cg_few<W>(x + P::HALF + u * W), c = few<W>(angles), s = few<W>(angles + P::HALF);
+            const Part low = ld_cg_vec<W>(x + u * W), high = ld_cg_vec<W>(x + P::HALF + u * W), c = load_vec<W>(angles), s = load_vec<W>(angles + P::HALF);
             Part a, b;
 #pragma unroll
             for (int i = 0; i < W; ++i) {
@@ -102,7 +102,7 @@ template <class P> struct KvAppend<P, true> {
             put(P::HALF + u * W, b);
         } else {
             const int e = 2 * P::HALF + (u - PAIRS) * W;
-            put(e, e < P::d ? ld_cg_few<W>(x + e) : Part{});
+            put(e, e < P::d ? ld_cg_vec<W>(x + e) : Part{});
         }
     }
 
@@ -111,7 +111,7 @@ template <class P> struct KvAppend<P, true> {
     __device__ __forceinline__ bool writes_cache(int t, const P &p) const {
         bool last = p.writes();
 #pragma unroll
-        for (int other = 0; other < P::NEW_TOKENS; ++other) last &= other <= t || known().place[other] != known().place[t];
+        for (int other = 0; other < P::NEW_TOKENS; ++other) last &= other <= t || positions().position[other] != positions().position[t];
         return last;
     }
 
@@ -122,7 +122,7 @@ template <class P> struct KvAppend<P, true> {
         for (int i = threadIdx.x; i < ROTATED_PADDED + P::NEW_TOKENS * VALUES; i += THREADS) {
             const int r = i < ROTATED ? i / UNITS : P::rows + (i - ROTATED_PADDED) / VALUES;
             const bool query = i < ROTATED && r < P::rows;
-            const int t = query ? p.token(r) : r - P::rows, at = query ? 0 : known().place[t < 0 ? 0 : t];
+            const int t = query ? p.token(r) : r - P::rows, at = query ? 0 : positions().position[t < 0 ? 0 : t];
             if ((i >= ROTATED && i < ROTATED_PADDED) || (!query && !in_split(at))) continue;
             const bool stores = !query && writes_cache(t, p);
             if (i < ROTATED) {
@@ -134,7 +134,7 @@ template <class P> struct KvAppend<P, true> {
                 });
             } else {
                 const int e = (i - ROTATED_PADDED) % VALUES * W;
-                const Part v = e < P::dv ? ld_cg_few<W>(p.value_of(batch, head, t) + e) : Part{};
+                const Part v = e < P::dv ? ld_cg_vec<W>(p.value_of(batch, head, t) + e) : Part{};
                 store(row_at(shared, 1, t), e / 8, e, v);
                 if (stores && e < P::dv) *(Part *)(p.values_of(batch, head) + (long long)at * P::v_row + e) = v;
             }
@@ -145,14 +145,14 @@ template <class P> struct KvAppend<P, true> {
     template <int KEYS>
     __device__ __forceinline__ void patch_tile(unsigned char *tile, unsigned char *shared, int key0, int end) const {
         if (!has_new_rows) return;
-        const Known &k = known();
+        const Positions &k = positions();
         const int lane = threadIdx.x % 32;
         for (int t = 0; t < P::NEW_TOKENS; ++t) {
-            const int r = k.place[t] - key0;
-            if (r < 0 || r >= KEYS || k.place[t] >= end) continue;
+            const int r = k.position[t] - key0;
+            if (r < 0 || r >= KEYS || k.position[t] >= end) continue;
             for (int i = lane; i < 2 * CH; i += 32)
-                *(Few<8> *)(tile + i / CH * KEYS * P::D * 2 + tiles::swizzle<CH>(r, i % CH) * 16) =
-                    *(const Few<8> *)(row_at(shared, i / CH, t) + i % CH * 16);
+                *(Vec<8> *)(tile + i / CH * KEYS * P::D * 2 + tiles::swizzle<CH>(r, i % CH) * 16) =
+                    *(const Vec<8> *)(row_at(shared, i / CH, t) + i % CH * 16);
         }
         __syncwarp();
     }

@@ -6,9 +6,9 @@
 namespace flash_decode {
 
 // Layout of a task's partial results: the values of each split's rows, four at a time, then the state (row maximum, row sum) of each row.
-struct __align__(16) Four { float x[4]; };
+struct __align__(16) Float4 { float x[4]; };
 struct __align__(8) State { float new_max, row_sum; };
-__device__ __forceinline__ Four ld_cg_four(const Four *p) {
+__device__ __forceinline__ Float4 ld_cg_float4(const Float4 *p) {
 #if defined(__CUDACC_RTC__)
     const float4 v = __ldcg((const float4 *)p);
     return {{v.x, v.y, v.z, v.w}};
@@ -17,25 +17,25 @@ __device__ __forceinline__ Four ld_cg_four(const Four *p) {
 #endif
 }
 template <class P> struct Partials {
-    static constexpr int FOURS = (P::dv + 3) / 4, STATES = P::SPLITS * P::rows * FOURS, PER_BLOCK = (P::rows * FOURS + P::SPLITS - 1) / P::SPLITS;
-    Four *at;
+    static constexpr int VECTORS = (P::dv + 3) / 4, STATES = P::SPLITS * P::rows * VECTORS, PER_BLOCK = (P::rows * VECTORS + P::SPLITS - 1) / P::SPLITS;
+    Float4 *at;
 
-    __device__ __forceinline__ Four *values(int split, int row) const { return at + (split * P::rows + row) * FOURS; }
+    __device__ __forceinline__ Float4 *values(int split, int row) const { return at + (split * P::rows + row) * VECTORS; }
     __device__ __forceinline__ State *state(int split, int row) const { return (State *)(at + STATES) + row * P::SPLITS + split; }
 };
 
 // Store up to four values of a row of the result.
 template <class P>
-__device__ __forceinline__ void store_four(const Four &v, int batch, int head, int row, int at, const P &p) {
+__device__ __forceinline__ void store_float4(const Float4 &v, int batch, int head, int row, int at, const P &p) {
 #pragma unroll
     for (int e = 0; e < 4; ++e)
         if (P::dv % 4 == 0 || at + e < P::dv) p.keep(batch, head, row, at + e, v.x[e]);
 }
 
-// What one block of a cluster receives: for each split and each of its PER_BLOCK entries four sums, and the row maximum and row sum of their row.
+// Receive buffer of one block of a cluster: for each split and each of its PER_BLOCK entries four sums, and the row maximum and row sum of their row.
 template <class P> struct ClusterExchange {
     static constexpr int PER_BLOCK = Partials<P>::PER_BLOCK;
-    Four sums[P::SPLITS * PER_BLOCK];
+    Float4 sums[P::SPLITS * PER_BLOCK];
     State of[P::SPLITS * PER_BLOCK];
     ClusterBarrier all;
 };
@@ -44,13 +44,13 @@ template <class P> struct ClusterExchange {
 // each part to the block that combines it; `exchange` is indexed by split.
 template <class P>
 __device__ __forceinline__ void merge_warps(const float *states, ClusterExchange<P> *exchange, const Partials<P> &partials, int batch, int head, const P &p) {
-    constexpr int LINE = P::D + 4, FOURS = Partials<P>::FOURS, PER_BLOCK = Partials<P>::PER_BLOCK;
+    constexpr int LINE = P::D + 4, VECTORS = Partials<P>::VECTORS, PER_BLOCK = Partials<P>::PER_BLOCK;
     const int split = blockIdx.x % P::SPLITS;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < P::rows * FOURS; i += P::WARPS * 32) {
-        const int r = i / FOURS, at = i % FOURS * 4;
+    for (int i = threadIdx.x; i < P::rows * VECTORS; i += P::WARPS * 32) {
+        const int r = i / VECTORS, at = i % VECTORS * 4;
         float new_max = MASKED_SCORE, all = 0;
-        Four sum = {};
+        Float4 sum = {};
 #pragma unroll
         for (int w = 0; w < P::WARPS; ++w) new_max = fmaxf(new_max, states[(w * P::rows + r) * LINE + P::D]);
         const float shift = new_max == MASKED_SCORE ? 0 : new_max;
@@ -58,7 +58,7 @@ __device__ __forceinline__ void merge_warps(const float *states, ClusterExchange
         for (int w = 0; w < P::WARPS; ++w) {
             const float *const state = states + (w * P::rows + r) * LINE;
             const float weight = tensor::exp2(state[P::D] - shift);
-            const Four v = *(const Four *)(state + at);
+            const Float4 v = *(const Float4 *)(state + at);
 #pragma unroll
             for (int e = 0; e < 4; ++e) sum.x[e] += v.x[e] * weight;
             all += state[P::D + 1] * weight;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void merge_warps(const float *states, ClusterExchange
         } else {
 #pragma unroll
             for (int e = 0; e < 4; ++e) sum.x[e] = all == 0 ? 0 : sum.x[e] / all;
-            store_four(sum, batch, head, r, at, p);
+            store_float4(sum, batch, head, r, at, p);
         }
     }
 }
@@ -80,30 +80,30 @@ __device__ __forceinline__ void merge_warps(const float *states, ClusterExchange
 // Combine what this block received from its cluster and store it.
 template <class P>
 __device__ __forceinline__ void reduce_in_cluster(ClusterExchange<P> *exchange, int batch, int head, const P &p) {
-    constexpr int FOURS = Partials<P>::FOURS, PER_BLOCK = Partials<P>::PER_BLOCK;
-    const int first = (int)(blockIdx.x % P::SPLITS) * PER_BLOCK, left = P::rows * FOURS - first, count = left < 0 ? 0 : left < PER_BLOCK ? left : PER_BLOCK;
-    cluster_barrier_wait(&exchange->all, count * P::SPLITS * (sizeof(Four) + sizeof(State)));
+    constexpr int VECTORS = Partials<P>::VECTORS, PER_BLOCK = Partials<P>::PER_BLOCK;
+    const int first = (int)(blockIdx.x % P::SPLITS) * PER_BLOCK, left = P::rows * VECTORS - first, count = left < 0 ? 0 : left < PER_BLOCK ? left : PER_BLOCK;
+    cluster_barrier_wait(&exchange->all, count * P::SPLITS * (sizeof(Float4) + sizeof(State)));
 #pragma unroll 1
     for (int mine = threadIdx.x; mine < count; mine += P::WARPS * 32) {
         const int i = first + mine;
         float new_max = MASKED_SCORE, all = 0;
-        Four sum = {};
+        Float4 sum = {};
 #pragma unroll
         for (int s = 0; s < P::SPLITS; ++s) new_max = fmaxf(new_max, exchange->of[s * PER_BLOCK + mine].new_max);
         const float shift = new_max == MASKED_SCORE ? 0 : new_max;
 #pragma unroll
         for (int s = 0; s < P::SPLITS; ++s) {
             const State of = exchange->of[s * PER_BLOCK + mine];
-            const Four given = exchange->sums[s * PER_BLOCK + mine];
+            const Float4 received = exchange->sums[s * PER_BLOCK + mine];
             const float weight = tensor::exp2(of.new_max - shift);
 #pragma unroll
-            for (int e = 0; e < 4; ++e) sum.x[e] += given.x[e] * weight;
+            for (int e = 0; e < 4; ++e) sum.x[e] += received.x[e] * weight;
             all += of.row_sum * weight;
         }
         const float by = all == 0 ? 0 : 1 / all;
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum.x[e] = all == 0 ? 0 : sum.x[e] * by;
-        store_four(sum, batch, head, i / FOURS, i % FOURS * 4, p);
+        store_float4(sum, batch, head, i / VECTORS, i % VECTORS * 4, p);
     }
 }
 
@@ -111,19 +111,19 @@ __device__ __forceinline__ void reduce_in_cluster(ClusterExchange<P> *exchange, 
 // ROWS_PER_WARP rows; a lane has four of a row's values and the state of one split. All loads that fit in registers are in flight at once.
 template <class P, int MAX_COUNT, bool WHOLE>
 __device__ __forceinline__ void combine_splits(const Partials<P> &partials, int first, int step, int count, int batch, int head, const P &p) {
-    constexpr int FOURS = Partials<P>::FOURS, ROWS_PER_WARP = (P::rows + P::WARPS - 1) / P::WARPS, MAX_IN_FLIGHT = 20 / ROWS_PER_WARP < 1 ? 1 : 20 / ROWS_PER_WARP,
+    constexpr int VECTORS = Partials<P>::VECTORS, ROWS_PER_WARP = (P::rows + P::WARPS - 1) / P::WARPS, MAX_IN_FLIGHT = 20 / ROWS_PER_WARP < 1 ? 1 : 20 / ROWS_PER_WARP,
                   ROUNDS = (MAX_COUNT + MAX_IN_FLIGHT - 1) / MAX_IN_FLIGHT, IN_FLIGHT = (MAX_COUNT + ROUNDS - 1) / ROUNDS;
-    static_assert(FOURS <= 32 && MAX_COUNT <= 32, "a lane has four values and one state");
+    static_assert(VECTORS <= 32 && MAX_COUNT <= 32, "a lane has four values and one state");
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    Four read[ROWS_PER_WARP][IN_FLIGHT], sum[ROWS_PER_WARP] = {};
+    Float4 read[ROWS_PER_WARP][IN_FLIGHT], sum[ROWS_PER_WARP] = {};
     float weight[ROWS_PER_WARP], row_sum[ROWS_PER_WARP];
     const auto fetch = [&](int from) {
 #pragma unroll
         for (int m = 0; m < ROWS_PER_WARP; ++m)
 #pragma unroll
             for (int s = 0; s < IN_FLIGHT; ++s)
-                if (warp + m * P::WARPS < P::rows && from + s < count && lane < FOURS)
-                    read[m][s] = ld_cg_four(partials.values(first + (from + s) * step, warp + m * P::WARPS) + lane);
+                if (warp + m * P::WARPS < P::rows && from + s < count && lane < VECTORS)
+                    read[m][s] = ld_cg_float4(partials.values(first + (from + s) * step, warp + m * P::WARPS) + lane);
     };
 #pragma unroll
     for (int m = 0; m < ROWS_PER_WARP; ++m) {
@@ -153,15 +153,15 @@ __device__ __forceinline__ void combine_splits(const Partials<P> &partials, int 
 #pragma unroll
             for (int s = 0; s < IN_FLIGHT; ++s) {
                 const float by = __shfl_sync(0xffffffffu, weight[m], from + s);
-                if (warp + m * P::WARPS >= P::rows || from + s >= count || lane >= FOURS) continue;
+                if (warp + m * P::WARPS >= P::rows || from + s >= count || lane >= VECTORS) continue;
 #pragma unroll
                 for (int e = 0; e < 4; ++e) sum[m].x[e] += by * read[m][s].x[e];
             }
     }
 #pragma unroll
     for (int m = 0; m < ROWS_PER_WARP; ++m) {
-        if (warp + m * P::WARPS >= P::rows || lane >= FOURS) continue;
-        if (WHOLE) store_four(sum[m], batch, head, warp + m * P::WARPS, lane * 4, p);
+        if (warp + m * P::WARPS >= P::rows || lane >= VECTORS) continue;
+        if (WHOLE) store_float4(sum[m], batch, head, warp + m * P::WARPS, lane * 4, p);
         else partials.values(first, warp + m * P::WARPS)[lane] = sum[m];
     }
 }

@@ -14,7 +14,7 @@ using tensor::u32;
 // The base-2 logit of a row and a key.
 template <class P>
 __device__ __forceinline__ float logit_of(float x, int batch, int head, int row, int key, int end, const P &p) {
-    if (key >= end || row >= P::rows || !p.sees(row, key)) return MASKED_SCORE;
+    if (key >= end || row >= P::rows || !p.visible(row, key)) return MASKED_SCORE;
     x *= P::scale();
     return P::MASKED ? p.logit(x, batch, head, row, key) : x;
 }

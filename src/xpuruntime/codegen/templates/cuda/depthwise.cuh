@@ -1,12 +1,12 @@
 // needs: tensor
-// depthwise.cuh: convolutions with a filter of its own for each channel, channels side by side.
+// depthwise.cuh: depthwise convolutions, channels-last.
 //
 // A thread has V channels of Q columns in each of R lines of results. It iterates over the lines of the input that they read; the elements of
 // one are read together, once, and serve every result whose window they are in. Filters are [tap, channel], read as the input is.
 //
 // W names the sizes of one call (kernels/cuda/conv/depthwise.py): channels, size, out, kernel, stride, dilation, begin (padding before the
-// input) of lines and columns, strides x and y of images, lines and columns, and sum, what sums are kept in.
-// `finish.value(row, column, sum)` is what a sum becomes; a row is an output pixel.
+// input) of lines and columns, strides x and y of images, lines and columns, and sum, the accumulator type.
+// `finish.value(row, column, sum)` is the epilogue of a sum; a row is an output pixel.
 namespace depthwise {
 
 template <class W, int D> INLINE bool in(int place) {  // no bounds check for windows that are always inside the input

@@ -8,7 +8,7 @@
 //    combined first), WARPS, STAGES, SMEM_TILES (tile buffers per warp: STAGES, or fewer for a short split), TILES_PER_STEP (tiles of 16 keys),
 //    STATES_OFFSET, CLUSTER_SMEM, BOUNDS_OFFSET (shared-memory offsets of the warps' states (0: they reuse the tiles), of the data exchanged in
 //    a cluster, and of the mask's bounds), CLUSTER (a task's blocks are one cluster), NARROW (decode_rows.cuh), ADDITIVE_MASK (the mask only
-//    adds to logits), ALIGNED, k_row, v_row, MASKED (logits change), MASK_ROWS (rows with different masks), q_at(row), sees(row, key), scale() (for
+//    adds to logits), ALIGNED, k_row, v_row, MASKED (logits change), MASK_ROWS (rows with different masks), q_at(row), visible(row, key), scale() (for
 //    base-2 exponents), logit(score, batch, head, row, key), keep(batch, head, row, at, value).
 //    NEW_TOKENS (positions that the launch itself appends to the KV cache, 0 for none) adds the members that decode_append.cuh lists. Such a launch
 //    reads the mask and the old keys and values before griddep_wait; compiler/pdl.py ensures that no earlier launch is still writing them.
@@ -17,14 +17,14 @@ namespace flash_decode {
 using tensor::u16;
 using tensor::u32;
 
-// Narrow begin and end to the keys of a split that some row sees.
+// Narrow begin and end to the keys of a split that are visible to some row.
 template <class P>
 __device__ __forceinline__ void visible_range(int batch, int head, int &begin, int &end, int (*bounds)[2], const P &p) {
     int first = end, last = begin;
     for (int key = begin + (int)threadIdx.x; key < end; key += P::WARPS * 32)
 #pragma unroll
         for (int r = 0; r < P::MASK_ROWS; ++r)
-            if (p.sees(r, key) && p.logit(0.0f, batch, head, r, key) != MASKED_SCORE) {
+            if (p.visible(r, key) && p.logit(0.0f, batch, head, r, key) != MASKED_SCORE) {
                 first = key < first ? key : first;
                 last = key + 1 > last ? key + 1 : last;
             }
@@ -74,10 +74,10 @@ __device__ __forceinline__ void split_kernel(
     if (P::MASKED) visible_range<P>(batch, head, begin, end, (int(*)[2])(shared + P::BOUNDS_OFFSET), p);
     const int steps = end > begin ? ((end - begin + KEYS - 1) / KEYS - warp + P::WARPS - 1) / P::WARPS : 0;
 
-    unsigned char *const own = shared + 16 * P::D * 2 + warp * P::SMEM_TILES * STAGE;
+    unsigned char *const warp_smem = shared + 16 * P::D * 2 + warp * P::SMEM_TILES * STAGE;
     const auto fetch = [&](int step) {
         const int key0 = begin + (step * P::WARPS + warp) * KEYS;
-        unsigned char *const to = own + step % P::SMEM_TILES * STAGE;
+        unsigned char *const to = warp_smem + step % P::SMEM_TILES * STAGE;
         const int c = lane % CH;
         const u16 *from_k = k + (long long)(key0 + lane / CH) * P::k_row, *from_v = v + (long long)(key0 + lane / CH) * P::v_row;
 #pragma unroll 2
@@ -107,7 +107,7 @@ __device__ __forceinline__ void split_kernel(
     } else tensor::cp_async_wait<P::STAGES - 1>();
     __syncthreads();
     sums.load_queries(tensor::smem_addr(shared));
-    const u32 tile = tensor::smem_addr(own);
+    const u32 tile = tensor::smem_addr(warp_smem);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         tensor::cp_async_wait<P::STAGES - 2>();
@@ -116,7 +116,7 @@ __device__ __forceinline__ void split_kernel(
             if (step + P::STAGES - 1 < steps) fetch(step + P::STAGES - 1);
         tensor::cp_async_commit();
         const int at = step % P::SMEM_TILES * STAGE, key0 = begin + (step * P::WARPS + warp) * KEYS;
-        if constexpr (P::NEW_TOKENS > 0) added.template patch_tile<KEYS>(own + at, shared, key0, end);
+        if constexpr (P::NEW_TOKENS > 0) added.template patch_tile<KEYS>(warp_smem + at, shared, key0, end);
         sums.step(tile + at, tile + at + TILE, key0, end, batch, head, p);
     }
     if constexpr (P::STATES_OFFSET == 0) {  // the states reuse the tiles' memory

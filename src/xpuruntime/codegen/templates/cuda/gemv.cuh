@@ -166,8 +166,8 @@ template <class A, int STAGED, int ROWS, int WARPS, int SPLIT, int VALUES> struc
     A staged[STAGED], squares[ROWS][WARPS], parts[SPLIT > 1 ? 2 : 1][SPLIT][VALUES];
 };
 template <class T> __device__ __forceinline__ T &shared_of() {
-    __shared__ __align__(16) T room;
-    return room;
+    __shared__ __align__(16) T smem;
+    return smem;
 }
 
 template <class P, class Finish>
@@ -244,15 +244,15 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
         }
         A sum = transpose_reduce(sums), gate = 0;
         if constexpr (P::SPLIT > 1) {
-            const int room = item & 1;  // double-buffered between items
-            if (lane % Z::EACH == 0) shared.parts[room][part][lane / Z::EACH] = sum;
+            const int buffer = item & 1;  // double-buffered between items
+            if (lane % Z::EACH == 0) shared.parts[buffer][part][lane / Z::EACH] = sum;
             __syncthreads();
             sum = 0;
             if (writes)
 #pragma unroll
                 for (int i = 0; i < P::SPLIT; ++i) {
-                    sum += shared.parts[room][i][value];
-                    if (P::GATED) gate += shared.parts[room][i][value + Z::VALUES / 2];
+                    sum += shared.parts[buffer][i][value];
+                    if (P::GATED) gate += shared.parts[buffer][i][value + Z::VALUES / 2];
                 }
         } else if constexpr (P::GATED) gate = __shfl_xor_sync(0xffffffffu, sum, 16);
         if (writes) {

@@ -1,6 +1,6 @@
 // needs: tensor
-// mask_scan.cuh: a scan of a boolean mask before attention. Blocks of keys that no query of the block sees are skipped; blocks that every query
-// sees need no mask.
+// mask_scan.cuh: a scan of a boolean mask before attention. Blocks of keys that are masked for every query of the block are skipped; blocks without
+// a masked key need no mask.
 namespace mask_scan {
 
 using tensor::u16;
@@ -9,9 +9,9 @@ using tensor::u32;
 struct alignas(16) Flags {
     u32 at[4];
 };
-static constexpr int ALL_VISIBLE = 0x8000;  // every query sees every key
+static constexpr int ALL_VISIBLE = 0x8000;  // no key is masked for any query
 
-// Write the indices of the blocks of BN keys that some query from row0 on sees to `order`, with ALL_VISIBLE set where every query sees every key,
+// Write the indices of the blocks of BN keys that are visible to some query from row0 on to `order`, with ALL_VISIBLE set where no key is masked,
 // and return their number. P: queries, keys, TILES (blocks of keys; `order` has TILES + 1 entries). keys and mask_row (bytes between the rows of the
 // mask) are multiples of 16.
 template <class P, int BM, int BN, int WARPS>

@@ -1,5 +1,5 @@
-// math: arithmetic and functions of one scalar. CUDA has the functions themselves (their full-precision forms); what is defined here is
-// what it lacks, and what means something else there. Integers wrap.
+// math: arithmetic and functions of one scalar. CUDA has most functions in full precision; this file defines those that it lacks or that differ
+// in meaning. Integers wrap.
 
 template <class V> INLINE V abs(V x) {
     if constexpr (is_float<V>) return bitcast<V>(bitcast<uints<V>>(x) & (uints<V>)(~(uints<V>)0 >> 1));
@@ -69,8 +69,8 @@ INLINE float quick_larger(float a, float b) {  // the number where one is none
 
 // gelu of one float, within 10 units of the last place where the result is a normal number, in two thirds of what erfc takes (which loses 90
 // to the rounding of its argument). The normal distribution's tail at t is s P(t s) exp(-t*t/2) with s = 1 / (1 + 0.36 t), after Abramowitz
-// and Stegun, 7.1.26; P is fitted by Remez's algorithm for the least relative error up to t = 14: 2e-8. The power of two is taken apart,
-// 2**(f + k), with what t*t loses to rounding in f.
+// and Stegun, 7.1.26; P is fitted by Remez's algorithm for the least relative error up to t = 14: 2e-8. The power of two is split into
+// 2**(f + k), and f includes the rounding error of t*t.
 INLINE float gelu_single(float x) {
     const float t = -quick_larger(-abs(x), -13.27f), s = quick_reciprocal(1.0f + 0.36f * t), w = t * s;
     float p = -1.113558824e-06f;

@@ -1,8 +1,8 @@
 // movement: runs of elements, and indices that tensors name.
 
-// What a kernel met that it cannot compute (KernelStatus of the core): kind, value, limit. The kernel continues without accessing anything
-// outside; the first error is kept. The words are in host memory, where the launcher reads them after the run: a run that has
-// nothing to complain of moves nothing.
+// An input that a kernel cannot compute (KernelStatus of the core): kind, value, limit. The kernel continues without accessing anything
+// outside; the first error is kept. The words are in host memory, where the launcher reads them after the run: a run
+// without errors transfers nothing.
 enum : int64_t { INDEX_OUTSIDE = 1, DIVIDED_BY_ZERO = 2, DOES_NOT_FIT = 3 };
 extern "C" __device__ unsigned long long xpurt_report[2] = {0, 0};  // whether an error is recorded; address of the words
 
@@ -11,7 +11,7 @@ static __device__ __noinline__ void fail(void *, int64_t kind, int64_t value, in
     volatile unsigned long long *words = (volatile unsigned long long *)xpurt_report[1];
     words[1] = (unsigned long long)value;
     words[2] = (unsigned long long)limit;
-    __threadfence_system();  // whoever sees the kind sees what belongs to it
+    __threadfence_system();  // the kind becomes visible after the value and the limit
     words[0] = (unsigned long long)kind;
 }
 
@@ -31,13 +31,13 @@ template <class T> INLINE void fill_run(T *to, T value, int64_t n) {
     for (int64_t i = 0; i < n; ++i) to[i] = value;
 }
 
-// N elements (or the first n of them) from one place to another, in pieces as wide as both allow.
-template <int N, class T> INLINE void carry(T *to, const T *from, int n = N) {
+// Copy N elements (or the first n), vectorized if both pointers are aligned.
+template <int N, class T> INLINE void copy_pack(T *to, const T *from, int n = N) {
     const bool whole = fits<N>(to) && fits<N>(from);
     put<N>(to, fetch<N>(from, whole, n), whole, n);
 }
-// M packs of N elements, `step` (a multiple of N) elements from one to the next: all are read before any is written.
-template <int N, int M, class T> INLINE void carry_apart(T *to, const T *from, int64_t step) {
+// Copy M packs of N elements with stride `step` (a multiple of N): all loads are issued before the first store.
+template <int N, int M, class T> INLINE void copy_packs(T *to, const T *from, int64_t step) {
     if (fits<N>(to) && fits<N>(from)) {
         pack<T, N> r[M];
 #pragma unroll
@@ -49,16 +49,17 @@ template <int N, int M, class T> INLINE void carry_apart(T *to, const T *from, i
         for (int i = 0; i < M * N; ++i) to[i / N * step + i % N] = from[i / N * step + i % N];
     }
 }
-template <int N, class T> INLINE void spread(T *to, T value, int n = N) {
+// Fill N elements (or the first n) with a value.
+template <int N, class T> INLINE void fill_pack(T *to, T value, int n = N) {
     pack<T, N> r;
 #pragma unroll
     for (int i = 0; i < N; ++i) r.at[i] = value;
     put<N>(to, r, fits<N>(to), n);
 }
 
-// One tile of to[q * rows + p] = from[p * columns + q], with q below nq and p below np, from (q0, p0) on; THREADS in a row. V elements go
-// together on both sides (nq, np and the row strides are multiples of V): a thread turns V by V of them in registers. Rows of the
-// tile are PAD elements longer than they are, so that neither side has shared memory bank conflicts.
+// One tile of to[q * rows + p] = from[p * columns + q], with q below nq and p below np, from (q0, p0) on; THREADS in a row. Loads and
+// stores are V elements wide (nq, np and the row strides are multiples of V): a thread transposes V x V blocks in registers. Rows of the
+// tile are padded by PAD elements, so that neither side has shared memory bank conflicts.
 template <int TILE, int PAD, class T> INLINE T (&tile_of())[TILE][TILE + PAD] {
     __shared__ __align__(16) T tile[TILE][TILE + PAD];
     return tile;
@@ -66,21 +67,21 @@ template <int TILE, int PAD, class T> INLINE T (&tile_of())[TILE][TILE + PAD] {
 template <int TILE, int PAD, int V, int THREADS, class T>
 INLINE void transposed(T *to, int64_t rows, const T *from, int64_t columns, int64_t q0, int64_t nq, int64_t p0, int64_t np) {
     constexpr int SIDE = TILE / V, STEP = THREADS / SIDE;
-    constexpr bool EVEN = STEP > 0 && THREADS % SIDE == 0 && TILE % STEP == 0 && SIDE % STEP == 0;  // every turn has work for all threads
+    constexpr bool EVEN = STEP > 0 && THREADS % SIDE == 0 && TILE % STEP == 0 && SIDE % STEP == 0;  // every iteration occupies all threads
     constexpr int LOADS = (TILE * SIDE + THREADS - 1) / THREADS, STORES = (SIDE * SIDE + THREADS - 1) / THREADS;
     T(&tile)[TILE][TILE + PAD] = tile_of<TILE, PAD, T>();
-    const int down = threadIdx.x / SIDE, beside = threadIdx.x % SIDE;
+    const int line = threadIdx.x / SIDE, column = threadIdx.x % SIDE;
     __syncthreads();  // an earlier tile may still be read
 #pragma unroll
     for (int k = 0; k < LOADS; ++k) {
-        const int i = k * THREADS + threadIdx.x, y = EVEN ? down + k * STEP : i / SIDE, x = (EVEN ? beside : i % SIDE) * V;
+        const int i = k * THREADS + threadIdx.x, y = EVEN ? line + k * STEP : i / SIDE, x = (EVEN ? column : i % SIDE) * V;
         if ((EVEN || y < TILE) && p0 + y < np && q0 + x < nq)
             *(pack<T, V> *)&tile[y][x] = *(const pack<T, V> *)(from + (p0 + y) * columns + (q0 + x));
     }
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < STORES; ++k) {
-        const int i = k * THREADS + threadIdx.x, y = (EVEN ? down + k * STEP : i / SIDE) * V, x = (EVEN ? beside : i % SIDE) * V;
+        const int i = k * THREADS + threadIdx.x, y = (EVEN ? line + k * STEP : i / SIDE) * V, x = (EVEN ? column : i % SIDE) * V;
         if ((!EVEN && y >= TILE) || p0 + x >= np || q0 + y >= nq) continue;
         pack<T, V> in[V];
 #pragma unroll
@@ -95,7 +96,7 @@ INLINE void transposed(T *to, int64_t rows, const T *from, int64_t columns, int6
     }
 }
 
-// Whether places rise from one to the next, none of them counted from the end: asked by a whole block.
+// Return whether indices are non-negative and strictly increasing. All threads of a block call it.
 template <class I> INLINE bool rising(const I *at, int n, int64_t step) {
     bool rises = (int64_t)at[0] >= 0;
     for (int i = 1 + threadIdx.x; i < n; i += blockDim.x) rises = rises && at[(i - 1) * step] < at[i * step];

@@ -1,11 +1,11 @@
 // needs: math
-// narrow: functions for what is kept in 16 bits, S of them (bf16 or f16). They take one or two of the special function unit's instructions
-// where those of 24 bits take tens of all kinds. Their own error (narrow_functions of the tests holds it against the exact value, at every
+// narrow: functions for results of 16-bit type S (bf16 or f16). They take one or two special function unit (SFU) instructions, where
+// full float precision takes tens of instructions. Their own error (narrow_functions of the tests holds it against the exact value, at every
 // number of 16 bits) is below an eighth of what rounding to S may lose, at every size of result that is normal; NaN, infinity and signed
 // zeros go as PyTorch's do.
 //
-// The units flush what is no normal number of 32 bits, which tails of bf16 come near. So what falls is computed 2**16 times as large, and
-// the factor is on the other side.
+// SFU instructions flush float subnormals to zero, and tails in bf16 come close to those. So decaying results are computed scaled by 2**16,
+// and the final product removes the factor.
 
 // The binary logarithm of the normal distribution's tail at t from 0 to 16, by Remez's algorithm for the least error of the tail, relative to
 // its size, up to where gelu's result is no number of S any more: 1.4e-4 for bf16 (t up to 13.3), 4e-6 for f16 (up to 5.75). Beyond, it falls on.

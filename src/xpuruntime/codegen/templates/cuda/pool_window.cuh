@@ -3,7 +3,7 @@
 // in R lines below each other, whose windows share rows of the input: each is read and reduced once.
 //
 // W names the sizes of one call (kernels/cuda/pool.py): out, kernel, stride, dilation, begin (padding before the input), limit (where the
-// input ends), counted (where an average's divisor stops counting), strides of x and y, `along` (channels, where they are side by side, else 1).
+// input ends), divisor_end (where an average's divisor stops counting), strides of x and y, `along` (channels, if they are contiguous, else 1).
 
 namespace pool {
 
@@ -14,7 +14,7 @@ INLINE float quotient(float a, float n, float each) {
 }
 
 // What windows are reduced by, over V elements.
-template <class Op, class S, int V> struct Beside {
+template <class Op, class S, int V> struct PackReduction {
     typedef loaded<S> value;
     typedef typename Op::template sum<value> sum;
     sum at[V];
@@ -27,7 +27,7 @@ template <class Op, class S, int V> struct Beside {
 #pragma unroll
         for (int u = 0; u < V; ++u) at[u] = Op::add(at[u], v.at[u], w);
     }
-    INLINE_MEMBER void join(const Beside &other) {
+    INLINE_MEMBER void join(const PackReduction &other) {
 #pragma unroll
         for (int u = 0; u < V; ++u) at[u] = Op::join(at[u], other.at[u]);
     }
@@ -44,7 +44,7 @@ template <class Op, class S, int V> struct Beside {
 };
 
 #if defined(__CUDACC_RTC__)
-INLINE float with_nan(float a, float b) {
+INLINE float max_nan(float a, float b) {
     float y;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
     return y;
@@ -55,7 +55,7 @@ template <class S> INLINE uint32_t largest_pair(uint32_t a, uint32_t b) {
     else asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
     return y;
 }
-template <int V> struct Beside<Max, float, V> {
+template <int V> struct PackReduction<Max, float, V> {
     float at[V];
     INLINE_MEMBER void start() {
 #pragma unroll
@@ -63,11 +63,11 @@ template <int V> struct Beside<Max, float, V> {
     }
     INLINE_MEMBER void add(const pack<float, V> &x, const Windows &) {
 #pragma unroll
-        for (int u = 0; u < V; ++u) at[u] = with_nan(at[u], x.at[u]);
+        for (int u = 0; u < V; ++u) at[u] = max_nan(at[u], x.at[u]);
     }
-    INLINE_MEMBER void join(const Beside &other) {
+    INLINE_MEMBER void join(const PackReduction &other) {
 #pragma unroll
-        for (int u = 0; u < V; ++u) at[u] = with_nan(at[u], other.at[u]);
+        for (int u = 0; u < V; ++u) at[u] = max_nan(at[u], other.at[u]);
     }
     INLINE_MEMBER pack<float, V> end(double, const Windows &) const {
         pack<float, V> y;
@@ -100,12 +100,12 @@ template <class S, int V> struct Pairs {  // 16-bit maxima are computed in packe
         return y;
     }
 };
-template <int V> struct Beside<Max, bf16, V> : Pairs<bf16, V> {};
-template <int V> struct Beside<Max, f16, V> : Pairs<f16, V> {};
+template <int V> struct PackReduction<Max, bf16, V> : Pairs<bf16, V> {};
+template <int V> struct PackReduction<Max, f16, V> : Pairs<f16, V> {};
 #endif
 
-// Along one dim, of windows in groups of R (1 along the second): tap k of a window that begins at o. Taps that are in the input wherever a
-// window begins are not asked.
+// Along one dim, of windows in groups of R (1 along the second): tap k of a window that begins at o. Taps that are inside the input for every
+// window are not checked.
 template <class W, int D, int R = 1>
 constexpr int last_of = (W::out[D] - 1) / R * R * W::stride[D] - W::begin[D];  // where the last window begins
 template <class W, int D> constexpr bool never_empty = W::begin[D] < W::kernel[D] && last_of<W, D> < W::limit[D] && W::dilation[D] == 1;
@@ -130,15 +130,15 @@ template <class W, int D> INLINE int inside(int o) {  // taps in the input
 }
 template <class W, int D> INLINE int counting(int o) {
     if constexpr (!W::padding_counts) return inside<W, D>(o);
-    else if constexpr (last_of<W, D> + (W::kernel[D] - 1) * W::dilation[D] < W::counted[D]) return W::kernel[D];
+    else if constexpr (last_of<W, D> + (W::kernel[D] - 1) * W::dilation[D] < W::divisor_end[D]) return W::kernel[D];
     else {
-        const int n = (W::counted[D] - 1 - o) / W::dilation[D] + 1;
-        return o >= W::counted[D] ? 0 : n < W::kernel[D] ? n : W::kernel[D];
+        const int n = (W::divisor_end[D] - 1 - o) / W::dilation[D] + 1;
+        return o >= W::divisor_end[D] ? 0 : n < W::kernel[D] ? n : W::kernel[D];
     }
 }
 
-// What changes no result.
-template <class Op, class S, int V> INLINE pack<S, V> nothing() {
+// The identity of the reduction.
+template <class Op, class S, int V> INLINE pack<S, V> identity_pack() {
     pack<S, V> r = {};
     if constexpr (same<Op, Max>) {
 #pragma unroll
@@ -146,7 +146,7 @@ template <class Op, class S, int V> INLINE pack<S, V> nothing() {
     }
     return r;
 }
-template <class S, int V> INLINE pack<S, V> chosen(bool first, const pack<S, V> &a, const pack<S, V> &b) {
+template <class S, int V> INLINE pack<S, V> select_pack(bool first, const pack<S, V> &a, const pack<S, V> &b) {
     if constexpr (sizeof a % 4) return first ? a : b;
     else {
         uint32_t x[sizeof a / 4], y[sizeof a / 4];
@@ -159,13 +159,13 @@ template <class S, int V> INLINE pack<S, V> chosen(bool first, const pack<S, V> 
     }
 }
 
-// Whether a line is in the window of the r-th of a thread's results.
-template <class W> constexpr bool serves(int line, int r) { return line >= r * W::stride[0] && line < r * W::stride[0] + W::kernel[0]; }
+// Whether a line is in the window of a thread's r-th result.
+template <class W> constexpr bool in_window(int line, int r) { return line >= r * W::stride[0] && line < r * W::stride[0] + W::kernel[0]; }
 
-// R windows below each other, the first at (h, v): every element is read before one is looked at, from the nearest place in the input. Of
-// those that are not in it nothing is taken; a maximum may see its neighbors twice.
+// R windows below each other, the first at (h, v): all loads are issued before the first use, at indices clamped to the input. Elements in
+// the padding are replaced by the identity; a maximum may use its neighbors twice.
 template <class Op, class S, int V, int R, class W>
-INLINE void gathered(Beside<Op, S, V> (&total)[R], const S *x, int h, int v, const Windows &w) {
+INLINE void window_gathered(PackReduction<Op, S, V> (&acc)[R], const S *x, int h, int v, const Windows &w) {
     typedef typename W::index I;
     constexpr int ROWS = W::kernel[0] + (R - 1) * W::stride[0], COLUMNS = W::kernel[1];
     constexpr bool twice = same<Op, Max> && never_empty<W, 0> && never_empty<W, 1>;
@@ -182,38 +182,38 @@ INLINE void gathered(Beside<Op, S, V> (&total)[R], const S *x, int h, int v, con
 #pragma unroll
     for (int a = 0; a < ROWS; ++a) {
         if (R > 1 && a % W::stride[0] >= W::kernel[0]) continue;
-        Beside<Op, S, V> own;  // rows on their own: errors of long sums stay small
-        own.start();
+        PackReduction<Op, S, V> row_acc;  // rows on their row_acc: errors of long sums stay small
+        row_acc.start();
 #pragma unroll
         for (int b = 0; b < COLUMNS; ++b) {
             const bool there = twice || (in<W, 0, R>(h, a) && in<W, 1>(v, b));
-            own.add(chosen(there, taps[a][b], nothing<Op, S, V>()), w);
+            row_acc.add(select_pack(there, taps[a][b], identity_pack<Op, S, V>()), w);
         }
 #pragma unroll
         for (int r = 0; r < R; ++r)
-            if (serves<W>(a, r)) total[r].join(own);
+            if (in_window<W>(a, r)) acc[r].join(row_acc);
     }
 }
 
 // One window of any size.
 template <class Op, class S, int V, class W>
-INLINE void walked(Beside<Op, S, V> &total, const S *x, int h, int v, const Windows &w) {
+INLINE void window_loop(PackReduction<Op, S, V> &acc, const S *x, int h, int v, const Windows &w) {
     typedef typename W::index I;
 #pragma unroll 1
     for (int a = 0; a < W::kernel[0]; ++a) {
         if (!in<W, 0>(h, a)) continue;
-        Beside<Op, S, V> own;
-        own.start();
+        PackReduction<Op, S, V> row_acc;
+        row_acc.start();
 #pragma unroll 4
         for (int b = 0; b < W::kernel[1]; ++b) {
             const I place = (I)(h + a * W::dilation[0]) * (I)W::x[2] + (I)(v + b * W::dilation[1]) * (I)W::x[3];
-            if (in<W, 1>(v, b)) own.add(fetch<V>(x + place, true), w);
+            if (in<W, 1>(v, b)) row_acc.add(fetch<V>(x + place, true), w);
         }
-        total.join(own);
+        acc.join(row_acc);
     }
 }
 
-// Item e of the result: lines in groups of R, where `gathered` has room and dilation is 1.
+// Item e of the result: lines in groups of R, if `window_gathered` has registers for them and dilation is 1.
 template <class Op, class S, int V, int R, class W> INLINE void window(const S *x, S *y, uint32_t e, const Windows &w) {
     typedef typename W::index I;
     constexpr int GROUPS = (W::out[0] + R - 1) / R;
@@ -230,17 +230,17 @@ template <class Op, class S, int V, int R, class W> INLINE void window(const S *
     }
     from += e * (I)W::x[0], to += e * (I)W::y[0] + line * (I)W::y[2] + column * (I)W::y[3];
     const int h = (int)line * W::stride[0] - W::begin[0], v = (int)column * W::stride[1] - W::begin[1];
-    Beside<Op, S, V> total[R];
+    PackReduction<Op, S, V> acc[R];
 #pragma unroll
-    for (int r = 0; r < R; ++r) total[r].start();
-    if constexpr (W::gathers && W::limit[0] > 0 && W::limit[1] > 0) gathered<Op, S, V, R, W>(total, x + from, h, v, w);
-    else walked<Op, S, V, W>(total[0], x + from, h, v, w);
+    for (int r = 0; r < R; ++r) acc[r].start();
+    if constexpr (W::gathers && W::limit[0] > 0 && W::limit[1] > 0) window_gathered<Op, S, V, R, W>(acc, x + from, h, v, w);
+    else window_loop<Op, S, V, W>(acc[0], x + from, h, v, w);
     const int across = counting<W, 1>(v);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
         if (W::out[0] % R && line + r >= W::out[0]) break;
         const double n = W::divides ? W::divides : (double)(counting<W, 0>(h + r * W::stride[0]) * across);
-        put<V>(y + (to + r * (I)W::y[2]), total[r].end(n, w), true);
+        put<V>(y + (to + r * (I)W::y[2]), acc[r].end(n, w), true);
     }
 }
 

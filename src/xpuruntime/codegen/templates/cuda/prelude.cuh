@@ -88,8 +88,8 @@ template <class To, class From> INLINE To bitcast(From v) {
     __builtin_memcpy(&to, &v, sizeof to);
     return to;
 }
-struct yes { static constexpr bool value = true; };  // compile-time flags for generic lambdas
-struct no { static constexpr bool value = false; };
+struct true_type { static constexpr bool value = true; };  // compile-time flags for generic lambdas
+struct false_type { static constexpr bool value = false; };
 template <class V> INLINE V splat(V x) { return x; }
 template <class T, class V> INLINE T raw(V v) { return (T)v; }
 template <int N, class T> INLINE T number(T x) { return x; }

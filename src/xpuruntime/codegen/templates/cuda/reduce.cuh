@@ -21,12 +21,12 @@ template <int SIZE, class V, class F> INLINE V warp_reduce(V v, F f) {
     for (int mask = SIZE < 32 ? SIZE / 2 : 16; mask > 0; mask /= 2) v = f(v, shfl_xor(v, mask));
     return v;
 }
-// All-reduce over the WARPS warps of a block. `room` has one entry per warp.
-template <int WARPS, class V, class F> INLINE V block_reduce(V v, F f, void *room) {
+// All-reduce over the WARPS warps of a block. `smem` has one entry per warp.
+template <int WARPS, class V, class F> INLINE V block_reduce(V v, F f, void *smem) {
     v = warp_reduce<32>(v, f);
     if constexpr (WARPS > 1) {
-        V *const parts = (V *)room;
-        __syncthreads();  // earlier readers of room are done
+        V *const parts = (V *)smem;
+        __syncthreads();  // earlier readers of smem are done
         if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
         __syncthreads();
         v = parts[0];
@@ -34,10 +34,10 @@ template <int WARPS, class V, class F> INLINE V block_reduce(V v, F f, void *roo
     }
     return v;
 }
-// Reduce over the Y threads of each of X columns. `room` has one entry per thread.
-template <int X, int Y, class V, class F> INLINE V column_reduce(V v, F f, void *room) {
+// Reduce over the Y threads of each of X columns. `smem` has one entry per thread.
+template <int X, int Y, class V, class F> INLINE V column_reduce(V v, F f, void *smem) {
     if constexpr (Y > 1) {
-        V *const parts = (V *)room;
+        V *const parts = (V *)smem;
         __syncthreads();
         parts[threadIdx.y * X + threadIdx.x] = v;
 #pragma unroll
@@ -53,10 +53,10 @@ template <int X, int Y, class V, class F> INLINE V column_reduce(V v, F f, void 
     }
     return v;
 }
-// The same for W values per thread. `room` has one entry per value.
-template <int X, int Y, int W, class V, class F> INLINE void column_reduce_n(V (&v)[W], F f, void *room) {
+// The same for W values per thread. `smem` has one entry per value.
+template <int X, int Y, int W, class V, class F> INLINE void column_reduce_n(V (&v)[W], F f, void *smem) {
     if constexpr (Y > 1) {
-        V *const parts = (V *)room + threadIdx.y * X + threadIdx.x;
+        V *const parts = (V *)smem + threadIdx.y * X + threadIdx.x;
         __syncthreads();
 #pragma unroll
         for (int u = 0; u < W; ++u) parts[u * Y * X] = v[u];
@@ -70,6 +70,6 @@ template <int X, int Y, int W, class V, class F> INLINE void column_reduce_n(V (
         }
         __syncthreads();
 #pragma unroll
-        for (int u = 0; u < W; ++u) v[u] = ((V *)room)[u * Y * X + threadIdx.x];
+        for (int u = 0; u < W; ++u) v[u] = ((V *)smem)[u * Y * X + threadIdx.x];
     }
 }

@@ -6,13 +6,13 @@ namespace simt {
 
 constexpr int BK = 16, THREADS = 256;
 
-template <class C> struct alignas(16) Four { C x[4]; };
+template <class C> struct alignas(16) Vec4 { C x[4]; };
 
 template <class P, class A, class B, class Finish>
 __device__ __forceinline__ void run(const A &a, const B &b, const Finish &finish) {
     typedef typename P::C C;
     constexpr int BM = 16 * P::TM, BN = 16 * P::TN, LA = BM * BK / THREADS, LB = BN * BK / THREADS;
-    __shared__ Four<C> left[BK][BM / 4 + 1], right[BK][BN / 4 + 1];
+    __shared__ Vec4<C> left[BK][BM / 4 + 1], right[BK][BN / 4 + 1];
     const int thread = threadIdx.x, tx = thread % 16, ty = thread / 16;
     constexpr int TILES_N = (P::n + BN - 1) / BN;
     const int row0 = (int)(blockIdx.x / TILES_N) * BM, column0 = (int)(blockIdx.x % TILES_N) * BN;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void run(const A &a, const B &b, const Finish &finish
         if (k0 + BK < P::k) read(k0 + BK);
 #pragma unroll
         for (int k = 0; k < BK; ++k) {
-            Four<C> fa[P::TM / 4], fb[P::TN / 4];
+            Vec4<C> fa[P::TM / 4], fb[P::TN / 4];
 #pragma unroll
             for (int i = 0; i < P::TM / 4; ++i) fa[i] = left[k][i * 16 + ty];
 #pragma unroll

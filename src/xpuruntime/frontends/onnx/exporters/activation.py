@@ -60,8 +60,8 @@ def _elu(e: NodeExport) -> None:
     else:
         zero = e.constant(0, dtype)
         low = e.add("Elu", [e.add("Mul", [e.add("Min", [x, zero]), e.constant(inner, dtype)])], alpha=alpha)
-        whole = e.add("Add", [e.add("Max", [x, zero]), low])
-        e.add("Mul", [whole, e.constant(scale, dtype)], out=True)
+        elu = e.add("Add", [e.add("Max", [x, zero]), low])
+        e.add("Mul", [elu, e.constant(scale, dtype)], out=True)
 
 
 def _softplus(e: NodeExport) -> None:

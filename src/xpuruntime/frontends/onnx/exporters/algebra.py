@@ -38,13 +38,13 @@ def _reduce(op: str) -> Exporter:
     return export
 
 
-def _spatial(op: str, whole: str) -> Exporter:
+def _spatial(op: str, global_pool: str) -> Exporter:
     """Return the exporter of a reduction, as a global pool if the model had one: engines add up the two in different orders."""
     reduced = _reduce(op)
 
     def export(e: NodeExport) -> None:
-        if any(source.op == whole for source in e.node.sources):
-            e.add(whole, [e.operand(0)], out=True)
+        if any(source.op == global_pool for source in e.node.sources):
+            e.add(global_pool, [e.operand(0)], out=True)
         else:
             reduced(e)
 
@@ -53,8 +53,8 @@ def _spatial(op: str, whole: str) -> Exporter:
 
 def _truth(op: str) -> Exporter:
     def export(e: NodeExport) -> None:
-        whole = _reduced(e, op, e.cast(e.operand(0, DType.BOOL), DType.INT32))
-        e.add("Cast", [whole], out=True, to=e.builder.numbers[DType.BOOL])
+        reduced = _reduced(e, op, e.cast(e.operand(0, DType.BOOL), DType.INT32))
+        e.add("Cast", [reduced], out=True, to=e.builder.numbers[DType.BOOL])
 
     return export
 

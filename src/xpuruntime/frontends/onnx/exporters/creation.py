@@ -38,8 +38,10 @@ def _bound(e: NodeExport, value: Any, dtype: DType) -> str:
 def _arange(e: NodeExport) -> None:
     dtype = e["dtype"]
     plain = all(not isinstance(v, float) for v in (e["start"], e["end"], e["step"]))
-    own = dtype if dtype in (DType.INT64, DType.INT32, DType.INT16, DType.FLOAT32, DType.FLOAT64) else None
-    kind = own or (DType.INT64 if plain else DType.FLOAT64)
+    supported = (
+        dtype if dtype in (DType.INT64, DType.INT32, DType.INT16, DType.FLOAT32, DType.FLOAT64) else None
+    )
+    kind = supported or (DType.INT64 if plain else DType.FLOAT64)
     value = e.add("Range", [_bound(e, e[name], kind) for name in ("start", "end", "step")])
     e.to(value, dtype, kind)
 
@@ -56,7 +58,7 @@ def _dims(e: NodeExport) -> None:
 
 def _random(op: str, names: dict[str, str]) -> Exporter:
     def export(e: NodeExport) -> None:
-        attrs = {theirs: e[ours] for ours, theirs in names.items()}
+        attrs = {onnx_name: e[ir_name] for ir_name, onnx_name in names.items()}
         attrs["dtype"] = e.builder.numbers[e["dtype"]]
         if all(isinstance(d, int) for d in e["size"]):
             e.add(f"Random{op}", [], out=True, shape=list(e["size"]), **attrs)

@@ -29,14 +29,14 @@ class _IndexTuples:
         rank = e.spec().rank
         inputs = e.node.inputs[first:]
         self.indexed = [d for d, value in enumerate(inputs) if value is not None]
-        rest = [d for d in range(rank) if d not in self.indexed]
+        other_dims = [d for d in range(rank) if d not in self.indexed]
         if not self.indexed or any(e.spec(first + d).dtype is DType.BOOL for d in self.indexed):
             raise e.no("indices must be integers")
-        self.front = [*self.indexed, *rest]
+        self.front = [*self.indexed, *other_dims]
         together = self.indexed == list(range(self.indexed[0], self.indexed[-1] + 1))
         self.at = self.indexed[0] if together else 0
         self.shape = _broadcast(e, [e.spec(first + d).shape for d in self.indexed])
-        self.rest = [e.spec().shape[d] for d in rest]
+        self.rest = [e.spec().shape[d] for d in other_dims]
         wide = e.builder.dims([*self.shape, 1])
         columns = []
         for d in self.indexed:
@@ -48,8 +48,8 @@ class _IndexTuples:
     def result_order(self) -> list[int]:
         """Return the permutation from (indices, rest) to the result's dims."""
         k = len(self.shape)
-        rest = list(range(k, k + len(self.rest)))
-        return [*rest[: self.at], *range(k), *rest[self.at :]]
+        other_dims = list(range(k, k + len(self.rest)))
+        return [*other_dims[: self.at], *range(k), *other_dims[self.at :]]
 
 
 def _unsqueezed(e: NodeExport, value: str, axis: int) -> str:
@@ -103,9 +103,9 @@ def _index_copy(e: NodeExport) -> None:
     if not x.rank or e.spec(1).rank != 1 or e.spec(2).rank != x.rank:
         raise e.no("one of its operands is a scalar")
     order = [dim, *(d for d in range(x.rank) if d != dim)]
-    places = _unsqueezed(e, e.operand(1, DType.INT64), 1)
+    indices = _unsqueezed(e, e.operand(1, DType.INT64), 1)
     operands = [_transposed(e, e.operand(i), order) for i in (0, 2)]
-    scattered = e.add("ScatterND", [operands[0], places, operands[1]])
+    scattered = e.add("ScatterND", [operands[0], indices, operands[1]])
     _transposed(e, scattered, [order.index(d) for d in range(x.rank)], out=True)
 
 
@@ -115,8 +115,8 @@ def _slice_scatter(e: NodeExport) -> None:
     size = e.spec().shape[dim]
     if not isinstance(size, int) or not isinstance(start, int) or not isinstance(end, int | None):
         raise e.no("writing to a slice of symbolic size")
-    places = range(size)[slice(start, end, e["step"])]
-    _replaced(e, dim, places, e.operand(1, e.spec().dtype))
+    indices = range(size)[slice(start, end, e["step"])]
+    _replaced(e, dim, indices, e.operand(1, e.spec().dtype))
 
 
 def _select_scatter(e: NodeExport) -> None:
@@ -128,22 +128,22 @@ def _select_scatter(e: NodeExport) -> None:
     _replaced(e, dim, range(index % size, index % size + 1), src)
 
 
-def _replaced(e: NodeExport, dim: int, places: range, src: str) -> None:
-    if not places:
+def _replaced(e: NodeExport, dim: int, indices: range, src: str) -> None:
+    if not indices:
         e.add("Identity", [e.operand(0)], out=True)
         return
-    if places.step != 1:
+    if indices.step != 1:
         x = e.spec()
         order = [dim, *(d for d in range(x.rank) if d != dim)]
-        at = e.constant(np.array(places, np.int64)[:, None])
+        at = e.constant(np.array(indices, np.int64)[:, None])
         scattered = e.add("ScatterND", [_transposed(e, e.operand(0), order), at, _transposed(e, src, order)])
         _transposed(e, scattered, [order.index(d) for d in range(x.rank)], out=True)
         return
     parts = [src]
-    if places.start:
-        parts.insert(0, e.add("Slice", [e.operand(0), e.ints([0]), e.ints([places.start]), e.ints([dim])]))
-    if places.stop != e.spec().shape[dim]:
-        bounds = [e.ints([places.stop]), e.ints([2**63 - 1]), e.ints([dim])]
+    if indices.start:
+        parts.insert(0, e.add("Slice", [e.operand(0), e.ints([0]), e.ints([indices.start]), e.ints([dim])]))
+    if indices.stop != e.spec().shape[dim]:
+        bounds = [e.ints([indices.stop]), e.ints([2**63 - 1]), e.ints([dim])]
         parts.append(e.add("Slice", [e.operand(0), *bounds]))
     e.add("Concat", parts, out=True, axis=dim)
 
@@ -163,8 +163,10 @@ def _im2col(e: NodeExport) -> None:
     attrs = {k: e[k] for k in ("kernel_size", "stride", "dilation")}
     numbers = np.arange(math.prod(sizes), dtype=np.int64).reshape(1, 1, *sizes)
     (table,) = interp.apply("im2col", numbers, padding=[0] * n, **attrs)
-    every = e.add("Gather", [_shaped(e, x, [spec.shape[0], spec.shape[1], -1]), _table(e, table[0])], axis=2)
-    e.add("Reshape", [every, e.builder.dims(list(_open_first(e.node.spec.shape)))], out=True)
+    columns = e.add(
+        "Gather", [_shaped(e, x, [spec.shape[0], spec.shape[1], -1]), _table(e, table[0])], axis=2
+    )
+    e.add("Reshape", [columns, e.builder.dims(list(_open_first(e.node.spec.shape)))], out=True)
 
 
 def _diagonal(e: NodeExport) -> None:
@@ -172,18 +174,18 @@ def _diagonal(e: NodeExport) -> None:
     sizes = [s for d in dims if isinstance(s := spec.shape[d], int)]
     if len(sizes) < 2:
         raise e.no("the diagonal of dims of symbolic size")
-    rest = [d for d in range(spec.rank) if d not in dims]
-    lines = _transposed(e, e.operand(0), [*rest, *dims])
-    lines = _shaped(e, lines, [*(spec.shape[d] for d in rest), math.prod(sizes)])
+    other_dims = [d for d in range(spec.rank) if d not in dims]
+    lines = _transposed(e, e.operand(0), [*other_dims, *dims])
+    lines = _shaped(e, lines, [*(spec.shape[d] for d in other_dims), math.prod(sizes)])
     numbers = np.arange(math.prod(sizes), dtype=np.int64).reshape(sizes)
     table = np.diagonal(numbers, e["offset"])
-    e.add("Gather", [lines, _table(e, table)], out=True, axis=len(rest))
+    e.add("Gather", [lines, _table(e, table)], out=True, axis=len(other_dims))
 
 
-def _table(e: NodeExport, places: Array) -> str:
-    if places.size > _MAX_TABLE_ELEMENTS:
-        raise e.no(f"an index table of {places.size:,} elements")
-    return e.constant(np.ascontiguousarray(places), DType.INT64)
+def _table(e: NodeExport, indices: Array) -> str:
+    if indices.size > _MAX_TABLE_ELEMENTS:
+        raise e.no(f"an index table of {indices.size:,} elements")
+    return e.constant(np.ascontiguousarray(indices), DType.INT64)
 
 
 def _shaped(e: NodeExport, value: str, size: Sequence[DimLike]) -> str:
@@ -209,8 +211,8 @@ def _masked_scatter(e: NodeExport) -> None:
     number = e.add("Sub", [e.add("CumSum", [flat, e.constant(0, DType.INT64)]), e.ints([1])])
     number = e.add("Max", [number, e.ints([0])])
     source = e.add("Reshape", [e.operand(2), e.ints([-1])])
-    taken = e.add("Reshape", [e.add("Gather", [source, number], axis=0), shape])
-    e.add("Where", [mask, taken, e.operand(0)], out=True)
+    selected = e.add("Reshape", [e.add("Gather", [source, number], axis=0), shape])
+    e.add("Where", [mask, selected, e.operand(0)], out=True)
 
 
 def _cdist(e: NodeExport) -> None:

@@ -97,9 +97,9 @@ def _roll(e: NodeExport) -> None:
 
 def _repeat(e: NodeExport) -> None:
     value, repeats = e.operand(0), list(e["repeats"])
-    more = len(repeats) - e.spec().rank
-    if more:
-        value = e.add("Reshape", [value, e.builder.dims([*[1] * more, *e.spec().shape])])
+    new_dims = len(repeats) - e.spec().rank
+    if new_dims:
+        value = e.add("Reshape", [value, e.builder.dims([*[1] * new_dims, *e.spec().shape])])
     e.add("Tile", [value, e.builder.dims(repeats)], out=True)
 
 

@@ -49,9 +49,9 @@ def _group(e: NodeExport) -> None:
     ones, zeros = (e.constant(np.full(groups, v), spec.dtype) for v in (1, 0))
     normal = e.add("InstanceNormalization", [flat, ones, zeros], epsilon=e["eps"])
     back = e.add("Reshape", [normal, e.add("Shape", [e.operand(0)])])
-    each = e.ints([-1] + [1] * (spec.rank - 2))
-    scaled = e.add("Mul", [back, e.add("Reshape", [scale, each])])
-    e.add("Add", [scaled, e.add("Reshape", [bias, each])], out=True)
+    channel_shape = e.ints([-1] + [1] * (spec.rank - 2))
+    scaled = e.add("Mul", [back, e.add("Reshape", [scale, channel_shape])])
+    e.add("Add", [scaled, e.add("Reshape", [bias, channel_shape])], out=True)
 
 
 def _layer(e: NodeExport) -> None:

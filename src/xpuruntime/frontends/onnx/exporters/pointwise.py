@@ -28,8 +28,8 @@ def _unary(op: str) -> Exporter:
     """Return the exporter of a unary op. Integers are cast to the result's type (``exp`` of an int32 gives float32)."""
 
     def export(e: NodeExport) -> None:
-        same = e.node.spec.dtype is e.spec().dtype or e.spec().dtype.is_complex
-        e.add(op, [e.operand(0, None if same else e.node.spec.dtype)], out=True)
+        keeps_dtype = e.node.spec.dtype is e.spec().dtype or e.spec().dtype.is_complex
+        e.add(op, [e.operand(0, None if keeps_dtype else e.node.spec.dtype)], out=True)
 
     return export
 
@@ -95,8 +95,8 @@ def _mod(fmod: bool) -> Exporter:
             e.add("Mod", [a, b], out=True, fmod=1 if fmod else None)
             return
         # ONNX's float remainder has the sign of the dividend, so it is shifted to that of the divisor.
-        rest = e.add("Mod", [a, b], fmod=1)
-        shifted = e.add("Mod", [e.add("Add", [rest, b]), b], fmod=1)
+        remainder = e.add("Mod", [a, b], fmod=1)
+        shifted = e.add("Mod", [e.add("Add", [remainder, b]), b], fmod=1)
         e.add("Identity", [shifted], out=True)
 
     return export
@@ -180,13 +180,13 @@ def _through(inner: str, by: float, outer: str = "") -> Exporter:
     return export
 
 
-def _shifted(inner: str, before: bool) -> Exporter:
+def _shifted(inner: str, add_first: bool) -> Exporter:
     """Return the exporter of log1p or expm1, at the accuracy of the plain forms."""
 
     def export(e: NodeExport) -> None:
         dtype = e.node.spec.dtype
         x, one = e.operand(0, dtype), e.constant(1, dtype)
-        if before:
+        if add_first:
             e.add(inner, [e.add("Add", [x, one])], out=True)
         else:
             e.add("Sub", [e.add(inner, [x]), one], out=True)
@@ -216,12 +216,12 @@ EXPORTERS: dict[str, Exporter] = {
     "div": _div,
     "eq": _text_equal,
     "exp2": _through("Exp", math.log(2), "before"),
-    "expm1": _shifted("Exp", before=False),
+    "expm1": _shifted("Exp", add_first=False),
     "fmod": _mod(True),
     "isinf": _isinf,
     "isnan": lambda e: done(e.add("IsNaN", [e.operand(0)], out=True)),
     "log10": _through("Log", 1 / math.log(10)),
-    "log1p": _shifted("Log", before=True),
+    "log1p": _shifted("Log", add_first=True),
     "log2": _through("Log", 1 / math.log(2)),
     "logical_and": _logic("And"),
     "logical_not": _logic("Not"),

@@ -49,7 +49,7 @@ def _lp(e: NodeExport) -> None:
     e.add("LpPool", [e.operand(0)], out=True, **_window(e), p=int(e["p"]))
 
 
-def _adaptive(op: str, whole: str) -> Exporter:
+def _adaptive(op: str, global_op: str) -> Exporter:
     """Return the exporter of adaptive pooling, as a pool if the output size divides the input size."""
 
     def export(e: NodeExport) -> None:
@@ -57,7 +57,7 @@ def _adaptive(op: str, whole: str) -> Exporter:
         space = e.spec().shape[-len(size) :]
         _batched(e, len(size))
         if all(d == 1 for d in size) and len(e.outs) == 1:
-            e.add(whole, [e.operand(0)], out=True)
+            e.add(global_op, [e.operand(0)], out=True)
             return
         if len(e.outs) > 1 or not all(
             isinstance(d, int) and isinstance(o, int) and o and d % o == 0

@@ -86,33 +86,35 @@ class OnnxLoweringContext:
         value = self.opt(position)
         return None if value is None else self._known(value)
 
-    def content(self, position: int, what: str) -> Array:
-        """Return the content of an operand that must be known. Raise NotLowered naming ``what``."""
+    def content(self, position: int, description: str) -> Array:
+        """Return the content of an operand that must be known. Raise NotLowered with ``description`` in the reason."""
         array = self.known(position)
         if array is None:
-            raise NotLowered(f"its {what} is known only at run time", self.input(position))
+            raise NotLowered(f"its {description} is known only at run time", self.input(position))
         return array
 
-    def array(self, position: int, what: str) -> Array:
+    def array(self, position: int, description: str) -> Array:
         """Return ``content`` as plain numbers. Raise NotLowered for symbolic dims."""
-        array = self.content(position, what)
+        array = self.content(position, description)
         if array.dtype == object:
-            raise NotLowered(f"its {what} depends on a symbolic dim", self.input(position))
+            raise NotLowered(f"its {description} depends on a symbolic dim", self.input(position))
         return array
 
-    def ints(self, position: int, what: str) -> list[int]:
+    def ints(self, position: int, description: str) -> list[int]:
         """Return ``array`` as a flat list of integers."""
-        return [int(v) for v in self.array(position, what).ravel()]
+        return [int(v) for v in self.array(position, description).ravel()]
 
-    def dims(self, position: int, what: str) -> list[DimLike]:
+    def dims(self, position: int, description: str) -> list[DimLike]:
         """Return ``content`` as a flat list of integers and dims."""
-        return [v if isinstance(v, Dim) else int(v) for v in self.content(position, what).ravel().tolist()]
+        return [
+            v if isinstance(v, Dim) else int(v) for v in self.content(position, description).ravel().tolist()
+        ]
 
-    def number(self, position: int, what: str) -> Any:
+    def number(self, position: int, description: str) -> Any:
         """Return ``array`` of one element as a Python number."""
-        elements = self.array(position, what).ravel()
+        elements = self.array(position, description).ravel()
         if elements.size != 1:
-            raise NotLowered(f"its {what} is not one number")
+            raise NotLowered(f"its {description} is not one number")
         return elements[0].item()
 
     def scalar_or_value(self, position: int) -> Any:
@@ -136,11 +138,11 @@ class OnnxLoweringContext:
             raise NotLowered(f"axis {axis} is outside rank {rank}")
         return axis + rank if axis < 0 else axis
 
-    def attr_or_input(self, name: str, position: int, what: str) -> list[int] | None:
+    def attr_or_input(self, name: str, position: int, description: str) -> list[int] | None:
         """Return integers that older opsets have in an attribute and newer ones in an input; None if in neither."""
         if name in self.attrs:
             return [int(v) for v in self.attrs[name]]
-        return self.ints(position, what) if self.opt(position) is not None else None
+        return self.ints(position, description) if self.opt(position) is not None else None
 
     def dtype(self, number: int) -> DType:
         """Return the DType of a TensorProto.DataType."""
@@ -213,8 +215,8 @@ def lowest(d: DimLike) -> int:
     return total
 
 
-def numbers(shape: Sequence[DimLike], what: str) -> list[int]:
+def numbers(shape: Sequence[DimLike], description: str) -> list[int]:
     """Return the dims as integers. Raise NotLowered if one is symbolic."""
     if not all(isinstance(d, int) for d in shape):
-        raise NotLowered(f"{what} is a symbolic dim")
+        raise NotLowered(f"{description} is a symbolic dim")
     return [int(d) for d in shape if isinstance(d, int)]

@@ -29,19 +29,19 @@ def _transposed(n: OnnxLoweringContext) -> Results:
     stride, dilation = list(n.attr("strides") or [1] * rank), list(n.attr("dilations") or [1] * rank)
     extra = list(n.attr("output_padding") or [0] * rank)
     mode = n.attr("auto_pad", "NOTSET") or "NOTSET"
-    wanted = n.attr("output_shape")
-    if mode in ("SAME_UPPER", "SAME_LOWER") and not wanted:
-        wanted = [d * s for d, s in zip(numbers(n.spec().shape[2:], "its input"), stride, strict=True)]
-    if wanted:
+    output_shape = n.attr("output_shape")
+    if mode in ("SAME_UPPER", "SAME_LOWER") and not output_shape:
+        output_shape = [d * s for d, s in zip(numbers(n.spec().shape[2:], "its input"), stride, strict=True)]
+    if output_shape:
         space = numbers(n.spec().shape[2:], "its input")
         begins, ends = [], []
-        for i, want in enumerate(wanted[-rank:]):
+        for i, want in enumerate(output_shape[-rank:]):
             total = stride[i] * (space[i] - 1) + extra[i] + (kernel[i] - 1) * dilation[i] + 1 - want
             if total < 0:  # output_shape is larger than the window reaches: extend the end
                 extra[i], total = extra[i] - total, 0
-            half, rest = total // 2, total - total // 2
-            begins.append(half if mode == "SAME_UPPER" else rest)
-            ends.append(rest if mode == "SAME_UPPER" else half)
+            half, other_half = total // 2, total - total // 2
+            begins.append(half if mode == "SAME_UPPER" else other_half)
+            ends.append(other_half if mode == "SAME_UPPER" else half)
         pads = begins + ends
     else:
         pads = [0] * (2 * rank) if mode == "VALID" else list(n.attr("pads") or [0] * (2 * rank))

@@ -1,4 +1,4 @@
-"""OnnxLowerings of ops that create values: shapes as data, ranges, random draws, dropout."""
+"""Lowerings of ops that create values: shapes as data, ranges, random draws, dropout."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _random(op: str, names: dict[str, tuple[str, float]], like: bool) -> OpLower
             n.dtype(n.attrs["dtype"]) if "dtype" in n.attrs else n.spec().dtype if like else n.dtype(_FLOAT)
         )
         numbers: dict[str, Any] = {
-            ours: float(n.attr(theirs, default)) for ours, (theirs, default) in names.items()
+            ir_name: float(n.attr(onnx_name, default)) for ir_name, (onnx_name, default) in names.items()
         }
         return str(n.b.call(op, size=size, dtype=dtype, **numbers, **_seed(n)))
 

@@ -58,8 +58,8 @@ def _mod(n: OnnxLoweringContext) -> Results:
 
 
 def _shift(n: OnnxLoweringContext) -> Results:
-    way = {"LEFT": "bitwise_left_shift", "RIGHT": "bitwise_right_shift"}[n.attr("direction")]
-    return str(n.b.call(way, n.x, n.input(1)))
+    ir_op = {"LEFT": "bitwise_left_shift", "RIGHT": "bitwise_right_shift"}[n.attr("direction")]
+    return str(n.b.call(ir_op, n.x, n.input(1)))
 
 
 def _isinf(n: OnnxLoweringContext) -> Results:

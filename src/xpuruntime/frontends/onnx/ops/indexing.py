@@ -45,9 +45,9 @@ def _one_hot(n: OnnxLoweringContext) -> Results:
 
 def _count(n: OnnxLoweringContext) -> Dim:
     """Return a fresh symbol for the number of elements that a search finds."""
-    taken = {s for v in n.b.values.values() if v.spec is not None for s in v.spec.symbols}
+    symbols = {s for v in n.b.values.values() if v.spec is not None for s in v.spec.symbols}
     number = 0
-    while f"u{number}" in taken:
+    while f"u{number}" in symbols:
         number += 1
     symbol = dim(f"u{number}")
     assert isinstance(symbol, Dim)

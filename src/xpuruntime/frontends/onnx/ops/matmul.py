@@ -16,11 +16,11 @@ def _gemm(n: OnnxLoweringContext) -> Results:
     if plain and (bias is None or n.spec(2).shape == n.spec(1).shape[:1]):
         return str(n.b.linear(n.x, n.input(1), bias))
     x = n.b.permute(n.x, dims=[1, 0]) if n.attr("transA", 0) else n.x
-    other = n.b.permute(n.input(1), dims=[1, 0]) if n.attr("transB", 0) else n.input(1)
+    matrix = n.b.permute(n.input(1), dims=[1, 0]) if n.attr("transB", 0) else n.input(1)
     if bias is None:
-        product = str(n.b.mm(x, other))
+        product = str(n.b.mm(x, matrix))
         return product if alpha == 1.0 else str(n.b.mul(product, n.like(alpha)))
-    return str(n.b.addmm(bias, x, other, alpha=alpha, beta=beta))
+    return str(n.b.addmm(bias, x, matrix, alpha=alpha, beta=beta))
 
 
 LOWERINGS: dict[str, OpLowering] = {

@@ -21,8 +21,8 @@ def _transpose(n: OnnxLoweringContext) -> Results:
 
 def _reshape(n: OnnxLoweringContext) -> Results:
     """Lower Reshape; 0 keeps the dim (unless allowzero), -1 is inferred."""
-    wanted = n.attr("shape")
-    size: list[DimLike] = list(wanted) if wanted is not None else n.dims(1, "shape")
+    static_shape = n.attr("shape")
+    size: list[DimLike] = list(static_shape) if static_shape is not None else n.dims(1, "shape")
     have = n.spec().shape
     if not n.attr("allowzero", 0):
         if any(d == 0 and i >= len(have) for i, d in enumerate(size)):
@@ -57,13 +57,13 @@ def _split(n: OnnxLoweringContext) -> Results:
     if sizes is None:
         parts = n.attr("num_outputs", len(n.outputs))
         if isinstance(size, int):
-            each = -(-size // parts)
-            sizes = [each] * (parts - 1) + [size - each * (parts - 1)]
+            part_size = -(-size // parts)
+            sizes = [part_size] * (parts - 1) + [size - part_size * (parts - 1)]
         else:
-            (whole,) = {size // parts}
-            if whole * parts != size:
+            (quotient,) = {size // parts}
+            if quotient * parts != size:
                 raise NotLowered(f"it splits a symbolic dim into {parts} parts")
-            return tuple(_as_tuple(n.b.split(n.x, sizes=[whole] * parts, dim=axis)))
+            return tuple(_as_tuple(n.b.split(n.x, sizes=[quotient] * parts, dim=axis)))
     return tuple(_as_tuple(n.b.split(n.x, sizes=sizes, dim=axis)))
 
 
@@ -128,10 +128,10 @@ def _pad(n: OnnxLoweringContext) -> Results:
         value = n.number(2, "padding value")
     if n.opt(3):
         axes = n.ints(3, "axes")
-        every: list[DimLike] = [0] * (2 * rank)
+        full_pads: list[DimLike] = [0] * (2 * rank)
         for i, axis in enumerate(axes):
-            every[axis % rank], every[axis % rank + rank] = pads[i], pads[i + len(axes)]
-        pads = every
+            full_pads[axis % rank], full_pads[axis % rank + rank] = pads[i], pads[i + len(axes)]
+        pads = full_pads
     return str(n.b.pad(n.x, pads=pads, mode=_PAD_MODES[n.attr("mode", "constant")], value=value))
 
 
@@ -178,10 +178,10 @@ def _center(n: OnnxLoweringContext) -> Results:
     axes = [a % len(shape) for a in n.attr("axes") or range(len(shape))]
     begins, ends = [0] * len(shape), [0] * len(shape)
     for axis, want in zip(axes, n.ints(1, "shape"), strict=True):
-        more = want - shape[axis]
-        half = abs(more) // 2
-        begins[axis] = half if more > 0 else -half
-        ends[axis] = more - begins[axis]
+        growth = want - shape[axis]
+        half = abs(growth) // 2
+        begins[axis] = half if growth > 0 else -half
+        ends[axis] = growth - begins[axis]
     return str(n.b.pad(n.x, pads=begins + ends))
 
 

@@ -66,9 +66,9 @@ def _group(n: OnnxLoweringContext) -> Results:
     groups, channels = n.attr("num_groups"), n.spec().shape[1]
     affine = [n.input(1), n.input(2)]
     if n.opset < 21:
-        each = channels // groups
+        group_size = channels // groups
         affine = [
-            n.b.view(n.b.expand(n.b.unsqueeze(v, dims=[1]), size=[groups, each]), size=[channels])
+            n.b.view(n.b.expand(n.b.unsqueeze(v, dims=[1]), size=[groups, group_size]), size=[channels])
             for v in affine
         ]
     return str(n.b.group_norm(n.x, *affine, groups=groups, eps=n.attr("epsilon", _EPS)))

@@ -43,8 +43,8 @@ def _unpool(n: OnnxLoweringContext) -> Results:
         return str(n.b.max_unpool(n.x, n.input(1), output_size=size, indices_over="tensor"))
     # Indices refer to the inferred size; a larger output is padded with zeros.
     y = n.b.max_unpool(n.x, n.input(1), output_size=inferred, indices_over="tensor")
-    more = [want - have for want, have in zip(size, inferred, strict=True)]
-    return str(n.b.pad(y, pads=[0] * (rank + 2) + [0, 0, *more]))
+    growth = [want - have for want, have in zip(size, inferred, strict=True)]
+    return str(n.b.pad(y, pads=[0] * (rank + 2) + [0, 0, *growth]))
 
 
 def _roi_align(n: OnnxLoweringContext) -> Results:

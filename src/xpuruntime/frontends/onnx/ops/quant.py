@@ -22,8 +22,8 @@ def _operands(n: OnnxLoweringContext) -> list[str | None]:
 
 
 def _quantize(n: OnnxLoweringContext) -> Results:
-    wanted, precision = n.attr("output_dtype", 0), n.attr("precision", 0)
-    dtype = n.spec(2).dtype if n.opt(2) else n.dtype(wanted) if wanted else DType.UINT8
+    output_dtype, precision = n.attr("output_dtype", 0), n.attr("precision", 0)
+    dtype = n.spec(2).dtype if n.opt(2) else n.dtype(output_dtype) if output_dtype else DType.UINT8
     return str(
         n.b.quantize_linear(
             *_operands(n),
@@ -37,11 +37,11 @@ def _quantize(n: OnnxLoweringContext) -> Results:
 
 
 def _dequantize(n: OnnxLoweringContext) -> Results:
-    wanted = n.attr("output_dtype", 0)
+    output_dtype = n.attr("output_dtype", 0)
     return str(
         n.b.dequantize_linear(
             *_operands(n),
-            dtype=n.dtype(wanted) if wanted else None,
+            dtype=n.dtype(output_dtype) if output_dtype else None,
             axis=_axis(n),
             block_size=n.attr("block_size", 0),
         )

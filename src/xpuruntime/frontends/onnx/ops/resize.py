@@ -61,18 +61,18 @@ def _resize(n: OnnxLoweringContext) -> Results:
 
 
 def _by_size(
-    n: OnnxLoweringContext, axes: list[int], wanted: list[DimLike]
+    n: OnnxLoweringContext, axes: list[int], sizes: list[DimLike]
 ) -> tuple[list[DimLike], list[float]]:
     """Return the sizes of all dims, and scales only if keeping the aspect ratio decides them."""
     size = list(n.spec().shape)
     policy = n.attr("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
-        for axis, want in zip(axes, wanted, strict=True):
+        for axis, want in zip(axes, sizes, strict=True):
             size[axis] = want
         return size, []
     have = numbers([size[a] for a in axes], "an axis whose aspect ratio is kept")
     pick = min if policy == "not_larger" else max
-    scale = pick(w / h for w, h in zip(numbers(wanted, "a size"), have, strict=True))
+    scale = pick(w / h for w, h in zip(numbers(sizes, "a size"), have, strict=True))
     scales = [1.0] * len(size)
     for axis, h in zip(axes, have, strict=True):
         size[axis], scales[axis] = math.floor(h * scale + 0.5), scale

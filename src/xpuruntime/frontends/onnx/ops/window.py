@@ -45,7 +45,7 @@ def auto_pads(
             total = max((-(-size // s) - 1) * s + span - size, 0)
         else:
             raise NotLowered(f"auto_pad {mode} of a symbolic dim with stride {s} is not supported")
-        half, rest = total // 2, total - total // 2
-        begins.append(half if mode == "SAME_UPPER" else rest)
-        ends.append(rest if mode == "SAME_UPPER" else half)
+        half, other_half = total // 2, total - total // 2
+        begins.append(half if mode == "SAME_UPPER" else other_half)
+        ends.append(other_half if mode == "SAME_UPPER" else half)
     return begins + ends

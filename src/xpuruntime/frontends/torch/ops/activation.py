@@ -55,8 +55,8 @@ def _softmax(op: str) -> OpLowering:
 
     def lower(n: AtenLoweringContext) -> Results:
         n.ignore("half_to_float")
-        wanted = n.dtype()
-        dtype = None if wanted is n.spec().dtype else wanted
+        result_dtype = n.dtype()
+        dtype = None if result_dtype is n.spec().dtype else result_dtype
         return str(n.b.call(op, n.x, dim=n["dim"], dtype=dtype))
 
     return lower

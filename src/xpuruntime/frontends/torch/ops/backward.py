@@ -15,7 +15,7 @@ __all__ = ["LOWERINGS"]
 def _masked(n: AtenLoweringContext, gradients: Any) -> Results:
     """Return the gradients that ``output_mask`` selects; None for the others."""
     values = [gradients] if isinstance(gradients, str) else list(gradients)
-    return [v if wanted else None for v, wanted in zip(values, n["output_mask"], strict=True)]
+    return [v if needed else None for v, needed in zip(values, n["output_mask"], strict=True)]
 
 
 def _convolution(n: AtenLoweringContext) -> Results:

@@ -86,7 +86,7 @@ def _sum(op: str) -> PairLowering:
 def _each(lower: OpLowering) -> PairLowering:
     """Return a lowering that applies a linear or data-moving lowering to the real and the imaginary parts."""
 
-    def both(n: AtenLoweringContext) -> PairResults:
+    def lowering(n: AtenLoweringContext) -> PairResults:
         specs = [None if spec is None else real_form(spec) for spec in n.results]
         parts = []
         for part in (_real_part, _imaginary_part):
@@ -100,7 +100,7 @@ def _each(lower: OpLowering) -> PairLowering:
             for real, imaginary in zip(*parts, strict=True)
         ]
 
-    return both
+    return lowering
 
 
 def _real_part(pair: ComplexPair) -> TensorRef:
@@ -208,12 +208,12 @@ def _parts_of(n: AtenLoweringContext, x: str) -> ComplexPair:
 
 def _r2c(n: AtenLoweringContext) -> PairResults:
     """Lower _fft_r2c: onesided (if requested) along the last of its dims, then complex along the others."""
-    x, shape, (*others, last) = n.x, n.spec().shape, n["dim"]
+    x, shape, (*other_dims, last) = n.x, n.spec().shape, n["dim"]
     sizes = [shape[d] for d in n["dim"]]
     x = n.cast(x, real_form(n.out()).dtype)
     y = n.b.unsqueeze(x, dims=[len(shape)])
     y = str(n.b.dft(y, dim=last % len(shape), onesided=bool(n["onesided"])))
-    for dim in others:
+    for dim in other_dims:
         y = str(n.b.dft(y, dim=dim % len(shape)))
     return _parts_of(n, _scaled(n, y, sizes, forward=True))
 
@@ -229,10 +229,10 @@ def _c2c(n: AtenLoweringContext, x: str, y: str) -> PairResults:
 
 def _c2r(n: AtenLoweringContext, x: str, y: str) -> PairResults:
     """Lower _fft_c2r: the last of its dims expands from half of the frequencies to ``last_dim_size`` real numbers."""
-    shape, (*others, last), length = n.spec(x).shape, n["dim"], _fixed(n["last_dim_size"])
-    sizes = [*(shape[d] for d in others), length]
+    shape, (*other_dims, last), length = n.spec(x).shape, n["dim"], _fixed(n["last_dim_size"])
+    sizes = [*(shape[d] for d in other_dims), length]
     spectrum = str(_as_real(n, x, y))
-    for dim in others:
+    for dim in other_dims:
         spectrum = str(n.b.dft(spectrum, dim=dim % len(shape), inverse=True))
     spectrum = n.b.dft(spectrum, dim=last % len(shape), length=length, inverse=True, onesided=True)
     return _scaled(n, str(n.b.select(spectrum, dim=-1, index=0)), sizes, forward=False)

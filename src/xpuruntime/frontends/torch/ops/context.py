@@ -167,7 +167,7 @@ class AtenLoweringContext:
         """Return how many results, from the first on, must be computed."""
         return max((i + 1 for i in range(count) if self.has_readers(i)), default=1)
 
-    # ── small helps ──
+    # ── helpers ──
 
     def cast(self, value: str, dtype: DType) -> str:
         """Return the value in another dtype; itself if it has that already."""

@@ -15,10 +15,10 @@ def unary(op: str) -> OpLowering:
 
 
 def call(op: str, *operands: str, **attrs: str) -> OpLowering:
-    """Return the lowering of an op with arguments as operands, and as attributes (ours=theirs)."""
+    """Return the lowering of an op with arguments as operands, and as attributes (IR name = ATen name)."""
 
     def lower(n: AtenLoweringContext) -> Results:
-        values = {ours: n[theirs] for ours, theirs in attrs.items()}
+        values = {ir_name: n[aten_name] for ir_name, aten_name in attrs.items()}
         return str(n.b.call(op, *(n.operand(o) for o in operands), **values))
 
     return lower
@@ -65,8 +65,8 @@ def _unless_nan(op: str) -> OpLowering:
         best = n.b.call(op, x, other)
         if not n.out().dtype.is_float:
             return str(best)
-        known = n.b.where(n.b.isnan(other), n.cast(x, n.out().dtype), best)
-        return str(n.b.where(n.b.isnan(x), n.cast(other, n.out().dtype), known))
+        without_nan = n.b.where(n.b.isnan(other), n.cast(x, n.out().dtype), best)
+        return str(n.b.where(n.b.isnan(x), n.cast(other, n.out().dtype), without_nan))
 
     return lower
 
@@ -83,10 +83,10 @@ def _masked_fill(n: AtenLoweringContext) -> Results:
 
 
 def _to_copy(n: AtenLoweringContext) -> Results:
-    wanted = n.dtype()
-    if n.spec().dtype.is_complex and not wanted.is_complex:
+    dtype = n.dtype()
+    if n.spec().dtype.is_complex and not dtype.is_complex:
         raise NotLowered("the imaginary part would be lost")
-    return n.cast(n.x, wanted)
+    return n.cast(n.x, dtype)
 
 
 def _copy(n: AtenLoweringContext) -> Results:

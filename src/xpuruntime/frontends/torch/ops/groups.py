@@ -14,12 +14,12 @@ _MAX_INTERMEDIATE = 1 << 28
 """Maximum elements of an intermediate value."""
 
 
-def _bounded(shape: tuple[object, ...], what: str) -> None:
+def _bounded(shape: tuple[object, ...], op_name: str) -> None:
     """Raise NotLowered for an intermediate value that is too large. Symbolic sizes are not counted."""
     count = math.prod(d for d in shape if isinstance(d, int))
     if count > _MAX_INTERMEDIATE:
         raise NotLowered(
-            f"{what} needs an intermediate value of {count:,} elements; at most {_MAX_INTERMEDIATE:,} are taken"
+            f"{op_name} needs an intermediate value of {count:,} elements; at most {_MAX_INTERMEDIATE:,} are supported"
         )
 
 
@@ -33,17 +33,17 @@ def _histc(n: AtenLoweringContext) -> Results:
     b = n.b
     x = str(b.view(n.x, size=[math.prod(spec.shape)]))
     inside = b.logical_and(b.ge(x, low), b.le(x, high))
-    place = b.div(b.mul(b.sub(b.where(inside, x, low), low), bins), n.like(high - low, spec.dtype))
-    place = b.clamp(b.cast(place, dtype=DType.INT64), None, bins - 1)
-    place = b.where(inside, place, bins)
+    bin_index = b.div(b.mul(b.sub(b.where(inside, x, low), low), bins), n.like(high - low, spec.dtype))
+    bin_index = b.clamp(b.cast(bin_index, dtype=DType.INT64), None, bins - 1)
+    bin_index = b.where(inside, bin_index, bins)
     size = n.spec(x).shape
     ones = b.full(size=size, value=1.0, dtype=spec.dtype)
     counts = b.full(size=[bins + 1], value=0.0, dtype=spec.dtype)
-    counts = b.scatter(counts, place, ones, dim=0, reduce="add", include_self=True)
+    counts = b.scatter(counts, bin_index, ones, dim=0, reduce="add", include_self=True)
     return str(b.slice(counts, dim=0, start=0, end=bins, step=1))
 
 
-def _sorted_place(sequence: str, values: str) -> OpLowering:
+def _bucket_index(sequence: str, values: str) -> OpLowering:
     """Return the lowering that counts the boundaries before a value. NaN comes after all of them, as in PyTorch."""
 
     def lower(n: AtenLoweringContext) -> Results:
@@ -58,8 +58,8 @@ def _sorted_place(sequence: str, values: str) -> OpLowering:
             bounds = str(n.b.unsqueeze(bounds, dims=[n.spec(bounds).rank - 1]))
         x = str(n.b.unsqueeze(x, dims=[n.spec(x).rank]))
         _bounded((*n.spec(x).shape, n.spec(bounds).shape[-1]), "a search among boundaries")
-        after = n.b.gt(bounds, x) if right else n.b.ge(bounds, x)
-        return n.cast(str(n.b.sum(n.b.logical_not(after), dim=[-1], dtype=DType.INT64)), n.out().dtype)
+        is_after = n.b.gt(bounds, x) if right else n.b.ge(bounds, x)
+        return n.cast(str(n.b.sum(n.b.logical_not(is_after), dim=[-1], dtype=DType.INT64)), n.out().dtype)
 
     return lower
 
@@ -79,21 +79,21 @@ def _grouped_product(rows: str, matrices: str, ends: str) -> OpLowering:
         count, (groups, _, columns) = n.spec(a).shape[0], n.spec(w).shape
         _bounded((groups, count, columns), "a product by groups")
         b = n.b
-        place = b.arange(start=0, end=count, step=1, dtype=DType.INT64)
-        before = b.le(b.cast(offs, dtype=DType.INT64), b.unsqueeze(place, dims=[1]))
-        group = b.sum(before, dim=[1], dtype=DType.INT64)
+        row = b.arange(start=0, end=count, step=1, dtype=DType.INT64)
+        ends_before = b.le(b.cast(offs, dtype=DType.INT64), b.unsqueeze(row, dims=[1]))
+        group = b.sum(ends_before, dim=[1], dtype=DType.INT64)
         products = b.matmul(a, w)
-        chosen = b.index(products, b.clamp(group, None, groups - 1), place)
+        product = b.index(products, b.clamp(group, None, groups - 1), row)
         inside = b.unsqueeze(b.lt(group, groups), dims=[1])
-        return n.cast(str(b.where(inside, chosen, 0.0)), n.out().dtype)
+        return n.cast(str(b.where(inside, product, 0.0)), n.out().dtype)
 
     return lower
 
 
 LOWERINGS: dict[str, OpLowering] = {
     "_grouped_mm": _grouped_product("self", "mat2", "offs"),
-    "bucketize.Tensor": _sorted_place("boundaries", "self"),
+    "bucketize.Tensor": _bucket_index("boundaries", "self"),
     "histc": _histc,
-    "searchsorted.Tensor": _sorted_place("sorted_sequence", "self"),
+    "searchsorted.Tensor": _bucket_index("sorted_sequence", "self"),
     "transformers::grouped_mm_fallback": _grouped_product("input", "weight", "offs"),
 }

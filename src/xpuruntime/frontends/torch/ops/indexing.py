@@ -108,7 +108,7 @@ def _argsort(n: AtenLoweringContext) -> Results:
     return _sort(n)[1] or ""
 
 
-def _ranked(n: AtenLoweringContext, place: Callable[[str, int], str | int]) -> Results:
+def _ranked(n: AtenLoweringContext, rank_of: Callable[[str, int], str | int]) -> Results:
     """Lower a selection by rank along a dim, with its index. place: (sorted line, length) -> the rank, a number or a value per line."""
     x, spec = n.x, n.spec()
     dim = n["dim"] % max(spec.rank, 1) if "dim" in n.args else 0
@@ -120,15 +120,15 @@ def _ranked(n: AtenLoweringContext, place: Callable[[str, int], str | int]) -> R
     length = n.spec(x).shape[dim]
     if not isinstance(length, int) or not length:
         raise NotLowered(f"a dim of {length} elements is not supported")
-    values, places = (str(v) for v in n.b.sort(x, dim=dim, descending=False, stable=True))
-    at = place(values, length)
+    values, indices = (str(v) for v in n.b.sort(x, dim=dim, descending=False, stable=True))
+    at = rank_of(values, length)
     results = []
-    for line in (values, places) if "dim" in n.args and n.has_readers(1) else (values,):
+    for line in (values, indices) if "dim" in n.args and n.has_readers(1) else (values,):
         if isinstance(at, str):
-            one = str(n.b.gather(line, at, dim=dim))
+            element = str(n.b.gather(line, at, dim=dim))
         else:
-            one = str(n.b.slice(line, dim=dim, start=at, end=at + 1, step=1))
-        results.append(one if keep else str(n.b.squeeze(one, dims=[dim])))
+            element = str(n.b.slice(line, dim=dim, start=at, end=at + 1, step=1))
+        results.append(element if keep else str(n.b.squeeze(element, dims=[dim])))
     return [*results, None][:2] if "dim" in n.args else results[0]
 
 

@@ -13,12 +13,12 @@ def _addmm(n: AtenLoweringContext) -> Results:
     return str(n.b.addmm(n.x, n.t("mat1"), n.t("mat2"), **factors))
 
 
-def _plus_product(matrix: str, other: str, *, summed: bool = False) -> OpLowering:
+def _plus_product(matrix: str, second: str, *, summed: bool = False) -> OpLowering:
     """Return the lowering of ``beta * self + alpha * product``; summed: over the batch of products. With beta 0, self is not read."""
 
     def lower(n: AtenLoweringContext) -> Results:
         beta, alpha = n["beta"], n["alpha"]
-        y = str(n.b.matmul(n.t(matrix), n.t(other)))
+        y = str(n.b.matmul(n.t(matrix), n.t(second)))
         y = str(n.b.sum(y, dim=[0], dtype=n.out().dtype)) if summed else y
         y = str(n.b.mul(y, alpha)) if alpha != 1 else y
         if beta == 0:

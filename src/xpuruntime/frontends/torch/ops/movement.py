@@ -46,8 +46,8 @@ def _expand(n: AtenLoweringContext) -> Results:
 def _squeeze(n: AtenLoweringContext) -> Results:
     """Lower squeeze: of the named dims (or all), those of size 1."""
     spec = n.spec()
-    named = range(spec.rank) if "dim" not in n.args else n["dim"]
-    dims = [named] if isinstance(named, int) else list(named)
+    requested = range(spec.rank) if "dim" not in n.args else n["dim"]
+    dims = [requested] if isinstance(requested, int) else list(requested)
     ones = sorted({d % spec.rank for d in dims if spec.rank and spec.shape[d] == 1})
     return str(n.b.squeeze(n.x, dims=ones)) if ones else n.x
 
@@ -94,10 +94,10 @@ def _place(n: AtenLoweringContext) -> dict[str, Any]:
 
 
 def _slice(n: AtenLoweringContext) -> Results:
-    place = _place(n)
-    if (place["start"], place["end"], place["step"]) == (0, None, 1):
+    bounds = _place(n)
+    if (bounds["start"], bounds["end"], bounds["step"]) == (0, None, 1):
         return n.x
-    return str(n.b.slice(n.x, **place))
+    return str(n.b.slice(n.x, **bounds))
 
 
 def _slice_scatter(n: AtenLoweringContext) -> Results:

@@ -35,8 +35,8 @@ def _recurrent(op: str, states: int, **attrs: object) -> OpLowering:
         if training and dropped:
             raise NotLowered("dropout between its layers is not supported")
         b, params = n.b, [str(p) for p in n.ts("params")]
-        sides, each = 1 + n["bidirectional"], 2 + 2 * n["has_biases"]
-        if len(params) != n["num_layers"] * sides * each:
+        sides, per_direction = 1 + n["bidirectional"], 2 + 2 * n["has_biases"]
+        if len(params) != n["num_layers"] * sides * per_direction:
             raise NotLowered("projections (proj_size) are not supported")
         initial = [str(h) for h in n.ts("hx")] if states > 1 else [n.t("hx")]
         x = n.t("input")
@@ -46,20 +46,22 @@ def _recurrent(op: str, states: int, **attrs: object) -> OpLowering:
         hidden = n.spec(params[1]).shape[-1]
         lasts: list[list[str]] = [[] for _ in initial]
         for layer in range(n["num_layers"]):
-            mine = params[layer * sides * each : (layer + 1) * sides * each]
-            parts = [[_ordered(n, op, p) for p in mine[k::each]] for k in range(each)]
+            layer_params = params[layer * sides * per_direction : (layer + 1) * sides * per_direction]
+            parts = [
+                [_ordered(n, op, p) for p in layer_params[k::per_direction]] for k in range(per_direction)
+            ]
             w, r, *biases = (_joined(n, p) for p in parts)
             bias = str(b.cat(*biases, dim=1)) if biases else None
-            before = [
+            initial_states = [
                 b.slice(h, dim=0, start=layer * sides, end=(layer + 1) * sides, step=1) for h in initial
             ]
             direction = "bidirectional" if sides > 1 else "forward"
-            y, *after = b.call(
-                op, x, w, r, bias, None, *before, hidden_size=hidden, direction=direction, outputs=1 + states,
+            y, *final = b.call(
+                op, x, w, r, bias, None, *initial_states, hidden_size=hidden, direction=direction, outputs=1 + states,
                 **attrs if op != "rnn" else {"activations": [attrs["activation"]] * sides},
             )  # fmt: skip
             x = str(b.view(b.permute(y, dims=[0, 2, 1, 3]), size=[length, batch, sides * int(hidden)]))  # type: ignore[arg-type]
-            for last, state in zip(lasts, after, strict=True):
+            for last, state in zip(lasts, final, strict=True):
                 last.append(state)
         y = str(b.permute(x, dims=[1, 0, 2])) if n["batch_first"] else x
         return [y, *(_joined(n, last) for last in lasts)]

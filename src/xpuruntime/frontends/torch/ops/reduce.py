@@ -54,12 +54,12 @@ def _best(op: str) -> OpLowering:
     return lambda n: str(n.b.call(op, n.x, dim=n["dim"], keepdim=_keep(n)))
 
 
-def _extreme(op: str, whole: str) -> OpLowering:
+def _extreme(op: str, reduce_all: str) -> OpLowering:
     """Return the lowering of max or min: with a dim values and indices, without one a single value."""
 
     def lower(n: AtenLoweringContext) -> Results:
         if "dim" not in n.args:
-            return str(n.b.call(whole, n.x))
+            return str(n.b.call(reduce_all, n.x))
         values, indices = n.b.call(op, n.x, dim=n["dim"], keepdim=_keep(n))
         return [values, indices]
 

@@ -29,10 +29,10 @@ def _scales(n: AtenLoweringContext, rank: int) -> list[float]:
     return [1.0, 1.0, *(float(f) for f in factors)]
 
 
-def _upsample(rank: int, **words: Any) -> OpLowering:
+def _upsample(rank: int, **fixed_attrs: Any) -> OpLowering:
     def lower(n: AtenLoweringContext) -> Results:
         n.ignore("output_size")
-        scales, attrs = _scales(n, rank), dict(words)
+        scales, attrs = _scales(n, rank), dict(fixed_attrs)
         if n.spec().dtype.value == "uint8" and attrs["mode"] != "nearest":
             raise NotLowered("uint8 is not supported, because PyTorch rounds after each axis")
         if "align_corners" in n.args:

@@ -11,7 +11,7 @@ _NORMALIZATIONS = ("none", "by_root", "by_n")
 
 def _fft(op: str, **attrs: str) -> OpLowering:
     def lower(n: AtenLoweringContext) -> Results:
-        values = {ours: n[theirs] for ours, theirs in attrs.items()}
+        values = {ir_name: n[aten_name] for ir_name, aten_name in attrs.items()}
         normalization = _NORMALIZATIONS[n["normalization"]]
         return str(n.b.call(op, n.x, dims=n["dim"], normalization=normalization, **values))
 

@@ -1,4 +1,4 @@
-"""The functions of flash attention as text: whole, a part of the keys, and the join of parts (``templates/attention.h``)."""
+"""The text of flash attention on CPUs: all keys, one split of the keys, and the merge of splits (``templates/attention.h``)."""
 
 from __future__ import annotations
 
@@ -7,35 +7,44 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ....codegen.c_types import C_TYPES, STORAGE, accumulator
 from ...portable.text import query_place
 from ...spec.attention import AttentionShape
 
-__all__ = ["FlashText"]
+__all__ = ["FlashText", "mask_argument"]
 
 
 @dataclass(frozen=True, slots=True)
 class FlashText:
-    """The functions of flash attention as C++ text; shapes and strides are literals in it."""
+    """The functions of flash attention as C++ text. Shapes and strides are literals in it.
+
+    lanes:        queries of a task, in the lanes of vectors.
+    blocks:       blocks of queries per key head.
+    splits:       splits of the keys, of ``keys_per_split`` keys each.
+    few_queries:  whether queries are so few that vectors run along the head instead.
+    vector_lanes: lanes of one vector.
+    tiles:        whether AMX tiles multiply.
+    """
 
     s: AttentionShape
     constants: dict[str, dict[str, Any]]
     lanes: int
     blocks: int
     splits: int
-    share: int
-    few: bool
-    lanes_of_one: int
+    keys_per_split: int
+    few_queries: bool
+    vector_lanes: int
     tiles: bool
 
     @property
     def state(self) -> int:
-        """Numbers of one query's state, where queries are few: its result in whole vectors, then maximum and sum."""
-        return (math.ceil(self.s.dv / self.lanes_of_one) + 1) * self.lanes_of_one
+        """Numbers of a query's softmax state where queries are few: its accumulator in whole vectors, row max, row sum."""
+        return (math.ceil(self.s.dv / self.vector_lanes) + 1) * self.vector_lanes
 
     @property
-    def kept(self) -> int:
-        """Numbers that a task of a part keeps for the stage that joins."""
-        if self.few:
+    def partial_size(self) -> int:
+        """Numbers that a task of a split stores for the merge."""
+        if self.few_queries:
             return self.s.group * self.s.queries * self.state
         return (self.s.dv + 2) * self.lanes
 
@@ -43,11 +52,11 @@ class FlashText:
         s = self.s
         lines = [
             f"// attention: {s.batch} x {s.kv_heads} key heads of {s.group} query heads, {s.queries} queries, {s.keys} keys of"
-            f" {s.d}, values of {s.dv}; {self.lanes} queries side by side"
-            + (f", keys in {self.splits} parts" if self.splits > 1 else ""),
+            f" {s.d}, values of {s.dv}; {self.lanes} queries per task"
+            + (f", keys in {self.splits} splits" if self.splits > 1 else ""),
             "struct KERNEL_attention {",
-            f"    typedef {s.sums} T;",
-            f"    typedef {s.storage} S;",
+            f"    typedef {accumulator(s.dtype)} T;",
+            f"    typedef {C_TYPES[s.dtype]} S;",
         ]
         for kind, values in self.constants.items():
             lines.append(
@@ -56,7 +65,7 @@ class FlashText:
         return [*lines, f"    static constexpr T cap() {{ return (T){s.softcap!r}; }}", "};"]
 
     def _tasks(self, args: str) -> list[str]:
-        """Return the loop over tasks: which batch, key head, block of queries (and part of the keys) it is."""
+        """Return the start of the function: its arguments and the loop over tasks."""
         return [
             'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
             "    typedef KERNEL_attention P;",
@@ -68,8 +77,8 @@ class FlashText:
     def _where(self, splits: int) -> list[str]:
         s = self.s
         rows = s.group * s.queries
-        whole = rows % self.lanes == 0
-        count = f"{self.lanes}" if whole else f"{rows} - row < {self.lanes} ? {rows} - row : {self.lanes}"
+        exact = rows % self.lanes == 0
+        count = f"{self.lanes}" if exact else f"{rows} - row < {self.lanes} ? {rows} - row : {self.lanes}"
         return [
             f"        const int64_t row = task / {splits} % {self.blocks} * {self.lanes}, head = task / {splits * self.blocks}"
             f" % {s.kv_heads}, batch = task / {splits * self.blocks * s.kv_heads};",
@@ -82,40 +91,40 @@ class FlashText:
             f"batch * {t[0]} + head * {t[1] * (s.group if n in ('q', 'm') else 1)}"
             for n, t in (("q", s.q), ("k", s.k), ("v", s.v), ("m", s.mask or (0, 0)))
         ]
-        first = f"task % {self.splits} * {self.share}" if self.splits > 1 else "0"
+        first = f"task % {self.splits} * {self.keys_per_split}" if self.splits > 1 else "0"
         last = (
-            f"first + {self.share} < {s.keys} ? first + {self.share} : {s.keys}"
+            f"first + {self.keys_per_split} < {s.keys} ? first + {self.keys_per_split} : {s.keys}"
             if self.splits > 1
             else f"{s.keys}"
         )
-        if self.few:
+        if self.few_queries:
             return [f"        {x}" for x in self._few(head, first, last)]
         lines = [
             f"const int64_t first = {first}, last = {last};",
-            f"const auto place = [&](int64_t lane) {{ return {query_place(s.q, 'row + lane', s.queries)}; }};",
-            f"const auto seen = [&](int64_t lane) {{ return (row + lane) % {s.queries} + {s.offset}; }};",
-            "const auto hide = [&](P::T *scores, int64_t at, int64_t keys) {",
+            f"const auto offset_of = [&](int64_t lane) {{ return {query_place(s.q, 'row + lane', s.queries)}; }};",
+            f"const auto last_visible = [&](int64_t lane) {{ return (row + lane) % {s.queries} + {s.offset}; }};",
+            "const auto apply_mask = [&](P::T *scores, int64_t at, int64_t keys) {",
             *(f"    {x}" for x in self._mask(head[3])),
             "};",
             "AttentionState<P::T, P::NV> state;",
             f"attention_block{'_tiles' * self.tiles}<P>({'tiles, ' * self.tiles}q + {head[0]}, k + {head[1]}, v + {head[2]}, (P::T){s.scale!r}, queries,",
-            "                   first, last, state, scratch, place, seen, hide);",
+            "                   first, last, state, scratch, offset_of, last_visible, apply_mask);",
         ]
         return [f"        {x}" for x in lines]
 
     def _few(self, head: Sequence[str], first: str, last: str) -> list[str]:
         s = self.s
-        state = f"parts + task * {self.kept}" if self.splits > 1 else "(P::T *)scratch"
-        work = "scratch" if self.splits > 1 else f"(P::T *)scratch + {self.kept}"
+        state = f"parts + task * {self.partial_size}" if self.splits > 1 else "(P::T *)scratch"
+        work = "scratch" if self.splits > 1 else f"(P::T *)scratch + {self.partial_size}"
         at = f"mask + {head[3]} + {query_place(s.mask, 'i', s.queries)} + j * {s.mask[3]}" if s.mask else "0"
-        hide = f"attention_masked(score, {at})" if s.mask else "score"
+        masked = f"attention_masked(score, {at})" if s.mask else "score"
         return [
             f"const int64_t first = {first}, last = {last};",
             f"P::T *state = {state};",
             f"attention_few<P>(q + {head[0]}, k + {head[1]}, v + {head[2]}, (P::T){s.scale!r}, first, last, state, {work},",
             f"                 [&](int64_t i) {{ return {query_place(s.q, 'i', s.queries)}; }},",
             f"                 [&](int64_t i) {{ return i % {s.queries} + {s.offset}; }},",
-            f"                 [&](P::T score, int64_t i, int64_t j) {{ return {hide}; }});",
+            f"                 [&](P::T score, int64_t i, int64_t j) {{ return {masked}; }});",
         ]
 
     def _mask(self, head: str) -> list[str]:
@@ -135,13 +144,13 @@ class FlashText:
         s = self.s
         text = (
             "    "
-            + f"const {s.storage} *q = (const P::S *)args[0], *k = (const P::S *)args[1], *v = (const P::S *)args[2];"
+            + f"const {C_TYPES[s.dtype]} *q = (const P::S *)args[0], *k = (const P::S *)args[1], *v = (const P::S *)args[2];"
         )
-        return text + (f"\n    const {s.mask_type} *mask = (const {s.mask_type} *)args[3];" if s.mask else "")
+        return text + (f"\n    {mask_argument(s)}" if s.mask else "")
 
     def _finish(self) -> list[str]:
         s = self.s
-        if self.few:
+        if self.few_queries:
             y = f"y + batch * {s.y[0]} + head * {s.y[1] * s.group}"
             return [
                 "        for (int64_t i = 0; i < P::queries; ++i)",
@@ -166,10 +175,14 @@ class FlashText:
         )
 
     def part(self) -> str:
-        """Return the first of two stages: a part of the keys."""
+        """Return the first of two stages, which computes a split of the keys."""
         at = 4 if self.s.mask else 3
         args = f"{self._operands()}\n    P::T *parts = (P::T *)args[{at}];"
-        keep = [] if self.few else [f"        attention_keep(state, P::dv, parts + task * {self.kept});"]
+        keep = (
+            []
+            if self.few_queries
+            else [f"        attention_keep(state, P::dv, parts + task * {self.partial_size});"]
+        )
         return "\n".join(
             [
                 *self._struct(),
@@ -184,17 +197,24 @@ class FlashText:
         )
 
     def join(self) -> str:
-        """Return the second: parts become one result."""
+        """Return the second of two stages, which merges the splits."""
         args = "    P::T *parts = (P::T *)args[0];\n    P::S *y = (P::S *)args[1];"
-        if self.few:
+        if self.few_queries:
             join = [
-                f"        P::T *state = parts + task * {self.kept * self.splits};",
+                f"        P::T *state = parts + task * {self.partial_size * self.splits};",
                 "        for (int64_t i = 0; i < P::queries; ++i)",
-                f"            attention_few_join<P>(state + i * {self.state}, {self.splits}, {self.kept});",
+                f"            attention_few_join<P>(state + i * {self.state}, {self.splits}, {self.partial_size});",
             ]
         else:
             join = [
                 "        AttentionState<P::T, P::NV> state;",
-                f"        attention_join(state, parts + task * {self.kept * self.splits}, {self.splits}, P::dv, (P::T *)scratch);",
+                f"        attention_join(state, parts + task * {self.partial_size * self.splits}, {self.splits}, P::dv, (P::T *)scratch);",
             ]
         return "\n".join([*self._struct(), *self._tasks(args), *self._where(1), *join, *self._finish()])
+
+
+def mask_argument(s: AttentionShape) -> str:
+    """Return the line that gives the mask its type. Only for a node that has a mask."""
+    assert s.mask_dtype is not None
+    kind = STORAGE[s.mask_dtype]
+    return f"const {kind} *mask = (const {kind} *)args[3];"

@@ -1,7 +1,12 @@
-"""conv/depthwise on CPUs: each channel on its own, with one filter or several."""
+"""``conv/depthwise`` on CPUs: one input channel per group, with one filter or several (``templates/conv_depthwise.h``).
+
+Filters are packed at load as [filter, taps, channel], so vectors run along contiguous channels. A register block computes a few adjacent
+output pixels, whose windows share the loaded input. It is bandwidth-bound unless the filters are large.
+"""
 
 from __future__ import annotations
 
+from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
@@ -10,7 +15,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...portable.text import shape_text
 from ...portable.windows.conv import operands
 from ...spec.conv import FLOATS, GRAIN_FLOPS, OPS, act_of, stem_of, supported
-from ...spec.conv_shape import C_TYPES, ConvShape
+from ...spec.conv_shape import ConvShape
 from ..abi import function, isa_of
 from ..matmul.gemm_tiling import registers
 
@@ -18,13 +23,13 @@ __all__ = ["CpuDepthwise"]
 
 
 class CpuDepthwise(Kernel):
-    """Each channel on its own, with one filter or several."""
+    """Depthwise convolution, with one filter per channel or several."""
 
     name: str = "conv/depthwise"
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for floats, one channel a group, not transposed, filters that are known."""
+        """Return yes for floats, one channel per group, and constant filters; not transposed."""
         answer = supported(call, FLOATS)
         if not answer.ok:
             return answer
@@ -34,7 +39,7 @@ class CpuDepthwise(Kernel):
                 Reason.SHAPE_UNSUPPORTED, "only non-transposed depthwise convolutions are supported"
             )
         if not call.tensor(1).is_weight:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "the filters must be weights")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "the filters must be constant")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
@@ -63,7 +68,7 @@ class CpuDepthwise(Kernel):
             flops=shape.flops(2),
             bytes=shape.bytes(call),
         )
-        # [channel, filter, taps] becomes [filter, taps, channel]
+        # [channel, filter, taps] -> [filter, taps, channel]
         steps = (
             RecipeStep("cast", ("%in",), {"dtype": sums.value}),
             RecipeStep("reshape", ("%0",), {"shape": [shape.groups, shape.filters, shape.taps]}),
@@ -73,27 +78,27 @@ class CpuDepthwise(Kernel):
         return LoweredCall((stage,), weights={1: packed}, accumulates=sums.value)
 
 
-_MOST_TAPS, _MOST_STRIDE, _MOST_PIXELS = 7, 2, 8
-"""Rows of a kernel that are unrolled, and pixels that share what they read."""
+_MAX_TAPS, _MAX_STRIDE, _MAX_PIXELS = 7, 2, 8
+"""Limits of the unrolled loops: taps of a kernel row, stride, and pixels of a register block."""
 
 
 def _block(call: NodeCall, shape: ConvShape, registers: int) -> tuple[int, int] | None:
-    """Return vectors of channels and pixels of a block of ``run_rows``; None where its rows of taps or its channels are not what that wants.
+    """Return the vectors of channels and the pixels of a register block of ``run_rows``; None if that does not support the shape.
 
-    Sums and a row of filters stay in registers; of the pixels' counts that fit, the one that reads and multiplies least over a row.
+    Accumulators and one row of taps stay in registers. Of the pixel counts that fit, the one with the fewest loads and FMAs per output row wins.
     """
     taps, stride = shape.kernel[2], shape.stride[2]
     residual = call.op == "fused_convolution" and call.optional(3) is not None
-    beside = shape.x[1] == shape.y[1] == 1 and (not residual or shape.r[1] == 1)
-    if shape.size[0] != 1 or shape.kernel[0] != 1 or not beside:
+    contiguous = shape.x[1] == shape.y[1] == 1 and (not residual or shape.r[1] == 1)
+    if shape.size[0] != 1 or shape.kernel[0] != 1 or not contiguous:
         return None
-    if shape.filters != 1 or shape.dilation[2] != 1 or taps > _MOST_TAPS or stride > _MOST_STRIDE:
+    if shape.filters != 1 or shape.dilation[2] != 1 or taps > _MAX_TAPS or stride > _MAX_STRIDE:
         return None
-    room = registers - taps - 2
+    available = registers - taps - 2
 
     def cost(pixels: int) -> float:
         columns = (pixels - 1) * stride + taps
         return -(-shape.out[2] // pixels) * (pixels * taps + 0.7 * columns + 2)
 
-    pixels = min(range(min(_MOST_PIXELS, room), 1, -1), key=cost)
-    return (2 if 2 * pixels <= room else 1), pixels
+    pixels = min(range(min(_MAX_PIXELS, available), 1, -1), key=cost)
+    return (2 if 2 * pixels <= available else 1), pixels

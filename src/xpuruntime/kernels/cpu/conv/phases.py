@@ -1,9 +1,9 @@
-"""Transposed convolutions as ordinary ones: output positions that are a stride apart use the same taps.
+"""Transposed convolutions as ordinary ones: output positions a stride apart use the same taps.
 
-With stride s, output position ``q * s + phase`` uses tap t at ``(q * s + phase + begin - t * dilation) / s`` where that is an integer, which is every
-s-th tap. So each phase is a convolution of stride 1 with its share of the taps in reverse. Its results are s positions apart. Nothing is scattered
-or computed twice (Shi et al. 2016, "Is the deconvolution layer the same as a convolutional layer?", arXiv:1609.07009). Phases of a row that
-read the same positions become one convolution with more filters where their results are contiguous.
+With stride s, output position ``q * s + phase`` uses tap t at input ``(q * s + phase + begin - t * dilation) / s`` where that is an integer, which is
+every s-th tap. So each phase is a convolution of stride 1 with its part of the taps in reverse, and its results are s positions apart. Nothing
+is scattered or computed twice (Shi et al. 2016, "Is the deconvolution layer the same as a convolutional layer?", arXiv:1609.07009). Phases
+of a row that read the same input positions become one convolution with more filters, if their results are contiguous.
 """
 
 from __future__ import annotations
@@ -33,25 +33,26 @@ class _Line:
     out: int
 
     @property
-    def meets(self) -> tuple[int, int, int]:
+    def signature(self) -> tuple[int, int, int]:
         """The fields that two phases must share to become one convolution."""
         return self.count, self.begin, self.out
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One ordinary convolution of a transposed one. ``y``, ``r``: offsets of its first result and residual, in elements.
+    """One ordinary convolution of a transposed one.
 
-    beside: number of phases of a row that it computes, each with all filters.  # words: beside
+    y, r:   offsets of its first result and residual, in elements.
+    merged: phases of a row that it computes at once, each with all filters.
     """
 
     shape: ConvShape
     lines: tuple[_Line, ...]
     y: int
     r: int
-    beside: int = 1
+    merged: int = 1
 
-    def filters(self, transposed: ConvShape, dtype: DType, given: TensorSpec) -> list[RecipeStep]:
+    def filters(self, transposed: ConvShape, dtype: DType, weight: TensorSpec) -> list[RecipeStep]:
         """Return steps from the node's [in, out / groups, taps] to [groups, filters, channels, taps] of the phase."""
         s, steps = transposed, list[RecipeStep]()
 
@@ -59,53 +60,53 @@ class Phase:
             steps.append(RecipeStep(op, inputs or ((f"%{len(steps) - 1}" if steps else "%in"),), attrs))
             return f"%{len(steps) - 1}"
 
-        if given.dtype is not dtype:
+        if weight.dtype is not dtype:
             step("cast", dtype=dtype.value)
         step("reshape", shape=[s.groups, s.channels, s.filters, *s.kernel])
         step("permute", order=[0, 2, 1, 3, 4, 5])
-        rows = [-(-k // line.step) for k, line in zip(s.kernel, self.lines, strict=True)]
-        ends = [n * line.step - k for n, k, line in zip(rows, s.kernel, self.lines, strict=True)]
-        step("pad", begin=[0] * 6, end=[0, 0, 0, *ends])
-        split = [x for n, line in zip(rows, self.lines, strict=True) for x in (n, line.step)]
-        whole = step("reshape", shape=[s.groups, s.filters, s.channels, *split])
-        parts = []
-        for w in (
-            range(self.lines[2].first, self.lines[2].first + self.beside) if self.beside > 1 else (None,)
+        taps = [-(-k // line.step) for k, line in zip(s.kernel, self.lines, strict=True)]
+        padding = [n * line.step - k for n, k, line in zip(taps, s.kernel, self.lines, strict=True)]
+        step("pad", begin=[0] * 6, end=[0, 0, 0, *padding])
+        split = [x for n, line in zip(taps, self.lines, strict=True) for x in (n, line.step)]
+        all_taps = step("reshape", shape=[s.groups, s.filters, s.channels, *split])
+        phase_filters = []
+        for tap in (
+            range(self.lines[2].first, self.lines[2].first + self.merged) if self.merged > 1 else (None,)
         ):
-            at = whole
+            at = all_taps
             for d, line in enumerate(self.lines):
-                first = line.first if w is None or d < 2 else w
+                first = line.first if tap is None or d < 2 else tap
                 at = step("slice", at, dim=3 + 2 * d, begin=0, end=line.count)
                 at = step("slice", at, dim=4 + 2 * d, begin=first, end=first + 1)
-            parts.append(at)
-        if self.beside > 1:
-            step("concat", *parts, dim=1)
+            phase_filters.append(at)
+        if self.merged > 1:
+            step("concat", *phase_filters, dim=1)
         kernel = [line.count for line in self.lines]
-        step("reshape", shape=[s.groups, s.filters * self.beside, s.channels, *kernel])
+        step("reshape", shape=[s.groups, s.filters * self.merged, s.channels, *kernel])
         step("flip", dims=[3, 4, 5])
         return steps
 
 
 def phases(call: NodeCall, shape: ConvShape) -> tuple[Phase, ...] | None:
-    """Return the ordinary convolutions of a transposed one; None if a phase has no tap, or if a strided dim is dilated."""
+    """Return the ordinary convolutions of a transposed one; None if a phase has no tap, or a strided dim is dilated."""
     if not shape.transposed or not shape.pixels or not shape.filters:
         return None
     dims = [_lines(shape, d) for d in range(3)]
     if any(lines is None for lines in dims):
         return None
-    found = [lines or () for lines in dims]
-    beside = len(found[2]) if _side_by_side(call, shape, found[2]) else 1
-    if beside > 1:
-        found[2] = found[2][:1]
-    return tuple(_phase(shape, lines, beside) for lines in itertools.product(*found))
+    lines_of_dims = [lines or () for lines in dims]
+    merged = len(lines_of_dims[2]) if _mergeable(call, shape, lines_of_dims[2]) else 1
+    if merged > 1:
+        lines_of_dims[2] = lines_of_dims[2][:1]
+    return tuple(_phase(shape, lines, merged) for lines in itertools.product(*lines_of_dims))
 
 
 def repeated_bias(call: NodeCall, phase: Phase) -> Packed | None:
-    """Return the bias of each filter of a phase; None if the node's own bias fits."""
+    """Return the bias repeated for each merged phase; None if the node's own bias fits."""
     bias = call.optional(2)
-    if bias is None or phase.beside == 1:
+    if bias is None or phase.merged == 1:
         return None
-    count, filters = phase.beside, phase.shape.filters // phase.beside
+    count, filters = phase.merged, phase.shape.filters // phase.merged
     steps = (
         RecipeStep("reshape", ("%in",), {"shape": [1, filters]}),
         RecipeStep("expand", ("%0",), {"shape": [count, filters]}),
@@ -115,7 +116,7 @@ def repeated_bias(call: NodeCall, phase: Phase) -> Packed | None:
 
 
 def _lines(shape: ConvShape, d: int) -> tuple[_Line, ...] | None:
-    """Return the phases of a dim that have output positions; None if one has no tap, or if the strided dim is dilated."""
+    """Return the phases of a dim that have output positions; None if one has no tap, or the strided dim is dilated."""
     kernel, stride, dilation, begin = shape.kernel[d], shape.stride[d], shape.dilation[d], shape.begin[d]
     if stride == 1:
         return (_Line(0, 0, 1, kernel, (kernel - 1) * dilation - begin, dilation, shape.out[d]),)
@@ -127,15 +128,15 @@ def _lines(shape: ConvShape, d: int) -> tuple[_Line, ...] | None:
         count = len(range(first, kernel, stride))
         if not count:
             return None
-        base = (phase + begin - first) // stride  # the input position of its first tap at q = 0
+        base = (phase + begin - first) // stride  # input position of the phase's first tap at q = 0
         out = len(range(phase, shape.out[d], stride))
         lines.append(_Line(phase, first, stride, count, count - 1 - base, 1, out))
     return tuple(lines)
 
 
-def _side_by_side(call: NodeCall, shape: ConvShape, lines: Sequence[_Line]) -> bool:
-    """Return whether all phases of a row read the same positions and their results are contiguous in filter order."""
-    same = len(lines) == shape.stride[2] > 1 and len({line.meets for line in lines}) == 1
+def _mergeable(call: NodeCall, shape: ConvShape, lines: Sequence[_Line]) -> bool:
+    """Return whether all phases of a row read the same positions, and their results are contiguous in filter order."""
+    same = len(lines) == shape.stride[2] > 1 and len({line.signature for line in lines}) == 1
     ordered = [line.first for line in lines] == [lines[0].first + i for i in range(len(lines))]
     bias = call.optional(2)
     known = bias is None or (bias.is_weight and bias.spec.rank == 1)
@@ -145,19 +146,19 @@ def _side_by_side(call: NodeCall, shape: ConvShape, lines: Sequence[_Line]) -> b
     return same and ordered and known and dense and shape.groups == 1
 
 
-def _phase(shape: ConvShape, lines: Sequence[_Line], beside: int) -> Phase:
-    apart = [line.step for line in lines]
+def _phase(shape: ConvShape, lines: Sequence[_Line], merged: int) -> Phase:
+    output_step = [line.step for line in lines]
 
     def spread(steps: tuple[int, ...]) -> tuple[int, ...]:
-        channel = steps[4] if beside > 1 and shape.filters == 1 else steps[1]
-        return (steps[0], channel, *(s * n for s, n in zip(steps[2:], apart, strict=True)))
+        channel = steps[4] if merged > 1 and shape.filters == 1 else steps[1]
+        return (steps[0], channel, *(s * n for s, n in zip(steps[2:], output_step, strict=True)))
 
     def first(steps: tuple[int, ...]) -> int:
         return sum(line.phase * s for line, s in zip(lines, steps[2:], strict=True))
 
     ordinary = replace(
-        shape, filters=shape.filters * beside, out=tuple(line.out for line in lines), kernel=tuple(line.count for line in lines),
+        shape, filters=shape.filters * merged, out=tuple(line.out for line in lines), kernel=tuple(line.count for line in lines),
         stride=(1, 1, 1), dilation=tuple(line.dilation for line in lines), begin=tuple(line.begin for line in lines),
         y=spread(shape.y), r=spread(shape.r), transposed=False,
     )  # fmt: skip
-    return Phase(ordinary, tuple(lines), first(shape.y), first(shape.r), beside)
+    return Phase(ordinary, tuple(lines), first(shape.y), first(shape.r), merged)

@@ -1,8 +1,8 @@
-"""Convolutions of one tap as matrix products: the channels of a pixel are a row of the left side, which is read in place."""
+"""Convolutions with 1x1 kernels as matrix products: a pixel's channels are a row of the left side, which is read in place."""
 
 from __future__ import annotations
 
-from ....codegen.isa import IsaLevel
+from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....types import DType
 from ...kernel import NodeCall
@@ -16,32 +16,40 @@ from .tiling import ConvTiling
 __all__ = ["pixels_apart", "pointwise"]
 
 _STORED = {"F32": DType.FLOAT32, "F64": DType.FLOAT64, "Bf16Pairs": DType.BFLOAT16}
-"""What arithmetic takes without a conversion."""
-_LONGEST = 768
-"""Bytes of a pixel that are one chunk of the depth (conv_tiling)."""
+"""The dtype that each arithmetic multiplies without conversion."""
+_MAX_PIXEL_BYTES = 768
+"""Maximum bytes of a pixel that are a single block of the depth (``tiling``)."""
 
 
 def pixels_apart(shape: ConvShape, cut: ConvTiling, dtype: DType) -> int:
-    """Return the bytes between pixels that may be read in place (``AS_IT_LIES`` of conv.h); 0 where they must be gathered."""
-    one = (1, 1, 1)
-    if shape.kernel != one or shape.stride != one or shape.size != shape.out or any(shape.begin):
+    """Return the bytes between pixels that the kernel reads in place (``PIXEL_BYTES`` of conv.h); 0 if it gathers them."""
+    ones = (1, 1, 1)
+    if shape.kernel != ones or shape.stride != ones or shape.size != shape.out or any(shape.begin):
         return 0
     if shape.groups != 1 or shape.transposed or shape.x[1] != 1 or cut.lines[0]:
         return 0
     rows = (shape.images, *shape.out)
     steps = [even_stride(rows, (v[0], *v[2:])) for v in (shape.x, shape.y, shape.r)]
-    own = [v[4] for v in (shape.x, shape.y, shape.r)]
+    row_strides = [v[4] for v in (shape.x, shape.y, shape.r)]
     bytes_apart = shape.x[4] * dtype.bits // 8
-    fits = _STORED.get(cut.math) is dtype and cut.depth == shape.channels and 0 < bytes_apart <= _LONGEST
-    return bytes_apart if fits and steps == own and cut.depth * dtype.bits // 8 <= _LONGEST else 0
+    fits = (
+        _STORED.get(cut.arithmetic) is dtype
+        and cut.depth == shape.channels
+        and 0 < bytes_apart <= _MAX_PIXEL_BYTES
+    )
+    return (
+        bytes_apart
+        if fits and steps == row_strides and cut.depth * dtype.bits // 8 <= _MAX_PIXEL_BYTES
+        else 0
+    )
 
 
 def pointwise(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Product | None:
-    """Return the product that the tile registers compute; None if pixels are strided or padded, channels are strided, or tiles do not fit."""
-    one = (1, 1, 1)
+    """Return the product for AMX tiles; None if pixels are strided or padded, channels are strided, or AMX does not apply."""
+    ones = (1, 1, 1)
     if (
-        shape.kernel != one
-        or shape.stride != one
+        shape.kernel != ones
+        or shape.stride != ones
         or shape.size != shape.out
         or shape.groups != 1
         or any(shape.begin)
@@ -66,5 +74,5 @@ def pointwise(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> Produc
         (*x[:-1], 1), (w[1], w[0]), over(shape.y), tuple(terms), act=act_of(call),
     )  # fmt: skip
     isa: IsaLevel = isa_of(target)
-    serves = by_tiles(product, call.outputs[0].dtype, False, isa)
-    return product if serves and even_stride(rows, x[:-1]) is not None else None
+    uses_amx = by_tiles(product, call.outputs[0].dtype, False, isa)
+    return product if uses_amx and even_stride(rows, x[:-1]) is not None else None

@@ -1,10 +1,10 @@
-"""How ``conv/generated`` cuts a convolution: a small model of what padding, tasks and the caches cost."""
+"""The tiling of ``conv/generated``, by a small cost model of padding, parallelism and caches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....codegen.isa import IsaLevel
+from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....types import DType
 from ...spec.conv_shape import TASKS, ConvShape
@@ -13,16 +13,16 @@ from ..abi import isa_of
 __all__ = ["ConvTiling", "tiling"]
 
 _CHUNK_BYTES = {"F32": 768, "F64": 768, "Bf16Pairs": 768, "Bf16Tiles": 1152}
-"""Bytes of a gathered row (``CHUNK_BYTES`` of conv.h): 14 rows and a tile of 32 float32 filters take 36 KiB of the first cache."""
+"""Bytes of a gathered row per block of the depth (``CHUNK_BYTES`` of conv.h). 14 rows and a tile of 32 float32 filters take 36 KiB of the L1 cache."""
 
-_TILE = 32
-"""Pixels, filters and depth of the product of tiles (``tile_product``)."""
+_AMX_TILE = 32
+"""Pixels, filters and depth of the AMX product (``tile_product``)."""
 
-_SUMS_BYTES = 256 * 1024
-"""Bytes of sums that wait in scratch: a quarter of the second-level cache of current server cores."""
+_ACCUMULATOR_BYTES = 256 * 1024
+"""Bytes of partial sums in scratch: a quarter of the L2 cache of current server cores."""
 
-_FEW = 4
-"""Up to so many channels a row of taps is so short that gathering it takes as long as the product."""
+_FEW_CHANNELS = 4
+"""Maximum channels for the line kernel. A row of so few channels takes as long to gather as to multiply."""
 
 # Relative time of a product by vectors per tile (docs/development/kernel-notes.md).
 _TILE_COST = {1: 1.10, 2: 1.0, 3: 1.005, 4: 1.01}
@@ -30,12 +30,19 @@ _TILE_COST = {1: 1.10, 2: 1.0, 3: 1.005, 4: 1.01}
 
 @dataclass(frozen=True, slots=True)
 class ConvTiling:
-    """The tiling of a convolution: a register tile of ``pixels`` x ``vectors`` sums, tiles of ``tile`` filters, blocks of ``block`` pixels.
+    """The tiling of a convolution.
 
-    lines: for few channels, the number of input lines that a block reads (``block`` then counts rows of pixels), and the elements of each.
+    arithmetic: a key of ``_CHUNK_BYTES``.
+    lanes:    elements of a vector.
+    pixels, vectors: the register tile, in pixels by vectors of filters.
+    depth:    taps * channels, padded.
+    block, blocks: pixels of a task, and blocks of pixels.
+    tiles:    tiles of ``tile`` filters.
+    tiles_per_gather: tiles of filters that share gathered rows.
+    lines:    for few channels: the input lines that a block reads (``block`` then counts rows of pixels), and the elements of each.
     """
 
-    math: str
+    arithmetic: str
     lanes: int
     pixels: int
     vectors: int
@@ -43,7 +50,7 @@ class ConvTiling:
     block: int
     blocks: int
     tiles: int
-    together: int
+    tiles_per_gather: int
     lines: tuple[int, int] = (0, 0)
 
     @property
@@ -54,107 +61,120 @@ class ConvTiling:
     @property
     def row_bytes(self) -> int:
         """Bytes of an element of gathered rows and packed filters."""
-        return {"F32": 4, "F64": 8, "Bf16Pairs": 2, "Bf16Tiles": 2}[self.math]
+        return {"F32": 4, "F64": 8, "Bf16Pairs": 2, "Bf16Tiles": 2}[self.arithmetic]
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of scratch of ``conv::run``: rows, sums, biases, two offsets for each pixel. ``run_lines`` has lines in place of rows."""
+        """Bytes of scratch: gathered rows, partial sums, biases, two offsets per pixel. ``run_lines`` has input lines in place of rows."""
         if self.lines[0]:
             count, length = self.lines
             sums = (self.pixels + self.tiles) * self.tile
             return (count * length + sums) * self.row_bytes + 16 * self.block * length + 64
-        whole = -(-self.block // self.pixels) * self.pixels
-        chunk = _CHUNK_BYTES[self.math]
-        once = self.depth * self.row_bytes <= chunk
-        sums = (self.pixels if once else self.together * whole) + self.together
-        return whole * (chunk + 64) + sums * self.tile * max(self.row_bytes, 4) + 16 * self.block + 64
+        padded = -(-self.block // self.pixels) * self.pixels
+        chunk = _CHUNK_BYTES[self.arithmetic]
+        single_block = self.depth * self.row_bytes <= chunk
+        sums = (self.pixels if single_block else self.tiles_per_gather * padded) + self.tiles_per_gather
+        return padded * (chunk + 64) + sums * self.tile * max(self.row_bytes, 4) + 16 * self.block + 64
 
     def text(self) -> str:
         """Return an initializer of ``conv::Blocks``."""
-        return f"{{{self.depth}, {self.block}, {self.blocks}, {self.tiles}, {self.together}}}"
+        return f"{{{self.depth}, {self.block}, {self.blocks}, {self.tiles}, {self.tiles_per_gather}}}"
 
 
 def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
-    """Return the cheapest tiling by a small cost model: padded products first, then enough tasks, then the capacity of the L2 cache.
+    """Return the cheapest tiling by a cost model: least padding, then enough tasks, then gathered rows that fit the L2 cache.
 
-    ``channel_tile`` bounds the filters of a tile, ``max_threadgroup_3d_xy`` x ``_3d_z`` the pixels of a block.
+    ``channel_tile`` bounds the filters of a tile, and ``max_threadgroup_3d_xy`` x ``_3d_z`` the pixels of a block.
     """
     isa: IsaLevel = isa_of(target)
     config = target.config
     if dtype is DType.BFLOAT16 and "amx-bf16" in isa.features and _fills_tiles(shape):
-        return _tile_tiling(shape, config.max_threadgroup_3d_xy * config.max_threadgroup_3d_z)
+        return _amx_tiling(shape, config.max_threadgroup_3d_xy * config.max_threadgroup_3d_z)
     by_lines = _by_lines(shape)
     pairs = not by_lines and dtype is DType.BFLOAT16 and "avx512bf16" in isa.features
     kind = "Bf16Pairs" if pairs else "F64" if dtype is DType.FLOAT64 else "F32"
     lanes = isa.lanes(8 if kind == "F64" else 4)
-    sums = 28 if isa.vector_bytes == 64 or isa.architecture == "aarch64" else 12  # registers less operands
+    # Registers without those of the operands.
+    accumulators = 28 if isa.vector_bytes == 64 or isa.architecture == "aarch64" else 12
     groups, filters = shape.groups, shape.filters
     vectors = min(
         range(1, max(1, min(config.channel_tile // lanes, max(_TILE_COST))) + 1),
         key=lambda v: (-(-filters // (v * lanes)) * v * _TILE_COST[v], abs(v - 2)),
     )
     tiles = max(1, -(-filters // (vectors * lanes)))
-    most = sums // vectors
+    max_pixels = accumulators // vectors
     if by_lines:
-        return _line_tiling(shape, kind, lanes, vectors, most, tiles, config.max_threadgroup_3d_z)
-    total = max(1, shape.pixels)
-    cap = max(1, config.max_threadgroup_3d_xy * config.max_threadgroup_3d_z)
-    blocks = -(-total // cap)
-    while groups * tiles * blocks < TASKS and -(-total // blocks) > 2 * most:
+        return _line_tiling(shape, kind, lanes, vectors, max_pixels, tiles, config.max_threadgroup_3d_z)
+    total_pixels = max(1, shape.pixels)
+    max_block = max(1, config.max_threadgroup_3d_xy * config.max_threadgroup_3d_z)
+    blocks = -(-total_pixels // max_block)
+    while groups * tiles * blocks < TASKS and -(-total_pixels // blocks) > 2 * max_pixels:
         blocks += 1
-    block = -(-total // blocks)
-    pixels = min(range(most, max(1, most // 2) - 1, -1), key=lambda p: -(-block // p) * (p + 0.25))
-    block = min(-(-block // pixels) * pixels, max(total, 1))
-    blocks = -(-total // block)
+    block = -(-total_pixels // blocks)
+    pixels = min(
+        range(max_pixels, max(1, max_pixels // 2) - 1, -1), key=lambda p: -(-block // p) * (p + 0.25)
+    )
+    block = min(-(-block // pixels) * pixels, max(total_pixels, 1))
+    blocks = -(-total_pixels // block)
     depth = shape.taps * shape.channels
     depth += depth % 2 if pairs else 0
     row = 2 if pairs else 8 if kind == "F64" else 4
-    whole = -(-block // pixels) * pixels
-    fits = max(1, _SUMS_BYTES // (whole * vectors * isa.vector_bytes))
-    together = tiles if depth * row <= _CHUNK_BYTES[kind] else min(tiles, fits)
-    return ConvTiling(kind, lanes, pixels, vectors, depth, block, blocks, tiles, together)
+    padded_block = -(-block // pixels) * pixels
+    fits = max(1, _ACCUMULATOR_BYTES // (padded_block * vectors * isa.vector_bytes))
+    tiles_per_gather = tiles if depth * row <= _CHUNK_BYTES[kind] else min(tiles, fits)
+    return ConvTiling(kind, lanes, pixels, vectors, depth, block, blocks, tiles, tiles_per_gather)
 
 
 def _fills_tiles(shape: ConvShape) -> bool:
-    """Return whether a good part of a tile's rows, columns and depth is there."""
-    return 4 * min(shape.pixels, shape.filters, shape.taps * shape.channels) >= _TILE
+    """Return whether rows, columns and depth each fill at least a quarter of an AMX tile."""
+    return 4 * min(shape.pixels, shape.filters, shape.taps * shape.channels) >= _AMX_TILE
 
 
-def _tile_tiling(shape: ConvShape, most: int) -> ConvTiling:
-    """Return blocks of up to ``most`` pixels in whole tiles, fewer where tasks would be few."""
-    total, tiles = shape.pixels, -(-shape.filters // _TILE)
-    blocks = -(-total // max(most, 1))
-    while shape.groups * tiles * blocks < TASKS and -(-total // blocks) > 2 * _TILE:
+def _amx_tiling(shape: ConvShape, max_pixels: int) -> ConvTiling:
+    """Return blocks of at most ``max_pixels`` pixels in whole AMX tiles; smaller blocks where tasks would be few."""
+    total, tiles = shape.pixels, -(-shape.filters // _AMX_TILE)
+    blocks = -(-total // max(max_pixels, 1))
+    while shape.groups * tiles * blocks < TASKS and -(-total // blocks) > 2 * _AMX_TILE:
         blocks += 1
-    block = min(-(-total // blocks // _TILE) * _TILE, total)
-    depth = -(-shape.taps * shape.channels // _TILE) * _TILE
-    fits = max(1, _SUMS_BYTES // (-(-block // _TILE) * _TILE * _TILE * 4))
-    together = tiles if depth * 2 <= _CHUNK_BYTES["Bf16Tiles"] else min(tiles, fits)
-    return ConvTiling("Bf16Tiles", 16, _TILE, 2, depth, block, -(-total // block), tiles, together)
+    block = min(-(-total // blocks // _AMX_TILE) * _AMX_TILE, total)
+    depth = -(-shape.taps * shape.channels // _AMX_TILE) * _AMX_TILE
+    fits = max(1, _ACCUMULATOR_BYTES // (-(-block // _AMX_TILE) * _AMX_TILE * _AMX_TILE * 4))
+    tiles_per_gather = tiles if depth * 2 <= _CHUNK_BYTES["Bf16Tiles"] else min(tiles, fits)
+    return ConvTiling(
+        "Bf16Tiles", 16, _AMX_TILE, 2, depth, block, -(-total // block), tiles, tiles_per_gather
+    )
 
 
 def _by_lines(shape: ConvShape) -> bool:
-    """Return whether input lines are faster than gathered rows: few contiguous channels, one plane, no gaps between taps."""
+    """Return whether whole input lines are faster than gathered rows: few contiguous channels, one plane, no gaps between taps."""
     plain = (
         shape.groups == 1
         and not shape.transposed
         and shape.dilation[2] == 1
         and shape.kernel[0] == shape.size[0] == 1
     )
-    beside = shape.x[1] == 1 and shape.x[4] == shape.channels and shape.begin[0] == 0
-    return plain and beside and 0 < shape.channels <= _FEW and shape.kernel[2] > 1 and shape.stride[2] <= _FEW
+    contiguous = shape.x[1] == 1 and shape.x[4] == shape.channels and shape.begin[0] == 0
+    return (
+        plain
+        and contiguous
+        and 0 < shape.channels <= _FEW_CHANNELS
+        and shape.kernel[2] > 1
+        and shape.stride[2] <= _FEW_CHANNELS
+    )
 
 
 def _line_tiling(
-    shape: ConvShape, kind: str, lanes: int, vectors: int, most: int, tiles: int, rows: int
+    shape: ConvShape, kind: str, lanes: int, vectors: int, max_pixels: int, tiles: int, rows: int
 ) -> ConvTiling:
-    """Return blocks of ``rows`` rows of pixels, fewer where tasks would be few; tiles of pixels never go beyond a row."""
-    high, width = shape.out[1], max(shape.out[2], 1)
-    rows = max(1, min(rows, high, shape.images * high * tiles // TASKS))
-    pixels = min(range(most, max(1, most // 2) - 1, -1), key=lambda p: -(-width // p) * (p + 0.25))
+    """Return blocks of at most ``rows`` rows of pixels, fewer where tasks would be few. Register tiles do not cross rows."""
+    height, width = shape.out[1], max(shape.out[2], 1)
+    rows = max(1, min(rows, height, shape.images * height * tiles // TASKS))
+    pixels = min(
+        range(max_pixels, max(1, max_pixels // 2) - 1, -1), key=lambda p: -(-width // p) * (p + 0.25)
+    )
     count = (rows - 1) * shape.stride[1] + (shape.kernel[1] - 1) * shape.dilation[1] + 1
     reach = (-(-width // pixels) * pixels - 1) * shape.stride[2] + shape.kernel[2]
     length = -(-reach * shape.channels // 16) * 16
-    blocks = max(1, shape.images * -(-high // rows))
+    blocks = max(1, shape.images * -(-height // rows))
     depth = shape.taps * shape.channels
     return ConvTiling(kind, lanes, pixels, vectors, depth, rows, blocks, tiles, tiles, (count, length))

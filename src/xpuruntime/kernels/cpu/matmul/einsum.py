@@ -1,12 +1,12 @@
-"""Equations of two operands that are a batch of matrix products."""
+"""``einsum`` of two operands on CPUs, as a batch of matrix products."""
 
 from __future__ import annotations
 
+from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ...kernel import Kernel, LoweredCall, NodeCall
 from ...spec.einsum import equation_product
-from ...spec.product import C_TYPES
 from .gemm import lower_product
 
 __all__ = ["KERNELS", "EinsumAsMatmul"]
@@ -28,7 +28,7 @@ class EinsumAsMatmul(Kernel):
         if equation_product(call) is None:
             return Support.no(
                 Reason.SHAPE_UNSUPPORTED,
-                f"{call.attrs['equation']!r} is not a batch of matrix products in this order",
+                f"equation {call.attrs['equation']!r} is not a batch of matrix products in this operand order",
             )
         return Support.yes()
 

@@ -1,7 +1,8 @@
-"""Matrix products as code for CPUs: ``product`` describes them, ``gemm_tiling`` tiles them, ``gemm_text`` writes them.
+"""Packed GEMM for CPUs: ``spec.product`` describes it, ``gemm_tiling`` chooses its tiles, ``gemm_text`` writes it.
 
-The left side A gives rows. The right side B is read in panels of ``columns`` columns, packed when weights are loaded or by each task.
-A task is one panel of one batch times a block of rows, so tasks are many and of equal size. The micro-kernels are in ``templates/gemm.h``.
+B is packed in panels of ``columns`` columns: at load if it is a weight, otherwise by each task. A task is one panel by a block of rows of
+A, so tasks are many and equal. The depth is blocked so that a block of a panel stays in cache while the rows pass. The micro-kernels with
+register blocking are in ``templates/gemm.h``, those for AMX in ``templates/gemm_amx.h``.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....codegen.isa import IsaLevel
+from ....codegen.c_types import accumulator
+from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
 from ...kernel import LoweredCall, NodeCall, Operand, Packed, Stage, operand_ref
 from ...portable.text import ACTIVATIONS
-from ...spec.product import Product, accumulator, sizes
+from ...spec.product import Product, sizes
 from ..abi import isa_of
 from .gemm_text import product_source
 from .gemm_tiling import TILE, GemmTiling, tiling
@@ -25,30 +27,30 @@ __all__ = ["after", "lower_product"]
 
 
 def _packed(p: Product, weight: Operand, t: GemmTiling) -> Packed:
-    """Return the packing [batch, k, n] -> [batch, panels, k, columns], or [batch, panels, k / 2, columns, 2]; zeros beyond."""
+    """Return the packing [batch, k, n] -> [batch, panels, k, columns], padded with zeros; for bf16 pairs [batch, panels, k / 2, columns, 2]."""
     columns = t.columns
     by_rows = p.b_strides[-1] != 1 and math.prod(sizes(weight.spec)) == p.n * p.k  # a linear's weight: [n, k]
     batch = 1 if by_rows else max(1, math.prod(sizes(weight.spec)) // max(1, p.n * p.k))
     order = (0, 2, 1) if by_rows else (0, 1, 2)
     panels = math.ceil(p.n / columns)
     k = t.depth(p.k)
-    given = (batch, p.n, p.k) if by_rows else (batch, p.k, p.n)
+    shape = (batch, p.n, p.k) if by_rows else (batch, p.k, p.n)
     steps = [
-        RecipeStep("reshape", ("%in",), {"shape": list(given)}),
+        RecipeStep("reshape", ("%in",), {"shape": list(shape)}),
         RecipeStep("permute", ("%0",), {"order": list(order)}),
         RecipeStep("pad", ("%1",), {"begin": [0, 0, 0], "end": [0, k - p.k, panels * columns - p.n]}),
     ]
-    split = [batch, k // 2, 2, panels, columns] if t.pairs else [batch, k, panels, columns]
-    moved = [0, 3, 1, 4, 2] if t.pairs else [0, 2, 1, 3]
-    steps.append(RecipeStep("reshape", ("%2",), {"shape": split}))
-    steps.append(RecipeStep("permute", ("%3",), {"order": moved}))
-    return Packed(tuple(steps), TensorSpec(tuple(split[i] for i in moved), weight.spec.dtype))
+    panelled = [batch, k // 2, 2, panels, columns] if t.pairs else [batch, k, panels, columns]
+    order_ = [0, 3, 1, 4, 2] if t.pairs else [0, 2, 1, 3]
+    steps.append(RecipeStep("reshape", ("%2",), {"shape": panelled}))
+    steps.append(RecipeStep("permute", ("%3",), {"order": order_}))
+    return Packed(tuple(steps), TensorSpec(tuple(panelled[i] for i in order_), weight.spec.dtype))
 
 
 def lower_product(
     call: NodeCall, product: Product, target: CodegenTarget, *, streamed: bool = False, stem: str = ""
 ) -> LoweredCall:
-    """Return the one stage of a product, with B packed where it is a weight; ``streamed``: few rows, B comes from memory."""
+    """Return the stage of a product. ``streamed``: rows are few, and B is read from memory once."""
     p = product.flat()
     if not p.m * p.n * p.batches:
         return LoweredCall(())
@@ -60,8 +62,8 @@ def lower_product(
     panels, blocks = math.ceil(p.n / t.columns), math.ceil(p.m / t.task_rows)
     item, acc = y.dtype.bits // 8, 8 if accumulator(y.dtype) in ("double", "uint64_t") else 4
     task_flops = 2 * t.task_rows * t.columns * p.k
-    task_bytes = t.columns * p.k * (1 if p.b_type else item)
-    # Two microseconds of work are worth a thread: at 100 GFLOP/s, or 20 GB/s of B.
+    task_bytes = t.columns * p.k * (1 if p.b_dtype else item)
+    # A thread gets at least two microseconds of work: at 100 GFLOP/s, or 20 GB/s of B.
     microseconds = max(task_flops / 1e5, task_bytes / 2e4, 0.02)
     args = [operand_ref("in", p.a), operand_ref("in", p.b)]
     args += [operand_ref("in", x.position) for x in p.terms]
@@ -84,43 +86,43 @@ def lower_product(
         bytes=sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), y)),
     )
     accumulates = _ACCUMULATES[accumulator(y.dtype)]
-    if p.b_type:
-        stage = replace(stage, args=(*args, "beside0", "out0"))
+    if p.b_dtype:
+        stage = replace(stage, args=(*args, "extra0", "out0"))
         scale = Packed((RecipeStep("scale_int8", ("%in",), {"dim": 0}),), TensorSpec((p.n,), DType.FLOAT32))
         codes = _quantized(_packed(p, b, t))
         return LoweredCall(
-            (stage,), weights={p.b: codes}, beside={"beside0": (p.b, scale)}, accumulates=accumulates
+            (stage,), weights={p.b: codes}, extra_weights={"extra0": (p.b, scale)}, accumulates=accumulates
         )
     weights = {p.b: _packed(p, b, t)} if b.is_weight else {}
     return LoweredCall((stage,), weights=weights, accumulates=accumulates)
 
 
 def _quantized(packed: Packed) -> Packed:
-    """Return the same packing of a linear's weight in int8: each row of it, a column of B, by its own scale."""
+    """Return the same packing in int8. Each row of a linear's weight, which is a column of B, has its own scale."""
     first = RecipeStep("quantize_int8", ("%in",), {"dim": 0})
-    rest = [
+    shifted = [
         replace(s, inputs=tuple("%0" if i == "%in" else f"%{int(i[1:]) + 1}" for i in s.inputs))
         for s in packed.steps
     ]
-    return Packed((first, *rest), replace(packed.spec, dtype=DType.INT8))
+    return Packed((first, *shifted), replace(packed.spec, dtype=DType.INT8))
 
 
 _ACCUMULATES = {"float": "float32", "double": "float64", "uint32_t": "int32", "uint64_t": "int64"}
 
 
 def after(first: Sequence[RecipeStep], packed: Packed) -> Packed:
-    """Return the same packing of what the steps make of the operand."""
+    """Return the packing applied to the result of the steps ``first``."""
     if not first:
         return packed
-    own = [
+    steps = [
         RecipeStep(s.op, tuple(f"%{i - 1}" if i and n == "%in" else n for n in s.inputs), s.attrs)
         for i, s in enumerate(first)
     ]
-    base = len(own)
-    rest = [
+    base = len(steps)
+    renumbered = [
         RecipeStep(
             s.op, tuple(f"%{base - 1}" if n == "%in" else f"%{int(n[1:]) + base}" for n in s.inputs), s.attrs
         )
         for s in packed.steps
     ]
-    return Packed((*own, *rest), packed.spec)
+    return Packed((*steps, *renumbered), packed.spec)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ....codegen.c_types import C_TYPES, accumulator
 from ....types import DType
 from ...kernel import NodeCall, Operand
 from ...portable.text import ACTIVATIONS, offset_text
-from ...spec.product import C_TYPES, Product, accumulator, even_stride
+from ...spec.product import Product, even_stride
 from .gemm_tiling import L2_WHOLE, TILE, GemmTiling
 
 __all__ = ["product_source"]
 
 
 def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, packed: bool) -> str:
-    """Return the text of the function; shapes and strides are literals in it."""
+    """Return the text of the function. Shapes and strides are literals in it."""
     s, acc, lead = C_TYPES[dtype], accumulator(dtype), len(p.batch)
-    b = p.b_type or s
+    b = C_TYPES[p.b_dtype or dtype]
     panels, blocks = math.ceil(p.n / t.columns), math.ceil(p.m / t.task_rows)
     a_row = even_stride(p.rows, p.a_strides[lead:-1]) or 0
     constants = {
@@ -28,8 +29,8 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
     b_at = _b_offset(p, call.tensor(p.b), t, panels, packed)
     rows = f"{p.m}" if blocks == 1 else f"row + {t.task_rows} < {p.m} ? {t.task_rows} : {p.m} - row"
     first, second = (panels, blocks) if t.across else (blocks, panels)
-    inner, rest = f"task % {first}", f"task / {first} % {second}"
-    a_at = _joined(offset_text("batch", p.batch, p.a_strides[:lead]), f"row * {a_row}")
+    inner, outer = f"task % {first}", f"task / {first} % {second}"
+    a_at = _sum_text(offset_text("batch", p.batch, p.a_strides[:lead]), f"row * {a_row}")
     lines = [
         f"// {call.op}: [{p.batches}, {p.m}, {p.k}] x [{p.k}, {p.n}] in {dtype.value}, sums in {acc}"
         f"; {t.rows} x {t.columns} tiles, B {'packed at load' if packed else 'packed by the task'}",
@@ -51,16 +52,16 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
         f"    const {b} *b = (const {b} *)args[1];",
     ]
     lines += [f"    const {s} *term{at} = (const {s} *)args[{at + 2}];" for at in range(len(p.terms))]
-    if p.b_type:
+    if p.b_dtype:
         lines.append(f"    const {acc} *scale = (const {acc} *)args[{len(p.terms) + 2}];")
     lines += [
-        f"    {s} *y = ({s} *)args[{len(p.terms) + (3 if p.b_type else 2)}];",
+        f"    {s} *y = ({s} *)args[{len(p.terms) + (3 if p.b_dtype else 2)}];",
         f"    constexpr int L = GEMM_LANES<{acc}>;",
         *(["    Tiles tiles;"] if t.tiles else []),
         "    for (int64_t task = begin; task < end; ++task) {",
-        f"        const int64_t row = {rest if t.across else inner} * {t.task_rows}, panel = {inner if t.across else rest},"
+        f"        const int64_t row = {outer if t.across else inner} * {t.task_rows}, panel = {inner if t.across else outer},"
         f" batch = task / {blocks * panels};",
-        f"        const int64_t col = panel * {t.columns}, columns = {_least(f'{p.n} - col', t.columns, p.n)}, rows = {rows};",
+        f"        const int64_t col = panel * {t.columns}, columns = {_min_text(f'{p.n} - col', t.columns, p.n)}, rows = {rows};",
         f"        gemm_block{'_tiles' * t.tiles}<KERNEL_product>({'tiles, ' * t.tiles}a + {a_at}, b + {b_at}, rows, columns, scratch,",
         f"                                   [&](const {acc} *sums, int64_t r) {{",
         *(f"            {x}" for x in _epilogue(p, s, acc)),
@@ -73,57 +74,57 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
 
 
 def _of_tiles(p: Product, t: GemmTiling) -> list[str]:
-    """Return the further config of ``gemm_block_tiles``.
+    """Return the config of ``gemm_block_tiles``.
 
-    Where B exceeds the L2 cache, the next block of B is prefetched in equal parts while the current one is multiplied.
+    If B exceeds the L2 cache, the next block of B is prefetched in equal parts while the current one is multiplied.
     """
     if not t.tiles:
         return []
     lines = 2 * TILE * TILE // 64
-    fetched = 2 * p.n * t.depth(p.k) > L2_WHOLE
-    ahead = math.ceil(lines / math.ceil(min(t.task_rows, p.m) / TILE)) if fetched else 0
+    prefetches = 2 * p.n * t.depth(p.k) > L2_WHOLE
+    prefetch_lines = math.ceil(lines / math.ceil(min(t.task_rows, p.m) / TILE)) if prefetches else 0
     return [
-        f"    static constexpr int64_t ahead = {ahead};",
-        f"    static constexpr bool alone = {str(t.block >= p.k).lower()};",
+        f"    static constexpr int64_t prefetch_lines = {prefetch_lines};",
+        f"    static constexpr bool single_block = {str(t.block >= p.k).lower()};",
     ]
 
 
-def _least(text: str, most: int, total: int) -> str:
-    return f"{most}" if total % most == 0 else f"{text} < {most} ? {text} : {most}"
+def _min_text(text: str, limit: int, total: int) -> str:
+    return f"{limit}" if total % limit == 0 else f"{text} < {limit} ? {text} : {limit}"
 
 
-def _joined(*offsets: str) -> str:
-    kept = [f"({o})" if " " in o and "+" in o else o for o in offsets if o != "0"]
-    return " + ".join(kept) or "0"
+def _sum_text(*offsets: str) -> str:
+    terms = [f"({o})" if " " in o and "+" in o else o for o in offsets if o != "0"]
+    return " + ".join(terms) or "0"
 
 
 def _b_offset(p: Product, b: Operand, t: GemmTiling, panels: int, packed: bool) -> str:
     lead = len(p.batch)
     if not packed:
-        return _joined(offset_text("batch", p.batch, p.b_strides[:lead]), f"col * {p.b_strides[-1]}")
+        return _sum_text(offset_text("batch", p.batch, p.b_strides[:lead]), f"col * {p.b_strides[-1]}")
     k = t.depth(p.k)
     matrix = max(1, p.k * p.n)
     strides = [s // matrix * panels * k * t.columns for s in p.b_strides[:lead]]
-    return _joined(offset_text("batch", p.batch, strides), f"panel * {k * t.columns}")
+    return _sum_text(offset_text("batch", p.batch, strides), f"panel * {k * t.columns}")
 
 
 def _epilogue(p: Product, storage: str, acc: str) -> list[str]:
-    """Return the epilogue of one row of sums: terms, activation, store, one register at a time."""
+    """Return the epilogue of one row of sums: add terms, apply the activation, store; one vector at a time."""
     lead = len(p.batch)
 
-    def place(strides: Sequence[int]) -> str:
-        return _joined(
+    def offset(strides: Sequence[int]) -> str:
+        return _sum_text(
             offset_text("batch", p.batch, strides[:lead]), offset_text("(row + r)", p.rows, strides[lead:-1])
         )
 
-    lines = [f"const {storage} *at{i} = term{i} + {place(x.strides)};" for i, x in enumerate(p.terms)]
+    lines = [f"const {storage} *at{i} = term{i} + {offset(x.strides)};" for i, x in enumerate(p.terms)]
     lines += [
-        f"{storage} *to = y + {place(p.y_strides)} + col;",
+        f"{storage} *to = y + {offset(p.y_strides)} + col;",
         "for (int64_t j = 0; j < columns; j += L) {",
         "    const int64_t n = columns - j < L ? columns - j : L;",
         "    auto x = load<L>(sums + j);",
     ]
-    if p.b_type:
+    if p.b_dtype:
         lines.append(f"    x = x * gemm_load<{acc}>(scale + col + j, n);")
     if p.alpha != 1:
         lines.append(f"    x = x * {_number(p.alpha, acc)};")
@@ -145,5 +146,5 @@ def _epilogue(p: Product, storage: str, acc: str) -> list[str]:
 
 
 def _number(value: float, acc: str) -> str:
-    """Return a literal of the sums' type; integers take the whole part."""
+    """Return a literal of the accumulator type; integers are truncated."""
     return f"({acc}){value!r}" if acc in ("float", "double") else f"({acc}){int(value)}ll"

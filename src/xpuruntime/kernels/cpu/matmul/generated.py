@@ -1,4 +1,8 @@
-"""Matrix products on CPUs: which operands of each op are which side of a ``gemm.Product``."""
+"""Matrix products on CPUs: ``matmul/generated``, ``matmul/gemv`` for few rows, and ``matmul/int8_weights``.
+
+All three generate the same packed GEMM (``gemm``): B is packed in panels, and a register tile of rows by vectors accumulates. They differ in the
+shapes that they support. gemv is bandwidth-bound by the weight, generated compute-bound.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....ir.ops.matmul import ACTIVATIONS as ACTIVATION_NAMES
@@ -13,7 +18,6 @@ from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall
 from ...portable.text import ACTIVATIONS
 from ...spec.matmul import OPS, _linear, product_of
-from ...spec.product import C_TYPES
 from .gemm import lower_product
 from .gemm_tiling import STREAMED_ROWS
 
@@ -32,7 +36,7 @@ def _supports(call: NodeCall) -> Support:
         return Support.no(Reason.DTYPE_UNSUPPORTED, f"activations need a float dtype, not {dtype.value}")
     for operand in call.tensors:
         if operand.is_weight and not operand.spec.is_dense:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, f"weight {operand.name} is not dense")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"weight {operand.name} must be dense")
     return Support.yes()
 
 
@@ -41,10 +45,10 @@ def _always(call: NodeCall, target: CodegenTarget) -> Support:
 
 
 def _few_rows(call: NodeCall, target: CodegenTarget) -> Support:
-    """Return whether the product is a weight times few rows, so that reading the weight takes all of the time."""
+    """Return whether the product has a weight and so few rows that it is bandwidth-bound."""
     p = product_of(call).flat()
     if p.m > STREAMED_ROWS:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, f"supports up to {STREAMED_ROWS} rows; got {p.m}")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, f"at most {STREAMED_ROWS} rows are supported, got {p.m}")
     if not call.tensor(p.b).is_weight:
         return Support.no(
             Reason.SHAPE_UNSUPPORTED, "the right-hand side must be a weight, which is packed at load"
@@ -57,7 +61,10 @@ _Check: TypeAlias = "Callable[[NodeCall, CodegenTarget], Support]"
 
 @dataclass(frozen=True, slots=True)
 class MatmulKernel(Kernel):
-    """Base class of the CPU's matrix products. They share the templates and differ in the shapes that they support."""
+    """A CPU matrix product. The instances share templates and differ in the shapes that ``check`` accepts.
+
+    streamed: whether B is read from memory once, because rows are few.
+    """
 
     name: str
     streamed: bool
@@ -66,8 +73,8 @@ class MatmulKernel(Kernel):
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for products in one dtype with a dense result."""
-        found = _supports(call)
-        return self.check(call, target) if found else found
+        answer = _supports(call)
+        return self.check(call, target) if answer else answer
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage of panels times blocks of rows."""
@@ -75,9 +82,9 @@ class MatmulKernel(Kernel):
 
 
 class Int8Weights(Kernel):
-    """Linear layers with int8 weights and one scale per output; decoding reads half or a quarter of the bytes.
+    """Linear layers with int8 weights and one scale per output, which read a half or a quarter of the bytes in decoding.
 
-    It changes results (a weight by up to a 254th of the largest in its row), so only a policy that names it uses it.
+    Each weight changes by at most 1/254 of the largest in its row, so only a policy that names the kernel uses it.
     """
 
     name = "matmul/int8_weights"
@@ -85,10 +92,10 @@ class Int8Weights(Kernel):
     on_request = True
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for floats up to 32 bits, and a weight that is known when it is loaded."""
-        found = _supports(call)
-        if not found:
-            return found
+        """Return yes for floats of at most 32 bits, and a constant weight."""
+        answer = _supports(call)
+        if not answer:
+            return answer
         if call.outputs[0].dtype not in (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16):
             return Support.no(
                 Reason.DTYPE_UNSUPPORTED, f"int8 weights are not supported for {call.outputs[0].dtype.value}"
@@ -100,8 +107,8 @@ class Int8Weights(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Lower the layer as ``MatmulKernel`` does; with few rows, B is streamed."""
-        p = replace(_linear(call), b_type="int8_t")
+        """Return one stage; with few rows, B is streamed."""
+        p = replace(_linear(call), b_dtype=DType.INT8)
         return lower_product(call, p, target, streamed=p.flat().m <= STREAMED_ROWS)
 
 

@@ -1,7 +1,8 @@
-"""Linear layers with 4-bit weights: each group of inputs of an output has codes from 0 to 15, a scale, and the value of code 0.
+"""Linear layers with 4-bit weights (``matmul/int4_weights``): groups of inputs share a scale and a zero point in bfloat16.
 
-Codes are unpacked in registers, and the sums of a group are scaled once (``templates/decoder.h``). A token reads a third to a seventh of the
-bytes. The scales with the least error are computed when weights are loaded (``runtime/int4.py``).
+A weight is a code from 0 to 15. The kernel unpacks codes in registers, accumulates a group, and scales its sum once (``templates/decoder.h``).
+Decoding reads a third to a seventh of the bytes, and it is bandwidth-bound. The scales with the least error are computed when weights are
+loaded (``runtime/weights/int4.py``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ....codegen.isa import IsaLevel
+from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
@@ -25,14 +26,14 @@ from .layer_text import LayerText
 __all__ = ["KERNELS", "Int4Weights"]
 
 _TASK_ROWS = 48
-"""Rows of a task: wide ones of 9,000 inputs fill most of a second-level cache."""
+"""Rows of a task: 48 rows of 9,000 floats fill most of an L2 cache."""
 _BLOCK_BYTES = 32 * 1024
-"""Codes of a panel that stay in the first-level cache while rows pass over them."""
+"""Bytes of codes of a panel that stay in the L1 cache while the rows pass over them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Int4Weights(Kernel):
-    """Linear layers with 4-bit weights in groups of ``group`` inputs. It changes results, so only a policy that names it uses it."""
+    """Linear layers with 4-bit weights in groups of ``group`` inputs. Results change, so only a policy that names the kernel uses it."""
 
     name: str
     group: int
@@ -40,7 +41,7 @@ class Int4Weights(Kernel):
     ops: tuple[str, ...] = ("linear", "fused_linear", "norm_linear")
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for dense floats up to 32 bits, and a weight that is known when it is loaded."""
+        """Return yes for dense floats of at most 32 bits, and a constant weight."""
         refused = why_not(call)
         if refused is not None:
             return refused
@@ -50,7 +51,7 @@ class Int4Weights(Kernel):
         if layer.scale is not None and layer.m > _TASK_ROWS:
             return Support.no(
                 Reason.SHAPE_UNSUPPORTED,
-                f"an RMS norm before the product is supported for up to {_TASK_ROWS} rows",
+                f"an RMS norm before the product is supported for at most {_TASK_ROWS} rows, got {layer.m}",
             )
         return Support.yes()
 
@@ -63,7 +64,7 @@ class Int4Weights(Kernel):
         vectors, lanes = (4 if registers(isa) == 32 else 2), isa.lanes(4)
         columns = vectors * lanes
         depth = max(1, math.ceil(layer.k / self.group)) * self.group
-        # Sums of a group fill the registers that are left by one vector of unpacked codes.
+        # Accumulators of a group fill the registers that one vector of unpacked codes leaves.
         rows = min(layer.m, 6 if vectors == 4 else 5)
         blocks = math.ceil(layer.m / _TASK_ROWS)
         task_rows = math.ceil(layer.m / blocks / rows) * rows
@@ -83,11 +84,11 @@ class Int4Weights(Kernel):
         return LoweredCall((stage,), weights={1: self._packed(layer, columns, depth)})
 
     def _bytes(self, depth: int) -> int:
-        """Return the bytes of an output: codes, and a scale and a low in bfloat16 for each group."""
+        """Return the bytes of an output: codes, and a scale and the value of code 0 in bfloat16 per group."""
         return depth // self.group * (self.group // 2 + 4)
 
     def _packed(self, layer: LayerText, columns: int, depth: int) -> Packed:
-        """Pack [outputs, inputs] as bytes [panels, bytes of an output, columns]: zeros beyond the outputs, inputs in whole groups."""
+        """Return the packing [outputs, inputs] -> [panels, bytes of an output, columns], with zeros beyond the outputs and inputs."""
         even, outputs = layer.even(columns)
         panels = math.ceil(outputs / columns)
         missing = [panels * columns - outputs, depth - layer.k]
@@ -103,8 +104,8 @@ class Int4Weights(Kernel):
         self, layer: LayerText, vectors: int, columns: int, depth: int, rows: int, task_rows: int
     ) -> str:
         s = layer.storage
-        walk = max(1, _BLOCK_BYTES * 2 // (columns * self.group)) if layer.m > rows else depth // self.group
-        here = (
+        block = max(1, _BLOCK_BYTES * 2 // (columns * self.group)) if layer.m > rows else depth // self.group
+        task_count = (
             f"{layer.m}"
             if layer.m <= task_rows
             else f"{layer.m} - row < {task_rows} ? {layer.m} - row : {task_rows}"
@@ -120,7 +121,7 @@ class Int4Weights(Kernel):
             "struct KERNEL_product {",
             "    typedef float T;",
             f"    static constexpr int R = {rows}, NV = {vectors}, tail = {layer.m % rows};",
-            f"    static constexpr int64_t k = {depth}, group = {self.group}, block = {walk};",
+            f"    static constexpr int64_t k = {depth}, group = {self.group}, block = {block};",
             "};",
             'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
             f"    const {s} *x = (const {s} *)args[0];",
@@ -133,7 +134,7 @@ class Int4Weights(Kernel):
             *([f"    float *gate = tile + {task_rows * columns};"] if layer.halves == 2 else []),
             "    int64_t made = -1;",
             "    for (int64_t task = begin; task < end; ++task) {",
-            f"        const int64_t panel = task % {layer.panels(columns)}, row = task / {layer.panels(columns)} * {task_rows}, rows = {here};",
+            f"        const int64_t panel = task % {layer.panels(columns)}, row = task / {layer.panels(columns)} * {task_rows}, rows = {task_count};",
             "        if (made != row) {",
             *(f"            {line}" for line in self._rows(layer, depth)),
             "            made = row;",
@@ -146,7 +147,7 @@ class Int4Weights(Kernel):
         return "\n".join(lines)
 
     def _product(self, layer: LayerText, columns: int, depth: int) -> list[str]:
-        """Return the panel product of a task, after that of the gate in a gated layer. In the epilogue ``r`` counts the rows of the result."""
+        """Return the product of a task's panel, after that of the gate in a gated layer. ``r`` counts the rows of the result."""
         panels = layer.panels(columns)
         block = f"int4_block<KERNEL_product>(a, b + %s * {columns * self._bytes(depth)}, rows, tile, [&](const float *sums, int64_t %s) {{"
         lines = []
@@ -155,15 +156,15 @@ class Int4Weights(Kernel):
             lines += [block % (at, "r"), f"    {layer.keep_gate(columns)}", "});"]
             at = f"(panel + {panels})"
         lines += [
-            block % (at, "own"),
-            "    const int64_t r = row + own;",
-            *(f"    {line}" for line in layer.epilogue(columns, gate_row="own")),
+            block % (at, "tile_row"),
+            "    const int64_t r = row + tile_row;",
+            *(f"    {line}" for line in layer.epilogue(columns, gate_row="tile_row")),
             "});",
         ]
         return lines
 
     def _rows(self, layer: LayerText, depth: int) -> list[str]:
-        """Return the rows of a task in float, normalized if the layer has a norm, with zeros beyond the inputs."""
+        """Return the lines that load a task's rows as float, normalized if the layer has a norm, with zeros beyond the inputs."""
         k = layer.k
         lines = []
         if layer.scale is not None:

@@ -1,9 +1,10 @@
-"""The text around a linear layer's product on CPUs: operands, the RMS norm before it, and the epilogue."""
+"""The text of a decoder's linear layer around its product on CPUs: operands, the RMS norm before it, and the epilogue."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....codegen.c_types import C_TYPES, accumulator
 from ...portable.text import ACTIVATIONS
 from ...spec.linear import LinearLayer
 
@@ -14,8 +15,18 @@ __all__ = ["LayerText"]
 class LayerText(LinearLayer):
     """The text of a linear layer around its product."""
 
+    @property
+    def storage(self) -> str:
+        """The C type of values in memory."""
+        return C_TYPES[self.dtype]
+
+    @property
+    def sums(self) -> str:
+        """The C type of sums."""
+        return accumulator(self.dtype)
+
     def arguments(self, first: int) -> list[str]:
-        """Return lines that name the operands; ``first``: the argument that the first of them is."""
+        """Return lines that declare the operands. ``first``: index of the first one among the arguments."""
         kind = self.storage
         return [
             f"const {kind} *{name} = (const {kind} *)args[{first + i}];"
@@ -23,10 +34,10 @@ class LayerText(LinearLayer):
         ]
 
     def epilogue(self, columns: int, scaled: str = "", gate_row: str = "r") -> list[str]:
-        """Return the epilogue of row ``r`` of a panel, which writes to the result ``y``.
+        """Return the epilogue of row ``r`` of a panel, which stores to the result ``y``.
 
-        scaled:   one number per output that multiplies its sums.
-        gate_row: the row that the sums of the gate count; in a gated layer these sums are in ``gate``.
+        scaled:   an array with one scale per output.
+        gate_row: the row index into ``gate``, which holds the gate's sums in a gated layer.
         """
         t = self.sums
         lines = [
@@ -53,11 +64,11 @@ class LayerText(LinearLayer):
         return [*lines, f"    gemm_store<{t}>(y + r * {self.n} + col + j, x, n);", "}"]
 
     def keep_gate(self, columns: int) -> str:
-        """Return lines that store the sums of row ``r`` of the gate for the epilogue."""
+        """Return the line that stores row ``r`` of the gate's sums for the epilogue."""
         return f"for (int64_t j = 0; j < {columns}; j += L) store<L>(gate + r * {columns} + j, load<L>(sums + j));"
 
     def normed(self, storage: str, to: str) -> str:
-        """Return the line that makes the normed rows."""
+        """Return the line that computes the normalized rows."""
         t = self.sums
         return f"normed_rows<{t}, {self.storage}, {storage}>(x, {self.k}, norm, {self.m}, {self.k}, ({t}){self.eps!r}, {to});"
 
@@ -67,5 +78,5 @@ class LayerText(LinearLayer):
         return frozenset({"decoder", *ACTIVATIONS[self.act][1]})
 
     def grain(self, panel_bytes: int) -> int:
-        """Return the minimum number of tasks per thread: two microseconds of B at 20 GB/s."""
+        """Return the minimum tasks per thread: two microseconds at 20 GB/s of B."""
         return max(1, round(4e4 / max(panel_bytes, 1)))

@@ -1,8 +1,8 @@
-"""Linear layers as decoders have them: few rows, weights that are read from memory once, with the surrounding ops in the same call.
+"""``norm_linear`` on CPUs: a decoder's linear layer with few rows, fused with the RMS norm before it and the gate after it.
 
-``norm_linear`` has an RMS norm before the product; every call of the function computes the normalized rows once, in its scratch. A gated layer
-multiplies an activation of one half of the outputs by the other half; a task then computes the two matching panels of both halves.
-Weights have the packing of the plain products (``gemm``), so that prefill and decode share them.
+It is bandwidth-bound: each weight is read from memory once. A task is one panel of B and all rows. Every thread normalizes the rows once,
+in its scratch. A gated layer multiplies an activation of one half of the outputs by the other half; a task then computes the two matching
+panels. Weights have the packing of the plain products (``gemm``), so that prefill and decode share them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....codegen.isa import IsaLevel
+from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
@@ -26,12 +26,12 @@ from .layer_text import LayerText
 __all__ = ["KERNELS", "CpuNormLinear"]
 
 _ROWS = 16
-"""Up to so many rows: normed rows are made again by every thread, and all rows pass over a panel while it is in cache."""
+"""Maximum rows. Every thread normalizes all rows again, and all rows pass over a panel while it is in cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuNormLinear(Kernel):
-    """Linear layers of few rows with a norm, a gate, or both; ``int8``: with int8 weights and one scale per output."""
+    """Linear layers of few rows with a norm, a gate, or both. ``int8``: int8 weights with one scale per output."""
 
     name: str
     int8: bool = False
@@ -39,13 +39,13 @@ class CpuNormLinear(Kernel):
     ops: tuple[str, ...] = ("norm_linear",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for dense floats of few rows, and a weight."""
+        """Return yes for dense floats of few rows, and a constant weight."""
         refused = why_not(call)
         if refused is not None:
             return refused
         m = LayerText.of(call).m
         if m > _ROWS:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, f"supports up to {_ROWS} rows; got {m}")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"at most {_ROWS} rows are supported, got {m}")
         if self.int8 and call.outputs[0].dtype is DType.FLOAT64:
             return Support.no(Reason.DTYPE_UNSUPPORTED, "int8 weights are not supported for float64")
         return Support.yes()
@@ -57,11 +57,11 @@ class CpuNormLinear(Kernel):
             return LoweredCall(())
         isa: IsaLevel = isa_of(target)
         item = 8 if layer.sums == "double" else 4
-        b_type = "int8_t" if self.int8 else ""
+        b_dtype = DType.INT8 if self.int8 else None
 
         def product(outputs: int) -> Product:
             k = layer.k
-            return Product(0, 1, (), (layer.m,), outputs, k, (k, 1), (1, k), (outputs, 1), b_type=b_type)
+            return Product(0, 1, (), (layer.m,), outputs, k, (k, 1), (1, k), (outputs, 1), b_dtype=b_dtype)
 
         t = tiling(product(layer.n * layer.halves), layer.dtype, True, True, isa, target.config.matmul_tile)
         first, outputs = layer.even(t.columns)
@@ -73,7 +73,7 @@ class CpuNormLinear(Kernel):
             + ("" if layer.act == "none" else f"_{layer.act}"),
             source=self._source(layer, t),
             args=(
-                "in0", "in1", *(f"in{at}" for _, at in layer.operands), *(("beside0",) if self.int8 else ()), "out0"
+                "in0", "in1", *(f"in{at}" for _, at in layer.operands), *(("extra0",) if self.int8 else ()), "out0"
             ),
             tasks=layer.panels(t.columns),
             grain=layer.grain(panel_bytes),
@@ -85,17 +85,17 @@ class CpuNormLinear(Kernel):
         return LoweredCall(
             (stage,),
             weights={1: after(first, _quantized(packed) if self.int8 else packed)},
-            beside={"beside0": (1, _scales(layer))} if self.int8 else {},
+            extra_weights={"extra0": (1, _scales(layer))} if self.int8 else {},
             accumulates="float64" if item == 8 else "float32",
         )
 
     def _source(self, layer: LayerText, tiling: Any) -> str:
         t, s, columns = layer.sums, layer.storage, tiling.columns
         b = "int8_t" if self.int8 else s
-        made = layer.storage if tiling.pairs or layer.scale is None else layer.sums
+        a_type = layer.storage if tiling.pairs or layer.scale is None else layer.sums
         panel = tiling.depth(layer.k) * columns
         tile = {"R": tiling.rows, "NV": tiling.vectors, "U": tiling.unroll, "tail": layer.m % tiling.rows}
-        last = 2 + len(layer.operands)
+        next_arg = 2 + len(layer.operands)
         lines = [
             f"// {'rms_norm, then ' if layer.scale else ''}[{layer.m}, {layer.k}] x [{layer.k}, {layer.n * layer.halves}] in {layer.dtype.value}"
             f"{', weights in int8' if self.int8 else ''}, sums in {t}"
@@ -106,7 +106,7 @@ class CpuNormLinear(Kernel):
             ),
             "struct KERNEL_product {",
             f"    typedef {t} T;",
-            f"    typedef {made} A;",
+            f"    typedef {a_type} A;",
             f"    typedef {b} B;",
             "    static constexpr int " + ", ".join(f"{n} = {v}" for n, v in tile.items()) + ";",
             f"    static constexpr int64_t k = {layer.k}, block = {tiling.block}, a_row = {layer.k}, a_k = 1, b_k = 0, b_n = 0;",
@@ -118,19 +118,19 @@ class CpuNormLinear(Kernel):
             *(f"    {line}" for line in layer.arguments(2)),
         ]
         if self.int8:
-            lines.append(f"    const float *codes = (const float *)args[{last}];")
-            last += 1
-        lines += [f"    {s} *y = ({s} *)args[{last}];", f"    constexpr int L = GEMM_LANES<{t}>;"]
+            lines.append(f"    const float *codes = (const float *)args[{next_arg}];")
+            next_arg += 1
+        lines += [f"    {s} *y = ({s} *)args[{next_arg}];", f"    constexpr int L = GEMM_LANES<{t}>;"]
         if layer.halves == 2:
             lines += [f"    {t} *gate = ({t} *)scratch;", f"    scratch = gate + {layer.m * columns};"]
         if layer.scale is None:
             lines.append(f"    const {s} *a = x;")
         else:
-            room = -(-layer.m * layer.k * (8 if t == "double" else 4) // 64) * 64
+            normed_bytes = -(-layer.m * layer.k * (8 if t == "double" else 4) // 64) * 64
             lines += [
-                f"    {made} *a = ({made} *)scratch;",
-                f"    scratch = (char *)scratch + {room};",
-                f"    {layer.normed(made, 'a')}",
+                f"    {a_type} *a = ({a_type} *)scratch;",
+                f"    scratch = (char *)scratch + {normed_bytes};",
+                f"    {layer.normed(a_type, 'a')}",
             ]
         lines.append("    for (int64_t panel = begin; panel < end; ++panel) {")
         block = f"        gemm_block<KERNEL_product>(a, b + %s, {layer.m}, {columns}, scratch, [&](const {t} *sums, int64_t r) {{"

@@ -1,1 +1,1 @@
-"""Loops over rows on CPUs: reductions, with pointwise work around them."""
+"""Row reductions on CPUs, with the pointwise work around them."""

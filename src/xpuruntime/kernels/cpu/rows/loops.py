@@ -1,12 +1,12 @@
-"""Loops over rows: formulas of reductions (codegen/formulas), and pointwise work around them, in one kernel.
+"""Row reductions on CPUs: formulas (``codegen/loops/formulas``) and the pointwise work around them, fused into one kernel.
 
-A row is everything that one reduction reads. There are two ways, by the dim that is contiguous in memory:
+A row is everything that one reduction reads. The dim that is contiguous in memory decides how rows map to vector lanes:
 
-    along   a reduced dim: vectors run along the row, lanes are joined at its end (softmax over the last dim, norms)
-    across  a kept dim: every lane is a row of its own (means over height and width of channels-last images)
+    along   a reduced dim is contiguous: vectors run along the row, and a horizontal reduction ends it (softmax over the last dim, norms)
+    across  a kept dim is contiguous: every lane has a row of its own (means over height and width of NHWC images)
 
-A formula takes as many passes over the row as its reductions depend on each other. A value that is expensive to compute (exp, erf ...) and
-that a later pass reads again is kept in the thread's scratch memory, if a row fits there.
+A formula makes one pass over the row per level of dependent reductions. An expensive value (exp, erf ...) that a later pass reads again
+stays in the thread's scratch if a row fits there. Most of these kernels are bandwidth-bound.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....codegen.nest import Nest, TaskSplit, cut
-from ....codegen.plans import CONSTANT, POSITION, LoopPlan
+from ....codegen.loops.nest import Nest, TaskSplit, cut
+from ....codegen.loops.plans import CONSTANT, POSITION, LoopPlan
 from ....codegen.target import CodegenTarget
 from ...kernel import LoweredCall, NodeCall, Stage, operand_ref
 from ...spec.row_plan import RowOutput, row_nests
@@ -30,7 +30,7 @@ __all__ = ["CPP", "RowOutput", "lower_rows"]
 def lower_rows(
     call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget, stem: str
 ) -> LoweredCall:
-    """Return the kernel of a plan with reductions."""
+    """Lower a plan with reductions to one kernel."""
     return LoweredCall((_stage(_loops(call, plan, outputs, target), stem),))
 
 
@@ -66,14 +66,14 @@ def _stage(loops: RowLoops, stem: str) -> Stage:
     )
 
 
-def _tasks(kept: Nest, run: Nest, across: bool, least: int, lanes: int) -> TaskSplit:
-    """Return the rows of a task; across, the columns of a task."""
+def _tasks(kept: Nest, run: Nest, across: bool, min_elements: int, lanes: int) -> TaskSplit:
+    """Return the split into tasks: rows per task; across, columns per task."""
     each = max(run.elements, 1)
     if across:
-        wide = UNROLL * lanes if kept.inner >= 4 * UNROLL * lanes else lanes
-        return cut(kept, max(wide, math.ceil(least / each)), wide)
+        vector_columns = UNROLL * lanes if kept.inner >= 4 * UNROLL * lanes else lanes
+        return cut(kept, max(vector_columns, math.ceil(min_elements / each)), vector_columns)
     flat = Nest((kept.elements, 1), {})
-    return cut(flat, max(1, math.ceil(least / each)), 1) if kept.elements else TaskSplit(1, 1, 1)
+    return cut(flat, max(1, math.ceil(min_elements / each)), 1) if kept.elements else TaskSplit(1, 1, 1)
 
 
 CPP = LoopWriter(lower_pointwise, lower_rows)

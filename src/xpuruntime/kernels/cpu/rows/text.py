@@ -1,24 +1,24 @@
-"""The text of loops over rows on CPUs (see ``rows``): passes along a row, or across vectors of rows."""
+"""The text of row reductions on CPUs (see ``loops``): passes along a row, or across vectors of rows."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from ....codegen.expr_terms import compute_type, element_type
-from ....codegen.nest import Nest, indented, offset_text, task_loops
-from ....codegen.plans import POSITION, Operation
-from ...spec.row_plan import neutral_of
+from ....codegen.expr.terms import compute_type, element_type
+from ....codegen.loops.combine import neutral_of
+from ....codegen.loops.nest import Nest, indented, offset_text, task_loops
+from ....codegen.loops.plans import POSITION, Operation
 from .values import UNROLL, RowLoops, RowValues
 
 __all__ = ["CpuRowText"]
 
-_BLOCK = 8192
-"""Elements after which partial sums of floats go on in double: the error of a sum stays that of a sum of this length."""
+_SUM_BLOCK = 8192
+"""Elements of a float32 partial sum, after which it is added to a double. So the error of a sum is that of a short one."""
 
 
 class CpuRowText:
-    """The text of the body of one kernel. ``values``: the lines of its values, and what they use."""
+    """The text of a kernel body. ``values``: the lines of its values."""
 
     def __init__(self, rows: RowLoops) -> None:
         self.rows, self.plan = rows, rows.plan
@@ -26,19 +26,19 @@ class CpuRowText:
         self.needs = self.values.needs
 
     def body(self) -> list[str]:
-        """Return the lines within the function."""
+        """Return the lines of the function's body."""
         rows = self.rows
         lines = self._bases(rows.kept.extents[:-1] if rows.across else rows.kept.extents, rows.across)
         inner = self._row()
         if not rows.across:
             flat = Nest((rows.kept.elements, 1), {})
             loops = task_loops(flat, rows.tasks, [*lines, *inner], f"rows of {rows.run.elements}")
-            return [*self.values.kept, *loops]
+            return [*self.values.declarations, *loops]
         low, high = ("first", "last") if rows.tasks.chunk < rows.kept.inner else ("0", str(rows.kept.inner))
         block = [
             *lines,
             "const auto columns = [&](auto many, int64_t from, auto... n) __attribute__((always_inline)) {",
-            "  constexpr int U = decltype(many)::value;  // vectors side by side",
+            "  constexpr int U = decltype(many)::value;  // unrolled vectors",
             *indented(inner),
             "};",
             f"int64_t c = {low};",
@@ -50,10 +50,13 @@ class CpuRowText:
         block.append(f"for (; c + N <= {high}; c += N) columns(width<1>{{}}, c);")
         if rows.kept.inner % rows.lanes:
             block.append(f"if (c < {high}) columns(width<1>{{}}, c, {high} - c);")
-        return [*self.values.kept, *task_loops(rows.kept, rows.tasks, block, f"times {rows.kept.inner} rows")]
+        return [
+            *self.values.declarations,
+            *task_loops(rows.kept, rows.tasks, block, f"times {rows.kept.inner} rows"),
+        ]
 
     def _bases(self, extents: tuple[int, ...], across: bool) -> list[str]:
-        """Return where each value of a row starts."""
+        """Return the lines that compute where each value of a row begins."""
         lines = []
         for name in (*self.needs.inputs, *self.needs.results):
             if name in self.needs.inputs and self.needs.inputs[name].operand == POSITION:
@@ -66,28 +69,35 @@ class CpuRowText:
         return lines
 
     def _row(self) -> list[str]:
-        """Return the text of one row (across: of U vectors of rows): values that are constant in the row, the passes, and the results."""
+        """Return the text of one row (across: of U vectors of rows): row constants, passes, results."""
         needs, values = self.needs, self.values
-        still = [e for e in self.plan.inputs if e.name not in needs.moving]
+        row_inputs = [e for e in self.plan.inputs if e.name not in needs.varying]
         lines = [f"{values.type(n)} {n}_of[U];" for n in self._row_names()] if self.rows.across else []
         declared = "" if self.rows.across else "const {} "
-        loads = [f"{declared.format(compute_type(e.dtype))}{e.name} = {values.still(e)};" for e in still]
+        loads = [
+            f"{declared.format(compute_type(e.dtype))}{e.name} = {values.row_operands(e)};"
+            for e in row_inputs
+        ]
         lines += self._each([*loads, *values.row_level(0)])
         ready: set[str] = set()
-        for at, names in enumerate(needs.wanted[:-1]):
+        for at, names in enumerate(needs.values_by_pass[:-1]):
             lines += self._pass(at, names, ready)
             lines += self._each(values.row_level(at + 1))
-        if needs.full:
-            lines += self._loop(needs.wanted[-1], ready, [values.store(y) for y in needs.full], {})
-        return lines + self._each([values.store_row(y) for y in needs.results if y not in needs.full])
+        if needs.element_results:
+            lines += self._loop(
+                needs.values_by_pass[-1], ready, [values.store(y) for y in needs.element_results], {}
+            )
+        return lines + self._each(
+            [values.store_row(y) for y in needs.results if y not in needs.element_results]
+        )
 
     def _row_names(self) -> list[str]:
-        """Return the names of values that are constant in a row."""
+        """Return the names of values that are constant along a row."""
         names = [*self.needs.inputs, *self.needs.operations]
-        return [n for n in names if n not in self.needs.moving]
+        return [n for n in names if n not in self.needs.varying]
 
     def _each(self, lines: list[str]) -> list[str]:
-        """Return the lines for each of the U vectors of rows (across), with row-level values in arrays. Along, return the lines unchanged."""
+        """Return the lines in a loop over the U vectors of rows, with row constants in arrays (across). Along, return them unchanged."""
         if not self.rows.across or not lines:
             return lines
         text = "\n".join(lines)
@@ -101,19 +111,19 @@ class CpuRowText:
     # ── passes ──
 
     def _pass(self, at: int, names: list[str], ready: set[str]) -> list[str]:
-        """Return one pass over the row: its reductions, from their first values to one value a row."""
-        made = self.needs.reductions(at)
-        lines, first, steps, after = list[str](), list[str](), list[str](), list[str]()
+        """Return one pass over the row: each reduction from its initial value to one value per row."""
+        reductions = self.needs.reductions(at)
+        lines, initial, steps, after = list[str](), list[str](), list[str](), list[str]()
         ends: dict[str, list[str]] = {"before": [], "after": []}
-        for o in made:
+        for o in reductions:
             kind, operand = compute_type(o.dtype), str(o.operands[0])
             term = self.values.converted(operand, o.dtype)
             neutral = f"splat<{kind}>({neutral_of(o)})"
             if self.rows.across:
-                first.append(f"{o.name} = {neutral};  // {o.op}")
+                initial.append(f"{o.name} = {neutral};  // {o.op}")
                 if self._long(o):  # in blocks
                     lines.append(f"{kind} {o.name}_block[U];")
-                    first.append(f"{o.name}_block[u] = {neutral};")
+                    initial.append(f"{o.name}_block[u] = {neutral};")
                     steps.append(f"{o.name}_block[u] = {o.name}_block[u] + {term};")
                     flush = f"{o.name} = {o.name} + {o.name}_block[u], {o.name}_block[u] = {neutral};"
                     steps.append(f"if ((r & 127) == 127) {flush}")
@@ -135,11 +145,11 @@ class CpuRowText:
             else:
                 lines += [f"{kind} {o.name}_part[{UNROLL}];  // {o.op}", reset]
                 after.append(f"const {kind} {o.name} = splat<{kind}>({joined});")
-        return [*lines, *self._each(first), *self._loop(names, ready, steps, ends), *self._each(after)]
+        return [*lines, *self._each(initial), *self._loop(names, ready, steps, ends), *self._each(after)]
 
     def _long(self, o: Operation) -> bool:
-        """Return whether a sum of floats is so long that partial sums matter."""
-        limit = 256 if self.rows.across else _BLOCK
+        """Return whether a float sum is so long that it needs partial sums."""
+        limit = 256 if self.rows.across else _SUM_BLOCK
         return o.op == "sum" and o.dtype.is_float and self.rows.run.elements > limit
 
     def _loop(
@@ -178,27 +188,27 @@ class CpuRowText:
     def _vectors(
         self, inner: int, call: str, unrolled: bool, before: list[str], after: list[str]
     ) -> list[str]:
-        """Return the loop of vectors along a row, in blocks where partial results are taken out of it."""
+        """Return the loop of vectors along a row; with ``before`` and ``after``, in blocks of ``_SUM_BLOCK`` elements."""
         high, lanes = str(inner), self.rows.lanes
         lines = ["int64_t i = 0;"]
-        blocks = bool(before) and inner > _BLOCK
+        blocks = bool(before) and inner > _SUM_BLOCK
         if blocks:
             high = "stop"
-        inside = [*before]
+        loop = [*before]
         if unrolled and inner >= UNROLL * lanes:
-            four = ", ".join(f"at({u}, i{f' + {u} * N' if u else ''})" for u in range(UNROLL))
-            inside.append(f"for (; i + {UNROLL} * N <= {high}; i += {UNROLL} * N) {four};")
-        inside.append(f"for (; i + N <= {high}; i += N) {call.format(i='i')};")
+            unrolled_calls = ", ".join(f"at({u}, i{f' + {u} * N' if u else ''})" for u in range(UNROLL))
+            loop.append(f"for (; i + {UNROLL} * N <= {high}; i += {UNROLL} * N) {unrolled_calls};")
+        loop.append(f"for (; i + N <= {high}; i += N) {call.format(i='i')};")
         if inner % lanes:
-            rest = call.format(i="i")[:-1] + f", {high} - i)"
-            inside.append(f"if (i < {high}) {rest}{', i = ' + high if blocks else ''};")
-        inside += after
+            tail_call = call.format(i="i")[:-1] + f", {high} - i)"
+            loop.append(f"if (i < {high}) {tail_call}{', i = ' + high if blocks else ''};")
+        loop += after
         if not blocks:
-            return [*lines, *inside]
-        limit = f"i + {_BLOCK} < {inner} ? i + {_BLOCK} : {inner}"
+            return [*lines, *loop]
+        limit = f"i + {_SUM_BLOCK} < {inner} ? i + {_SUM_BLOCK} : {inner}"
         return [
             *lines,
             f"while (i < {inner}) {{",
-            *indented([f"const int64_t stop = {limit};", *inside]),
+            *indented([f"const int64_t stop = {limit};", *loop]),
             "}",
         ]

@@ -1,4 +1,4 @@
-"""Values of a loop over rows on CPUs (see ``rows``): how each is read, computed and written at one position, and which are kept for a later pass."""
+"""The values of a row reduction on CPUs (see ``loops``): how each is loaded, computed and stored, and which stay in scratch between passes."""
 
 from __future__ import annotations
 
@@ -6,34 +6,36 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....codegen.expr_terms import STORAGE, compute_type, element_type
-from ....codegen.nest import Nest, TaskSplit
-from ....codegen.plans import CONSTANT, POSITION, Input, LoopPlan, Operation
+from ....codegen.expr.terms import STORAGE, compute_type, element_type
+from ....codegen.loops.nest import Nest, TaskSplit
+from ....codegen.loops.plans import CONSTANT, POSITION, Input, LoopPlan, Operation
 from ....types import DType
 from ...kernel import NodeCall
 from ...portable.text import statement
-from ...spec.row_plan import DEAR, RowNeeds, RowOutput, inner_step
+from ...spec.row_plan import EXPENSIVE, RowNeeds, RowOutput, inner_step
 
 __all__ = ["UNROLL", "RowLoops", "RowValues"]
 
 UNROLL = 4
-"""Accumulators of one reduction; across, adjacent vectors of rows."""
-_KEPT_BYTES = 128 * 1024
-"""Largest scratch for values that wait for a later pass: half of a small second-level cache."""
+"""Independent accumulators of one reduction, which hide its latency; across, adjacent vectors of rows."""
+_MAX_SCRATCH = 128 * 1024
+"""Maximum scratch in bytes for values that later passes reuse: half of a small L2 cache."""
 _NARROW = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
 
 @dataclass(frozen=True, slots=True)
 class RowLoops:
-    """The loops of a plan over rows and along them, and how they are split into tasks."""
+    """The loops of a plan over rows and along them, and their split into tasks.
+
+    kept:    the dims that the reduction keeps; across, lanes are along the last one.
+    run:     the reduced dims; along, lanes are along the last one.
+    """
 
     call: NodeCall
     plan: LoopPlan
     outputs: tuple[RowOutput, ...]
     kept: Nest
-    """the dims that stay; across: the last one is that of the lanes"""
     run: Nest
-    """the reduced dims; along: the last one is that of the lanes"""
     across: bool
     lanes: int
     tasks: TaskSplit
@@ -42,8 +44,9 @@ class RowLoops:
 class RowValues:
     """The lines of single values.
 
-    parts: parts of the prelude that the lines use.
-    kept:  lines that declare the scratch memory of kept values, ``scratch_bytes`` of it.
+    parts:         parts of the prelude that the lines use.
+    cached:        values that stay in scratch between passes, with the names of their arrays.
+    declarations:  lines that declare these arrays, ``scratch_bytes`` in all.
     """
 
     def __init__(self, rows: RowLoops) -> None:
@@ -51,13 +54,13 @@ class RowValues:
         self.needs = RowNeeds(rows.plan, rows.outputs, rows.run)
         self.parts: set[str] = set()
         self.scratch_bytes = 0
-        self.waiting: dict[str, str] = {}  # a value's name to where it waits
-        self.kept: list[str] = []
-        self._choose_waiting()
+        self.cached: dict[str, str] = {}
+        self.declarations: list[str] = []
+        self._choose_cached()
 
-    # ── which values wait in scratch ──
+    # ── values cached in scratch ──
 
-    def _choose_waiting(self) -> None:
+    def _choose_cached(self) -> None:
         rows = self.rows
         length = rows.run.rows * _padded(rows.run.inner, rows.lanes)
         if rows.across:
@@ -65,32 +68,32 @@ class RowValues:
                 rows.run.elements * rows.lanes * (UNROLL if rows.kept.inner >= UNROLL * rows.lanes else 1)
             )
         used: dict[str, set[int]] = {}
-        for at, wanted in enumerate(self.needs.wanted):
-            for name in self.needs.closure(wanted, stop=set()):
+        for at, names in enumerate(self.needs.values_by_pass):
+            for name in self.needs.closure(names, stop=set()):
                 used.setdefault(name, set()).add(at)
         offset = 0
         for o in self.plan.operations:
-            dear = not o.reduces and o.op != CONSTANT and DEAR & statement(self.plan, o)[1]
+            expensive = not o.reduces and o.op != CONSTANT and EXPENSIVE & statement(self.plan, o)[1]
             if (
-                not dear
-                or o.name not in self.needs.moving
+                not expensive
+                or o.name not in self.needs.varying
                 or len(used.get(o.name, ())) < 2
                 or o.dtype is DType.BOOL
             ):
                 continue
             size = length * (8 if o.dtype.bits == 64 else 4)
-            if offset + size > _KEPT_BYTES:
+            if offset + size > _MAX_SCRATCH:
                 continue
             kind = element_type(o.dtype)
-            self.waiting[o.name] = f"{o.name}_kept"
-            self.kept.append(f"{kind} *const {o.name}_kept = ({kind} *)((char *)scratch + {offset});")
+            self.cached[o.name] = f"{o.name}_kept"
+            self.declarations.append(f"{kind} *const {o.name}_kept = ({kind} *)((char *)scratch + {offset});")
             offset += -(-size // 64) * 64
         self.scratch_bytes = offset
 
-    # ── at one place ──
+    # ── one position ──
 
-    def still(self, entry: Input) -> str:
-        """Return an operand of the row as a whole."""
+    def row_operands(self, entry: Input) -> str:
+        """Return the expression that loads an operand with one value per row."""
         step = inner_step(self.rows.kept, entry.name) if self.rows.across else 0
         if entry.operand == POSITION:
             return f"number<N>(({element_type(entry.dtype)})0)"
@@ -104,7 +107,7 @@ class RowValues:
         return f"gather<N>({base} + {index} * {step}, {step}, n...)" if step else f"broadcast<N>({base})"
 
     def row_level(self, at: int) -> list[str]:
-        """Return operations of the row as a whole that can be computed after so many passes. Across, arrays hold their values."""
+        """Return the lines of operations with one value per row that are computable after ``at`` passes. Across, their results are array elements."""
         return [self._statement(o, declare=not self.rows.across) for o in self.needs.row_level(at)]
 
     def _statement(self, o: Operation, *, declare: bool = True) -> str:
@@ -113,7 +116,7 @@ class RowValues:
         return line
 
     def elements(self, names: Sequence[str], ready: set[str]) -> list[str]:
-        """Return lines that compute moving values at one place, from operands and from what waits."""
+        """Return the lines that compute values at one position of the row, from operands and from scratch."""
         lines = []
         base = "c" if self.rows.across else "i"
         for name in self.needs.closure(names, stop=ready):
@@ -125,28 +128,28 @@ class RowValues:
                 load = self._load(f"{name}_run", base, step)
                 if self.needs.inputs[name].operand == POSITION:
                     kind = f"({element_type(self.plan.spec(name)[0])})"
-                    load = f"counted<N>({kind}({name}_run + {base} * {step}), {kind}{step})"
+                    load = f"iota<N>({kind}({name}_run + {base} * {step}), {kind}{step})"
                 lines.append(f"const {self.type(name)} {name} = {load};")
             else:
                 lines.append(self._statement(self.needs.operations[name]))
-                if name in self.waiting:
+                if name in self.cached:
                     lines.append(f"store<N>({self._place(name)}, {name});")
-        ready |= {n for n in self.needs.closure(names, stop=set()) if n in self.waiting}
+        ready |= {n for n in self.needs.closure(names, stop=set()) if n in self.cached}
         return lines
 
     def type(self, name: str) -> str:
-        """Return the C type that a value is computed with."""
+        """Return the C type that a value is computed in."""
         return compute_type(self.plan.spec(name)[0])
 
     def _place(self, name: str) -> str:
-        """Return the address of a kept value at the current position."""
+        """Return the address of a cached value at the current position."""
         if self.rows.across:
-            return f"{self.waiting[name]} + (r * U + u) * N"
+            return f"{self.cached[name]} + (r * U + u) * N"
         padded = _padded(self.rows.run.inner, self.rows.lanes)
-        return f"{self.waiting[name]} + {f'r * {padded} + ' if self.rows.run.rows > 1 else ''}i"
+        return f"{self.cached[name]} + {f'r * {padded} + ' if self.rows.run.rows > 1 else ''}i"
 
     def store(self, y: str) -> str:
-        """Return a result with a value per element of the row."""
+        """Return the line that stores a result with a value per element."""
         space = self.rows.kept if self.rows.across else self.rows.run
         index, step, output = ("c" if self.rows.across else "i"), inner_step(space, y), self.needs.results[y]
         value = self.converted(output.value, output.spec.dtype)
@@ -155,7 +158,7 @@ class RowValues:
         return f"scatter<N>({y}_run + {index} * {step}, {step}, {value}, n...);"
 
     def store_row(self, y: str) -> str:
-        """Return a result of the row as a whole."""
+        """Return the line that stores a result with one value per row."""
         output = self.needs.results[y]
         value = self.converted(output.value, output.spec.dtype)
         if not self.rows.across:
@@ -165,12 +168,12 @@ class RowValues:
             return f"store<N>({y}_row + c, {value}, n...);"
         return f"scatter<N>({y}_row + c * {step}, {step}, {value}, n...);"
 
-    def converted(self, name: str, want: DType) -> str:
-        """Return a value in another dtype; narrow floats are computed as float32, and rounded where they are stored."""
-        have = self.plan.spec(name)[0]
-        if have is want or (have in _NARROW and want in _NARROW):
+    def converted(self, name: str, dtype: DType) -> str:
+        """Return a value converted to a dtype. 16-bit floats are computed as float32 and rounded when stored."""
+        own_dtype = self.plan.spec(name)[0]
+        if own_dtype is dtype or (own_dtype in _NARROW and dtype in _NARROW):
             return name
-        return f"convert<{STORAGE[want]}>({name})"
+        return f"convert<{STORAGE[dtype]}>({name})"
 
 
 def _padded(extent: int, lanes: int) -> int:

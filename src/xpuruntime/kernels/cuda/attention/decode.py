@@ -1,7 +1,9 @@
-"""``attention/flash_decode`` on CUDA: few queries over many keys, the keys split over blocks (``templates/cuda/flash_decode.cuh``).
+"""``attention/flash_decode`` on CUDA: few queries over many keys (flash decoding, ``templates/cuda/flash_decode.cuh``).
 
-The query heads that share a key head are rows of one block, so grouped heads read each key once. The last block of a task to finish merges the
-partial results of its splits.
+Decoding is bound by the bandwidth of reading the KV cache once. The query heads that share a key head (GQA) are rows of one block, so each
+key is read once. The keys are split over blocks to occupy every SM (split-K). Each split computes a partial sum, row max and row sum;
+the last block of a task to finish rescales and merges them, or a thread-block cluster does so in shared memory. A task is one key head of
+one sample with a block of up to 16 query rows.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multiprocessors, shared_limit
 from ..launch import Argument, LaunchConfig, cuda_stage
-from .flash import LOG2E, arguments_of, logit_text, padded_size, place_text, supported_halves
+from .flash import LOG2E, arguments_of, head_offset_text, logit_text, padded_size, supported_halves
 
 __all__ = [
     "CLUSTER",
@@ -34,26 +36,33 @@ __all__ = [
 ]  # fmt: skip
 
 ROWS = 16
-"""Rows (queries times heads of a group) of a block: those of one tensor-core product."""
+"""Query rows of a block (queries times heads of a group): the m of one tensor-core instruction."""
 
 _MAX_ROWS = 64
+"""Maximum query rows of a key head; more are a case for ``flash_v2``."""
 WARPS = 4
+"""Warps of a block without a cluster."""
 CLUSTER = 8
 """Maximum blocks of a cluster: the portable limit of CUDA."""
 _MIN_KEYS_PER_SPLIT = 64
-"""Keys that are worth a block: 16 for each warp."""
+"""Minimum keys per split (16 per warp)."""
 _MAX_COMBINED = 24
-"""Parts that one block joins. The 128 parts of 32,768 keys are 400 KB for each key head, which one multiprocessor reads slower than all others the keys."""
+"""Maximum splits that one block merges; above that, the merge has two levels, because a single block would read them too slowly."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeTileConfig:
-    """Head size of the tile, rows of a block, blocks of rows, splits of the keys and keys of each, tiles in shared memory.
+    """Tile sizes and split of a decoding launch.
 
+    d:              head size of the tile.
+    rows:           query rows of a block.
+    row_blocks:     blocks that the query rows of a key head are divided over.
+    splits:         splits of the keys, of ``keys_per_split`` keys each.
+    stages:         key and value tiles of a warp in shared memory (multistage prefetch).
     warps:          warps of a block.
-    cluster:        whether the blocks of a task are one cluster, which merges its parts in shared memory.
-    narrow:         whether rows are the right side of products, up to eight of them.
-    tiles_per_step: tiles of 16 keys that a warp then has at once.
+    cluster:        whether the splits of a task are one cluster, which merges them in shared memory.
+    narrow:         whether query rows are the n dim of the tensor-core instruction (at most 8 of them) instead of the m dim.
+    tiles_per_step: tiles of 16 keys that a warp processes at once.
     """
 
     d: int
@@ -69,63 +78,65 @@ class DecodeTileConfig:
 
     @property
     def group(self) -> int:
-        """Splits whose parts one block merges: all, or, where a block cannot load so many at once, about as many as there are groups."""
+        """Splits that one block merges: all of them, or about the square root of their number where that is too many."""
         return self.splits if self.splits <= _MAX_COMBINED else math.ceil(math.sqrt(self.splits))
 
     @property
     def counters(self) -> int:
-        """Counters of a task on which its blocks synchronize: one, and one for each group."""
+        """Atomic counters of a task: one for the final merge, and one per group if the merge has two levels."""
         groups = math.ceil(self.splits / self.group)
         return 1 + groups if groups > 1 else 1
 
     def part_bytes(self, dv: int) -> int:
-        """Return the bytes of a task's parts: values in fours, then a pair for each row's state; in whole fours."""
+        """Return the bytes of a task's partial results: the sums as float4, then row max and row sum of each row; a multiple of 16."""
         return math.ceil(self.splits * self.rows * (math.ceil(dv / 4) + 0.5)) * 16
 
     @property
     def tiles(self) -> int:
-        """Bytes of shared memory: the queries' tile, and each warp's tiles of keys and values."""
+        """Bytes of shared memory for the query tile and each warp's tiles of keys and values."""
         return 16 * self.d * 2 * (1 + 2 * self.warps * self.slots * self.tiles_per_step)
 
     @property
     def states(self) -> int:
-        """Offset of the warps' states. They reuse the tiles' memory, except in a cluster, where they follow it to avoid a wait."""
+        """Offset of the warps' softmax states. They reuse the tiles' memory, except in a cluster, where separate memory saves a barrier."""
         return self.tiles if self.cluster else 0
 
     @property
     def cluster_smem(self) -> int:
-        """Offset of the memory that the blocks of a cluster exchange."""
+        """Offset of the memory through which the blocks of a cluster exchange partial results."""
         return max(self.tiles, self.states + self.warps * self.rows * (self.d + 4) * 4)
 
     @property
     def bounds(self) -> int:
-        """Offset of the mask bounds that the warps compute."""
-        each = math.ceil(self.rows * self.d / 4 / self.splits)
-        return self.cluster_smem + (math.ceil((self.splits * each * 24 + 8) / 16) * 16 if self.cluster else 0)
+        """Offset of the bounds of the mask, which the warps compute."""
+        bytes_per_split = math.ceil(self.rows * self.d / 4 / self.splits)
+        return self.cluster_smem + (
+            math.ceil((self.splits * bytes_per_split * 24 + 8) / 16) * 16 if self.cluster else 0
+        )
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory, in whole chunks."""
+        """Bytes of shared memory, a multiple of 16."""
         return self.bounds + math.ceil(self.warps / 2) * 16
 
     @property
     def slots(self) -> int:
-        """Tiles of keys that fit the shared memory of a warp."""
+        """Key tiles of a warp that are in shared memory at once: the stages, or all of them if they are fewer."""
         return min(self.stages, math.ceil(self.keys_per_split / (16 * self.warps * self.tiles_per_step)))
 
 
 def decode_tile_config(
-    s: AttentionShape, target: CodegenTarget, least: int = _MIN_KEYS_PER_SPLIT
+    s: AttentionShape, target: CodegenTarget, min_keys: int = _MIN_KEYS_PER_SPLIT
 ) -> DecodeTileConfig:
-    """Return a config with enough splits for two blocks per SM, none smaller than ``least`` keys."""
+    """Return a config with enough splits for two blocks per SM. A split has at least ``min_keys`` keys."""
     d = padded_size(max(s.d, s.dv))
     all_rows = s.group * s.queries
     row_blocks = math.ceil(all_rows / ROWS)
     rows = math.ceil(all_rows / row_blocks)
     tasks = s.batch * s.kv_heads * row_blocks
     step = WARPS * 16
-    wanted = max(1, 2 * multiprocessors(target) // tasks)
-    splits = max(1, min(wanted, math.ceil(s.keys / least)))
+    max_splits = max(1, 2 * multiprocessors(target) // tasks)
+    splits = max(1, min(max_splits, math.ceil(s.keys / min_keys)))
     keys_per_split = max(step, math.ceil(s.keys / splits / step) * step)
     splits = max(1, math.ceil(s.keys / keys_per_split))
     stages = (
@@ -136,16 +147,18 @@ def decode_tile_config(
     return DecodeTileConfig(d, rows, row_blocks, splits, keys_per_split, stages)
 
 
-def clustered(config: DecodeTileConfig, keys: int, splits: int = CLUSTER, most: int = 8) -> DecodeTileConfig:
-    """Return a config whose tasks are clusters of up to ``splits`` blocks of up to ``most`` warps.
+def clustered(
+    config: DecodeTileConfig, keys: int, splits: int = CLUSTER, max_warps: int = 8
+) -> DecodeTileConfig:
+    """Return a config whose tasks are clusters of up to ``splits`` blocks of up to ``max_warps`` warps.
 
-    With up to eight rows a warp has two tiles of keys at once.
+    With at most eight query rows, a warp processes two key tiles at once.
     """
     keys_per_split = math.ceil(keys / splits / 16) * 16
     splits, tiles = math.ceil(keys / keys_per_split), keys_per_split // 16
     narrow = config.rows <= 8
-    tiles_per_step = 2 if narrow and tiles > most else 1
-    warps = math.ceil(tiles / tiles_per_step / math.ceil(tiles / tiles_per_step / most))
+    tiles_per_step = 2 if narrow and tiles > max_warps else 1
+    warps = math.ceil(tiles / tiles_per_step / math.ceil(tiles / tiles_per_step / max_warps))
     return replace(
         config,
         splits=splits,
@@ -159,13 +172,13 @@ def clustered(config: DecodeTileConfig, keys: int, splits: int = CLUSTER, most: 
 
 
 class FlashDecode(Kernel):
-    """Decoding attention that reads keys and values once, split over as many blocks as there are SMs."""
+    """Flash decoding: reads keys and values once, split over as many blocks as occupy the device."""
 
     name = "attention/flash_decode"
     ops = ("attention",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for float16 and bfloat16 with few queries of each key head."""
+        """Return yes for float16 and bfloat16 with few queries per key head."""
         return few_queries(call)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
@@ -178,9 +191,9 @@ class FlashDecode(Kernel):
 
 @dataclass(frozen=True, slots=True)
 class FusedWork:
-    """Additional work of an attention launch (``decode_append.py``): operands, results, struct members, bytes of shared memory.
+    """Work that is fused into an attention launch (``decode_append.py``): operands, results, struct members, shared memory in bytes.
 
-    rows: operands that may be read in 16 bytes, if their addresses allow it.
+    rows: operands that are read in 16-byte loads if their addresses allow it.
     """
 
     operands: Sequence[Argument] = ()
@@ -194,23 +207,23 @@ class FusedWork:
 
 
 def few_queries(call: NodeCall) -> Support:
-    """Return whether it is attention in float16 or bfloat16 with few queries of each key head."""
-    found = supported_halves(call)
-    if not found:
-        return found
+    """Return whether it is attention in float16 or bfloat16 with few queries per key head."""
+    answer = supported_halves(call)
+    if not answer:
+        return answer
     s = AttentionShape.of(call)
     if not 0 < s.group * s.queries <= _MAX_ROWS:
         return Support.no(
             Reason.SHAPE_UNSUPPORTED,
-            f"for up to {_MAX_ROWS} queries of a key head, and there are {s.group * s.queries}",
+            f"at most {_MAX_ROWS} queries per key head are supported, got {s.group * s.queries}",
         )
-    return found
+    return answer
 
 
 def lower_decode(
     call: NodeCall, s: AttentionShape, config: DecodeTileConfig, added: FusedWork | None = None
 ) -> LoweredCall:
-    """Return the one stage of a config, with the workspace in which its splits are merged."""
+    """Return the stage of a config, with the workspace through which its splits are merged."""
     tasks = s.batch * s.kv_heads * config.row_blocks
     stage = _stage(call, s, config, tasks, added or FusedWork())
     if config.splits == 1 or config.cluster:
@@ -232,31 +245,31 @@ def _stage(
     call: NodeCall, s: AttentionShape, config: DecodeTileConfig, tasks: int, added: FusedWork
 ) -> Stage:
     dtype = call.outputs[0].dtype
-    q, *given, y = arguments_of(call)
-    if added.results:  # the caches, which are keys and values
-        given = list(added.operands)
-    held = [*given, y, *added.results] if added.results else [*given[2:], y]
+    q, *operands, y = arguments_of(call)
+    if added.results:  # k and v are the caches, which are results
+        operands = list(added.operands)
+    fields = [*operands, y, *added.results] if added.results else [*operands[2:], y]
     aligned = in_chunks(dtype, s.d, s.dv, *s.q[:3], *s.k[:3], *s.v[:3])
     all_rows = s.group * s.queries
-    same_mask = s.mask and not s.mask[1] and not s.mask[2] and not s.causal
+    shared_mask = s.mask and not s.mask[1] and not s.mask[2] and not s.causal
     numbers = {
         "D": config.d, "d": s.d, "dv": s.dv, "rows": config.rows, "keys": s.keys, "SPLITS": config.splits, "KEYS_PER_SPLIT": config.keys_per_split, "GROUP": config.group,
-        "WARPS": config.warps, "STAGES": config.stages, "SMEM_TILES": config.slots, "TILES_PER_STEP": config.tiles_per_step, "STATES_OFFSET": config.states, "CLUSTER_SMEM": config.cluster_smem, "BOUNDS_OFFSET": config.bounds, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if same_mask else config.rows, "NEW_TOKENS": 0, **added.numbers,
+        "WARPS": config.warps, "STAGES": config.stages, "SMEM_TILES": config.slots, "TILES_PER_STEP": config.tiles_per_step, "STATES_OFFSET": config.states, "CLUSTER_SMEM": config.cluster_smem, "BOUNDS_OFFSET": config.bounds, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if shared_mask else config.rows, "NEW_TOKENS": 0, **added.numbers,
     }  # fmt: skip
-    special = bool(s.mask) or bool(s.softcap)
+    custom_logit = bool(s.mask) or bool(s.softcap)
     scale = s.scale if s.softcap else s.scale * LOG2E
-    # Rows of a block beyond the node's repeat the last row.
+    # Padding rows of the last block repeat the node's last row.
     row = f"(first + r < {all_rows} ? first + r : {all_rows - 1})"
     struct = [
         "struct KERNEL_decode {",
-        *(f"    {a.text};" for a in held),
+        *(f"    {a.text};" for a in fields),
         "    int first;",
         f"    typedef {TAGS[dtype]} T;",
         constants("int", numbers),
         constants(
             "bool",
             {
-                "MASKED": c_bool(special),
+                "MASKED": c_bool(custom_logit),
                 "ALIGNED": c_bool(aligned),
                 "CLUSTER": c_bool(config.cluster),
                 "NARROW": c_bool(config.narrow),
@@ -264,14 +277,14 @@ def _stage(
                 **added.flags,
             },
         ),
-        *(place_text(n, steps) for n, steps in (("key", s.k), ("value", s.v))),
+        *(head_offset_text(n, steps) for n, steps in (("key", s.k), ("value", s.v))),
         f"    __device__ __forceinline__ static float scale() {{ return {scale!r}f; }}",
         f"    __device__ __forceinline__ int64_t q_at(int r) const {{ return {_row_text(s.q, s.queries, row)}; }}",
         f"    __device__ __forceinline__ int token(int r) const {{ return {row} % {s.queries}; }}",
-        f"    __device__ __forceinline__ bool sees(int r, int key) const {{ return {f'key <= token(r) + {s.offset}' if s.causal else 'true'}; }}",
+        f"    __device__ __forceinline__ bool visible(int r, int key) const {{ return {f'key <= token(r) + {s.offset}' if s.causal else 'true'}; }}",
         "    __device__ __forceinline__ float logit(float score, int batch, int kv_head, int r, int key) const {",
         f"        const int head = kv_head * {s.group} + {row} / {s.queries}, query = token(r);",
-        # Without a softcap, scores are to base 2 already, so the mask must be too.
+        # Without a softcap, scores are already scaled by log2(e), so the mask must be, too.
         *(logit_text(s, "score", LOG2E) if s.softcap else logit_text(s, "score", 1, LOG2E)),
         "    }",
         "    __device__ __forceinline__ void keep(int batch, int kv_head, int r, int at, float value) const {",
@@ -281,44 +294,44 @@ def _stage(
         *added.members,
         "};",
     ]
-    meet = config.splits > 1 and not config.cluster
+    merges_in_memory = config.splits > 1 and not config.cluster
     body = [
         f"const int task = blockIdx.x / {config.splits}, block = task % {config.row_blocks};",
         f"const int head = task / {config.row_blocks} % {s.kv_heads}, batch = task / {config.row_blocks * s.kv_heads};",
         f"const auto *q0 = (const tensor::u16 *)q + (batch * {s.q[0]}ll + head * {s.q[1] * s.group}ll);",
         "const auto *k0 = (const tensor::u16 *)k + KERNEL_decode::key_at(batch, head);",
         "const auto *v0 = (const tensor::u16 *)v + KERNEL_decode::value_at(batch, head);",
-        f"flash_decode::Four *const to = {f'(flash_decode::Four *)parts + task * {config.part_bytes(s.dv) // 16}ll' if meet else 'nullptr'};",
-        f"uint32_t *const counted = {f'counters + task * {config.counters}' if meet else 'nullptr'};",
+        f"flash_decode::Float4 *const to = {f'(flash_decode::Float4 *)parts + task * {config.part_bytes(s.dv) // 16}ll' if merges_in_memory else 'nullptr'};",
+        f"uint32_t *const arrivals = {f'counters + task * {config.counters}' if merges_in_memory else 'nullptr'};",
     ]
-    values = f"{{{', '.join(a.name for a in held)}, block * {config.rows}}}"
+    values = f"{{{', '.join(a.name for a in fields)}, block * {config.rows}}}"
     if aligned:
-        constructor = ", ".join([*(a.text for a in held), "int first"])
-        inner = ", ".join([*(a.name for a in held), "first"])
+        constructor = ", ".join([*(a.text for a in fields), "int first"])
+        inner = ", ".join([*(a.name for a in fields), "first"])
         struct.append(
-            f"struct KERNEL_anywhere : KERNEL_decode {{ __device__ KERNEL_anywhere({constructor}) : KERNEL_decode{{{inner}}} {{}}"
+            f"struct KERNEL_unaligned : KERNEL_decode {{ __device__ KERNEL_unaligned({constructor}) : KERNEL_decode{{{inner}}} {{}}"
             " static constexpr bool ALIGNED = false; };"
         )
         body += [
             f"if (({' | '.join(f'(uint64_t){n}' for n in ('q', 'k', 'v', *added.rows))}) % 16 == 0)",
-            f"    flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_decode{values});",
+            f"    flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, arrivals, KERNEL_decode{values});",
             "else",
-            f"    flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_anywhere{values});",
+            f"    flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, arrivals, KERNEL_unaligned{values});",
         ]
     else:
         body.append(
-            f"flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, counted, KERNEL_decode{values});"
+            f"flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, arrivals, KERNEL_decode{values});"
         )
     shared = list(added.results)
-    if meet:
+    if merges_in_memory:
         shared += [
             Argument("temp0", "parts", "float", True),
             Argument("counters", "counters", "uint32_t", True),
         ]
     return cuda_stage(
         f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
-        about(call, f"{config.rows} rows a block, keys in {config.splits} parts of {config.keys_per_split}"), [q, *given, y, *shared], body,
-        LaunchConfig((tasks * config.splits, 1, 1), (config.warps * 32, 1, 1), config.shared + added.shared, cluster=config.splits if config.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, early=True, flops=s.flops,
+        about(call, f"{config.rows} rows a block, keys in {config.splits} splits of {config.keys_per_split}"), [q, *operands, y, *shared], body,
+        LaunchConfig((tasks * config.splits, 1, 1), (config.warps * 32, 1, 1), config.shared + added.shared, cluster=config.splits if config.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, waits_itself=True, flops=s.flops,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""``attention/flash_decode`` for ``rope_attention``: attention that rotates its own queries and writes the new keys and values (``decode_append.cuh``).
+"""``attention/flash_decode`` for ``rope_attention``: attention fused with the rotation and the KV cache update (``decode_append.cuh``).
 
-Queries are rotated as they are read. The block that owns the position of a new row computes it, uses it and writes it. So a layer needs no
-separate launch for rotations and the KV cache.
+The kernel rotates queries as it loads them. The block whose keys include a new position rotates the new key, uses it, and writes it and
+the value to the cache. So a layer needs no launches for rope and cache updates. It applies to at most eight new tokens.
 """
 
 from __future__ import annotations
@@ -31,78 +31,83 @@ from .decode import (
 __all__ = ["KERNELS", "MAX_NEW_TOKENS", "append_tile_config"]
 
 MAX_NEW_TOKENS = 8
-"""New positions of a launch: more of them are worth a launch of their own."""
+"""Maximum new tokens of a fused launch; for more of them, separate launches are faster."""
 _MIN_KEYS_PER_SPLIT = 128
-"""Keys of a block: what it reads is there when its turn comes, so fewer parts to join are worth more than fewer keys of each."""
-_MOST_SHARE = 256
-"""Keys of a block of a cluster."""
+"""Minimum keys per split. They are prefetched, so fewer splits to merge are worth more than shorter ones."""
+_MAX_KEYS_PER_BLOCK = 256
+"""Maximum keys per block of a cluster."""
 _MASK = 9
+"""Operand position of the mask."""
 
 
 class RopeAttention(Kernel):
-    """Rotations, both updates of the KV cache, and attention over it, in one launch."""
+    """Rotation, both cache updates, and attention over the caches, in one launch."""
 
     name = "attention/flash_decode"
     ops = ("rope_attention",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for attention of few queries, up to eight new positions, and rows with contiguous elements."""
-        found = few_queries(_attention_of(call))
-        if not found:
-            return found
+        """Return yes for attention of few queries, at most eight new tokens, and rows of contiguous elements."""
+        answer = few_queries(_attention_of(call))
+        if not answer:
+            return answer
         new = sizes(call.tensor(1).spec)[2]
         if new > MAX_NEW_TOKENS:
             return Support.no(
-                Reason.SHAPE_UNSUPPORTED, f"for up to {MAX_NEW_TOKENS} new positions, and there are {new}"
+                Reason.SHAPE_UNSUPPORTED, f"at most {MAX_NEW_TOKENS} new tokens are supported, got {new}"
             )
         specs = [call.tensor(i).spec for i in range(7)]
         if any(s.physical.strides[-1] != 1 and sizes(s)[-1] != 1 for s in specs):
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "reads and writes contiguous rows")
-        return found
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "the last dim must be contiguous")
+        return answer
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage; two copies precede it where the caches are not updated in place."""
         attention = _attention_of(call)
         s = AttentionShape.of(attention)
-        kept, in_place = cache_copies(call, target, cuda_moves_stage), {1: 5, 2: 6}
+        copies, in_place = cache_copies(call, target, cuda_moves_stage), {1: 5, 2: 6}
         if s.empty:
-            return LoweredCall(tuple(kept), in_place=in_place)
+            return LoweredCall(tuple(copies), in_place=in_place)
         config = append_tile_config(s, target)
-        made = lower_decode(attention, s, config, _added(call, s, config.shared, config.d))
-        (stage,) = made.stages
-        given = [call.tensor(i).spec for i in (0, 1, 2)] + [call.outputs[i] for i in (0, 1, 2)]
-        early = [
+        decode = lower_decode(attention, s, config, _added(call, s, config.shared, config.d))
+        (stage,) = decode.stages
+        new_specs = [call.tensor(i).spec for i in (0, 1, 2)] + [call.outputs[i] for i in (0, 1, 2)]
+        prologue_reads = [
             f"in{i}"
             for i in (3, 4, PLACES, POSITIONS, _MASK)
             if call.optional(i) and not call.tensor(i).is_weight
         ]
         stage = replace(
             stage,
-            options={**stage.options, "pdl": False, "early": [*early, "out1", "out2"]},
+            options={**stage.options, "pdl": False, "prologue_reads": [*prologue_reads, "out1", "out2"]},
             stem=f"rope_{stage.stem}",
             scratch_bytes=STATUS,
-            bytes=sum(spec.size_bytes or 0 for spec in given),
+            bytes=sum(spec.size_bytes or 0 for spec in new_specs),
         )
-        return replace(made, stages=(*kept, stage), in_place=in_place)
+        return replace(decode, stages=(*copies, stage), in_place=in_place)
 
 
 def append_tile_config(s: AttentionShape, target: CodegenTarget) -> DecodeTileConfig:
-    """Return the config of a launch: a cluster where a few blocks can load all keys of a key head at once."""
+    """Return the tile config: a cluster where its blocks can load all keys of a key head at once."""
     config = decode_tile_config(s, target, _MIN_KEYS_PER_SPLIT)
     blocks = min(CLUSTER, target.config.max_cluster_size)
-    if blocks < 2 or s.keys > blocks * _MOST_SHARE:
+    if blocks < 2 or s.keys > blocks * _MAX_KEYS_PER_BLOCK:
         return config
-    made = clustered(config, s.keys, min(blocks, config.splits))
-    return made if made.shared + _added_bytes(s, made.d) <= shared_limit(target) else config
+    config_of_cluster = clustered(config, s.keys, min(blocks, config.splits))
+    return (
+        config_of_cluster
+        if config_of_cluster.shared + _added_bytes(s, config_of_cluster.d) <= shared_limit(target)
+        else config
+    )
 
 
 def _added_bytes(s: AttentionShape, d: int) -> int:
-    """Return the shared memory of the new rows: key, value, cosines and sines of each."""
+    """Return the shared memory for the new tokens in bytes: key and value of each, and half-size cosines and sines."""
     return 3 * s.queries * d * 2
 
 
 def _attention_of(call: NodeCall) -> NodeCall:
-    """Return the attention within the call: queries as given, caches as they are afterwards."""
+    """Return the attention node within the call, over the caches as they are after the update."""
     inputs = [
         call.inputs[0],
         *(Operand(v.name, s) for v, s in zip(call.node.outputs[1:], call.outputs[1:], strict=True)),
@@ -112,6 +117,7 @@ def _attention_of(call: NodeCall) -> NodeCall:
 
 
 def _added(call: NodeCall, s: AttentionShape, tiles: int, d: int) -> FusedWork:
+    """Return the fused work: operands of the rotation and the update, and the struct members that address them."""
     names = {
         1: "new_k",
         2: "new_v",
@@ -138,16 +144,16 @@ def _added(call: NodeCall, s: AttentionShape, tiles: int, d: int) -> FusedWork:
 
     def angles(name: str) -> str:
         steps = strides[name]
-        own = f" + batch * {steps[0]}ll" if len(steps) == 3 and sizes(table)[0] != 1 else ""
-        return f"(const tensor::u16 *){name} + ({f'spot * {steps[0]}ll' if indexed else f't * {steps[-2]}ll{own}'})"
+        batch_offset = f" + batch * {steps[0]}ll" if len(steps) == 3 and sizes(table)[0] != 1 else ""
+        return f"(const tensor::u16 *){name} + ({f'row * {steps[0]}ll' if indexed else f't * {steps[-2]}ll{batch_offset}'})"
 
     members = [
-        f"{head} int64_t place_of(int batch, int t) const {{ return {listed('places')}; }}",
-        f"{head} int64_t spot_of(int batch, int t) const {{ return {listed('positions') if indexed else 't'}; }}",
-        f"{head} int placed(int64_t place) const {{ return (int)index_in(place, keys); }}",
-        f"{head} int spotted(int64_t spot) const {{ return (int)index_in(spot, TABLE); }}",
+        f"{head} int64_t cache_position(int batch, int t) const {{ return {listed('places')}; }}",
+        f"{head} int64_t table_row(int batch, int t) const {{ return {listed('positions') if indexed else 't'}; }}",
+        f"{head} int checked_position(int64_t position) const {{ return (int)index_in(position, keys); }}",
+        f"{head} int checked_row(int64_t row) const {{ return (int)index_in(row, TABLE); }}",
         *(
-            f"{head} const tensor::u16 *{n}_at(int batch, int t, int spot) const {{ return {angles(n)}; }}"
+            f"{head} const tensor::u16 *{n}_at(int batch, int t, int row) const {{ return {angles(n)}; }}"
             for n in ("cosines", "sines")
         ),
         f"{head} const tensor::u16 *key_of(int batch, int head, int t) const {{ return {row_of('new_k')}; }}",

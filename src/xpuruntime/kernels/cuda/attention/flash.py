@@ -1,7 +1,9 @@
-"""Attention on CUDA: ``attention/flash_v2`` on tensor cores in one pass over the keys, and ``attention/naive``, its reference.
+"""Attention on CUDA for many queries: ``attention/flash_v2``, and ``attention/naive`` as its reference.
 
-``flash_v2`` is our own (``templates/cuda/flash_v2.cuh``). Memory grows with the sequence. Grouped heads index their key head. Causal blocks that
-are masked entirely are never read. ``flash_decode`` (``decode.py``) is for few queries.
+flash_v2 is FlashAttention-2 (``templates/cuda/flash_v2.cuh``): a block has a tile of queries of one head and streams tiles of keys and
+values, double-buffered in shared memory. Tensor cores multiply; an online softmax keeps the row max and row sum, and rescales the
+accumulator. The scores are never stored, so memory grows linearly with the sequence. With a causal mask, tiles above the diagonal are
+skipped. It supports 16-bit floats with heads of up to 128 elements and is compute-bound. ``decode.py`` has the kernel for few queries.
 """
 
 from __future__ import annotations
@@ -10,13 +12,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....codegen.cuda import CudaTarget
+from ....codegen.c_types import C_TYPES, accumulator
+from ....codegen.cuda.target import CudaTarget
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
+from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape, supported
 from ..heavy import (
-    MOST_BLOCKS_YZ,
+    MAX_BLOCKS_YZ,
     TAGS,
     about,
     argument,
@@ -35,59 +39,60 @@ __all__ = [
     "FlashV2",
     "Naive",
     "arguments_of",
+    "head_offset_text",
     "logit_text",
     "padded_size",
-    "place_text",
 ]
 
 LOG2E = math.log2(math.e)
-"""Exponents are taken to base 2, which is what the hardware has."""
+"""Scores are scaled by this, so that the softmax can use exp2, which is one instruction."""
 
 HOPPER = "flash_hopper"
-"""The part for targets with Hopper's products of a warpgroup; flash_v2's own serves all since sm_80."""
+"""Prelude part with the WGMMA version, for sm_90a. The part ``flash_v2`` runs on sm_80 and later."""
 
 HEAD_SIZES = (32, 64, 128)
-"""Sizes of a head that tiles are made for; others are padded with zeros."""
+"""Head sizes that have tiles. Other heads are padded with zeros to the next one."""
 
 
 def supported_halves(call: NodeCall) -> Support:
-    """Return yes for 16-bit floats whose head elements are contiguous."""
-    found = supported(call)
-    if not found:
-        return found
+    """Return yes for float16 and bfloat16 heads of up to 128 contiguous elements."""
+    answer = supported(call)
+    if not answer:
+        return answer
     dtype = call.outputs[0].dtype
     if dtype not in TAGS:
         return Support.no(
-            Reason.DTYPE_UNSUPPORTED, f"tensor cores take float16 and bfloat16, not {dtype.value}"
+            Reason.DTYPE_UNSUPPORTED, f"tensor cores multiply float16 and bfloat16, not {dtype.value}"
         )
     s = AttentionShape.of(call)
     if any(steps[3] != 1 for steps in (s.q, s.k, s.v, s.y)) and s.d > 1:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, "the elements of a head are not contiguous")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "the elements of a head must be contiguous")
     if max(s.d, s.dv) > HEAD_SIZES[-1]:
         return Support.no(
-            Reason.SHAPE_UNSUPPORTED, f"heads of up to {HEAD_SIZES[-1]} elements, not {max(s.d, s.dv)}"
+            Reason.SHAPE_UNSUPPORTED,
+            f"heads of at most {HEAD_SIZES[-1]} elements are supported, got {max(s.d, s.dv)}",
         )
     return Support.yes()
 
 
 def padded_size(size: int) -> int:
-    """Return the head size of the tile that holds a head."""
+    """Return the smallest head size with a tile that a head fits."""
     return next(s for s in HEAD_SIZES if size <= s)
 
 
 def arguments_of(call: NodeCall) -> list[Argument]:
-    """Return the arguments: q, k, v, the mask where there is one, and the result."""
+    """Return the arguments: q, k, v, the mask if present, and the result."""
     names = ("q", "k", "v", "mask")
-    found = [
+    arguments = [
         argument(call.tensor(i).spec, f"in{i}", n)
         for i, n in enumerate(names)
         if call.optional(i) is not None
     ]
-    return [*found, argument(call.outputs[0], "out0", "y", written=True)]
+    return [*arguments, argument(call.outputs[0], "out0", "y", written=True)]
 
 
-def place_text(name: str, steps: tuple[int, ...]) -> str:
-    """Return a struct member that gives the offset of a head of a batch."""
+def head_offset_text(name: str, steps: tuple[int, ...]) -> str:
+    """Return a struct member function that computes the offset of a head."""
     return (
         f"    __device__ __forceinline__ static int64_t {name}_at(int batch, int head)"
         f" {{ return batch * {steps[0]}ll + head * {steps[1]}ll; }}"
@@ -97,7 +102,7 @@ def place_text(name: str, steps: tuple[int, ...]) -> str:
 def logit_text(s: AttentionShape, score: str, unit: float, mask_unit: float = 1) -> list[str]:
     """Return the body of ``logit``: from ``score`` to a logit times ``unit``; -inf where the mask hides the key.
 
-    mask_unit: factor of the mask alone.
+    mask_unit: an additional factor of the mask alone.
     """
     lines = [f"        float x = {score};"]
     if s.softcap:
@@ -106,7 +111,7 @@ def logit_text(s: AttentionShape, score: str, unit: float, mask_unit: float = 1)
         lines.append(f"        x *= {unit!r}f;")
     if s.mask:
         at = f"mask + (batch * {s.mask[0]}ll + head * {s.mask[1]}ll + query * {s.mask[2]}ll + key * {s.mask[3]}ll)"
-        if s.mask_type == "bool":
+        if s.mask_dtype is DType.BOOL:
             lines.append(f"        if (!load<1>({at})) x = MASKED_SCORE;")
         else:
             times = f" * {unit!r}f" if unit != 1 else ""
@@ -116,77 +121,83 @@ def logit_text(s: AttentionShape, score: str, unit: float, mask_unit: float = 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Tile sizes of a block: queries of a block, keys of a step, warps."""
+class FlashTileConfig:
+    """Tile sizes of a block: queries per block, keys per step, warps."""
 
     queries: int
     keys: int
     warps: int
 
     def shared(self, d: int) -> int:
-        """Return the bytes of shared memory: the queries, and keys and values twice (double buffering)."""
+        """Return the bytes of shared memory: the query tile, and two stages of key and value tiles (double buffering)."""
         return (self.queries + 4 * self.keys) * d * 2
 
 
-BLOCKS: tuple[Block, ...] = (Block(128, 32, 4), Block(64, 64, 4), Block(64, 32, 4))
-"""From the one that reads keys least to the one that cuts finest. Of 128 queries, 32 keys at a time leave registers enough (334 TFLOP/s on an
-H100, causal, heads of 128); 64 spill some (316).
-"""
+TILE_CONFIGS: tuple[FlashTileConfig, ...] = (
+    FlashTileConfig(128, 32, 4),
+    FlashTileConfig(64, 64, 4),
+    FlashTileConfig(64, 32, 4),
+)
+"""Tile sizes, largest first. A tile of 128 queries by 64 keys spills registers with heads of 128 elements, so it has 32 keys."""
 
 
-def block_for(s: AttentionShape, d: int, target: CodegenTarget) -> Block:
-    """Return the largest block size that gives every SM a block of queries."""
-    blocks = BLOCKS if d == HEAD_SIZES[-1] else (Block(128, 64, 4), *BLOCKS[1:])
-    fitting = [b for b in blocks if b.shared(d) <= shared_limit(target)]
+def tile_config_for(s: AttentionShape, d: int, target: CodegenTarget) -> FlashTileConfig:
+    """Return the largest tile sizes that still give every SM a block."""
+    configs = TILE_CONFIGS if d == HEAD_SIZES[-1] else (FlashTileConfig(128, 64, 4), *TILE_CONFIGS[1:])
+    fitting = [b for b in configs if b.shared(d) <= shared_limit(target)]
     heads = s.batch * s.kv_heads * s.group
-    enough = [b for b in fitting if math.ceil(s.queries / b.queries) * heads >= multiprocessors(target)]
-    return (enough or fitting[1:] or fitting)[0]
+    occupying = [b for b in fitting if math.ceil(s.queries / b.queries) * heads >= multiprocessors(target)]
+    return (occupying or fitting[1:] or fitting)[0]
 
 
 class FlashV2(Kernel):
-    """Attention in one pass over the keys, on tensor cores."""
+    """FlashAttention-2 on tensor cores."""
 
     name = "attention/flash_v2"
     ops = ("attention",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for float16 and bfloat16 with heads of up to 128."""
-        found = supported_halves(call)
-        if found and math.ceil(AttentionShape.of(call).queries / 64) > MOST_BLOCKS_YZ:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "more queries than a launch has blocks")
-        return found
+        answer = supported_halves(call)
+        if answer and math.ceil(AttentionShape.of(call).queries / 64) > MAX_BLOCKS_YZ:
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED,
+                f"more than {64 * MAX_BLOCKS_YZ} queries exceed the grid of a launch",
+            )
+        return answer
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Lower the call to one stage, with one block of queries of a head per CUDA block."""
+        """Lower the call to one stage, with one block per head and query tile."""
         s = AttentionShape.of(call)
         return LoweredCall(()) if s.empty else LoweredCall((flash_stage(call, s, target),))
 
 
-HOPPER_BLOCK = Block(128, 128, 8)
-_MAX_TILES = 4096
-"""Blocks of keys whose order shared memory has room for."""
+HOPPER_TILE_CONFIG = FlashTileConfig(128, 128, 8)
+"""Tile sizes of the WGMMA version."""
+_MAX_KEY_TILES = 4096
+"""Maximum key tiles of a scanned mask; shared memory holds the order of at most this many."""
 
 
 def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
-    """Return whether the target has WGMMA and the queries fill its blocks."""
+    """Return whether the target has WGMMA and the query tiles give at least half of the SMs a block."""
     if not (isinstance(target, CudaTarget) and target.sm.wgmma):
         return False
-    blocks = math.ceil(s.queries / HOPPER_BLOCK.queries) * s.batch * s.kv_heads * s.group
+    blocks = math.ceil(s.queries / HOPPER_TILE_CONFIG.queries) * s.batch * s.kv_heads * s.group
     return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and 2 * blocks >= multiprocessors(target)
 
 
 def scans_mask(s: AttentionShape) -> bool:
-    """Return whether the mask is scanned for keys that no query sees.
+    """Return whether the kernel scans the mask first, to skip key tiles that no query of the block attends to.
 
-    That needs a boolean mask whose rows are contiguous in 16-byte chunks, and keys of several blocks.
+    That needs a boolean mask whose rows are contiguous in 16-byte chunks, and several key tiles.
     """
-    tiles = math.ceil(s.keys / HOPPER_BLOCK.keys)
-    pieces = s.mask and s.mask[3] == 1 and s.mask[2] and not any(size % 16 for size in (*s.mask[:3], s.keys))
-    return bool(pieces) and s.mask_type == "bool" and not s.causal and 1 < tiles <= _MAX_TILES
+    tiles = math.ceil(s.keys / HOPPER_TILE_CONFIG.keys)
+    chunked = s.mask and s.mask[3] == 1 and s.mask[2] and not any(size % 16 for size in (*s.mask[:3], s.keys))
+    return bool(chunked) and s.mask_dtype is DType.BOOL and not s.causal and 1 < tiles <= _MAX_KEY_TILES
 
 
 def _mask_scan_text(s: AttentionShape) -> list[str]:
-    """Return the text that addresses the mask of a head, and the logit without the mask."""
+    """Return the members that give the mask of a head, and the logit without the mask."""
     return [
         "    __device__ __forceinline__ const unsigned char *flags(int batch, int head) const {",
         f"        return (const unsigned char *)mask + (batch * {s.mask[0]}ll + head * {s.mask[1]}ll);",
@@ -201,26 +212,36 @@ def flash_stage(
     call: NodeCall,
     s: AttentionShape,
     target: CodegenTarget,
-    block: Block | None = None,
+    tile_config: FlashTileConfig | None = None,
     hopper: bool | None = None,
 ) -> Stage:
-    """Return the stage of ``flash_v2``; the Hopper version where it is requested or faster."""
+    """Return the stage of ``flash_v2``.
+
+    tile_config: None: ``tile_config_for``.
+    hopper:      whether to use the WGMMA version; None: where it is faster.
+    """
     dtype = call.outputs[0].dtype
     d = padded_size(max(s.d, s.dv))
-    special = (wants_hopper(s, target) and block is None) if hopper is None else hopper
-    b = HOPPER_BLOCK if special else block_for(s, d, target) if block is None else block
-    part = HOPPER if special else "flash_v2"
-    function = "flash_hopper::forward" if special else "flash::forward"
+    use_hopper = (wants_hopper(s, target) and tile_config is None) if hopper is None else hopper
+    config = (
+        HOPPER_TILE_CONFIG
+        if use_hopper
+        else tile_config_for(s, d, target)
+        if tile_config is None
+        else tile_config
+    )
+    part = HOPPER if use_hopper else "flash_v2"
+    function = "flash_hopper::forward" if use_hopper else "flash::forward"
     heads = s.kv_heads * s.group
     plain = not s.mask and not s.softcap and s.scale > 0
     aligned = in_chunks(dtype, s.d, s.dv, *s.q[:3], *s.k[:3], *s.v[:3])
     pairs = s.dv % 2 == 0 and not any(step % 2 for step in s.y[:3])
     arguments = arguments_of(call)
     numbers = {
-        "D": d, "d": s.d, "dv": s.dv, "BM": b.queries, "BN": b.keys, "WARPS": b.warps, "queries": s.queries, "keys": s.keys,
+        "D": d, "d": s.d, "dv": s.dv, "BM": config.queries, "BN": config.keys, "WARPS": config.warps, "queries": s.queries, "keys": s.keys,
         "group": s.group, "heads": heads, "offset": s.offset, "q_row": s.q[2], "k_row": s.k[2], "v_row": s.v[2], "y_row": s.y[2],
     }  # fmt: skip
-    scans = special and scans_mask(s)
+    scans = use_hopper and scans_mask(s)
     flags = {
         "CAUSAL": s.causal,
         "PLAIN": plain,
@@ -229,7 +250,7 @@ def flash_stage(
         "SCANS_MASK": scans,
     }
     if scans:
-        numbers |= {"TILES": math.ceil(s.keys / b.keys), "mask_row": s.mask[2]}
+        numbers |= {"TILES": math.ceil(s.keys / config.keys), "mask_row": s.mask[2]}
     mask = [a for a in arguments if a.name == "mask"]
     struct = [
         "struct KERNEL_flash {",
@@ -237,7 +258,7 @@ def flash_stage(
         f"    typedef {TAGS[dtype]} T;",
         constants("int", numbers),
         constants("bool", {k: c_bool(v) for k, v in flags.items()}),
-        *(place_text(n, steps) for n, steps in (("q", s.q), ("k", s.k), ("v", s.v), ("y", s.y))),
+        *(head_offset_text(n, steps) for n, steps in (("q", s.q), ("k", s.k), ("v", s.v), ("y", s.y))),
         f"    __device__ __forceinline__ static float scale() {{ return {s.scale * LOG2E if plain else LOG2E!r}f; }}",
         "    __device__ __forceinline__ float logit(float score, int batch, int head, int query, int key) const {",
         *logit_text(s, f"score * {s.scale!r}f", 1),
@@ -254,56 +275,56 @@ def flash_stage(
     body = [call_text("KERNEL_flash")]
     if aligned:
         constructor = (
-            f" __device__ KERNEL_anywhere({mask[0].text}) : KERNEL_flash{{mask}} {{}}" if mask else ""
+            f" __device__ KERNEL_unaligned({mask[0].text}) : KERNEL_flash{{mask}} {{}}" if mask else ""
         )
         struct.append(
-            f"struct KERNEL_anywhere : KERNEL_flash {{{constructor} static constexpr bool ALIGNED = false, PAIRS = false; }};"
+            f"struct KERNEL_unaligned : KERNEL_flash {{{constructor} static constexpr bool ALIGNED = false, PAIRS = false; }};"
         )
         body = [
             "if (((uint64_t)q | (uint64_t)k | (uint64_t)v | (uint64_t)y) % 16 == 0)", f"    {call_text('KERNEL_flash')}",
-            "else", f"    {call_text('KERNEL_anywhere')}",
+            "else", f"    {call_text('KERNEL_unaligned')}",
         ]  # fmt: skip
-    tiles = math.ceil(s.queries / b.queries)
-    seen = 0.5 if s.causal and s.queries == s.keys and not s.offset else 1
+    tiles = math.ceil(s.queries / config.queries)
+    unmasked_share = 0.5 if s.causal and s.queries == s.keys and not s.offset else 1
     return cuda_stage(
         f"attention_{s.batch}x{heads}x{s.queries}x{s.keys}x{s.d}",
-        about(call, f"{b.queries} queries a block, {b.keys} keys at a time"), arguments, body,
-        LaunchConfig((s.batch * heads, tiles, 1), (b.warps * 32, 1, 1), b.shared(d), min_blocks_per_sm=1 if special or 2 * b.shared(d) > shared_limit(target) else 2),
-        before=struct, parts=frozenset({part}), flops=int(s.flops * seen),
+        about(call, f"{config.queries} queries a block, {config.keys} keys at a time"), arguments, body,
+        LaunchConfig((s.batch * heads, tiles, 1), (config.warps * 32, 1, 1), config.shared(d), min_blocks_per_sm=1 if use_hopper or 2 * config.shared(d) > shared_limit(target) else 2),
+        before=struct, parts=frozenset({part}), flops=int(s.flops * unmasked_share),
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 
 
 class Naive(Kernel):
-    """Attention with one block per query: scores, softmax, weighted sum, in double for float64 and in float otherwise."""
+    """Attention with one block per query: all scores in shared memory, softmax, weighted sum. Sums are double for float64, else float."""
 
     name = "attention/naive"
     ops = ("attention",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for floats in any layout whose scores fit shared memory."""
-        found = supported(call)
+        """Return yes for floats in any layout, if the scores of a query fit in shared memory."""
+        answer = supported(call)
         s = AttentionShape.of(call)
-        item = 8 if s.sums == "double" else 4
-        if found and s.keys * item + 1024 > shared_limit(target):
+        item = 8 if s.dtype is DType.FLOAT64 else 4
+        if answer and s.keys * item + 1024 > shared_limit(target):
             return Support.no(
-                Reason.SHAPE_UNSUPPORTED, f"the scores of {s.keys} keys do not fit shared memory"
+                Reason.SHAPE_UNSUPPORTED, f"the scores of {s.keys} keys do not fit in shared memory"
             )
-        return found
+        return answer
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage."""
         s = AttentionShape.of(call)
         if s.empty:
             return LoweredCall(())
-        heads, t = s.kv_heads * s.group, s.sums
+        heads, t = s.kv_heads * s.group, accumulator(s.dtype)
         item = 8 if t == "double" else 4
         mask = ""
         if s.mask:
             at = f"mask + (batch * {s.mask[0]}ll + head * {s.mask[1]}ll + query * {s.mask[2]}ll + key * {s.mask[3]}ll)"
             mask = (
                 f"if (!load<1>({at})) score = (T)MASKED_SCORE;"
-                if s.mask_type == "bool"
+                if s.mask_dtype is DType.BOOL
                 else f"score += (T)load<1>({at});"
             )
         body = [
@@ -335,11 +356,11 @@ class Naive(Kernel):
             f"        sum += weight * (T)load<1>(vh + (key * {s.v[2]}ll + e * {s.v[3]}ll));",
             "    }",
             f"    auto *const to = y + (batch * {s.y[0]}ll + head * {s.y[1]}ll + query * {s.y[2]}ll + e * {s.y[3]}ll);",
-            f"    store<1>(to, (typename storage_<{s.storage}>::compute)(row_sum == 0 ? (T)0 : sum / row_sum));",
+            f"    store<1>(to, (typename storage_<{C_TYPES[s.dtype]}>::compute)(row_sum == 0 ? (T)0 : sum / row_sum));",
             "}",
         ]
         stage = cuda_stage(
-            f"attention_naive_{s.queries}x{s.keys}x{s.d}", about(call, "a query a block"), arguments_of(call), body,
+            f"attention_naive_{s.queries}x{s.keys}x{s.d}", about(call, "one block per query"), arguments_of(call), body,
             LaunchConfig.flat(s.batch * heads * s.queries, 128, max(s.keys, 1) * item), parts=frozenset({"tensor", "exp"}), flops=s.flops,
             bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
         )  # fmt: skip

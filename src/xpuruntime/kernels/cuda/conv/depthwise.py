@@ -1,11 +1,13 @@
-"""conv/depthwise on CUDA: one filter per channel, with bias, residual and activation (``templates/cuda/depthwise.cuh``).
+"""``conv/depthwise`` on CUDA: one filter per channel, with bias, residual and activation (``templates/cuda/depthwise.cuh``).
 
-It is bandwidth-bound: every element is read once for a few outputs, and a tiled product would multiply with zeros. A thread computes the channels
-of 16 bytes at a small tile of output pixels, whose windows share their input.
+It is bandwidth-bound, because each input element contributes to only a few outputs. A thread loads 16 bytes of adjacent channels
+(coalesced) and computes a small tile of output pixels, whose windows share their input in registers. It supports constant filters of at most
+11 taps per dim, one or two spatial dims, and contiguous channels.
 """
 
 from __future__ import annotations
 
+from ....codegen.c_types import accumulator
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
@@ -14,7 +16,6 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...portable.text import braces
 from ...spec.conv import FLOATS, OPS, act_of, stem_of, supported
 from ...spec.conv_shape import ConvShape
-from ...spec.product import accumulator
 from ..heavy import about, bytes_of
 from ..launch import LaunchConfig, blocks_for, cuda_stage
 from ..matmul.text import parts_of
@@ -23,15 +24,17 @@ from .text import arguments_of, finish_text
 __all__ = ["Depthwise"]
 
 _PACK_BYTES = 16
+"""Bytes of the widest vector load."""
 _THREADS = 128
-_MOST_TAPS = 11
-"""Of a dim: the taps of a window are written out."""
-_BUSY = 1 << 16
-"""Threads that keep a device busy: below, a thread has fewer outputs."""
+"""Threads of a block."""
+_MAX_TAPS = 11
+"""Maximum taps per dim, because the loops over a window are fully unrolled."""
+_MIN_THREADS = 1 << 16
+"""Threads that occupy a device. Tiles are smaller where larger ones would leave fewer threads."""
 _TILES = ((2, 4), (1, 4), (1, 2), (1, 1))
-"""Lines and columns of a thread's outputs, from the most."""
-_VALUES = 112
-"""Registers of a thread for what it sums, and for what it has read of a line."""
+"""Output rows and columns of a thread, largest first."""
+_MAX_REGS = 112
+"""Maximum registers of a thread for its accumulators and one line of input."""
 
 
 class Depthwise(Kernel):
@@ -41,31 +44,31 @@ class Depthwise(Kernel):
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for floats, one or two space dims, known filters of at most 11 taps a dim; not transposed."""
-        found = supported(call, FLOATS)
-        if not found:
-            return found
+        """Return yes for floats, one or two spatial dims, and constant filters of at most 11 taps per dim; not transposed."""
+        answer = supported(call, FLOATS)
+        if not answer:
+            return answer
         s = ConvShape.of(call)
 
         def no(reason: str) -> Support:
             return Support.no(Reason.SHAPE_UNSUPPORTED, reason)
 
         if s.channels != 1 or s.filters != 1 or s.groups == 1:
-            return no("has a filter for each channel alone")
-        if call.attrs["transposed"] or s.rank > 2 or max(s.kernel) > _MOST_TAPS:
+            return no("only depthwise convolutions of one filter per channel are supported")
+        if call.attrs["transposed"] or s.rank > 2 or max(s.kernel) > _MAX_TAPS:
             return no(
-                f"takes windows of one or two dims, of at most {_MOST_TAPS} taps each, that are not transposed"
+                f"only non-transposed convolutions of one or two spatial dims with at most {_MAX_TAPS} taps per dim are supported"
             )
         if not call.tensor(1).is_weight or not call.tensor(1).spec.is_dense:
-            return no("takes filters that are known and dense")
+            return no("the filters must be constant and dense")
         if s.x[1] != 1 or s.y[1] != 1:
-            return no("takes contiguous channels")
+            return no("channels must be contiguous")
         if s.pixels * s.groups >= 2**31:
             return no("more than 2**31 results")
-        return found
+        return answer
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Lower the call to one stage over filters as [tap, channel]."""
+        """Lower the call to one stage over filters packed as [tap, channel]."""
         s, spec = ConvShape.of(call), call.tensor(1).spec
         if not s.pixels * s.groups:
             return LoweredCall(())
@@ -97,7 +100,7 @@ def _stage(call: NodeCall, s: ConvShape) -> Stage:
     ]
     if width == 1:
         body.append(work(1, "e"))
-    else:  # a buffer of the caller may have any alignment
+    else:  # the caller's buffer may have any alignment
         body += [
             f"if (fits<{width}>(x) && fits<{width}>(y)) {work(width, 'e')}",
             "else",
@@ -112,36 +115,37 @@ def _stage(call: NodeCall, s: ConvShape) -> Stage:
 
 
 def _width(s: ConvShape, dtype: DType) -> int:
-    """Return the channels of a pack: they fill 16 bytes and divide every step between pixels."""
+    """Return the channels of a vector load: they fill 16 bytes and divide every stride between pixels."""
     width = _PACK_BYTES * 8 // dtype.bits
-    steps = [s.groups, *(step for own in (s.x, s.y) for i, step in enumerate(own) if i != 1)]
-    while width > 1 and any(step % width for step in steps):
+    steps = [s.groups, *(stride for strides in (s.x, s.y) for i, stride in enumerate(strides) if i != 1)]
+    while width > 1 and any(stride % width for stride in steps):
         width //= 2
     return width
 
 
 def _tile(s: ConvShape, width: int) -> tuple[int, int]:
-    """Return the lines and columns of a thread: the most that fit its registers and leave the device enough threads."""
+    """Return the output rows and columns of a thread: the largest tile that fits its registers and leaves enough threads."""
     for lines, columns in _TILES:
         threads = s.groups // width * -(-s.out[2] // columns) * -(-s.out[1] // lines) * s.images
         line = (columns - 1) * s.stride[2] + (s.kernel[2] - 1) * s.dilation[2] + 1
         values = (lines * columns + line) * width
-        fits = values <= _VALUES and lines <= s.out[1] and columns <= s.out[2]
-        shared = lines == 1 or s.kernel[1] > s.stride[1]
-        if threads >= _BUSY and fits and shared:
+        fits = values <= _MAX_REGS and lines <= s.out[1] and columns <= s.out[2]
+        reuses_rows = lines == 1 or s.kernel[1] > s.stride[1]
+        if threads >= _MIN_THREADS and fits and reuses_rows:
             return lines, columns
     return 1, 1
 
 
 def _sizes(s: ConvShape, sums: str) -> list[str]:
-    """Return the C++ type that gives the template its sizes."""
+    """Return the C++ type that passes sizes to the template."""
     rows = {
         "size": s.size[1:], "out": s.out[1:], "kernel": s.kernel[1:], "stride": s.stride[1:], "dilation": s.dilation[1:],
         "begin": s.begin[1:],
     }  # fmt: skip
     texts = ", ".join(f"{name}[2] = {braces(values)}" for name, values in rows.items())
     steps = ", ".join(
-        f"{name}[3] = {braces((own[0], own[3], own[4]))}" for name, own in (("x", s.x), ("y", s.y))
+        f"{name}[3] = {braces((strides[0], strides[3], strides[4]))}"
+        for name, strides in (("x", s.x), ("y", s.y))
     )
     return [
         "struct KERNEL_sizes {",

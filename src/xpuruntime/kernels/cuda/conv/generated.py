@@ -1,8 +1,9 @@
-"""Convolutions on CUDA: ``conv/cudnn`` by cuDNN's graph API, ``conv/implicit_gemm`` by our own product (``templates/cuda/implicit_gemm.cuh``).
+"""Convolutions on CUDA: ``conv/implicit_gemm`` (``templates/cuda/implicit_gemm.cuh``) and ``conv/cudnn`` by cuDNN's graph API.
 
-``conv/depthwise`` (``conv_depthwise``) precedes both where each channel has its own filter. Both prefer channels innermost. Known filters are packed
-at load as [filters, taps, channels]. Our kernel runs 16-bit floats with contiguous channels on tensor cores and everything else on CUDA cores. It
-does not support transposed convolutions.
+implicit_gemm is a GEMM of pixels by filters with k = taps * channels. It gathers the input window while it loads a tile, so no im2col
+matrix is stored. 16-bit floats with contiguous channels (NHWC) run on tensor cores with the tiles of ``matmul/generated``; everything else
+runs on CUDA cores. Constant filters are packed at load as [filter, tap, channel]. ``conv/depthwise`` is preferred to both where each channel
+has its own filter.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ....codegen.c_types import accumulator
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....ir.ops._shapes import pads
@@ -21,8 +23,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...portable.text import offset_text
 from ...spec.conv import FLOATS, OPS, act_of, stem_of, strides_of_weight, supported
 from ...spec.conv_shape import ConvShape
-from ...spec.product import accumulator
-from ..heavy import MOST_BLOCKS_YZ, TAGS, about, bytes_of, c_bool, constants, in_chunks, shared_limit
+from ..heavy import MAX_BLOCKS_YZ, TAGS, about, bytes_of, c_bool, constants, in_chunks, shared_limit
 from ..launch import LaunchConfig, cuda_stage
 from ..matmul.generated import Tile, tile_for
 from ..matmul.libraries import absent
@@ -33,13 +34,14 @@ from .text import arguments_of, finish_text, window_text
 __all__ = ["KERNELS", "CudnnConv", "ImplicitGemm", "tensor_stage"]
 
 _CLIPPED = frozenset(["relu", "relu6", "leaky_relu"])
-_FIRST = 4
-"""Channels of an image: the layer that reads it has no other fast kernel."""
+"""Activations that clamp; see ``CudnnConv.supports``."""
+_IMAGE_CHANNELS = 4
+"""Maximum channels of an image: its first layer has no other fast kernel."""
 _CUDNN_ACTS = ("none", "relu", "relu6", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "gelu_tanh")
 
 
 def _packed(shape: ConvShape, spec: TensorSpec, line: int) -> Packed:
-    """Return the filters packed as [filter, tap, channel] in lines of ``line`` elements."""
+    """Return the filters packed as [filter, tap, channel], padded to ``line`` elements per filter."""
     o, c, taps = shape.groups * shape.filters, shape.channels, shape.taps
     steps = [
         RecipeStep("reshape", ("%in",), {"shape": [o, c, taps]}),
@@ -52,26 +54,27 @@ def _packed(shape: ConvShape, spec: TensorSpec, line: int) -> Packed:
 
 
 class ImplicitGemm(Kernel):
-    """Our own implicit GEMM convolution."""
+    """Implicit GEMM convolution."""
 
     name = "conv/implicit_gemm"
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for floats of up to three space dims, any stride, padding, dilation, grouping and layout; not transposed."""
-        found = supported(call, FLOATS)
-        if not found:
-            return found
+        """Return yes for floats of at most three spatial dims, any stride, padding, dilation, groups and layout; not transposed."""
+        answer = supported(call, FLOATS)
+        if not answer:
+            return answer
         if call.attrs["transposed"]:
-            return Support.no(
-                Reason.NOT_IMPLEMENTED, "gathers pixels, which a transposed convolution scatters"
-            )
+            return Support.no(Reason.NOT_IMPLEMENTED, "transposed convolutions are not implemented")
         s = ConvShape.of(call)
-        if s.groups > MOST_BLOCKS_YZ or s.pixels >= 2**31:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "more groups or pixels than a launch has blocks")
+        if s.groups > MAX_BLOCKS_YZ or s.pixels >= 2**31:
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED,
+                f"more than {MAX_BLOCKS_YZ} groups or 2**31 pixels exceed the grid of a launch",
+            )
         if call.tensor(1).is_weight and not call.tensor(1).spec.is_dense:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "known filters are packed from dense ones")
-        return found
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "constant filters must be dense")
+        return answer
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage; the grid's z dimension is the group."""
@@ -79,14 +82,14 @@ class ImplicitGemm(Kernel):
         if not s.pixels * s.filters * s.groups:
             return LoweredCall(())
         dtype = call.outputs[0].dtype
-        known, k = call.tensor(1).is_weight, s.taps * s.channels
+        constant, k = call.tensor(1).is_weight, s.taps * s.channels
         line = math.ceil(k / 8) * 8
-        weights = {1: _packed(s, call.tensor(1).spec, line)} if known else {}
-        tensor_cores = known and dtype in TAGS and s.channels and s.x[1] == 1 and s.y[1] == 1
+        weights = {1: _packed(s, call.tensor(1).spec, line)} if constant else {}
+        tensor_cores = constant and dtype in TAGS and s.channels and s.x[1] == 1 and s.y[1] == 1
         stage = (
             tensor_stage(call, s, line, target)
             if tensor_cores
-            else _plain_stage(call, s, line if known else 0)
+            else _plain_stage(call, s, line if constant else 0)
         )
         return LoweredCall(
             (stage,), weights=weights, accumulates="float64" if dtype is DType.FLOAT64 else "float32"
@@ -96,7 +99,7 @@ class ImplicitGemm(Kernel):
 def tensor_stage(
     call: NodeCall, s: ConvShape, line: int, target: CodegenTarget, tile: Tile | None = None
 ) -> Stage:
-    """Return the stage on tensor cores over filters in lines of ``line`` elements."""
+    """Return the stage on tensor cores. ``line``: elements of a packed filter."""
     dtype = call.outputs[0].dtype
     t = tile_for(s.pixels, s.filters, s.groups, target) if tile is None else tile
     arguments = arguments_of(call)
@@ -116,7 +119,7 @@ def tensor_stage(
     before = [
         *window_text(s), "struct KERNEL_sizes {", f"    typedef {TAGS[dtype]} T;", constants("int", numbers), "};",
         f"struct KERNEL_gemm : KERNEL_sizes {{ {flags(True, pairs).strip()} }};",
-        f"struct KERNEL_anywhere : KERNEL_sizes {{ {flags(False, False).strip()} }};",
+        f"struct KERNEL_unaligned : KERNEL_sizes {{ {flags(False, False).strip()} }};",
         *finish_text(call, s, arguments, "float"),
     ]  # fmt: skip
     group = "(int64_t)blockIdx.z * "
@@ -125,7 +128,7 @@ def tensor_stage(
         f"const tensor::u16 *weights = (const tensor::u16 *)filters + {group}{s.filters * line};",
         f"const KERNEL_finish finish = {{{', '.join(a.name for a in arguments[2:])}}};",
         f"if (((uint64_t)x | (uint64_t)filters | (uint64_t)y) % 16 == 0) {run('KERNEL_gemm', aligned and (s.groups == 1 or s.channels % 8 == 0))}",
-        f"else {run('KERNEL_anywhere', False)}",
+        f"else {run('KERNEL_unaligned', False)}",
     ]
     launch = LaunchConfig(
         (t.blocks(s.pixels, s.filters), 1, s.groups),
@@ -141,26 +144,26 @@ def tensor_stage(
 
 
 def _plain_stage(call: NodeCall, s: ConvShape, line: int) -> Stage:
-    """Return the stage on CUDA cores. ``line``: elements of a packed filter; 0 where filters are computed and not packed."""
+    """Return the stage on CUDA cores. ``line``: elements of a packed filter; 0 if the filters are computed and not packed."""
     arguments = arguments_of(call)
     sums, ctype, wtype = accumulator(call.outputs[0].dtype), arguments[0].ctype, arguments[1].ctype
     blocks_wide = math.ceil(s.pixels / 128) * math.ceil(s.filters / 128) * s.groups
-    wide = sums != "double" and blocks_wide >= 132
-    rows, columns = (8, 8) if wide else (4, 4)
+    large = sums != "double" and blocks_wide >= 132
+    rows, columns = (8, 8) if large else (4, 4)
     if line:
-        place = f"(int64_t)column * {line} + k"
+        offset = f"(int64_t)column * {line} + k"
         first = f"(int64_t)blockIdx.z * {s.filters * line}"
     else:
         steps = strides_of_weight(s, call.tensor(1).spec)
         tap = offset_text(f"(int64_t)(k / {s.channels})", s.kernel, steps[2:5])
-        place = f"(int64_t)column * {steps[0]} + (int64_t)(k % {s.channels}) * {steps[1]} + {tap}"
+        offset = f"(int64_t)column * {steps[0]} + (int64_t)(k % {s.channels}) * {steps[1]} + {tap}"
         first = f"(int64_t)blockIdx.z * {steps[5]}"
     numbers = {"TM": rows, "TN": columns, "m": s.pixels, "n": s.filters, "k": s.taps * s.channels}
     before = [
         *window_text(s), "struct KERNEL_simt {", f"    typedef {sums} C;", constants("int", numbers),
         constants("bool", {"A_ALONG_K": c_bool(s.x[1] == 1), "B_ALONG_K": "true"}), "};",
         f"struct KERNEL_filters {{ const {wtype} *at; __device__ __forceinline__ {sums} operator()(int k, int column) const"
-        f" {{ return ({sums})load<1>(at + ({place})); }} }};",
+        f" {{ return ({sums})load<1>(at + ({offset})); }} }};",
         *finish_text(call, s, arguments, sums),
     ]  # fmt: skip
     body = [
@@ -171,17 +174,17 @@ def _plain_stage(call: NodeCall, s: ConvShape, line: int) -> Stage:
     blocks = math.ceil(s.pixels / (16 * rows)) * math.ceil(s.filters / (16 * columns))
     return cuda_stage(
         stem_of("conv", s), about(call, f"{16 * rows} pixels x {16 * columns} filters a block"), arguments, body,
-        LaunchConfig((blocks, 1, s.groups), (256, 1, 1), min_blocks_per_sm=2 if wide else 0), before=before, parts=parts_of(act_of(call), "implicit_gemm"),
+        LaunchConfig((blocks, 1, s.groups), (256, 1, 1), min_blocks_per_sm=2 if large else 0), before=before, parts=parts_of(act_of(call), "implicit_gemm"),
         flops=s.flops(2), bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class CudnnConv(Kernel):
-    """cuDNN's plan of convolution, residual, bias and activation.
+    """cuDNN's fused graph of convolution, residual, bias and activation.
 
-    engine: its global index; -1: the heuristic's first engine that computes in the model's dtype (float32 without TF32, full sums, no Winograd
-        transforms, deterministic bits).
+    engine: a global engine index of cuDNN; -1: the heuristic's first engine that computes in the model's dtype (float32 without TF32, sums
+            in float32, no Winograd transforms, deterministic).
     """
 
     name: str = "conv/cudnn"
@@ -191,52 +194,54 @@ class CudnnConv(Kernel):
     asks: str = "pins an engine"
 
     def pinned(self, word: str, values: Mapping[str, int]) -> CudnnConv:
-        """Return the kernel with one engine of the library."""
+        """Return the kernel with an engine of cuDNN fixed."""
         return replace(self, name=f"conv/{word}", engine=values.get("engine", -1), on_request=True)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for floats of 16 and 32 bits, one or two space dims, known filters, a residual of the result's shape."""
+        """Return yes for floats of 16 and 32 bits, one or two spatial dims, constant filters, and a residual of the result's shape and strides."""
         missing = absent("cudnn", "nvidia-cudnn-cu13")
         if missing is not None:
             return missing
-        found = supported(call, (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16))
-        if not found:
-            return found
+        answer = supported(call, (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16))
+        if not answer:
+            return answer
 
         def no(reason: str) -> Support:
             return Support.no(Reason.SHAPE_UNSUPPORTED, reason)
 
         s = ConvShape.of(call)
         if call.attrs["transposed"] or s.rank > 2:
-            return no("takes convolutions of one or two space dims that are not transposed")
+            return no("only non-transposed convolutions of one or two spatial dims are supported")
         if not call.tensor(1).is_weight or not call.tensor(1).spec.is_dense:
-            return no("takes filters that are known and dense")
+            return no("the filters must be constant and dense")
         if not s.pixels * s.filters * s.channels:
-            return no("has empty operands")
+            return no("an operand is empty")
         if s.x[1] != 1 or s.y[1] != 1:
-            return no("takes contiguous channels")
+            return no("channels must be contiguous")
         if act_of(call) not in _CUDNN_ACTS:
-            return no(f"has no activation {act_of(call)}")
+            return no(f"the activation {act_of(call)} is not supported")
         if (
             call.outputs[0].dtype in TAGS
             and s.groups > 1
             and s.channels > 1
             and (s.channels % 8 or s.filters % 8)
         ):
-            return no("groups of channels that are not in eights")
+            return no("channels and filters per group must be multiples of 8")
         if (
             call.outputs[0].dtype in TAGS
             and act_of(call) in _CLIPPED
-            and (s.filters % 8 or (s.channels % 8 and s.channels > _FIRST))
+            and (s.filters % 8 or (s.channels % 8 and s.channels > _IMAGE_CHANNELS))
         ):
-            return no(f"its engines for channels that are not in eights make 0 of NaN in a {act_of(call)}")
+            return no(
+                f"cuDNN's engines for channels that are no multiple of 8 turn NaN into 0 in {act_of(call)}"
+            )
         residual = call.optional(3) if call.op == "fused_convolution" else None
         if residual is None:
-            return found
+            return answer
         if residual.spec.shape != call.outputs[0].shape or _strides_of(s, s.r) != _strides_of(s, s.y):
-            # Its engines in plain float32 read the residual with the result's strides (issue 15).
-            return no("adds only a residual that has the result's shape and strides")
-        return found
+            # cuDNN's float32 engines read the residual with the result's strides (issue 15).
+            return no("the residual must have the result's shape and strides")
+        return answer
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one library call."""
@@ -270,7 +275,7 @@ def _strides_of(s: ConvShape, steps: tuple[int, ...]) -> list[int]:
 
 
 def _strides(steps: tuple[int, ...], channels: int, space: tuple[int, ...]) -> list[int]:
-    """Return the strides of n, c, h, w. Dims of extent 1 get the stride of a dense value, because cuDNN recognizes layouts by it."""
+    """Return the strides of n, c, h, w. Dims of extent 1 get the stride of a dense tensor, because cuDNN recognizes layouts by it."""
     n, c, _, h, w = steps
     w = w or channels
     h = h or w * space[1]

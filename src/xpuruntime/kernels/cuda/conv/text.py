@@ -1,4 +1,4 @@
-"""Text that convolutions on CUDA share: their arguments, the window as templates read it, and the epilogue."""
+"""Text that CUDA convolutions share: arguments, sizes and strides of the window, and the epilogue."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _SPACE = ("d", "h", "w")
 def arguments_of(call: NodeCall) -> list[Argument]:
     """Return the arguments: x, the filters, bias and residual if present, the result."""
     names = ("x", "filters", "bias", "residual")
-    found = [
+    arguments = [
         argument(call.tensor(i).spec, f"in{i}", n)
         for i, n in enumerate(names)
         if call.optional(i) is not None
     ]
-    return [*found, argument(call.outputs[0], "out0", "y", written=True)]
+    return [*arguments, argument(call.outputs[0], "out0", "y", written=True)]
 
 
 def window_text(s: ConvShape) -> list[str]:
-    """Return ``KERNEL_shape``: sizes and strides as the template reads them."""
+    """Return ``KERNEL_shape``: the constants by which a template addresses the window."""
     lists = {
         "size": s.size,
         "out": s.out,
@@ -43,32 +43,32 @@ def window_text(s: ConvShape) -> list[str]:
 
 
 def finish_text(call: NodeCall, s: ConvShape, arguments: list[Argument], sums: str) -> list[str]:
-    """Return the epilogue ``KERNEL_finish``: bias, residual, activation; a row is a pixel, a column a filter of the group in blockIdx.z."""
+    """Return the epilogue ``KERNEL_finish``: add bias and residual, apply the activation, store. A row is a pixel, a column a filter of a group."""
     rows = (s.images, *s.out)
-    given = [a for a in arguments if a.name in ("bias", "residual", "y")]
+    operands = [a for a in arguments if a.name in ("bias", "residual", "y")]
     head = "    __device__ __forceinline__"
     column = f"((int64_t)blockIdx.z * {s.filters} + column)" if s.groups > 1 else "(int64_t)column"
-    first = f"(int64_t)blockIdx.z * {s.filters * s.y[1]}" if s.groups > 1 else "0"
+    group_offset = f"(int64_t)blockIdx.z * {s.filters * s.y[1]}" if s.groups > 1 else "0"
 
-    def place(strides: tuple[int, ...]) -> str:
+    def offset(strides: tuple[int, ...]) -> str:
         return offset_text("(int64_t)row", rows, (strides[0], *strides[2:]))
 
     lines = [
-        "struct KERNEL_finish {", *(f"    {a.text};" for a in given),
-        f"{head} tensor::u16 *line(int row) const {{ return (tensor::u16 *)y + ({place(s.y)} + {first}); }}",
+        "struct KERNEL_finish {", *(f"    {a.text};" for a in operands),
+        f"{head} tensor::u16 *line(int row) const {{ return (tensor::u16 *)y + ({offset(s.y)} + {group_offset}); }}",
         f"{head} {sums} value(int row, int column, {sums} sum) const {{", f"        {sums} x = sum;",
     ]  # fmt: skip
-    if any(a.name == "bias" for a in given):
+    if any(a.name == "bias" for a in operands):
         lines.append(f"        x = x + ({sums})load<1>(bias + {column});")
-    if any(a.name == "residual" for a in given):
-        lines.append(f"        x = x + ({sums})load<1>(residual + ({place(s.r)} + {column} * {s.r[1]}));")
-    ctype = given[-1].ctype
+    if any(a.name == "residual" for a in operands):
+        lines.append(f"        x = x + ({sums})load<1>(residual + ({offset(s.r)} + {column} * {s.r[1]}));")
+    ctype = operands[-1].ctype
     return [
         *lines,
         f"        return {ACTIVATIONS[act_of(call)][0]};",
         "    }",
         f"{head} void keep(int row, int column, {sums} sum) const {{",
-        f"        store<1>(y + ({place(s.y)} + {column} * {s.y[1]}), (typename storage_<{ctype}>::compute)value(row, column, sum));",
+        f"        store<1>(y + ({offset(s.y)} + {column} * {s.y[1]}), (typename storage_<{ctype}>::compute)value(row, column, sum));",
         "    }",
         "};",
     ]

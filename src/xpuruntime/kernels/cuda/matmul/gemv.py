@@ -1,10 +1,10 @@
-"""``matmul/gemv`` on CUDA: few rows times a weight whose k is contiguous (``templates/cuda/gemv.cuh``), as decoding has them.
+"""``matmul/gemv`` on CUDA: few rows times a weight with contiguous k, as in decoding (``templates/cuda/gemv.cuh``).
 
-All of the time is spent on reading the weight once. Warps own columns; lanes stride along k in coalesced 16-byte reads. The first weights of a
-launch are prefetched before the previous launch is complete. Blocks have one item of columns each, up to eight blocks per SM: on an H200 that took
-17 us less a layer of Qwen2.5-1.5B than two persistent blocks that loop over their items (``benchmarks/cuda/decoder_breakdown.py``).
-``norm_linear`` has an RMS norm before the product: the sums of squares of a row are computed while it is staged, and the factor is applied to
-finished sums. In a gated layer, a group of warps has rows of both halves.
+It is bandwidth-bound: the time is that of reading the weight once. Warps own output columns; the lanes of a warp read along k in coalesced
+16-byte loads, several of them in flight. Long rows are split over the warps of a block (split-K) and reduced in shared memory. The first
+weights are prefetched before the previous kernel is complete (programmatic dependent launch). A block has one item of columns per group,
+up to eight blocks per SM. ``norm_linear`` fuses an RMS norm: the sum of squares is computed while a row is staged in shared memory, and
+the epilogue applies the factor. In a gated layer, a group of warps has rows of both halves of the weight.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ....codegen.c_types import C_TYPES, accumulator
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....types import DType
@@ -21,38 +22,43 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...portable.text import ACTIVATIONS
 from ...spec.linear import LinearLayer, why_not
 from ...spec.matmul import OPS, product_of
-from ...spec.product import C_TYPES, accumulator
-from ..heavy import FULL, about, argument, bytes_of, c_bool, constants, in_chunks
+from ..heavy import REFERENCE_SMS, about, argument, bytes_of, c_bool, constants, in_chunks
 from ..launch import Argument, LaunchConfig, cuda_stage
-from .text import arguments_of, matrices_of, parts_of, place_text, supported
+from .text import arguments_of, element_offset_text, matrices_of, parts_of, supported
 
 __all__ = ["KERNELS", "ROWS", "Gemv", "GemvTileConfig", "NormLinear", "gemv_stage", "gemv_tile_config"]
 
 ROWS = 4
-"""Up to so many rows a weight is streamed at memory's speed; beyond, products in plain arithmetic take longer than that."""
+"""Maximum rows for the bandwidth-bound path; above this the FMA work dominates."""
 
 MAX_ROWS = 16
-"""Up to so many rows ``norm_linear`` takes."""
+"""Maximum rows of ``norm_linear``."""
 
 _DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 _WARPS = 8
-_MAX_BLOCKS = 8 * FULL
-"""Blocks of a launch beyond which a group computes several items."""
+"""Warps of a block."""
+_MAX_BLOCKS = 8 * REFERENCE_SMS
+"""Maximum blocks of a launch; above that, a group computes several items."""
 _SHORT = 16
-"""Steps up to which one warp reads a whole row."""
+"""Maximum load steps of a row that one warp reads alone."""
 _LOADS = 12
-"""16-byte loads of a thread that are under way."""
+"""Maximum 16-byte loads in flight per thread."""
 _LOADS_IN_REGS = 8
-"""Loads under way that the 64 registers of a thread hold where a multiprocessor has four blocks; more are spilled."""
+"""Maximum loads in flight per thread at four blocks per SM (64 registers per thread); more would spill."""
 _STAGED = 32 * 1024
+"""Maximum shared memory in bytes for staged rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class GemvTileConfig:
     """Tile sizes of a launch.
 
-    Rows of the weight that a group of warps reads at a time, warps of a group (which share k), groups of a block (1 where a group has several
-    warps), steps of reads in flight, items of columns of a group, and blocks of an SM at min_blocks_per_sm, which bounds a thread's registers.
+    columns:           rows of the weight (output columns) that a group of warps reads at once.
+    split:             warps of a group, which split k between them.
+    groups:            groups of a block; 1 if a group has several warps.
+    stages:            load steps in flight.
+    items_per_group:   items of ``columns`` that a group computes in turn.
+    min_blocks_per_sm: occupancy that bounds the registers of a thread.
     """
 
     columns: int
@@ -68,32 +74,37 @@ class GemvTileConfig:
         return self.split * self.groups * 32
 
     def blocks(self, items: int) -> int:
-        """Return the number of blocks for so many items."""
+        """Return the number of blocks for ``items`` items."""
         return math.ceil(items / (self.items_per_group * self.groups))
 
 
 def gemv_tile_config(m: int, n: int, k: int, dtype: DType, gated: bool = False) -> GemvTileConfig:
-    """Return the config for n results. The warps of a block share long rows; other rows have one warp each.
+    """Return the config for n results: several warps per row where rows are long or few, else one warp per row.
 
-    A gated result takes two rows.
+    A gated result has two rows of the weight.
     """
     steps = max(1, math.ceil(k * dtype.bits / 8 / 512))
-    few = n * (1 + gated) <= 3 * FULL * _WARPS
-    enough = n * (1 + gated) >= 8 * FULL * (1 if steps > _SHORT else _WARPS)  # blocks, with four columns each
+    few_rows = n * (1 + gated) <= 3 * REFERENCE_SMS * _WARPS
+    # Blocks of four columns each.
+    fills_device = n * (1 + gated) >= 8 * REFERENCE_SMS * (1 if steps > _SHORT else _WARPS)
     columns = (
-        (1 if few and not gated and steps <= _SHORT else 4 if enough else 2) if m == 1 else 4 if m <= 8 else 2
+        (1 if few_rows and not gated and steps <= _SHORT else 4 if fills_device else 2)
+        if m == 1
+        else 4
+        if m <= 8
+        else 2
     )
-    own = min(columns // (1 + gated), 1 << (n.bit_length() - 1))
-    columns = own * (1 + gated)
-    items = math.ceil(n / own)
+    results = min(columns // (1 + gated), 1 << (n.bit_length() - 1))
+    columns = results * (1 + gated)
+    items = math.ceil(n / results)
     split = 1
-    if steps > _SHORT or (items < 4 * FULL and steps > 1):
+    if steps > _SHORT or (items < 4 * REFERENCE_SMS and steps > 1):
         choices = range(min(_WARPS, steps), min(3, steps - 1), -1)
         split = min(choices, key=lambda s: (math.ceil(steps / s) * s - steps, -s))
-    each, most = math.ceil(steps / split), max(1, _LOADS // columns)
+    steps_per_warp, max_stages = math.ceil(steps / split), max(1, _LOADS // columns)
     stages = min(
-        range(min(each, math.ceil(most / 2)), min(each, most) + 1),
-        key=lambda a: (math.ceil(each / a) * a - each, -a),
+        range(min(steps_per_warp, math.ceil(max_stages / 2)), min(steps_per_warp, max_stages) + 1),
+        key=lambda a: (math.ceil(steps_per_warp / a) * a - steps_per_warp, -a),
     )
     groups = _WARPS if split == 1 else 1
     min_blocks_per_sm = 3 if columns > 2 or columns * stages > _LOADS_IN_REGS else 4
@@ -103,13 +114,14 @@ def gemv_tile_config(m: int, n: int, k: int, dtype: DType, gated: bool = False) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Streamed:
-    """A product as the template takes it.
+class _GemvProblem:
+    """A product in the form of the template.
 
-    terms:      values added to a result: the argument, its offset by ``row`` and ``column``, a factor, and whether the other half of a gated
-            layer adds it.
-    place:      the offset of a result.
-    scale, eps: those of a norm.
+    terms: values that the epilogue adds to a result: the argument, its offset by ``row`` and ``column``, a factor, and whether it is added to
+           the gate.
+    result_offset: the offset of a result, by ``row`` and ``column``.
+    constant_weight: whether the weight is constant, so that it may be prefetched.
+    scale, eps: those of the RMS norm.
     """
 
     m: int
@@ -120,8 +132,8 @@ class _Streamed:
     dtype: DType
     arguments: Sequence[Argument]
     terms: Sequence[tuple[Argument, str, float, bool]]
-    place: str
-    known: bool
+    result_offset: str
+    constant_weight: bool
     alpha: float = 1.0
     act: str = "none"
     gated: bool = False
@@ -143,32 +155,32 @@ class _Streamed:
 
 
 class Gemv(Kernel):
-    """Few rows times a weight."""
+    """The product of at most four rows and a weight."""
 
     name = "matmul/gemv"
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for up to four rows of floats with k contiguous on both sides, in one product."""
-        found = supported(call)
-        if not found:
-            return found
+        """Return yes for up to four rows of floats, with k contiguous on both sides and a single weight."""
+        answer = supported(call)
+        if not answer:
+            return answer
         dtype = call.outputs[0].dtype
         if dtype not in _DTYPES:
             return Support.no(
-                Reason.DTYPE_UNSUPPORTED, f"streams floats of 16 and 32 bits, not {dtype.value}"
+                Reason.DTYPE_UNSUPPORTED, f"floats of 16 and 32 bits are supported, not {dtype.value}"
             )
         p = product_of(call).flat()
         if p.batches != 1 or p.batch:
-            return Support.no(
-                Reason.SHAPE_UNSUPPORTED, "streams one weight, and there is one for each of a batch"
-            )
-        if not 1 <= p.m <= ROWS or not p.n * p.k:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, f"for one to {ROWS} rows, and there are {p.m}")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "one weight is supported, not one per batch")
+        if not p.m * p.n * p.k:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "an operand is empty")
+        if p.m > ROWS:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"at most {ROWS} rows are supported, got {p.m}")
         sides = matrices_of(p, dtype)
         if sides is None or sides.b_rows or (sides.a_row == 0 and p.m > 1):
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "the weight's inner dim does not lie side by side")
-        return found
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "k must be the weight's contiguous dim")
+        return answer
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage."""
@@ -178,19 +190,19 @@ class Gemv(Kernel):
 
 @dataclass(frozen=True, slots=True)
 class NormLinear(Kernel):
-    """The GEMV of ``norm_linear``; policies name it by either word."""
+    """The GEMV of ``norm_linear``; both kernel names select it."""
 
     name: str
     ops: tuple[str, ...] = ("norm_linear",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for dense floats of few rows, and a weight."""
+        """Return yes for dense floats of at most 16 rows, and a constant weight."""
         refused = why_not(call)
         if refused is not None:
             return refused
         m = LinearLayer.of(call).m
         if m > MAX_ROWS:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, f"for up to {MAX_ROWS} rows, and there are {m}")
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"at most {MAX_ROWS} rows are supported, got {m}")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
@@ -200,49 +212,49 @@ class NormLinear(Kernel):
             return LoweredCall(())
         config = gemv_tile_config(layer.m, layer.n, layer.k, layer.dtype, layer.halves == 2)
         return LoweredCall(
-            (gemv_stage(call, config),), accumulates="float64" if layer.sums == "double" else "float32"
+            (gemv_stage(call, config),), accumulates="float64" if layer.dtype is DType.FLOAT64 else "float32"
         )
 
 
-def _of_product(call: NodeCall) -> _Streamed:
+def _of_product(call: NodeCall) -> _GemvProblem:
     p, dtype = product_of(call).flat(), call.outputs[0].dtype
     sides, arguments = matrices_of(p, dtype), arguments_of(call, p)
     assert sides is not None
     terms = [
-        (a, place_text(p, t.strides, batched=False), float(t.factor), False)
+        (a, element_offset_text(p, t.strides, batched=False), float(t.factor), False)
         for t, a in zip(p.terms, arguments[2:], strict=False)
     ]
-    return _Streamed(
-        p.m, p.n, p.k, sides.a_row, sides.b_line, dtype, arguments, terms, place_text(p, p.y_strides, batched=False),
+    return _GemvProblem(
+        p.m, p.n, p.k, sides.a_row, sides.b_line, dtype, arguments, terms, element_offset_text(p, p.y_strides, batched=False),
         call.tensor(p.b).is_weight, p.alpha, p.act,
     )  # fmt: skip
 
 
-def _of_layer(call: NodeCall) -> _Streamed:
+def _of_layer(call: NodeCall) -> _GemvProblem:
     layer = LinearLayer.of(call)
     n, gated = layer.n, layer.halves == 2
-    given = {name: argument(call.tensor(at).spec, f"in{at}", name) for name, at in layer.operands}
+    extras = {name: argument(call.tensor(at).spec, f"in{at}", name) for name, at in layer.operands}
     at = f"row * {n} + column"
     terms = []
-    if "bias" in given:
-        terms.append((given["bias"], "column", 1.0, False))
-        terms += [(given["bias"], f"{n} + column", 1.0, True)] if gated else []
-    if "residual" in given:
-        terms.append((given["residual"], at, 1.0, False))
+    if "bias" in extras:
+        terms.append((extras["bias"], "column", 1.0, False))
+        terms += [(extras["bias"], f"{n} + column", 1.0, True)] if gated else []
+    if "residual" in extras:
+        terms.append((extras["residual"], at, 1.0, False))
     arguments = [
-        argument(call.tensor(0).spec, "in0", "a"), argument(call.tensor(1).spec, "in1", "b"), *given.values(),
+        argument(call.tensor(0).spec, "in0", "a"), argument(call.tensor(1).spec, "in1", "b"), *extras.values(),
         argument(call.outputs[0], "out0", "y", written=True),
     ]  # fmt: skip
-    return _Streamed(
+    return _GemvProblem(
         layer.m, n, layer.k, layer.k, layer.k, layer.dtype, arguments, terms, at, call.tensor(1).is_weight, 1.0, layer.act, gated,
-        given.get("norm"), layer.eps,
+        extras.get("norm"), layer.eps,
     )  # fmt: skip
 
 
 def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
     """Return the stage of a config."""
     s = _of_layer(call) if call.op == "norm_linear" else _of_product(call)
-    known = s.known and (s.scale is None or call.tensor(4).is_weight)
+    constant_weight = s.constant_weight and (s.scale is None or call.tensor(4).is_weight)
     numbers: Mapping[str, object] = {
         "m": s.m, "n": s.n, "k": s.k, "x_row": s.x_row, "w_row": s.w_row, "COLUMNS": config.columns, "SPLIT": config.split,
         "GROUPS": config.groups, "STAGES": config.stages, "ITEMS_PER_GROUP": config.items_per_group,
@@ -251,31 +263,31 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
         "GATED": s.gated,
         "NORM": s.scale is not None,
         "STAGED": s.staged,
-        "PREFETCH_WEIGHTS": known,
+        "PREFETCH_WEIGHTS": constant_weight,
         "ALIGNED": s.aligned,
     }
     before = [
         "struct KERNEL_gemv {", f"    typedef {C_TYPES[s.dtype]} S;", f"    typedef {s.sums} A;", constants("int", numbers),
         constants("bool", {name: c_bool(v) for name, v in flags.items()}),
         f"    static __device__ __forceinline__ {s.sums} eps() {{ return ({s.sums}){s.eps!r}; }}", "};",
-        *(["struct KERNEL_anywhere : KERNEL_gemv { static constexpr bool ALIGNED = false; };"] if s.aligned else []),
+        *(["struct KERNEL_unaligned : KERNEL_gemv { static constexpr bool ALIGNED = false; };"] if s.aligned else []),
         *_finish_text(s),
     ]  # fmt: skip
     scale = "(const KERNEL_gemv::S *)nullptr" if s.scale is None else s.scale.name
-    held = [a.name for a, *_ in dict.fromkeys(s.terms)] if s.terms else []
-    body = [f"const KERNEL_finish finish = {{{', '.join([*dict.fromkeys(held), 'y'])}}};"]
+    operands = [a.name for a, *_ in dict.fromkeys(s.terms)] if s.terms else []
+    body = [f"const KERNEL_finish finish = {{{', '.join([*dict.fromkeys(operands), 'y'])}}};"]
     if s.aligned:
-        places = " | ".join(f"(uint64_t){n}" for n in ("a", "b", *([scale] if s.scale else [])))
+        pointers = " | ".join(f"(uint64_t){n}" for n in ("a", "b", *([scale] if s.scale else [])))
         body += [
-            f"if (({places}) % 16 == 0) gemv::run<KERNEL_gemv>(a, b, {scale}, finish);",
-            f"else gemv::run<KERNEL_anywhere>(a, b, {scale}, finish);",
+            f"if (({pointers}) % 16 == 0) gemv::run<KERNEL_gemv>(a, b, {scale}, finish);",
+            f"else gemv::run<KERNEL_unaligned>(a, b, {scale}, finish);",
         ]
     else:
         body.append(f"gemv::run<KERNEL_gemv>(a, b, {scale}, finish);")
-    own = config.columns // (1 + s.gated)
+    results = config.columns // (1 + s.gated)
     rows = s.n * (1 + s.gated)
     launch = LaunchConfig(
-        (config.blocks(math.ceil(s.n / own)), 1, 1),
+        (config.blocks(math.ceil(s.n / results)), 1, 1),
         (config.threads, 1, 1),
         min_blocks_per_sm=config.min_blocks_per_sm if s.m == 1 and s.sums == "float" else 0,
     )
@@ -283,19 +295,19 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
     return cuda_stage(
         f"{stem}_{s.act}" if s.gated else stem,
         about(call, f"{config.columns} rows of the weight at a time, by {config.split} warp{'s' if config.split > 1 else ''}"), s.arguments,
-        body, launch, before=before, parts=parts_of(s.act, "gemv"), early=True, flops=2 * s.m * rows * s.k,
+        body, launch, before=before, parts=parts_of(s.act, "gemv"), waits_itself=True, flops=2 * s.m * rows * s.k,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 
 
-def _finish_text(s: _Streamed) -> list[str]:
-    """Return the epilogue ``KERNEL_finish``: terms are read before the sum is complete, then the result is computed and stored."""
+def _finish_text(s: _GemvProblem) -> list[str]:
+    """Return the epilogue ``KERNEL_finish``: it loads terms before the sum is complete, then computes and stores the result."""
     head, kind = "    __device__ __forceinline__", s.sums
     y = s.arguments[-1]
-    held = dict.fromkeys(a.text for a, *_ in s.terms)
-    lines = ["struct KERNEL_finish {", *(f"    {text};" for text in (*held, y.text))]
+    operands = dict.fromkeys(a.text for a, *_ in s.terms)
+    lines = ["struct KERNEL_finish {", *(f"    {text};" for text in (*operands, y.text))]
     fields = "".join(f" {kind} t{i};" for i in range(len(s.terms)))
-    reads = ", ".join(f"({kind})load<1>({a.name} + {place})" for a, place, *_ in s.terms)
+    reads = ", ".join(f"({kind})load<1>({a.name} + {offset})" for a, offset, *_ in s.terms)
     lines += [
         f"    struct Terms {{{fields} }};",
         f"{head} Terms terms(int row, int column) const {{ return {{{reads}}}; }}",
@@ -304,16 +316,18 @@ def _finish_text(s: _Streamed) -> list[str]:
     ]
     if s.alpha != 1:
         lines.append(f"        x = x * ({kind}){s.alpha!r};")
-    for i, (_, _, factor, other) in enumerate(s.terms):
-        to = "gate" if other else "x"
-        lines.append(f"        {to} = {to} + {'' if factor == 1 else f'({kind}){factor!r} * '}terms.t{i};")
+    for i, (_, _, factor, to_gate) in enumerate(s.terms):
+        target = "gate" if to_gate else "x"
+        lines.append(
+            f"        {target} = {target} + {'' if factor == 1 else f'({kind}){factor!r} * '}terms.t{i};"
+        )
     if s.act != "none":
         lines.append(f"        x = {ACTIVATIONS[s.act][0]};")
     if s.gated:
         lines.append("        x = x * gate;")
     return [
         *lines,
-        f"        store<1>(y + ({s.place}), (typename storage_<{y.ctype}>::compute)x);",
+        f"        store<1>(y + ({s.result_offset}), (typename storage_<{y.ctype}>::compute)x);",
         "    }",
         "};",
     ]

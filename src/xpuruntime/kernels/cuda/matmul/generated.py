@@ -1,7 +1,9 @@
-"""Matrix products on CUDA: ``matmul/cublasLt`` and ``matmul/cublas`` by libraries, ``matmul/generated`` by our own templates.
+"""Matrix products on CUDA: ``matmul/generated``, our own GEMM. ``libraries`` has cuBLAS and cuBLASLt.
 
-Our kernel has two bodies: tensor cores for 16-bit floats (``templates/cuda/gemm.cuh``), and CUDA cores for every dtype and any strides
-(``templates/cuda/simt.cuh``). ``spec.product.Product`` describes the operands, independent of the device.
+16-bit floats run on tensor cores (``templates/cuda/gemm.cuh``): a block computes one output tile, its warps one part of that each. Tiles
+of 64 k pass through several stages of shared memory, filled by asynchronous copies. Other dtypes and strides run on CUDA cores with
+register blocking (``templates/cuda/simt.cuh``): each thread has 4x4 or 8x8 results. Bias, residual and activation are the epilogue.
+Large products are compute-bound; those of few rows run better on ``gemv``.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from ....codegen.c_types import accumulator
 from ....codegen.target import CodegenTarget
 from ....decisions import Support
 from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...portable.text import offset_text
 from ...spec.matmul import OPS, product_of
-from ...spec.product import Product, accumulator
+from ...spec.product import Product
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
 from ..launch import LaunchConfig, cuda_stage
 from .libraries import Cublas, CublasLt
@@ -27,7 +30,7 @@ __all__ = ["KERNELS", "TILES", "Generated", "Tile", "simt_stage", "tensor_stage"
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The output tile of a block, its warps, and the number of k tiles in shared memory."""
+    """The output tile of a block, how its warps divide it, and the stages of k tiles in shared memory."""
 
     rows: int
     columns: int
@@ -57,28 +60,29 @@ TILES: tuple[Tile, ...] = (
     Tile(64, 64, 2, 2, 4),
     Tile(32, 64, 1, 4, 4),
 )
-"""From the one that reads least to the one that cuts finest."""
+"""Output tiles, from the most reuse of operands to the most blocks."""
 
 
 def tile_for(m: int, n: int, batches: int, target: CodegenTarget) -> Tile:
-    """Return the largest tile that gives every SM a block and computes at most 1.5 times the result.
+    """Return the largest tile that gives every SM a block and computes at most 1.5 times the results.
 
     Otherwise return the tile with the most blocks, up to one per SM, and the least padding.
     """
-    limit, want = shared_limit(target), multiprocessors(target)
-    fitting = [t for t in TILES if t.shared <= limit]
-    for tile in fitting:
+    limit, num_sms = shared_limit(target), multiprocessors(target)
+    candidates = [t for t in TILES if t.shared <= limit]
+    for tile in candidates:
         blocks = tile.blocks(m, n)
         waste = blocks * tile.rows * tile.columns / (m * n)
-        if blocks * batches >= want and waste <= 1.5:
+        if blocks * batches >= num_sms and waste <= 1.5:
             return tile
     return min(
-        fitting, key=lambda t: (-min(t.blocks(m, n) * batches, want), t.blocks(m, n) * t.rows * t.columns)
+        candidates,
+        key=lambda t: (-min(t.blocks(m, n) * batches, num_sms), t.blocks(m, n) * t.rows * t.columns),
     )
 
 
 class Generated(Kernel):
-    """Our own matrix product."""
+    """Our own GEMM."""
 
     name = "matmul/generated"
     ops: tuple[str, ...] = OPS
@@ -101,7 +105,7 @@ class Generated(Kernel):
 def tensor_stage(
     call: NodeCall, p: Product, sides: Matrices, target: CodegenTarget, tile: Tile | None = None
 ) -> Stage:
-    """Return the stage on tensor cores; operands that are not 16-byte aligned use slower reads."""
+    """Return the stage on tensor cores. Operands that are not 16-byte aligned use narrower loads."""
     dtype = call.outputs[0].dtype
     t = tile_for(p.m, p.n, p.batches, target) if tile is None else tile
     arguments = arguments_of(call, p)
@@ -129,13 +133,13 @@ def tensor_stage(
     ]
     if fast:
         structs.append(
-            "struct KERNEL_anywhere : KERNEL_gemm { static constexpr bool B_ALIGNED = false, PAIRS = false; };"
+            "struct KERNEL_unaligned : KERNEL_gemm { static constexpr bool B_ALIGNED = false, PAIRS = false; };"
         )
         body += [
             "if (((uint64_t)a | (uint64_t)b | (uint64_t)y) % 16 == 0)",
             f"    {run('KERNEL_gemm', True)}",
             "else",
-            f"    {run('KERNEL_anywhere', False)}",
+            f"    {run('KERNEL_unaligned', False)}",
         ]
     else:
         structs[3] = constants("bool", flags | {"B_ALIGNED": "false", "PAIRS": "false"})
@@ -154,18 +158,18 @@ def tensor_stage(
 
 
 def simt_stage(call: NodeCall, p: Product) -> Stage:
-    """Return the stage on CUDA cores, for any strides."""
+    """Return the stage on CUDA cores, for every dtype and any strides, with register blocking."""
     dtype = call.outputs[0].dtype
     arguments = arguments_of(call, p)
     sums = accumulator(dtype)
     lead = len(p.batch)
     batch = "(int64_t)blockIdx.z"
-    wide = sums != "double" and math.ceil(p.m / 128) * math.ceil(p.n / 128) * p.batches >= 132
-    each = 8 if wide else 4
-    blocks = math.ceil(p.m / (16 * each)) * math.ceil(p.n / (16 * each))
+    large = sums != "double" and math.ceil(p.m / 128) * math.ceil(p.n / 128) * p.batches >= 132
+    results = 8 if large else 4
+    blocks = math.ceil(p.m / (16 * results)) * math.ceil(p.n / (16 * results))
     k_step, n_step = p.b_strides[lead:]
-    sizes = {"TM": each, "TN": each, "m": p.m, "n": p.n, "k": p.k}
-    along = {"A_ALONG_K": c_bool(p.a_strides[-1] == 1), "B_ALONG_K": c_bool(k_step == 1 and n_step != 1)}
+    sizes = {"TM": results, "TN": results, "m": p.m, "n": p.n, "k": p.k}
+    contiguity = {"A_ALONG_K": c_bool(p.a_strides[-1] == 1), "B_ALONG_K": c_bool(k_step == 1 and n_step != 1)}
 
     def side(name: str, first: str, second: str, ctype: str, text: str) -> str:
         return (
@@ -176,7 +180,7 @@ def simt_stage(call: NodeCall, p: Product) -> Stage:
 
     row = offset_text("row", p.rows, p.a_strides[lead:-1])
     before = [
-        "struct KERNEL_simt {", f"    typedef {sums} C;", constants("int", sizes), constants("bool", along), "};",
+        "struct KERNEL_simt {", f"    typedef {sums} C;", constants("int", sizes), constants("bool", contiguity), "};",
         side("a", "row", "k", arguments[0].ctype, f"{row} + {offset_text('k', (p.k,), p.a_strides[-1:])}"),
         side("b", "k", "column", arguments[1].ctype,
              f"{offset_text('k', (p.k,), (k_step,))} + {offset_text('column', (p.n,), (n_step,))}"),
@@ -188,7 +192,7 @@ def simt_stage(call: NodeCall, p: Product) -> Stage:
         f"simt::run<KERNEL_simt>(left, right, KERNEL_finish{{{', '.join(a.name for a in arguments[2:])}}});",
     ]
     return cuda_stage(
-        f"matmul_{p.m}x{p.n}x{p.k}", about(call, f"{16 * each}x{16 * each} a block"), arguments, body,
+        f"matmul_{p.m}x{p.n}x{p.k}", about(call, f"{16 * results}x{16 * results} a block"), arguments, body,
         LaunchConfig((blocks, 1, p.batches), (256, 1, 1), min_blocks_per_sm=2 if sums == "float" else 0), before=before, parts=parts_of(p.act, "simt", "tensor"),
         flops=2 * p.batches * p.m * p.n * p.k, bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Matrix products by NVIDIA's libraries: ``matmul/cublasLt`` (bias, residual, relu and gelu within it) and ``matmul/cublas`` (plain products).
+"""Matrix products by NVIDIA's libraries: ``matmul/cublasLt`` (fuses bias, residual, relu and gelu) and ``matmul/cublas`` (plain GEMM).
 
-If the library has no matching epilogue, a second stage applies it to sums in float32 (float64 for float64), so there is one rounding either way.
-A library chooses its algorithm when a program is loaded (``cpp/src/backends/cuda/libraries``) and names it in the receipt. A kernel with
-``algorithm`` or ``choice`` uses that entry of cuBLASLt's list, or loading raises an error.
+If the library has no matching epilogue, it stores sums in float32 (float64 for float64), and a second stage applies the epilogue. Results
+are rounded once either way. A library chooses its algorithm when a program is loaded (``cpp/src/backends/cuda/libraries``), and the receipt
+names it. A policy with ``algorithm`` or ``choice`` pins an entry of cuBLASLt's list; if it is not available, loading raises.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from .... import env
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
+from ....plugins.vendor_folders import vendor_folders
 from ....types import DType
-from ....vendor_folders import vendor_folders
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.matmul import OPS, product_of
 from ...spec.product import Product, Term, even_stride
@@ -35,11 +35,12 @@ _FILES: Mapping[str, tuple[str, str]] = {
 _SYSTEM = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib")
 _DTYPES = (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16)
 _THREADS = 256
+"""Threads of a block of the epilogue stage."""
 
 
 @functools.cache
 def installed(library: str) -> bool:
-    """Return whether a library is on this machine, by its variable, NVIDIA's packages, a toolkit or the system. Load nothing."""
+    """Return whether a library is on this machine: by its environment variable, in NVIDIA's packages, a toolkit or the system. Load nothing."""
     variable, pattern = _FILES[library]
     if env.get_path(variable) is not None:
         return True
@@ -50,12 +51,12 @@ def absent(library: str, package: str) -> Support | None:
     """Return no if the library is not installed."""
     if installed(library):
         return None
-    return Support.no(Reason.NOT_INSTALLED, f"{library} is not on this machine", do=f"pip install {package}")
+    return Support.no(Reason.NOT_INSTALLED, f"{library} is not installed", do=f"pip install {package}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """Leading dims of both sides and the steps of a batch, in elements; ``transposed``: whether a or b is stored by columns."""
+    """Leading dims of both sides and their batch strides, in elements. ``transposed``: whether a side is stored by columns."""
 
     a_line: int
     a_transposed: bool
@@ -66,7 +67,7 @@ class _Sides:
 
     @classmethod
     def of(cls, p: Product) -> _Sides | None:
-        """Return the leading dims; None where a side has no constant stride between lines."""
+        """Return the leading dims; None if a side has no leading dim."""
         lead = len(p.batch)
         a_row, b_steps = even_stride(p.rows, p.a_strides[lead:-1]), p.b_strides[lead:]
         a_step, b_step = even_stride(p.batch, p.a_strides[:lead]), even_stride(p.batch, p.b_strides[:lead])
@@ -78,7 +79,7 @@ class _Sides:
 
 
 def _lines(rows: int, columns: int, row: int, column: int) -> tuple[int, bool] | None:
-    """Return the elements between lines, and whether the lines are the columns of the matrix."""
+    """Return the leading dim of a matrix, and whether it is stored by columns; None if it has no leading dim."""
     if (column == 1 or columns == 1) and (row >= columns or rows == 1):
         return max(row, columns), False
     if (row == 1 or rows == 1) and (column >= rows or columns == 1):
@@ -88,7 +89,7 @@ def _lines(rows: int, columns: int, row: int, column: int) -> tuple[int, bool] |
 
 @dataclass(frozen=True, slots=True)
 class _Native:
-    """Terms that cuBLASLt adds by itself: positions of the operands, and the line and step of the residual."""
+    """Terms that cuBLASLt's epilogue adds: operand positions, and the residual's leading dim and batch stride."""
 
     bias: int | None = None
     residual: int | None = None
@@ -97,21 +98,21 @@ class _Native:
 
 
 def _native(p: Product, dtype: DType) -> _Native | None:
-    """Return how cuBLASLt's epilogue computes everything after the product; None if it cannot."""
+    """Return the terms if cuBLASLt's epilogue computes all that follows the product; else None."""
     if p.act not in ("none", "relu", "gelu_tanh") or len(p.terms) > 2:
         return None
-    found = _Native()
+    terms = _Native()
     for term in p.terms:
         if term.operand.spec.dtype is not dtype or term.factor != 1:
             return None
-        made = _native_term(p, term, found)
-        if made is None:
+        extended = _native_term(p, term, terms)
+        if extended is None:
             return None
-        found = made
-    return found
+        terms = extended
+    return terms
 
 
-def _native_term(p: Product, term: Term, found: _Native) -> _Native | None:
+def _native_term(p: Product, term: Term, terms: _Native) -> _Native | None:
     lead = len(p.batch)
     step, line, column = (
         even_stride(p.batch, term.strides[:lead]),
@@ -122,12 +123,12 @@ def _native_term(p: Product, term: Term, found: _Native) -> _Native | None:
         return None
     if (
         not any(term.strides[:-1])
-        and found.bias is None
-        and (p.m > 1 or p.batches > 1 or found.residual is not None or p.m == 1)
+        and terms.bias is None
+        and (p.m > 1 or p.batches > 1 or terms.residual is not None or p.m == 1)
     ):
-        return _Native(term.position, found.residual, found.r_line, found.r_step)
-    if line >= p.n and found.residual is None and (step or p.batches == 1):
-        return _Native(found.bias, term.position, line, step)
+        return _Native(term.position, terms.residual, terms.r_line, terms.r_step)
+    if line >= p.n and terms.residual is None and (step or p.batches == 1):
+        return _Native(terms.bias, term.position, line, step)
     return None
 
 
@@ -135,28 +136,30 @@ def _supported(call: NodeCall, library: str) -> Support:
     missing = absent(library, "nvidia-cublas")
     if missing is not None:
         return missing
-    found = supported(call)
-    if not found:
-        return found
+    answer = supported(call)
+    if not answer:
+        return answer
     dtype = call.outputs[0].dtype
     if dtype not in _DTYPES:
-        return Support.no(Reason.DTYPE_UNSUPPORTED, f"multiplies floats, not {dtype.value}")
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"only floats are supported, not {dtype.value}")
     p = product_of(call).flat()
     if not p.batches * p.m * p.n * p.k:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, "has empty operands")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "an operand is empty")
     if max(p.m, p.n, p.k) >= 2**31:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, "counts sizes in 32 bits")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "sizes must be below 2**31")
     if _Sides.of(p) is None:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, "an operand has no lines that lie evenly in memory")
+        return Support.no(
+            Reason.SHAPE_UNSUPPORTED, "an operand has no leading dim: neither rows nor columns are contiguous"
+        )
     return Support.yes()
 
 
 @dataclass(frozen=True)
 class CublasLt(Kernel):
-    """Products with their epilogue.
+    """cuBLASLt's GEMM with its epilogue.
 
-    algorithm: an id of cuBLASLt's, -1: any.
-    choice:    an index in its heuristic's list, or among the entries of that id.
+    algorithm: an algorithm id of cuBLASLt; -1: any.
+    choice:    an index in the heuristic's list, or among the entries of that id.
     """
 
     name: str = "matmul/cublasLt"
@@ -167,16 +170,16 @@ class CublasLt(Kernel):
     asks: str = "pins an algorithm"
 
     def pinned(self, word: str, values: Mapping[str, int]) -> CublasLt:
-        """Return the kernel with one algorithm of the library's list."""
+        """Return the kernel with an algorithm of cuBLASLt fixed."""
         algorithm, choice = values.get("algorithm", -1), values.get("choice", 0)
         return replace(self, name=f"matmul/{word}", algorithm=algorithm, choice=choice, on_request=True)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for floats whose matrices have lines, if the library is on this machine."""
+        """Return yes for floats whose matrices have a leading dim, if cuBLASLt is installed."""
         return _supported(call, "cublasLt")
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Lower the call to one library call, and a second stage if the library has no such epilogue."""
+        """Lower the call to one library call, and an epilogue stage if the library has no such epilogue."""
         p = product_of(call).flat()
         return _lower(
             call,
@@ -190,17 +193,17 @@ class CublasLt(Kernel):
 
 @dataclass(frozen=True)
 class Cublas(Kernel):
-    """Plain products; bias, residual and activation are a second stage."""
+    """cuBLAS's GEMM; bias, residual and activation are a second stage."""
 
     name: str = "matmul/cublas"
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for floats whose matrices have lines, if the library is on this machine."""
+        """Return yes for floats whose matrices have a leading dim, if cuBLAS is installed."""
         return _supported(call, "cublas")
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Lower the call to one library call, or two stages."""
+        """Lower the call to one library call, and an epilogue stage if there is an epilogue."""
         p = product_of(call).flat()
         plain = not p.terms and p.act == "none"
         return _lower(call, p, "cublas", "gemm", _Native() if plain else None, {})
@@ -252,7 +255,7 @@ def _finish(call: NodeCall, p: Product, sums: str) -> Stage:
         f"finish.keep((int)(i / {p.n}), (int)(i % {p.n}), sums[blockIdx.z * {count}ll + i]);",
     ]
     return cuda_stage(
-        f"finish_{p.m}x{p.n}", about(call, "what follows the product"), arguments, body,
+        f"finish_{p.m}x{p.n}", about(call, "epilogue"), arguments, body,
         LaunchConfig((blocks_for(count, _THREADS), 1, p.batches), (_THREADS, 1, 1)),
         before=finish_text(p, [arguments[0], arguments[0], *arguments[1:]], sums), parts=parts_of(p.act, "tensor"),
         bytes=p.batches * count * (8 if sums == "double" else 4) + bytes_of([call.outputs[0]]),

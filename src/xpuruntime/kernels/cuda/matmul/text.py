@@ -1,34 +1,41 @@
-"""Text that kernels of matrix products share: layouts of the operands, the arguments of a call, and the epilogue.
+"""Text that CUDA matrix products share: the layouts of their operands, their arguments, and the epilogue.
 
-``spec.product.Product`` describes the operands, independent of the device.
+``spec.product.Product`` describes the operands independent of the device.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....codegen.c_types import C_TYPES
 from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import NodeCall, operand_ref
 from ...portable.text import ACTIVATIONS, offset_text
 from ...spec.matmul import product_of
-from ...spec.product import C_TYPES, Product, even_stride
-from ..heavy import MOST_BLOCKS_YZ, argument, in_chunks
+from ...spec.product import Product, even_stride
+from ..heavy import MAX_BLOCKS_YZ, argument, in_chunks
 from ..launch import Argument
 
 __all__ = [
-    "Matrices", "arguments_of", "finish_text", "matrices_of", "parts_of",
-    "place_text", "supported",
+    "Matrices",
+    "arguments_of",
+    "element_offset_text",
+    "finish_text",
+    "matrices_of",
+    "parts_of",
+    "supported",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """Both sides as tensor cores and vector loads read them: k contiguous on the left; k or n contiguous on the right.
+    """Leading dims of both sides, for vector loads: k is contiguous on the left; k or n is contiguous on the right.
 
-    a_row:              elements between rows.
-    b_line:             elements between lines of the right side, which are columns, or k where ``b_rows``.
-    a_aligned, b_aligned: rows are whole chunks of 16 bytes, relative to the start of the buffer.
+    a_row:                elements from row to row of the left side.
+    b_rows:               whether n is the contiguous dim of the right side; else k is.
+    b_line:               elements from line to line of the right side: from one k to the next where ``b_rows``, else from column to column.
+    a_aligned, b_aligned: whether every line starts at a multiple of 16 bytes from the start of the buffer.
     """
 
     a_row: int
@@ -39,7 +46,7 @@ class Matrices:
 
 
 def matrices_of(p: Product, dtype: DType) -> Matrices | None:
-    """Return the layout of both sides; None if a side has no such layout."""
+    """Return the leading dims of both sides; None if a side has no contiguous dim."""
     lead = len(p.batch)
     if len(p.rows) > 1:
         a_row = even_stride(p.rows, p.a_strides[lead:-1])
@@ -62,7 +69,7 @@ def matrices_of(p: Product, dtype: DType) -> Matrices | None:
 
 
 def arguments_of(call: NodeCall, p: Product) -> list[Argument]:
-    """Return the arguments: both sides, then the terms, then the result."""
+    """Return the arguments: both sides, the terms, the result."""
     a, b = call.tensor(p.a), call.tensor(p.b)
     return [
         argument(a.spec, operand_ref("in", p.a), "a"),
@@ -73,18 +80,18 @@ def arguments_of(call: NodeCall, p: Product) -> list[Argument]:
 
 
 def finish_text(p: Product, arguments: list[Argument], sums: str) -> list[str]:
-    """Return the epilogue ``KERNEL_finish``, which turns a sum into a result and stores it.
+    """Return the epilogue ``KERNEL_finish``: scale the sum, add the terms, apply the activation, store.
 
     Terms and the result have strides over (batch, rows, columns).
     """
-    given = arguments[2:]
+    operands = arguments[2:]
 
-    def place(strides: tuple[int, ...]) -> str:
-        return place_text(p, strides)
+    def offset(strides: tuple[int, ...]) -> str:
+        return element_offset_text(p, strides)
 
-    lines = ["struct KERNEL_finish {", *(f"    {a.text};" for a in given)]
+    lines = ["struct KERNEL_finish {", *(f"    {a.text};" for a in operands)]
     head = "    __device__ __forceinline__"
-    row_place = place((*p.y_strides[:-1], 0))
+    row_place = offset((*p.y_strides[:-1], 0))
     lines += [
         f"{head} tensor::u16 *line(int row) const {{ return (tensor::u16 *)y + ({row_place}); }}",
         f"{head} {sums} value(int row, int column, {sums} sum) const {{",
@@ -92,22 +99,22 @@ def finish_text(p: Product, arguments: list[Argument], sums: str) -> list[str]:
     ]
     if p.alpha != 1:
         lines.append(f"        x = x * ({sums}){p.alpha!r};")
-    for t, a in zip(p.terms, given, strict=False):
+    for t, a in zip(p.terms, operands, strict=False):
         factor = "" if t.factor == 1 else f"({sums}){t.factor!r} * "
-        lines.append(f"        x = x + {factor}({sums})load<1>({a.name} + {place(t.strides)});")
+        lines.append(f"        x = x + {factor}({sums})load<1>({a.name} + {offset(t.strides)});")
     lines += [
         f"        return {ACTIVATIONS[p.act][0]};",
         "    }",
         f"{head} void keep(int row, int column, {sums} sum) const {{",
-        f"        store<1>(y + ({place(p.y_strides)}), (typename storage_<{given[-1].ctype}>::compute)value(row, column, sum));",
+        f"        store<1>(y + ({offset(p.y_strides)}), (typename storage_<{operands[-1].ctype}>::compute)value(row, column, sum));",
         "    }",
         "};",
     ]
     return lines
 
 
-def place_text(p: Product, strides: tuple[int, ...], *, batched: bool = True) -> str:
-    """Return the offset of ``row`` and ``column`` of a result with these strides over (batch, rows, columns)."""
+def element_offset_text(p: Product, strides: tuple[int, ...], *, batched: bool = True) -> str:
+    """Return the offset of ``row`` and ``column`` in a tensor with strides over (batch, rows, columns)."""
     lead = len(p.batch)
     texts = (
         offset_text("(int64_t)blockIdx.z" if batched else "0", p.batch, strides[:lead]),
@@ -118,21 +125,21 @@ def place_text(p: Product, strides: tuple[int, ...], *, batched: bool = True) ->
 
 
 def parts_of(act: str, *more: str) -> frozenset[str]:
-    """Return the parts of the prelude: those of an activation, and ``more``."""
+    """Return the prelude parts of an activation, and ``more``."""
     return frozenset((*ACTIVATIONS[act][1], *more))
 
 
 def supported(call: NodeCall) -> Support:
-    """Return yes for a dtype that has products, a dense result, and dense weights."""
+    """Return yes for C dtypes and a dense result."""
     dtype = call.outputs[0].dtype
     if dtype not in C_TYPES:
-        return Support.no(Reason.DTYPE_UNSUPPORTED, f"no product in {dtype.value}")
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"{dtype.value} is not supported")
     if not call.outputs[0].is_dense:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, "writes dense results only")
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "the result must be dense")
     if not dtype.is_float and call.attrs.get("act", "none") != "none":
+        return Support.no(Reason.DTYPE_UNSUPPORTED, f"activations need a float dtype, got {dtype.value}")
+    if product_of(call).flat().batches > MAX_BLOCKS_YZ:
         return Support.no(
-            Reason.DTYPE_UNSUPPORTED, f"activations are computed in floats, not in {dtype.value}"
+            Reason.SHAPE_UNSUPPORTED, f"more than {MAX_BLOCKS_YZ} batches exceed the grid of a launch"
         )
-    if product_of(call).flat().batches > MOST_BLOCKS_YZ:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, f"more than {MOST_BLOCKS_YZ} products in one launch")
     return Support.yes()

@@ -1,4 +1,4 @@
-"""Data movement on CUDA devices: the same lists of moves as on CPUs (``codegen/moves``), as ``moves`` writes them."""
+"""Data movement on CUDA devices: the same lists of moves as on CPUs (``codegen/loops/moves``), as ``moves.py`` writes them."""
 
 from __future__ import annotations
 

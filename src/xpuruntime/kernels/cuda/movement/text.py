@@ -1,24 +1,24 @@
-"""The text of one move on CUDA devices, divided as ``move_share`` says: packs of elements, or tiles of shared memory."""
+"""The text of one move on CUDA devices: packs of elements, or a transpose through tiles of shared memory (see ``tiling``)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from ....codegen.nest import indented
-from .share import MoveShare
+from ....codegen.loops.nest import indented
+from .tiling import MoveTiling
 
 __all__ = ["move_lines"]
 
 
-def move_lines(share: MoveShare, kind: str, first: int) -> list[str]:
-    """Return the body of a move's blocks, the first of which is block ``first`` of the launch. ``kind``: C type of the elements."""
+def move_lines(tiling: MoveTiling, kind: str, first: int) -> list[str]:
+    """Return the body of a move's blocks. ``first``: its first block in the launch; ``kind``: the C type of its elements."""
     block = f"(blockIdx.x - {first})" if first else "blockIdx.x"
-    return _turned(share, block) if share.unit is not None else _Text(share, kind).lines(block)
+    return _transposed(tiling, block) if tiling.source_dim is not None else _Text(tiling, kind).lines(block)
 
 
 def _split(number: str, lengths: Sequence[int], kind: str, prefix: str, width: int = 1) -> list[str]:
-    """Return lines that split a row-major index into dims; ``width``: elements of an item of the innermost dim."""
+    """Return lines that split a row-major index into one index per dim. ``width``: elements per item of the innermost dim."""
     lines, below = list[str](), 1
     for i in reversed(range(len(lengths))):
         text = number if below == 1 else f"{number} / {below}"
@@ -32,50 +32,50 @@ def _split(number: str, lengths: Sequence[int], kind: str, prefix: str, width: i
 
 
 class _Text:
-    """The text of a move by packs: one item of ``lengths`` per thread."""
+    """The text of a copy by packs: a thread per item of ``lengths``."""
 
-    def __init__(self, share: MoveShare, kind: str) -> None:
-        self.share, self.move, self.kind = share, share.move, kind
+    def __init__(self, tiling: MoveTiling, kind: str) -> None:
+        self.tiling, self.move, self.kind = tiling, tiling.move, kind
 
     def lines(self, block: str) -> list[str]:
         """Return the lines from the thread's index to its copies."""
-        share = self.share
-        kind, lengths, shared = share.index, share.lengths, share.shared
+        tiling = self.tiling
+        kind, lengths, dims = tiling.index, tiling.lengths, tiling.parallel
         count = math.prod(lengths)
-        wide = f"({kind}){block}" if kind == "int64_t" else block
-        lines = [f"const {kind} t = {wide} * {share.threads} + threadIdx.x;"]
-        body = _split("t", lengths, kind, "i", share.width)
-        names = [f"i{d}" for d in range(len(shared))]
-        if not share.rising:
+        block_index = f"({kind}){block}" if kind == "int64_t" else block
+        lines = [f"const {kind} t = {block_index} * {tiling.threads} + threadIdx.x;"]
+        body = _split("t", lengths, kind, "i", tiling.width)
+        names = [f"i{d}" for d in range(len(dims))]
+        if not tiling.checks_order:
             body += self._loops(names)
         else:
             lookup = next(x for x in self.move.lookups if x.writes)
-            step = shared[0].steps[2]
+            step = dims[0].steps[2]
             first = f"{lookup.arg} + {lookup.offset}" if lookup.offset else lookup.arg
-            lines.append(f"const bool rises = rising({first}, {shared[0].length}, {step});")
-            one = self._one(names)
-            every = [
-                f"for ({kind} j = 0; j < {shared[0].length}; ++j) {{",
+            lines.append(f"const bool rises = rising({first}, {dims[0].length}, {step});")
+            parallel = self._one(names)
+            serial = [
+                f"for ({kind} j = 0; j < {dims[0].length}; ++j) {{",
                 *indented(self._one(["j", *names[1:]])),
                 "}",
             ]
-            body += ["if (rises) {", *indented(one), "} else if (i0 == 0) {", *indented(every), "}"]
-        if count % share.threads:
+            body += ["if (rises) {", *indented(parallel), "} else if (i0 == 0) {", *indented(serial), "}"]
+        if count % tiling.threads:
             body = [f"if (t < {count}) {{", *indented(body), "}"]
         return [*lines, *body]
 
     def _loops(self, names: list[str]) -> list[str]:
         """Return the loops of one thread around a pack."""
-        serial = self.share.serial
-        inner = [*names, *(f"s{d}" for d in range(len(serial)))]
+        dims = self.tiling.serial
+        inner = [*names, *(f"s{d}" for d in range(len(dims)))]
         body = self._one(inner)
-        for d in reversed(range(len(serial))):
-            head = f"for (int64_t s{d} = 0; s{d} < {serial[d].length}; ++s{d}) {{"
+        for d in reversed(range(len(dims))):
+            head = f"for (int64_t s{d} = 0; s{d} < {dims[d].length}; ++s{d}) {{"
             body = [head, *indented(body), "}"]
         return body
 
     def _sum(self, start: int, names: Sequence[str], track: int) -> list[str]:
-        dims = [*self.share.shared, *self.share.serial]
+        dims = [*self.tiling.parallel, *self.tiling.serial]
         words = [str(start)] if start else []
         for name, d in zip(names, dims, strict=True):
             step = d.steps[track]
@@ -97,51 +97,51 @@ class _Text:
         return " + ".join([box.arg, *words])
 
     def _one(self, names: Sequence[str]) -> list[str]:
-        """Return the lines for one position of all loops."""
-        move, share, lines = self.move, self.share, list[str]()
+        """Return the lines that move one pack: looked-up positions, then the load and the store."""
+        move, tiling, lines = self.move, self.tiling, list[str]()
         for k, x in enumerate(move.lookups):
             where = " + ".join(self._sum(x.offset, names, 2 + k)) or "0"
             lines.append(f"const int64_t at{k} = index_in({x.arg}[{where}], {x.size});")
-        to = self._address(names, "target")
+        target = self._address(names, "target")
         source = self._address(names, "source") if move.source else ""
-        if share.width > 1:
-            return [*lines, self._packed(names, to, source)]
-        give = f"*({source})" if move.source else move.fill
+        if tiling.width > 1:
+            return [*lines, self._packed(names, target, source)]
+        value = f"*({source})" if move.source else move.fill
         if move.combine:
             return [
                 *lines,
-                f"{self.kind} *const place = {to};",
-                f"const {self.kind} have = *place, give = {give};",
+                f"{self.kind} *const place = {target};",
+                f"const {self.kind} have = *place, give = {value};",
                 f"*place = {move.combine};",
             ]
-        return [*lines, f"*({to}) = {give};"]
+        return [*lines, f"*({target}) = {value};"]
 
-    def _packed(self, names: Sequence[str], to: str, source: str) -> str:
-        """Return the call that moves a thread's packs."""
-        move, share = self.move, self.share
-        last = share.last.length
-        end = f"{last} - {names[len(share.shared) - 1]}" if last % share.width else ""
-        tail = f", {end} < {share.width} ? (int)({end}) : {share.width}" if end else ""
+    def _packed(self, names: Sequence[str], target: str, source: str) -> str:
+        """Return the call that copies a thread's packs; at the end of a row the pack is cut short."""
+        move, tiling = self.move, self.tiling
+        last = tiling.last.length
+        remaining = f"{last} - {names[len(tiling.parallel) - 1]}" if last % tiling.width else ""
+        tail = f", {remaining} < {tiling.width} ? (int)({remaining}) : {tiling.width}" if remaining else ""
         if move.source is None:
-            return f"spread<{share.width}>({to}, ({self.kind})({move.fill}){tail});"
-        if share.last.steps[1] == 0:
-            return f"spread<{share.width}>({to}, *({source}){tail});"
-        if share.packs > 1:
-            apart = last // share.packs
-            return f"carry_apart<{share.width}, {share.packs}>({to}, {source}, {apart});"
-        return f"carry<{share.width}>({to}, {source}{tail});"
+            return f"fill_pack<{tiling.width}>({target}, ({self.kind})({move.fill}){tail});"
+        if tiling.last.steps[1] == 0:
+            return f"fill_pack<{tiling.width}>({target}, *({source}){tail});"
+        if tiling.packs > 1:
+            distance = last // tiling.packs
+            return f"copy_packs<{tiling.width}, {tiling.packs}>({target}, {source}, {distance});"
+        return f"copy_pack<{tiling.width}>({target}, {source}{tail});"
 
 
-def _turned(share: MoveShare, block: str) -> list[str]:
-    """Return the lines of a tiled transpose: rows of the source become columns of the target."""
-    assert share.unit is not None
-    others, down, beside = share.tiles
-    unit, last, kind, tile = share.shared[share.unit], share.last, share.index, share.tile
-    lengths = [*(d.length for d in others), down, beside]
+def _transposed(tiling: MoveTiling, block: str) -> list[str]:
+    """Return the lines of a transpose by tiles in shared memory: rows of the source become columns of the target."""
+    assert tiling.source_dim is not None
+    others, tile_rows, tile_columns = tiling.tiles
+    source_dim, last, kind, tile = tiling.parallel[tiling.source_dim], tiling.last, tiling.index, tiling.tile
+    lengths = [*(d.length for d in others), tile_rows, tile_columns]
     lines = _split(block, lengths, kind, "b")
     names = [f"b{i}" for i in range(len(others))]
-    q, p = f"b{len(others)} * {tile}", f"b{len(others) + 1} * {tile}"
-    to, source = share.move.target, share.move.source
+    row0, column0 = f"b{len(others)} * {tile}", f"b{len(others) + 1} * {tile}"
+    target, source = tiling.move.target, tiling.move.source
     assert source is not None
 
     def base(box_offset: int, arg: str, track: int) -> str:
@@ -153,12 +153,10 @@ def _turned(share: MoveShare, block: str) -> list[str]:
         ]
         return " + ".join(words)
 
-    bases = base(to.offset, to.arg, 0), base(source.offset, source.arg, 1)
-    given = (
-        f"({bases[0]}, {unit.steps[0]}, {bases[1]}, {last.steps[1]}, {q}, {unit.length}, {p}, {last.length});"
-    )
-    wide, one = (f"transposed<{tile}, {share.width}, {v}, {share.threads}>" for v in (share.width, 1))
-    if share.width == 1:
-        return [*lines, one + given]
-    asked = f"fits<{share.width}>({to.arg}) && fits<{share.width}>({source.arg})"
-    return [*lines, f"if ({asked}) {wide}{given}", f"else {one}{given}"]
+    bases = base(target.offset, target.arg, 0), base(source.offset, source.arg, 1)
+    arguments = f"({bases[0]}, {source_dim.steps[0]}, {bases[1]}, {last.steps[1]}, {row0}, {source_dim.length}, {column0}, {last.length});"
+    vector, scalar = (f"transposed<{tile}, {tiling.width}, {v}, {tiling.threads}>" for v in (tiling.width, 1))
+    if tiling.width == 1:
+        return [*lines, scalar + arguments]
+    aligned = f"fits<{tiling.width}>({target.arg}) && fits<{tiling.width}>({source.arg})"
+    return [*lines, f"if ({aligned}) {vector}{arguments}", f"else {scalar}{arguments}"]

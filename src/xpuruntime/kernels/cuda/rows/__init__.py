@@ -1,1 +1,1 @@
-"""Loops over rows on CUDA devices: reductions, with pointwise work around them."""
+"""Row reductions on CUDA devices, with the pointwise work around them."""

@@ -1,12 +1,12 @@
-"""The division of rows on CUDA devices: formulas of reductions (codegen/formulas), and pointwise work around them, in one kernel.
+"""Row reductions on CUDA devices: formulas (``codegen/loops/formulas``) and the pointwise work around them, fused into one kernel.
 
-A row is everything that one reduction reads. There are two ways, by the dim that is contiguous in memory:
+A row is everything that one reduction reads. The dim that is contiguous in memory decides how rows map to threads:
 
-    along   a reduced dim: up to a block of threads works on one row, each on contiguous packs
-    across  a kept dim: threads adjacent in x have adjacent rows, and threads along y share a row
+    along   a reduced dim is contiguous: up to a block of threads shares a row, with coalesced vector loads and a tree reduction
+    across  a kept dim is contiguous: threads adjacent in x own adjacent rows, and threads along y share a row
 
-Where rows are few and long, several blocks share them (``row_parts``). Partial results are joined in a fixed tree, so equal inputs give
-equal bits.
+Where rows are too few for the device, several blocks split each row (``splits``). Partial results are combined in a fixed tree, so equal
+inputs give equal bits. These kernels are bandwidth-bound.
 """
 
 from __future__ import annotations
@@ -15,125 +15,136 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....codegen.nest import Nest
-from ....codegen.plans import CONSTANT, POSITION, LoopPlan
+from ....codegen.loops.nest import Nest
+from ....codegen.loops.plans import CONSTANT, POSITION, LoopPlan
 from ....codegen.target import CodegenTarget
 from ...kernel import LoweredCall, NodeCall, Stage
 from ...spec.elementwise import signature
 from ...spec.row_plan import RowOutput, inner_step, row_nests
 from ...spec.writer import LoopWriter
-from ..heavy import FULL
+from ..heavy import REFERENCE_SMS
 from ..launch import WARP, Argument, LaunchConfig, cuda_stage
 from ..pointwise import arguments_of, lower_pointwise
 from .column_text import ColumnText, column_width
-from .parts import SLOT, divisible, partial_of
-from .share import RowShare
+from .splits import PARTIAL_BYTES, reductions_of, splittable
 from .text import RowText
+from .tiling import RowTiling
 
 __all__ = ["CUDA", "lower_rows"]
 
 _WARP_ROW = 1024
-"""Longest row (in packs of four bytes) that one warp takes where there are rows enough for every warp of a device."""
-_MANY_ROWS = 1024
+"""Longest row, in packs of 4 bytes, that one warp reduces where there are enough rows to occupy the device."""
+_MIN_ROWS_FOR_WARPS = 1024
+"""Rows from which on one warp per row occupies the device."""
 _THREADS = 256
-_BLOCKS = 4 * FULL
-"""Blocks that share few rows, all together."""
-_WIDER = 4, 2
-"""Factors of the threads per block for adjacent rows, where blocks are few: with one row a thread, with several."""
-_LEAST_PACKS = 4
-_LEAST_TURNS = 8
-"""Packs of a thread along a row, elements of a thread across, that make a block worth its while."""
+"""Threads of a block, as far as the target's config allows."""
+_MAX_SPLIT_BLOCKS = 4 * REFERENCE_SMS
+"""Maximum blocks of a launch whose rows are split."""
+_Y_FACTORS = 4, 2
+"""Factors of a block's y threads where split rows are adjacent: with one row per thread, with several."""
+_MIN_PACKS = 4
+_MIN_STEPS = 8
+"""Minimum loads of a thread per block: packs along a row (``_MIN_PACKS``), elements across rows."""
 
 
 def lower_rows(
     call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget, stem: str
 ) -> LoweredCall:
     """Lower a plan with reductions to one kernel."""
-    share = _share(call, plan, outputs, target)
-    stage = _stage(share, stem)
-    if share.parts == 1:
+    tiling = _tiling_of(call, plan, outputs, target)
+    stage = _stage(tiling, stem)
+    if tiling.splits == 1:
         return LoweredCall((stage,))
-    size = share.kept.elements * share.parts * len(partial_of(plan)) * SLOT
-    return LoweredCall((stage,), temps=(size,), counters=share.groups * 4)
+    size = tiling.kept.elements * tiling.splits * len(reductions_of(plan)) * PARTIAL_BYTES
+    return LoweredCall((stage,), temps=(size,), counters=tiling.groups * 4)
 
 
 CUDA = LoopWriter(lower_pointwise, lower_rows)
 """CUDA C++."""
 
 
-def _share(call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget) -> RowShare:
-    kept, run, across = row_nests(plan, outputs)
+def _tiling_of(
+    call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget
+) -> RowTiling:
+    """Return the mapping of a plan's rows to threads and blocks."""
+    kept, reduced, across = row_nests(plan, outputs)
     threads = min(_THREADS, target.config.max_threadgroup_1d)
     if across:
-        return _beside(RowShare(call, plan, tuple(outputs), kept, run, True, 1, 1), threads)
-    width = _width(plan, outputs, run)
-    packs = max(1, math.ceil(run.elements / width))
-    if packs <= WARP or (packs <= _WARP_ROW // 4 and kept.elements >= _MANY_ROWS):
-        x = min(WARP, _power_above(packs))
-        return RowShare(call, plan, tuple(outputs), kept, run, False, x, max(1, threads // x), width)
-    x = min(4 * threads, max(2 * WARP, _power_above(math.ceil(packs / 4))))
-    parts = _parts(plan, outputs, kept.elements, packs // threads, _LEAST_PACKS)
-    if parts > 1:
-        return RowShare(call, plan, tuple(outputs), kept, run, False, threads, 1, width, parts)
-    return RowShare(call, plan, tuple(outputs), kept, run, False, x, 1, width)
+        return _across(RowTiling(call, plan, tuple(outputs), kept, reduced, True, 1, 1), threads)
+    width = _width(plan, outputs, reduced)
+    packs = max(1, math.ceil(reduced.elements / width))
+    if packs <= WARP or (packs <= _WARP_ROW // 4 and kept.elements >= _MIN_ROWS_FOR_WARPS):
+        x = min(WARP, _next_power_of_two(packs))
+        return RowTiling(call, plan, tuple(outputs), kept, reduced, False, x, max(1, threads // x), width)
+    x = min(4 * threads, max(2 * WARP, _next_power_of_two(math.ceil(packs / 4))))
+    splits = _splits(plan, outputs, kept.elements, packs // threads, _MIN_PACKS)
+    if splits > 1:
+        return RowTiling(call, plan, tuple(outputs), kept, reduced, False, threads, 1, width, splits)
+    return RowTiling(call, plan, tuple(outputs), kept, reduced, False, x, 1, width)
 
 
-def _beside(share: RowShare, threads: int) -> RowShare:
-    """Return the division of adjacent rows over the threads of a block in x and y, and over blocks where those are few."""
-    plan, kept, elements = share.plan, share.kept, share.run.elements
-    width = column_width(plan, share.outputs, kept, share.run)
-    x = min(WARP, _power_above(kept.inner // width))
-    y = min(threads // x, _power_above(max(1, elements // 4)))
-    share = replace(share, x=x, y=y, width=width)
-    if share.groups >= _BLOCKS or y < threads // x or elements < 2 * y * _LEAST_TURNS:
-        return share
-    wide = replace(share, y=_WIDER[width > 1] * y)  # larger blocks leave fewer partial results
-    turns, groups, least = elements // wide.y, wide.groups, _LEAST_TURNS
-    if FULL < 2 * groups <= 3 * FULL:  # half of the SMs are busy already: parts must be worth their counters
-        least *= 8
-        groups = max(FULL // 2, 1)
-    parts = _parts(plan, share.outputs, groups, turns, least)
-    return replace(wide, parts=max(1, parts * groups // wide.groups))
+def _across(tiling: RowTiling, threads: int) -> RowTiling:
+    """Return the mapping for adjacent rows.
 
-
-def _parts(plan: LoopPlan, outputs: Sequence[RowOutput], groups: int, turns: int, least: int) -> int:
-    """Return how many blocks share the work of one.
-
-    It is more than one where the blocks are too few for the device and each part has at least ``least`` turns.
+    Threads of a block are divided over x (rows) and y (elements of a row). Where blocks are too few for the device, rows are split over blocks.
     """
-    full = any(any(o.strides[d] for d in plan.reduced) for o in outputs)
-    if full or 2 * groups > FULL or not divisible(plan):
+    plan, kept, elements = tiling.plan, tiling.kept, tiling.reduced.elements
+    width = column_width(plan, tiling.outputs, kept, tiling.reduced)
+    x = min(WARP, _next_power_of_two(kept.inner // width))
+    y = min(threads // x, _next_power_of_two(max(1, elements // 4)))
+    tiling = replace(tiling, x=x, y=y, width=width)
+    if tiling.groups >= _MAX_SPLIT_BLOCKS or y < threads // x or elements < 2 * y * _MIN_STEPS:
+        return tiling
+    # Larger blocks leave fewer partial results to combine.
+    wide = replace(tiling, y=_Y_FACTORS[width > 1] * y)
+    steps, groups, min_steps = elements // wide.y, wide.groups, _MIN_STEPS
+    # At least half of the SMs have work: a split must pay for its atomics.
+    if REFERENCE_SMS < 2 * groups <= 3 * REFERENCE_SMS:
+        min_steps *= 8
+        groups = max(REFERENCE_SMS // 2, 1)
+    splits = _splits(plan, tiling.outputs, groups, steps, min_steps)
+    return replace(wide, splits=max(1, splits * groups // wide.groups))
+
+
+def _splits(plan: LoopPlan, outputs: Sequence[RowOutput], groups: int, steps: int, min_steps: int) -> int:
+    """Return how many blocks share a row.
+
+    It is more than one where the blocks are too few for the device and each split keeps at least ``min_steps`` loads per thread.
+    """
+    writes_elements = any(any(o.strides[d] for d in plan.reduced) for o in outputs)
+    if writes_elements or 2 * groups > REFERENCE_SMS or not splittable(plan):
         return 1
-    most = max(1, min(_BLOCKS // groups, turns // least))
-    even = (p for p in range(most, most * 3 // 4, -1) if turns % p == 0)  # no turn is cut short
-    return next(even, most)
+    limit = max(1, min(_MAX_SPLIT_BLOCKS // groups, steps // min_steps))
+    # Equal splits need no bounds check.
+    exact = (p for p in range(limit, limit * 3 // 4, -1) if steps % p == 0)
+    return next(exact, limit)
 
 
-def _width(plan: LoopPlan, outputs: Sequence[RowOutput], run: Nest) -> int:
-    """Return the elements of a pack along a row, which are contiguous in all that is read or written there."""
-    moving = {i.name: i.dtype for i in plan.inputs if i.operand != POSITION}
-    moving |= {f"y{i}": o.spec.dtype for i, o in enumerate(outputs)}
-    bits = [d.bits for n, d in moving.items() if inner_step(run, n) == 1]
+def _width(plan: LoopPlan, outputs: Sequence[RowOutput], reduced: Nest) -> int:
+    """Return the elements of a vector load along a row: all that is read or written along it must be contiguous."""
+    dtypes = {i.name: i.dtype for i in plan.inputs if i.operand != POSITION}
+    dtypes |= {f"y{i}": o.spec.dtype for i, o in enumerate(outputs)}
+    bits = [d.bits for n, d in dtypes.items() if inner_step(reduced, n) == 1]
     width = min(8, max((128 // max(b, 8) for b in bits), default=1))
-    while width > 1 and (run.inner % width or run.elements // width < WARP):
+    while width > 1 and (reduced.inner % width or reduced.elements // width < WARP):
         width //= 2
     return width
 
 
-def _power_above(n: int) -> int:
+def _next_power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def _stage(share: RowShare, stem: str) -> Stage:
-    plan, call = share.plan, share.call
+def _stage(tiling: RowTiling, stem: str) -> Stage:
+    plan, call = tiling.plan, tiling.call
     read = sorted({i.operand for i in plan.inputs if i.operand != POSITION})
-    writer = ColumnText(share) if share.across and share.width > 1 else RowText(share)
-    body = writer.body() if share.kept.elements else []
-    launch = LaunchConfig((max(share.blocks, 1), 1, 1), (share.x, share.y, 1))
+    writer = ColumnText(tiling) if tiling.across and tiling.width > 1 else RowText(tiling)
+    body = writer.body() if tiling.kept.elements else []
+    launch = LaunchConfig((max(tiling.blocks, 1), 1, 1), (tiling.x, tiling.y, 1))
     size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))
     work = sum(1 for o in plan.operations if o.op != CONSTANT)
     arguments, parts = arguments_of(call, read), {"reduce"}
-    if share.parts > 1:
+    if tiling.splits > 1:
         arguments += [
             Argument("temp0", "parts", "char", True),
             Argument("counters", "counters", "uint32_t", True),
@@ -146,6 +157,6 @@ def _stage(share: RowShare, stem: str) -> Stage:
         body,
         launch,
         parts=frozenset(writer.parts | parts),
-        flops=work * share.kept.elements * share.run.elements,
+        flops=work * tiling.kept.elements * tiling.reduced.elements,
         bytes=size,
     )

@@ -1,169 +1,170 @@
-"""The text of loops over rows on CUDA devices (see ``rows``).
+"""The text of row reductions on CUDA devices (see ``loops``).
 
-A formula takes as many passes over the row as its reductions depend on each other. Operands that a later pass reads again, and values
-that are expensive to compute, are kept in registers where a thread's share of a row is small enough.
+A kernel makes one pass over the row for each level of dependent reductions: softmax reads the row for the maximum, for the sum, and to
+write. Operands that a later pass reads again, and values that are expensive to compute, stay in registers where a thread's part of the
+row is small enough. Longer loops are unrolled so that several loads are in flight.
 """
 
 from __future__ import annotations
 
-from ....codegen.expr_terms import STORAGE, compute_type
-from ....codegen.nest import indented, offset_text
-from ....codegen.plans import CONSTANT, POSITION, Input, Operation
+from ....codegen.expr.terms import STORAGE, compute_type
+from ....codegen.loops.combine import neutral_of
+from ....codegen.loops.nest import indented, offset_text
+from ....codegen.loops.plans import CONSTANT, POSITION, Input, Operation
 from ....types import DType
-from ...spec.row_plan import DEAR, RowNeeds, RowOutput, neutral_of
+from ...spec.row_plan import EXPENSIVE, RowNeeds, RowOutput
 from ..pointwise import statement
-from .parts import joined_parts
-from .place import RowPlace
-from .share import RowShare
+from .addresses import RowAddresses
+from .splits import combined_splits
+from .tiling import RowTiling
 
 __all__ = ["RowText"]
 
-_KEPT = 64
-"""Registers of a thread that may hold what later passes need, and elements up to which its loop is unrolled."""
-_UNROLLED = 4
-"""Turns of longer loops whose reads go out together."""
-_UNDER_WAY = 32
-"""Bytes that a thread reads at once across rows: with every thread of a multiprocessor, twice what covers the memory's latency."""
+_MAX_CACHED_REGS = 64
+"""Registers per thread for values that later passes reuse, and elements up to which a thread's loop is fully unrolled."""
+_UNROLL = 4
+"""Unroll factor of longer loops, so that four loads are in flight."""
+_BYTES_IN_FLIGHT = 32
+"""Bytes of loads in flight per thread across rows. At full occupancy that is twice what hides the memory latency."""
 _NARROW = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
 
 class RowText:
-    """The text of the body of one kernel.
+    """The text of a kernel body.
 
-    needs: the formula's passes.
-    place: the rows of the thread.
-    parts: the parts of the prelude that it uses.
+    needs:     the passes of the formula.
+    addresses: the rows of the thread and their addresses.
+    parts:     the parts of the prelude that the text uses.
+    cached:    values that stay in registers between passes.
     """
 
-    def __init__(self, share: RowShare) -> None:
-        self.share, self.plan = share, share.plan
+    def __init__(self, tiling: RowTiling) -> None:
+        self.tiling, self.plan = tiling, tiling.plan
         self.parts: set[str] = set()
-        self.needs = RowNeeds(share.plan, share.outputs, share.run)
-        self.place = RowPlace(share, self.needs)
-        self.kept = self._choose_kept()
+        self.needs = RowNeeds(tiling.plan, tiling.outputs, tiling.reduced)
+        self.addresses = RowAddresses(tiling, self.needs)
+        self.cached = self._choose_cached()
 
-    def _choose_kept(self) -> set[str]:
-        """Return the values to keep: contiguous operands, then expensive values, of several passes each, as far as registers allow."""
-        share = self.share
-        if share.across or share.turns * share.width > _KEPT:
+    def _choose_cached(self) -> set[str]:
+        """Return the values to cache in registers, as far as those suffice: packed operands first, then expensive values."""
+        tiling = self.tiling
+        if tiling.across or tiling.packs_per_thread * tiling.width > _MAX_CACHED_REGS:
             return set()
         uses: dict[str, int] = {}
-        for names in self.needs.wanted:
+        for names in self.needs.values_by_pass:
             for name in self.needs.closure(names, stop=set()):
                 uses[name] = uses.get(name, 0) + 1
-        dear = [o for o in self.plan.operations if not o.reduces and o.op != CONSTANT and self._dear(o)]
-        packed = [i for i in self.plan.inputs if self.place.packed(i)]
-        kept: set[str] = set()
-        left = _KEPT
-        candidates: list[Input | Operation] = [*packed, *dear]
+        expensive = [
+            o for o in self.plan.operations if not o.reduces and o.op != CONSTANT and self._is_expensive(o)
+        ]
+        packed = [i for i in self.plan.inputs if self.addresses.packed(i)]
+        cached: set[str] = set()
+        available = _MAX_CACHED_REGS
+        candidates: list[Input | Operation] = [*packed, *expensive]
         for entry in candidates:
             bits = entry.dtype.bits if isinstance(entry, Input) else max(entry.dtype.bits, 32)
-            size = share.turns * max(1, share.width * bits // 32)
-            if uses.get(entry.name, 0) > 1 and size <= left:
-                kept.add(entry.name)
-                left -= size
-        return kept
+            size = tiling.packs_per_thread * max(1, tiling.width * bits // 32)
+            if uses.get(entry.name, 0) > 1 and size <= available:
+                cached.add(entry.name)
+                available -= size
+        return cached
 
-    def _dear(self, o: Operation) -> bool:
-        return o.name in self.needs.moving and bool(DEAR & statement(self.plan, o)[1])
-
-    def _packed(self, entry: Input) -> bool:
-        """Return whether an operand is read a pack at a time."""
-        return entry.operand != POSITION and self.share.run.strides[entry.name][-1] == 1
+    def _is_expensive(self, o: Operation) -> bool:
+        return o.name in self.needs.varying and bool(EXPENSIVE & statement(self.plan, o)[1])
 
     def body(self) -> list[str]:
-        share = self.share
-        wide = share.y > 1 if share.across else share.x > 32
-        room = share.x * share.y if share.across else share.x // 32
+        tiling = self.tiling
+        across_warps = tiling.y > 1 if tiling.across else tiling.x > 32
+        slots = tiling.x * tiling.y if tiling.across else tiling.x // 32
         lines = ["constexpr int N = 1;"]
-        if wide:
-            lines.append(f"__shared__ uint64_t room[{room}];")
-        lines += [*self.place.lines(), *self.place.bases(), *self.still()]
-        rest = self.row_level(0)
-        rest += [self._waiting(n) for n in sorted(self.kept)]
+        if across_warps:
+            lines.append(f"__shared__ uint64_t smem[{slots}];")
+        lines += [*self.addresses.lines(), *self.addresses.bases(), *self.row_operands()]
+        body = self.row_level(0)
+        body += [self._declare_cached(n) for n in sorted(self.cached)]
         ready: set[str] = set()
-        for at, names in enumerate(self.needs.wanted[:-1]):
-            rest += self._pass(at, names, ready)
-            if share.parts == 1:
-                rest += self.row_level(at + 1)
-        if share.parts > 1:
-            rest += joined_parts(self)
-        if self.needs.full:
-            rest += self._loop(self.needs.wanted[-1], ready, [], writes=True)
-        ones = [y for y in self.needs.results if y not in self.needs.full]
-        if ones:
-            first = "threadIdx.y" if share.across else "threadIdx.x"
-            stores = [f"store<N>({y}_row, {self.converted(self.needs.results[y])});" for y in ones]
-            rest += [f"if ({self.place.live(f'{first} == 0')}) {{", *indented(stores), "}"]
-        asked = self.place.alignment()
-        if not asked:
-            return [*lines, *rest]
+        for at, names in enumerate(self.needs.values_by_pass[:-1]):
+            body += self._pass(at, names, ready)
+            if tiling.splits == 1:
+                body += self.row_level(at + 1)
+        if tiling.splits > 1:
+            body += combined_splits(self)
+        if self.needs.element_results:
+            body += self._loop(self.needs.values_by_pass[-1], ready, [], writes=True)
+        row_results = [y for y in self.needs.results if y not in self.needs.element_results]
+        if row_results:
+            first = "threadIdx.y" if tiling.across else "threadIdx.x"
+            stores = [f"store<N>({y}_row, {self.converted(self.needs.results[y])});" for y in row_results]
+            body += [f"if ({self.addresses.live(f'{first} == 0')}) {{", *indented(stores), "}"]
+        aligned = self.addresses.alignment()
+        if not aligned:
+            return [*lines, *body]
         return [
             *lines,
-            "const auto work = [&](auto whole) {  // whole: packs move in one piece",
-            *indented(rest),
+            "const auto work = [&](auto aligned) {  // aligned: vectorized loads and stores",
+            *indented(body),
             "};",
-            f"if ({asked}) work(yes());",
-            "else work(no());",
+            f"if ({aligned}) work(true_type());",
+            "else work(false_type());",
         ]
 
-    def still(self) -> list[str]:
-        """Return the operands of the row as a whole."""
+    def row_operands(self) -> list[str]:
+        """Return the lines that read the operands with one value per row."""
         return [
             f"const {compute_type(i.dtype)} {i.name} = "
             + (f"({STORAGE[i.dtype]})0;" if i.operand == POSITION else f"load<N>({i.name}_row);")
             for i in self.plan.inputs
-            if i.name not in self.needs.moving
+            if i.name not in self.needs.varying
         ]
 
     def row_level(self, at: int) -> list[str]:
-        """Return the operations of the row as a whole that can be computed after so many passes."""
+        """Return the lines of the operations with one value per row that are computable after ``at`` passes."""
         return [self.statement(o) for o in self.needs.row_level(at)]
 
     def statement(self, o: Operation) -> str:
-        """Return the line of an operation."""
+        """Return the line of an operation, and note the parts of the prelude that it needs."""
         line, needed = statement(self.plan, o)
         self.parts |= needed
         return line
 
-    def _waiting(self, name: str) -> str:
-        """Return the register in which a value of several passes is kept."""
-        share, dtype = self.share, self.plan.spec(name)[0]
+    def _declare_cached(self, name: str) -> str:
+        """Return the declaration of the registers that cache a value between passes."""
+        tiling, dtype = self.tiling, self.plan.spec(name)[0]
         if name in self.needs.inputs:
-            return f"pack<{STORAGE[dtype]}, {share.width}> {name}_kept[{share.turns}];"
-        return f"{compute_type(dtype)} {name}_kept[{share.turns}][{share.width}];"
+            return f"pack<{STORAGE[dtype]}, {tiling.width}> {name}_kept[{tiling.packs_per_thread}];"
+        return f"{compute_type(dtype)} {name}_kept[{tiling.packs_per_thread}][{tiling.width}];"
 
     # ── passes ──
 
     def _pass(self, at: int, names: list[str], ready: set[str]) -> list[str]:
-        """Return one pass over the row: its reductions, from their first values to one value a row."""
-        share, lines, steps, after = self.share, list[str](), list[str](), list[str]()
+        """Return one pass over the row: each reduction from its initial value, over the thread's elements, to one value per row."""
+        tiling, lines, steps, combine = self.tiling, list[str](), list[str](), list[str]()
         for o in self.needs.reductions(at):
             kind = compute_type(o.dtype)
             lines.append(f"{kind} {o.name} = ({kind})({neutral_of(o)});  // {o.op}")
             steps.append(f"{o.name} = {self.step(o, o.name)};")
-            if share.across:
-                if share.y > 1:
-                    after.append(
-                        f"{o.name} = column_reduce<{share.x}, {share.y}>({o.name}, {o.op}_of(), room);"
+            if tiling.across:
+                if tiling.y > 1:
+                    combine.append(
+                        f"{o.name} = column_reduce<{tiling.x}, {tiling.y}>({o.name}, {o.op}_of(), smem);"
                     )
-            elif share.x > 32:
-                after.append(f"{o.name} = block_reduce<{share.x // 32}>({o.name}, {o.op}_of(), room);")
-            elif share.x > 1:
-                after.append(f"{o.name} = warp_reduce<{share.x}>({o.name}, {o.op}_of());")
-        return [*lines, *self._loop(names, ready, steps, writes=False), *after]
+            elif tiling.x > 32:
+                combine.append(f"{o.name} = block_reduce<{tiling.x // 32}>({o.name}, {o.op}_of(), smem);")
+            elif tiling.x > 1:
+                combine.append(f"{o.name} = warp_reduce<{tiling.x}>({o.name}, {o.op}_of());")
+        return [*lines, *self._loop(names, ready, steps, writes=False), *combine]
 
     def step(self, o: Operation, have: str) -> str:
-        """Return the new value of a reduction after one more element; ``have`` is the old one."""
+        """Return the expression that accumulates one more element into a reduction; ``have`` is the accumulator."""
         kind, operand = compute_type(o.dtype), str(o.operands[0])
-        known = self.plan.spec(operand)[0]
-        same = known is o.dtype or (known in _NARROW and o.dtype in _NARROW)
-        term = operand if same else f"convert<{STORAGE[o.dtype]}>({operand})"
+        dtype = self.plan.spec(operand)[0]
+        convertible = dtype is o.dtype or (dtype in _NARROW and o.dtype in _NARROW)
+        term = operand if convertible else f"convert<{STORAGE[o.dtype]}>({operand})"
         return f"{o.op}_of()({have}, ({kind})({term}))"
 
     def _loop(self, names: list[str], ready: set[str], steps: list[str], *, writes: bool) -> list[str]:
-        """Return the loops over the thread's share of a row."""
-        return (self._across if self.share.across else self._along)(names, ready, steps, writes)
+        """Return the loop over the thread's elements of a row."""
+        return (self._across if self.tiling.across else self._along)(names, ready, steps, writes)
 
     def _across(self, names: list[str], ready: set[str], steps: list[str], writes: bool) -> list[str]:
         body = []
@@ -176,38 +177,38 @@ class RowText:
         body += steps
         stores = [
             f"store<N>({o}_row + {self.offset(o, 'r')}, {self.converted(self.needs.results[o])});"
-            for o in self.needs.full
+            for o in self.needs.element_results
             if writes
         ]
-        if stores and self.place.partial:
+        if stores and self.addresses.partial:
             body += ["if (live) {", *indented(stores), "}"]
         else:
             body += stores
-        return self.down(names, body)
+        return self.loop_across(names, body)
 
-    def down(self, names: list[str], body: list[str]) -> list[str]:
-        """Return the loop over elements ``r`` of a thread's rows, across; ``names``: the values that it needs."""
-        share, run, y = self.share, self.share.run, self.share.y
-        first = " + ".join([*["begin"] * (share.parts > 1), *["threadIdx.y"] * (y > 1)]) or "0"
-        pragma = f"#pragma unroll {self._together(names)}"
-        if share.exact:
-            many = run.elements // (share.parts * y)
-            place = f"const {self.place.index} r = {first} + k * {y};"
-            return [pragma, f"for (int k = 0; k < {many}; ++k) {{", *indented([place, *body]), "}"]
-        end = str(run.elements)
-        if share.parts > 1:
-            end = f"smaller<{self.place.index}>(begin + {share.share}, {end})"
-        head = f"for ({self.place.index} r = {first}, end = {end}; r < end; r += {y}) {{"
+    def loop_across(self, names: list[str], body: list[str]) -> list[str]:
+        """Return the loop over elements ``r`` of a thread's rows (across). ``names``: the values that the body needs."""
+        tiling, reduced, y = self.tiling, self.tiling.reduced, self.tiling.y
+        first = " + ".join([*["begin"] * (tiling.splits > 1), *["threadIdx.y"] * (y > 1)]) or "0"
+        pragma = f"#pragma unroll {self._unroll_across(names)}"
+        if tiling.exact:
+            count = reduced.elements // (tiling.splits * y)
+            index_line = f"const {self.addresses.index} r = {first} + k * {y};"
+            return [pragma, f"for (int k = 0; k < {count}; ++k) {{", *indented([index_line, *body]), "}"]
+        end = str(reduced.elements)
+        if tiling.splits > 1:
+            end = f"smaller<{self.addresses.index}>(begin + {tiling.elements_per_split}, {end})"
+        head = f"for ({self.addresses.index} r = {first}, end = {end}; r < end; r += {y}) {{"
         return [pragma, head, *indented(body), "}"]
 
-    def _together(self, names: list[str]) -> int:
-        """Return the elements that a thread reads at once where rows are adjacent."""
+    def _unroll_across(self, names: list[str]) -> int:
+        """Return the unroll factor of the loop across rows: enough elements that the loads in flight hide the memory latency."""
         read = [self.needs.inputs[n] for n in self.needs.closure(names, stop=set()) if n in self.needs.inputs]
         size = sum(max(1, i.dtype.bits // 8) for i in read if i.operand != POSITION)
-        return max(_UNROLLED, min(_UNDER_WAY // max(size * self.share.width, 2), _UNDER_WAY // 2))
+        return max(_UNROLL, min(_BYTES_IN_FLIGHT // max(size * self.tiling.width, 2), _BYTES_IN_FLIGHT // 2))
 
     def offset(self, name: str, index: str) -> str:
-        return offset_text(self.share.run.extents, self.share.run.strides[name], index)
+        return offset_text(self.tiling.reduced.extents, self.tiling.reduced.strides[name], index)
 
     def element(self, entry: Input, index: str) -> str:
         """Return one element of an operand along the row."""
@@ -217,60 +218,74 @@ class RowText:
         return f"load<N>({entry.name}_row{'' if where == '0' else f' + {where}'})"
 
     def _along(self, names: list[str], ready: set[str], steps: list[str], writes: bool) -> list[str]:
-        share, width = self.share, self.share.width
-        outside, inside, after = list[str](), list[str](), list[str]()
+        tiling, width = self.tiling, self.tiling.width
+        before_unroll, unrolled, stores = list[str](), list[str](), list[str]()
         for name in self.needs.closure(names, ready):
-            entry, kept = self.needs.inputs.get(name), name in self.kept
+            entry, cached = self.needs.inputs.get(name), name in self.cached
             kind = compute_type(self.plan.spec(name)[0])
             if entry is None:
                 if name in ready:
-                    inside.append(f"const {kind} {name} = {name}_kept[k][u];")
+                    unrolled.append(f"const {kind} {name} = {name}_kept[k][u];")
                     continue
-                inside.append(self.statement(self.needs.operations[name]))
-                if kept:
-                    inside.append(f"{name}_kept[k][u] = {name};")
-            elif self.place.packed(entry):
-                pack = f"{name}_kept[k]" if kept else f"{name}_of"
+                unrolled.append(self.statement(self.needs.operations[name]))
+                if cached:
+                    unrolled.append(f"{name}_kept[k][u] = {name};")
+            elif self.addresses.packed(entry):
+                pack = f"{name}_kept[k]" if cached else f"{name}_of"
                 if name not in ready:
                     at = f"{name}_row + {self.offset(name, 'i')}"
-                    declared = f"{pack} = " if kept else f"const auto {pack} = "
-                    outside.append(f"{declared}fetch<{width}>({at}, {self.place.whole(at)});")
-                inside.append(f"const {kind} {name} = decode<N>({pack}.at[u], {name}_row);")
+                    declared = f"{pack} = " if cached else f"const auto {pack} = "
+                    before_unroll.append(f"{declared}fetch<{width}>({at}, {self.addresses.whole(at)});")
+                unrolled.append(f"const {kind} {name} = decode<N>({pack}.at[u], {name}_row);")
             else:
-                inside.append(f"const {kind} {name} = {self.element(entry, '(i + u)')};")
-        ready |= {n for n in self.needs.closure(names, stop=set()) if n in self.kept}
-        inside += steps
-        for y in self.needs.full if writes else ():
+                unrolled.append(f"const {kind} {name} = {self.element(entry, '(i + u)')};")
+        ready |= {n for n in self.needs.closure(names, stop=set()) if n in self.cached}
+        unrolled += steps
+        for y in self.needs.element_results if writes else ():
             value, dtype = self.converted(self.needs.results[y]), self.needs.results[y].spec.dtype
-            if share.run.strides[y][-1] == 1:
-                outside.append(f"pack<{STORAGE[dtype]}, {width}> {y}_of;")
-                inside.append(f"{y}_of.at[u] = encode<N>({value}, (const {STORAGE[dtype]} *)0);")
+            if tiling.reduced.strides[y][-1] == 1:
+                before_unroll.append(f"pack<{STORAGE[dtype]}, {width}> {y}_of;")
+                unrolled.append(f"{y}_of.at[u] = encode<N>({value}, (const {STORAGE[dtype]} *)0);")
                 at = f"{y}_row + {self.offset(y, 'i')}"
-                put = f"put<{width}>({at}, {y}_of, {self.place.whole(at)});"
+                put = f"put<{width}>({at}, {y}_of, {self.addresses.whole(at)});"
             else:
                 put = f"store<N>({y}_row + {self.offset(y, '(i + u)')}, {value});"
-            put = f"if (live) {put}" if self.place.partial else put
-            (after if share.run.strides[y][-1] == 1 else inside).append(put)
-        body = [*outside, "#pragma unroll", f"for (int u = 0; u < {width}; ++u) {{", *indented(inside), "}"]
-        body += after
-        if not share.exact:  # only the last turn may go beyond the row
-            sure = f"k < {share.turns - 1} || " if share.parts == 1 and share.turns > 1 else ""
-            body = [f"if ({sure}i < {share.run.elements}) {{", *indented(body), "}"]
-        lane = "threadIdx.x" if share.turns == 1 else f"k * {share.x} + threadIdx.x"
+            put = f"if (live) {put}" if self.addresses.partial else put
+            (stores if tiling.reduced.strides[y][-1] == 1 else unrolled).append(put)
+        body = [
+            *before_unroll,
+            "#pragma unroll",
+            f"for (int u = 0; u < {width}; ++u) {{",
+            *indented(unrolled),
+            "}",
+        ]
+        body += stores
+        if not tiling.exact:  # only the last iteration may exceed the row
+            sure = (
+                f"k < {tiling.packs_per_thread - 1} || "
+                if tiling.splits == 1 and tiling.packs_per_thread > 1
+                else ""
+            )
+            body = [f"if ({sure}i < {tiling.reduced.elements}) {{", *indented(body), "}"]
+        lane = "threadIdx.x" if tiling.packs_per_thread == 1 else f"k * {tiling.x} + threadIdx.x"
         if width > 1:
-            lane = f"({lane}) * {width}" if share.turns > 1 else f"{lane} * {width}"
-        place = f"const {self.place.index} i = {'begin + ' if share.parts > 1 else ''}{lane};"
-        unroll = "#pragma unroll" if share.turns * width <= _KEPT else f"#pragma unroll {_UNROLLED}"
+            lane = f"({lane}) * {width}" if tiling.packs_per_thread > 1 else f"{lane} * {width}"
+        index_line = f"const {self.addresses.index} i = {'begin + ' if tiling.splits > 1 else ''}{lane};"
+        unroll = (
+            "#pragma unroll"
+            if tiling.packs_per_thread * width <= _MAX_CACHED_REGS
+            else f"#pragma unroll {_UNROLL}"
+        )
         return [
-            *([unroll] if share.turns > 1 else []),
-            f"for (int k = 0; k < {share.turns}; ++k) {{",
-            *indented([place, *body]),
+            *([unroll] if tiling.packs_per_thread > 1 else []),
+            f"for (int k = 0; k < {tiling.packs_per_thread}; ++k) {{",
+            *indented([index_line, *body]),
             "}",
         ]
 
     def converted(self, output: RowOutput) -> str:
-        """Convert a result to its own dtype; the store rounds narrow floats."""
-        have, want = self.plan.spec(output.value)[0], output.spec.dtype
-        if have is want or (have in _NARROW and want in _NARROW):
+        """Return a result converted to its dtype. The store itself rounds float32 to 16 bits."""
+        dtype, result_dtype = self.plan.spec(output.value)[0], output.spec.dtype
+        if dtype is result_dtype or (dtype in _NARROW and result_dtype in _NARROW):
             return output.value
-        return f"convert<{STORAGE[want]}>({output.value})"
+        return f"convert<{STORAGE[result_dtype]}>({output.value})"

@@ -1,11 +1,11 @@
-"""Distances of every pair of rows from their differences, a pair per task, in double: rows that are close keep every digit."""
+"""Distances of every pair of rows, one pair per task. They are summed from differences in double, so close rows keep every digit."""
 
 from __future__ import annotations
 
 import math
 
-from ....codegen.boxes import Place
-from ....codegen.points import address, number, storage, unravel
+from ....codegen.loops.boxes import Box
+from ....codegen.loops.points import address, number, storage, unravel
 from ...kernel import NodeCall
 from ...spec.support import computes
 from ..tasks import OpTemplate, TaskText, TemplateKernel, result, whole
@@ -14,7 +14,7 @@ __all__ = ["KERNELS"]
 
 
 def _cdist(call: NodeCall) -> TaskText:
-    """Return the norm of a row of the first less a row of the second; NaN where a difference is NaN, for every norm."""
+    """Return the text of the p-norm of the difference of two rows; NaN if a difference is NaN, for every p."""
     a, b, y, p = whole(call, 0), whole(call, 1), result(call), call.attrs["p"]
     names = [f"i{d}" for d in range(len(y.shape))]
     *_, row, column = names
@@ -33,15 +33,15 @@ def _cdist(call: NodeCall) -> TaskText:
     return TaskText(body, math.prod(y.shape), per=max(size, 1), parts=frozenset(parts), flops=3 * size * math.prod(y.shape))  # fmt: skip
 
 
-def _row(place: Place, names: list[str], row: str) -> str:
-    """Return element k of a row; batch dims of 1 are those of every batch."""
-    before = names[len(names) - len(place.shape) : -2]
-    batch = ["0" if size == 1 else name for name, size in zip(before, place.shape[:-2], strict=True)]
-    return address(place, [*batch, row, "k"])
+def _row(box: Box, names: list[str], row: str) -> str:
+    """Return the address of element k of a row; batch dims of 1 broadcast."""
+    before = names[len(names) - len(box.shape) : -2]
+    batch = ["0" if size == 1 else name for name, size in zip(before, box.shape[:-2], strict=True)]
+    return address(box, [*batch, row, "k"])
 
 
 def _norm(p: float) -> tuple[str, str, tuple[str, ...]]:
-    """Return the term of a difference, the distance as a function of the sum, and the parts of the prelude for both."""
+    """Return the accumulation of a difference, the distance from the total, and the prelude parts of both."""
     if p == 0:
         return "total + (d != d ? d : d != 0 ? 1.0 : 0.0)", "total", ()
     if p == 1:

@@ -1,10 +1,10 @@
-"""Running sums and products. Floats add up in double, integers modulo 2**64, a line per task."""
+"""Cumulative sums and products, one line per task. Floats accumulate in double, integers modulo 2**64."""
 
 from __future__ import annotations
 
 import math
 
-from ....codegen.points import address, outer_dims, storage, unravel
+from ....codegen.loops.points import address, outer_dims, storage, unravel
 from ....types import DType
 from ...kernel import NodeCall
 from ...spec.support import NUMBERS, computes

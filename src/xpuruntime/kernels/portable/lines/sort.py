@@ -1,13 +1,13 @@
-"""Sorting along a dim, and the k first of a sorted line, a line per task; NaN counts as the largest.
+"""``sort`` and ``topk`` along a dim, one line per task. NaN counts as the largest value.
 
-A stable merge of places; where few of a line are wanted, they are selected by a heap and the line is not sorted.
+Sorting is a stable merge sort of positions. If k is small, ``topk`` selects with a heap instead.
 """
 
 from __future__ import annotations
 
 import math
 
-from ....codegen.points import address, outer_dims, storage, unravel
+from ....codegen.loops.points import address, outer_dims, storage, unravel
 from ....types import DType
 from ...kernel import NodeCall
 from ...spec.support import NUMBERS, computes
@@ -15,43 +15,43 @@ from ..tasks import OpTemplate, TaskText, TemplateKernel, result, whole
 
 __all__ = ["KERNELS"]
 
-_FEW = 4
-"""A heap holds up to one in so many of a line; beyond, sorting all of it is as quick."""
+_HEAP_FRACTION = 4
+"""A heap selects at most a quarter of a line; for more, sorting the line is as fast."""
 
 
 def _sorted(call: NodeCall) -> TaskText:
-    """Return the text of a stable sort: keys are loaded once in their computing type, positions are merged, then the result is written."""
-    x, values, places = whole(call, 0), result(call, 0), result(call, 1)
+    """Return the text of a stable sort: load keys once in their compute type, merge positions, write the result."""
+    x, values, indices = whole(call, 0), result(call, 0), result(call, 1)
     if not x.shape:
-        x, values, places = (b.inserted(0) for b in (x, values, places))
+        x, values, indices = (b.inserted(0) for b in (x, values, indices))
     dim = call.attrs["dim"]
-    n, rest = x.shape[dim], outer_dims(x.shape, dim)
+    n, outer = x.shape[dim], outer_dims(x.shape, dim)
     count = values.shape[dim]
     down = call.attrs["largest"] if call.op == "topk" else call.attrs["descending"]
-    names = [f"i{d}" for d in range(len(rest))]
+    names = [f"i{d}" for d in range(len(outer))]
     at = [*names[:dim], "k", *names[dim:]]
     dtype = call.tensor(0).spec.dtype
     key = {DType.FLOAT16: "float", DType.BFLOAT16: "float", DType.BOOL: "uint8_t"}.get(dtype, storage(dtype))
     way = "true" if down else "false"
-    tasks = math.prod(rest) if count else 0
+    tasks = math.prod(outer) if count else 0
     write = [
         f"for (int64_t k = 0; k < {count}; ++k) {{{{",
         f"  store<1>({address(values, at)}, keys[{{place}}]);",
-        f"  store<1>({address(places, at)}, (int64_t)sorted[k]);",
+        f"  store<1>({address(indices, at)}, (int64_t)sorted[k]);",
         "}}",
     ]
-    if count * _FEW <= n:
+    if count * _HEAP_FRACTION <= n:
         body = [
-            *unravel(rest),
+            *unravel(outer),
             f"{key} *const keys = ({key} *)scratch;",
             f"int32_t *const sorted = (int32_t *)((char *)scratch + {8 * count});",
-            f"for (int64_t k = 0; k < {n}; ++k) hold<{way}>(keys, sorted, {count}, ({key})load<1>({address(x, at)}), k);",
-            f"in_order<{way}>(keys, sorted, {count});",
+            f"for (int64_t k = 0; k < {n}; ++k) heap_push<{way}>(keys, sorted, {count}, ({key})load<1>({address(x, at)}), k);",
+            f"heap_sort<{way}>(keys, sorted, {count});",
             *(line.format(place="k") for line in write),
         ]
         return TaskText(body, tasks, per=n * 4, scratch_bytes=16 * count, parts=frozenset({"sorting"}))
     body = [
-        *unravel(rest),
+        *unravel(outer),
         f"{key} *const keys = ({key} *)scratch;",
         f"int32_t *const order = (int32_t *)((char *)scratch + {8 * n}), *const spare = order + {n};",
         f"for (int64_t k = 0; k < {n}; ++k) keys[k] = load<1>({address(x, at)}), order[k] = (int32_t)k;",

@@ -1,12 +1,13 @@
-"""Convolutions a pixel per task: ``conv/naive``, and ``conv/deformed`` at sampled positions."""
+"""Convolutions with one pixel per task: ``conv/naive``, and ``conv/deformed``."""
 
 from __future__ import annotations
 
+from ....codegen.c_types import C_TYPES
 from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import NodeCall, operand_ref
 from ...spec.conv import FLOATS, GRAIN_FLOPS, OPS, act_of, stem_of, strides_of_weight, supported
-from ...spec.conv_shape import C_TYPES, ConvShape, strides_of
+from ...spec.conv_shape import ConvShape, strides_of
 from ..tasks import PortableKernel, TaskEnvironment, TaskStage
 from ..text import braces, shape_text
 
@@ -14,20 +15,23 @@ __all__ = ["KERNELS", "DeformedConv", "NaiveConv", "operands"]
 
 
 class NaiveConv(PortableKernel):
-    """The direct sum, for integers and all nodes that other kernels refuse."""
+    """The direct sum, for integers and for nodes that no other kernel supports."""
 
     name: str = "conv/naive"
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall) -> Support:
-        """Return yes for every number; activations of floats only."""
+        """Return yes for every number; activations need floats."""
         answer = supported(call, tuple(C_TYPES))
         if answer.ok and not call.outputs[0].dtype.is_float and act_of(call) != "none":
-            return Support.no(Reason.DTYPE_UNSUPPORTED, f"{act_of(call)} of {call.outputs[0].dtype.value}")
+            return Support.no(
+                Reason.DTYPE_UNSUPPORTED,
+                f"the activation {act_of(call)} needs a float dtype, got {call.outputs[0].dtype.value}",
+            )
         return answer
 
     def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:
-        """Return one stage, a task per pixel."""
+        """Return one stage with one task per pixel."""
         shape, dtype = ConvShape.of(call), call.outputs[0].dtype
         kind = C_TYPES[dtype]
         sums = ("double" if dtype is DType.FLOAT64 else "float") if dtype.is_float else "uint64_t"
@@ -54,25 +58,25 @@ class NaiveConv(PortableKernel):
 
 
 class DeformedConv(PortableKernel):
-    """Convolution at computed positions: a task interpolates all samples of a pixel, then sums."""
+    """Deformable convolution: a task interpolates all samples of a pixel, then sums."""
 
     name: str = "conv/deformed"
     ops: tuple[str, ...] = ("deform_convolution",)
 
     def supports(self, call: NodeCall) -> Support:
-        """Return yes for floats of up to three space dims."""
+        """Return yes for floats of at most three spatial dims."""
         return supported(call, FLOATS)
 
     def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:
-        """Return one stage, a task per pixel."""
+        """Return one stage with one task per pixel."""
         shape, kind = ConvShape.of(call), C_TYPES[call.outputs[0].dtype]
-        given = {at: call.optional(at) for at in range(5)}
-        args = [operand_ref("in", at) for at, operand in given.items() if operand is not None]
+        operands_ = {at: call.optional(at) for at in range(5)}
+        args = [operand_ref("in", at) for at, operand in operands_.items() if operand is not None]
         texts = [
             "nullptr" if operand is None else f"(const {kind} *)args[{args.index(operand_ref('in', at))}]"
-            for at, operand in given.items()
+            for at, operand in operands_.items()
         ]
-        mask = given[4]
+        mask = operands_[4]
         steps = [
             strides_of(call.tensor(2).spec, shape.rank),
             strides_of(mask.spec, shape.rank) if mask else (0,) * 5,
@@ -101,7 +105,7 @@ class DeformedConv(PortableKernel):
 
 
 def operands(call: NodeCall, filters: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the stage's arguments in order, and the C text of x, filters, bias, residual and y."""
+    """Return the stage's arguments in order, and the C expressions of x, filters, bias, residual and y."""
     dtype = C_TYPES[call.outputs[0].dtype]
     args, texts = ["in0", filters], {"bias": "nullptr", "residual": "nullptr"}
     for at, name in ((2, "bias"), (3, "residual")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....codegen.points import number
+from ....codegen.loops.points import number
 from ....types import DType
 from ...kernel import NodeCall
 from ...spec.conv_shape import ConvShape, strides_of
@@ -14,16 +14,16 @@ __all__ = ["places_text", "reducer_of", "windows_text"]
 
 def windows_text(call: NodeCall, shape: ConvShape) -> str:
     """Return an initializer of ``pool::Windows``."""
-    limit, counted = window_ends(call, shape)
+    limit, divisor_end = window_ends(call, shape)
     padding, divisor = divisor_of(call)
     flags = [str(f).lower() for f in (call.op in ADAPTIVE_OPS, padding)]
     power = call.attrs["p"] if call.op == "lp_pool" else 0.0
     numbers = [number(float(v)) for v in (divisor, power)]
-    return f"{{{braces(limit)}, {braces(counted)}, {', '.join([*flags, *numbers])}}}"
+    return f"{{{braces(limit)}, {braces(divisor_end)}, {', '.join([*flags, *numbers])}}}"
 
 
 def reducer_of(call: NodeCall, dtype: DType) -> tuple[str, str]:
-    """Return the type of pool.h that reduces, and its part."""
+    """Return the reducer type of pool.h, and its prelude part."""
     if call.op in MAX_OPS:
         return "Max", "pool"
     if call.op == "lp_pool":

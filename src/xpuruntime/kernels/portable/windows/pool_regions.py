@@ -1,14 +1,15 @@
-"""Data-dependent pools: values back to the position of a maximum, and regions of interest (``templates/pool_regions.h``)."""
+"""Data-dependent pools: ``max_unpool`` and regions of interest (``templates/pool_regions.h``)."""
 
 from __future__ import annotations
 
 import math
 
-from ....codegen.points import number
+from ....codegen.c_types import C_TYPES
+from ....codegen.loops.points import number
 from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import NodeCall
-from ...spec.conv_shape import C_TYPES, sizes, strides_of
+from ...spec.conv_shape import sizes, strides_of
 from ...spec.movement.elements import why_not_movable
 from ..tasks import PortableKernel, TaskEnvironment, TaskStage
 from ..text import braces
@@ -20,25 +21,30 @@ _BITS = {8: "uint8_t", 16: "uint16_t", 32: "uint32_t", 64: "uint64_t"}
 
 
 class MaxUnpool(PortableKernel):
-    """max_unpool: zeros, then every value at its place, in order; places outside the result are left out."""
+    """max_unpool: fill with zeros, then store every value at its index, in order. Indices outside the result are ignored."""
 
     name: str = "pool/places"
     ops: tuple[str, ...] = ("max_unpool",)
 
     def supports(self, call: NodeCall) -> Support:
-        """Return yes for whatever has whole bytes, up to three space dims."""
+        """Return yes for every dtype with whole bytes, and at most three spatial dims."""
         spec = call.tensor(0).spec
         refused = why_not_movable(spec)
         if refused is not None or spec.dtype.bits > 64:
-            return refused or Support.no(Reason.DTYPE_UNSUPPORTED, f"max_unpool of {spec.dtype.value}")
+            return refused or Support.no(
+                Reason.DTYPE_UNSUPPORTED, f"max_unpool of {spec.dtype.value} is not supported"
+            )
         if call.tensor(1).spec.dtype not in (DType.INT64, DType.INT32):
-            return Support.no(Reason.DTYPE_UNSUPPORTED, f"places as {call.tensor(1).spec.dtype.value}")
+            return Support.no(
+                Reason.DTYPE_UNSUPPORTED,
+                f"indices must be int32 or int64, got {call.tensor(1).spec.dtype.value}",
+            )
         if len(call.attrs["output_size"]) > 3:
             return Support.no(Reason.SHAPE_UNSUPPORTED, "more than 3 spatial dims are not supported")
         return Support.yes()
 
     def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:
-        """Return one stage with one plane per task; with one task where indices count over the whole tensor."""
+        """Return one stage with one plane per task; a single task if indices are over the whole tensor."""
         x, at, y = call.tensor(0).spec, call.tensor(1).spec, call.outputs[0]
         n = len(call.attrs["output_size"])
         kind, index = _BITS[x.dtype.bits], f"{at.dtype.value}_t"
@@ -65,7 +71,7 @@ class MaxUnpool(PortableKernel):
 
 
 class RegionPool(PortableKernel):
-    """roi_align and max_roi_pool, one region and bin after another."""
+    """roi_align and max_roi_pool."""
 
     name: str = "pool/regions"
     ops: tuple[str, ...] = ("roi_align", "max_roi_pool")
@@ -74,9 +80,12 @@ class RegionPool(PortableKernel):
         """Return yes for floats."""
         spec = call.tensor(0).spec
         if spec.dtype not in _FLOATS or call.tensor(1).spec.dtype not in _FLOATS:
-            return Support.no(Reason.DTYPE_UNSUPPORTED, f"{call.op} of {spec.dtype.value}")
+            return Support.no(Reason.DTYPE_UNSUPPORTED, f"{call.op} of {spec.dtype.value} is not supported")
         if call.op == "roi_align" and call.tensor(2).spec.dtype not in (DType.INT64, DType.INT32):
-            return Support.no(Reason.DTYPE_UNSUPPORTED, f"images as {call.tensor(2).spec.dtype.value}")
+            return Support.no(
+                Reason.DTYPE_UNSUPPORTED,
+                f"batch indices must be int32 or int64, got {call.tensor(2).spec.dtype.value}",
+            )
         return Support.yes()
 
     def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:

@@ -1,6 +1,7 @@
-"""Resampling. Interpolation is separable: for every resized dim the code holds tables of the first position and of the weights.
+"""``resize``, ``grid_sample`` and ``affine_grid``.
 
-The tables are computed at compile time. Grids give positions at run time.
+Interpolation is separable. For every resized dim, the code has tables of the first input position and of the weights, computed at compile
+time. Grids give positions at run time.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....codegen.points import address, number, storage, table, unravel
+from ....codegen.loops.combine import bits_of
+from ....codegen.loops.points import address, number, storage, table, unravel
 from ....decisions import Reason, Support
 from ....ir.interp import resize as meaning
 from ....ir.interp.numbers import Array
 from ....types import DType
 from ...kernel import NodeCall
-from ...spec.movement.elements import bits_of
 from ...spec.support import FLOATS, NUMBERS, computes, first, refuse
 from ..tasks import OpTemplate, TaskText, TemplateKernel, result, whole
 
@@ -26,23 +27,28 @@ __all__ = ["KERNELS"]
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One resized dim: ``start[o]`` is the first place that output o reads, ``share[o]`` the weights from there on."""
+    """One resized dim.
+
+    start:   per output position, the first input position.
+    weights: per output position, the weights from there on.
+    outside: per output position, whether it is outside the input, and gets the extrapolation value.
+    """
 
     dim: int
     start: tuple[int, ...]
-    share: tuple[tuple[float, ...], ...]
+    weights: tuple[tuple[float, ...], ...]
     outside: tuple[bool, ...]
 
     @property
     def taps(self) -> int:
-        return len(self.share[0]) if self.share else 1
+        return len(self.weights[0]) if self.weights else 1
 
 
 def _axes(call: NodeCall) -> list[_Axis]:
     a, x = call.attrs, call.tensor(0).spec
     shape = [int(d) for d in x.shape if isinstance(d, int)]
     crop = a["coordinates"] == "tf_crop_and_resize"
-    found = []
+    axes = []
     for dim, (old, out) in enumerate(zip(shape, (int(d) for d in a["size"]), strict=True)):
         scale = a["scales"][dim] if a["scales"] else out / max(old, 1)
         if old == out and scale == 1 and not crop:
@@ -50,30 +56,30 @@ def _axes(call: NodeCall) -> list[_Axis]:
         at = np.arange(out, dtype=np.float64)
         outside = np.zeros(out, bool)
         if crop:
-            places = meaning._cropped(at, scale, old, a["roi"][dim], a["roi"][dim + len(shape)])
-            outside = (places < 0) | (places > old - 1)
+            positions = meaning._cropped(at, scale, old, a["roi"][dim], a["roi"][dim + len(shape)])
+            outside = (positions < 0) | (positions > old - 1)
         else:
-            places = meaning._COORDINATES[a["coordinates"]](at, scale, old, out)
+            positions = meaning._COORDINATES[a["coordinates"]](at, scale, old, out)
         if a["mode"] == "nearest":
-            chosen = np.clip(meaning._NEAREST[a["nearest"]](places), 0, max(old - 1, 0)).astype(np.int64)
-            found.append(_Axis(dim, tuple(chosen.tolist()), ((1.0,),) * out, tuple(outside.tolist())))
+            nearest = np.clip(meaning._NEAREST[a["nearest"]](positions), 0, max(old - 1, 0)).astype(np.int64)
+            axes.append(_Axis(dim, tuple(nearest.tolist()), ((1.0,),) * out, tuple(outside.tolist())))
             continue
         shrink = min(scale, 1.0) if a["antialias"] else 1.0
         cubic = a["mode"] == "cubic"
         matrix = meaning._weights(
-            places,
+            positions,
             old,
             (lambda d: meaning._keys(d, a["cubic_a"])) if cubic else meaning._triangle,
             2 if cubic else 1,
             shrink,
             a["exclude_outside"],
         )
-        found.append(_Axis(dim, *_banded(matrix), tuple(outside.tolist())))
-    return found
+        axes.append(_Axis(dim, *_banded(matrix), tuple(outside.tolist())))
+    return axes
 
 
 def _banded(matrix: Array) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:
-    """Return the rows of a matrix as equally long runs that hold everything that is not zero."""
+    """Return the rows of a band matrix as start positions and equally long runs of weights."""
     used = [np.flatnonzero(row) for row in matrix]
     width = max((int(u[-1] - u[0]) + 1 for u in used if u.size), default=1)
     start = [min(int(u[0]) if u.size else 0, matrix.shape[1] - width) for u in used]
@@ -83,29 +89,29 @@ def _banded(matrix: Array) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ..
 
 
 def _resize(call: NodeCall) -> TaskText:
-    """Return the text of one line per task, along the innermost dim in memory; the part of the other dims is computed once per line."""
+    """Return the text of one line per task, along the innermost dim in memory. Positions of the other dims are computed once per line."""
     x, y, axes = whole(call, 0), result(call), _axes(call)
     dtype, rank = call.outputs[0].dtype, call.outputs[0].rank
     inner = call.outputs[0].physical.order[-1]
     nearest = call.attrs["mode"] == "nearest"
-    wide = "float" if dtype in FLOATS - {DType.FLOAT64} else "double"
+    sum_type = "float" if dtype in FLOATS - {DType.FLOAT64} else "double"
     names = [f"i{d}" for d in range(rank)]
     others = [d for d in range(rank) if d != inner]
     head, body = [], []
     for axis in axes:
         head.append(table("int32_t", f"start{axis.dim}", axis.start))
         if not nearest:
-            head.append(table(wide, f"share{axis.dim}", [w for row in axis.share for w in row]))
+            head.append(table(sum_type, f"share{axis.dim}", [w for row in axis.weights for w in row]))
         if any(axis.outside):
-            # Volatile: with these values known, NVVM of CUDA 13.0 and 13.3 crashes if the same text has a byte copy.
+            # volatile: as constants, they crash NVVM of CUDA 13.0 and 13.3 if the same text has a byte copy.
             head.append(table("volatile bool", f"outside{axis.dim}", axis.outside))
     split = unravel([y.shape[d] for d in others], prefix="r")
     body += [*split, *(f"const int64_t i{d} = r{i};" for i, d in enumerate(others))]
     body.append(f"for (int64_t i{inner} = 0; i{inner} < {y.shape[inner]}; ++i{inner}) {{")
     out = " || ".join(f"outside{a.dim}[i{a.dim}]" for a in axes if any(a.outside))
-    beyond = call.attrs["extrapolation_value"]
+    extrapolation = call.attrs["extrapolation_value"]
     if out:
-        fill = bits_of(beyond, dtype)
+        fill = bits_of(extrapolation, dtype)
         kind = f"uint{dtype.bits}_t"
         body.append(f"  if ({out}) {{ *({kind} *)({address(y, names)}) = ({kind}){fill}; continue; }}")
     at = list(names)
@@ -114,29 +120,27 @@ def _resize(call: NodeCall) -> TaskText:
     if nearest:
         body += [f"  *({address(y, names)}) = *({address(x, at)});", "}"]
         return TaskText(body, math.prod(y.shape[d] for d in others), head, per=y.shape[inner])
-    body.append(f"  {wide} total0 = 0;")
-    blended = axes[
-        ::-1
-    ]  # the first dim is summed up first, as the meaning says: halves between integers round alike
+    body.append(f"  {sum_type} total0 = 0;")
+    blended = axes[::-1]  # The first dim is summed first, as in the reference, so that ties round alike.
     for depth, axis in enumerate(blended):
         body.append(f"  for (int64_t k{depth} = 0; k{depth} < {axis.taps}; ++k{depth}) {{")
         if depth + 1 < len(blended):
-            body.append(f"  {wide} total{depth + 1} = 0;")
+            body.append(f"  {sum_type} total{depth + 1} = 0;")
         at[axis.dim] = f"(start{axis.dim}[i{axis.dim}] + k{depth})"
     deepest = len(blended) - 1
     for depth, axis in reversed(list(enumerate(blended))):
-        value = f"({wide})load<1>({address(x, at)})" if depth == deepest else f"total{depth + 1}"
+        value = f"({sum_type})load<1>({address(x, at)})" if depth == deepest else f"total{depth + 1}"
         body.append(f"  total{depth} += share{axis.dim}[i{axis.dim} * {axis.taps} + k{depth}] * {value};")
         body.append("  }")
     if not blended:
-        body.append(f"  total0 = ({wide})load<1>({address(x, names)});")
+        body.append(f"  total0 = ({sum_type})load<1>({address(x, names)});")
     body += [f"  {_store(address(y, names), 'total0', dtype)}", "}"]
     per = y.shape[inner] * math.prod(a.taps for a in axes)
     return TaskText(body, math.prod(y.shape[d] for d in others), head, per=per, parts=frozenset({"arith"}))
 
 
 def _store(where: str, value: str, dtype: DType) -> str:
-    """Return the line that stores a value: floats are rounded once, integers half to even within the type."""
+    """Return the line that stores a value: floats are rounded once, integers half to even and clamped."""
     if dtype.is_float:
         return f"store<1>({where}, convert<{storage(dtype)}>({value}));"
     info = np.iinfo(dtype.numpy)
@@ -147,7 +151,8 @@ def _store(where: str, value: str, dtype: DType) -> str:
     )
 
 
-_MOST_TABLE = 65536
+_MAX_TABLE = 65536
+"""Maximum interpolation weights of a node."""
 
 
 def _resizable(call: NodeCall) -> Support | None:
@@ -156,9 +161,9 @@ def _resizable(call: NodeCall) -> Support | None:
         return Support.no(Reason.SHAPE_UNSUPPORTED, "cannot resize an empty tensor to a non-empty one")
     if call.attrs["mode"] != "nearest" and x.dtype not in NUMBERS - {DType.INT64, DType.UINT64}:
         return refuse(x.dtype, "interpolation")
-    if sum(a.taps * len(a.start) for a in _axes(call)) > _MOST_TABLE:
+    if sum(a.taps * len(a.start) for a in _axes(call)) > _MAX_TABLE:
         return Support.no(
-            Reason.SHAPE_UNSUPPORTED, f"the interpolation weights are more than {_MOST_TABLE} numbers"
+            Reason.SHAPE_UNSUPPORTED, f"the interpolation weights are more than {_MAX_TABLE} numbers"
         )
     return None
 
@@ -167,20 +172,20 @@ def _resizable(call: NodeCall) -> Support | None:
 
 
 _STRIP = 128
-"""Taps of a strip of a grid: they wait while channels pass by, one plane after the other."""
+"""Taps of a strip of grid positions, computed once and used for all channels."""
 
 
 def _grid_sample(call: NodeCall) -> TaskText:
-    """Return the text of a strip of positions per task: the taps inside and their weights once, then channel by channel."""
+    """Return the text of a strip of grid positions per task: compute taps and weights once, then sum channel by channel."""
     x, y = whole(call, 0), result(call)
     outer = (y.shape[0], *y.shape[2:])
-    total, most = math.prod(outer), _taps(call)
-    strip = max(1, min(_STRIP // most, total))
+    total, max_taps = math.prod(outer), _taps(call)
+    strip = max(1, min(_STRIP // max_taps, total))
     kind = storage(call.outputs[0].dtype)
     names = [f"i{d}" for d in range(len(outer))]
     body = [
         f"const int64_t first = task * {strip}, count = {total} - first < {strip} ? {total} - first : {strip};",
-        f"int64_t at[{strip}][{most}], taps[{strip}], to[{strip}]; double share[{strip}][{most}];",
+        f"int64_t at[{strip}][{max_taps}], taps[{strip}], to[{strip}]; double share[{strip}][{max_taps}];",
         "for (int64_t p = 0; p < count; ++p) {",
         "  const int64_t task = first + p;",
         *(f"  {line}" for line in _places(call, "at[p]", "share[p]", "taps[p]")),
@@ -198,12 +203,12 @@ def _grid_sample(call: NodeCall) -> TaskText:
 
 
 def _grid_sample_alone(call: NodeCall) -> TaskText:
-    """Return the text of one position of the grid per task."""
+    """Return the text of one grid position per task."""
     x, y = whole(call, 0), result(call)
-    outer, most = (y.shape[0], *y.shape[2:]), _taps(call)
+    outer, max_taps = (y.shape[0], *y.shape[2:]), _taps(call)
     names = [f"i{d}" for d in range(len(outer))]
     body = [
-        f"int64_t at[{most}], taps; double share[{most}];",
+        f"int64_t at[{max_taps}], taps; double share[{max_taps}];",
         *_places(call, "at", "share", "taps"),
         f"for (int64_t c = 0; c < {x.shape[1]}; ++c) {{",
         "  double total = 0;",
@@ -215,7 +220,7 @@ def _grid_sample_alone(call: NodeCall) -> TaskText:
 
 
 def _reach(mode: str) -> tuple[int, int]:
-    """Return the first tap inside the image, and the end of the taps."""
+    """Return the offsets of the first and past the last tap."""
     return {"nearest": (0, 1), "cubic": (-1, 3)}.get(mode, (0, 2))
 
 
@@ -224,19 +229,19 @@ def _taps(call: NodeCall) -> int:
     return int((high - low) ** (call.tensor(0).spec.rank - 2))
 
 
-def _places(call: NodeCall, at: str, share: str, taps: str) -> list[str]:
-    """Return lines that take the place ``task`` of the grid apart, and write the offsets and weights of the taps inside, and how many there are."""
+def _places(call: NodeCall, at: str, weights: str, taps: str) -> list[str]:
+    """Return lines that compute the taps of grid position ``task``: the offsets and weights of those inside the image, and their number."""
     x, grid, y, a = whole(call, 0), whole(call, 1), result(call), call.attrs
     n, mode, aligned = len(x.shape) - 2, a["mode"], "true" if a["align_corners"] else "false"
     pad = {"zeros": 0, "border": 1, "reflection": 2}[a["padding_mode"]]
-    place = [f"i{d}" for d in range(n + 1)]
+    index_names = [f"i{d}" for d in range(n + 1)]
     lines = unravel((y.shape[0], *y.shape[2:]))
     for d in range(n):
         size = x.shape[2 + d]
-        own = address(grid, [*place, str(n - 1 - d)]) if grid.strides[-1] else grid.arg
-        lines.append(f"double a{d} = unnormalized<{aligned}>((double)load<1>({own}), {size});")
+        grid_value = address(grid, [*index_names, str(n - 1 - d)]) if grid.strides[-1] else grid.arg
+        lines.append(f"double a{d} = unnormalized<{aligned}>((double)load<1>({grid_value}), {size});")
         if mode != "cubic":
-            lines.append(f"a{d} = placed<{pad}, {aligned}>(a{d}, {size});")
+            lines.append(f"a{d} = padded<{pad}, {aligned}>(a{d}, {size});")
     lines.append(f"{taps} = 0;")
     low, high = _reach(mode)
     for d in range(n):
@@ -245,14 +250,14 @@ def _places(call: NodeCall, at: str, share: str, taps: str) -> list[str]:
             lines.append(f"{{ const double t{d} = rint(a{d}), w{d} = 1;")
             continue
         weight = f"keys(tap{d} - a{d})" if mode == "cubic" else f"triangle(tap{d} - a{d})"
-        tap = f"placed<{pad}, {aligned}>(tap{d}, {size})" if mode == "cubic" else f"tap{d}"
+        tap = f"padded<{pad}, {aligned}>(tap{d}, {size})" if mode == "cubic" else f"tap{d}"
         lines += [
             f"for (int k{d} = {low}; k{d} < {high}; ++k{d}) {{",
             f"  const double tap{d} = floor(a{d}) + k{d}, w{d} = {before}{weight}, t{d} = {tap};",
         ]
     inside = " && ".join(f"t{d} >= 0 && t{d} <= {x.shape[2 + d] - 1}" for d in range(n))
-    where = address(x, [place[0], "0", *(f"(int64_t)t{d}" for d in range(n))])
-    lines.append(f"  if ({inside}) {{ {at}[{taps}] = {where} - {x.arg}; {share}[{taps}++] = w{n - 1}; }}")
+    where = address(x, [index_names[0], "0", *(f"(int64_t)t{d}" for d in range(n))])
+    lines.append(f"  if ({inside}) {{ {at}[{taps}] = {where} - {x.arg}; {weights}[{taps}++] = w{n - 1}; }}")
     return [*lines, "}" * n]
 
 
@@ -275,9 +280,9 @@ def _affine_grid(call: NodeCall) -> TaskText:
 
 
 def _theta(theta: object, names: Sequence[str]) -> str:
-    from ....codegen.boxes import Place
+    from ....codegen.loops.boxes import Box
 
-    assert isinstance(theta, Place)
+    assert isinstance(theta, Box)
     return address(theta, names)
 
 

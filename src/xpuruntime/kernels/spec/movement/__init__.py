@@ -1,1 +1,1 @@
-"""Movement ops as lists of boxes of elements (``codegen/boxes``)."""
+"""Data movement as lists of boxes of elements (``codegen/loops/boxes``)."""

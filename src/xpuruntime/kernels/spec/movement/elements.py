@@ -1,39 +1,28 @@
-"""Elements that move: whether their bytes can, and a value's bits."""
+"""Elements as bits: which dtypes can move, and a constant's bits."""
 
 from __future__ import annotations
 
-import numpy as np
-
-from ....codegen.boxes import element_bytes
+from ....codegen.loops.boxes import element_bytes
 from ....decisions import Reason, Support
-from ....types import DType, TensorSpec
+from ....types import TensorSpec
 
-__all__ = ["STATUS", "bits_of", "static", "why_not_movable"]
+__all__ = ["STATUS", "static", "why_not_movable"]
 
 
 STATUS = 64
-"""Bytes of scratch that a stage asks for so that it can say what it cannot compute (``fail`` of templates/movement.h)."""
+"""Bytes of scratch in which a stage reports what it cannot compute (``fail`` of templates/movement.h)."""
 
 
 def static(spec: TensorSpec) -> tuple[int, ...]:
-    """Return the shape, all of it known."""
+    """Return a static shape as integers."""
     return tuple(int(d) for d in spec.shape if isinstance(d, int))
 
 
 def why_not_movable(*specs: TensorSpec) -> Support | None:
-    """Return why elements cannot move: text, or less than a byte each. None when they can."""
+    """Return the refusal of elements without whole bytes (text, 4-bit numbers); None if all can move."""
     for spec in specs:
         if not element_bytes(spec.dtype):
             return Support.no(
                 Reason.DTYPE_UNSUPPORTED, f"{spec.dtype.value} elements do not have whole bytes"
             )
     return None
-
-
-def bits_of(value: object, dtype: DType) -> str:
-    """Return a number as a C literal of the bits that an element moves as."""
-    from ....ir.interp.numbers import to
-
-    raw = np.ascontiguousarray(to(np.asarray(value), dtype)).reshape(1)
-    unit = raw.view(np.uint8)[: element_bytes(dtype)]
-    return f"0x{int.from_bytes(unit.tobytes(), 'little'):x}ull"

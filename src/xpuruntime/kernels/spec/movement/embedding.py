@@ -1,8 +1,8 @@
-"""Rows of a table by index, moved as bits."""
+"""``embedding``: rows of a table by index (gather), moved as bits."""
 
 from __future__ import annotations
 
-from ....codegen.boxes import Lookup, Move, Place
+from ....codegen.loops.boxes import Box, Lookup, Move
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ...kernel import Kernel, LoweredCall, NodeCall
@@ -24,7 +24,7 @@ class Embedding(Kernel):
         self._write_moves = write_moves
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for every type that has bytes of its own."""
+        """Return yes for every dtype with whole bytes."""
         refused = why_not_movable(call.outputs[0])
         if refused is not None:
             return refused
@@ -35,20 +35,20 @@ class Embedding(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return one stage: a row at a time."""
+        """Return one stage that copies a row at a time."""
         weight, index, y = call.tensor(0).spec, call.tensor(1).spec, call.outputs[0]
-        table, places, to = Place.of("in0", weight), Place.of("in1", index), Place.of("out0", y)
-        inner = to.shape[len(places.shape) :]  # the row: of complex128 with its two halves
-        rows = len(places.shape)
-        source = Place("in0", to.shape, (*[0] * rows, *table.strides[1:]))
+        table, indices, out = Box.of("in0", weight), Box.of("in1", index), Box.of("out0", y)
+        inner = out.shape[len(indices.shape) :]  # the row; complex128 has two elements per value
+        rows = len(indices.shape)
+        source = Box("in0", out.shape, (*[0] * rows, *table.strides[1:]))
         lookup = Lookup(
             "in1",
             index.dtype,
-            (*places.strides, *[0] * len(inner)),
+            (*indices.strides, *[0] * len(inner)),
             0,
             table.strides[0],
             table.shape[0],
             False,
         )
-        moves = [Move(to, source, (lookup,))]
+        moves = [Move(out, source, (lookup,))]
         return LoweredCall((self._write_moves("embedding", moves, ("in0", "in1", "out0"), y.dtype, target),))

@@ -1,5 +1,6 @@
-"""Reading and writing at places that other tensors name: moves with lookups (codegen/moves). An index outside its dim is reported
-by the run, and nothing outside is read or written.
+"""Gathers and scatters: moves with lookups (``codegen/loops/moves``).
+
+The run reports an index outside its dim. Nothing outside is read or written.
 """
 
 from __future__ import annotations
@@ -7,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ....codegen.boxes import Move, Place
+from ....codegen.loops.boxes import Box, Move
+from ....codegen.loops.combine import computed_type
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....types import DType
@@ -15,7 +17,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Operand, operand_ref
 from ..writer import MovesWriter
 from .elements import why_not_movable
 from .indices import Plan, halves, indexed, lookup, place, result, vector
-from .scatters import computed, index_copy, index_put, scatter, scatter_nd
+from .scatters import index_copy, index_put, scatter, scatter_nd
 
 __all__ = ["Indexing"]
 
@@ -25,9 +27,7 @@ def _gather(call: NodeCall) -> Plan:
     y, x, at = (vector(b) for b in (result(call), place(call, 0), place(call, 1)))
     size, step = x.shape[dim], x.strides[dim]
     source = x.cut(dim, 0, 1)
-    source = Place(
-        x.arg, y.shape, tuple(0 if i == dim else s for i, s in enumerate(source.strides)), x.offset
-    )
+    source = Box(x.arg, y.shape, tuple(0 if i == dim else s for i, s in enumerate(source.strides)), x.offset)
     at = halves(at, call.outputs[0], dtype)
     return ([Move(y, source, (lookup(call, 1, at, step, size),))],)
 
@@ -39,9 +39,7 @@ def _index_select(call: NodeCall) -> Plan:
         at = vector(at)
     n, size, step = len(at.shape), x.shape[dim], x.strides[dim]
     source = (
-        x.at(dim, 0)
-        if size
-        else Place(x.arg, (*x.shape[:dim], *x.shape[dim + 1 :]), (0,) * (len(x.shape) - 1))
+        x.at(dim, 0) if size else Box(x.arg, (*x.shape[:dim], *x.shape[dim + 1 :]), (0,) * (len(x.shape) - 1))
     )
     for i in range(n):
         source = source.inserted(dim + i, at.shape[i], 0)
@@ -60,9 +58,9 @@ def _gather_nd(call: NodeCall) -> Plan:
     lookups = []
     for i in range(depth):
         box = at.at(last, i)
-        box = Place(at.arg, y.shape, (*box.strides, *(0,) * (len(y.shape) - len(lead))), box.offset)
+        box = Box(at.arg, y.shape, (*box.strides, *(0,) * (len(y.shape) - len(lead))), box.offset)
         lookups.append(lookup(call, 1, box, x.strides[batch + i], x.shape[batch + i]))
-    return ([Move(y, Place(x.arg, y.shape, strides, x.offset), tuple(lookups))],)
+    return ([Move(y, Box(x.arg, y.shape, strides, x.offset), tuple(lookups))],)
 
 
 def _index(call: NodeCall) -> Plan:
@@ -72,6 +70,8 @@ def _index(call: NodeCall) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _IndexTemplate:
+    """The moves of an op, and whether it writes into a copy of its first operand."""
+
     plan: Callable[[NodeCall], Plan]
     writes: bool = False
 
@@ -98,17 +98,17 @@ class Indexing(Kernel):
         self._write_moves = write_moves
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for every type that has bytes of its own; what is reduced must be computed in its own type."""
+        """Return yes for every dtype with whole bytes; a reduction must be exact in its own dtype."""
         refused = why_not_movable(*(t.spec for t in call.tensors))
         if refused is not None:
             return refused
         dtype = call.outputs[0].dtype
-        how = call.attrs.get("reduce", "none")
-        how = "add" if call.op == "index_put" and call.attrs["accumulate"] else how
-        if how == "mean":
+        reduce = call.attrs.get("reduce", "none")
+        reduce = "add" if call.op == "index_put" and call.attrs["accumulate"] else reduce
+        if reduce == "mean":
             return Support.no(Reason.NOT_IMPLEMENTED, "scatter with reduce='mean' is not implemented")
         computes = dtype.is_integer or dtype in (DType.BOOL, DType.FLOAT32, DType.FLOAT64)
-        if how != "none" and not computes:
+        if reduce != "none" and not computes:
             return Support.no(
                 Reason.DTYPE_UNSUPPORTED,
                 f"{dtype.value} would round after each addition; reduce in a wider type",
@@ -119,15 +119,15 @@ class Indexing(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return a stage per part of the plan; a scatter's result may reuse the operand's memory."""
-        row, dtype = _TEMPLATES[call.op], call.outputs[0].dtype
+        """Return a stage per part of the plan. A scatter's result may reuse the operand's memory."""
+        template, dtype = _TEMPLATES[call.op], call.outputs[0].dtype
         positions = [i for i, v in enumerate(call.inputs) if isinstance(v, Operand)]
         args = (*(operand_ref("in", i) for i in positions), "out0")
-        plan = [list(moves) for moves in row.plan(call)]
+        plan = [list(moves) for moves in template.plan(call)]
         stages = []
         for i, moves in enumerate(plan):
-            copies = row.writes and i == 0
+            copies = template.writes and i == 0
             stem = "stays" if copies else call.op
-            kind = computed(dtype) if any(m.combine for m in plan[-1]) and i else ""
-            stages.append(self._write_moves(stem, moves, args, dtype, target, copies, kind))
-        return LoweredCall(tuple(stages), in_place={0: 0} if row.writes else {})
+            ctype = computed_type(dtype) if any(m.combine for m in plan[-1]) and i else ""
+            stages.append(self._write_moves(stem, moves, args, dtype, target, copies, ctype))
+        return LoweredCall(tuple(stages), in_place={0: 0} if template.writes else {})

@@ -1,34 +1,32 @@
-"""Places that index operands name, as boxes and lookups of moves (codegen/moves)."""
+"""Positions that index operands name, as boxes and lookups of moves (``codegen/loops/moves``)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from ....codegen.boxes import Lookup, Move, Place
+from ....codegen.loops.boxes import Box, Lookup, Move
 from ....types import DType, TensorSpec
 from ...kernel import NodeCall, operand_ref
 
 __all__ = ["Plan", "halves", "indexed", "lookup", "place", "result", "vector"]
 
 Plan: TypeAlias = "tuple[list[Move], ...]"
-"""Moves by stage; a stage may depend on those before it."""
+"""Moves by stage. A stage may depend on those before it."""
 
 
-def place(call: NodeCall, position: int) -> Place:
+def place(call: NodeCall, position: int) -> Box:
     """Return the box of an operand in its layout."""
-    return Place.of(operand_ref("in", position), call.tensor(position).spec)
+    return Box.of(operand_ref("in", position), call.tensor(position).spec)
 
 
-def result(call: NodeCall) -> Place:
+def result(call: NodeCall) -> Box:
     """Return the box of the first result in its layout."""
-    return Place.of("out0", call.outputs[0])
+    return Box.of("out0", call.outputs[0])
 
 
-def lookup(
-    call: NodeCall, position: int, box: Place, dim_step: int, size: int, writes: bool = False
-) -> Lookup:
-    """Return an index operand whose box (a place in it, expanded to the move's dims) names places of a dim."""
+def lookup(call: NodeCall, position: int, box: Box, dim_step: int, size: int, writes: bool = False) -> Lookup:
+    """Return the lookup of positions along a dim, by an index operand whose box is expanded to the move's dims."""
     return Lookup(
         operand_ref("in", position),
         call.tensor(position).spec.dtype,
@@ -40,46 +38,48 @@ def lookup(
     )
 
 
-def halves(box: Place, spec: TensorSpec, dtype: DType) -> Place:
-    """Return an index's box for values of complex128, whose halves are one more dim."""
+def halves(box: Box, spec: TensorSpec, dtype: DType) -> Box:
+    """Return an index's box for complex128 values, which have one more dim for real and imaginary part."""
     return box.inserted(len(box.shape), 2, 0) if dtype is DType.COMPLEX128 else box
 
 
-def vector(box: Place) -> Place:
-    """Return a scalar as a vector of one; PyTorch accepts either."""
+def vector(box: Box) -> Box:
+    """Return a scalar as a vector of one element; PyTorch accepts either."""
     return box if box.shape else box.inserted(0)
 
 
-def indexed(call: NodeCall, x: Place, first: int, writes: bool) -> tuple[Place, tuple[Lookup, ...]]:
-    """Return the box of x under advanced indexing by the operands from ``first`` on, and the lookups that name its positions."""
+def indexed(call: NodeCall, x: Box, first: int, writes: bool) -> tuple[Box, tuple[Lookup, ...]]:
+    """Return the box of x under advanced indexing by the operands from ``first`` on, and their lookups."""
     dtype = call.outputs[0].dtype
     rank = len(x.shape) - int(dtype is DType.COMPLEX128)
-    given = {i - first: place(call, i) for i in range(first, len(call.inputs)) if call.inputs[i] is not None}
-    places = sorted(given)
-    if not places:
+    indices = {
+        i - first: place(call, i) for i in range(first, len(call.inputs)) if call.inputs[i] is not None
+    }
+    indexed_dims = sorted(indices)
+    if not indexed_dims:
         return x, ()
-    block = _broadcast([b.shape for b in given.values()])
-    kept = [d for d in range(rank) if d not in given]
-    front = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
+    block = _broadcast([b.shape for b in indices.values()])
+    other_dims = [d for d in range(rank) if d not in indices]
+    front = indexed_dims[0] if indexed_dims == list(range(indexed_dims[0], indexed_dims[-1] + 1)) else 0
     rest = list(range(rank, len(x.shape)))
-    before, after = kept[:front], [*kept[front:], *rest]
+    before, after = other_dims[:front], [*other_dims[front:], *rest]
     shape = (*(x.shape[d] for d in before), *block, *(x.shape[d] for d in after))
     strides = (*(x.strides[d] for d in before), *(0,) * len(block), *(x.strides[d] for d in after))
     lookups = []
-    for dim, box in given.items():
+    for dim, box in indices.items():
         box = box.expanded(block)
-        own = (*(0,) * len(before), *box.strides, *(0,) * len(after))
+        index_strides = (*(0,) * len(before), *box.strides, *(0,) * len(after))
         lookups.append(
             lookup(
                 call,
                 first + dim,
-                Place(box.arg, shape, own, box.offset),
+                Box(box.arg, shape, index_strides, box.offset),
                 x.strides[dim],
                 x.shape[dim],
                 writes,
             )
         )
-    return Place(x.arg, shape, strides, x.offset), tuple(lookups)
+    return Box(x.arg, shape, strides, x.offset), tuple(lookups)
 
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The meaning of each op that only moves elements: from a node to moves of boxes (``codegen/moves``). The boxes of a node are independent."""
+"""Data movement ops as moves of boxes (``codegen/loops/moves``). The moves of a node are independent of each other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ....codegen.boxes import Move, Place
+from ....codegen.loops.boxes import Box, Move
 from ....ir.ops.movement import slice_length
 from ....types import DType, TensorSpec
 from ...kernel import NodeCall, operand_ref
@@ -21,12 +21,12 @@ def _clone(call: NodeCall) -> Moves:
 
 
 def _view(call: NodeCall) -> Moves:
-    """Return the moves of a reshape: one side must be dense, and is read with the shape of the other."""
+    """Return the moves of a reshape: one side must be dense, and is addressed with the shape of the other."""
     x, y = call.tensor(0).spec, call.outputs[0]
     if x.is_dense:
-        yield Move(result_box(call), Place.of("in0", TensorSpec(y.shape, y.dtype)))
+        yield Move(result_box(call), Box.of("in0", TensorSpec(y.shape, y.dtype)))
     else:
-        yield Move(Place.of("out0", TensorSpec(x.shape, x.dtype)), operand_box(call))
+        yield Move(Box.of("out0", TensorSpec(x.shape, x.dtype)), operand_box(call))
 
 
 def _permute(call: NodeCall) -> Moves:
@@ -44,7 +44,7 @@ def _cat(call: NodeCall) -> Moves:
         length = static(x.spec)[dim]
         yield Move(
             result_box(call).cut(dim, at, length),
-            Place.of(operand_ref("in", i), x.spec),
+            Box.of(operand_ref("in", i), x.spec),
             about=f"operand {i}",
         )
         at += length
@@ -78,7 +78,7 @@ def _select(call: NodeCall) -> Moves:
 
 
 def _around(call: NodeCall, dim: int, start: int, length: int, step: int) -> Moves:
-    """Return the moves of ``x`` for the part that a slice does not write; none if the result reuses x's memory."""
+    """Return the moves of ``x`` outside the slice that is written. They are dropped if the result reuses x's memory."""
     size = static(call.outputs[0])[dim]
     x, y = operand_box(call), result_box(call)
     end = start + (length - 1) * step + 1 if length else start
@@ -87,7 +87,7 @@ def _around(call: NodeCall, dim: int, start: int, length: int, step: int) -> Mov
     for begin, count, pace in pieces:
         if count > 0:
             box = x.cut(dim, begin, count, pace), y.cut(dim, begin, count, pace)
-            yield Move(box[1], box[0], about="what stays")
+            yield Move(box[1], box[0], about="unchanged elements")
 
 
 def _slice_scatter(call: NodeCall) -> Moves:
@@ -114,9 +114,9 @@ def _flip(call: NodeCall) -> Moves:
 def _as_strided(call: NodeCall) -> Moves:
     a = call.attrs
     size, stride, offset = ([int(v) for v in a["size"]], [int(v) for v in a["stride"]], int(a["offset"]))
-    x = Place("in0", tuple(size), tuple(stride), offset)
+    x = Box("in0", tuple(size), tuple(stride), offset)
     if call.outputs[0].dtype is DType.COMPLEX128:
-        x = Place("in0", (*size, 2), (*(s * 2 for s in stride), 1), 2 * offset)
+        x = Box("in0", (*size, 2), (*(s * 2 for s in stride), 1), 2 * offset)
     yield Move(result_box(call), x)
 
 
@@ -125,24 +125,24 @@ def strided_inside(call: NodeCall) -> bool:
     size = [int(v) for v in call.attrs["size"]]
     if 0 in size:
         return True
-    reach = [(n - 1) * int(s) for n, s in zip(size, call.attrs["stride"], strict=True)]
-    low, high = (int(call.attrs["offset"]) + sum(f(r, 0) for r in reach) for f in (min, max))
+    extents = [(n - 1) * int(s) for n, s in zip(size, call.attrs["stride"], strict=True)]
+    low, high = (int(call.attrs["offset"]) + sum(f(r, 0) for r in extents) for f in (min, max))
     return low >= 0 and high < math.prod(static(call.tensor(0).spec))
 
 
 def _diagonal(call: NodeCall) -> Moves:
     a, b, offset = call.attrs["dim1"], call.attrs["dim2"], call.attrs["offset"]
     x, y = operand_box(call), result_box(call)
-    place = x.cut(a, max(-offset, 0), 1).cut(b, max(offset, 0), 1)
+    corner = x.cut(a, max(-offset, 0), 1).cut(b, max(offset, 0), 1)
     rest = [d for d in range(len(x.shape)) if d not in (a, b)]
     lead = call.outputs[0].rank - 1
-    keep = place.permuted([*rest, a, b])
+    keep = corner.permuted([*rest, a, b])
     shape = (*(x.shape[d] for d in rest),)
     strides = tuple(x.strides[d] for d in rest)
     length, step = y.shape[lead], x.strides[a] + x.strides[b]
     yield Move(
         y,
-        Place(
+        Box(
             "in0",
             (*shape[:lead], length, *shape[lead:]),
             (*strides[:lead], step, *strides[lead:]),
@@ -151,8 +151,8 @@ def _diagonal(call: NodeCall) -> Moves:
     )
 
 
-def _blocks(call: NodeCall, whole: Place, blocked: Place) -> tuple[Place, Place]:
-    """Return [..., C, H*b, W*b] and [..., C*b*b, H, W] as boxes of the same order: ..., C, b, b, H, W."""
+def _blocks(call: NodeCall, whole: Box, blocked: Box) -> tuple[Box, Box]:
+    """Return [..., C, H*b, W*b] and [..., C*b*b, H, W] as boxes with the same dim order: ..., C, b, b, H, W."""
     b, lead = call.attrs["block_size"], call.outputs[0].rank - 3
     space = whole.split(lead + 1, b).split(lead + 3, b)  # C H b W b
     space = space.permuted([*range(lead), lead, lead + 2, lead + 4, lead + 1, lead + 3])
@@ -176,11 +176,14 @@ def _space_to_depth(call: NodeCall) -> Moves:
 
 @dataclass(frozen=True, slots=True)
 class MoveTemplate:
-    """The moves of an op. ``in_place``: elements that keep their position may stay in the operand's memory."""
+    """The moves of an op.
+
+    dense:    sides that must be dense.
+    in_place: whether elements that keep their position may stay in the operand's memory.
+    """
 
     moves: Callable[[NodeCall], Moves]
     dense: tuple[str, ...] = ()
-    """Which sides must be dense."""
     in_place: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Moves that cut dims into pieces: rolling, repeating, padding in every mode."""
+"""Moves that divide dims into pieces: roll, repeat, and pad in every mode."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from ....codegen.boxes import Move, Place
+from ....codegen.loops.boxes import Box, Move
+from ....codegen.loops.combine import bits_of
 from ....types import DType
 from ...kernel import NodeCall, operand_ref
-from .elements import bits_of, static
+from .elements import static
 
 __all__ = [
     "Moves",
@@ -30,36 +31,36 @@ Moves: TypeAlias = "Iterator[Move]"
 # ── ops: node -> moves ──
 
 
-def operand_box(call: NodeCall, position: int = 0) -> Place:
+def operand_box(call: NodeCall, position: int = 0) -> Box:
     """Return an operand's box."""
-    return Place.of(operand_ref("in", position), call.tensor(position).spec)
+    return Box.of(operand_ref("in", position), call.tensor(position).spec)
 
 
-def result_box(call: NodeCall, position: int = 0) -> Place:
+def result_box(call: NodeCall, position: int = 0) -> Box:
     """Return a result's box."""
-    return Place.of(operand_ref("out", position), call.outputs[position])
+    return Box.of(operand_ref("out", position), call.outputs[position])
 
 
 Piece: TypeAlias = tuple[int, int, int, int]
-"""Along one dim: start in the result, length, start in the operand, step there."""
+"""Along one dim: start in the result, length, start in the operand, step in the operand."""
 
 
-def pieced(target: Place, source: Place, pieces: Sequence[Sequence[Piece]]) -> Moves:
-    """Return a box per combination of pieces, one of each dim."""
-    for chosen in itertools.product(*pieces):
+def pieced(target: Box, source: Box, pieces: Sequence[Sequence[Piece]]) -> Moves:
+    """Return a move per combination of pieces, one piece of each dim."""
+    for combination in itertools.product(*pieces):
         y, x = target, source
-        for dim, (to, length, start, step) in enumerate(chosen):
+        for dim, (to, length, start, step) in enumerate(combination):
             y, x = y.cut(dim, to, length), x.cut(dim, start, length, step)
         yield Move(y, x)
 
 
 def roll_moves(call: NodeCall) -> Moves:
-    """Return two halves of every rolled dim."""
+    """Return the moves of a roll: two pieces per rolled dim."""
     shape, shifts, dims = static(call.outputs[0]), call.attrs["shifts"], call.attrs["dims"]
     total = math.prod(shape)
-    if not dims or not shape:  # along the flattened whole
+    if not dims or not shape:  # over the flattened tensor
         halves = 2 if call.outputs[0].dtype is DType.COMPLEX128 else 1
-        x, y = (Place.dense(arg, (total * halves,)) for arg in ("in0", "out0"))
+        x, y = (Box.dense(arg, (total * halves,)) for arg in ("in0", "out0"))
         shape, by = (total * halves,), {0: sum(shifts) * halves if shape else 0}
     else:
         x, y, by = operand_box(call), result_box(call), dict.fromkeys(dims, 0)
@@ -73,7 +74,7 @@ def roll_moves(call: NodeCall) -> Moves:
 
 
 def repeat_moves(call: NodeCall) -> Moves:
-    """Return one move: the operand has stride 0 along a new dim for each repeated one."""
+    """Return one move. The operand has an extra dim of stride 0 per repeated dim."""
     repeats = call.attrs["repeats"]
     x, y = operand_box(call), result_box(call)
     for _ in range(len(repeats) - call.tensor(0).spec.rank):
@@ -90,12 +91,12 @@ def repeat_moves(call: NodeCall) -> Moves:
 def pad_moves(call: NodeCall) -> Moves:
     """Return the moves of padding.
 
-    Constant mode writes a slab per side, then the middle. Other modes are pieces with a step of 1, -1 or 0.
+    Constant mode fills a slab per side, then copies the middle. Other modes are pieces with a step of 1, -1 or 0.
     """
     x, y, mode = operand_box(call), result_box(call), call.attrs["mode"]
     pads, n = [int(p) for p in call.attrs["pads"]], call.outputs[0].rank
     begins, ends = pads[:n], pads[n:]
-    for d in range(n):  # negative ones crop
+    for d in range(n):  # negative padding crops
         cut = max(-begins[d], 0), max(-ends[d], 0)
         if mode in ("constant", "wrap"):
             x = x.cut(d, cut[0], x.shape[d] - sum(cut))
@@ -115,21 +116,21 @@ def pad_moves(call: NodeCall) -> Moves:
 
 
 def _sources(size: int, begin: int, end: int, mode: str) -> list[Piece]:
-    """Return a padded dim as runs of one step."""
+    """Return the positions that a padded dim reads, as pieces."""
     from ....ir.interp.movement import _source
 
     return runs([int(v) for v in _source(size, begin, end, mode)])
 
 
-def runs(places: Sequence[int]) -> list[Piece]:
-    """Return a list of places as runs of one step: -1, 0 or 1."""
-    found: list[Piece] = []
-    for at, place in enumerate(places):
-        if found:
-            start, length, first, step = found[-1]
-            own = place - places[at - 1]
-            if abs(own) <= 1 and (length == 1 or own == step):
-                found[-1] = (start, length + 1, first, own)
+def runs(positions: Sequence[int]) -> list[Piece]:
+    """Return a list of positions as runs of constant step: -1, 0 or 1."""
+    pieces: list[Piece] = []
+    for at, place in enumerate(positions):
+        if pieces:
+            start, length, first, step = pieces[-1]
+            delta = place - positions[at - 1]
+            if abs(delta) <= 1 and (length == 1 or delta == step):
+                pieces[-1] = (start, length + 1, first, delta)
                 continue
-        found.append((at, 1, place, 1))
-    return found
+        pieces.append((at, 1, place, 1))
+    return pieces

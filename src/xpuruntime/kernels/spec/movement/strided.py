@@ -1,7 +1,7 @@
-"""Elements that keep their value and change their position: every op is a list of boxes (codegen/moves), for any layouts.
+"""``movement/strided``: strided copies; every op is a list of boxes (``codegen/loops/moves``), for any layouts.
 
-Each op's function turns a node into moves that do not depend on each other, so their tasks run in any order. Values of 1, 2, 4, 8
-and 16 bytes move as bits; memory between the values of a layout is not touched.
+Moves of a node are independent of each other, so their tasks run in any order. Values of 1, 2, 4, 8 and 16 bytes move as bits. Padding
+between the values of a layout is not written.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .elements import why_not_movable
 from .ops import MOVEMENTS, strided_inside
 
 __all__ = ["Movement"]
-_MOST = 1024
-"""Boxes in one kernel; a node that needs more (mirrors of mirrors) would be a text without end."""
+_MAX_MOVES = 1024
+"""Maximum moves of one kernel. Nested reflection padding would need more, and its text would be too long."""
 
 
 class Movement(Kernel):
@@ -31,7 +31,7 @@ class Movement(Kernel):
         self._write_moves = write_moves
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for every type that has bytes of its own, every layout (views: one side dense)."""
+        """Return yes for every dtype with whole bytes and every layout (views: one side dense)."""
         refused = why_not_movable(call.outputs[0], *(t.spec for t in call.tensors))
         if refused is not None:
             return refused
@@ -48,27 +48,27 @@ class Movement(Kernel):
             return Support.no(Reason.DTYPE_UNSUPPORTED, "complex128 can only be padded with zeros")
         if call.op == "roll" and not call.attrs["dims"] and not (x.is_dense and y.is_dense):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "a roll without dims needs dense tensors")
-        boxes = sum(1 for _ in itertools.islice(MOVEMENTS[call.op].moves(call), _MOST + 1))
-        if boxes > _MOST:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, f"more than {_MOST} separate copies are needed")
+        boxes = sum(1 for _ in itertools.islice(MOVEMENTS[call.op].moves(call), _MAX_MOVES + 1))
+        if boxes > _MAX_MOVES:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"more than {_MAX_MOVES} separate copies are needed")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return one stage; where the result may reuse the operand's memory, elements that keep their position are not moved."""
-        row = MOVEMENTS[call.op]
+        """Return one stage. If the result may reuse the operand's memory, the copy of elements that keep their position is a stage of its own."""
+        template = MOVEMENTS[call.op]
         outs = range(len(call.outputs))
         args = tuple(operand_ref("in", i) for i in range(len(call.inputs)) if call.inputs[i] is not None)
         args += tuple(operand_ref("out", i) for i in outs)
-        moves = [m for m in row.moves(call) if not m.empty]
+        moves = [m for m in template.moves(call) if not m.empty]
         dtype = call.outputs[0].dtype
-        if not row.in_place:
+        if not template.in_place:
             return LoweredCall((self._write_moves(call.op, moves, args, dtype, target),))
-        stays = [m for m in moves if m.source is not None and m.source.arg == "in0"]
-        new = [m for m in moves if m not in stays]
+        unchanged = [m for m in moves if m.source is not None and m.source.arg == "in0"]
+        written = [m for m in moves if m not in unchanged]
         stages = [
-            self._write_moves(stem, some, args, dtype, target, copies)
-            for stem, some, copies in (("stays", stays, True), (call.op, new, False))
-            if some
+            self._write_moves(stem, moves_of_stage, args, dtype, target, copies)
+            for stem, moves_of_stage, copies in (("stays", unchanged, True), (call.op, written, False))
+            if moves_of_stage
         ]
         if not stages:
             stages = [self._write_moves(call.op, [], args, dtype, target)]

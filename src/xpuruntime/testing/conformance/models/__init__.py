@@ -35,7 +35,7 @@ def findings(
         raise InputError("suite models", "runs on devices by name", got=type(subject.device).__name__)
     devices = tuple(dict.fromkeys((subject.device, *settings.devices)))
     precisions = settings.precisions if subject.is_native else settings.precisions[:1]
-    wanted: list[Task] = []
+    tasks: list[Task] = []
     missing, absent = list(settings.only), False
     for source in settings.sources or tuple(SOURCES):
         if why := installed(source):
@@ -44,8 +44,8 @@ def findings(
             continue
         names = chosen(source, settings, sample)
         missing = [name for name in missing if name not in names]
-        wanted += tasks_of(source, names, subject.engine, devices, precisions, settings.batches)
-    if missing and not absent:  # An absent library may have the network.
+        tasks += tasks_of(source, names, subject.engine, devices, precisions, settings.batches)
+    if missing and not absent:  # A library that is not installed may have the network.
         raise InputError(
             "suite models",
             "the installed libraries have no such network",
@@ -54,8 +54,8 @@ def findings(
         )
     results = Results(None if settings.results is None else Path(settings.results))
     yield from (CaseFinding(**row) for row in results.rows)
-    left = [t.without(results.cases) for t in wanted]
+    remaining = [t.without(results.cases) for t in tasks]
     workers = settings.workers or jobs or len(os.sched_getaffinity(0))
-    for finding in run([t for t in left if t.cases], workers, settings):
+    for finding in run([t for t in remaining if t.cases], workers, settings):
         results.add(finding)
         yield finding

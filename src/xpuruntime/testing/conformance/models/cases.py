@@ -66,11 +66,11 @@ class Task:
         """Return the name used in findings about PyTorch's failure with a batch."""
         return f"{self.title} batch {batch}"
 
-    def without(self, done: Container[str]) -> Task:
+    def without(self, finished: Container[str]) -> Task:
         """Return the task without cases that have a finding of their own, of the network or of the batch."""
 
         def has(case: ModelCase) -> bool:
-            return any(n in done for n in (self.title, self.batch(case.batch), self.name(case)))
+            return any(n in finished for n in (self.title, self.batch(case.batch), self.name(case)))
 
         return replace(self, cases=tuple(c for c in self.cases if not has(c)))
 

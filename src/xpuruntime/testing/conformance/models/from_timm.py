@@ -17,8 +17,8 @@ def names() -> list[str]:
 
     names = []
     for module in timm.list_modules():
-        if every := timm.list_models(module=module):
-            small = [n for n in every if _SMALL.search(n)] or every
+        if models := timm.list_models(module=module):
+            small = [n for n in models if _SMALL.search(n)] or models
             names.append(min(small, key=lambda n: (len(n), n)))
     return names
 

@@ -34,5 +34,5 @@ def build(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
         return model, (torch.randn(batch, 3, 16, 112, 112),)
     if "optical_flow" in builder.__module__:
         return model, (torch.randn(batch, 3, 128, 128), torch.randn(batch, 3, 128, 128))
-    side = 299 if "inception" in name else 224
-    return model, (torch.randn(batch, 3, side, side),)
+    size = 299 if "inception" in name else 224
+    return model, (torch.randn(batch, 3, size, size),)

@@ -31,7 +31,7 @@ _HEADS: tuple[Mapping[str, Any], ...] = (
     *({"head_dim": s, "hidden_size": 4 * s, "n_embd": 4 * s, "d_model": 4 * s, "embed_dim": 4 * s, "rotary_dim": s} for s in (64, 128)),
 )  # fmt: skip
 """Alternative head sizes, which the parts of a rotary embedding must add up to."""
-_MOST_PARAMETERS = 70_000_000
+_MAX_PARAMETERS = 70_000_000
 _WHOLE = ("timm", "encoder-decoder", "rag", "musicgen", "bark", "vision-text-dual-encoder", "esmfold")
 """Types composed of other types or of timm networks."""
 _MORE = ("decoder_input_ids", "pixel_values", "input_ids", "input_features", "bbox", "qformer_input_ids")
@@ -99,7 +99,7 @@ def _configs(name: str) -> Iterator[Any]:
     for attempt in tries:
         try:
             config = attempt()
-        except Exception as error:  # it checks its sizes
+        except Exception as error:  # the class rejects sizes that do not fit
             first = first or error
             continue
         count += 1
@@ -141,35 +141,35 @@ def _model(config: Any) -> Any:
     import torch
     from transformers import AutoModel
 
-    for one in (config, *(v for v in vars(config).values() if hasattr(v, "model_type"))):
-        if hasattr(one, "use_cache"):
-            one.use_cache = False
+    for part in (config, *(v for v in vars(config).values() if hasattr(v, "model_type"))):
+        if hasattr(part, "use_cache"):
+            part.use_cache = False
     config.return_dict = True
     with torch.device("meta"):
         count = sum(p.numel() for p in AutoModel.from_config(config).parameters())
-    if count > _MOST_PARAMETERS:
-        raise RuntimeError(f"{count:,} parameters are more than this suite takes")
+    if count > _MAX_PARAMETERS:
+        raise RuntimeError(f"{count:,} parameters are more than this suite supports")
     torch.manual_seed(0)
     return AutoModel.from_config(config).eval()
 
 
 def _inputs(model: Any, batch: int) -> Iterator[dict[str, Any]]:
     """Yield sets of inputs: the required ones and the main one, then with the further inputs that such models take."""
-    known = _every_input(model, batch)
+    tensors = _every_input(model, batch)
     takes = inspect.signature(model.forward).parameters
-    named = [p for p in takes.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    first = [p.name for p in named if p.default is p.empty and p.name not in _FIXED]
+    parameters = [p for p in takes.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    first = [p.name for p in parameters if p.default is p.empty and p.name not in _FIXED]
     main = model.main_input_name
     if main in takes and main not in first:
         first.insert(0, main)
-    missing = [k for k in first if k not in known]
+    missing = [k for k in first if k not in tensors]
     if missing:
         raise RuntimeError(f"the suite has no input {missing[0]}")
-    more = [k for k in _MORE if k in takes and k in known and k not in first]
-    for count in range(len(more) + 1):
-        for extra in itertools.combinations(more, count):
+    optional = [k for k in _MORE if k in takes and k in tensors and k not in first]
+    for count in range(len(optional) + 1):
+        for extra in itertools.combinations(optional, count):
             keys = (*first, *extra)
-            for forms in itertools.product(*(known[k] for k in keys)):
+            for forms in itertools.product(*(tensors[k] for k in keys)):
                 yield dict(zip(keys, forms, strict=True))
 
 
@@ -181,8 +181,8 @@ def _every_input(model: Any, batch: int) -> dict[str, tuple[Any, ...]]:
     random = torch.Generator().manual_seed(1)
 
     def size(key: str, otherwise: int) -> int:
-        for one in (config, getattr(config, "vision_config", None), getattr(config, "audio_config", None)):
-            value = getattr(one, key, None)
+        for part in (config, getattr(config, "vision_config", None), getattr(config, "audio_config", None)):
+            value = getattr(part, key, None)
             if isinstance(value, list | tuple) and value:
                 value = value[0]
             if isinstance(value, int):
@@ -237,9 +237,9 @@ def _wrapper(model: Any, keys: tuple[str, ...], batch: int) -> Any:
 
         def exact(self) -> None:
             """Compute experts one by one: grouped products have no float64."""
-            for one in self.modules():
-                if hasattr(getattr(one, "config", None), "_experts_implementation"):
-                    one.config._experts_implementation = "eager"
+            for module in self.modules():
+                if hasattr(getattr(module, "config", None), "_experts_implementation"):
+                    module.config._experts_implementation = "eager"
 
         def forward(self, *args: torch.Tensor) -> list[torch.Tensor]:
             """Return tensors of the model's output in order."""

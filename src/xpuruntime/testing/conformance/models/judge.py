@@ -1,8 +1,9 @@
-"""Judgement of one network in this process: PyTorch's float64 results and its own error, then each case.
+"""Check of one network in this process: PyTorch's float64 results and PyTorch's own error, then each case.
 
-A case is right if its error is at most twice PyTorch's own in that precision, or within the tolerance table. Errors are rms(d) / rms(ref)
-of the worst output. The errors of a network that amplifies rounding differ between inputs by orders of magnitude. A case that exceeds its limit by
-less than twice is therefore checked by geometric means over several inputs, none of which may exceed the limit by far.
+A case is right if its error is at most twice PyTorch's error in that precision, or within the tolerance table. The error is
+rms(d) / rms(ref) of the worst output. In a network that amplifies rounding, errors differ between inputs by orders of magnitude. So a case
+whose error is at most twice its limit is repeated on further inputs. It is right if the geometric mean of its errors is within the limit, and
+no single error is ``_MAX_EXCESS`` times larger.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["fresh_inputs", "judge", "rms_error", "stir"]
+__all__ = ["check_network", "fresh_inputs", "rms_error", "stir"]
 
-Told = Callable[[str, Any], None]
-"""``("stage", text)`` before work that may not return, ``("finding", CaseFinding)`` after it."""
-_AGAIN = 7
+Report = Callable[[str, Any], None]
+"""A callback: ``("stage", text)`` before work that may hang or crash, ``("finding", CaseFinding)`` after it."""
+_EXTRA_INPUTS = 7
 """Additional inputs for a case that exceeds its limit by less than twice."""
-_FAR = 20
+_MAX_EXCESS = 20
 """The highest error on one of these inputs, as a multiple of the limit."""
-_OPEN = 3
-"""Rows of the run of a model exported with an open batch of two."""
+_OPEN_ROWS = 3
+"""Batch size of the run of a model that was exported with a symbolic batch, from examples of batch 2."""
 
 
-def judge(task: Task, told: Told) -> None:
+def check_network(task: Task, report: Report) -> None:
     """Report a finding for each case of the task, or one for the network if PyTorch cannot run it."""
     import torch
 
@@ -49,58 +50,60 @@ def judge(task: Task, told: Told) -> None:
     for case in task.cases:
         if network is None or network.batch != case.batch:
             try:
-                network = _Network(task, case.batch, told)
-            except _Impossible as error:
+                network = _Network(task, case.batch, report)
+            except _TorchFailure as error:
                 title = task.title if network is None else task.batch(case.batch)
-                told("finding", CaseFinding(title, "not run", str(error)))
+                report("finding", CaseFinding(title, "not run", str(error)))
                 if network is None:
                     return
                 break
-        told("stage", task.name(case))
-        told("finding", _finding(network, case))
+        report("stage", task.name(case))
+        report("finding", _finding(network, case))
 
 
-class _Impossible(Exception):
+class _TorchFailure(Exception):
     """A failure of PyTorch itself."""
 
 
 @contextmanager
-def _by_torch(stage: str, told: Told) -> Iterator[None]:
-    told("stage", stage)
+def _torch_stage(stage: str, report: Report) -> Iterator[None]:
+    report("stage", stage)
     try:
         yield
     except Exception as error:  # any error of a foreign model
-        raise _Impossible(f"{stage}: {type(error).__name__}: {error}"[:300]) from error
+        raise _TorchFailure(f"{stage}: {type(error).__name__}: {error}"[:300]) from error
 
 
 class _Network:
     """A module, its export, inputs, and PyTorch's results."""
 
-    def __init__(self, task: Task, batch: str, told: Told) -> None:
+    def __init__(self, task: Task, batch: str, report: Report) -> None:
         import torch
 
         self.task, self.batch = task, batch
         self.errors: dict[tuple[str, str], float] = {}
         count = 2 if batch == "open" else int(batch)
-        with _by_torch("build", told):
+        with _torch_stage("build", report):
             self.module, self.examples = build(task.source, task.network, count)
             stir(self.module)
-        with _by_torch("run", told):
-            self.inputs = build(task.source, task.network, _OPEN)[1] if batch == "open" else self.examples
+        with _torch_stage("run", report):
+            self.inputs = (
+                build(task.source, task.network, _OPEN_ROWS)[1] if batch == "open" else self.examples
+            )
             self.exact = self._answers(torch.float64, "cpu")
             if not all(bool(t.isfinite().all()) for t in self.exact):
                 raise RuntimeError("float64 results are not finite")
-        with _by_torch("export", told):
+        with _torch_stage("export", report):
             dims: Any = None
             if batch == "open":
                 row = torch.export.Dim("batch", min=1, max=64)
                 dims = tuple({0: row} for _ in self.examples)
-                if task.source == "transformers":  # its module takes *args
+                if task.source == "transformers":  # the wrapper's forward has the parameter *args
                     dims = (dims,)
             self.program = torch.export.export(self.module, self.examples, strict=False, dynamic_shapes=dims)
             with torch.no_grad():
                 exported = [t.double() for t in _floats(self.program.module()(*self.inputs))]
-            if not rms_error(exported, self.exact) <= max(1e-3, 4 * self.own_error("float32", "cpu")):
+            if not rms_error(exported, self.exact) <= max(1e-3, 4 * self.torch_error("float32", "cpu")):
                 raise RuntimeError("torch.export changes the result")
 
     def _answers(self, dtype: torch.dtype, device: str) -> list[torch.Tensor]:
@@ -122,25 +125,25 @@ class _Network:
 
         import torch
 
-        other = copy.copy(self)
-        other.inputs, other.errors = fresh_inputs(self.inputs, seed), {}
-        other.exact = other._answers(torch.float64, "cpu")
-        return other
+        network = copy.copy(self)
+        network.inputs, network.errors = fresh_inputs(self.inputs, seed), {}
+        network.exact = network._answers(torch.float64, "cpu")
+        return network
 
-    def own_errors(self, case: ModelCase) -> list[float]:
-        """Return PyTorch's own errors on the processor and on the case's device, if it has a result there."""
-        errors = (self.own_error(case.precision, device) for device in dict.fromkeys(("cpu", case.device)))
+    def torch_errors(self, case: ModelCase) -> list[float]:
+        """Return PyTorch's errors on the CPU and on the case's device, without those where PyTorch fails."""
+        errors = (self.torch_error(case.precision, device) for device in dict.fromkeys(("cpu", case.device)))
         return [e for e in errors if e == e]
 
-    def own_error(self, precision: str, device: str) -> float:
-        """Return PyTorch's own error, or nan if it has no result."""
+    def torch_error(self, precision: str, device: str) -> float:
+        """Return PyTorch's error in a precision on a device, or nan if PyTorch fails."""
         import torch
 
         key = (precision, device)
         if key not in self.errors:
             try:
                 self.errors[key] = rms_error(self._answers(getattr(torch, precision), device), self.exact)
-            except Exception:  # some ops have no half precision on a CPU
+            except Exception:  # some ops do not support half precision on a CPU
                 self.errors[key] = float("nan")
         return self.errors[key]
 
@@ -148,7 +151,7 @@ class _Network:
 def _finding(network: _Network, case: ModelCase) -> CaseFinding:
     name = network.task.name(case)
     try:
-        error = _ours(network, case)
+        error = _session_error(network, case)
     except XpuError as failure:
         return CaseFinding(
             name, "refused", str(failure)[:1000], f"{type(failure).__name__}: {failure.what}"[:160]
@@ -163,36 +166,38 @@ def _finding(network: _Network, case: ModelCase) -> CaseFinding:
     tolerance = tolerance_for(DType(case.precision))
     if error <= tolerance:
         return CaseFinding(name, "right", f"error {error:.3g}, tolerance {tolerance:.3g}")
-    own = network.own_errors(case)
-    theirs = max(own, default=float("nan"))
-    limit = max(tolerance, 2 * theirs if theirs == theirs else 0.0)
-    said = f"error {error:.3g}, PyTorch {theirs:.3g}, limit {limit:.3g}"
+    torch_errors = network.torch_errors(case)
+    torch_error = max(torch_errors, default=float("nan"))
+    limit = max(tolerance, 2 * torch_error if torch_error == torch_error else 0.0)
+    text = f"error {error:.3g}, PyTorch {torch_error:.3g}, limit {limit:.3g}"
     if error <= limit:
-        return CaseFinding(name, "right", said)
-    if len(own) < len({"cpu", case.device}) or not theirs < 0.5:
-        return CaseFinding(name, "excused", f"{said}: PyTorch has no usable answer in {case.precision}")
+        return CaseFinding(name, "right", text)
+    if len(torch_errors) < len({"cpu", case.device}) or not torch_error < 0.5:
+        return CaseFinding(name, "excused", f"{text}: PyTorch has no usable answer in {case.precision}")
     if error <= 2 * limit:
-        ours, torchs = _over_inputs(network, case, error, theirs)
-        far = any(a > _FAR * max(tolerance, 2 * b) for a, b in zip(ours, torchs, strict=True))
-        said += f"; over {len(ours)} inputs {_mean(ours):.3g}, PyTorch {_mean(torchs):.3g}"
-        if _mean(ours) <= max(tolerance, 2 * _mean(torchs)) and not far:
-            return CaseFinding(name, "right", said)
-    return CaseFinding(name, "wrong", said)
+        errors, torch_over_inputs = _over_inputs(network, case, error, torch_error)
+        outlier = any(
+            a > _MAX_EXCESS * max(tolerance, 2 * b) for a, b in zip(errors, torch_over_inputs, strict=True)
+        )
+        text += f"; over {len(errors)} inputs {_mean(errors):.3g}, PyTorch {_mean(torch_over_inputs):.3g}"
+        if _mean(errors) <= max(tolerance, 2 * _mean(torch_over_inputs)) and not outlier:
+            return CaseFinding(name, "right", text)
+    return CaseFinding(name, "wrong", text)
 
 
 def _over_inputs(
-    network: _Network, case: ModelCase, error: float, theirs: float
+    network: _Network, case: ModelCase, error: float, torch_error: float
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Return our errors and PyTorch's on several inputs; infinite if a session refuses other inputs."""
-    ours, own = [error], [theirs]
-    for seed in range(_AGAIN):
-        other = network.again(seed)
+    """Return the session's errors and PyTorch's on several inputs. An input on which the session fails counts as infinite."""
+    errors, torch_errors = [error], [torch_error]
+    for seed in range(_EXTRA_INPUTS):
+        fresh_network = network.again(seed)
         try:
-            ours.append(_ours(other, case))
-        except Exception:  # it ran on the first inputs, so this counts as wrong
-            ours.append(math.inf)
-        own.append(max(other.own_errors(case), default=float("nan")))
-    return ours, own
+            errors.append(_session_error(fresh_network, case))
+        except Exception:  # the first inputs did run, so an error on others counts as wrong
+            errors.append(math.inf)
+        torch_errors.append(max(fresh_network.torch_errors(case), default=float("nan")))
+    return errors, torch_errors
 
 
 def _mean(errors: Sequence[float]) -> float:
@@ -200,7 +205,7 @@ def _mean(errors: Sequence[float]) -> float:
     return math.exp(sum(math.log(max(e, 1e-30)) if e == e else e for e in errors) / len(errors))
 
 
-def _ours(network: _Network, case: ModelCase) -> float:
+def _session_error(network: _Network, case: ModelCase) -> float:
     """Return the error of a session's outputs."""
     import torch
 
@@ -237,14 +242,14 @@ def _floats(outputs: Any) -> list[Any]:
     ]
 
 
-def rms_error(found: Sequence[Any], exact: Sequence[Any]) -> float:
+def rms_error(outputs: Sequence[Any], exact: Sequence[Any]) -> float:
     """Return rms(d) / rms(ref) of the worst output, or nan if any is not finite."""
-    if [t.shape for t in found] != [t.shape for t in exact]:
+    if [t.shape for t in outputs] != [t.shape for t in exact]:
         raise ValueError(
-            f"outputs of shapes {[tuple(t.shape) for t in found]}, wanted {[tuple(t.shape) for t in exact]}"
+            f"outputs of shapes {[tuple(t.shape) for t in outputs]}, expected {[tuple(t.shape) for t in exact]}"
         )
     worst = 0.0
-    for a, b in zip(found, exact, strict=True):
+    for a, b in zip(outputs, exact, strict=True):
         if not b.numel():
             continue
         error = float(((a - b).square().mean() / b.square().mean().clamp_min(1e-60)).sqrt())

@@ -39,21 +39,21 @@ def run(tasks: Sequence[Task], workers: int, options: Options) -> Iterator[CaseF
     """Yield findings as they arrive. A network whose process ended starts again with its remaining cases."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"{__package__}.preload"])
-    todo, live, begun = list(reversed(tasks)), list[_Worker](), time.monotonic()
+    todo, live, start = list(reversed(tasks)), list[_Worker](), time.monotonic()
     try:
         while todo or live:
-            if options.seconds and time.monotonic() - begun > options.seconds:
+            if options.seconds and time.monotonic() - start > options.seconds:
                 todo.clear()
             while todo and len(live) < workers:
                 live.append(_begin(context, todo.pop()))
             wait([w.pipe for w in live], _POLL)
             for worker in list(live):
-                over = yield from _told(worker)
+                ended = yield from _receive(worker)
                 finding: CaseFinding | None = None
-                if not over and time.monotonic() - worker.since > worker.limit(options):
+                if not ended and time.monotonic() - worker.since > worker.limit(options):
                     worker.process.kill()
                     finding = _late(worker, options)
-                elif over:
+                elif ended:
                     worker.process.join()
                     if worker.process.exitcode:
                         finding = _died(worker)
@@ -65,30 +65,30 @@ def run(tasks: Sequence[Task], workers: int, options: Options) -> Iterator[CaseF
                 if finding is None:
                     continue
                 yield finding
-                left = worker.task.without({finding.case})
-                if left.cases and finding.outcome != "not run":
-                    todo.append(left)
+                remaining = worker.task.without({finding.case})
+                if remaining.cases and finding.outcome != "not run":
+                    todo.append(remaining)
     finally:
         for worker in live:
             worker.process.kill()
 
 
 def _begin(context: Any, task: Task) -> _Worker:
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(task, there), daemon=True)
+    reader, writer = context.Pipe(duplex=False)
+    process = context.Process(target=_run_task, args=(task, writer), daemon=True)
     process.start()
-    there.close()
-    return _Worker(task, process, here, since=time.monotonic())
+    writer.close()
+    return _Worker(task, process, reader, since=time.monotonic())
 
 
-def _work(task: Task, pipe: Connection) -> None:
-    """Run the process."""
-    from .judge import judge
+def _run_task(task: Task, pipe: Connection) -> None:
+    """Check a task and send its findings. This is the main function of a worker process."""
+    from .judge import check_network
 
-    judge(task, lambda kind, value: pipe.send((kind, value)))
+    check_network(task, lambda kind, value: pipe.send((kind, value)))
 
 
-def _told(worker: _Worker) -> Generator[CaseFinding, None, bool]:
+def _receive(worker: _Worker) -> Generator[CaseFinding, None, bool]:
     """Yield findings that arrived and return True if the process has ended."""
     try:
         while worker.pipe.poll():

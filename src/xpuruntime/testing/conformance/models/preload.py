@@ -15,5 +15,5 @@ for name in (
     "xpuruntime.compiler",
     "xpuruntime.frontends.torch.importer",
 ):
-    with suppress(Exception):  # a library that cannot be imported is missing
+    with suppress(Exception):  # a library that cannot be imported counts as not installed
         import_module(name)

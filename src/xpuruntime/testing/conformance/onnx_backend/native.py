@@ -1,6 +1,6 @@
 """The onnx package's node cases on the native engine: compiled, run, and compared as the suite compares.
 
-    verdicts = judge_natively(cases("node"), passes="all")
+    verdicts = check_natively(cases("node"), passes="all")
 
 Hundreds of tiny programs share one compilation, see ``native_batch``.
 """
@@ -21,13 +21,13 @@ from ....runtime import Executor
 from ..native_batch import Batch, in_batches, why_refused
 from .suite import BackendCase, CaseVerdict, Outcome, differs, lowered
 
-__all__ = ["Judged", "judge_natively"]
+__all__ = ["NativeVerdict", "check_natively"]
 
 _LEVELS = {"none": 0, "all": None}  # None: every pass of the target
 
 
 @dataclass(frozen=True)
-class Judged:
+class NativeVerdict:
     """A verdict, the kernels that ran (empty: everything was known at compile time), and a short reason of a refusal.
 
     loosened: True if it is right only by the tolerance in the list of known cases.
@@ -50,7 +50,7 @@ class _Job:
     program: CompiledProgram = field(repr=False)
 
 
-def judge_natively(
+def check_natively(
     cases: Iterable[BackendCase],
     *,
     passes: str = "all",
@@ -60,27 +60,29 @@ def judge_natively(
     jobs: int = 1,
     threads: int = 1,
     looser: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Iterator[Judged]:
-    """Yield a judgement per case, in order. ``passes``: ``none`` or ``all``; ``device``: a device or backend that runs the target's programs;
+) -> Iterator[NativeVerdict]:
+    """Yield a verdict per case, in order. ``passes``: ``none`` or ``all``; ``device``: a device or backend that runs the target's programs;
     ``batch``: cases whose kernels are compiled together, ``jobs`` batches at once; ``looser``: ``ulps`` or ``atol`` by case.
     """
-    known = looser or {}
+    tolerances = looser or {}
 
-    def prepare(case: BackendCase, gathering: Batch) -> list[_Job] | Judged:
+    def prepare(case: BackendCase, gathering: Batch) -> list[_Job] | NativeVerdict:
         return _compiled(case, gathering, _LEVELS[passes])
 
-    for case, made, built in in_batches(cases, prepare, _programs, target, size=batch, jobs=jobs):
+    for case, prepared, programs in in_batches(cases, prepare, _programs, target, size=batch, jobs=jobs):
         yield (
-            made if isinstance(made, Judged) else _run(made, built, device, threads, known.get(case.name, {}))
+            prepared
+            if isinstance(prepared, NativeVerdict)
+            else _run(prepared, programs, device, threads, tolerances.get(case.name, {}))
         )
 
 
-def _programs(made: list[_Job] | Judged) -> list[CompiledProgram]:
-    return [] if isinstance(made, Judged) else [job.program for job in made]
+def _programs(prepared: list[_Job] | NativeVerdict) -> list[CompiledProgram]:
+    return [] if isinstance(prepared, NativeVerdict) else [job.program for job in prepared]
 
 
-def _compiled(case: BackendCase, target: Batch, level: int | None) -> list[_Job] | Judged:
-    """Return a program for every data set of a case, or the judgement of a case without programs."""
+def _compiled(case: BackendCase, target: Batch, level: int | None) -> list[_Job] | NativeVerdict:
+    """Return a program for every data set of a case, or the verdict of a case without programs."""
     jobs = []
     for inputs, expected in case.data():
         feeds = dict(zip(case.inputs, inputs, strict=False))
@@ -89,19 +91,19 @@ def _compiled(case: BackendCase, target: Batch, level: int | None) -> list[_Job]
             lowered_case = lowered(case, feeds)
             bound = lowered_case.bound
             if lowered_case.opaque:
-                return Judged(
+                return NativeVerdict(
                     CaseVerdict(case.name, case.kind, Outcome.OPAQUE, lowered_case.opaque, bound),
                     reason=f"opaque {lowered_case.opaque}"[:90],
                 )
             program = _program(lowered_case.graph, feeds, target, level)
         except XpuError as error:
             verdict = CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
-            return Judged(verdict, reason=why_refused(error))
+            return NativeVerdict(verdict, reason=why_refused(error))
         except Exception as error:  # a defect of the compiler is a finding and does not stop the suite
             verdict = CaseVerdict(
                 case.name, case.kind, Outcome.WRONG, f"{type(error).__name__}: {error}", bound
             )
-            return Judged(verdict, reason="the compiler failed")
+            return NativeVerdict(verdict, reason="the compiler failed")
         names = [o.name for o in lowered_case.graph.outputs]
         jobs.append(_Job(case, feeds, expected, lowered_case.weights, names, bound, program))
     return jobs
@@ -120,7 +122,7 @@ def _run(
     device: Any,
     threads: int,
     entry: Mapping[str, Any],
-) -> Judged:
+) -> NativeVerdict:
     case, ran, bound, loosened = jobs[0].case, dict[str, None](), dict[str, None](), False
     for job, program in zip(jobs, programs, strict=True):
         bound |= dict.fromkeys(job.bound)
@@ -128,7 +130,7 @@ def _run(
             verdict = CaseVerdict(
                 case.name, case.kind, Outcome.WRONG, f"does not compile: {program}", job.bound
             )
-            return Judged(verdict, reason="generated code does not compile")
+            return NativeVerdict(verdict, reason="generated code does not compile")
         ran |= dict.fromkeys(c.kernel for e in program.entries for c in e.plans[0].calls)
         try:
             with Executor(program, device, threads=threads) as executor:
@@ -136,9 +138,11 @@ def _run(
                 outputs = executor.run_arrays([job.feeds[s.name] for s in program.input_specs])
         except KernelRefused as error:  # a target named in full, whose libraries were not queried before
             verdict = CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), job.bound)
-            return Judged(verdict, tuple(ran), why_refused(error))
+            return NativeVerdict(verdict, tuple(ran), why_refused(error))
         except XpuError as error:
-            return Judged(CaseVerdict(case.name, case.kind, Outcome.WRONG, str(error), job.bound), tuple(ran))
+            return NativeVerdict(
+                CaseVerdict(case.name, case.kind, Outcome.WRONG, str(error), job.bound), tuple(ran)
+            )
         wrong = differs(case, job.expected, outputs)
         if wrong and entry:
             loosened = True
@@ -146,7 +150,9 @@ def _run(
                 replace(case, atol=entry.get("atol", case.atol)), job.expected, outputs, entry.get("ulps", 0)
             )
         if wrong:
-            return Judged(CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong, job.bound), tuple(ran))
-    return Judged(
+            return NativeVerdict(
+                CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong, job.bound), tuple(ran)
+            )
+    return NativeVerdict(
         CaseVerdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(bound)), tuple(ran), loosened=loosened
     )

@@ -37,28 +37,28 @@ __all__ = [
 ]
 
 
-def differs(case: BackendCase, expected: Sequence[Any], got: Sequence[Any], ulps: int = 0) -> str:
+def differs(case: BackendCase, expected: Sequence[Any], outputs: Sequence[Any], ulps: int = 0) -> str:
     """Return an empty text if the suite's own comparison holds, otherwise its message. ``ulps``: steps of the output's float type that a
     difference may also have (the suite's answers round inner steps to that type; other implementations need not).
     """
     from onnx.backend.test.runner import Runner
 
     try:
-        Runner.assert_similar_outputs(expected, got, case.rtol, case.atol)
+        Runner.assert_similar_outputs(expected, outputs, case.rtol, case.atol)
     except (AssertionError, TypeError, ValueError) as error:
-        if ulps and all(_within(e, g, ulps) for e, g in zip(expected, got, strict=True)):
+        if ulps and all(_within(e, g, ulps) for e, g in zip(expected, outputs, strict=True)):
             return ""
         return " ".join(str(error).split())[:300]
     return ""
 
 
-def _within(expected: Array, got: Array, ulps: int) -> bool:
-    if expected.dtype != got.dtype or expected.shape != got.shape:
+def _within(expected: Array, actual: Array, ulps: int) -> bool:
+    if expected.dtype != actual.dtype or expected.shape != actual.shape:
         return False
     import ml_dtypes
 
     step = float(ml_dtypes.finfo(expected.dtype).eps)
-    a, b = expected.astype(np.float64), got.astype(np.float64)
+    a, b = expected.astype(np.float64), actual.astype(np.float64)
     scale = np.maximum(np.abs(a), np.max(np.abs(a), initial=0.0) * 2.0**-4)
     return bool(np.all(np.abs(a - b) <= ulps * step * scale))
 
@@ -85,10 +85,10 @@ def lowered(case: BackendCase, feeds: Mapping[str, Any]) -> LoweredCase:
     for _ in range(4):
         graph, weights = import_onnx(case.model, bind=bound)
         opaque = [n for n in graph if n.op == "opaque"]
-        wanted = [n for n in graph.metadata["deciding"] if n not in bound and n in feeds]
-        if not opaque or not wanted:
+        deciding = [n for n in graph.metadata["deciding"] if n not in bound and n in feeds]
+        if not opaque or not deciding:
             break
-        bound |= {n: feeds[n] for n in wanted}
+        bound |= {n: feeds[n] for n in deciding}
     why = "; ".join(sorted({f"{n.attrs['op_type']}: {n.attrs['reason']}" for n in opaque}))
     borders = (*graph.inputs, *(graph.values[o.value] for o in graph.outputs))
     if not why and any(v.spec is None for v in borders):
@@ -100,7 +100,7 @@ def interpret(case: BackendCase, ulps: int = 0) -> CaseVerdict:
     """Check a case through the frontend and the interpreter."""
     from ....ir import interp
 
-    every: dict[str, None] = {}
+    all_bound: dict[str, None] = {}
     for inputs, expected in case.data():
         feeds = dict(zip(case.inputs, inputs, strict=False))
         bound: tuple[str, ...] = ()
@@ -109,14 +109,14 @@ def interpret(case: BackendCase, ulps: int = 0) -> CaseVerdict:
             bound = lowered_case.bound
             if lowered_case.opaque:
                 return CaseVerdict(case.name, case.kind, Outcome.OPAQUE, lowered_case.opaque, bound)
-            every |= dict.fromkeys(bound)
+            all_bound |= dict.fromkeys(bound)
             outputs = interp.run(lowered_case.graph, feeds, weights=lowered_case.weights)
         except XpuError as error:
             return CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
         wrong = differs(case, expected, [outputs[o.name] for o in lowered_case.graph.outputs], ulps)
         if wrong:
             return CaseVerdict(case.name, case.kind, Outcome.WRONG, wrong, bound)
-    return CaseVerdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(every))
+    return CaseVerdict(case.name, case.kind, Outcome.RIGHT, bound=tuple(all_bound))
 
 
 def session(
@@ -162,15 +162,15 @@ def round_trip(model: Any, feeds: Mapping[str, Any], rtol: float = 1e-4, atol: f
     except Exception as error:  # the vendor's exceptions share no base class but Exception
         return f"skipped: {' '.join(str(error).split())[:200]}"
     graph, weights = import_onnx(model)
-    written = to_onnx(graph, weights)
+    exported = to_onnx(graph, weights)
     try:
-        outputs = ort_session(written).run(None, dict(feeds))
+        outputs = ort_session(exported).run(None, dict(feeds))
     except Exception as error:
         return f"the written model does not run: {' '.join(str(error).split())[:300]}"
     for a, b in zip(expected, outputs, strict=True):
-        said = _compare(a, b, rtol, atol)
-        if said:
-            return said
+        difference = _compare(a, b, rtol, atol)
+        if difference:
+            return difference
     return ""
 
 

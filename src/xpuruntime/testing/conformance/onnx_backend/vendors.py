@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ....plugins.vendor_imports import vendor
 from ....types import DType
-from ....vendor_imports import vendor
 
 __all__ = ["VENDORS", "ort_session", "vendor_outputs"]
 

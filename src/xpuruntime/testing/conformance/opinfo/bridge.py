@@ -1,4 +1,4 @@
-"""Bridges from the arguments of a PyTorch op to operands and attributes of ours."""
+"""Bridges from the arguments of a PyTorch op to operands and attributes of IR ops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Adapt: TypeAlias = Callable[[Any], Adapted]
 
 @dataclass(frozen=True)
 class Bridge:
-    """``op``: ours. ``adapt``: converts a sample to operands and attributes. ``answer``: the expected result, if the OpInfo's own result does not
+    """``op``: the IR op. ``adapt``: converts a sample to operands and attributes. ``answer``: the expected result, if the OpInfo's own result does not
     have the op's form (arguments: sample, operands, attributes). ``info``: the OpInfo's name if the entry has a different one.
     """
 

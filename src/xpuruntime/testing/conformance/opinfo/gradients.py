@@ -75,8 +75,8 @@ def pool_backward(forward: Adapt, names: tuple[str, ...]) -> Callable[[Any], Ans
                 (x,),
             )
             return [grad, x, indices], attrs, answer
-        rest = (attrs["ceil_mode"], attrs["count_include_pad"], attrs["divisor"])
-        grad, answer = _gradient(lambda a: torch.nn.functional.avg_pool2d(a, *common, *rest), (x,))
+        options = (attrs["ceil_mode"], attrs["count_include_pad"], attrs["divisor"])
+        grad, answer = _gradient(lambda a: torch.nn.functional.avg_pool2d(a, *common, *options), (x,))
         return [grad, x], attrs, answer
 
     return adapt

@@ -38,20 +38,22 @@ LOOSE: dict[tuple[str, str], tuple[float, float, str]] = {
 """Relative and absolute tolerance by (entry, dtype) instead of the default, with the reason."""
 
 
-def disagreement(got: NDArray[Any], want: NDArray[Any], tolerance: tuple[float, float] | None = None) -> str:
+def disagreement(
+    actual: NDArray[Any], expected: NDArray[Any], tolerance: tuple[float, float] | None = None
+) -> str:
     """Return how a result differs from PyTorch's, or an empty text. Specs, NaN and infinities must be equal."""
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return f"is {got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
-    usual = TOLERANCE.get(str(want.dtype))
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return f"is {actual.dtype}{list(actual.shape)}, not {expected.dtype}{list(expected.shape)}"
+    usual = TOLERANCE.get(str(expected.dtype))
     # Kernels lose digits below the smallest normal number, or flush to zero.
-    tiny = 0.0 if usual is None else float(ml_dtypes.finfo(want.real.dtype).smallest_normal)
+    tiny = 0.0 if usual is None else float(ml_dtypes.finfo(expected.real.dtype).smallest_normal)
     share, absolute = tolerance or (usual or 0.0, tiny)
-    kind = np.complex128 if want.dtype.kind == "c" else np.float64
+    kind = np.complex128 if expected.dtype.kind == "c" else np.float64
     exact = usual is None and tolerance is None
-    a, b = (got, want) if exact else (got.astype(kind), want.astype(kind))
+    a, b = (actual, expected) if exact else (actual.astype(kind), expected.astype(kind))
     if exact:
-        places = np.count_nonzero(a != b)
-        return f"differs at {places} of {want.size} places" if places else ""
+        count = np.count_nonzero(a != b)
+        return f"differs at {count} of {expected.size} places" if count else ""
     finite = np.isfinite(a) & np.isfinite(b)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         return f"has {a[~finite][:3]} where PyTorch has {b[~finite][:3]}"
@@ -61,4 +63,4 @@ def disagreement(got: NDArray[Any], want: NDArray[Any], tolerance: tuple[float, 
     if not wrong.any():
         return ""
     worst = int(np.argmax(np.where(wrong, np.abs(a - b), 0)))
-    return f"differs at {np.count_nonzero(wrong)} of {want.size} places, most {a[worst]} for {b[worst]}"
+    return f"differs at {np.count_nonzero(wrong)} of {expected.size} places, most {a[worst]} for {b[worst]}"

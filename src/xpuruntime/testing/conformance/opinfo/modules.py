@@ -1,4 +1,4 @@
-"""PyTorch's samples of its ops as modules, for judging frontends that read modules."""
+"""PyTorch's samples of its ops as modules, for tests of frontends that import modules."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def _call(info: Any, sample: Any) -> ModuleCall | None:
     from torch.utils import _pytree as pytree
 
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    inputs = tuple(leaves[i] for i in places)
+    tensor_indices = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    inputs = tuple(leaves[i] for i in tensor_indices)
 
     class Sample(torch.nn.Module):  # type: ignore[misc]
         def forward(self, *tensors: Any) -> Any:
             full = list(leaves)
-            for i, tensor in zip(places, tensors, strict=True):
+            for i, tensor in zip(tensor_indices, tensors, strict=True):
                 full[i] = tensor
             first, args, kwargs = pytree.tree_unflatten(full, spec)
             return info.op(first, *args, **kwargs)
@@ -79,11 +79,11 @@ def _call(info: Any, sample: Any) -> ModuleCall | None:
     if any(t.layout != torch.strided or t.is_nested for t in (*inputs, *flat) if isinstance(t, torch.Tensor)):
         return None
     want = tuple(to_numpy(r if isinstance(r, torch.Tensor) else torch.tensor(r)) for r in flat)
-    shown = ", ".join(
+    description = ", ".join(
         f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}" if isinstance(v, torch.Tensor) else repr(v)
         for v in leaves
     )
-    return ModuleCall(module, inputs, want, shown)
+    return ModuleCall(module, inputs, want, description)
 
 
 def _database() -> Any:

@@ -34,8 +34,8 @@ def turned(s: Any) -> Adapted:
 
 def squeeze(s: Any) -> Adapted:
     dim = (s.args or (s.kwargs.get("dim"),))[0]
-    wanted = range(s.input.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
-    return [s.input], {"dims": [d for d in wanted if s.input.dim() and s.input.shape[d] == 1]}
+    dims = range(s.input.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+    return [s.input], {"dims": [d for d in dims if s.input.dim() and s.input.shape[d] == 1]}
 
 
 def cat(s: Any) -> Adapted:
@@ -69,8 +69,8 @@ def slicing(s: Any) -> Adapted:
 
 
 def select_scatter(s: Any) -> Adapted:
-    src, dim, place = s.args
-    return [s.input, src], {"dim": dim, "index": place}
+    src, dim, index = s.args
+    return [s.input, src], {"dim": dim, "index": index}
 
 
 def flip(s: Any) -> Adapted:

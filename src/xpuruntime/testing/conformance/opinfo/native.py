@@ -24,7 +24,7 @@ from ....runtime import Executor
 from ..native_batch import Batch, in_batches, why_refused
 from . import BRIDGES, LOOSE, NotComparable, OpInfoCall, calls, disagreement, graph_of
 
-__all__ = ["DTYPES", "Sampled", "drawn", "judge_samples", "main"]
+__all__ = ["DTYPES", "Sampled", "check_samples", "drawn", "main"]
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "int8", "uint8", "bool", "complex64")
 
@@ -41,7 +41,7 @@ class Sampled:
     kernel: str = ""
 
 
-def judge_samples(
+def check_samples(
     names: Iterable[str] = tuple(BRIDGES),
     dtypes: Sequence[str] = DTYPES,
     limit: int | None = 6,
@@ -53,24 +53,24 @@ def judge_samples(
     threads: int = 1,
     lacking: MutableMapping[str, str] | None = None,
 ) -> Iterator[Sampled]:
-    """Yield a judgement per sample that is a call of one of our ops. ``limit``: samples per variant and dtype; ``device``: runs the
+    """Yield a verdict per sample that is a call of one of our ops. ``limit``: samples per variant and dtype; ``device``: runs the
     target's programs; ``batch``: samples compiled together, ``jobs`` batches at once; ``lacking``: as for ``drawn``.
     """
     samples = drawn(names, dtypes, limit, lacking)
-    for (name, dtype, call), made, built in in_batches(
+    for (name, dtype, call), prepared, programs in in_batches(
         samples, lambda s, gathering: _compiled(s[2], gathering), _programs, target, size=batch, jobs=jobs
     ):
-        if isinstance(made, tuple):
-            yield Sampled(name, dtype, call.op, *made)
+        if isinstance(prepared, tuple):
+            yield Sampled(name, dtype, call.op, *prepared)
             continue
         try:
-            wrong = _wrong(call, built[0], LOOSE.get((name, dtype), ())[:2], device, threads)
+            wrong = _wrong(call, programs[0], LOOSE.get((name, dtype), ())[:2], device, threads)
         except KernelRefused as error:  # a target named in full, whose libraries were not queried before
             yield Sampled(name, dtype, call.op, "refused", why_refused(error))
             continue
-        kernel = ", ".join(dict.fromkeys(c.kernel for c in made.entries[0].plans[0].calls))
-        shown = f"{wrong}: {call.sample} as {dict(call.attrs)}" if wrong else ""
-        yield Sampled(name, dtype, call.op, "wrong" if wrong else "right", shown, kernel)
+        kernel = ", ".join(dict.fromkeys(c.kernel for c in prepared.entries[0].plans[0].calls))
+        why = f"{wrong}: {call.sample} as {dict(call.attrs)}" if wrong else ""
+        yield Sampled(name, dtype, call.op, "wrong" if wrong else "right", why, kernel)
 
 
 def drawn(
@@ -90,14 +90,14 @@ def drawn(
                 for call in calls(name, dtype, limit):
                     if not isinstance(call, NotComparable):
                         yield name, dtype, call
-            except Exception as error:  # errors of PyTorch's own code, in any release
+            except Exception as error:  # an error in PyTorch's own code
                 if lacking is None:
                     raise
                 lacking.setdefault(name, f"{type(error).__name__}: {error}"[:200])
 
 
-def _programs(made: CompiledProgram | tuple[str, str]) -> list[CompiledProgram]:
-    return [made] if isinstance(made, CompiledProgram) else []
+def _programs(prepared: CompiledProgram | tuple[str, str]) -> list[CompiledProgram]:
+    return [prepared] if isinstance(prepared, CompiledProgram) else []
 
 
 def _compiled(call: OpInfoCall, target: Batch) -> CompiledProgram | tuple[str, str]:
@@ -117,17 +117,17 @@ def _wrong(
     try:
         with Executor(program, device, threads=threads) as executor:
             executor.bind({})
-            got = executor.run_arrays(
+            outputs = executor.run_arrays(
                 [np.array(o, order="C") for o in call.operands if isinstance(o, np.ndarray)]
             )
     except KernelRefused:
         raise
     except XpuError as error:
         return str(error)
-    for number, (mine, theirs) in enumerate(zip(got, call.want, strict=True)):
-        said = disagreement(np.asarray(mine), theirs, tolerance or None)
-        if said:
-            return f"result {number} {said}"
+    for number, (actual, expected) in enumerate(zip(outputs, call.want, strict=True)):
+        difference = disagreement(np.asarray(actual), expected, tolerance or None)
+        if difference:
+            return f"result {number} {difference}"
     return ""
 
 
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     lacking: dict[str, str] = {}
     names, dtypes = options.names or tuple(BRIDGES), options.dtypes.split(",")
-    samples = list(judge_samples(names, dtypes, options.limit or None, lacking=lacking))
+    samples = list(check_samples(names, dtypes, options.limit or None, lacking=lacking))
     count = Counter(s.outcome for s in samples)
     ops = {s.op for s in samples if s.outcome == "right"}
     print(

@@ -31,10 +31,10 @@ def scatter(reduce: str) -> Adapt:
 
 
 def scatter_reduce(s: Any) -> Adapted:
-    dim, places, src, how = s.args
+    dim, indices, src, how = s.args
     how = {"sum": "add", "prod": "mul"}.get(how, how)
     attrs = {"dim": dim, "reduce": how, "include_self": s.kwargs.get("include_self", True)}
-    return [s.input, places, src], attrs
+    return [s.input, indices, src], attrs
 
 
 def index_copy(s: Any) -> Adapted:
@@ -120,11 +120,11 @@ def stable_topk(s: Any, operands: list[Any], attrs: dict[str, Any]) -> Any:
     import torch
 
     (x,), dim, largest = operands, attrs.get("dim", -1), attrs.get("largest", True)
-    values, places = torch.sort(x, dim=dim, descending=largest, stable=True)
+    values, indices = torch.sort(x, dim=dim, descending=largest, stable=True)
     return (
-        (values, places)
+        (values, indices)
         if not x.dim()
-        else (values.narrow(dim, 0, attrs["k"]), places.narrow(dim, 0, attrs["k"]))
+        else (values.narrow(dim, 0, attrs["k"]), indices.narrow(dim, 0, attrs["k"]))
     )
 
 

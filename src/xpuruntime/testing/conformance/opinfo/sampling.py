@@ -12,10 +12,10 @@ _F = "nn.functional."
 
 
 def grid_sample(s: Any) -> Adapted:
-    grid, *rest = s.args
+    grid, *positional = s.args
     if grid.element_size() < 4:
         raise NotComparable("places in a half type, which PyTorch computes in it")
-    kwargs = dict(zip(("mode", "padding_mode", "align_corners"), rest, strict=False)) | dict(s.kwargs)
+    kwargs = dict(zip(("mode", "padding_mode", "align_corners"), positional, strict=False)) | dict(s.kwargs)
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(kwargs.get("mode", "bilinear"), kwargs.get("mode"))
     return [s.input, grid], {
         "mode": mode,
@@ -90,8 +90,8 @@ def fourier(kind: str, several: bool) -> Adapt:
             last = 2 * (s.input.shape[axes[-1]] - 1) if size is None else size
             if last // 2 + 1 != s.input.shape[axes[-1]]:
                 raise NotComparable("cut or filled to a size")
-            way = _NORM["inverse"]
-            norm = way.get(kwargs.get("norm") or "backward", "by_root")
+            factors = _NORM["inverse"]
+            norm = factors.get(kwargs.get("norm") or "backward", "by_root")
             return [s.input], {"dims": axes, "normalization": norm, "last_size": last}
         inverse = kind == "c2c" and getattr(s, "inverse", False)
         norm = _NORM["inverse" if inverse else "forward"].get(kwargs.get("norm") or "backward", "by_root")

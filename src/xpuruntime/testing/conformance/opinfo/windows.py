@@ -19,9 +19,11 @@ def convolution(transposed: bool, unpadded: bool = False) -> Adapt:
     )
 
     def adapt(s: Any) -> Adapted:
-        weight, *rest = s.args
-        bias = rest.pop(0) if rest else s.kwargs.get("bias")
-        kwargs = {k: v for k, v in s.kwargs.items() if k != "bias"} | dict(zip(names, rest, strict=False))
+        weight, *positional = s.args
+        bias = positional.pop(0) if positional else s.kwargs.get("bias")
+        kwargs = {k: v for k, v in s.kwargs.items() if k != "bias"} | dict(
+            zip(names, positional, strict=False)
+        )
         n = weight.dim() - 2
         if isinstance(kwargs.get("padding"), str) or s.input.dim() != weight.dim():
             raise NotComparable("padding by word, or no batch")

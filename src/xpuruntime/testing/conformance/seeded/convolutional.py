@@ -94,8 +94,8 @@ def _inverted(rows: Any, width: float, depth: float, classes: int, *, act: str, 
                 parts["gate"] = _squeeze(inner, max(4, channels // 4), act)
             parts["project"] = _conv(inner, out, 1)
             body = _chain(**parts)
-            same = step == 1 and channels == out
-            layers[f"stage{stage + 1}_{k}"] = _pieces().Residual(body, None, None) if same else body
+            has_skip = step == 1 and channels == out
+            layers[f"stage{stage + 1}_{k}"] = _pieces().Residual(body, None, None) if has_skip else body
             channels = out
     last = scaled(1280) if width >= 1 else scaled(1280) // 2
     layers["last"] = _conv(channels, last, 1, act=act)

@@ -21,15 +21,15 @@ LLAMA3: dict[str, Any] = {
 }  # fmt: skip
 
 
-def reference(family: str, **more: Any) -> Any:
+def reference(family: str, **overrides: Any) -> Any:
     """Return a seeded transformers model in which every part matters: biases, norm scales and weights are far from neutral."""
     import torch
     import transformers
 
     if family == "qwen2":
-        model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**{**SIZES, **more}))
+        model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**{**SIZES, **overrides}))
     else:
-        facts = {"tie_word_embeddings": True, "rope_parameters": LLAMA3, **SIZES, **more}
+        facts = {"tie_word_embeddings": True, "rope_parameters": LLAMA3, **SIZES, **overrides}
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**facts))
     model = model.eval()
     seed = torch.Generator().manual_seed(7)

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ....store import digest, write_atomic
+from ....storage.store import digest, write_atomic
+from . import networks as models
 
 __all__ = ["export_onnx"]
 
@@ -35,8 +36,6 @@ def export_onnx(
     The output is called ``scores``. Returns the path. Raises KeyError for an unknown name.
     """
     import torch
-
-    from . import networks as models
 
     path = Path(path)
     row = models.MODELS[name]

@@ -2,7 +2,7 @@
 
     module, inputs = models.build("resnet18")             # small, for tests
     module, inputs = models.resnet18()                    # the size of its paper
-    path = models.export_onnx("bert", "build/models/bert.onnx")
+    path = export_onnx("bert", "build/models/bert.onnx")   # of ``export``
     feeds = models.inputs("bert", 100, seed=1)            # NumPy, the first axis counts examples
 
 Every model maps its inputs to float32 scores, one row per example (the decoder: per token). No weight is zero, one, or equal
@@ -20,7 +20,6 @@ import numpy as np
 
 from ....protocols import Array
 from . import convolutional as nets
-from .export import export_onnx
 from .weights import draw, seed_weights
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "build",
     "densenet121",
     "efficientnet_b0",
-    "export_onnx",
     "inputs",
     "mobilenet_v2",
     "qwen2",
@@ -200,7 +198,7 @@ def _keywords(row: SeededModel, size: str) -> dict[str, Any]:
 Source: TypeAlias = "Callable[[int, int], tuple[Array, ...]]"
 
 
-def _images(side: int) -> Source:
+def _images(size: int) -> Source:
     """Return a source of images with a color, a texture and noise. The texture repeats every 32 pixels, the step of the last stage, so every
     position sees the same texture and the mean over positions tells images apart as well as the positions do.
     """
@@ -208,8 +206,8 @@ def _images(side: int) -> Source:
     def source(count: int, seed: int) -> tuple[Array, ...]:
         color = draw(seed, "colour", (count, 3, 1, 1))  # words: recognise, colour
         coarse = np.kron(draw(seed, "texture", (count, 3, 8, 8)), np.ones((4, 4), np.float32))
-        texture = np.tile(coarse, (-(-side // 32),) * 2)[..., :side, :side]
-        noise = draw(seed, "noise", (count, 3, side, side))
+        texture = np.tile(coarse, (-(-size // 32),) * 2)[..., :size, :size]
+        noise = draw(seed, "noise", (count, 3, size, size))
         return ((0.5 * color + texture + 0.2 * noise).astype(np.float32),)
 
     return source

@@ -103,7 +103,7 @@ EMULATOR bool run_blocks(int64_t begin, int64_t end) {
     const three grid = built_in.grid;
     for (int64_t at = begin; at < end; ++at) {
         built_in.block = {(unsigned)(at % grid.x), (unsigned)(at / grid.x % grid.y), (unsigned)(at / grid.x / grid.y)};
-        if (at % machine.cluster == 0 && !run_cluster()) return false;  // the first block of a cluster stands for all of them
+        if (at % machine.cluster == 0 && !run_cluster()) return false;  // run_cluster also runs the other blocks of a cluster
     }
     return true;
 }
@@ -128,7 +128,7 @@ EMULATOR void launch(const char *name, void (*f)(A...), three grid, three thread
     abort();
 }
 
-// What a kernel reports about its inputs (part `movement`) goes to the core's status words, below `scratch`.
+// What a kernel reports about its inputs (part `movement`) is written to the core's status words, below `scratch`.
 EMULATOR void begin_report(unsigned long long *at) {
     report.at = at;
     at[0] = 0, at[1] = (unsigned long long)report.words;

@@ -92,7 +92,7 @@ EMULATOR unsigned char *read_shared(uint32_t at, uint32_t bytes) {
     return dynamic_memory() + at;
 }
 
-// One block's static shared memory goes, another one's comes.
+// Save one block's static shared memory and load another one's.
 EMULATOR void enter_block(unsigned from, unsigned to) {
     const size_t size = statics();
     if (!size) return;

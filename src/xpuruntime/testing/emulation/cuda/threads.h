@@ -77,7 +77,7 @@ __attribute__((section(".data"))) static Machine machine = {};
 
 EMULATOR void *reserve(size_t bytes);  // memory: launch.h
 
-// Switch stacks: what a call must preserve goes to this stack, whose address is kept, and comes from the other one.
+// Switch stacks: save what a call must preserve on this stack, and load it from the other one.
 asm(".pushsection .text\nxpurt_switch_stack:\n"
     "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\nmovq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
     "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n.popsection");

@@ -1,0 +1,1 @@
+"""Expressions: pointwise ops of the IR as C++ text over the prelude."""

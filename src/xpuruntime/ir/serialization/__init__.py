@@ -1,0 +1,1 @@
+"""Serialization: graphs as text and as JSON, and weight files."""

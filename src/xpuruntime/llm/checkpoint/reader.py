@@ -1,0 +1,161 @@
+"""open_checkpoint: a language model as config, arrays by name, and tokenizer. Arrays are mapped or shared, never copied.
+
+open_checkpoint("Qwen2.5-0.5B")            # a folder: config.json, safetensors (one file or shards), tokenizer.json
+open_checkpoint("model.gguf")              # weights are dequantized on access
+open_checkpoint(transformers_model)        # shares the model's memory
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...errors import ModelError
+from ...protocols import Array
+from ...storage.files import read_regular
+from ...storage.tensor_files import read_safetensors
+from ...types import DType, TensorSpec
+from .config import DecoderConfig, read_stops
+from .data import Checkpoint
+from .gguf_file import open_gguf
+from .text import open_text
+
+__all__ = ["Checkpoint", "open_checkpoint", "read_config"]
+
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def open_checkpoint(source: Any) -> Checkpoint:
+    """Open a folder, a GGUF file, or a transformers model. Raises ModelError, FormatError."""
+    if isinstance(source, Checkpoint):
+        return source
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        if path.is_dir():
+            return _from_folder(path)
+        if path.suffix == ".gguf":
+            return checked(open_gguf(path))
+        raise ModelError(
+            f"language model {os.fspath(source)}",
+            "is neither a folder nor a GGUF file" if path.exists() else "does not exist",
+            do="Give a folder with config.json and safetensors, or a .gguf file.",
+        )
+    if hasattr(source, "state_dict") and hasattr(source, "config"):
+        return _from_module(source)
+    raise ModelError(
+        "language model",
+        "cannot be opened",
+        got=type(source).__name__,
+        do="Give a folder, a .gguf file or a transformers model.",
+    )
+
+
+def read_config(path: Path) -> DecoderConfig:
+    """Read a ``config.json``. Raises ModelError."""
+    return DecoderConfig.from_json(_json(path))
+
+
+def _from_folder(folder: Path) -> Checkpoint:
+    config = read_config(folder / "config.json")
+    if (folder / "generation_config.json").is_file():
+        stops = _stops(_json(folder / "generation_config.json"))
+        config = replace(config, stops=tuple(dict.fromkeys((*config.stops, *stops))))
+    if (folder / _INDEX).is_file():
+        shards = _json(folder / _INDEX).get("weight_map")
+        if not isinstance(shards, dict):
+            raise ModelError(f"language model {folder}", f"has no weight_map in {_INDEX}")
+        files = {str(k): str(v) for k, v in shards.items()}
+    elif (folder / _WHOLE).is_file():
+        files = dict.fromkeys(read_safetensors(folder / _WHOLE), _WHOLE)
+    else:
+        raise ModelError(
+            f"language model {folder}",
+            "has no weights",
+            got=f"neither {_WHOLE} nor {_INDEX}",
+            do="Save the model with safetensors.",
+        )
+    arrays: dict[str, Array] = {}
+    for file in sorted(set(files.values())):
+        if Path(file).name != file:
+            raise ModelError(f"language model {folder}", "names a file outside its folder", got=file)
+        arrays |= read_safetensors(folder / file)
+    checkpoint = Checkpoint(
+        folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder)
+    )
+    return checked(checkpoint)
+
+
+def _from_module(module: Any) -> Checkpoint:
+    from ...frontends.torch.importer import weights_of
+
+    if getattr(module, "training", False):
+        raise ModelError(type(module).__name__, "is in training mode", do="Call model.eval().")
+    config = DecoderConfig.from_json(module.config.to_dict())
+    config = replace(config, rotary=replace(config.rotary, explicit=_frequencies(module)))
+    arrays = weights_of(module)
+    shapes = config.shapes()
+    if config.tied:
+        # The embedding and the output layer are one tensor, which the module may list under the latter's name.
+        arrays = {
+            "model.embed_tokens.weight"
+            if n == "lm_head.weight" and "model.embed_tokens.weight" not in arrays
+            else n: a
+            for n, a in arrays.items()
+        }
+    weights = {n: a for n, a in arrays.items() if n in shapes}
+    return checked(Checkpoint(type(module).__name__, config, weights, _specs(weights)))
+
+
+def _frequencies(module: Any) -> tuple[float, ...]:
+    """Return the rotary frequencies of a module: their last bits depend on the device that computed them. Empty if the module has none, or if
+    a conversion rounded them to 16 bits.
+    """
+    inv_freq = getattr(getattr(getattr(module, "model", None), "rotary_emb", None), "inv_freq", None)
+    if inv_freq is None or inv_freq.element_size() < 4:
+        return ()
+    return tuple(map(float, inv_freq.detach().cpu().flatten().tolist()))
+
+
+def checked(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint after checking that every weight of its config exists in its shape. Raises ModelError."""
+    who, specs = f"language model {checkpoint.name}", checkpoint.specs
+    shapes = checkpoint.config.shapes()
+    missing = [n for n in shapes if n not in specs]
+    if missing:
+        do = "Check that no shard is missing, and that config.json belongs to this model."
+        others = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ModelError(who, "weights are missing", got=", ".join(missing[:3]) + others, do=do)
+    for name, shape in shapes.items():
+        if specs[name].shape != shape:
+            raise ModelError(who, f"weight {name} must have the shape {list(shape)}", got=specs[name])
+    layer = f"model.layers.{checkpoint.config.layers - 1}."
+    unknown = [n for n in specs if n not in shapes and n.startswith(layer) and "rotary_emb" not in n]
+    if unknown:
+        do = "The model has a part that this release does not support."
+        raise ModelError(who, "has unknown weights", got=", ".join(unknown[:3]), do=do)
+    return checkpoint
+
+
+def _specs(arrays: Mapping[str, Array]) -> dict[str, TensorSpec]:
+    return {n: TensorSpec(tuple(a.shape), DType.of(a.dtype)) for n, a in arrays.items()}
+
+
+def _stops(data: Mapping[str, Any]) -> tuple[int, ...]:
+    return read_stops(data.get("eos_token_id"))
+
+
+_MAX_JSON = 64 << 20
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(read_regular(path, _MAX_JSON).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"language model {path.parent}", f"cannot read {path.name}", got=error) from error
+    if not isinstance(data, dict):
+        raise ModelError(f"language model {path.parent}", f"{path.name} must hold a JSON object")
+    return data

@@ -1,0 +1,1 @@
+"""Files: policies as YAML and JSON documents."""

@@ -1,0 +1,55 @@
+"""Training in PyTorch under the policy that inference uses.
+
+    import xpuruntime.pytorch as xrt_torch
+
+    xrt_torch.set_kernel_policy(attention="flash_v2", matmul="cublasLt")
+    with xrt_torch.autocast(fp16=True), xrt_torch.capture_graph():
+        loss = criterion(model(x), t)
+        loss.backward()
+
+PyTorch keeps modules, autograd and optimizers. This package computes ops of the policy's families with kernels of our catalogue, forward
+and backward. An op without such a kernel runs on PyTorch's own operator, and ``record`` says why.
+
+    formulas/   what each op computes, forward and backward, as IR; no torch
+    programs    formulas compiled under a policy, by signature
+    ops/        the ops as torch.library custom ops
+    routing     PyTorch's functions that a policy sends to these ops
+    capture/    CUDA graphs of training steps
+"""
+
+from __future__ import annotations
+
+from ..lazy import lazy_names
+
+__all__ = [
+    "Certificate",
+    "GradScaler",
+    "PolicyScope",
+    "StepRecord",
+    "autocast",
+    "capture_graph",
+    "certify",
+    "kernel_policy",
+    "ops",
+    "record",
+    "reset_kernel_policy",
+    "set_kernel_policy",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Certificate": "xpuruntime.pytorch.certificate",
+        "GradScaler": "torch.amp",
+        "PolicyScope": "xpuruntime.pytorch.policy",
+        "autocast": "xpuruntime.pytorch.mixed_precision",
+        "capture_graph": "xpuruntime.pytorch.capture.graph",
+        "certify": "xpuruntime.pytorch.certificate",
+        "StepRecord": "xpuruntime.pytorch.step_record",
+        "kernel_policy": "xpuruntime.pytorch.policy",
+        "ops": "xpuruntime.pytorch.ops",
+        "record": "xpuruntime.pytorch.step_record",
+        "reset_kernel_policy": "xpuruntime.pytorch.policy",
+        "set_kernel_policy": "xpuruntime.pytorch.policy",
+    },
+)

@@ -1,0 +1,15 @@
+"""The backend of ``torch.compile``: forward and backward graphs of PyTorch's compiler, through our passes and kernels.
+
+backend.py        the entry that PyTorch calls, and the operators that it decomposes for us
+linear_layers.py  products that are linear layers
+regions.py        which nodes our compiler takes; connected ones become regions
+region.py         a region: its programs by policy, and PyTorch's operators where there is none
+report.py         what each graph became, with a reason for every node that stays with PyTorch
+"""
+
+from __future__ import annotations
+
+from .backend import xpuruntime_backend
+from .report import CompiledGraphReport, compiled_graphs
+
+__all__ = ["CompiledGraphReport", "compiled_graphs", "xpuruntime_backend"]

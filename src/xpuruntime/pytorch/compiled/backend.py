@@ -1,0 +1,116 @@
+"""xpuruntime_backend: what ``torch.compile(model, backend="xpuruntime")`` calls."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from ...frontends.torch.ops import TABLE
+from ...inference.native.targets import own_target
+from ...printable import logger
+from ...targets import DeviceId
+from ..ops.library import LIBRARY
+from ..programs import BACKWARD, FORWARD
+from ..requests import DemandCell
+from .attention import route_attention
+from .linear_layers import linear_layers
+from .region import FxRegion
+from .regions import divided, reasons_against
+from .report import CompiledGraphReport, remember_graph
+
+__all__ = ["xpuruntime_backend"]
+
+_log = logger("xpuruntime.pytorch")
+_WITHOUT_KERNEL = (
+    "native_layer_norm_backward", "native_group_norm_backward", "embedding_dense_backward", "avg_pool2d_backward",
+    "_adaptive_avg_pool2d_backward",
+)  # fmt: skip
+"""ATen ops with a form in the IR and no kernel: PyTorch decomposes them to ops that have one."""
+
+_INFERENCE_ONLY = ("_scaled_dot_product_flash_attention_for_cpu",)
+"""ATen ops whose decomposition returns another second result than the op: its backward would compute wrong gradients."""
+
+
+def xpuruntime_backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
+    """Compile a graph of PyTorch's compiler: forward, and backward when gradients are wanted.
+
+    Regions of nodes that our compiler takes become programs under the policy of ``set_kernel_policy``; PyTorch runs the others.
+    ``compiled_graphs()`` lists them with reasons. A policy that changes later is followed from the next call on. If the policy names
+    attention, calls of ``scaled_dot_product_attention`` become our op.
+    """
+    demands = DemandCell()
+    route_attention(module, demands)
+
+    def compiler(phase: str) -> Callable[..., Any]:
+        return functools.partial(_compiled, phase=phase, demands=demands)
+
+    backend = aot_autograd(
+        fw_compiler=compiler(FORWARD),
+        bw_compiler=compiler(BACKWARD),
+        inference_compiler=compiler("inference"),
+        decompositions=_decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    return backend(module, example_inputs)
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Any]:
+    """Return PyTorch's decompositions to core ATen, without those of ops that our compiler has whole."""
+    from torch._decomp import core_aten_decompositions
+
+    table = dict(core_aten_decompositions())
+    for op in list(table):
+        name = op.name().removeprefix("aten::")
+        if (name in TABLE and name not in _WITHOUT_KERNEL) or name in _INFERENCE_ONLY:
+            del table[op]
+    return table
+
+
+def _compiled(
+    module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, phase: str, demands: DemandCell
+) -> Callable[..., Any]:
+    """Return a function that runs one graph."""
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    linear_layers(module)
+    name = f"{phase}_{len(list(module.graph.nodes))}"
+    devices = {v.device for v in _tensors(module)}
+    calls = [n for n in module.graph.nodes if n.op == "call_function"]
+    left: dict[str, str] = {}
+    if len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda"):
+        device = devices.pop()
+        target = own_target(DeviceId(device.type, device.index or 0))
+        left = dict(reasons_against(module, name, target))
+    else:
+        shown = ", ".join(sorted(map(str, devices))) or "no device"
+        left = {n.name: f"the graph is on {shown}" for n in calls}
+    named = {n.name: f"{n.target}" for n in calls if not _is_own(n)}
+    whole, regions = divided(module, left)
+    for region in regions:
+        body = whole.get_submodule(region)
+        assert isinstance(body, torch.fx.GraphModule)
+        setattr(whole, region, FxRegion(body, f"{name}_{region}", phase, demands))
+    whole.recompile()
+    stay = {f"{node} ({named[node]})": reason for node, reason in left.items() if node in named}
+    report = CompiledGraphReport(name, phase, len(regions), len(calls) - len(stay), stay)
+    remember_graph(report)
+    _log.info("%s", report)
+    return make_boxed_func(whole.forward)  # type: ignore[no-any-return]
+
+
+def _is_own(node: torch.fx.Node) -> bool:
+    """Return True for a training op of this package and for its results. It runs outside of regions, as a program of its own."""
+    target = node.args[0].target if node.target is operator.getitem else node.target
+    return str(target).startswith(f"{LIBRARY}.")
+
+
+def _tensors(module: torch.fx.GraphModule) -> list[torch.Tensor]:
+    values = [n.meta.get("val") for n in module.graph.nodes if n.op in ("placeholder", "call_function")]
+    return [v for v in values if isinstance(v, torch.Tensor)]

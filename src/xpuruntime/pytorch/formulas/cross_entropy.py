@@ -1,0 +1,65 @@
+"""Cross entropy of a linear layer's results, for some of the rows: losses and, in the same pass, the gradients of rows and weight.
+
+The logits exist for these rows only. The weight may have more rows than there are words, so that its products are aligned: their logits
+count as -inf.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .formula import Formula, Writer
+
+__all__ = ["CROSS_ENTROPY", "CROSS_ENTROPY_GRADIENTS"]
+
+
+def _losses(w: Writer) -> tuple[str, str, str, str, str]:
+    """Return the sum of the losses, exp(logits - max), its sums, which rows count, and the one-hot targets."""
+    b, words, ignored = w.b, w.attributes["words"], w.attributes["ignore_index"]
+    narrow = b.linear(w["x"], w["weight"], None)
+    logits = w.wide(narrow)
+    rows, columns = w.shape(logits)
+    wide = w.spec(logits).dtype
+    places = b.view(b.arange(end=columns, dtype="int64"), size=[1, columns])
+    if columns > words:
+        logits = b.where(b.lt(places, words), logits, -math.inf)
+    largest = b.amax(logits, dim=[-1], keepdim=True)
+    powers = b.exp(b.sub(logits, largest))
+    sums = b.sum(powers, dim=[-1], keepdim=True)
+    counts = b.ne(w["target"], ignored)
+    target = b.view(b.where(counts, w["target"], 0), size=[rows, 1])
+    hot = w.cast(b.eq(places, target), wide)
+    picked = w.wide(b.gather(narrow, target, dim=1))
+    each = b.sub(b.add(largest, b.log(sums)), picked)
+    kept = b.view(w.cast(counts, wide), size=[rows, 1])
+    # A row that does not count may be anything, NaN as well.
+    loss = b.where(b.view(counts, size=[rows, 1]), each, 0.0)
+    return b.sum(loss, dim=[0, 1]), powers, sums, kept, hot
+
+
+def _cross_entropy(w: Writer) -> list[str]:
+    return [_losses(w)[0]]
+
+
+def _cross_entropy_gradients(w: Writer) -> list[str]:
+    """Write the losses' sum, and with dlogits = (softmax - onehot) scale the gradients dlogits weight and dlogits^T x."""
+    b, wanted = w.b, w.attributes["wanted"]
+    total, powers, sums, kept, hot = _losses(w)
+    dlogits = w.like(b.mul(b.sub(b.div(powers, sums), hot), b.mul(kept, w["scale"])), "x")
+    results = [total]
+    if wanted[0]:
+        results.append(b.matmul(dlogits, w["weight"]))
+    if wanted[1]:
+        results.append(w.wide(b.matmul(b.permute(dlogits, dims=[1, 0]), w["x"])))
+    return results
+
+
+CROSS_ENTROPY = Formula(
+    "linear_cross_entropy", ("x", "weight", "target"), ("words", "ignore_index"), _cross_entropy
+)
+CROSS_ENTROPY_GRADIENTS = Formula(
+    "linear_cross_entropy_gradients",
+    ("x", "weight", "target", "scale"),
+    ("words", "ignore_index", "wanted"),
+    _cross_entropy_gradients,
+)

@@ -1,0 +1,29 @@
+"""Training ops with forward and backward, as ``torch.library`` custom ops of the library ``xpuruntime``.
+
+Each computes what PyTorch's function of that name computes. Its kernels follow the policy of ``set_kernel_policy``.
+"""
+
+from __future__ import annotations
+
+from .attention import attention
+from .cross_entropy import linear_cross_entropy
+from .embedding import embedding
+from .gated import geglu, swiglu
+from .linear import linear, matmul
+from .norm import layer_norm, rms_norm
+from .rope import rope
+from .softmax import softmax
+
+__all__ = [
+    "attention",
+    "embedding",
+    "geglu",
+    "layer_norm",
+    "linear",
+    "linear_cross_entropy",
+    "matmul",
+    "rms_norm",
+    "rope",
+    "softmax",
+    "swiglu",
+]

@@ -1,0 +1,165 @@
+"""linear_cross_entropy: the loss of a language model's head, whose logits are never in memory as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  - PyTorch's own abbreviation
+from torch import Tensor
+
+from ...errors import InputError, RunError
+from ..formulas.cross_entropy import CROSS_ENTROPY, CROSS_ENTROPY_GRADIENTS
+from ..programs import BACKWARD, FORWARD, run
+from ..requests import demand_number, demand_of
+from .library import define
+from .operands import float_operands
+
+__all__ = ["linear_cross_entropy"]
+
+_CHUNK_BYTES = 512 << 20  # of the logits of a chunk
+_ALIGNED = 64  # rows of a weight, so that products read whole sectors
+_LEAST_ROWS = 128
+
+
+def linear_cross_entropy(
+    x: Tensor, weight: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: str = "mean"
+) -> Tensor:
+    """Return ``cross_entropy(linear(x, weight), target)`` without the whole logits.
+
+    x [..., size], weight [words, size] of one float dtype, target [...] of int64. The loss is float32 (float64 for float64 operands).
+    reduction: ``mean`` over the targets that are not ``ignore_index``, or ``sum``. Rows are computed in chunks; when gradients are wanted,
+    each chunk computes them in the same pass, and backward only scales them. It has no gradients of second order.
+    """
+    who = "pytorch.ops.linear_cross_entropy"
+    x, weight = float_operands("linear_cross_entropy", x, weight)
+    if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1] or target.shape != x.shape[:-1]:
+        got = f"{list(x.shape)}, {list(weight.shape)} and {list(target.shape)}"
+        raise InputError(
+            who, "needs x [..., size], weight [words, size] and target [...]", got=got, do="Check the shapes."
+        )
+    if target.dtype is not torch.int64:
+        raise InputError(who, "needs a target of int64", got=str(target.dtype), do="Convert it with .long().")
+    if reduction not in ("mean", "sum"):
+        raise InputError(who, "has no such reduction", got=repr(reduction), do="Use 'mean' or 'sum'.")
+    rows, places = x.reshape(-1, x.shape[-1]), target.reshape(-1)
+    scale = torch.ones((), dtype=_wide(x.dtype), device=x.device)
+    if reduction == "mean":
+        scale = scale / (places != ignore_index).sum()
+    wanted = [t.requires_grad and torch.is_grad_enabled() for t in (x, weight)]
+    results = torch.ops.xpuruntime.linear_cross_entropy(
+        rows, weight, places, scale, ignore_index, wanted, demand_number()
+    )
+    return results[0]
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _chunk_rows(rows: int, words: int, bytes_each: int) -> int:
+    """Return the rows of a chunk: as few chunks as the bound allows, of about equal size."""
+    most = max(_LEAST_ROWS, _CHUNK_BYTES // (bytes_each * max(words, 1)))
+    chunks = max(1, -(-rows // most))
+    return max(1, -(-rows // chunks // _LEAST_ROWS) * _LEAST_ROWS)
+
+
+def _compute(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    scale: Tensor,
+    ignore_index: int,
+    wanted: list[bool],
+    number: int,
+) -> list[Tensor]:
+    """Return the loss, then the gradients of x and weight for a gradient of 1 (empty where they are not wanted)."""
+    demand, (words, _) = demand_of(number), weight.shape
+    wide = _wide(x.dtype)
+    loss = torch.zeros((), dtype=wide, device=x.device)
+    dx = torch.empty_like(x) if wanted[0] else x.new_empty(0)
+    dweight = torch.zeros(weight.shape, dtype=wide, device=x.device) if wanted[1] else weight.new_empty(0)
+    aligned = -words % _ALIGNED if x.device.type == "cuda" else 0
+    padded = F.pad(weight, (0, 0, 0, aligned)) if aligned else weight
+    step = _chunk_rows(x.shape[0], words, x.element_size())
+    for first in range(0, x.shape[0], step):
+        rows, places = x[first : first + step], target[first : first + step]
+        if any(wanted):
+            operands, attributes = (
+                (rows, padded, places, scale.reshape(1, 1)),
+                (words, ignore_index, tuple(wanted)),
+            )
+            results = run(CROSS_ENTROPY_GRADIENTS, "matmul", BACKWARD, operands, attributes, demand)
+        else:
+            results = run(
+                CROSS_ENTROPY, "matmul", FORWARD, (rows, padded, places), (words, ignore_index), demand
+            )
+        if results is None:
+            results = _eager(rows, weight, places, scale, ignore_index, wanted)
+        gradients = iter(results[1:])
+        loss += results[0]
+        if wanted[0]:
+            dx[first : first + step] = next(gradients)
+        if wanted[1]:
+            dweight += next(gradients)[:words]
+    return [loss * scale, dx, dweight.to(weight.dtype) if wanted[1] else dweight]
+
+
+def _eager(
+    x: Tensor, weight: Tensor, target: Tensor, scale: Tensor, ignore_index: int, wanted: list[bool]
+) -> list[Tensor]:
+    """Compute a chunk on PyTorch's operators."""
+    logits = F.linear(x, weight).to(scale.dtype)
+    loss = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
+    counts = target != ignore_index
+    dlogits = torch.softmax(logits, -1)
+    dlogits[torch.arange(x.shape[0], device=x.device), target.where(counts, 0)] -= 1
+    dlogits = (dlogits * (counts[:, None] * scale)).to(x.dtype)
+    gradients = [dlogits @ weight] if wanted[0] else []
+    return [loss, *gradients, *([(dlogits.t() @ x).to(scale.dtype)] if wanted[1] else [])]
+
+
+def _fake(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    scale: Tensor,
+    ignore_index: int,
+    wanted: list[bool],
+    number: int,
+) -> list[Tensor]:
+    empty = x.new_empty(0)
+    return [
+        torch.empty_like(scale),
+        torch.empty_like(x) if wanted[0] else empty,
+        torch.empty_like(weight) if wanted[1] else empty,
+    ]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    ctx.save_for_backward(output[1], output[2])
+    ctx.wanted = inputs[5]
+
+
+def _scaled(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
+    if torch.is_grad_enabled():
+        raise RunError(
+            "pytorch.ops.linear_cross_entropy",
+            "has no gradients of second order",
+            do="Use torch.nn.functional.cross_entropy of a linear layer.",
+        )
+    grad = grads[0]
+    results: list[Any] = [None] * 7
+    for place, gradient in enumerate(ctx.saved_tensors):
+        if ctx.wanted[place] and grad is not None:
+            results[place] = gradient * grad.to(gradient.dtype)
+    return tuple(results)
+
+
+define(
+    "linear_cross_entropy(Tensor x, Tensor weight, Tensor target, Tensor scale, int ignore_index, bool[] wanted, int demand) -> Tensor[]",
+    _compute,
+    _fake,
+    _scaled,
+    _save,
+)

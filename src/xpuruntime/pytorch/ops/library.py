@@ -1,0 +1,251 @@
+"""Registration of a training op with torch.library: schema, kernels, fake tensors, autograd and vmap, from one ``TrainingOp``.
+
+``xpuruntime::layer_norm(Tensor? x, ..., int dims, float eps, int demand) -> Tensor[]`` runs the formula of forward, and
+``xpuruntime::layer_norm_backward(Tensor? grad, ..., bool[] wanted, int demand) -> Tensor[]`` that of backward, for the gradients that
+are wanted. Both run on PyTorch's operators where no program can be had. PyTorch differentiates ``eager_backward`` for gradients of
+gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from ..formulas.formula import Formula
+from ..programs import BACKWARD, FORWARD, run
+from ..requests import demand_of
+
+__all__ = ["LIBRARY", "TrainingOp", "call", "define", "register"]
+
+LIBRARY = "xpuruntime"
+Tensors: TypeAlias = "Sequence[torch.Tensor]"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOp:
+    """One op with its backward.
+
+    family:         its op family in policies.
+    attributes:     name -> type of forward's attributes, in the formula's order.
+    eager:          results by PyTorch's operators, from operands and attributes in order.
+    eager_backward: gradients by differentiable operators of PyTorch, from backward's operands and attributes in order.
+    shapes:         shape of each result, from operands and attributes in order.
+    dtypes:         dtype of each result, from the same. By default each has the first operand's.
+    gradients:      operands that have gradients, in the order of ``wanted``.
+    gradient_shapes: shape of each gradient, from backward's operands and attributes in order. A gradient has the dtype of ``grad``.
+    saved:          operands of backward after ``grad``: names of forward's operands, or ``result0``, ``result1`` ...
+    backward_attributes: name -> type of backward's attributes but ``wanted``; ``backward_values`` computes them from forward's operands
+                    and attributes. By default they are forward's.
+    one_gradient:   True if only the first result has a gradient.
+    rows:           True if every operand may have more leading dims than its own, so that vmap is one call.
+    """
+
+    name: str
+    family: str
+    forward: Formula
+    backward: Formula
+    attributes: Mapping[str, str]
+    eager: Callable[..., Tensors]
+    eager_backward: Callable[..., Tensors]
+    shapes: Callable[..., Sequence[Sequence[int]]]
+    gradients: tuple[str, ...]
+    gradient_shapes: Callable[..., Sequence[Sequence[int]]]
+    saved: tuple[str, ...]
+    backward_attributes: Mapping[str, str] | None = None
+    backward_values: Callable[..., tuple[Any, ...]] | None = None
+    dtypes: Callable[..., Sequence[torch.dtype]] | None = None
+    one_gradient: bool = False
+    rows: bool = False
+
+    @property
+    def of_backward(self) -> Mapping[str, str]:
+        """Return name -> type of backward's attributes but ``wanted``."""
+        return self.attributes if self.backward_attributes is None else self.backward_attributes
+
+
+_library = torch.library.Library(LIBRARY, "FRAGMENT")
+_ops: dict[str, TrainingOp] = {}
+
+
+def call(name: str, *args: Any) -> list[torch.Tensor]:
+    """Call a registered op: operands, attributes, and the number of the demand."""
+    results: list[torch.Tensor] = getattr(torch.ops.xpuruntime, name).default(*args)
+    return results
+
+
+def register(op: TrainingOp) -> TrainingOp:
+    """Define an op and its backward in PyTorch's library ``xpuruntime``."""
+    _ops[op.name] = op
+    schema = _schema(op.name, op.forward.operands, op.attributes)
+    define(schema, _forward(op), _fake(op), _first_order(op), _save(op))
+    schema = _schema(f"{op.name}_backward", op.backward.operands, {**op.of_backward, "wanted": "bool[]"})
+    define(schema, _backward(op), _fake_backward(op), _second_order(op), _save_all)
+    if op.rows:
+        torch.library.register_vmap(f"{LIBRARY}::{op.name}", _vmap(op), lib=_library)
+    return op
+
+
+def define(
+    schema: str,
+    compute: Callable[..., list[torch.Tensor]],
+    fake: Callable[..., list[torch.Tensor]],
+    backward: Callable[..., tuple[Any, ...]],
+    save: Callable[..., None],
+) -> None:
+    """Define one op of the library on the host and on CUDA, with its fake results and its gradients."""
+    name = schema.partition("(")[0]
+    full = f"{LIBRARY}::{name}"
+    _library.define(schema)
+    _library.impl(name, compute, "CPU")
+    _library.impl(name, compute, "CUDA")
+    torch.library.register_fake(full, fake, lib=_library)
+    torch.library.register_autograd(full, backward, setup_context=save, lib=_library)
+
+
+def _schema(name: str, operands: Sequence[str], attributes: Mapping[str, str]) -> str:
+    arguments = [f"Tensor? {n}" for n in operands] + [f"{kind} {n}" for n, kind in attributes.items()]
+    return f"{name}({', '.join(arguments)}, int demand) -> Tensor[]"
+
+
+# ── computing ──
+
+
+def _forward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
+    count = len(op.forward.operands)
+
+    def forward(*args: Any) -> list[torch.Tensor]:
+        demand = demand_of(args[-1])
+        results = run(op.forward, op.family, FORWARD, args[:count], args[count:-1], demand)
+        return [*op.eager(*args[:-1])] if results is None else results
+
+    return forward
+
+
+def _backward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
+    count = len(op.backward.operands)
+
+    def backward(*args: Any) -> list[torch.Tensor]:
+        attributes, demand = (*args[count:-2], tuple(args[-2])), demand_of(args[-1], backward=True)
+        results = run(op.backward, op.family, BACKWARD, args[:count], attributes, demand)
+        if results is None:
+            gradients = op.eager_backward(*args[:-2])
+            results = [g for g, wanted in zip(gradients, args[-2], strict=True) if wanted]
+        return results
+
+    return backward
+
+
+def _fake(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
+    def fake(*args: Any) -> list[torch.Tensor]:
+        first = next(a for a in args if isinstance(a, torch.Tensor))
+        shapes = op.shapes(*args[:-1])
+        dtypes = [first.dtype] * len(shapes) if op.dtypes is None else op.dtypes(*args[:-1])
+        return [first.new_empty(s, dtype=dtype) for s, dtype in zip(shapes, dtypes, strict=True)]
+
+    return fake
+
+
+def _fake_backward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
+    def fake(*args: Any) -> list[torch.Tensor]:
+        shapes = op.gradient_shapes(*args[:-2])
+        return [args[0].new_empty(shape) for shape, wanted in zip(shapes, args[-2], strict=True) if wanted]
+
+    return fake
+
+
+# ── gradients ──
+
+
+def _save(op: TrainingOp) -> Callable[..., None]:
+    count = len(op.forward.operands)
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
+        named = dict(zip(op.forward.operands, inputs, strict=False))
+        named |= {f"result{i}": result for i, result in enumerate(output)}
+        ctx.save_for_backward(*(named.get(n) for n in op.saved))
+        values = inputs[count:-1] if op.backward_values is None else op.backward_values(*inputs[:-1])
+        ctx.attributes, ctx.demand = values, inputs[-1]
+
+    return save
+
+
+def _first_order(op: TrainingOp) -> Callable[..., tuple[Any, ...]]:
+    places = [op.forward.operands.index(n) for n in op.gradients]
+    arguments = len(op.forward.operands) + len(op.attributes) + 1
+
+    def gradients(ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
+        results: list[Any] = [None] * arguments
+        wanted = [bool(ctx.needs_input_grad[p]) for p in places]
+        for i, grad in enumerate(grads[:1] if op.one_gradient else grads):
+            if grad is None or not any(wanted):
+                continue
+            attributes = (
+                ctx.attributes if i == 0 else ("none", *ctx.attributes[1:])
+            )  # z of linear has no activation
+            got = iter(call(f"{op.name}_backward", grad, *ctx.saved_tensors, *attributes, wanted, ctx.demand))
+            for place in (p for p, w in zip(places, wanted, strict=True) if w):
+                value = next(got)
+                results[place] = value if results[place] is None else results[place] + value
+        return tuple(results)
+
+    return gradients
+
+
+def _save_all(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
+    ctx.tensors = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+    ctx.save_for_backward(*(inputs[i] for i in ctx.tensors))
+    ctx.others = [None if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+def _second_order(op: TrainingOp) -> Callable[..., tuple[Any, ...]]:
+    """Differentiate ``eager_backward`` with PyTorch's autograd."""
+
+    def gradients(ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
+        args = list(ctx.others)
+        with torch.enable_grad():
+            for place, tensor in zip(ctx.tensors, ctx.saved_tensors, strict=True):
+                keep = tensor.is_floating_point() and ctx.needs_input_grad[place]
+                # A view has a place of its own in the graph, so that a saved result is not followed to the operands it came from.
+                args[place] = tensor.view_as(tensor) if tensor.requires_grad and keep else tensor.detach()
+            values = op.eager_backward(*args[:-2])
+            outputs = [v for v, wanted in zip(values, args[-2], strict=True) if wanted]
+        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o.requires_grad]
+        places = [p for p in ctx.tensors if ctx.needs_input_grad[p]]
+        results: list[Any] = [None] * len(args)
+        if pairs and places:
+            got = torch.autograd.grad(
+                [o for o, _ in pairs],
+                [args[p] for p in places],
+                [g for _, g in pairs],
+                create_graph=torch.is_grad_enabled(),
+                allow_unused=True,
+            )
+            for place, value in zip(places, got, strict=True):
+                results[place] = value
+        return tuple(results)
+
+    return gradients
+
+
+# ── vmap ──
+
+
+def _vmap(op: TrainingOp) -> Callable[..., tuple[Any, Any]]:
+    """Call the op once: the mapped dim becomes the first of every operand."""
+
+    def batched(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        moved = [
+            a if not isinstance(a, torch.Tensor) else _leading(a, d, info.batch_size)
+            for a, d in zip(args, in_dims, strict=True)
+        ]
+        results = call(op.name, *moved)
+        return results, [0] * len(results)
+
+    return batched
+
+
+def _leading(tensor: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
+    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)

@@ -1,0 +1,185 @@
+"""Formulas as programs, one for each signature: compiled under a policy at the first call, or read from the store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..decisions import Decision, Reason, Support
+from ..errors import BuildError, InternalError, IrError, RunError, UnavailableError
+from ..inference.ops.prepare import held_demands, program_of
+from ..ir import Graph
+from ..policies.entrances import demanded
+from ..printable import logger
+from ..runtime.device import Device
+from ..runtime.execution.demands import SETTLED
+from ..runtime.execution.executor import Executor
+from ..targets import DeviceId
+from ..types import DType, TensorSpec
+from .formulas.formula import Formula
+from .requests import Demand
+from .step_record import note
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["BACKWARD", "FORWARD", "Prepared", "clear", "prepared_graph", "run"]
+
+_log = logger("xpuruntime.pytorch")
+
+FORWARD, BACKWARD = "train_forward", "train_backward"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A formula for one signature: an executor, or the reason why there is none and PyTorch's own operator runs.
+
+    kernels: ``family/kernel: function`` of each call, in order.
+    """
+
+    op: str
+    phase: str
+    executor: Executor | None
+    support: Support
+    kernels: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+
+
+_PREPARING = threading.RLock()
+_prepared: dict[tuple[Any, ...], Prepared] = {}
+_DEVICES: dict[tuple[str, int | None], DeviceId] = {}
+
+
+def clear() -> None:
+    """Drop every program in memory. Those in the store stay, and so do those of captured graphs."""
+    _prepared.clear()
+
+
+def run(
+    formula: Formula,
+    family: str,
+    phase: str,
+    operands: Sequence[torch.Tensor | None],
+    attributes: tuple[Any, ...],
+    demand: Demand,
+) -> list[torch.Tensor] | None:
+    """Return the results of a formula on tensors of one device, or None if PyTorch's own operator must compute it.
+
+    The work is queued on PyTorch's current stream. Raises KernelUnavailable and its kin if the policy forces a kernel that cannot be had.
+    """
+    key = (
+        formula.name,
+        phase,
+        attributes,
+        demand.number,
+        *(None if t is None else (t.shape, t.dtype, t.device) for t in operands),
+    )
+    prepared = _prepared.get(key)
+    if prepared is None:
+        prepared = _prepare(key, formula, family, phase, operands, attributes, demand)
+    note(prepared)
+    executor = prepared.executor
+    if executor is None:
+        return None
+    tensors = {
+        name: t if t.is_contiguous() else t.contiguous()
+        for name, t in zip(formula.operands, operands, strict=True)
+        if t is not None
+    }
+    results = executor.run_tensors(tensors)
+    if results is None:
+        raise RunError(
+            f"pytorch.ops.{formula.name}",
+            "cannot read its tensors in place",
+            got=", ".join(f"{n}: {tuple(t.shape)} {t.dtype} on {t.device}" for n, t in tensors.items()),
+            do="Give dense tensors of PyTorch 2.10 or later on one device.",
+        )
+    return list(results.values())
+
+
+def _prepare(
+    key: tuple[Any, ...],
+    formula: Formula,
+    family: str,
+    phase: str,
+    operands: Sequence[torch.Tensor | None],
+    attributes: tuple[Any, ...],
+    demand: Demand,
+) -> Prepared:
+    """Prepare a signature once, whichever thread calls first."""
+    with _PREPARING:
+        prepared = _prepared.get(key)
+        if prepared is None:
+            prepared = _prepared[key] = _compiled(formula, family, phase, operands, attributes, demand)
+        return prepared
+
+
+def _compiled(
+    formula: Formula,
+    family: str,
+    phase: str,
+    operands: Sequence[torch.Tensor | None],
+    attributes: tuple[Any, ...],
+    demand: Demand,
+) -> Prepared:
+    try:
+        specs = [None if t is None else _spec(t) for t in operands]
+        graph = formula.graph(specs, attributes)
+    except (IrError, _Unsupported) as error:
+        return _refused(formula.name, (family,), phase, demand, error)
+    device = next(t for t in operands if t is not None).device
+    return prepared_graph(formula.name, (family,), phase, graph, device, demand)
+
+
+def prepared_graph(
+    name: str, families: Collection[str], phase: str, graph: Graph, device: torch.device, demand: Demand
+) -> Prepared:
+    """Return a graph of these op families as a program under a policy, or the reason why PyTorch's own operators must run.
+
+    Raises KernelUnavailable and its kin if the policy forces a kernel that cannot be had; InternalError for a fault of our compiler.
+    """
+    try:
+        place = _device(device)
+        dtypes = {v.spec.dtype for v in graph.inputs if v.spec is not None}
+        demands = held_demands(f"{name} ({phase})", demanded("ops", {}, demand.policy), place, dtypes)
+        # Level 0 has no passes, but an op without a kernel must be expanded.
+        passes = ["decompose"] if demands.policy.execution.optimization_level == 0 else None
+        program, _ = program_of(graph, place, demands, phase, passes)
+        executor = Executor(program, Device(place), policy=SETTLED)
+        executor.bind(None)
+    except (UnavailableError, BuildError, IrError, _Unsupported) as error:
+        return _refused(name, families, phase, demand, error)
+    calls = zip(executor.plan.calls, executor.implementations, strict=True)
+    kernels = tuple(f"{c.kernel}: {c.symbol}" + (f" ({how})" if how else "") for c, how in calls)
+    return Prepared(name, phase, executor, Support.yes(), kernels, executor.program.decisions)
+
+
+def _refused(name: str, families: Collection[str], phase: str, demand: Demand, error: Exception) -> Prepared:
+    if isinstance(error, InternalError) or any(map(demand.forces, families)):
+        raise error
+    _log.info("%s (%s) runs on PyTorch's own operators: %s", name, phase, error)
+    return Prepared(name, phase, None, Support.no(Reason.OP_UNSUPPORTED, str(error)))
+
+
+class _Unsupported(Exception):
+    """A tensor that no program reads."""
+
+
+def _spec(tensor: torch.Tensor) -> TensorSpec:
+    try:
+        dtype = DType.of(str(tensor.dtype).removeprefix("torch."))
+    except ValueError as error:
+        raise _Unsupported(f"no program reads {tensor.dtype}") from error
+    return TensorSpec(tuple(tensor.shape), dtype)
+
+
+def _device(place: torch.device) -> DeviceId:
+    key = place.type, place.index
+    device = _DEVICES.get(key)
+    if device is None:
+        if place.type not in ("cpu", "cuda"):
+            raise _Unsupported(f"programs run on cpu and cuda, not on {place}")
+        device = _DEVICES[key] = DeviceId(place.type, place.index or 0)
+    return device

@@ -1,0 +1,218 @@
+"""PyTorch's functions that a policy sends to the ops of this package, for modules that exist already.
+
+A ``TorchFunctionMode`` on the thread's stack sees each call of PyTorch's functions. It takes a call if the policy names the function's op
+family and the operands are plain floating-point tensors on the host or a CUDA device. Everything else passes through unchanged. While
+``torch.compile`` traces, every call passes through: the backend ``xpuruntime`` applies the policy to the graph instead.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  - PyTorch's own abbreviation
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from . import ops
+from .mixed_precision import as_autocast
+from .ops.attention import obstacle
+from .requests import current_demand
+from .step_record import note_skipped
+
+__all__ = ["ROUTES", "Route", "attention_of_pytorch", "install", "uninstall"]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The op that takes calls of a function. ``run`` has the function's own signature; it returns None for a call that it cannot take."""
+
+    family: str
+    run: Callable[..., Tensor | None]
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:  # noqa: A002  - PyTorch's name
+    if not _plain(input, weight, bias):
+        return None
+    return ops.linear(*as_autocast("matmul", input, weight, bias))
+
+
+def _matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor | None:  # noqa: A002
+    if out is not None or not _plain(input, other):
+        return None
+    return ops.matmul(*as_autocast("matmul", input, other))
+
+
+def _reversed_matmul(input: Tensor, other: Tensor) -> Tensor | None:  # noqa: A002
+    return _matmul(other, input)
+
+
+def _layer_norm(
+    input: Tensor,  # noqa: A002
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    if not _plain(input, weight, bias):
+        return None
+    input, weight, bias = as_autocast("norm", input, weight, bias)  # noqa: A001
+    return ops.layer_norm(input, normalized_shape, weight, bias, eps)
+
+
+def _rms_norm(
+    input: Tensor,  # noqa: A002
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor | None:
+    if not _plain(input, weight):
+        return None
+    input, weight = as_autocast("norm", input, weight)  # noqa: A001
+    return ops.rms_norm(input, normalized_shape, weight, eps)
+
+
+def _softmax(
+    input: Tensor,  # noqa: A002
+    dim: int | None = None,
+    _stacklevel: int = 3,
+    dtype: torch.dtype | None = None,
+) -> Tensor | None:
+    if dim is None or not _plain(input) or not input.dim():
+        return None
+    (x,) = as_autocast("softmax", input)
+    return ops.softmax(x if dtype is None else x.to(dtype), dim)
+
+
+def _tensor_softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor | None:  # noqa: A002
+    return _softmax(input, dim, dtype=dtype)
+
+
+def _embedding(
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor | None:
+    if max_norm is not None or scale_grad_by_freq or sparse or not _plain(weight):
+        return None
+    if input.dtype not in (torch.int32, torch.int64):
+        return None
+    return ops.embedding(input, weight, padding_idx)
+
+
+def attention_of_pytorch(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    demand: int | None = None,
+) -> Tensor | None:
+    """Return the result of a call of ``scaled_dot_product_attention`` by our op, or None if the op does not take it.
+
+    demand: number of the demand of a graph that is being traced; its tensors are fake.
+    """
+    added = attn_mask is not None and attn_mask.dtype is not torch.bool
+    if dropout_p or not _plain(query, key, value, attn_mask if added else None, traced=demand is not None):
+        return None
+    q, k, v = as_autocast("attention", query, key, value)
+    if not q.dtype == k.dtype == v.dtype or obstacle(q, k, v, attn_mask, is_causal, enable_gqa):
+        return None
+    return ops.attention(q, k, v, is_causal, scale, enable_gqa, attn_mask, demand=demand)
+
+
+ROUTES: Mapping[Any, Route] = {
+    F.linear: Route("matmul", _linear),
+    torch.matmul: Route("matmul", _matmul),
+    torch.mm: Route("matmul", _matmul),
+    torch.bmm: Route("matmul", _matmul),
+    Tensor.matmul: Route("matmul", _matmul),
+    Tensor.mm: Route("matmul", _matmul),
+    Tensor.bmm: Route("matmul", _matmul),
+    Tensor.__matmul__: Route("matmul", _matmul),
+    Tensor.__rmatmul__: Route("matmul", _reversed_matmul),
+    F.layer_norm: Route("norm", _layer_norm),
+    F.rms_norm: Route("norm", _rms_norm),
+    F.softmax: Route("softmax", _softmax),
+    torch.softmax: Route("softmax", _tensor_softmax),
+    Tensor.softmax: Route("softmax", _tensor_softmax),
+    F.embedding: Route("embedding", _embedding),
+    F.scaled_dot_product_attention: Route("attention", attention_of_pytorch),
+}
+"""PyTorch's function -> the op that computes it."""
+
+
+def _plain(*tensors: Tensor | None, traced: bool = False) -> bool:
+    """Return True for floating-point tensors on a device that programs run on. Subclasses of Tensor have semantics of their own.
+
+    traced: the tensors are those of a compiler's trace, which are subclasses.
+    """
+    return all(
+        t is None
+        or (
+            (traced or type(t) in (Tensor, torch.nn.Parameter))
+            and t.is_floating_point()
+            and t.layout is torch.strided
+            and t.device.type in ("cpu", "cuda")
+        )
+        for t in tensors
+    )
+
+
+class PolicyMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is untyped here
+    """The mode that reads the policy of the current thread or async task at each call."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        route = ROUTES.get(func)
+        if route is not None and not torch.compiler.is_compiling() and current_demand().names(route.family):
+            result = route.run(*args, **(kwargs or {}))
+            if result is not None:
+                return result
+            note_skipped(func, route.family)
+        return func(*args, **(kwargs or {}))
+
+
+class _Installed(threading.local):
+    """The mode of a thread, and how many scopes need it."""
+
+    mode: PolicyMode | None = None
+    scopes: int = 0
+
+
+_installed = _Installed()
+
+
+def install() -> None:
+    """Put the mode on this thread's stack, unless it is there. Each call needs one ``uninstall``."""
+    _installed.scopes += 1
+    if _installed.mode is None:
+        _installed.mode = PolicyMode()
+        _installed.mode.__enter__()
+
+
+def uninstall(every: bool = False) -> None:
+    """Take the mode from this thread's stack when no scope needs it. Below modes of others it stays and passes calls through."""
+    _installed.scopes = 0 if every else max(0, _installed.scopes - 1)
+    mode = _installed.mode
+    if mode is not None and not _installed.scopes and _top_is(mode):
+        mode.__exit__(None, None, None)
+        _installed.mode = None
+
+
+def _top_is(mode: PolicyMode) -> bool:
+    from torch.overrides import _get_current_function_mode
+
+    return _get_current_function_mode() is mode

@@ -1,0 +1,104 @@
+"""A record of a training step: the ops that ran, forward and backward, their kernels, and why PyTorch's own operators ran instead."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..printable import line
+
+if TYPE_CHECKING:
+    from .programs import Prepared
+
+__all__ = ["StepRecord", "note", "note_skipped", "record"]
+
+
+class StepRecord:
+    """The ops of a step in the order of their calls. ``str(record)`` is a table, ``to_json`` plain data."""
+
+    def __init__(self) -> None:
+        self.prepared: list[Prepared] = []
+        self.skipped: Counter[str] = Counter()
+
+    def ops(self, phase: str = "") -> list[str]:
+        """Return the names of the ops that ran, of one phase or of both."""
+        return [p.op for p in self.prepared if not phase or p.phase == phase]
+
+    def kernels(self, phase: str = "") -> list[str]:
+        """Return the kernels that ran, as ``family/kernel: function``."""
+        return [k for p in self.prepared if not phase or p.phase == phase for k in p.kernels]
+
+    @property
+    def fallbacks(self) -> dict[str, str]:
+        """Return the reason for each op that ran on PyTorch's own operator."""
+        reasons = {f"{p.op} ({p.phase})": p.support.reason for p in self.prepared if p.executor is None}
+        return reasons | dict.fromkeys(self.skipped, "no op of this package takes these arguments")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data: one entry per distinct op, phase and kernels, with the number of calls."""
+        counts = Counter(id(p) for p in self.prepared)
+        distinct = {id(p): p for p in self.prepared}
+        return {
+            "ops": [
+                {
+                    "op": p.op,
+                    "phase": p.phase,
+                    "calls": counts[key],
+                    "kernels": list(p.kernels),
+                    "reason": "" if p.executor is not None else p.support.reason,
+                    "decisions": [d.to_json() for d in p.decisions],
+                }
+                for key, p in distinct.items()
+            ],
+            "skipped": dict(self.skipped),
+        }
+
+    def __str__(self) -> str:
+        lines = []
+        for entry in self.to_json()["ops"]:
+            how = ", ".join(entry["kernels"]) or f"PyTorch's own operator: {entry['reason']}"
+            lines.append(f"{entry['phase']:15} {entry['calls']:5} x {entry['op']:25} {line(how)}")
+        for name, count in self.skipped.items():
+            lines.append(
+                f"{'':15} {count:5} x {name:25} PyTorch's own operator: no op of this package takes these arguments"
+            )
+        return "\n".join(lines)
+
+
+_LOCK = threading.Lock()
+_active: tuple[StepRecord, ...] = ()
+
+
+def note(prepared: Prepared) -> None:
+    """Add a call to every record that is open. Backward runs in threads of autograd, so records are open for all threads."""
+    for each in _active:
+        each.prepared.append(prepared)
+
+
+def note_skipped(function: Any, family: str) -> None:
+    """Add a call of a PyTorch function that the policy names and that no op takes: its arguments are unusual."""
+    for each in _active:
+        each.skipped[f"{getattr(function, '__name__', str(function))} ({family})"] += 1
+
+
+@contextmanager
+def record() -> Iterator[StepRecord]:
+    """Record the ops that run inside the block, in any thread.
+
+    >>> with record() as step:
+    ...     loss = model(x).sum()
+    ...     loss.backward()
+    >>> print(step)
+    """
+    global _active
+    mine = StepRecord()
+    with _LOCK:
+        _active = (*_active, mine)
+    try:
+        yield mine
+    finally:
+        with _LOCK:
+            _active = tuple(r for r in _active if r is not mine)

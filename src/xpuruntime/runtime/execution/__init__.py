@@ -1,0 +1,1 @@
+"""Execution: programs bound to a device, with their arguments, states and schedules."""

@@ -1,0 +1,43 @@
+"""The core's runner for tensors on the program's device, with inputs and outputs described as DLPack types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ... import _core
+from ...types import TensorSpec
+from ..memory.arrays import dlpack_words
+
+if TYPE_CHECKING:
+    from ..backends.base import RuntimeBackend
+
+__all__ = ["tensor_run"]
+
+_NEVER = (255, 0)  # a DLPack type that no tensor has
+
+
+def tensor_run(
+    core: _core.Executor, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], backend: RuntimeBackend
+) -> _core.TensorRun:
+    """Return the core's runner for tensors. It accepts no tensors if an output's dtype has no DLPack code or the driver uses opaque
+    handles.
+    """
+    by_address = backend.core_is_host or backend.stages
+    if not by_address or any(dlpack_words(s.dtype) is None for s in outputs):
+        inputs = ()  # a runner without inputs accepts no tensors
+    return _core.TensorRun(core, _forms(inputs), _forms(outputs), *backend.dlpack_device())
+
+
+def _forms(specs: Sequence[TensorSpec]) -> list[tuple[str, list[int], tuple[int, int], np.dtype[Any]]]:
+    return [
+        (
+            s.name,
+            [int(d) for d in s.shape if isinstance(d, int)],
+            dlpack_words(s.dtype) or _NEVER,
+            s.dtype.numpy,
+        )
+        for s in specs
+    ]

@@ -1,0 +1,65 @@
+"""MemoryPool: the allocator of a device's buffers, with its statistics and the release of cached blocks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...targets import DeviceId
+from ...types import DType, TensorSpec
+from .buffer import DeviceBuffer, backend_of
+
+__all__ = ["MemoryPool", "MemoryStatistics"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStatistics:
+    """Sizes of a pool in bytes, and counts of its allocations.
+
+    live_bytes:   bytes in use. peak_bytes: maximum of ``live_bytes`` so far.
+    cached_bytes: free bytes, kept for later allocations.
+    allocations:  number of blocks allocated from the system. reuses: number of blocks taken from the cache.
+    """
+
+    live_bytes: int
+    peak_bytes: int
+    cached_bytes: int
+    allocations: int
+    reuses: int
+
+    def to_json(self) -> dict[str, int]:
+        """Return plain data."""
+        return asdict(self)
+
+
+class MemoryPool:
+    """The memory pool of a device, which every buffer, arena and weight of this process is allocated from. It is thread-safe.
+
+    device: a Device, its name, or a backend. A process has one pool per device, whichever object it is used through.
+    Raises DeviceUnavailable for a device without a pool.
+    """
+
+    def __init__(self, device: Any = "cpu") -> None:
+        self.backend = backend_of(device)
+        self.statistics()
+
+    @property
+    def device(self) -> DeviceId:
+        """Return the pool's device."""
+        return self.backend.device
+
+    def statistics(self) -> MemoryStatistics:
+        """Return the current sizes and the counts since the process began."""
+        return MemoryStatistics(**self.backend.memory())
+
+    def trim(self) -> int:
+        """Release cached blocks to the system. Return the number of bytes."""
+        return self.backend.trim()
+
+    def allocate(self, shape: tuple[int, ...], dtype: Any = DType.FLOAT32) -> DeviceBuffer:
+        """Allocate a buffer with undefined content; it returns to the pool when it is deleted. Raises MemoryError (OutOfMemory on a GPU)."""
+        return DeviceBuffer.empty(TensorSpec(tuple(shape), DType.of(dtype)), self.backend)
+
+    def __repr__(self) -> str:
+        statistics = self.statistics()
+        return f"MemoryPool({str(self.device)!r}, {statistics.live_bytes} bytes in use, {statistics.cached_bytes} cached)"

@@ -1,0 +1,1 @@
+"""Streams: ordered work on the host and on CUDA devices, and events."""

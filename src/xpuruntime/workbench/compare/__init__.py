@@ -1,0 +1,24 @@
+"""Comparisons of engines on one model, and of two models. Public names load on first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .engines import compare_engines
+    from .models import compare_models
+    from .report import CompareReport, PairComparison
+
+__all__ = ["CompareReport", "PairComparison", "compare_engines", "compare_models"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "CompareReport": "xpuruntime.workbench.compare.report",
+        "PairComparison": "xpuruntime.workbench.compare.report",
+        "compare_engines": "xpuruntime.workbench.compare.engines",
+        "compare_models": "xpuruntime.workbench.compare.models",
+    },
+)

@@ -1,0 +1,1 @@
+"""Programs: compiling a model's file, and descriptions of compiled programs."""

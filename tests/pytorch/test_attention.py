@@ -1,0 +1,215 @@
+"""Attention in training: routing, masks, empty sizes, NaN, autocast, torch.compile, and what is refused with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.training_cases import gradients, rms
+
+import xpuruntime.pytorch as xrt_torch
+from xpuruntime.errors import InputError, KernelUnavailable
+from xpuruntime.pytorch import ops
+from xpuruntime.pytorch.compiled import compiled_graphs, xpuruntime_backend
+from xpuruntime.pytorch.compiled.report import forget_graphs
+
+Tensor = torch.Tensor
+
+
+def operands(
+    *shapes: tuple[int, ...], device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(s, generator=generator).to(device, dtype).requires_grad_() for s in shapes]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, **options)
+
+
+def test_calls_of_pytorch_follow_the_policy(device: str) -> None:
+    q, k, v = operands((2, 4, 9, 16), (2, 2, 9, 16), (2, 2, 9, 16), device=device)
+    grad = torch.randn_like(q)
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q, k, v, is_causal=True, enable_gqa=True)
+
+    plain = gradients(run, (q, k, v), grad)
+    with xrt_torch.set_kernel_policy(attention=["flash_v2", "naive"]), xrt_torch.record() as record:
+        mine = gradients(run, (q, k, v), grad)
+    assert record.ops() == ["attention", "attention_backward"]
+    assert record.fallbacks == {}
+    for a, b in zip(mine, plain, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+    with xrt_torch.set_kernel_policy(norm="generated"), xrt_torch.record() as record:
+        run(q, k, v)
+    assert record.ops() == []
+
+
+def test_dropout_and_masks_with_gradients_stay_with_pytorch_and_are_recorded(device: str) -> None:
+    q, k, v = operands((1, 2, 5, 8), (1, 2, 5, 8), (1, 2, 5, 8), device=device)
+    bias = torch.zeros(5, 5, device=device, requires_grad=True)
+    with xrt_torch.set_kernel_policy(attention="naive"), xrt_torch.record() as record:
+        attend(q, k, v, dropout_p=0.5)
+        attend(q, k, v, attn_mask=bias).sum().backward()
+    assert record.ops() == []
+    assert record.skipped == {"scaled_dot_product_attention (attention)": 2}
+    assert bias.grad is not None
+
+
+def test_backward_alone_with_some_operands_frozen(device: str) -> None:
+    q, k, v = operands((1, 2, 5, 8), (1, 2, 7, 8), (1, 2, 7, 8), device=device)
+    frozen = q.detach()
+    y, z = ops.attention(frozen, k, v), attend(frozen, k, v)
+    for a, b in zip(torch.autograd.grad(y.sum(), (k, v)), torch.autograd.grad(z.sum(), (k, v)), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("q", "k"),
+    [
+        ((0, 2, 5, 8), (0, 2, 5, 8)),
+        ((2, 2, 0, 8), (2, 2, 5, 8)),
+        ((2, 2, 5, 8), (2, 2, 0, 8)),
+        ((2, 2, 1, 8), (2, 2, 1, 8)),
+    ],
+    ids=str,
+)
+def test_empty_and_single_sizes(q: tuple[int, ...], k: tuple[int, ...], device: str) -> None:
+    a, b, c = operands(q, k, k, device=device)
+    y = ops.attention(a, b, c)
+    assert y.shape == (*q[:3], k[3])
+    grads = torch.autograd.grad(y.sum(), (a, b, c))
+    assert [g.shape for g in grads] == [q, k, k]
+    if k[2] == 0:
+        assert not y.any()
+        assert not grads[0].any()
+    if k[2] == 1:
+        assert torch.allclose(y, c)
+        assert not grads[0].any()
+        assert torch.equal(grads[2], torch.ones_like(c))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("place", ["q", "k", "v"])
+def test_nan_spreads_as_in_pytorch(place: str, dtype: torch.dtype, device: str) -> None:
+    values = operands((1, 2, 70, 32), (1, 2, 70, 32), (1, 2, 70, 32), device=device, dtype=dtype)
+    with torch.no_grad():
+        values["qkv".index(place)][0, 1, 66, 3] = float("nan")
+    grad = torch.ones(1, 2, 70, 32, device=device, dtype=dtype)
+    mine = gradients(lambda *x: ops.attention(*x, causal=True), values, grad)
+    theirs = gradients(lambda *x: attend(*x, is_causal=True), values, grad)
+    assert torch.equal(mine[0].isnan(), theirs[0].isnan())
+    for a in mine:  # heads without a NaN stay clean
+        assert not a[:, 0].isnan().any()
+    assert mine[1][0, 1, 66].isnan().all()
+
+
+def test_queries_that_see_nothing_are_zero_and_have_zero_gradients(device: str) -> None:
+    q, k, v = operands((1, 2, 5, 8), (1, 2, 7, 8), (1, 2, 7, 8), device=device)
+    mask = torch.ones(5, 7, dtype=torch.bool, device=device)
+    mask[2] = False
+    y = ops.attention(q, k, v, attn_mask=mask)
+    assert not y[:, :, 2].any()
+    grad_q, grad_k, grad_v = torch.autograd.grad(y.sum(), (q, k, v))
+    assert not grad_q[:, :, 2].any()
+    assert all(g.isfinite().all() for g in (grad_q, grad_k, grad_v))
+
+
+def test_more_dims_and_masks_per_head(device: str) -> None:
+    q, k, v = operands((2, 3, 2, 5, 8), (2, 3, 2, 7, 8), (2, 3, 2, 7, 8), device=device)
+    mask = torch.arange(2 * 3 * 5 * 7, device=device).reshape(2, 3, 1, 5, 7) % 3 > 0
+    assert torch.allclose(ops.attention(q, k, v, attn_mask=mask), attend(q, k, v, attn_mask=mask), atol=1e-5)
+    flat = [t[0] for t in (q, k, v)]
+    for m in (mask[0, 0, 0], mask[0]):
+        assert torch.allclose(ops.attention(*flat, attn_mask=m), attend(*flat, attn_mask=m), atol=1e-5)
+
+
+def test_autocast_gives_attention_the_low_precision(device: str) -> None:
+    q, k, v = operands((1, 2, 5, 8), (1, 2, 5, 8), (1, 2, 5, 8), device=device)
+    with (
+        xrt_torch.autocast(bf16=True),
+        xrt_torch.set_kernel_policy(attention="naive"),
+        xrt_torch.record() as record,
+    ):
+        y = attend(q, k, v)
+    assert y.dtype is torch.bfloat16
+    assert record.ops() == ["attention"]
+    grads = torch.autograd.grad(y.sum(), (q, k, v))
+    assert all(g.dtype is torch.float32 for g in grads)
+
+
+@pytest.mark.parametrize("routed", [False, True])
+def test_torch_compile_has_the_gradients_of_pytorch(routed: bool, device: str) -> None:
+    """Also where attention stays with PyTorch: its own decomposition on the host has no log-sum-exp for backward."""
+    torch.compiler.reset()
+    forget_graphs()
+    q, k, v = operands((2, 4, 9, 16), (2, 4, 9, 16), (2, 4, 9, 16), device=device)
+    grad = torch.randn_like(q)
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q * 2, k, v, is_causal=True).relu()
+
+    exact = gradients(run, [t.detach().double().requires_grad_() for t in (q, k, v)], grad.double())
+    families = {"attention": ["flash_v2", "naive"]} if routed else {"norm": ["generated"]}
+    with xrt_torch.set_kernel_policy(**families), xrt_torch.record() as record:
+        mine = gradients(torch.compile(run, backend=xpuruntime_backend, fullgraph=True), (q, k, v), grad)
+    assert ("attention" in record.ops("train_forward")) is routed
+    assert ("attention_backward" in record.ops("train_backward")) is routed
+    for a, b in zip(mine, exact, strict=True):
+        assert rms(a - b) <= 1e-5 * rms(b)
+    left = [node for graph in compiled_graphs() for node in graph.left]
+    assert any("scaled_dot_product" in node for node in left) is not routed
+    assert not any("xpuruntime" in node for node in left)
+
+
+def test_a_compiled_function_follows_a_policy_that_changes() -> None:
+    torch.compiler.reset()
+    q, k, v = operands((1, 1, 4, 8), (1, 1, 4, 8), (1, 1, 4, 8))
+    compiled = torch.compile(attend, backend=xpuruntime_backend)
+    with xrt_torch.set_kernel_policy(attention="naive"):
+        compiled(q, k, v).sum().backward()
+    rule = {"op": "attention", "use": "flash_v2", "phase": "train_backward"}
+    with xrt_torch.set_kernel_policy({"version": 1, "kernel": {"rules": [rule]}}):
+        y = compiled(q, k, v)
+    with pytest.raises(KernelUnavailable, match="forces 'flash_v2'"):  # backward has the policy of forward
+        y.sum().backward()
+
+
+def test_the_decomposition_is_the_kernel_naive_of_a_policy() -> None:
+    q, k, v = operands((1, 1, 4, 8), (1, 1, 4, 8), (1, 1, 4, 8))
+    rule = {"op": "attention", "use": "flash_v2"}
+    with (
+        xrt_torch.set_kernel_policy({"version": 1, "kernel": {"rules": [rule]}}),
+        pytest.raises(KernelUnavailable, match="forces 'flash_v2', which is unavailable"),
+    ):
+        ops.attention(q, k, v)
+    for words, rejected in (("naive", []), (["flash_v2", "naive"], ["flash_v2"])):
+        with xrt_torch.set_kernel_policy(attention=words), xrt_torch.record() as record:
+            ops.attention(q, k, v)
+        decisions = [d for d in record.prepared[0].decisions if d.question == "kernel attention"]
+        (decision,) = [d for d in decisions if d.subject == "attention_train"]
+        assert decision.chosen is not None
+        assert decision.chosen.name == "naive"
+        assert [c.name for c in decision.rejected] == rejected
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda q: ops.attention(q, q, q[..., 1:, :]), r"needs q and k of one size, k and v of one length; got \[1, 4, 5, 8\], \[1, 4, 5, 8\], \[1, 4, 4, 8\]"),
+        (lambda q: ops.attention(q, q[:, :2], q[:, :2]), "needs q, k and v of one batch and one number of heads"),
+        (lambda q: ops.attention(q, q[:, :3], q[:, :3], enable_gqa=True), "enable_gqa needs"),
+        (lambda q: ops.attention(q, q, q, True, attn_mask=q[0, 0]), r"takes a mask or causal=True; got both"),
+        (lambda q: ops.attention(q, q, q, attn_mask=torch.ones(5, 5, dtype=torch.int32)), "needs a mask of bool or float; got a tensor of torch.int32"),
+        (lambda q: ops.attention(q, q, q, attn_mask=torch.ones(5, 5, requires_grad=True)), "has no gradient of the mask"),
+        (lambda q: ops.attention(q, q, q, attn_mask=torch.ones(5, 4)), r"needs a mask that broadcasts to the scores; got \[5, 4\] to \[1, 4, 5, 5\]"),
+        (lambda q: ops.attention(q, q.double(), q), "needs operands of one dtype"),
+        (lambda q: ops.attention(q[0, 0, 0], q, q), "of one rank"),
+    ],
+)  # fmt: skip
+def test_bad_operands_are_named_errors(call: Any, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        call(torch.randn(1, 4, 5, 8))

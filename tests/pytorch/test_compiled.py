@@ -1,0 +1,133 @@
+"""torch.compile with the backend xpuruntime: gradients of networks, regions, reasons, and policies that change."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from support.training_cases import rms
+
+import xpuruntime as xrt
+import xpuruntime.pytorch as xrt_torch
+from xpuruntime.errors import KernelUnavailable
+from xpuruntime.pytorch.compiled import compiled_graphs, xpuruntime_backend
+from xpuruntime.pytorch.compiled.report import forget_graphs
+
+
+class Block(torch.nn.Module):
+    """A transformer block without PyTorch's fused attention."""
+
+    def __init__(self, size: int = 32) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(11, size)
+        self.norm = torch.nn.LayerNorm(size)
+        self.qkv = torch.nn.Linear(size, 3 * size)
+        self.out = torch.nn.Linear(size, size)
+        self.mlp = torch.nn.Sequential(
+            torch.nn.LayerNorm(size), torch.nn.Linear(size, 4 * size), torch.nn.GELU(), torch.nn.Linear(4 * size, size)
+        )  # fmt: skip
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.words(tokens)
+        q, k, v = (t.view(*t.shape[:2], 4, -1).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+        weights = torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1)
+        x = x + self.out((weights @ v).transpose(1, 2).reshape(x.shape))
+        return x + self.mlp(x)
+
+
+def convolutions() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Dropout(0.25),
+        torch.nn.Flatten(), torch.nn.Linear(72, 4),
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch.compiler.reset()
+    forget_graphs()
+
+
+def gradients(run: object, net: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    net.zero_grad()
+    y = run(x)  # type: ignore[operator]
+    y.square().mean().backward()
+    return [y.detach(), *(p.grad.clone() for p in net.parameters() if p.grad is not None)]
+
+
+def test_a_transformer_block_is_one_region_each_way(device: str) -> None:
+    net = Block().to(device)
+    tokens = torch.randint(0, 11, (2, 6), device=device)
+    exact = gradients(net.double(), net, tokens)
+    net = net.float()
+    eager = gradients(net, net, tokens)
+    with xrt_torch.record() as record:
+        mine = gradients(torch.compile(net, backend=xpuruntime_backend, fullgraph=True), net, tokens)
+    forward, backward = compiled_graphs()
+    assert (forward.phase, backward.phase) == ("train_forward", "train_backward")
+    assert (forward.regions, backward.regions) == (1, 1)
+    assert forward.left == backward.left == {}
+    assert record.kernels("train_forward")
+    assert record.kernels("train_backward")
+    for a, b, true in zip(mine, eager, exact, strict=True):
+        assert rms(a - true) <= max(2 * rms(b - true), 1e-7 * rms(true))
+
+
+def test_what_stays_with_pytorch_has_a_reason(device: str) -> None:
+    net = convolutions().to(device)
+    twin = copy.deepcopy(net)
+    x = torch.randn(2, 3, 8, 8, device=device)
+    plain = gradients(net, net, x)
+    mine = gradients(torch.compile(twin, backend=xpuruntime_backend), twin, x)
+    for a, b in zip(mine, plain, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+    assert torch.allclose(net[1].running_var, twin[1].running_var)
+    forward, backward = compiled_graphs()
+    assert any("random numbers" in reason for reason in forward.left.values())
+    assert any("convolution_backward" in node for node in backward.left)
+    assert all(reason.strip() for g in (forward, backward) for reason in g.left.values())
+
+
+def test_without_gradients_there_is_one_graph(device: str) -> None:
+    net = Block().to(device)
+    tokens = torch.randint(0, 11, (2, 6), device=device)
+    with torch.no_grad():
+        y = torch.compile(net, backend=xpuruntime_backend)(tokens)
+        assert torch.allclose(y, net(tokens), atol=1e-5)
+    (graph,) = compiled_graphs()
+    assert graph.phase == "inference"
+
+
+def test_a_compiled_module_follows_a_policy_that_changes() -> None:
+    net = torch.nn.Linear(8, 8)
+    compiled = torch.compile(net, backend=xpuruntime_backend)
+    x = torch.randn(4, 8)
+    plain = gradients(compiled, net, x)
+    with xrt_torch.set_kernel_policy(matmul="generated"), xrt_torch.record() as record:
+        mine = gradients(compiled, net, x)
+    decisions = [d for p in record.prepared for d in p.decisions if d.question == "kernel matmul"]
+    assert len(decisions) == 2
+    assert all(d.chosen is not None and d.chosen.code is xrt.Reason.PREFERRED for d in decisions)
+    for a, b in zip(mine, plain, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+    rule = {"version": 1, "kernel": {"rules": [{"op": "matmul", "use": "cublasLt"}]}}
+    with xrt_torch.set_kernel_policy(rule), pytest.raises(KernelUnavailable, match="forces 'cublasLt'"):
+        gradients(compiled, net, x)
+
+
+def test_dynamic_sizes_stay_with_pytorch_and_say_so() -> None:
+    net = torch.nn.Linear(8, 8)
+    compiled = torch.compile(net, backend=xpuruntime_backend, dynamic=True)
+    for rows in (3, 5):
+        x = torch.randn(rows, 8)
+        assert torch.allclose(compiled(x), net(x), atol=1e-5)
+    assert any(g.left for g in compiled_graphs())
+
+
+def test_the_backend_has_its_name() -> None:
+    net = torch.nn.Linear(4, 4)
+    assert "xpuruntime" in torch.compiler.list_backends()
+    assert torch.compile(net, backend="xpuruntime")(torch.ones(2, 4)).shape == (2, 4)
+    assert compiled_graphs()

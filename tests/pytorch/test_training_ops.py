@@ -1,0 +1,210 @@
+"""Training ops against PyTorch's own: values and gradients in each dtype, numerical gradients, odd operands, and bad ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.training_cases import CASES, FIRST_ORDER, OpCase, gradients, named, rms
+
+import xpuruntime.pytorch as xrt_torch
+from xpuruntime.errors import InputError, RunError
+from xpuruntime.pytorch import ops
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+ULPS = {torch.float32: 2**-23, torch.float16: 2**-10, torch.bfloat16: 2**-7}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(**named(CASES))
+def test_values_and_gradients_are_as_near_to_float64_as_those_of_pytorch(
+    case: OpCase, dtype: torch.dtype, device: str
+) -> None:
+    """The root mean square error is at most twice PyTorch's own, or half a unit in the last place of a typical value."""
+    operands = case.operands(dtype, device)
+    exact_operands = [t.detach().double().requires_grad_() for t in operands]
+    shape = case.torch_run(*exact_operands).shape
+    grad = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype).to(device)
+    exact = gradients(case.torch_run, exact_operands, grad.double())
+    theirs = gradients(case.torch_run, operands, grad)
+    with xrt_torch.record() as record:
+        ours = gradients(case.run, operands, grad)
+    assert record.fallbacks == {}
+    assert record.kernels("train_forward") or case.name in FIRST_ORDER  # one pass computes both
+    assert record.kernels("train_backward")
+    for i, (mine, other, true) in enumerate(zip(ours, theirs, exact, strict=True)):
+        assert mine.dtype is other.dtype
+        assert mine.shape == true.shape
+        typical = 0.5 if true.dim() else 2  # one number is no typical value
+        bound = max(2 * rms(other - true), typical * ULPS[mine.dtype] * rms(true))
+        assert rms(mine - true) <= bound, f"result {i}: {rms(mine - true)} is over {bound}"
+
+
+@pytest.mark.parametrize(**named(CASES))
+def test_numerical_gradients_of_first_and_second_order(case: OpCase, device: str) -> None:
+    operands = case.operands(torch.float64, device)
+    if case.name == "embedding_padding":  # its padding row has a derivative that is left out
+        pytest.skip("the gradient of the padding row is 0 by definition")
+    assert torch.autograd.gradcheck(case.run, operands, fast_mode=True)
+    if case.name in FIRST_ORDER:
+        with pytest.raises(RunError, match="has no gradients of second order"):
+            torch.autograd.gradgradcheck(case.run, operands, fast_mode=True)
+        return
+    assert torch.autograd.gradgradcheck(case.run, operands, fast_mode=True)
+
+
+@pytest.mark.parametrize(**named(CASES))
+def test_operands_that_are_not_contiguous(case: OpCase, device: str) -> None:
+    operands = case.operands(torch.float32, device)
+    spread = [torch.stack((t.detach(), t.detach()), -1)[..., 0].requires_grad_() for t in operands]
+    assert not all(t.is_contiguous() for t in spread)
+    y = case.run(*operands)
+    grad = torch.randn_like(y)
+    for mine, other in zip(
+        gradients(case.run, spread, grad), gradients(case.run, operands, grad), strict=True
+    ):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, *DTYPES], ids=str)
+def test_the_default_eps_of_rms_norm_is_that_of_pytorch(dtype: torch.dtype) -> None:
+    x = torch.full((2, 8), 1e-4, dtype=dtype)
+    assert torch.allclose(ops.rms_norm(x, 8), torch.nn.functional.rms_norm(x, (8,)), rtol=1e-2)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_empty_and_single_rows(rows: int, device: str) -> None:
+    x = torch.randn(rows, 8, device=device, requires_grad=True)
+    w = torch.randn(8, device=device, requires_grad=True)
+    m = torch.randn(3, 8, device=device, requires_grad=True)
+    for run, theirs in (
+        (lambda: ops.rms_norm(x, 8, w, 1e-6), lambda: torch.nn.functional.rms_norm(x, (8,), w, 1e-6)),
+        (lambda: ops.layer_norm(x, 8, w), lambda: torch.nn.functional.layer_norm(x, (8,), w)),
+        (lambda: ops.softmax(x), lambda: x.softmax(-1)),
+        (lambda: ops.linear(x, m, None, "gelu"), lambda: torch.nn.functional.gelu(x @ m.t())),
+        (lambda: ops.swiglu(x, x), lambda: torch.nn.functional.silu(x) * x),
+    ):
+        results = []
+        for each in (run, theirs):
+            y = each()
+            used = [t for t in (x, w, m) if t is x or (each() is not None and t.requires_grad)]
+            results.append((y, torch.autograd.grad(y.sum(), used, allow_unused=True)))
+        (y, mine), (z, other) = results
+        assert y.shape == z.shape
+        assert torch.allclose(y, z, atol=1e-5)
+        for a, b in zip(mine, other, strict=True):
+            assert (a is None) == (b is None)
+            assert a is None or torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_nan_and_inf_spread_as_in_pytorch(value: float, device: str) -> None:
+    x = torch.randn(4, 8, device=device)
+    x[1, 2] = value
+    w = torch.randn(8, device=device)
+    for mine, theirs in (
+        (ops.layer_norm(x, 8, w), torch.nn.functional.layer_norm(x, (8,), w)),
+        (ops.softmax(x), x.softmax(-1)),
+        (ops.swiglu(x, x), torch.nn.functional.silu(x) * x),
+        (ops.linear(x, torch.ones(3, 8, device=device)), x @ torch.ones(8, 3, device=device)),
+    ):
+        assert torch.equal(mine.isnan(), theirs.isnan())
+        assert torch.equal(mine.isinf(), theirs.isinf())
+
+
+@pytest.mark.parametrize("name", ["softmax", "swiglu", "matmul"])
+def test_vmap_is_one_call(name: str, device: str) -> None:
+    case = next(c for c in CASES if c.name == name)
+    stacks = [t.detach()[None].repeat(3, *[1] * t.dim()) for t in case.operands(torch.float32, device)]
+    with xrt_torch.record() as record:
+        mapped = torch.vmap(case.run)(*stacks)
+    assert len(record.ops()) == 1
+    one = torch.stack([case.run(*rows) for rows in zip(*stacks, strict=True)])
+    assert torch.allclose(mapped, one, atol=1e-6)
+
+
+@pytest.mark.parametrize(**named(CASES))
+def test_torch_compile_keeps_an_op_whole(case: OpCase, device: str) -> None:
+    torch.compiler.reset()
+    operands = case.operands(torch.float32, device)
+    grad = torch.randn_like(case.run(*operands))
+    compiled = torch.compile(case.run, backend="aot_eager", fullgraph=True)
+    for mine, other in zip(
+        gradients(compiled, operands, grad), gradients(case.run, operands, grad), strict=True
+    ):
+        assert torch.allclose(mine, other, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: ops.layer_norm(torch.ones(2, 3), 4), r"layer_norm\] normalized_shape must be the last dims of x; got \[4\] of \[2, 3\]"),
+        (lambda: ops.layer_norm(torch.ones(2, 3, dtype=torch.int64), 3), r"needs a floating-point tensor; got a tensor of torch.int64"),
+        (lambda: ops.rms_norm(torch.ones(2, 3), 3, torch.ones(3).double()), r"needs operands of one dtype; got torch.float32 and torch.float64"),
+        (lambda: ops.linear(torch.ones(2, 3), torch.ones(4, 5)), r"needs x \[..., inputs\] and weight \[outputs, inputs\]; got \[2, 3\] and \[4, 5\]"),
+        (lambda: ops.linear(torch.ones(2, 3), torch.ones(4, 3), None, "swish"), r"has no such activation; got 'swish'"),
+        (lambda: ops.matmul(torch.ones(2, 3), torch.ones(2, 3)), r"needs a \[..., m, k\] and b \[..., k, n\]"),
+        (lambda: ops.swiglu(torch.ones(2), torch.ones(3)), r"swiglu\] needs operands of one shape; got \[2\] and \[3\]"),
+        (lambda: ops.rope(torch.ones(2, 4, 6), torch.ones(4, 2), torch.ones(4, 2)), r"rope\] needs x"),
+        (lambda: ops.embedding(torch.ones(2), torch.ones(3, 4)), r"needs int32 or int64 indices"),
+        (lambda: ops.linear_cross_entropy(torch.ones(2, 3), torch.ones(5, 3), torch.ones(3).long()), r"needs x \[..., size\], weight"),
+        (lambda: ops.linear_cross_entropy(torch.ones(2, 3), torch.ones(5, 3), torch.ones(2).int()), r"needs a target of int64"),
+        (lambda: ops.linear_cross_entropy(torch.ones(2, 3), torch.ones(5, 3), torch.ones(2).long(), reduction="none"), r"has no such reduction; got 'none'"),
+        (lambda: ops.softmax("x"), r"softmax\] needs a floating-point tensor; got str"),
+    ],
+)  # fmt: skip
+def test_bad_operands_are_named_errors(call: object, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        call()  # type: ignore[operator]
+
+
+def test_an_index_out_of_range_is_an_error() -> None:
+    with pytest.raises(RunError, match="index"):
+        ops.embedding(torch.tensor([9]), torch.ones(3, 4))
+
+
+def test_a_gradient_multiplied_by_one_percent_fails_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison above can fail."""
+    from xpuruntime.pytorch import programs
+
+    def scaled(*args: object, _run: object = programs.run) -> object:
+        results = _run(*args)  # type: ignore[operator]
+        return [results[0] * 1.01, *results[1:]] if args[2] == "train_backward" else results
+
+    from xpuruntime.pytorch.ops import library
+
+    monkeypatch.setattr(library, "run", scaled)
+    case = next(c for c in CASES if c.name == "rms_norm")
+    with pytest.raises(AssertionError, match="result 1"):
+        test_values_and_gradients_are_as_near_to_float64_as_those_of_pytorch(case, torch.float32, "cpu")
+
+
+@pytest.mark.parametrize("wanted", ["x", "weight", "nothing"])
+def test_chunks_of_a_head_give_what_one_piece_gives(
+    wanted: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xpuruntime.pytorch.ops import cross_entropy
+
+    x = torch.randn(19, 8, device=device, requires_grad=wanted == "x")
+    weight = torch.randn(30, 8, device=device, requires_grad=wanted == "weight")
+    target = torch.randint(0, 30, (19,), device=device)
+
+    def computed() -> list[torch.Tensor]:
+        loss = ops.linear_cross_entropy(x, weight, target)
+        needing = [t for t in (x, weight) if t.requires_grad]
+        return [loss.detach(), *(torch.autograd.grad(loss, needing) if needing else [])]
+
+    whole = computed()
+    monkeypatch.setattr(cross_entropy, "_CHUNK_BYTES", 4 * 30 * 8)
+    monkeypatch.setattr(cross_entropy, "_LEAST_ROWS", 4)
+    with xrt_torch.record() as record:
+        pieces = computed()
+    assert len(record.ops()) == 3
+    for a, b in zip(pieces, whole, strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+
+
+def test_a_head_without_targets_is_nan_as_in_pytorch() -> None:
+    x, weight = torch.randn(4, 8), torch.randn(10, 8)
+    target = torch.full((4,), -100)
+    assert ops.linear_cross_entropy(x, weight, target).isnan()
+    assert torch.nn.functional.cross_entropy(x @ weight.t(), target).isnan()
