@@ -175,5 +175,5 @@ def test_a_compiler_that_is_no_command_is_a_named_error(monkeypatch: pytest.Monk
 
     for text in ('"x', "g++ 'no end", "g++ \\"):
         monkeypatch.setenv("CXX", text)
-        with pytest.raises(BuildError, match=r"\[environment CXX\] is no command"):
+        with pytest.raises(BuildError, match=r"\[environment CXX\] is not a command"):
             cxx_toolchain()

@@ -67,14 +67,17 @@ X = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32)
 # The control plane
 
 
-@pytest.mark.xfail(
-    raises=ModuleNotFoundError, strict=True, reason="training (xpuruntime.pytorch) is issue 17"
-)
 def test_training() -> None:
     torch = pytest.importorskip("torch")
+    from xpuruntime.pytorch import kernel_policy, reset_kernel_policy
+
     model = torch.nn.Linear(4, 2)
     x, t = torch.randn(3, 4), torch.randn(3, 2)
-    execute("design 6.3", {"model": model, "criterion": torch.nn.MSELoss(), "x": x, "t": t})
+    try:
+        execute("design 6.3", {"model": model, "criterion": torch.nn.MSELoss(), "x": x, "t": t})
+        assert kernel_policy() == xrt.KernelPolicy(attention="flash_v2", matmul="cublasLt")
+    finally:
+        reset_kernel_policy()
     assert model.weight.grad is not None
 
 

@@ -189,7 +189,8 @@ def test_the_decomposition_is_the_kernel_naive_of_a_policy() -> None:
     for words, rejected in (("naive", []), (["flash_v2", "naive"], ["flash_v2"])):
         with xrt_torch.set_kernel_policy(attention=words), xrt_torch.record() as record:
             ops.attention(q, k, v)
-        (decision,) = [d for d in record.prepared[0].decisions if d.question == "kernel attention"]
+        decisions = [d for d in record.prepared[0].decisions if d.question == "kernel attention"]
+        (decision,) = [d for d in decisions if d.subject == "attention_train"]
         assert decision.chosen is not None
         assert decision.chosen.name == "naive"
         assert [c.name for c in decision.rejected] == rejected

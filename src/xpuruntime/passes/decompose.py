@@ -30,7 +30,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         if expand is None or (len(node.outputs) > 1 and node.op not in _SEVERAL):
             return
         if node.name in naive if node.op in _NAIVE and expands else not has_kernel(node.op):
-            expand(Expansion(editor, node))
+            expand(Expansion(editor, node, has_kernel))
 
     for _ in range(8):
         if expands is not None:
