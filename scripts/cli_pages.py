@@ -123,9 +123,9 @@ def _cell(text: str, gap: str = " ") -> str:
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
-    made = pages()
-    for stale in {path.name for path in FOLDER.glob("*.md")} - made.keys():
+    text_by_file = pages()
+    for stale in {path.name for path in FOLDER.glob("*.md")} - text_by_file.keys():
         (FOLDER / stale).unlink()
-    for name, text in made.items():
+    for name, text in text_by_file.items():
         (FOLDER / name).write_text(text, encoding="utf-8")
-    print(f"wrote {len(made)} pages")
+    print(f"wrote {len(text_by_file)} pages")

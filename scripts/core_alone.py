@@ -1,4 +1,4 @@
-"""In an environment that holds the core alone: exactly its dependencies are there, it works, and it says what is missing."""
+"""Check an environment with the core alone: only its dependencies are installed, it works, and its error names what to install."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 
 def closure(names: set[str]) -> set[str]:
-    """Distributions that the named ones need, themselves included, as far as their metadata says (no extras)."""
-    found: set[str] = set()
+    """Return the named distributions and those that their metadata requires, without extras."""
+    distributions: set[str] = set()
     while names:
         name = names.pop()
-        found.add(name)
+        distributions.add(name)
         for line in metadata.requires(name) or []:
             needed = re.match(r"[\w.-]+", line)
             if needed and "extra ==" not in line:
                 normal = re.sub(r"[-_.]+", "-", needed[0]).lower()
-                if normal not in found and any(normal == here for here in installed()):
+                if normal not in distributions and any(normal == here for here in installed()):
                     names.add(normal)
-    return found
+    return distributions
 
 
 def installed() -> set[str]:
@@ -42,13 +42,13 @@ def main(pyproject: str) -> None:
     from xpuruntime import _core  # noqa: F401
 
     assert xrt.KernelPolicy(matmul="cublasLt") == xrt.KernelPolicy(matmul="cublasLt")
-    message = what_a_session_says(xrt)
+    message = session_error(xrt)
     assert "pip install" in message, message
     print(f"test-core: {sys.version.split()[0]}: {len(installed())} distributions; {message}")
 
 
-def what_a_session_says(xrt: Any) -> str:
-    """The error of a session where no engine is installed."""
+def session_error(xrt: Any) -> str:
+    """Return the error of a session when no engine is installed."""
     try:
         xrt.InferenceSession(b"\x08\x0a")
     except xrt.XpuError as error:

@@ -1,4 +1,4 @@
-"""Write the table of docs/reference/policy-support.md from ENTRANCES: `python scripts/entrances_page.py`. A test says when it is stale."""
+"""Write the table of docs/reference/policy-support.md from ENTRANCES: `python scripts/entrances_page.py`. A test fails when it is stale."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def table() -> str:
 
 
 def page(text: str) -> str:
-    """Return the page with the table as it is now."""
+    """Return the page with the current table."""
     return _TABLE.sub(lambda _: table(), text, count=1)
 
 

@@ -1,9 +1,8 @@
 """Fuzz the readers of files: ``scripts/fuzz.py [--seconds 600] [--target onnx]``.
 
-Guided by coverage through atheris (libFuzzer) where it is installed (pip install atheris); else the same mutations without guidance,
-which the output says. Two targets run at a time and share the seconds. A crash is anything raised but an XpuError; a hang takes over 5 s.
-Inputs that found new code are kept in build/fuzz/corpus, crashers in build/fuzz/crashes; put a crasher that was mended into
-tests/fuzz/crashers/<target>, where it stays a test.
+If atheris (libFuzzer) is installed (pip install atheris), coverage guides the mutations; else they are random, and the output says so. Two
+targets run at a time and share the seconds. A crash is any exception but an XpuError; a hang takes over 5 s. Inputs that reach new code are
+stored in build/fuzz/corpus, crashers in build/fuzz/crashes. After fixing a crasher, add it to tests/fuzz/crashers/<target> as a test.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))  # for `support`
 BUILD = ROOT / "build" / "fuzz"
-# Named here too: what is imported before atheris instruments it would not guide.
+# Repeated here: importing fuzz_targets before atheris instruments it would disable the guidance.
 TARGETS = ("onnx", "ir-text", "ir-json", "policy", "program", "gguf", "config", "safetensors", "npz")
 
 
 def guided(target: str, seconds: int) -> None:
-    """libFuzzer on one target; never returns."""
+    """Run libFuzzer on one target. Never returns."""
     import atheris
 
     with atheris.instrument_imports(include=["xpuruntime"]):
@@ -72,7 +71,7 @@ def guided(target: str, seconds: int) -> None:
 
 
 def unguided(target: str, seconds: int) -> int:
-    """The same mutations without coverage."""
+    """Run the same mutations without guidance by coverage. Return the exit code."""
     from support import fuzz_targets
 
     def hang(*_: object) -> None:
@@ -104,22 +103,22 @@ def unguided(target: str, seconds: int) -> int:
 
 
 def flipped(data: bytes, draw: random.Random) -> bytes:
-    """A few bytes changed, dropped or repeated."""
-    flipped = bytearray(data)
+    """Return the data with a few bytes changed, dropped or repeated."""
+    changed = bytearray(data)
     for _ in range(draw.randint(1, 6)):
-        at = draw.randrange(len(flipped) + 1)
+        at = draw.randrange(len(changed) + 1)
         match draw.randrange(3):
             case 0:
-                flipped[at : at + 1] = bytes([draw.randrange(256)])
+                changed[at : at + 1] = bytes([draw.randrange(256)])
             case 1:
-                del flipped[at : at + draw.randint(1, 9)]
+                del changed[at : at + draw.randint(1, 9)]
             case _:
-                flipped[at:at] = flipped[at : at + draw.randint(1, 30)]
-    return bytes(flipped)
+                changed[at:at] = changed[at : at + draw.randint(1, 30)]
+    return bytes(changed)
 
 
 def corpus(target: str) -> Path:
-    """Where inputs of a target are kept; filled with its seeds and with crashers of old."""
+    """Return the corpus folder of a target, filled with its seeds and with earlier crashers."""
     from support import fuzz_targets
 
     folder = BUILD / "corpus" / target
@@ -146,7 +145,9 @@ def one(target: str, seconds: int) -> tuple[str, int, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seconds", type=int, default=600, help="of wall clock for all targets together")
+    parser.add_argument(
+        "--seconds", type=int, default=600, help="wall-clock seconds for all targets together"
+    )
     parser.add_argument("--target", choices=TARGETS, default=None)
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()

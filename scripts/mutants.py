@@ -5,8 +5,8 @@
     scripts/mutants.py --sources ir/promotion.py dims.py --tests tests/ir tests/test_types.py
 
 Without ``--tests``, each mutant runs the tests that reach its line, as ``scripts/coverage`` recorded them in build/coverage; a mutant of a
-line that no test reaches survives. A mutant that all tests miss is printed: it needs a test, or changes nothing that matters.
-The mutants are in copies of the package below build/mutants; the sources and the environment stay as they are.
+line that no test reaches survives. A mutant that all tests miss is printed: it needs a test, or does not change the behavior.
+Mutants are copies of the package in build/mutants; the sources and the environment are not changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOURCE = ROOT / "src" / "xpuruntime"
 BUILD = ROOT / "build" / "mutants"
 COVERAGE = ROOT / "build" / "coverage"
 LEFT_OUT = {"testing"}  # tools for tests
-MOST = 400  # tests that one mutant runs at most
+MAX_TESTS = 400  # of one mutant
 
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
@@ -190,7 +190,7 @@ def environment(tree: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def found(tree: Path, mutant: Mutant, args: argparse.Namespace) -> dict[str, bool]:
+def found_by(tree: Path, mutant: Mutant, args: argparse.Namespace) -> dict[str, bool]:
     """Return whether the gate and the full run find a mutant."""
     result: dict[str, bool] = {}
     for run, seed in (("gate", args.gate_seed), ("all", "all")):
@@ -198,10 +198,10 @@ def found(tree: Path, mutant: Mutant, args: argparse.Namespace) -> dict[str, boo
         if tests is None:
             tests = ["tests/" + mutant.file.relative_to(SOURCE).parts[0].removesuffix(".py")]
             tests = [t for t in tests if (ROOT / t).is_dir()] or ["tests/layout"]
-        tests = random.Random(seed).sample(tests, min(MOST, len(tests)))
+        tests = random.Random(seed).sample(tests, min(MAX_TESTS, len(tests)))
         hit, sampled = killed(tree, tests, seed, args.seconds) if tests else (False, False)
         result[run] = hit
-        # The full run holds the gate's tests, and no others where the seed left none out.
+        # The full run includes the gate's tests. It has no others if the seed left none out.
         if run == "gate" and (hit or (args.tests and not sampled)):
             return {"gate": hit, "all": hit}
     return result
@@ -236,7 +236,7 @@ def main() -> int:
         target = tree / mutant.file.relative_to(SOURCE.parent)
         target.write_bytes(mutant.applied())
         try:
-            result = found(tree, mutant, args)
+            result = found_by(tree, mutant, args)
         finally:
             shutil.copy(mutant.file, target)
         for run, hit in result.items():

@@ -1,4 +1,4 @@
-"""Write docs/reference/ops.md from the op table: `python scripts/ops_page.py`. A test says when the page is stale."""
+"""Write docs/reference/ops.md from the op table: `python scripts/ops_page.py`. A test fails when it is stale."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Where the last column is empty, the op is the PyTorch op of that name.
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     families: dict[str, list[OpEntry]] = defaultdict(list)
     for row in OPS.values():
         families[row.family].append(row)

@@ -1,4 +1,4 @@
-"""Write the table of docs/reference/passes.md from PASSES: `python scripts/passes_page.py`. A test says when it is stale."""
+"""Write the table of docs/reference/passes.md from PASSES: `python scripts/passes_page.py`. A test fails when it is stale."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _TABLE = re.compile(r"(?<=a test compares\. -->\n)(TABLE|(?:\|.*\n)+)")
 
 
 def table() -> str:
-    """A line per pass, in order."""
+    """Return a line per pass, in order."""
     rows = [f"| `{p.name}` | {p.meaning} | {p.level} |" for p in PASSES]
     return "\n".join(["| pass | what it does | level |", "|---|---|---|", *rows]) + "\n"
 
 
 def page(text: str) -> str:
-    """The page with the table as it is now."""
+    """Return the page with the current table."""
     return _TABLE.sub(lambda _: table(), text, count=1)
 
 

@@ -1,4 +1,4 @@
-"""Write the table of recipe steps into docs/reference/program-file.md: `python scripts/program_page.py`. A test says when it is stale."""
+"""Write the table of recipe steps into docs/reference/program-file.md: `python scripts/program_page.py`. A test fails when it is stale."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ HEAD = "| step | inputs | attributes | gives |\n|---|---|---|---|\n"
 
 
 def table() -> str:
-    """One row per step."""
+    """Return the table, one row per step."""
     rows = []
     for row in RECIPE_OPS.values():
-        least, most = row.inputs
-        count = str(least) if least == most else f"{least} to {most}"
+        min_inputs, max_inputs = row.inputs
+        count = str(min_inputs) if min_inputs == max_inputs else f"{min_inputs} to {max_inputs}"
         attrs = ", ".join(f"`{name}`" for name in row.attrs)
         rows.append(f"| `{row.name}` | {count} | {attrs} | {row.doc.replace('|', chr(92) + '|')} |\n")
     return HEAD + "".join(rows)
 
 
 def page(text: str) -> str:
-    """The page with the table that the code has."""
+    """Return the page with the current table."""
     return re.sub(re.escape(HEAD) + r"(?:[^\n]+\n)*", lambda _: table(), text)
 
 

@@ -1,7 +1,7 @@
 """Run one session from many threads for long: ``scripts/soak.py [--runs 1000000] [--threads 64] [--engine native]``.
 
-Every output is compared with what NumPy computes, bit for bit where the products are exact. Memory is read at the begin (after a warm-up), in the
-middle and at the end. Ends with 1 where an output was wrong, a run failed, or memory grew by more than ``--grow`` MiB.
+Every output is compared with NumPy's, bit for bit, since the products are exact. Memory is read at the beginning (after a warm-up), in the middle and
+at the end. The exit code is 1 if an output was wrong, a run failed, or memory grew by more than ``--grow`` MiB.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROWS, WIDTH, INPUTS = 4, 32, 256
 
 
 def model() -> tuple[bytes, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """relu(x w + b) over small whole numbers: sums are exact in float32, in any order."""
+    """Return relu(x w + b) over small integers, whose sums are exact in float32 in any order."""
     from onnx import TensorProto, helper, numpy_helper
 
     draw = np.random.default_rng(0)
@@ -39,7 +39,7 @@ def model() -> tuple[bytes, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 
 def resident() -> float:
-    """MiB of memory that this process has now."""
+    """Return the resident memory of this process in MiB."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096 / 2**20
 
 

@@ -3,9 +3,9 @@
     python scripts/store_soak.py --kills 1000 --workers 4
 
 Each worker opens a random one of a few small models with the native engine, which compiles it or finds it in the store, runs it, and
-compares the outputs with NumPy's. Now and then it clears the store. Workers are forked from a process that has imported everything and
-started no thread. Printed as JSON: kills, sessions by where their program came from, bad reads (an entry that was found damaged, or
-outputs that are wrong), errors. The exit code is 1 if anything was bad.
+compares the outputs with NumPy's. Now and then it clears the store. Workers are forked from a process that has imported every module and
+started no thread. The script prints JSON: kills, sessions by the origin of their program, bad reads (damaged entries or wrong outputs),
+and errors. The exit code is 1 after any bad read or error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MODELS = 6
 
 
 def model(number: int) -> tuple[bytes, np.ndarray, np.ndarray]:
-    """Return a model's ONNX bytes, an input, and the output that is right."""
+    """Return a model's ONNX bytes, an input, and the expected output."""
     rows, cols = 3 + number, 16 + 8 * number
     random_ = np.random.default_rng(number)
     w = random_.standard_normal((cols, 16)).astype(np.float32)
@@ -49,10 +49,10 @@ def model(number: int) -> tuple[bytes, np.ndarray, np.ndarray]:
 
 
 class Report(logging.Handler):
-    """Warnings of the store, told to the parent: each is an entry that was found damaged, or a store that was given up."""
+    """Handler that sends the store's warnings to the parent. Each reports a damaged entry or an unusable store."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell it."""
+        """Send a warning."""
         tell("bad", record.getMessage())
 
 
@@ -93,7 +93,7 @@ def start(models: list, root: Path, seed: int, pipe: int, once: bool = False) ->
 
 
 def import_all(models: list) -> None:
-    """Import what a session imports when it needs it, so that a worker that is forked spends its short life on the store."""
+    """Import every module that a session imports lazily, so that a forked worker spends its short life on the store."""
     with tempfile.TemporaryDirectory(prefix="xpu-soak-") as folder:
         log = Path(folder) / "modules"
         pid = os.fork()
@@ -119,13 +119,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--longest", type=float, default=1.5, help="seconds that a worker lives at most")
+    parser.add_argument("--longest", type=float, default=1.5, help="maximum seconds that a worker lives")
     args = parser.parse_args()
     began, dice, models = time.monotonic(), random.Random(args.seed), [model(n) for n in range(MODELS)]
     import_all(models)
     with tempfile.TemporaryDirectory(prefix="xpu-soak-") as folder:
         root = Path(folder) / "store"
-        os.environ["TMPDIR"] = tempfile.tempdir = folder  # for what killed compilers leave behind
+        os.environ["TMPDIR"] = tempfile.tempdir = folder  # for files that killed compilers leave behind
         log = Path(folder) / "log"
         pipe = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         alive = [

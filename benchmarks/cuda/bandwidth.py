@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         PARTS,
         gpu=lambda: torch.cuda.get_device_name(0),
         packages=("torch",),
-        given=argv,
+        argv=argv,
         parser=parser,
     )
 

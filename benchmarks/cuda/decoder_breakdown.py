@@ -1,11 +1,11 @@
-"""Breakdown of the time of one token on CUDA, and what other cuts of its products give: what the constants of ``kernels/cuda/matmul/gemv.py`` are chosen by.
+"""Breakdown of the time of one token on CUDA, and times with other tile configurations. ``kernels/cuda/matmul/gemv.py`` takes its constants from here.
 
     python benchmarks/cuda/decoder_breakdown.py --out benchmarks/results/cuda_decoder_breakdown.json [--layers 8] [--size full] [PART ...]
 
-Parts: ``timeline`` (every launch of a token as CUPTI saw it: how long it ran, and how long after it the next one was done), ``cuts`` (a token's time
-with other cuts, one product after another, each beginning from the best so far) and ``attention`` (a token's time, and attention's launches on the
-timeline, with other cuts of attention). The sizes are those of Qwen2.5-1.5B, by default in eight layers, which
-are more than a second-level cache holds. Needs torch and transformers.
+Parts: ``timeline`` (CUPTI's record of every launch of a token: its run time, and the time from the previous launch's end to its own end), ``cuts``
+(a token's time with other tile configurations of its products, one product after another, each starting from the best so far) and ``attention`` (a
+token's time, and attention's launches, with other tile configurations of attention). The sizes are those of Qwen2.5-1.5B, by default with eight
+layers, whose weights exceed the L2 cache. Needs torch and transformers.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ CHOICES: dict[str, tuple[tuple[int, int, bool], tuple[Choice, ...]]] = {
     "output": ((1536, 1536, False), ((1, 1, 192, 6, 4), (2, 3, 768, 2, 8), (1, 3, 1536, 2, 12))),
     "logits": ((151936, 1536, False), ((2, 1, 1187, 3, 4), (2, 1, 2374, 3, 4), (2, 1, 9496, 3, 4), (4, 1, 4748, 3, 3), (1, 1, 18992, 6, 4))),
 }  # fmt: skip
-"""Product -> (results, inner dim, gated), the ways to cut it that are tried, as ``FIELDS`` has them."""
+"""Product -> its key (n, k, gated) and the tile configurations to try, in the order of ``FIELDS``."""
 
 
 def cut_of(n: int, gated: bool, choice: Choice) -> GemvTileConfig:
-    """The cut of a choice."""
+    """Return the tile configuration of a choice."""
     columns, split, blocks, ahead, min_rows = choice
     groups = 8 if split == 1 else 1
     items = -(-n // (columns // (1 + gated)))
     return GemvTileConfig(columns, split, groups, ahead, max(1, round(items / (blocks * groups))), min_rows)
 
 
-def opened(
+def generator_with(
     args: argparse.Namespace, model: Any, configs: dict[tuple[int, int, bool], GemvTileConfig]
 ) -> Generator:
-    """A generator whose products are cut so; others as ever."""
+    """Return a generator that uses ``configs`` for its products, and the default for all others."""
     usual = gemv.gemv_tile_config
 
     def cut(m: int, n: int, k: int, dtype: Any, gated: bool = False) -> GemvTileConfig:
@@ -68,22 +68,22 @@ def opened(
         return Generator(model, capacity=CONTEXT + 64, dtype="bfloat16", buckets=(64,), device=args.device)
 
 
-def made(args: argparse.Namespace) -> Any:
-    """The model, on the host."""
+def build_model(args: argparse.Namespace) -> Any:
+    """Return the model, on the host."""
     return in_bfloat16(qwen(sizes_of(args), args.device, num_hidden_layers=args.layers)).cpu()
 
 
 def token_us(
     args: argparse.Namespace, model: Any, configs: dict[tuple[int, int, bool], GemvTileConfig]
 ) -> float:
-    """Microseconds of a token at a context of 1,024."""
-    with opened(args, model, configs) as generator:
+    """Return the microseconds of a token at a context of 1,024."""
+    with generator_with(args, model, configs) as generator:
         return milliseconds(token_of(generator, CONTEXT, args.device), args.device, 0.15) * 1e3
 
 
 def cuts(report: Report, args: argparse.Namespace) -> Any:
-    """A token's time with other cuts of its products."""
-    model = made(args)
+    """Measure a token's time with other tile configurations of its products."""
+    model = build_model(args)
     configs: dict[tuple[int, int, bool], GemvTileConfig] = {}
     results: dict[str, Any] = {"layers": args.layers, "fields": FIELDS, "as it is": token_us(args, model, {})}
     print(f"   as it is: {results['as it is']:.1f} us", flush=True)
@@ -104,8 +104,9 @@ def cuts(report: Report, args: argparse.Namespace) -> Any:
 
 
 def observed(generator: Generator, context: int = CONTEXT, batch: int = 1, length: int = 1) -> dict[str, Any]:
-    """Every launch of a token of ``batch`` texts, or of ``length`` of them: microseconds that it ran, and those from the end of the one before to its
-    own end, by kernel.
+    """Return the launches of one step, by kernel: median run time, and median time from the previous launch's end to its own end, in microseconds.
+
+    The step computes one token, or ``length`` tokens, of each of ``batch`` texts.
     """
     executor = generator.decode if length == 1 else generator.prefill[length]
     positions = np.broadcast_to(np.arange(length) + (context if length == 1 else 0), (batch, length)).copy()
@@ -135,15 +136,15 @@ def observed(generator: Generator, context: int = CONTEXT, batch: int = 1, lengt
 
 
 def timeline(report: Report, args: argparse.Namespace) -> Any:
-    """Breakdown of a token's time."""
-    with opened(args, made(args), {}) as generator:
+    """Measure every launch of a token."""
+    with generator_with(args, build_model(args), {}) as generator:
         result = {"layers": args.layers, **observed(generator)}
-    told(result)
+    print_timeline(result)
     return result
 
 
-def told(result: dict[str, Any]) -> None:
-    """Print what was observed."""
+def print_timeline(result: dict[str, Any]) -> None:
+    """Print the launches that ``observed`` returned."""
     for name, times in result["kernels"].items():
         print(
             f"   {times['launches']:3} x {times['turn_us']:7.2f} us (ran {times['ran_us']:7.2f})  {name}",
@@ -158,12 +159,12 @@ WAYS: dict[str, Callable[[decode.DecodeTileConfig, int], decode.DecodeTileConfig
     "clusters, two tiles": lambda cut, keys: decode.clustered(cut, keys),
     "clusters of 4, two tiles": lambda cut, keys: decode.clustered(cut, keys, 4),
 }
-"""Cuts of attention, from the one by which parts meet in memory: blocks of a cluster, tiles of 16 keys that a warp has at once."""
+"""Tile configurations of attention, derived from the default: split results combined in global memory or in a cluster; tiles of 16 keys per warp step."""
 
 
 def attention(report: Report, args: argparse.Namespace) -> Any:
-    """A token's time with other cuts of attention."""
-    model, results = made(args), {}
+    """Measure a token's time with other tile configurations of attention."""
+    model, results = build_model(args), {}
     for way, cut in WAYS.items():
         with (
             mock.patch.object(
@@ -171,7 +172,7 @@ def attention(report: Report, args: argparse.Namespace) -> Any:
                 "append_tile_config",
                 lambda s, t, cut=cut: cut(decode.decode_tile_config(s, t, 128), s.keys),
             ),
-            opened(args, model, {}) as generator,
+            generator_with(args, model, {}) as generator,
         ):
             us = milliseconds(token_of(generator, CONTEXT, args.device), args.device, 0.1) * 1e3
             name, times = next((n, t) for n, t in observed(generator)["kernels"].items() if "rope" in n)
@@ -186,13 +187,13 @@ PARTS = {"timeline": timeline, "cuts": cuts, "attention": attention}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """1 when a part fails."""
+    """Return 1 if a part fails."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--size", default="full", choices=("full", "small"))
     parser.add_argument("--layers", type=int, default=8)
     return run_parts(
-        __doc__, PARTS, packages=("torch", "transformers"), given=argv, parser=parser,
+        __doc__, PARTS, packages=("torch", "transformers"), argv=argv, parser=parser,
         gpu=lambda: torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none", before=prepare,
     )  # fmt: skip
 

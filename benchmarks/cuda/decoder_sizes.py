@@ -1,11 +1,11 @@
-"""Language models of published sizes on CUDA by the native engine: how long a token takes, compared with PyTorch and with what reading the weights takes.
+"""Language models of published sizes on CUDA by the native engine: the time of a token, next to PyTorch and to the time of reading the weights.
 
     python benchmarks/cuda/decoder_sizes.py --out benchmarks/results/cuda_decoder_sizes.json [--device cuda:0] [MODEL ...]
 
-Nothing in the compiler was made for these. Weights are seeded, in bfloat16; the prompt fills the context, and its last logits are compared with those of
-the same weights in float32, ours and PyTorch's. Then one token after it: ours, and a CUDA graph of PyTorch's (StaticCache), by turns. ``share`` is the
-bytes that a token has to read (weights and cache, without a table of embeddings that is only looked up) over the time, over the copy rate of the
-same run. Needs torch and transformers; ``--device cpu --layers 2`` tries the script itself.
+The compiler is not tuned for these sizes. Weights are seeded, in bfloat16. The prompt fills the context, and its last logits, ours and PyTorch's, are
+compared with float32 and the same weights. Then one token is timed: ours, and a CUDA graph of PyTorch's (StaticCache), in turns. ``share`` is a
+fraction of the copy rate of the same run: the bytes that a token must read (weights and cache, without an untied embedding table) per second.
+Needs torch and transformers. ``--device cpu --layers 2`` tests the script itself.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import paths  # noqa: F401
 import torch
-from decoder_breakdown import observed, told
-from decoders import in_bfloat16, judged, peers, token_of
+from decoder_breakdown import observed, print_timeline
+from decoders import in_bfloat16, peers, prefill_errors, token_of
 from gpu_report import Report, arguments, run_parts
 from models import milliseconds, prepare
 
@@ -33,8 +33,11 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_fr
 
 @dataclass(frozen=True)
 class Size:
-    """Of a published model. hidden, inner, layers, heads, kv_heads, vocab: as its config says; more: the rest of it. context: tokens before the one
-    that is timed. batch: texts at a time.
+    """Sizes of a published model, from its config.
+
+    more:    other fields of the config.
+    context: number of tokens before the timed one.
+    batch:   number of texts.
     """
 
     family: str
@@ -63,7 +66,7 @@ SIZES = {
 
 
 def model_of(size: Size, device: str, layers: int) -> Any:
-    """The model with seeded weights, biases and norms changed too."""
+    """Return the model with seeded weights. Biases and norms are random as well."""
     import transformers
 
     config, kind = {
@@ -85,7 +88,7 @@ def model_of(size: Size, device: str, layers: int) -> Any:
 
 
 def bytes_of(model: Any, size: Size, layers: int) -> int:
-    """What a token reads at least."""
+    """Return the minimum number of bytes that a token reads."""
     looked_up = 0 if size.more["tie_word_embeddings"] else model.get_input_embeddings().weight.numel()
     cache = (
         2 * (layers or size.layers) * size.context * size.kv_heads * (size.hidden // size.heads) * size.batch
@@ -94,63 +97,63 @@ def bytes_of(model: Any, size: Size, layers: int) -> int:
 
 
 def copy_rate(device: str) -> float:
-    """Bytes read and written a second by a copy of half a GiB."""
+    """Return the bytes per second that a copy of half a GiB reads and writes."""
     source = torch.empty(2**28, dtype=torch.bfloat16, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / milliseconds(lambda: target.copy_(source), device, 0.2) * 1e3
 
 
 def measured(name: str) -> Callable[[Report, argparse.Namespace], Any]:
-    """The part of a size."""
+    """Return the part that measures a size."""
 
-    def part(report: Report, asked: argparse.Namespace) -> Any:
-        size, device = SIZES[name], asked.device
-        found: dict[str, Any] = {"context": size.context, "batch": size.batch}
+    def part(report: Report, args: argparse.Namespace) -> Any:
+        size, device = SIZES[name], args.device
+        results: dict[str, Any] = {"context": size.context, "batch": size.batch}
         rate = copy_rate(device)
-        model = model_of(size, device, asked.layers)
-        needed = bytes_of(model, size, asked.layers)
+        model = model_of(size, device, args.layers)
+        needed = bytes_of(model, size, args.layers)
         tokens = np.random.default_rng(1).integers(0, size.vocab, size.context)
-        made = Generator(
+        generator = Generator(
             model.cpu(), capacity=size.context + 64, batch=size.batch, dtype="bfloat16", buckets=(size.context,), device=device
         )  # fmt: skip
-        with made as ours:
+        with generator as ours:
             first = ours.steps.read([tokens.tolist()] * size.batch)[0].astype(np.float64)
             runs: dict[str, Callable[[], Any]] = {"native": token_of(ours, size.context, device, size.batch)}
             model.to(device)
             with torch.inference_mode():
-                given = torch.from_numpy(tokens[None]).to(device)
-                found["prefill"] = judged(report, model, given, first)
+                input_ids = torch.from_numpy(tokens[None]).to(device)
+                results["prefill"] = prefill_errors(report, model, input_ids, first)
                 if size.batch == 1:
-                    runs |= {n: r for n, r in peers(model, tokens, asked, found).items() if n != "eager"}
+                    runs |= {n: r for n, r in peers(model, tokens, args, results).items() if n != "eager"}
                 rounds = [{n: milliseconds(run, device, 0.1) for n, run in runs.items()} for _ in range(3)]
-                found["decode_ms"] = {n: round(statistics.median(r[n] for r in rounds), 4) for n in runs}
-                found["timeline"] = {
+                results["decode_ms"] = {n: round(statistics.median(r[n] for r in rounds), 4) for n in runs}
+                results["timeline"] = {
                     "token": observed(ours, size.context, size.batch),
                     "prefill": observed(ours, 0, size.batch, size.context),
                 }
-                found["prefill_ms"] = {
+                results["prefill_ms"] = {
                     "native": round(
                         milliseconds(lambda: ours.steps.read([tokens.tolist()] * size.batch), device, 0.1), 3
                     ),
                     "eager": round(
                         milliseconds(
-                            lambda: model(given.expand(size.batch, -1), logits_to_keep=1), device, 0.1
+                            lambda: model(input_ids.expand(size.batch, -1), logits_to_keep=1), device, 0.1
                         ),
                         3,
                     ),
                 }
-        found["share"] = round(needed / found["decode_ms"]["native"] * 1e3 / rate, 3)
-        for timeline in found["timeline"].values():
-            told(timeline)
-        print(f"   { {k: v for k, v in found.items() if k != 'timeline'} }", flush=True)
-        for other, ms in found["decode_ms"].items():
+        results["share"] = round(needed / results["decode_ms"]["native"] * 1e3 / rate, 3)
+        for timeline in results["timeline"].values():
+            print_timeline(timeline)
+        print(f"   { {k: v for k, v in results.items() if k != 'timeline'} }", flush=True)
+        for other, ms in results["decode_ms"].items():
             if other != "native":
                 report.bound(
                     f"{name}: a token's time over {other}'s",
-                    round(found["decode_ms"]["native"] / ms, 3),
+                    round(results["decode_ms"]["native"] / ms, 3),
                     at_most=1.0,
                 )
-        return found
+        return results
 
     part.__doc__ = f"{name}: prefill beside float32, a token's time."
     return part
@@ -160,7 +163,7 @@ PARTS = {name: measured(name) for name in SIZES}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """1 when a part fails or a limit is missed."""
+    """Return 1 if a part fails or a limit is missed."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument(
@@ -172,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="instead of the model's own, to try this script",
     )
     return run_parts(
-        __doc__, PARTS, packages=("torch", "transformers"), given=argv, parser=parser,
+        __doc__, PARTS, packages=("torch", "transformers"), argv=argv, parser=parser,
         gpu=lambda: torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none", before=prepare,
     )  # fmt: skip
 

@@ -1,11 +1,11 @@
-"""Qwen2.5-1.5B's sizes on CUDA by the native engine compared with PyTorch on the same device: how far from float64, and how fast a token is.
+"""A decoder of Qwen2.5-1.5B's sizes on CUDA, native engine next to PyTorch: errors against float64, and the time of a token.
 
     python benchmarks/cuda/decoders.py --out benchmarks/results/cuda_decoders.json [--compile] [--device cuda:0] [--size full] [PART ...]
 
-Parts: ``four`` and ``full`` (four layers, all 28: prefill, then 64 steps whose tokens are given, against float64), ``speed`` (prefill, and one token at
-a context of 1,024, next to PyTorch eager, a CUDA graph of it and, with ``--compile``, torch.compile), and, only when it is named, ``compiled``
-(torch.compile alone). Needs torch and transformers; on a machine without a GPU ``--device cpu --size small`` tries the script itself. Where a token's
-time is spent: ``decoder_cuts.py``.
+Parts: ``four`` and ``full`` (four layers or all 28: prefill, then 64 forced steps, against float64), ``speed`` (prefill, and one token at
+a context of 1,024, next to PyTorch eager, a CUDA graph of it and, with ``--compile``, torch.compile) and, only if named, ``compiled``
+(torch.compile alone). Needs torch and transformers; on a machine without a GPU ``--device cpu --size small`` tests the script itself.
+``decoder_breakdown.py`` measures where a token's time is spent.
 """
 
 from __future__ import annotations
@@ -44,60 +44,60 @@ SMALL = {
 }  # fmt: skip
 TOKEN_MS, PREFILL_MS = 1.2, 8.0
 COMPILE_S = 150
-"""Seconds that torch.compile may take."""
+"""Time limit of torch.compile in seconds."""
 
 
 def sizes_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The configuration of a size."""
+    """Return the model configuration for ``--size``."""
     return QWEN if args.size == "full" else SMALL
 
 
 def qwen(sizes: dict[str, Any], device: str, **changes: Any) -> Any:
-    """The model with seeded weights in float32, biases and norms changed too: nothing hides."""
+    """Return the model with seeded float32 weights. Biases and norms are random as well, so that an error in them changes the output."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
     with torch.device(device):
-        made = Qwen2ForCausalLM(Qwen2Config(**{**sizes, **changes})).eval()
+        model = Qwen2ForCausalLM(Qwen2Config(**{**sizes, **changes})).eval()
     generator = torch.Generator(device).manual_seed(1)
     with torch.no_grad():
-        for p in made.parameters():
+        for p in model.parameters():
             p.add_(torch.randn(p.shape, generator=generator, device=device) * 0.02)
-    return made
+    return model
 
 
 def in_bfloat16(model: Any) -> Any:
-    """The model with its weights in bfloat16, changed in place. Buffers stay: rotations by rounded frequencies are far off a thousand tokens on."""
+    """Cast the model's weights to bfloat16 in place. Buffers stay float32: rounded rotary frequencies are far off after a thousand tokens."""
     for p in model.parameters():
         p.data = p.data.bfloat16()
     return model
 
 
-def agreement(report: Report, asked: argparse.Namespace, layers: int) -> dict[str, Any]:
-    """Logits of the last token of a prompt and of each forced token after it: ours and PyTorch's, in float32 and bfloat16, against float64."""
-    sizes = sizes_of(asked)
-    prompt, steps = (128, 64) if asked.size == "full" else (16, 8)
+def agreement(report: Report, args: argparse.Namespace, layers: int) -> dict[str, Any]:
+    """Compare the logits of a prompt's last token and of each forced token after it with float64: ours and PyTorch's, in float32 and bfloat16."""
+    sizes = sizes_of(args)
+    prompt, steps = (128, 64) if args.size == "full" else (16, 8)
     tokens = np.random.default_rng(0).integers(0, sizes["vocab_size"], prompt + steps)
-    given = torch.from_numpy(tokens[None]).to(asked.device)
+    input_ids = torch.from_numpy(tokens[None]).to(args.device)
 
     def logits(of: Any) -> Any:
-        """Only those that are compared are made."""
-        hidden = of.model(given).last_hidden_state[:, prompt - 1 : -1]
+        """Return the logits that are compared; no others are computed."""
+        hidden = of.model(input_ids).last_hidden_state[:, prompt - 1 : -1]
         return of.lm_head(hidden)[0].double().cpu().numpy()
 
-    model = qwen(sizes, asked.device, num_hidden_layers=layers)
+    model = qwen(sizes, args.device, num_hidden_layers=layers)
     with torch.inference_mode():
-        want = logits(model.double())  # of the same weights: float32 fits
+        want = logits(model.double())  # the same weights: float32 values are exact in float64
         theirs = {"float32": far(logits(model.float()), want)}
         model.cpu()
         theirs["bfloat16"] = far(
-            logits(in_bfloat16(qwen(sizes, asked.device, num_hidden_layers=layers))), want
+            logits(in_bfloat16(qwen(sizes, args.device, num_hidden_layers=layers))), want
         )
-    if asked.device != "cpu":
+    if args.device != "cpu":
         torch.cuda.empty_cache()
-    found: dict[str, Any] = {"prompt": prompt, "steps": steps}
+    results: dict[str, Any] = {"prompt": prompt, "steps": steps}
     for dtype, other in theirs.items():
-        ours = Generator(model, capacity=prompt + steps, dtype=dtype, buckets=(prompt,), device=asked.device)
+        ours = Generator(model, capacity=prompt + steps, dtype=dtype, buckets=(prompt,), device=args.device)
         with ours:
             rows = [ours.steps.read([tokens[:prompt].tolist()])[0].astype(np.float64)]
             rows += [
@@ -106,27 +106,27 @@ def agreement(report: Report, asked: argparse.Namespace, layers: int) -> dict[st
             ]
         error = far(np.array(rows), want)
         limit = max(1e-5, 1.25 * other) if dtype == "float32" else 1.25 * other
-        found[dtype] = {"ours": error, "torch": other}
+        results[dtype] = {"ours": error, "torch": other}
         report.bound(
             f"Qwen2.5-1.5B sizes, {layers} layers, prefill and {steps} forced steps, {dtype}: from float64",
             error,
             at_most=limit,
         )
-    return found
+    return results
 
 
-def four(report: Report, asked: argparse.Namespace) -> Any:
-    """Four layers through prefill and forced steps, against float64."""
-    return agreement(report, asked, 4)
+def four(report: Report, args: argparse.Namespace) -> Any:
+    """Compare four layers with float64, through prefill and forced steps."""
+    return agreement(report, args, 4)
 
 
-def full(report: Report, asked: argparse.Namespace) -> Any:
-    """All layers through prefill and forced steps, against float64."""
-    return agreement(report, asked, sizes_of(asked)["num_hidden_layers"])
+def full(report: Report, args: argparse.Namespace) -> Any:
+    """Compare all layers with float64, through prefill and forced steps."""
+    return agreement(report, args, sizes_of(args)["num_hidden_layers"])
 
 
 def token_of(ours: Generator, context: int, device: str, batch: int = 1) -> Callable[[], Any]:
-    """One token of each text at a context, on the device from its input to its logits."""
+    """Return a function that computes one token of each text at a context, with inputs and logits on the device."""
     if device == "cpu":
         return lambda: ours.steps.step([5] * batch, [context] * batch)
     stream = torch.cuda.current_stream().cuda_stream
@@ -137,66 +137,71 @@ def token_of(ours: Generator, context: int, device: str, batch: int = 1) -> Call
     return lambda: ours.decode.run(there, out=out, stream=stream)
 
 
-def speed(report: Report, asked: argparse.Namespace) -> Any:
-    """Prefill of 1,024 tokens and one token after them, next to PyTorch."""
-    sizes, context = sizes_of(asked), 1024 if asked.size == "full" else 64
-    model = in_bfloat16(qwen(sizes, asked.device))
+def speed(report: Report, args: argparse.Namespace) -> Any:
+    """Measure prefill of 1,024 tokens and one token after them, next to PyTorch."""
+    sizes, context = sizes_of(args), 1024 if args.size == "full" else 64
+    model = in_bfloat16(qwen(sizes, args.device))
     tokens = np.random.default_rng(1).integers(0, sizes["vocab_size"], context)
-    found: dict[str, Any] = {"context": context}
+    results: dict[str, Any] = {"context": context}
     started = time.perf_counter()
     ours = Generator(
-        model.cpu(), capacity=context + 64, dtype="bfloat16", buckets=(context,), device=asked.device
+        model.cpu(), capacity=context + 64, dtype="bfloat16", buckets=(context,), device=args.device
     )
-    found["open_s"] = round(time.perf_counter() - started, 1)
+    results["open_s"] = round(time.perf_counter() - started, 1)
     with ours:
-        found["calls_per_token"] = len(ours.decode.plan.calls)
+        results["calls_per_token"] = len(ours.decode.plan.calls)
         first = ours.steps.read([tokens.tolist()])[0].astype(np.float64)
-        runs: dict[str, Callable[[], Any]] = {"native": token_of(ours, context, asked.device)}
-        fetched = milliseconds(lambda: ours.steps.step([5], [context]), asked.device)
-        found["decode_ms_with_logits_fetched"] = round(fetched, 4)
+        runs: dict[str, Callable[[], Any]] = {"native": token_of(ours, context, args.device)}
+        fetched = milliseconds(lambda: ours.steps.step([5], [context]), args.device)
+        results["decode_ms_with_logits_fetched"] = round(fetched, 4)
         prefill: dict[str, Callable[[], Any]] = {"native": lambda: ours.steps.read([tokens.tolist()])}
-        model.to(asked.device)
+        model.to(args.device)
         with torch.inference_mode():
-            given = torch.from_numpy(tokens[None]).to(asked.device)
-            prefill["eager"] = lambda: model(given, logits_to_keep=1)
-            found["prefill"] = judged(report, model, given, first)
-            runs |= peers(model, tokens, asked, found)
-            rounds = [{n: milliseconds(run, asked.device, 0.2) for n, run in runs.items()} for _ in range(3)]
-            found["decode_ms"] = {n: round(statistics.median(r[n] for r in rounds), 4) for n in runs}
-            found["prefill_ms"] = {n: round(milliseconds(run, asked.device), 3) for n, run in prefill.items()}
-    if asked.compile:
+            input_ids = torch.from_numpy(tokens[None]).to(args.device)
+            prefill["eager"] = lambda: model(input_ids, logits_to_keep=1)
+            results["prefill"] = prefill_errors(report, model, input_ids, first)
+            runs |= peers(model, tokens, args, results)
+            rounds = [{n: milliseconds(run, args.device, 0.2) for n, run in runs.items()} for _ in range(3)]
+            results["decode_ms"] = {n: round(statistics.median(r[n] for r in rounds), 4) for n in runs}
+            results["prefill_ms"] = {
+                n: round(milliseconds(run, args.device), 3) for n, run in prefill.items()
+            }
+    if args.compile:
         try:
-            found["decode_ms"]["torch.compile"] = compiled_apart(asked)
+            results["decode_ms"]["torch.compile"] = compiled_apart(args)
         except (TimeoutError, RuntimeError, OSError) as error:
-            found["no torch.compile"] = f"{type(error).__name__}: {error}"[:300]
-            print(f"   no torch.compile: {found['no torch.compile']}", flush=True)
+            results["no torch.compile"] = f"{type(error).__name__}: {error}"[:300]
+            print(f"   no torch.compile: {results['no torch.compile']}", flush=True)
     bytes_read = 2 * sum(p.numel() for p in model.parameters())
-    found["weights_TB_per_s"] = round(bytes_read / found["decode_ms"]["native"] / 1e9, 3)
+    results["weights_TB_per_s"] = round(bytes_read / results["decode_ms"]["native"] / 1e9, 3)
     report.bound(
         "Qwen2.5-1.5B sizes, a token at a context of 1,024",
-        found["decode_ms"]["native"],
+        results["decode_ms"]["native"],
         at_most=TOKEN_MS,
         unit="ms",
     )
     report.bound(
-        "Qwen2.5-1.5B sizes, prefill of 1,024", found["prefill_ms"]["native"], at_most=PREFILL_MS, unit="ms"
+        "Qwen2.5-1.5B sizes, prefill of 1,024", results["prefill_ms"]["native"], at_most=PREFILL_MS, unit="ms"
     )
-    for name, ms in found["decode_ms"].items():
+    for name, ms in results["decode_ms"].items():
         if name != "native":
             report.bound(
                 f"a token's time over {name}'s",
-                round(found["decode_ms"]["native"] / ms, 3),
+                round(results["decode_ms"]["native"] / ms, 3),
                 at_most=1.0,
                 required=False,
             )
-    return found
+    return results
 
 
-def judged(report: Report, model: Any, given: Any, ours: Any) -> dict[str, float]:
-    """How far the logits after a prompt are from those of the same weights in float32: ours, and PyTorch's in bfloat16. Leaves the model as it was."""
+def prefill_errors(report: Report, model: Any, input_ids: Any, ours: Any) -> dict[str, float]:
+    """Return the errors of the logits after a prompt against float32 with the same weights: ours, and PyTorch's in bfloat16.
+
+    The model is bfloat16 again afterwards.
+    """
 
     def last(of: Any) -> Any:
-        return of(given, logits_to_keep=1).logits[0, -1].double().cpu().numpy()
+        return of(input_ids, logits_to_keep=1).logits[0, -1].double().cpu().numpy()
 
     theirs = last(model)
     want = last(model.float())
@@ -207,9 +212,9 @@ def judged(report: Report, model: Any, given: Any, ours: Any) -> dict[str, float
 
 
 def token_by(model: Any, tokens: Any, device: str) -> Callable[[Any], Any]:
-    """PyTorch's way to one token after a context, with a cache of one size: a function of the model as it is or compiled.
+    """Return a function that computes one token after a context by PyTorch with a static cache. It takes the model, eager or compiled.
 
-    Caches of transformers 5 count their positions themselves: one small launch sets all counts back after every step.
+    Caches of transformers 5 count their positions themselves. One small launch resets all counts after every step.
     """
     from transformers import StaticCache
 
@@ -233,21 +238,21 @@ def token_by(model: Any, tokens: Any, device: str) -> Callable[[Any], Any]:
 
 
 def peers(
-    model: Any, tokens: Any, asked: argparse.Namespace, found: dict[str, Any]
+    model: Any, tokens: Any, args: argparse.Namespace, results: dict[str, Any]
 ) -> dict[str, Callable[[], Any]]:
-    """Steps of PyTorch that are timed by turns with ours; ``found`` records why one is not available."""
-    step = token_by(model, tokens, asked.device)
-    made: dict[str, Callable[[], Any]] = {"eager": lambda: step(model)}
-    if asked.device != "cpu":
+    """Return PyTorch's steps to time in turns with ours; ``results`` records why one is not available."""
+    step = token_by(model, tokens, args.device)
+    steps: dict[str, Callable[[], Any]] = {"eager": lambda: step(model)}
+    if args.device != "cpu":
         try:
-            made["cuda graph"] = captured(made["eager"])
+            steps["cuda graph"] = captured(steps["eager"])
         except Exception as error:
-            found["no cuda graph"] = f"{type(error).__name__}: {error}"[:300]
-    return made
+            results["no cuda graph"] = f"{type(error).__name__}: {error}"[:300]
+    return steps
 
 
 def captured(step: Callable[[], Any]) -> Callable[[], Any]:
-    """A CUDA graph of a step."""
+    """Capture a step in a CUDA graph. Return its replay."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -259,21 +264,21 @@ def captured(step: Callable[[], Any]) -> Callable[[], Any]:
     return graph.replay
 
 
-def compiled(report: Report, asked: argparse.Namespace) -> Any:
-    """A token's time by torch.compile, in the mode that users take for decoding; by itself, since nothing else ends its compiler in time."""
-    sizes, context = sizes_of(asked), 1024 if asked.size == "full" else 64
-    model = in_bfloat16(qwen(sizes, asked.device))
+def compiled(report: Report, args: argparse.Namespace) -> Any:
+    """Measure a token's time by torch.compile, in the mode recommended for decoding. Runs in a process of its own, which can be killed."""
+    sizes, context = sizes_of(args), 1024 if args.size == "full" else 64
+    model = in_bfloat16(qwen(sizes, args.device))
     tokens = np.random.default_rng(1).integers(0, sizes["vocab_size"], context)
-    fast = torch.compile(model, mode="reduce-overhead" if asked.device != "cpu" else "default", dynamic=False)
+    fast = torch.compile(model, mode="reduce-overhead" if args.device != "cpu" else "default", dynamic=False)
     with torch.inference_mode():
-        step = token_by(model, tokens, asked.device)
+        step = token_by(model, tokens, args.device)
         want = step(model).double().cpu().numpy()
         report.check(far(step(fast).double().cpu().numpy(), want) < 0.1, "torch.compile says what eager says")
-        return {"decode_ms": round(milliseconds(lambda: step(fast), asked.device), 4)}
+        return {"decode_ms": round(milliseconds(lambda: step(fast), args.device), 4)}
 
 
-def compiled_apart(asked: argparse.Namespace) -> float:
-    """The same in a process of its own, which is ended after COMPILE_S. Raises TimeoutError, RuntimeError."""
+def compiled_apart(args: argparse.Namespace) -> float:
+    """Run the part ``compiled`` in another process, which is killed after COMPILE_S. Raises TimeoutError, RuntimeError."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "compiled.json"
         line = [
@@ -281,9 +286,9 @@ def compiled_apart(asked: argparse.Namespace) -> float:
             __file__,
             "compiled",
             "--device",
-            asked.device,
+            args.device,
             "--size",
-            asked.size,
+            args.size,
             "--out",
             str(out),
         ]
@@ -296,10 +301,10 @@ def compiled_apart(asked: argparse.Namespace) -> float:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        found = json.loads(out.read_text(encoding="utf-8"))["compiled"]
-        if "decode_ms" not in found:
-            raise RuntimeError(str(found.get("error", found)))
-        return float(found["decode_ms"])
+        result = json.loads(out.read_text(encoding="utf-8"))["compiled"]
+        if "decode_ms" not in result:
+            raise RuntimeError(str(result.get("error", result)))
+        return float(result["decode_ms"])
 
 
 PARTS = {"four": four, "full": full, "speed": speed, "compiled": compiled}
@@ -307,15 +312,15 @@ USUAL = ("four", "full", "speed")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """1 when a part fails or a limit is missed."""
+    """Return 1 if a part fails or a limit is missed."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--size", default="full", choices=("full", "small"))
     parser.add_argument("--compile", action="store_true", help=f"torch.compile, too: up to {COMPILE_S} s")
-    asked = parser.parse_args(argv)
-    named = list(sys.argv[1:] if argv is None else argv)
+    args = parser.parse_args(argv)
+    arguments_given = list(sys.argv[1:] if argv is None else argv)
     return run_parts(
-        __doc__, PARTS, packages=("torch", "transformers"), given=named if asked.parts else [*named, *USUAL], parser=parser,
+        __doc__, PARTS, packages=("torch", "transformers"), argv=arguments_given if args.parts else [*arguments_given, *USUAL], parser=parser,
         gpu=lambda: torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none", before=prepare,
     )  # fmt: skip
 

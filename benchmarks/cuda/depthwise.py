@@ -1,9 +1,10 @@
-"""Depthwise convolutions by our kernel, by cuDNN's engines and by PyTorch, within captured graphs, by turns: right, and which is faster where.
+"""Depthwise convolutions by our kernel, by cuDNN's engines and by PyTorch: errors, and times within captured graphs, in turns.
 
     python benchmarks/cuda/depthwise.py --out benchmarks/results/cuda_depthwise.json [--tiles] [--limit 60]
 
-Sizes are those of MobileNetV2, EfficientNet-B0 and ConvNeXt-T. ``--tiles``: with other tiles than those that
-``kernels/cuda/conv/depthwise.py`` takes, which is how its figures were found. A row has microseconds of one convolution and the error from float64.
+Sizes are those of MobileNetV2, EfficientNet-B0 and ConvNeXt-T. ``--tiles`` also measures tiles other
+than the default; the defaults in ``kernels/cuda/conv/depthwise.py`` come from it. A row has the microseconds of one convolution and the error
+against float64.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ SIZES = (  # images, channels, side, kernel
     (32, 32, 112, 3), (32, 144, 56, 3), (32, 240, 28, 5), (32, 1152, 7, 5), (32, 96, 56, 7), (32, 768, 7, 7),
 )  # fmt: skip
 FEW, MANY = 4, 20
-"""Convolutions of two chains; the difference of their times is that of the convolutions alone."""
+"""Lengths of two chains. The difference of their times excludes the launch of the program."""
 TILES = ((2, 4), (1, 4), (1, 2), (1, 1), (2, 2), (1, 8))
 
 
 def program_of(size: tuple[int, ...], dtype: str, word: str, chain: int) -> Any:
-    """Convolutions with bias, each over the result of the one before."""
+    """Compile a chain of convolutions with bias."""
     n, c, side, k = size
     b = GraphBuilder("depthwise")
     y = b.input("x", f"{dtype}[{n}, {c}, {side}, {side}]")
@@ -50,8 +51,8 @@ def program_of(size: tuple[int, ...], dtype: str, word: str, chain: int) -> Any:
     return compile_graph(b.build(), target="cuda", policy=KernelPolicy(conv=word))
 
 
-def judged(size: tuple[int, ...], dtype: str, asked: argparse.Namespace) -> dict[str, Any]:
-    """One row."""
+def measure(size: tuple[int, ...], dtype: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Measure one size. Return its row."""
     n, c, side, k = size
     kind = getattr(torch, dtype)
     torch.manual_seed(0)
@@ -69,27 +70,27 @@ def judged(size: tuple[int, ...], dtype: str, asked: argparse.Namespace) -> dict
 
     want = chain(x.double(), FEW, wide=True)
     works: dict[str, list[Callable[[], Any]]] = {}
-    found: dict[str, Any] = {"error": {}}
-    kept: list[Any] = []
-    ways = {"depthwise": None} | ({f"{t}": t for t in TILES} if asked.tiles else {})
+    row: dict[str, Any] = {"error": {}}
+    keep_alive: list[Any] = []
+    ways = {"depthwise": None} | ({f"{t}": t for t in TILES} if args.tiles else {})
     usual = conv_depthwise._tile
     for word, tile in [*ways.items(), ("cudnn", None), ("implicit_gemm", None)]:
         with mock.patch.object(conv_depthwise, "_tile", (lambda s, w, t=tile: t) if tile else usual):
             try:
-                made = [
+                programs = [
                     program_of(size, dtype, "depthwise" if tile else word, count) for count in (FEW, MANY)
                 ]
-                executors = [Executor(program, "cuda:0") for program in made]
+                executors = [Executor(program, "cuda:0") for program in programs]
             except XpuError as error:
-                found.setdefault("missing", {})[word] = str(error)[:200]
+                row.setdefault("missing", {})[word] = str(error)[:200]
                 continue
-        kept += executors
+        keep_alive += executors
         for executor, count in zip(executors, (FEW, MANY), strict=True):
             executor.bind({name: v for name, v in fixed.items() if int(name[1:]) < count})
             out = executor.run({"x": x}, stream=stream)
             if count == FEW:
                 y = torch.from_dlpack(out["y"]).double()
-                found["error"][word] = float((y - want).abs().max() / want.abs().max())
+                row["error"][word] = float((y - want).abs().max() / want.abs().max())
             works.setdefault(word, []).append(lambda e=executor, o=out: e.run({"x": x}, out=o, stream=stream))
     for word, memory in (("torch, channels last", torch.channels_last), ("torch", torch.contiguous_format)):
         there = x.contiguous(memory_format=memory)
@@ -98,23 +99,23 @@ def judged(size: tuple[int, ...], dtype: str, asked: argparse.Namespace) -> dict
         for count in (FEW, MANY):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                kept.append(chain(there, count))
+                keep_alive.append(chain(there, count))
             works.setdefault(word, []).append(graph.replay)
     turns = [
         {w: [queued_us(run, each=10, rounds=3) for run in pair] for w, pair in works.items()}
         for _ in range(3)
     ]
-    found["us"] = {
+    row["us"] = {
         w: round(statistics.median((t[w][1] - t[w][0]) / (MANY - FEW) for t in turns), 2) for w in works
     }
-    for one in kept:
+    for one in keep_alive:
         if isinstance(one, Executor):
             one.close()
-    return found
+    return row
 
 
 def numpy_of(tensor: torch.Tensor) -> Any:
-    """On the host, in a dtype that NumPy need not know by itself."""
+    """Copy to the host; bfloat16 becomes ml_dtypes.bfloat16."""
     host = tensor.cpu()
     if host.element_size() > 2:
         return host.numpy()
@@ -129,35 +130,35 @@ def numpy_of(tensor: torch.Tensor) -> Any:
     )
 
 
-def sizes(report: Report, asked: argparse.Namespace) -> Any:
-    """Every size in float16, some in float32 and bfloat16."""
-    found, begun = {}, time.perf_counter()
+def sizes(report: Report, args: argparse.Namespace) -> Any:
+    """Measure every size in float16, and some in float32 and bfloat16."""
+    rows, start = {}, time.perf_counter()
     for dtype in ("float16", "float32", "bfloat16"):
         for size in SIZES if dtype == "float16" else SIZES[2:12:4]:
-            if time.perf_counter() - begun > asked.limit:
+            if time.perf_counter() - start > args.limit:
                 break
             name = f"{dtype} n{size[0]} c{size[1]} {size[2]}x{size[2]} k{size[3]}"
-            row = found[name] = judged(size, dtype, asked)
+            row = rows[name] = measure(size, dtype, args)
             print(f"  {name}: {row['us']} {row.get('missing', '')}", flush=True)
-            most = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
-            report.check(row["error"]["depthwise"] <= most, f"{name}: {row['error']} from float64")
+            limit = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
+            report.check(row["error"]["depthwise"] <= limit, f"{name}: {row['error']} from float64")
             peers = min(t for w, t in row["us"].items() if "torch" in w)
             report.bound(f"{name}: time over PyTorch's", round(row["us"]["depthwise"] / peers, 3), at_most=1.0, required=False)  # fmt: skip
-    return found
+    return rows
 
 
 PARTS = {"sizes": sizes}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """1 when a result is wrong."""
+    """Return 1 if a result is wrong."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--tiles", action="store_true", help="other tiles, too")
     parser.add_argument(
         "--limit", type=float, default=60.0, help="seconds after which no further size begins"
     )
     return run_parts(
-        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",), given=argv, parser=parser, before=prepare
+        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",), argv=argv, parser=parser, before=prepare
     )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""Single ops (`xrt.ops`) and sessions on tensors of the device: correct against PyTorch, what a call adds to its launch, memory over ten thousand calls.
+"""Single ops (`xrt.ops`) and sessions on device tensors: errors against PyTorch, overhead of a call over its launch, memory over ten thousand calls.
 
     python benchmarks/cuda/dispatch.py --out benchmarks/results/cuda_dispatch.json [--device cpu] [--calls 10000] [PART ...]
 
-Times are the host's: bursts of calls are queued, the device is waited for between them, contenders take turns, and the least of many bursts is kept.
-``--device cpu`` proves the script and times the same code on the host.
+Times are host times of queued bursts. The device is synchronized between bursts, the calls take turns, and the fastest of many bursts counts.
+``--device cpu`` tests the script and times the same code on the host.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LIMITS = {"float32": 1e-5, "bfloat16": 2**-7, "float16": 2**-9}  # of the larges
 def cases(
     device: str, dtype: Any
 ) -> dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]]:
-    """Ours, PyTorch's, operands: every op in forms that decoders and classifiers use, transposed and broadcast operands among them."""
+    """Return (our op, PyTorch's op, operands) by name, in the forms of decoders and classifiers, including transposed and broadcast operands."""
     random = torch.Generator().manual_seed(11)
 
     def some(*shape: int) -> Any:
@@ -71,19 +71,19 @@ def cases(
 
 
 def wait(device: str) -> None:
-    """For all that is queued."""
+    """Synchronize the device."""
     if device != "cpu":
         torch.cuda.synchronize()
 
 
-def right(report: Report, asked: argparse.Namespace) -> Any:
-    """Every op in three dtypes against PyTorch in float64, called twice: the second call is a hit, also on another stream."""
-    found = {}
+def right(report: Report, args: argparse.Namespace) -> Any:
+    """Compare every op in three dtypes with PyTorch in float64. The second call is a cache hit, on another stream."""
+    errors = {}
     for dtype, kind in DTYPES.items():
-        for name, (ours, theirs, operands) in cases(asked.device, kind).items():
+        for name, (ours, theirs, operands) in cases(args.device, kind).items():
             want = theirs(*[t.double() for t in operands])
             first = ours(*operands)
-            side = torch.cuda.Stream() if asked.device != "cpu" else None
+            side = torch.cuda.Stream() if args.device != "cpu" else None
             if side is not None:
                 side.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(side):
@@ -91,7 +91,7 @@ def right(report: Report, asked: argparse.Namespace) -> Any:
                 torch.cuda.current_stream().wait_stream(side)
             else:
                 second = ours(*operands)
-            wait(asked.device)
+            wait(args.device)
             error = float((first.double() - want).abs().max() / want.abs().max())
             report.check(
                 error <= LIMITS[dtype], f"{name} {dtype}: error {error:.2g}, limit {LIMITS[dtype]:.2g}"
@@ -99,9 +99,9 @@ def right(report: Report, asked: argparse.Namespace) -> Any:
             report.check(
                 torch.equal(first, second), f"{name} {dtype}: a hit on another stream gives the same bits"
             )
-            found[f"{name} {dtype}"] = error
-    if asked.device != "cpu" and importlib.util.find_spec("cupy") is not None:
-        import cupy  # a library without DLPack's table of C functions
+            errors[f"{name} {dtype}"] = error
+    if args.device != "cpu" and importlib.util.find_spec("cupy") is not None:
+        import cupy  # a library without DLPack's C exchange API
 
         x = cupy.arange(32, dtype=cupy.float32).reshape(4, 8)
         got = ops.softmax(x)
@@ -111,11 +111,11 @@ def right(report: Report, asked: argparse.Namespace) -> Any:
             torch.allclose(torch.from_dlpack(got), want, atol=1e-6), "CuPy's arrays are computed right"
         )
     report.bound("xrt.ops right beside PyTorch in float64", not report.failures)
-    return found
+    return errors
 
 
-def least(device: str, calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Microseconds of the host for one call of each, in turns."""
+def fastest_us(device: str, calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Return the host's microseconds for one call of each, measured in turns."""
     best = dict.fromkeys(calls, float("inf"))
     for call in calls.values():
         for _ in range(3):
@@ -134,19 +134,19 @@ def least(device: str, calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return best
 
 
-def hit(report: Report, asked: argparse.Namespace) -> Any:
-    """A hit on tiny tensors next to PyTorch's own op, and next to the same launch by an executor that is handed addresses."""
-    x = torch.randn(8, 16, device=asked.device)
-    a, b = torch.randn(8, 16, device=asked.device), torch.randn(16, 8, device=asked.device)
-    gate, into = torch.randn(8, 16, device=asked.device), torch.empty(8, 16, device=asked.device)
+def hit(report: Report, args: argparse.Namespace) -> Any:
+    """Measure a cache hit on tiny tensors, next to PyTorch's op and to the same launch by an executor that takes addresses."""
+    x = torch.randn(8, 16, device=args.device)
+    a, b = torch.randn(8, 16, device=args.device), torch.randn(16, 8, device=args.device)
+    gate, into = torch.randn(8, 16, device=args.device), torch.empty(8, 16, device=args.device)
     executor = xrt.Executor(
-        xrt.compile(softmax_graph(), target="cpu" if asked.device == "cpu" else "cuda"), asked.device
+        xrt.compile(softmax_graph(), target="cpu" if args.device == "cpu" else "cuda"), args.device
     )
     fixed = executor.bind(None)
-    stream = None if asked.device == "cpu" else torch.cuda.current_stream().cuda_stream
+    stream = None if args.device == "cpu" else torch.cuda.current_stream().cuda_stream
     where = [x.data_ptr()], [into.data_ptr()]
-    times = least(
-        asked.device,
+    times = fastest_us(
+        args.device,
         {
             "launch": lambda: executor.core.run_memory(fixed, *where, stream=stream),
             "softmax, out": lambda: ops.softmax(x, out=into),
@@ -159,7 +159,7 @@ def hit(report: Report, asked: argparse.Namespace) -> Any:
             "torch rms_norm": lambda: F.rms_norm(x, (16,)),
         },
     )
-    wait(asked.device)
+    wait(args.device)
     report.check(
         torch.allclose(into, torch.softmax(x, -1), atol=1e-6), "the calls that were timed were right"
     )
@@ -180,14 +180,14 @@ def softmax_graph() -> Any:
     return b.build()
 
 
-def hit_in_core(report: Report, asked: argparse.Namespace) -> Any:
-    """The same without Python, from the C++ test of the dispatcher: signature, look-up, run on the host."""
-    program = Path(asked.cpp, "cpp", "tests", "test_dispatcher")
+def hit_in_core(report: Report, args: argparse.Namespace) -> Any:
+    """Read the time of a hit without Python (signature, lookup, run on the host) from the C++ test of the dispatcher."""
+    program = Path(args.cpp, "cpp", "tests", "test_dispatcher")
     if not program.is_file():
         return f"no {program}: build the C++ tests"
-    said = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=60)
-    match = re.search(r"dispatcher hit (\d+) ns, of which the run (\d+) ns", said.stdout)
-    report.check(said.returncode == 0, "the C++ test of the dispatcher")
+    process = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=60)
+    match = re.search(r"dispatcher hit (\d+) ns, of which the run (\d+) ns", process.stdout)
+    report.check(process.returncode == 0, "the C++ test of the dispatcher")
     if match is None:
         return report.check(False, "the C++ test tells its times")
     report.bound("a hit in C++", int(match[1]) / 1000, at_most=1, unit="us")
@@ -195,7 +195,7 @@ def hit_in_core(report: Report, asked: argparse.Namespace) -> Any:
 
 
 def chain() -> Any:
-    """A few dependent products: a program of several launches, so that it becomes a graph."""
+    """Return a graph of six dependent products, whose program has several launches and is captured."""
     b: Any = GraphBuilder("chain")
     y = b.input("x", "float32[16, 16]")
     for _ in range(6):
@@ -204,27 +204,27 @@ def chain() -> Any:
     return b.build()
 
 
-def run(report: Report, asked: argparse.Namespace) -> Any:
-    """``run()`` of a captured program on tensors of the device, over a replay of a graph with as many launches."""
-    x = torch.rand(16, 16, device=asked.device)
-    session = xrt.InferenceSession(xrt.compile(chain(), target="cpu" if asked.device == "cpu" else "cuda"), engine="native", device=asked.device)  # fmt: skip
-    given = {"x": x}
+def run(report: Report, args: argparse.Namespace) -> Any:
+    """Measure ``run()`` of a captured program on device tensors, next to the replay of a graph with as many launches."""
+    x = torch.rand(16, 16, device=args.device)
+    session = xrt.InferenceSession(xrt.compile(chain(), target="cpu" if args.device == "cpu" else "cuda"), engine="native", device=args.device)  # fmt: skip
+    inputs = {"x": x}
     want = x.double()
     for _ in range(6):
         want = torch.softmax(want @ want, -1)
     for _ in range(5):  # plain, captured, replayed
-        got = session.run(given)["y"]
-        wait(asked.device)
+        got = session.run(inputs)["y"]
+        wait(args.device)
         report.check(bool((got.double() - want).abs().max() < 1e-5), "the program that is timed is right")
     launches = len(session._executable._only.plan.calls)  # type: ignore[attr-defined]
-    calls: dict[str, Callable[[], Any]] = {"run": lambda: session.run(given)["y"]}
-    if asked.device != "cpu":
-        graph, y = torch.cuda.CUDAGraph(), torch.rand(16, device=asked.device)
+    calls: dict[str, Callable[[], Any]] = {"run": lambda: session.run(inputs)["y"]}
+    if args.device != "cpu":
+        graph, y = torch.cuda.CUDAGraph(), torch.rand(16, device=args.device)
         with torch.cuda.graph(graph):
             for _ in range(launches):
                 y.add_(1)
         calls["replay"] = graph.replay
-    times = least(asked.device, calls)
+    times = fastest_us(args.device, calls)
     if "replay" in times:
         report.bound(
             "run() of a captured program over the graph launch",
@@ -236,38 +236,38 @@ def run(report: Report, asked: argparse.Namespace) -> Any:
     return {"launches": launches, **times}
 
 
-def flat(report: Report, asked: argparse.Namespace) -> Any:
-    """Ten thousand calls of ops and of a session hold no more at the end than after the first hundredth."""
-    x = torch.rand(32, 64, device=asked.device)
-    session = xrt.InferenceSession(xrt.compile(softmax_graph(), target="cpu" if asked.device == "cpu" else "cuda"), engine="native", device=asked.device)  # fmt: skip
+def flat(report: Report, args: argparse.Namespace) -> Any:
+    """Check that ten thousand calls of ops and of a session hold no more memory at the end than after the first hundredth of them."""
+    x = torch.rand(32, 64, device=args.device)
+    session = xrt.InferenceSession(xrt.compile(softmax_graph(), target="cpu" if args.device == "cpu" else "cuda"), engine="native", device=args.device)  # fmt: skip
     small = x[:8, :16].contiguous()
 
-    def held() -> int:
-        wait(asked.device)
+    def live_bytes() -> int:
+        wait(args.device)
         gc.collect()
-        own = xrt.Device(asked.device).backend.memory()["live_bytes"]
-        return own + (0 if asked.device == "cpu" else torch.cuda.memory_allocated())
+        own = xrt.Device(args.device).backend.memory()["live_bytes"]
+        return own + (0 if args.device == "cpu" else torch.cuda.memory_allocated())
 
     def some(count: int) -> None:
         for _ in range(count):
             ops.softmax(x), ops.rms_norm(x), session.run({"x": small})
 
-    some(asked.calls // 100)
-    before = held()
-    some(asked.calls)
-    grown = held() - before
+    some(args.calls // 100)
+    before = live_bytes()
+    some(args.calls)
+    grown = live_bytes() - before
     report.bound(
-        f"bytes held after {asked.calls} calls of ops and sessions, more than before", grown, at_most=0
+        f"bytes held after {args.calls} calls of ops and sessions, more than before", grown, at_most=0
     )
     session.close()
-    return {"calls": asked.calls, "grown": grown, **ops.counters()}
+    return {"calls": args.calls, "grown": grown, **ops.counters()}
 
 
 PARTS = {"right": right, "hit": hit, "hit_in_core": hit_in_core, "run": run, "flat": flat}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """1 when something is wrong or costs more than it may."""
+    """Return 1 if a result is wrong or a limit is missed."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--calls", type=int, default=10_000)
@@ -278,7 +278,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def name() -> str:
         return "none (the host)" if device == "cpu" else torch.cuda.get_device_name(0)
 
-    return run_parts(__doc__, PARTS, gpu=name, packages=("torch",), given=argv, parser=parser)
+    return run_parts(__doc__, PARTS, gpu=name, packages=("torch",), argv=argv, parser=parser)
 
 
 if __name__ == "__main__":

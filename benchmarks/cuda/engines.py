@@ -92,7 +92,7 @@ def onnxruntime_version() -> str:
 
 def refusals(path: Path) -> dict[str, Any]:
     """Devices and options that cannot be had: the named error, the vendor's reason."""
-    said = {}
+    refusals_by_engine = {}
     for name, ask in {
         "cuda:63": {"device": "cuda:63", "engine": "onnxruntime"},
         "npu": {"device": "npu"},
@@ -107,13 +107,13 @@ def refusals(path: Path) -> dict[str, Any]:
             check(False, f"{name} must be refused")
         except xrt.XpuError as error:
             check(bool(error.do), f"{name} is refused: {str(error)[:300]}")
-            said[name] = error.to_json()
+            refusals_by_engine[name] = error.to_json()
     policy = xrt.ExecutionPolicy(allow_fallback="cpu")
     with xrt.InferenceSession(path, device="cuda:63", engine="onnxruntime", exec_policy=policy) as sess:
         check(sess.plan.regions[0].device == "cpu", "cuda:63 with allow_fallback='cpu' runs on the CPU")
     with xrt.InferenceSession(path) as sess:
         check(sess.plan.regions[0].device == "cuda:0", "with nothing named, the GPU is taken")
-    return said
+    return refusals_by_engine
 
 
 def main() -> int:

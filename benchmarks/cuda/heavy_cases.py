@@ -1,6 +1,6 @@
-"""Cases of heavy CUDA kernels: matrix products, streamed weights, attention, decoding; what PyTorch says, and PyTorch's own ways next to them.
+"""Cases of heavy CUDA kernels: GEMM, GEMV, attention and decode attention, each with a PyTorch reference and PyTorch kernels to compare times with.
 
-``odd_cases`` are about right answers, ``timed_cases`` are the shapes whose speed we state, ``tuned_cases`` other cuts of the same shapes.
+``odd_cases`` check correctness, ``timed_cases`` are the shapes whose speed the documentation states, ``tuned_cases`` vary their tile configurations.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Case", "odd_cases", "timed_cases", "tuned_cases"]
 
 @dataclass
 class Case:
-    """A kernel's stages over operands; ``reference`` of float64 tensors; ``peer`` torch's way, timed for comparison."""
+    """A lowered call with operands. ``reference`` takes float64 tensors; ``peers`` are PyTorch's kernels, timed for comparison."""
 
     name: str
     lowered: LoweredCall
@@ -45,13 +45,13 @@ class Case:
 def product(
     row: Any, op: str, shapes: Sequence[Any], dtype: str, lower: Any = None, time: bool = False, **attrs: Any
 ) -> Case:
-    """A matrix product."""
+    """Return a case of a matrix product."""
     xs = [None if s is None else random(s, dtype) for s in shapes]
     if dtype in ("bfloat16", "float16", "float32"):
         xs[1] = xs[1] * (shapes[1][-1] ** -0.5)
     call = node(op, xs, (1,) if "linear" in op else (), **attrs)
-    said = row.supports(call, target())
-    assert said, said.reason
+    support = row.supports(call, target())
+    assert support, support.reason
     lowered = row.lower(call, target()) if lower is None else LoweredCall((lower(call),))
 
     def reference(a: Any, b: Any, bias: Any = None, residual: Any = None) -> Any:
@@ -85,11 +85,11 @@ def attend(
     time: bool = False,
     **attrs: Any,
 ) -> Case:
-    """Attention; torch's SDPA in float64 is the reference."""
+    """Return a case of attention. Its reference is written out in float64."""
     xs = [random(q, dtype), random(k, dtype), random((*k[:3], dv), dtype), *([] if mask is None else [mask])]
     call = node("attention", xs, **attrs)
-    said = row.supports(call, target())
-    assert said, said.reason
+    support = row.supports(call, target())
+    assert support, support.reason
     s = AttentionShape.of(call)
     lowered = row.lower(call, target()) if lower is None else LoweredCall((lower(call, s),))
     group = q[1] // k[1]
@@ -127,35 +127,35 @@ def attend(
 
 
 def renamed(what: str, case: Case) -> Case:
-    """The same under a longer name."""
+    """Append ``what`` to the case's name."""
     case.name += " " + what
     return case
 
 
-def named(what: str, case: Case) -> Case:
-    """The same under a longer name, without the peers."""
+def without_peers(what: str, case: Case) -> Case:
+    """Append ``what`` to the case's name, and remove its peers."""
     case.name += " " + what
     case.peers = {}
     return case
 
 
 def odd_cases() -> Iterator[Callable[[], Case]]:
-    """Right answers: odd shapes, every dtype, masks, epilogues."""
-    made, few = matmul.Generated(), gemv.Gemv()
+    """Yield cases that check correctness: odd shapes, every dtype, masks, epilogues."""
+    gemm, few = matmul.Generated(), gemv.Gemv()
     for dtype in ("bfloat16", "float16", "float32"):
-        yield lambda d=dtype: product(made, "mm", [(65, 80), (80, 72)], d)
-        yield lambda d=dtype: product(made, "mm", [(33, 37), (37, 41)], d)
-        yield lambda d=dtype: product(made, "bmm", [(3, 130, 200), (3, 200, 136)], d)
+        yield lambda d=dtype: product(gemm, "mm", [(65, 80), (80, 72)], d)
+        yield lambda d=dtype: product(gemm, "mm", [(33, 37), (37, 41)], d)
+        yield lambda d=dtype: product(gemm, "bmm", [(3, 130, 200), (3, 200, 136)], d)
         yield lambda d=dtype: product(
-            made, "fused_linear", [(2, 133, 264), (520, 264), (520,), (2, 133, 520)], d, act="gelu"
+            gemm, "fused_linear", [(2, 133, 264), (520, 264), (520,), (2, 133, 520)], d, act="gelu"
         )
-        yield lambda d=dtype: product(made, "fused_linear", [(1000, 512), (776, 512), (776,)], d, act="silu")
+        yield lambda d=dtype: product(gemm, "fused_linear", [(1000, 512), (776, 512), (776,)], d, act="silu")
         yield lambda d=dtype: product(
             few, "fused_linear", [(1, 1000), (333, 1000), (333,), (1, 333)], d, act="relu"
         )
         yield lambda d=dtype: product(few, "linear", [(3, 264), (130, 264)], d)
         yield lambda d=dtype: product(few, "linear", [(2, 77), (50, 77)], d)
-    yield lambda: product(made, "mm", [(65, 80), (80, 72)], "float64")
+    yield lambda: product(gemm, "mm", [(65, 80), (80, 72)], "float64")
     flash, dec = attention.FlashV2(), decode.FlashDecode()
     mask = torch.rand((1, 1, 33, 90), device="cuda") < 0.5
     for dtype in ("bfloat16", "float16"):
@@ -202,8 +202,8 @@ def odd_cases() -> Iterator[Callable[[], Case]]:
 
 
 def timed_cases() -> Iterator[Callable[[], Case]]:
-    """The shapes whose speed we state."""
-    made, few = matmul.Generated(), gemv.Gemv()
+    """Yield the shapes whose speed the documentation states."""
+    gemm, few = matmul.Generated(), gemv.Gemv()
     flash, dec = attention.FlashV2(), decode.FlashDecode()
     yield lambda: attend(
         flash, (4, 16, 4096, 128), (4, 16, 4096, 128), 128, "bfloat16", causal=True, time=True
@@ -214,7 +214,7 @@ def timed_cases() -> Iterator[Callable[[], Case]]:
         flash, (1, 12, 1024, 128), (1, 2, 1024, 128), 128, "bfloat16", causal=True, time=True
     )
     for size in (64, 128):
-        yield lambda size=size: named("mma.sync", attend(
+        yield lambda size=size: without_peers("mma.sync", attend(
             flash, (4, 16, 4096, size), (4, 16, 4096, size), size, "bfloat16", causal=True, time=True,
             lower=lambda call, s: attention.flash_stage(call, s, target(), hopper=False)))  # fmt: skip
     yield lambda: attend(dec, (1, 12, 1, 128), (1, 2, 1024, 128), 128, "bfloat16", time=True)
@@ -233,21 +233,21 @@ def timed_cases() -> Iterator[Callable[[], Case]]:
         (1024, 1536, 8960),
         (64, 4096, 4096),
     ):
-        yield lambda m=m, n=n, k=k: product(made, "linear", [(m, k), (n, k)], "bfloat16", time=True)
-    yield lambda: product(made, "mm", [(4096, 4096), (4096, 4096)], "bfloat16", time=True)
-    yield lambda: product(made, "mm", [(4096, 4096), (4096, 4096)], "float32", time=True)
+        yield lambda m=m, n=n, k=k: product(gemm, "linear", [(m, k), (n, k)], "bfloat16", time=True)
+    yield lambda: product(gemm, "mm", [(4096, 4096), (4096, 4096)], "bfloat16", time=True)
+    yield lambda: product(gemm, "mm", [(4096, 4096), (4096, 4096)], "float32", time=True)
 
 
 def tuned_cases() -> Iterator[Callable[[], Case]]:
-    """Other cuts of the same shapes, to choose from."""
-    flash, few, made = attention.FlashV2(), gemv.Gemv(), matmul.Generated()
+    """Yield other tile configurations of the same shapes."""
+    flash, few, gemm = attention.FlashV2(), gemv.Gemv(), matmul.Generated()
     for block in (
         attention.FlashTileConfig(128, 64, 4),
         attention.FlashTileConfig(128, 32, 4),
         attention.FlashTileConfig(128, 64, 8),
         attention.FlashTileConfig(64, 64, 4),
     ):
-        yield lambda b=block: named(
+        yield lambda b=block: without_peers(
             f"{b}", attend(flash, (4, 16, 4096, 128), (4, 16, 4096, 128), 128, "bfloat16", causal=True, time=True,
                            lower=lambda call, s: attention.flash_stage(call, s, target(), b)))  # fmt: skip
     for n, k in ((17920, 1536), (1536, 8960), (1536, 1536), (151936, 1536)):
@@ -259,7 +259,7 @@ def tuned_cases() -> Iterator[Callable[[], Case]]:
             if c * ahead > 12 or turns % ahead or not 132 <= blocks <= 800 or (far and per == 1):
                 continue
             cut = gemv.GemvTileConfig(c, split, 8 if split == 1 else 1, ahead, per, far)
-            yield lambda n=n, k=k, cut=cut: named(
+            yield lambda n=n, k=k, cut=cut: without_peers(
                 f"{cut}", product(few, "linear", [(1, k), (n, k)], "bfloat16", time=True,
                                   lower=lambda call: gemv.gemv_stage(call, cut)))  # fmt: skip
     for tile in (
@@ -274,6 +274,6 @@ def tuned_cases() -> Iterator[Callable[[], Case]]:
             sides = product_text.matrices_of(p, call.outputs[0].dtype)
             return matmul.tensor_stage(call, p, sides, target(), t)
 
-        yield lambda t=tile, lower=lower: named(
-            f"{t}", product(made, "linear", [(4096, 4096), (4096, 4096)], "bfloat16", time=True, lower=lower)
+        yield lambda t=tile, lower=lower: without_peers(
+            f"{t}", product(gemm, "linear", [(4096, 4096), (4096, 4096)], "bfloat16", time=True, lower=lower)
         )

@@ -1,9 +1,9 @@
-"""Heavy CUDA kernels on a GPU, each against torch: right to the tolerance of its dtype, and timed against torch's own in the same run.
+"""Heavy CUDA kernels on a GPU: errors against PyTorch within the tolerance of the dtype, and times next to PyTorch's kernels in the same run.
 
     python benchmarks/cuda/heavy_kernels.py [--out FILE] [--only WORD] [--tune] [PART ...]
 
-Needs torch with CUDA and CuPy (which loads the CUBINs), and the package installed. Times are medians of replays of a captured CUDA graph; inputs that
-fit the second-level cache are rotated.
+Needs torch with CUDA, CuPy (which loads the CUBINs), and the package installed. Times are medians of replays of a captured CUDA graph. Inputs that
+fit the L2 cache are rotated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CAUSAL = "attention/flash_v2 [4, 16, 4096, 128] [4, 16, 4096, 128] dv 128 bfloat
 
 
 def judge(case: Case, loaded: Loaded) -> dict[str, Any]:
-    """Compare, then time."""
+    """Compare a case with its reference, then time it. Return its row."""
     y = torch.full(
         case.out,
         float("nan") if getattr(torch, case.dtype).is_floating_point else 77,
@@ -39,17 +39,17 @@ def judge(case: Case, loaded: Loaded) -> dict[str, Any]:
     )
     loaded.run(case.operands, y)
     torch.cuda.synchronize()
-    found: dict[str, Any] = {"case": case.name}
+    row: dict[str, Any] = {"case": case.name}
     wide = [x if x is None or x.dtype is torch.bool else x.double() for x in case.operands]
     if case.flops < 3e11:
         want = case.reference(*wide)
         error = (y.double() - want).abs().max() / want.abs().max()
-        found["error"] = float(error)
+        row["error"] = float(error)
         limit = TOLERANCE[case.dtype] if case.tolerance is None else case.tolerance
-        found["ok"] = bool(error <= limit) and not bool(y.isnan().any())
+        row["ok"] = bool(error <= limit) and not bool(y.isnan().any())
         again = torch.empty_like(y)
         loaded.run(case.operands, again)
-        found["same bits again"] = bool(torch.equal(y, again))
+        row["same bits again"] = bool(torch.equal(y, again))
         del want
     del wide
     if case.time:
@@ -60,30 +60,30 @@ def judge(case: Case, loaded: Loaded) -> dict[str, Any]:
             try:
                 times[name] = timed(lambda i, p=peer: p(*inputs[i]), sets)
             except RuntimeError as error:
-                found[name] = str(error).splitlines()[0][:120]
-        found["ms"] = {n: round(t, 5) for n, t in times.items()}
-        found["tflops"] = {n: round(case.flops / t / 1e9, 1) for n, t in times.items()}
-        found["gb_per_s"] = {n: round(case.bytes / t / 1e6, 1) for n, t in times.items()}
-    return found
+                row[name] = str(error).splitlines()[0][:120]
+        row["ms"] = {n: round(t, 5) for n, t in times.items()}
+        row["tflops"] = {n: round(case.flops / t / 1e9, 1) for n, t in times.items()}
+        row["gb_per_s"] = {n: round(case.bytes / t / 1e6, 1) for n, t in times.items()}
+    return row
 
 
 def every(
-    report: Report, asked: argparse.Namespace, makers: Callable[[], Iterator[Callable[[], Case]]]
+    report: Report, args: argparse.Namespace, makers: Callable[[], Iterator[Callable[[], Case]]]
 ) -> list[dict[str, Any]]:
-    """Check cases, compiled by several threads while earlier ones run; none begins after ``--limit`` seconds."""
+    """Run cases, which threads compile while earlier ones run. No case begins after ``--limit`` seconds."""
     begin, rows = time.time(), list[dict[str, Any]]()
-    cases = [c for c in (m() for m in makers()) if asked.only in c.name]
+    cases = [c for c in (m() for m in makers()) if args.only in c.name]
     with ThreadPoolExecutor(16) as pool:
         built = [pool.submit(Loaded.build, c.lowered) for c in cases]
         for case, future in zip(cases, built, strict=True):
-            if time.time() - begin > asked.limit:
+            if time.time() - begin > args.limit:
                 rows.append({"case": case.name, "skipped": "out of time"})
                 continue
             try:
                 row = judge(case, future.result())
             except Exception as error:
-                said = f"{type(error).__name__}: {str(error)[:300]}"
-                row = {"case": case.name, "ok": False, "failed": said}
+                message = f"{type(error).__name__}: {str(error)[:300]}"
+                row = {"case": case.name, "ok": False, "failed": message}
             rows.append(row)
             print(json.dumps(row), flush=True)
             if not row.get("ok", True):
@@ -92,27 +92,27 @@ def every(
     return rows
 
 
-def right(report: Report, asked: argparse.Namespace) -> Any:
-    """Odd shapes, every dtype, masks, epilogues: right, and the same bits again."""
-    return every(report, asked, odd_cases)
+def right(report: Report, args: argparse.Namespace) -> Any:
+    """Check odd shapes, every dtype, masks and epilogues; a second run gives the same bits."""
+    return every(report, args, odd_cases)
 
 
-def speed(report: Report, asked: argparse.Namespace) -> Any:
-    """The shapes whose speed we state, next to torch's own kernels."""
-    rows = every(report, asked, timed_cases)
+def speed(report: Report, args: argparse.Namespace) -> Any:
+    """Measure the shapes whose speed the documentation states, next to PyTorch's kernels."""
+    rows = every(report, args, timed_cases)
     reached = next((r["tflops"]["ours"] for r in rows if r["case"] == CAUSAL and "tflops" in r), None)
-    if not asked.only:
+    if not args.only:
         report.bound("flash_v2 on b4 h16 s4096 d128, causal, bfloat16", reached, at_least=250, unit="TFLOP/s")
     return rows
 
 
-def tuned(report: Report, asked: argparse.Namespace) -> Any:
-    """Other cuts of the same shapes, with --tune."""
-    return every(report, asked, tuned_cases) if asked.tune else "not asked for"
+def tuned(report: Report, args: argparse.Namespace) -> Any:
+    """Measure other tile configurations of the same shapes, with ``--tune``."""
+    return every(report, args, tuned_cases) if args.tune else "not asked for"
 
 
-def bandwidth(report: Report, asked: argparse.Namespace) -> Any:
-    """What this device's memory reaches."""
+def bandwidth(report: Report, args: argparse.Namespace) -> Any:
+    """Measure the memory bandwidth of this device."""
     big = torch.zeros(1 << 30, dtype=torch.int32, device="cuda")
     other = torch.empty_like(big)
     return {
@@ -125,22 +125,22 @@ def bandwidth(report: Report, asked: argparse.Namespace) -> Any:
 PARTS = {"right": right, "speed": speed, "tuned": tuned, "bandwidth": bandwidth}
 
 
-def prepare(asked: argparse.Namespace) -> None:
-    """Full float32, seeded."""
+def prepare(args: argparse.Namespace) -> None:
+    """Disable TF32 and seed the random numbers."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(3)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """1 when a result is wrong."""
+    """Return 1 if a result is wrong."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--only", default="", help="cases whose name has this word")
-    parser.add_argument("--tune", action="store_true", help="other cuts, too")
+    parser.add_argument("--tune", action="store_true", help="also measure other tile configurations")
     parser.add_argument(
         "--limit", type=float, default=150, help="seconds of a part after which no further case begins"
     )
     return run_parts(
-        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch", "cupy-cuda13x"), given=argv,
+        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch", "cupy-cuda13x"), argv=argv,
         parser=parser, before=prepare,
     )  # fmt: skip
 

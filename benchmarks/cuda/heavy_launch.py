@@ -1,4 +1,4 @@
-"""Single CUDA kernels of the catalogue over PyTorch's tensors: lowered for this device, launched by CuPy, timed as graphs."""
+"""Launches of single CUDA kernels on PyTorch tensors: lowered for this device, launched by CuPy, timed as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Loaded", "node", "random", "target", "timed"]
 
 @cache
 def target() -> CudaTarget:
-    """That of this device."""
+    """Return the target of this device."""
     return cuda_target("cuda:sm_{}{}".format(*torch.cuda.get_device_capability()))
 
 
 def node(op: str, operands: Sequence[Any], weights: Sequence[int] = (), **attrs: Any) -> NodeCall:
-    """The call of a node over torch tensors (or None), of which those at ``weights`` are known before the run."""
+    """Return the call of a node on torch tensors (or None). Operands at positions ``weights`` are weights."""
     b = GraphBuilder("one")
     names = [
         None if x is None else b.input(f"x{i}", f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}")
@@ -33,49 +33,51 @@ def node(op: str, operands: Sequence[Any], weights: Sequence[int] = (), **attrs:
     ]
     b.output("y", b.call(op, *names, **attrs))
     graph = b.build()
-    (found,) = graph.nodes
+    (call_node,) = graph.nodes
     known = {names[i] for i in weights}
-    inputs = tuple(Operand(i, graph.spec(i), i in known) if isinstance(i, str) else i for i in found.inputs)
-    return NodeCall(found, inputs, tuple(graph.spec(v.name) for v in found.outputs))
+    inputs = tuple(
+        Operand(i, graph.spec(i), i in known) if isinstance(i, str) else i for i in call_node.inputs
+    )
+    return NodeCall(call_node, inputs, tuple(graph.spec(v.name) for v in call_node.outputs))
 
 
 @dataclass
 class Loaded:
-    """Stages as launches over given tensors."""
+    """A lowered call whose stages can be launched."""
 
     stages: tuple[Stage, ...]
     data: bytes
     temps: tuple[int, ...]
     counters: int
     zeros: Any = None
-    made: Any = None
+    module: Any = None
     functions: list[Any] = field(default_factory=list)
 
     @classmethod
     def build(cls, lowered: LoweredCall) -> Loaded:
-        """Compile; any thread may."""
+        """Compile the stages. Thread-safe."""
         texts = {f"kernel{i}": s.source for i, s in enumerate(lowered.stages)}
         parts = frozenset(p for s in lowered.stages for p in s.parts)
         return cls(lowered.stages, target().assemble(texts, parts).data, lowered.temps, lowered.counters)
 
     def load(self) -> None:
-        """Load the functions, on the main thread."""
+        """Load the functions. Call it on the main thread."""
         import cupy
 
         with tempfile.NamedTemporaryFile(suffix=".cubin", delete=False) as file:
             file.write(self.data)
-        self.made = cupy.RawModule(path=file.name)
+        self.module = cupy.RawModule(path=file.name)
         self.zeros = torch.zeros(max(self.counters, 4), dtype=torch.uint8, device="cuda")
-        self.functions = [self.made.get_function(f"kernel{i}") for i in range(len(self.stages))]
+        self.functions = [self.module.get_function(f"kernel{i}") for i in range(len(self.stages))]
         for function, stage in zip(self.functions, self.stages, strict=True):
             if stage.options["shared"]:
                 function.max_dynamic_shared_size_bytes = stage.options["shared"]
 
     def run(self, operands: Sequence[Any], y: Any) -> None:
-        """Launch every stage on torch's stream."""
+        """Launch every stage on PyTorch's current stream."""
         import cupy
 
-        if self.made is None:
+        if self.module is None:
             self.load()
         places = {f"in{i}": x for i, x in enumerate(operands) if x is not None} | {"out0": y}
         places["counters"] = self.zeros
@@ -94,7 +96,7 @@ class Loaded:
 
 
 def random(shape: Sequence[int], dtype: str) -> Any:
-    """Random values on the device."""
+    """Return random values on the device."""
     kind = getattr(torch, dtype)
     if not kind.is_floating_point:
         return torch.randint(-100, 100, tuple(shape), dtype=kind, device="cuda")
@@ -104,7 +106,7 @@ def random(shape: Sequence[int], dtype: str) -> Any:
 
 
 def timed(work: Callable[[int], Any], sets: int, repeats: int = 20) -> float:
-    """Median milliseconds of one call, from replays of a graph that has `sets` x some of them."""
+    """Return the median milliseconds of one call, from replays of a graph that calls every set of operands several times."""
     for i in range(sets):
         work(i)
     torch.cuda.synchronize()

@@ -1,9 +1,9 @@
-"""Library kernels, convolutions and attention on a GPU, as calls of whole programs: compiled, loaded, run, compared with torch in float64, timed.
+"""Library kernels, convolutions and attention on a GPU, run as compiled programs, compared with PyTorch in float64, and timed.
 
     python benchmarks/cuda/libraries.py [--out FILE] [--only WORD]
 
-Needs the package installed (its C++ core), torch with CUDA. A row says what the library chose. Times are of runs one after the other
-on one stream, each a replay of the program's CUDA graph, so small ones show the launch too; torch's are eager, in the same loop.
+Needs the package installed (its C++ core), torch with CUDA. A row has the implementation that the library chose. Runs are
+queued on one stream, each a replay of the program's CUDA graph, so times of small cases include the launch. PyTorch runs eagerly, in the same loop.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "bfloat16": 8e-3, "float16": 1e-
 def program_of(
     case: Case, backend: CudaBackend, repeat: int = 1
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The node (``repeat`` of them, each over the result of the one before) as a program, its inputs, its weights."""
+    """Return a program of ``repeat`` nodes, each on the result of the previous one; its inputs; its weights."""
     b = GraphBuilder("one")
     feeds: dict[str, Any] = {}
     known: dict[str, Any] = {}
@@ -43,14 +43,14 @@ def program_of(
         if x is None:
             names.append(None)
             continue
-        declare, held = (b.weight, known) if str(i) in case.weights else (b.input, feeds)
-        held[f"x{i}"] = x = x.swapaxes(1, 2).copy() if case.turned else x
+        declare, arrays = (b.weight, known) if str(i) in case.weights else (b.input, feeds)
+        arrays[f"x{i}"] = x = x.swapaxes(1, 2).copy() if case.swapped else x
         name = declare(f"x{i}", f"{x.dtype.name}{list(x.shape)}")
-        names.append(b.call("permute", name, dims=[0, 2, 1, 3]) if case.turned else name)
+        names.append(b.call("permute", name, dims=[0, 2, 1, 3]) if case.swapped else name)
     out = names[0]
     for _ in range(repeat):
         out = b.call(case.op, out, *names[1:], **case.attrs)
-    b.output("y", b.call("permute", out, dims=[0, 2, 1, 3]) if case.turned else out)
+    b.output("y", b.call("permute", out, dims=[0, 2, 1, 3]) if case.swapped else out)
     program = compile_graph(
         b.build(), target=backend.target, policy=KernelPolicy(**{case.family: case.word}), passes=3
     )
@@ -63,7 +63,7 @@ def program_of(
 
 
 def run(case: Case, backend: CudaBackend) -> dict[str, Any]:
-    """Compile, run, compare, time."""
+    """Compile, run, compare and time a case. Return its row."""
     program, feeds, known = program_of(case, backend)
     calls = [c for e in program.entries for p in e.plans for c in p.calls]
     inputs = {n: tensor(x) for n, x in feeds.items()}
@@ -75,26 +75,26 @@ def run(case: Case, backend: CudaBackend) -> dict[str, Any]:
         torch.cuda.synchronize()
         wide = [None if x is None else tensor(x).double() for x in case.operands]
         want = case.reference(*wide)
-        want = want.transpose(1, 2) if case.turned else want
+        want = want.transpose(1, 2) if case.swapped else want
         error = float((y.double() - want).abs().max() / want.abs().max())
         dtype = case.operands[0].dtype.name
-        found: dict[str, Any] = {
+        row: dict[str, Any] = {
             "case": case.name, "kernels": [c.kernel for c in calls], "chose": [x for x in executor.implementations if x], "error": error,
             "ok": bool(error <= TOLERANCE[dtype]) and any(c.kernel == f"{case.family}/{case.word}" for c in calls),
         }  # fmt: skip
         again = torch.from_dlpack(executor.run(inputs, stream=stream)["y"])
-        found["same bits again"] = bool(torch.equal(y, again))
+        row["same bits again"] = bool(torch.equal(y, again))
     finally:
         executor.close()
     if case.time:
         times = timed(case, backend, inputs)
-        found["ms"] = {n: round(t, 5) for n, t in times.items()}
-        found["tflops"] = {n: round(case.flops / t / 1e9, 1) for n, t in times.items()}
-    return found
+        row["ms"] = {n: round(t, 5) for n, t in times.items()}
+        row["tflops"] = {n: round(case.flops / t / 1e9, 1) for n, t in times.items()}
+    return row
 
 
 def timed(case: Case, backend: CudaBackend, inputs: dict[str, torch.Tensor]) -> dict[str, float]:
-    """Milliseconds of one, ours and torch's: of a program of ``repeat``, and of a CUDA graph of as many where that is not 1."""
+    """Return the milliseconds of one node, ours and PyTorch's. If ``repeat`` is not 1, PyTorch's nodes are captured in a CUDA graph as well."""
     program, _, known = program_of(case, backend, case.repeat)
     stream = torch.cuda.current_stream().cuda_stream
     executor = Executor(program, backend)
@@ -102,17 +102,17 @@ def timed(case: Case, backend: CudaBackend, inputs: dict[str, torch.Tensor]) -> 
         executor.bind(known)
         out = executor.run(
             inputs, stream=stream
-        )  # the same memory each time: the graph needs no other addresses
+        )  # the same memory each time, so that the graph needs no update
         times = {"ours": queued_us(lambda: executor.run(inputs, out=out, stream=stream))}
     finally:
         executor.close()
     if case.peer is not None:
-        given = [None if x is None else tensor(x) for x in case.operands]
+        operands = [None if x is None else tensor(x) for x in case.operands]
 
         def peer() -> None:
-            y = given[0]
+            y = operands[0]
             for _ in range(case.repeat):
-                y = case.peer(y, *given[1:])
+                y = case.peer(y, *operands[1:])
 
         if case.repeat > 1:
             peer()
@@ -125,51 +125,51 @@ def timed(case: Case, backend: CudaBackend, inputs: dict[str, torch.Tensor]) -> 
     return {n: t / 1e3 / case.repeat for n, t in times.items()}
 
 
-def rows(report: Report, asked: argparse.Namespace) -> Any:
-    """Every library's row and our convolutions in whole programs, right and timed against torch."""
-    return judged(cases(), report, asked)
+def rows(report: Report, args: argparse.Namespace) -> Any:
+    """Check and time every library's kernels and our convolutions, next to PyTorch."""
+    return run_cases(cases(), report, args)
 
 
-def attention(report: Report, asked: argparse.Namespace) -> Any:
-    """cuDNN's attention and ours compared with it, right and timed."""
-    return judged(attention_cases(), report, asked)
+def attention(report: Report, args: argparse.Namespace) -> Any:
+    """Check and time cuDNN's attention and ours."""
+    return run_cases(attention_cases(), report, args)
 
 
-def judged(given: Iterable[Case], report: Report, asked: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row for each case until the time is up."""
-    begin, backend, found = time.time(), CudaBackend(), list[dict[str, Any]]()
-    for case in given:
-        if asked.only not in case.name:
+def run_cases(cases_to_run: Iterable[Case], report: Report, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run cases until the time limit. Return a row for each."""
+    begin, backend, rows_done = time.time(), CudaBackend(), list[dict[str, Any]]()
+    for case in cases_to_run:
+        if args.only not in case.name:
             continue
-        if time.time() - begin > asked.limit:
-            found.append({"case": case.name, "skipped": "out of time"})
+        if time.time() - begin > args.limit:
+            rows_done.append({"case": case.name, "skipped": "out of time"})
             continue
         try:
             row = run(case, backend)
         except Exception as error:
             row = {"case": case.name, "ok": False, "failed": f"{type(error).__name__}: {str(error)[:400]}"}
-        found.append(row)
+        rows_done.append(row)
         print(json.dumps(row), flush=True)
         if not row["ok"]:
             report.check(False, f"{case.name}: {row.get('failed', row.get('error'))}")
-    return found
+    return rows_done
 
 
 PARTS = {"rows": rows, "attention": attention}
 
 
-def prepare(asked: argparse.Namespace) -> None:
-    """Full float32."""
+def prepare(args: argparse.Namespace) -> None:
+    """Disable TF32."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """1 when a result is wrong or a library refuses what its row promised."""
+    """Return 1 if a result is wrong or a library refuses a call that its kernel accepted."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--only", default="", help="cases whose name has this word")
     parser.add_argument("--limit", type=float, default=300, help="seconds after which no further case begins")
     return run_parts(
-        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",), given=argv, parser=parser,
+        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",), argv=argv, parser=parser,
         before=prepare,
     )  # fmt: skip
 

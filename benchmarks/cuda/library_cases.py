@@ -1,4 +1,4 @@
-"""Cases of library kernels, our convolutions, and attention on CUDA: one node each, what PyTorch says in float64, and its own way next to it.
+"""Cases of library kernels, our convolutions and attention on CUDA: one node each, with a float64 reference and PyTorch's own kernel.
 
 ``cases`` are matrix products and convolutions, ``attention_cases`` cuDNN's attention and ours.
 """
@@ -21,13 +21,13 @@ rng = np.random.default_rng(5)
 
 
 def array(shape: Sequence[int], dtype: str, scale: float = 1.0) -> np.ndarray[Any, Any]:
-    """Random values in a dtype."""
-    found = rng.standard_normal(shape) * scale
-    return found.astype(getattr(ml_dtypes, dtype, dtype))
+    """Return random values in a dtype."""
+    values = rng.standard_normal(shape) * scale
+    return values.astype(getattr(ml_dtypes, dtype, dtype))
 
 
 def tensor(x: np.ndarray[Any, Any]) -> torch.Tensor:
-    """The same on the device."""
+    """Copy an array to the device."""
     if x.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16).cuda()
     return torch.from_numpy(x).cuda()
@@ -35,7 +35,10 @@ def tensor(x: np.ndarray[Any, Any]) -> torch.Tensor:
 
 @dataclass
 class Case:
-    """One node: its operands (``weights``: digits of those that are known), a kernel's family and word, torch's way."""
+    """One node: its operands, the policy that pins its kernel (``family``: ``word``), and PyTorch's reference and kernel.
+
+    weights: positions of the operands that are weights, one digit each.
+    """
 
     op: str
     operands: list[Any]
@@ -48,10 +51,10 @@ class Case:
     flops: int = 0
     time: bool = False
     peer: Callable[..., torch.Tensor] | None = None
-    turned: bool = False
-    """Operands and result lie with their two middle dims the other way round."""
+    swapped: bool = False
+    """The two middle dims of operands and result are swapped in memory."""
     repeat: int = 1
-    """Timed so many times in a row in one program, each over the result of the one before: a program's launch is not what is measured."""
+    """Number of chained nodes in the timed program, so that its launch does not dominate."""
 
     @property
     def name(self) -> str:
@@ -59,12 +62,12 @@ class Case:
         attrs = " ".join(
             f"{k}={v}" for k, v in (self.attrs | self.change).items() if v is True or v not in (1, False)
         )
-        more = " turned" if self.turned else ""
+        more = " turned" if self.swapped else ""
         return f"{self.family}/{self.word} {self.op} {shapes} {self.operands[0].dtype.name} {attrs}{more}"
 
 
 def act(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """An activation as torch has it."""
+    """Return PyTorch's function of an activation."""
     table = {"none": lambda y: y, "gelu_tanh": lambda y: F.gelu(y, approximate="tanh"), "relu6": F.relu6}
     return table.get(name) or getattr(F, name)
 
@@ -72,7 +75,7 @@ def act(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
 def linear(
     shape: Sequence[int], n: int, dtype: str, word: str, more: str = "", name: str = "none", **options: Any
 ) -> Case:
-    """A fused linear layer with ``bias`` and ``residual`` where the text names them."""
+    """Return a fused linear layer. ``more`` names its optional operands: ``bias``, ``residual``."""
     k = shape[-1]
     operands = [array(shape, dtype), array((n, k), dtype, k**-0.5), array((n,), dtype) if "bias" in more else None,
                 array((*shape[:-1], n), dtype) if "residual" in more else None]  # fmt: skip
@@ -89,7 +92,7 @@ def conv(
     x: Sequence[int], w: Sequence[int], dtype: str, word: str, more: str = "bias", name: str = "relu", stride: int = 1, groups: int = 1,
     **options: Any,
 ) -> Case:  # fmt: skip
-    """A fused convolution, padded to keep its size."""
+    """Return a fused convolution, padded to keep its size."""
     pad = w[2] // 2
     place = (x[2] + 2 * pad - w[2]) // stride + 1
     k = int(np.prod(w[1:]))
@@ -115,7 +118,7 @@ def conv(
 
 @functools.cache
 def normal(shape: tuple[int, ...], dtype: str, which: int) -> np.ndarray[Any, Any]:
-    """Random values; the same for every kernel that is asked about them."""
+    """Return random values; the same ones for every kernel."""
     return array(shape, dtype)
 
 
@@ -123,7 +126,10 @@ def attend(
     q: tuple[int, int, int, int], heads: int, keys: int, dtype: str, word: str, dv: int = 0, offset: int | None = None, scale: float | None = None,
     **options: Any,
 ) -> Case:  # fmt: skip
-    """Attention of queries [batch, head, position, element]; ``offset``: causal from there on; PyTorch's own by cuDNN next to it where that is the same."""
+    """Return attention of queries [batch, head, position, element].
+
+    offset: query i sees keys up to i + offset; None: all. PyTorch's cuDNN attention is timed where it computes the same.
+    """
     batch, _, queries, d = q
     dv = dv or d
     operands = [
@@ -136,11 +142,11 @@ def attend(
     attrs |= {} if scale is None else {"scale": scale}
 
     def reference(q: Any, k: Any, v: Any) -> Any:
-        seen = None
+        mask = None
         if offset is not None:
-            seen = torch.ones(queries, keys, dtype=torch.bool, device="cuda").tril(offset)
+            mask = torch.ones(queries, keys, dtype=torch.bool, device="cuda").tril(offset)
         return F.scaled_dot_product_attention(
-            q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), seen, scale=scale
+            q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), mask, scale=scale
         )
 
     def peer(q: Any, k: Any, v: Any) -> Any:
@@ -153,11 +159,14 @@ def attend(
 
 
 def attention_cases() -> Iterator[Case]:
-    """cuDNN's: odd lengths, groups, heads of any eight elements, other layouts; then long ones timed against ours (``attention_sizes.py`` has the others)."""
+    """Yield odd lengths, groups, head sizes that are multiples of eight, and other layouts for cuDNN; then long ones timed next to ours.
+
+    ``attention_sizes.py`` has the other sizes.
+    """
     for dtype in ("bfloat16", "float16"):
         yield attend((2, 4, 130, 64), 2, 150, dtype, "cudnn")
-        yield attend((2, 4, 130, 64), 2, 150, dtype, "cudnn", turned=True)
-        yield attend((2, 4, 515, 128), 1, 515, dtype, "cudnn", offset=0, turned=True)
+        yield attend((2, 4, 130, 64), 2, 150, dtype, "cudnn", swapped=True)
+        yield attend((2, 4, 515, 128), 1, 515, dtype, "cudnn", offset=0, swapped=True)
         yield attend((1, 2, 1000, 128), 2, 1000, dtype, "cudnn", offset=0, scale=0.3)
         yield attend((2, 2, 33, 40), 1, 90, dtype, "cudnn", dv=24, offset=57)
         yield attend((2, 2, 133, 96), 1, 300, dtype, "cudnn", offset=20)
@@ -171,7 +180,7 @@ def attention_cases() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """The checked cases."""
+    """Yield matrix products and convolutions."""
     for word in ("cublasLt", "cublas"):
         for dtype in ("float32", "bfloat16", "float16", "float64"):
             yield Case(

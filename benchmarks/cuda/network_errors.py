@@ -1,8 +1,8 @@
-"""How far a network's answers are from float64, ours under several kernel policies and PyTorch's, over several inputs.
+"""Errors of a network's outputs against float64 over several inputs: ours under several kernel policies, and PyTorch's.
 
     python benchmarks/cuda/network_errors.py timm/visformer_tiny --batch 1 --inputs 6 --out network_errors.json
 
-One input says little: where a network amplifies rounding, errors of the same kernels differ by orders of magnitude from input to input.
+Several inputs are needed: if a network amplifies rounding, errors of the same kernels differ by orders of magnitude between inputs.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def main() -> None:
             with InferenceSession(
                 program, device=args.device, engine="native", kernel_policy=policy
             ) as session:
-                made = [
+                outputs = [
                     [torch.as_tensor(o).double().cpu() for o in session.run([t.numpy() for t in x]).values()]
                     for x in inputs
                 ]
-        except Exception as error:  # a policy that this network has no kernel for
+        except Exception as error:  # no kernel of this policy supports the network
             print(f"{name:24} {type(error).__name__}: {str(error)[:120]}")
             continue
-        rows[name] = [rms_error(m, e) for m, e in zip(made, exact, strict=True)]
+        rows[name] = [rms_error(m, e) for m, e in zip(outputs, exact, strict=True)]
         show(name, rows[name])
     write(
         Path(args.out),
@@ -90,15 +90,15 @@ def main() -> None:
 
 
 def answers(module: Any, inputs: tuple[Any, ...], dtype: torch.dtype, device: str) -> list[Any]:
-    """Outputs of PyTorch in a precision, as float64."""
+    """Return PyTorch's outputs in a precision, as float64."""
     whole = copy.deepcopy(module).to(device=device, dtype=dtype)
     with torch.no_grad():
-        found = whole(*(t.to(device, dtype) if t.is_floating_point() else t.to(device) for t in inputs))
-    return [t.double().cpu() for t in (found if isinstance(found, list | tuple) else [found])]
+        outputs = whole(*(t.to(device, dtype) if t.is_floating_point() else t.to(device) for t in inputs))
+    return [t.double().cpu() for t in (outputs if isinstance(outputs, list | tuple) else [outputs])]
 
 
 def show(name: str, errors: list[float]) -> None:
-    """One line: each input's error, and their geometric mean."""
+    """Print the error of each input, and their geometric mean."""
     print(
         f"{name:24} mean {statistics.geometric_mean(errors):.3g}   " + " ".join(f"{e:.3g}" for e in errors),
         flush=True,

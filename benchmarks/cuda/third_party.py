@@ -215,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", default="full", choices=("full", "small"))
     parser.add_argument("--dtypes", default="float32,float16", type=dtypes, metavar="A,B")
     return run_parts(
-        __doc__, PARTS, packages=("torch", "transformers"), given=argv, parser=parser, before=prepare,
+        __doc__, PARTS, packages=("torch", "transformers"), argv=argv, parser=parser, before=prepare,
         gpu=lambda: torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none",
     )  # fmt: skip
 

@@ -42,7 +42,7 @@ class PythonKernel final : public HostKernel {
 };
 
 nb::object option(const Option& value) {
-    return std::visit([](const auto& held) { return nb::cast(held); }, value);
+    return std::visit([](const auto& option) { return nb::cast(option); }, value);
 }
 
 // `find(symbol, options, specs, inputs, device)` returns the function of a call, or a string with the reason

@@ -135,13 +135,14 @@ struct Attention {
         return sum / total;
     }
     double error() const {
-        double most = 0;
+        double max_error = 0;
         for (int64_t b = 0; b < 2; ++b)
             for (int64_t h = 0; h < 4; ++h)
                 for (int64_t i = 0; i < q.shape[2]; ++i)
                     for (int64_t e = 0; e < 8; ++e)
-                        most = std::max(most, std::abs(expected(b, h, i, e) - double{y(b, h, i, e)}));
-        return most;
+                        max_error =
+                            std::max(max_error, std::abs(expected(b, h, i, e) - double{y(b, h, i, e)}));
+        return max_error;
     }
 };
 
@@ -175,7 +176,7 @@ TEST_CASE("a graph of convolution, residual, bias and clipped relu is correct") 
     call.options["stride"] = Dims{2, 1};
     call.options["dilation"] = call.options["begin"] = call.options["end"] = Dims{1, 1};
     run(call, tensors);
-    double most = 0;
+    double max_error = 0;
     for (int64_t n = 0; n < 2; ++n)
         for (int64_t o = 0; o < 4; ++o)
             for (int64_t r = 0; r < 3; ++r)
@@ -188,9 +189,10 @@ TEST_CASE("a graph of convolution, residual, bias and clipped relu is correct") 
                                 if (row >= 0 && row < 6 && column >= 0 && column < 5)
                                     sum += double{x(n, i, row, column)} * double{w(o, i, tr, tc)};
                             }
-                    most = std::max(most, std::abs(std::clamp(sum, 0.0, 6.0) - double{y(n, o, r, c)}));
+                    max_error =
+                        std::max(max_error, std::abs(std::clamp(sum, 0.0, 6.0) - double{y(n, o, r, c)}));
                 }
-    CHECK(most < 2e-2);
+    CHECK(max_error < 2e-2);
 }
 
 TEST_CASE("a residual whose strides differ from the output's is refused") {
@@ -223,8 +225,8 @@ TEST_CASE("relu propagates NaN if the library supports it") {
         int count = 0;
         for (int64_t o = 0; o < 3; ++o) {
             count += std::isnan(y(0, o, 0, 1)) ? 0 : 1;
-            const float most = std::string(act) == "relu" ? std::numeric_limits<float>::infinity() : 6;
-            CHECK(y(0, o, 0, 2) == (w(o, 0, 0, 0) > 0 ? most : 0));
+            const float expected = std::string(act) == "relu" ? std::numeric_limits<float>::infinity() : 6;
+            CHECK(y(0, o, 0, 2) == (w(o, 0, 0, 0) > 0 ? expected : 0));
         }
         return count;
     };

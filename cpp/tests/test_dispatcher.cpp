@@ -62,7 +62,7 @@ bool same(const Signature& a, const Signature& b) {
 }  // namespace
 
 TEST_CASE("a signature distinguishes exactly what compiled code depends on") {
-    const int64_t shape[] = {2, 3}, turned[] = {3, 2}, dense[] = {3, 1}, columns[] = {1, 2};
+    const int64_t shape[] = {2, 3}, transposed[] = {3, 2}, dense[] = {3, 1}, columns[] = {1, 2};
     const TensorView a = view(nullptr, shape, dense, 2);
     const Signature usual = signature(1, {a});
     float memory = 0;
@@ -70,7 +70,7 @@ TEST_CASE("a signature distinguishes exactly what compiled code depends on") {
                                          2)})));  // neither the address nor omitted dense strides matter
     CHECK_FALSE(same(usual, signature(2, {a})));
     CHECK_FALSE(same(usual, signature(1, {a, a})));
-    CHECK_FALSE(same(usual, signature(1, {view(nullptr, turned, nullptr, 2)})));
+    CHECK_FALSE(same(usual, signature(1, {view(nullptr, transposed, nullptr, 2)})));
     CHECK_FALSE(same(usual, signature(1, {view(nullptr, shape, columns, 2)})));
     TensorView other = a;
     other.bits = 16;
@@ -125,17 +125,17 @@ TEST_CASE("the least recently used entry is evicted") {
 TEST_CASE("many signatures map to their own entries") {
     Dispatcher table(64);
     std::mt19937 random(7);
-    std::vector<const DispatchEntry*> held(200);
+    std::vector<const DispatchEntry*> entries(200);
     for (int round = 0; round < 3000; ++round) {
-        const uint64_t op = random() % held.size();
+        const uint64_t op = random() % entries.size();
         const Signature call = signature(op, {});
         const auto cached = table.find(call);
         if (cached != nullptr) {
-            CHECK(cached.get() == held[op]);
+            CHECK(cached.get() == entries[op]);
             continue;
         }
         auto entry = std::make_shared<DispatchEntry>();
-        held[op] = entry.get();
+        entries[op] = entry.get();
         table.put(call, std::move(entry));
         CHECK(table.counters().entries <= 64);
     }

@@ -110,8 +110,8 @@ TEST_CASE("cancel ends the runs in flight, and close forbids later ones") {
     executor->close();
 }
 
-// Skipped under AddressSanitizer (GCC 12), whose allocator's lock may be held by another thread at the fork:
-// the child hung in 66 of 150 runs, and in none of 200 without it.
+// Skipped under AddressSanitizer: another thread may hold its allocator's lock at the fork, and the child
+// then hangs (docs/development/core-measurements.md).
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 TEST_CASE("a forked child can run even if all contexts of the parent were in use") {
     const auto executor = make(cpu_backend(2), chain(5000), 1);

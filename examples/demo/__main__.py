@@ -1,5 +1,5 @@
 """``python -m examples.demo``: real models on every engine of this machine. Exits with 1 when an answer is wrong
-or our own engine is off; another engine that is off is named."""
+or the engine native exceeds its tolerance. Wrong results of other engines are listed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUILD = CACHE.parent
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """What is being done, on stderr: a line that changes on a terminal, else one line per model."""
+    """Print progress on stderr: a changing line on a terminal, else one line per model."""
     console = Console(stderr=True)
     if console.is_terminal:
         with console.status("starting") as status:

@@ -1,4 +1,4 @@
-"""The demo's story as one HTML page, through ``xpuruntime.profiler.html``."""
+"""The demo's results as one HTML page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xpuruntime.profiler.html import Badge, Section, html_report
 from xpuruntime.profiler.measured_views import agreement_figure, agreement_table, speed_figure
 from xpuruntime.profiler.views import Series
 
-from .story import Asked, Chapter, Reading, Story, score
+from .story import Chapter, Question, Reading, Story, score
 
 _THUMBNAIL = 200  # CSS pixels; twice as many are embedded, for dense screens
 _TEXT_LINES = 6
@@ -45,13 +45,13 @@ def write(story: Story, path: Path) -> Path:
         _summary(story, series),
         *(_chapter(c, series) for c in story.chapters),
         *([_reading(story.readings)] if story.readings else []),
-        _asked(
+        _question(
             "What is not here",
             story.unavailable,
             "A device that cannot be had is an error with every reason, not a silent substitute.",
             "missing",
         ),
-        _asked(
+        _question(
             "The fastest, measured",
             story.auto,
             'engine="auto" measures the candidates once on seeded inputs, checks their outputs, and records the choice.',
@@ -116,14 +116,14 @@ def _chapter(chapter: Chapter, series: Series) -> Section:
     model, parts = chapter.model, []
     engines = list(chapter.receipts)
     rows = []
-    for sample, by in chapter.said:
+    for sample, by in chapter.answers_by_sample:
         heads = [_answer(by[e], sample, series.of(e)) for e in engines]
         rows.append((_input(sample), Cell(sample.expected), *heads))
     parts.append(Table(("input", "what it is", *engines), tuple(rows)))
     parts += [Prose(f"Not {c.name} ({c.code.value}): {c.reason} {c.do}", "dim") for c in chapter.refused]
     parts += [Heading("Speed"), chapter.bench]
     if chapter.pairs:
-        caption = f"The one of {len(chapter.said)} inputs on which the engines differ most."
+        caption = f"The one of {len(chapter.answers_by_sample)} inputs on which the engines differ most."
         table = agreement_table([(model.name, p) for p in chapter.pairs], series)
         parts += [Heading("Agreement"), Table(table.columns, table.rows, table.right, caption)]
     parts += [Heading("Plan and receipt"), list(chapter.receipts.values())]
@@ -143,7 +143,7 @@ def _answer(answer: Answer, sample: Sample, series: int) -> Cell:
 
 
 def _input(sample: Sample) -> Cell:
-    """A small picture, the head of a text file, or the lines themselves."""
+    """Return a thumbnail, the head of a text file, or the sample's lines."""
     if sample.path is None:
         return Cell(sample.name, " / ".join(sample.lines[:4]) + (" / ..." if len(sample.lines) > 4 else ""))
     picture = _thumbnail(sample.path, sample.name)
@@ -193,10 +193,10 @@ def _reading(readings: Sequence[Reading]) -> Section:
     )
 
 
-def _asked(title: str, asked: Asked, subtitle: str, id: str) -> Section:  # noqa: A002
-    parts = [Listing(asked.code), asked.decision]
-    if asked.error:
-        parts.append(Fold("The error that the caller gets", (Prose(asked.error),)))
+def _question(title: str, question: Question, subtitle: str, id: str) -> Section:  # noqa: A002
+    parts = [Listing(question.code), question.decision]
+    if question.error:
+        parts.append(Fold("The error that the caller gets", (Prose(question.error),)))
     return Section(title, parts, subtitle, id=id)
 
 

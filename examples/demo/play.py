@@ -1,4 +1,4 @@
-"""Play the demo through: build the models, run them on every engine, hold the engines against float64, measure."""
+"""The demo's run: build the models, run them on every engine, compare the engines with float64, and measure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from xpuruntime.workbench.inputs import Inputs, save_outputs
 from xpuruntime.workbench.session_options import SessionOptions
 
 from .reference import exact_outputs
-from .story import Asked, Chapter, Reading, Story
+from .story import Chapter, Question, Reading, Story
 
 Say = Callable[[str], None]
 Outputs = dict[str, np.ndarray]
 
-# The page as it was drawn, and its crooked, noisy scan, on which one letter may be misread.
+# (name, file, letters that may differ): the drawn page, and its rotated, noisy scan.
 PAGES = (("invoice", "invoice.png", 0), ("scan", "invoice_scan.jpg", 1))
 
 
@@ -41,9 +41,10 @@ def play(
     control: bool = True,
     say: Say = lambda _: None,
 ) -> Story:
-    """Run everything. ``named``: whether each engine must be had. Raises ZooError, and what sessions raise.
+    """Run the whole demo. Raises ZooError, and what sessions raise.
 
-    The pages are read where both models that read them are among ``models``.
+    named: every engine must be available.
+    The pages are read if both OCR models are among ``models``.
     """
     start = time.perf_counter()
     options = SessionOptions(device=device, cache_dir=out / "store", threads=cpu().usable_cores)
@@ -102,7 +103,7 @@ def _chapter(
         say(f"{model.title}: in float64, to judge them by")
         pairs, reasons = _pairs([c for c in field.opened if c.name in raw], raw, path, feeds)
         refused = tuple(field.rejected)
-    said = tuple(
+    answers_by_sample = tuple(
         (sample, {engine: model.interpret(outputs[k], sample) for engine, outputs in raw.items()})
         for k, sample in enumerate(samples)
     )
@@ -118,16 +119,16 @@ def _chapter(
         control=control,
         progress=lambda text: say(f"{model.title}: {text}"),
     )
-    return Chapter(model, path, said, receipts, pairs, speed, refused, reasons)
+    return Chapter(model, path, answers_by_sample, receipts, pairs, speed, refused, reasons)
 
 
 def _pairs(
     contenders: Sequence[EngineSession], raw: dict[str, list[Outputs]], path: Path, feeds: Sequence[Outputs]
 ) -> tuple[tuple[PairComparison, ...], dict[str, str]]:
-    """Every engine against float64, on the sample on which the engines differ most, and by output the reason of its tolerance.
+    """Compare every engine with float64 on the sample on which the engines differ most. Also return the reason of each tolerance.
 
-    The tolerance of an output is that of the engine's precision, or more where the model amplifies rounding: ``MARGIN`` times what float32
-    itself is off, or ``MARGIN`` times the shift of an output when the inputs move by their last bit, by the engine that shows the least.
+    The tolerance of an output is that of the engine's precision. It is wider if the model amplifies rounding: ``MARGIN`` times the error of
+    float32 itself, or ``MARGIN`` times the change of the output when the last bits of the inputs change, on the least sensitive engine.
     """
     if not contenders:
         return (), {}
@@ -151,7 +152,7 @@ def _pairs(
 
 
 def _reason(limit: float, base: float, rounding: float, moved: float, precision: str) -> str:
-    """Why an output may be this far from float64."""
+    """Return the reason of an output's tolerance."""
     if limit <= base:
         return f"usual for {precision}"
     if limit >= WIDEST * base:
@@ -166,7 +167,7 @@ def _sensitivity(contender: EngineSession, feeds: Outputs, outputs: Outputs) -> 
 
 
 def _spread(outputs: Sequence[Outputs]) -> float:
-    """Largest max|d|/max|ref| of any engine against the first."""
+    """Return the largest max|d|/max|ref| of any engine against the first."""
     first, *others = outputs
     return max(
         (
@@ -181,7 +182,7 @@ def _spread(outputs: Sequence[Outputs]) -> float:
 def _readings(
     chapters: Sequence[Chapter], engines: Sequence[str], options: SessionOptions
 ) -> tuple[Reading, ...]:
-    """Both pages on each engine that has both models."""
+    """Read both pages on each engine that ran both models."""
     from examples.zoo.ppocr_rec import symbols
 
     by_name = {c.model.name: c for c in chapters}
@@ -199,8 +200,8 @@ def _readings(
     return tuple(Reading(name, DATA / file, truth, texts[name], allowed) for name, file, allowed in PAGES)
 
 
-def _ask(path: Path, out: Path, **wish: str) -> Asked:
-    """Open a session with a wish, and keep the decision, whichever way it went."""
+def _ask(path: Path, out: Path, **wish: str) -> Question:
+    """Open a session with these options. Return the decision, whether it succeeded or failed."""
     code = f'xrt.InferenceSession("{path.name}", {", ".join(f"{k}={v!r}" for k, v in wish.items())})'.replace(
         "'", '"'
     )
@@ -208,8 +209,8 @@ def _ask(path: Path, out: Path, **wish: str) -> Asked:
         with xrt.InferenceSession(path, cache_dir=out / "store", **wish) as session:
             decision = session.plan.decision("engine")
             assert decision is not None
-            return Asked(code, decision)
+            return Question(code, decision)
     except xrt.UnavailableError as error:
         if error.decision is None:
             raise
-        return Asked(code, error.decision, str(error))
+        return Question(code, error.decision, str(error))

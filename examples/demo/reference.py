@@ -1,4 +1,4 @@
-"""A model's outputs in float64, by NumPy and the rules of the IR: the reference for engines. It shares no kernel and no pass with any engine."""
+"""A model's outputs in float64, computed by the IR interpreter with NumPy: the reference for engines. It shares no kernel or pass with an engine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from xpuruntime.numerics import compare
 
 @dataclass(frozen=True)
 class Exact:
-    """A model's outputs in float64, and how far float32 itself is from them: per output max|d|/max|ref| of the same ops, each
-    computed in float64 and rounded to float32. No engine can be asked to be much closer than that.
+    """A model's outputs in float64, and the rounding error of float32 for each output.
+
+    rounding: max|d|/max|ref| of the same ops, each computed in float64 and rounded to float32. No engine can be expected to be much closer.
     """
 
     outputs: Mapping[str, np.ndarray]
@@ -27,7 +28,7 @@ class Exact:
 
 
 def exact_outputs(path: Path, feeds: Mapping[str, np.ndarray]) -> Exact:
-    """Run an ONNX model with float64 for each value of float32, and once more with values of float32. Raises ModelError, IrError."""
+    """Run an ONNX model with float64 in place of float32, and again with float32 values. Raises ModelError, IrError."""
     graph, weights = import_onnx(path)
     wide = ir.Graph.from_json(_widened(graph.to_json()))
 
@@ -45,7 +46,7 @@ def _wide_array(array: np.ndarray) -> np.ndarray:
 
 
 def _widened(data: Any) -> Any:
-    """A graph's JSON with float64 for float32; a constant is a pair of its type and its bytes in hexadecimal."""
+    """Return a graph's JSON with float64 in place of float32. A constant is a pair of its type and its bytes in hexadecimal."""
     match data:
         case dict():
             return {key: _widened(value) for key, value in data.items()}

@@ -1,4 +1,4 @@
-"""What the demo finds out, as values: what each engine said, whether that is true, what ran, who agrees, how fast."""
+"""Results of the demo as values: answers of each engine, receipts, agreement with float64, and times."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from xpuruntime.profiler.receipt import Receipt
 from xpuruntime.workbench.bench.engines import BenchReport
 from xpuruntime.workbench.compare.engines import PairComparison
 
-# An engine that is here and fails on a model is a fault of the run; one that is not here is merely told.
+# An installed engine that fails on a model is a fault of the run. A missing engine is only listed.
 FAILURES = frozenset({Reason.BUILD_FAILED, Reason.RUN_FAILED})
 
-# The engine whose numbers this project answers for. Another one that is off is a finding, which the demo names.
+# The project's own engine. A wrong result of it is a fault; a wrong result of another engine is a finding, which the demo lists.
 OURS = "native"
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """One model. ``said``: for each sample the answer of each engine. ``pairs``: each engine against float64, on the sample on
-    which the engines differ most.
+    """Results of one model.
 
+    answers_by_sample: each sample, with the answer of each engine.
+    pairs:   each engine compared with float64, on the sample on which the engines differ most.
     refused: engines that did not take part, with their reasons.
-    reasons: by engine and output (``openvino logits``), why the tolerance is as it is.
+    reasons: the reason of each tolerance, by engine and output (``openvino logits``).
     """
 
     model: ZooModel
     path: Path
-    said: tuple[tuple[Sample, Mapping[str, Answer]], ...]
+    answers_by_sample: tuple[tuple[Sample, Mapping[str, Answer]], ...]
     receipts: Mapping[str, Receipt]
     pairs: tuple[PairComparison, ...]
     bench: BenchReport
@@ -41,26 +42,26 @@ class Chapter:
 
     @property
     def right(self) -> int:
-        """Answers that are the known truth."""
-        return sum(answer.right(sample) for sample, by in self.said for answer in by.values())
+        """Return the number of right answers."""
+        return sum(answer.right(sample) for sample, by in self.answers_by_sample for answer in by.values())
 
     @property
     def answers(self) -> int:
-        """Answers in all."""
-        return sum(len(by) for _, by in self.said)
+        """Return the number of answers."""
+        return sum(len(by) for _, by in self.answers_by_sample)
 
     @property
     def worst(self) -> float | None:
-        """Largest max|d|/max|ref| of an engine against float64; None where there was nothing to compare."""
+        """Return the largest max|d|/max|ref| of any engine against float64; None if nothing was compared."""
         return max((c.max_rel for p in self.pairs for c in p.outputs), default=None)
 
     @property
     def off(self) -> dict[str, float]:
-        """Engines that are further from float64 than their tolerance, with the largest max|d|/max|ref| of each."""
+        """Return the largest max|d|/max|ref| of each engine that exceeds its tolerance."""
         return {p.actual: max(c.max_rel for c in p.outputs) for p in self.pairs if not p.ok}
 
     def findings(self) -> list[str]:
-        """One sentence for each engine of another maker that is off, with the figure."""
+        """Return a sentence for each wrong result of another vendor's engine, with the figure."""
         name = self.model.name
         pairs = [self._off(p, c) for p in self.pairs if p.actual != OURS and (c := p.first_difference)]
         slipped = [
@@ -71,7 +72,7 @@ class Chapter:
         return [*pairs, *slipped]
 
     def reason(self, pair: PairComparison, output: Comparison) -> str:
-        """Why the tolerance of an output is as it is."""
+        """Return the reason of an output's tolerance."""
         return self.reasons.get(f"{pair.actual} {output.name}", "")
 
     def _off(self, pair: PairComparison, output: Comparison) -> str:
@@ -80,22 +81,22 @@ class Chapter:
         return f"{text} (the tolerance: {why})" if why else text
 
     def _is_fault(self, engine: str) -> bool:
-        """Whether wrong outputs while measuring are ours: nobody knows who is right where two camps are of equal size."""
+        """Return True if wrong outputs of the benchmark are faults. They are not if equally many engines disagree, so that nobody knows who is right."""
         return engine == OURS and self.bench.judged_by != "nobody"
 
     def faults(self) -> list[str]:
-        """One sentence for each thing that is not as it must be."""
+        """Return a sentence for each fault."""
         name = self.model.name
         wrong = [
             f"{name}: {engine} says {answer.headline!r} of {sample.name}, which is {sample.expected!r}"
-            for sample, by in self.said
+            for sample, by in self.answers_by_sample
             for engine, answer in by.items()
             if not answer.right(sample)
         ]
         pairs = [self._off(p, c) for p in self.pairs if p.actual == OURS and (c := p.first_difference)]
         split = [
             f"{name}: the engines say different things of {sample.name}: {', '.join(f'{e}: {a.headline}' for e, a in by.items())}"
-            for sample, by in self.said
+            for sample, by in self.answers_by_sample
             if len({a.headline for a in by.values()}) > 1
         ]
         failed = [f"{name}: {c.name} failed: {c.reason}" for c in self.refused if c.code in FAILURES]
@@ -115,7 +116,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Reading:
-    """A page read by two models. ``truth`` is what was drawn on it; ``allowed`` is how many letters may differ (edit distance)."""
+    """A page read by two models. ``truth`` is the text drawn on it; ``allowed`` is the largest edit distance, in letters."""
 
     name: str
     path: Path
@@ -124,11 +125,11 @@ class Reading:
     allowed: int
 
     def edits(self, engine: str) -> int:
-        """Letters to change, add or drop to get from what the engine read to the truth."""
+        """Return the edit distance between the engine's text and the truth."""
         return distance(self.texts[engine], self.truth)
 
     def faults(self) -> list[str]:
-        """One sentence per engine that read too much amiss."""
+        """Return a sentence for each engine whose text differs by more than ``allowed`` letters."""
         return [
             f"{self.name}: {engine} is {n} letters off, {self.allowed} allowed"
             for engine in self.texts
@@ -136,7 +137,7 @@ class Reading:
         ]
 
     def findings(self) -> list[str]:
-        """One sentence if the engines read different things."""
+        """Return a sentence if the engines' texts differ."""
         if len(set(self.texts.values())) < 2:
             return []
         letters = ", ".join(f"{engine} {self.edits(engine)}" for engine in self.texts)
@@ -144,8 +145,8 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One question to xpuruntime: in Python, and what it decided. ``error`` is the text where nothing could be had."""
+class Question:
+    """A session request as Python code, and the decision that it led to. ``error`` is its text if the request failed."""
 
     code: str
     decision: Decision
@@ -154,41 +155,41 @@ class Asked:
 
 @dataclass(frozen=True)
 class Story:
-    """The whole demo. ``engines``: name -> version of those that took part."""
+    """Results of the whole demo. ``engines``: name -> version of those that took part."""
 
     engines: Mapping[str, str]
     machine: str
     threads: int
     chapters: tuple[Chapter, ...]
     readings: tuple[Reading, ...]
-    unavailable: Asked
-    auto: Asked
+    unavailable: Question
+    auto: Question
     seconds: float
 
     @property
     def absent(self) -> tuple[Candidate, ...]:
-        """Engines that took part in no chapter, each told once."""
+        """Return the engines that took part in no chapter."""
         seen = {c.name: c for chapter in self.chapters for c in chapter.refused if c.name not in self.engines}
         return tuple(seen.values())
 
     def faults(self) -> list[str]:
-        """Everything that is wrong; empty when the demo succeeds."""
+        """Return every fault; the demo succeeds if there is none."""
         return [fault for part in (*self.chapters, *self.readings) for fault in part.faults()]
 
     def findings(self) -> list[str]:
-        """Engines of other makers that are off, by how much and on what, and pages read differently. The demo succeeds with them."""
+        """Return wrong results of other vendors' engines, and pages that engines read differently. They do not fail the demo."""
         return [finding for part in (*self.chapters, *self.readings) for finding in part.findings()]
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Right answers and answers, pages included."""
+        """Return the numbers of right answers and of all answers, including pages."""
         pages = [(r.edits(e) <= r.allowed) for r in self.readings for e in r.texts]
         right = sum(c.right for c in self.chapters) + sum(pages)
         return right, sum(c.answers for c in self.chapters) + len(pages)
 
     @property
     def answer(self) -> str:
-        """The main point in one sentence."""
+        """Return the result in one sentence."""
         right, total = self.counts
         text = f"{right} of {total} answers are right"
         off = [(engine, value, c.model.name) for c in self.chapters for engine, value in c.off.items()]
@@ -206,7 +207,7 @@ class Story:
 
     @property
     def speed(self) -> str:
-        """Who was fastest how often, counting only differences that could be shown."""
+        """Return how often each engine was fastest, counting only significant differences."""
         if len(self.engines) < 2:
             return "one engine is here, so none is the fastest"
         wins: dict[str, int] = {}
@@ -222,7 +223,7 @@ class Story:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the results as plain data."""
         return {
             "ok": not self.faults(),
             "answer": self.answer,
@@ -266,7 +267,7 @@ def _chapter_json(chapter: Chapter) -> dict[str, Any]:
                     for engine, a in by.items()
                 },
             }
-            for sample, by in chapter.said
+            for sample, by in chapter.answers_by_sample
         ],
         "receipts": {engine: r.to_json() for engine, r in chapter.receipts.items()},
         "agreement": [p.to_json() for p in chapter.pairs],
@@ -277,7 +278,7 @@ def _chapter_json(chapter: Chapter) -> dict[str, Any]:
 
 
 def distance(text: str, truth: str) -> int:
-    """Edit distance: fewest single letters to insert, delete or replace (V. I. Levenshtein, 1966), row by row."""
+    """Return the edit distance: the fewest letters to insert, delete or replace (V. I. Levenshtein, 1966)."""
     row = list(range(len(truth) + 1))
     for i, x in enumerate(text, start=1):
         previous, row[0] = row[0], i
@@ -287,7 +288,7 @@ def distance(text: str, truth: str) -> int:
 
 
 def score(answer: Answer) -> float | None:
-    """The number that belongs to a headline: its own candidate's score, or the only one there is."""
+    """Return the score of the headline's candidate, or the only score; else None."""
     if answer.details and (len(answer.details) == 1 or answer.details[0][0] == answer.headline):
         return answer.details[0][1]
     return None

@@ -1,4 +1,4 @@
-"""The demo's story on a terminal of 100 columns: the main points first, then what they rest on."""
+"""The demo's results on a terminal of 100 columns: a summary, then the details."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from xpuruntime.workbench.bench.statistics import Interval
 from .story import Chapter, Reading, Story, score
 
 WIDTH = 100
-_STEPS = 3  # of a receipt that is printed whole
+_STEPS = 3  # shown of each receipt
 
 
 def show(story: Story, report: Path, *, full: bool = False) -> None:
-    """Print it all on stdout; ``full`` prints each plan and receipt instead of the first of each engine."""
+    """Print the results on stdout. ``full`` prints every plan and receipt instead of the first of each engine."""
     console = Console(file=sys.stdout, highlight=False)
     if console.width > WIDTH or not console.is_terminal:
         console.width = WIDTH
     _head(console, story, report)
-    _said(console, story.chapters)
+    _answers(console, story.chapters)
     _pages(console, story.readings)
     _agreement(console, story)
     _speed(console, story)
@@ -82,12 +82,12 @@ def _table(*columns: str, right: Iterable[str] = ()) -> Table:
     return table
 
 
-def _said(console: Console, chapters: Sequence[Chapter]) -> None:
+def _answers(console: Console, chapters: Sequence[Chapter]) -> None:
     engines = list(dict.fromkeys(e for c in chapters for e in c.receipts))
     _title(console, "What each engine said (with its probability or cosine)")
     table = _table("model", "input", "answer", "true", *engines, right=engines)
     for chapter in chapters:
-        for k, (sample, by) in enumerate(chapter.said):
+        for k, (sample, by) in enumerate(chapter.answers_by_sample):
             heads = dict.fromkeys(a.headline for a in by.values())
             right = all(a.right(sample) for a in by.values())
             verdict = Text("✓", "green") if right else Text(f"✗ {sample.expected}", "red")
@@ -114,7 +114,7 @@ def _pages(console: Console, readings: Sequence[Reading]) -> None:
 
 
 def _misread(text: str, truth: str) -> str:
-    """Only the lines that differ, next to what was drawn."""
+    """Return the lines that differ, each next to the drawn one."""
     pairs = zip(text.splitlines(), truth.splitlines(), strict=False)
     lines = [f"{actual}      <- drawn: {expected}" for actual, expected in pairs if actual != expected]
     return "\n".join(lines) or f"has {len(text.splitlines())} lines, drawn were {len(truth.splitlines())}"
@@ -162,7 +162,7 @@ def _speed(console: Console, story: Story) -> None:
 
 
 def _interval(interval: Interval, scale: float = 1.0) -> str:
-    """``4.65-5.43``; too few runs bound nothing."""
+    """Return an interval such as ``4.65-5.43``; "" if there are too few runs for one."""
     if math.isinf(interval.high):
         return "too few"
     return f"{number(interval.low / scale)}-{number(interval.high / scale)}"
@@ -192,7 +192,7 @@ def _ran(console: Console, chapters: Sequence[Chapter], full: bool) -> None:
 
 
 def _decision(console: Console, decision: Decision) -> None:
-    """What was chosen, then the rejected; candidates with one and the same reason share a line."""
+    """Print the chosen candidate, then the rejected ones. Candidates with the same reason share a line."""
     if decision.chosen is None:
         _indented(console, "✗ nothing could be had", "red", 2)
     else:

@@ -1,1 +1,1 @@
-"""Kernels of one's own: an RMS norm in C++, CUDA C++, Triton and Python."""
+"""Custom kernels: an RMS norm in C++, CUDA C++, Triton and Python."""

@@ -1,4 +1,4 @@
-"""Registers the four. `XPU_KERNELS=examples/user_kernels/kernels.py` makes them known to every command."""
+"""Registration of the four kernels. `XPU_KERNELS=examples/user_kernels/kernels.py` registers them in every command."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def rms_norm(x: Any, weight: Any, *, normalized_shape: tuple[int, ...], eps: flo
 
 if importlib.util.find_spec("triton") is not None:
     sys.path.insert(0, str(HERE))
-    import rms_norm_triton  # Triton reads a function's file, so it has a file of its own
+    import rms_norm_triton  # a separate file, since Triton reads the source of the function's module
 
     xrt.register_kernel(
         "norm/triton",

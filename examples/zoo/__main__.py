@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def picked(name: str) -> list[ZooModel]:
-    """The models that a name, or ``all``, means."""
+    """Return the model of a name, or all models for ``all``."""
     if name == "all":
         return list(MODELS.values())
     if name not in MODELS:
@@ -31,7 +31,7 @@ def picked(name: str) -> list[ZooModel]:
 
 
 def listing(cache: Path) -> Table:
-    """Every model with its licence and, once built, its file's size and max|d| / max|ref| to PyTorch."""
+    """Return a table of all models with license and, if built, file size and max|d| / max|ref| against the source."""
     table = Table(title="The zoo", title_justify="left")
     table.add_column("name", no_wrap=True)
     for heading in ("task", "licence", "weights from"):
@@ -48,7 +48,7 @@ def listing(cache: Path) -> Table:
 
 
 def build(models: list[ZooModel], cache: Path) -> None:
-    """Build what is not there yet, one line per model."""
+    """Build the missing files, and print a line per model."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         for model in models:
@@ -61,7 +61,7 @@ def build(models: list[ZooModel], cache: Path) -> None:
 
 
 def run(models: list[ZooModel], cache: Path) -> bool:
-    """Show each model's answer to each of its samples, and tell whether all were right."""
+    """Print each model's answer to each of its samples. Return True if all are right."""
     table = Table(title="ONNX Runtime, CPU", title_justify="left")
     for heading in ("model", "sample", "answer", "details", "right"):
         table.add_column(heading, overflow="fold")
@@ -81,7 +81,7 @@ def run(models: list[ZooModel], cache: Path) -> bool:
 
 
 def read(image: Path, cache: Path) -> str:
-    """The text of a page, by the two OCR models."""
+    """Return the text of a page, read by the two OCR models."""
     from .ppocr_rec import symbols
 
     detector, recognizer = (MODELS[name].onnx_path(cache) for name in ("ppocr-det", "ppocr-rec"))

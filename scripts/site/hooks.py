@@ -29,15 +29,15 @@ def on_files(files: Files, config: Any) -> Files:
         if file.src_uri.endswith(".ipynb"):
             _add_notebook(file, files, config)
     waiting = [ROOT / "docs" / f.src_uri for f in files if f.src_uri.endswith(".md")]
-    seen = set()
+    added = set()
     while waiting:
         page = waiting.pop()
         if not page.is_file():
             continue
         for target in _targets(page):
-            if target in seen or target.is_relative_to(DOCS) or not target.is_file():
+            if target in added or target.is_relative_to(DOCS) or not target.is_file():
                 continue
-            seen.add(target)
+            added.add(target)
             uri = f"{OUTSIDE}/{target.relative_to(ROOT)}"
             files.append(File.generated(config, uri, abs_src_path=str(target)))
             waiting += [target] if target.suffix == ".md" else []
@@ -52,22 +52,22 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
     source = ROOT / uri.removeprefix(f"{OUTSIDE}/") if uri.startswith(OUTSIDE) else DOCS / uri
     here = (DOCS / uri).parent
 
-    def mended(match: re.Match[str]) -> str:
+    def rewritten(match: re.Match[str]) -> str:
         target = _resolved(source, match[2])
         if target is not None and target.suffix == ".ipynb":
             return f"{match[1]}{match[2].removesuffix('.ipynb')}.md{match[3]}"  # the notebook's page
         if target is None or (target.is_relative_to(DOCS) and source.is_relative_to(DOCS)):
             return match[0]
-        placed = target if target.is_relative_to(DOCS) else DOCS / OUTSIDE / target.relative_to(ROOT)
-        return f"{match[1]}{os.path.relpath(placed, here)}{match[3]}"
+        site_file = target if target.is_relative_to(DOCS) else DOCS / OUTSIDE / target.relative_to(ROOT)
+        return f"{match[1]}{os.path.relpath(site_file, here)}{match[3]}"
 
-    return _outside_of_fences(markdown, lambda text: LINK.sub(mended, text))
+    return _outside_of_fences(markdown, lambda text: LINK.sub(rewritten, text))
 
 
 def _targets(page: Path) -> list[Path]:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
-    found = (_resolved(page, match[2]) for match in LINK.finditer(text))
-    return [target for target in found if target is not None]
+    targets = (_resolved(page, match[2]) for match in LINK.finditer(text))
+    return [target for target in targets if target is not None]
 
 
 def _resolved(page: Path, link: str) -> Path | None:

@@ -16,7 +16,7 @@ import pytest
 for package in ("scipy", "PIL", "jinja2", "matplotlib"):
     pytest.importorskip(package)
 
-from examples.demo.story import Asked, Chapter, Reading, Story, distance, score  # noqa: E402
+from examples.demo.story import Chapter, Question, Reading, Story, distance, score  # noqa: E402
 from examples.zoo import CACHE, DATA, MODELS, Answer, Sample  # noqa: E402
 from xpuruntime.decisions import Candidate, Decision, Reason  # noqa: E402
 from xpuruntime.numerics import Comparison  # noqa: E402
@@ -48,9 +48,9 @@ def speed(fast: Iterable[float], slow: Iterable[float], verdicts: tuple[str, str
 
 
 def chapter(**more) -> Chapter:
-    said = ((SAMPLE, {"onnxruntime": CAT, "openvino": CAT}),)
+    answers = ((SAMPLE, {"onnxruntime": CAT, "openvino": CAT}),)
     base = Chapter(
-        MODELS["magika"], Path("m.onnx"), said, {}, (agreement(True),),
+        MODELS["magika"], Path("m.onnx"), answers, {}, (agreement(True),),
         speed([1e3] * 20, [2e3] * 20, ("fastest", "slower")),
     )  # fmt: skip
     return dataclasses.replace(base, **more)
@@ -69,8 +69,8 @@ def story(**more) -> Story:
         2,
         (chapter(),),
         (reading,),
-        Asked("ask", refused, "no"),
-        Asked("auto", chosen),
+        Question("ask", refused, "no"),
+        Question("auto", chosen),
         1.0,
     )
     return dataclasses.replace(base, **more)
@@ -92,11 +92,11 @@ def test_a_good_story_has_no_faults() -> None:
     ("change", "fault"),
     [
         (
-            {"said": ((SAMPLE, {"onnxruntime": DOG, "openvino": DOG}),)},
+            {"answers_by_sample": ((SAMPLE, {"onnxruntime": DOG, "openvino": DOG}),)},
             "magika: onnxruntime says 'dog' of photo, which is 'cat'",
         ),
         (
-            {"said": ((SAMPLE, {"onnxruntime": CAT, "openvino": DOG}),)},
+            {"answers_by_sample": ((SAMPLE, {"onnxruntime": CAT, "openvino": DOG}),)},
             "magika: the engines say different things of photo: onnxruntime: cat, openvino: dog",
         ),
         (
@@ -184,7 +184,7 @@ def test_the_reference_computes_in_float64(tmp_path: Path) -> None:
 def test_an_engine_that_is_not_here_is_no_fault_and_is_told_once() -> None:
     absent = Candidate("openvino", Reason.NOT_INSTALLED, "not installed", "Run: pip install openvino")
     alone = chapter(
-        said=((SAMPLE, {"onnxruntime": CAT}),),
+        answers_by_sample=((SAMPLE, {"onnxruntime": CAT}),),
         pairs=(agreement(True, engine="onnxruntime"),),
         refused=(absent,),
     )
@@ -239,7 +239,9 @@ def test_the_terminal_keeps_to_its_width(
     from examples.demo import terminal
 
     monkeypatch.setenv("COLUMNS", "200")
-    bad = chapter(said=((SAMPLE, {"onnxruntime": CAT, "openvino": DOG}),), pairs=(agreement(False, 0.1),))
+    bad = chapter(
+        answers_by_sample=((SAMPLE, {"onnxruntime": CAT, "openvino": DOG}),), pairs=(agreement(False, 0.1),)
+    )
     terminal.show(story(chapters=(chapter(), bad)), Path("build/demo/report.html"))
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 100
@@ -253,7 +255,7 @@ def test_the_terminal_keeps_to_its_width(
 def test_the_page_tells_the_faults(tmp_path: Path) -> None:
     from examples.demo import page
 
-    bad = chapter(said=((SAMPLE, {"onnxruntime": CAT, "openvino": DOG}),))
+    bad = chapter(answers_by_sample=((SAMPLE, {"onnxruntime": CAT, "openvino": DOG}),))
     text = page.write(story(chapters=(bad,)), tmp_path / "report.html").read_text(encoding="utf-8")
     assert "✗ magika: openvino says &#39;dog&#39; of photo, which is &#39;cat&#39;" in text
     assert 'badge bad">' in text

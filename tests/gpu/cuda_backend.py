@@ -23,7 +23,7 @@ from xpuruntime.runtime import CudaBackend, DeviceBuffer
 from xpuruntime.types import DType
 
 
-def facts(report: Report, asked: argparse.Namespace) -> Any:
+def facts(report: Report, args: argparse.Namespace) -> Any:
     """The driver, its devices, and which file and version of each library was found."""
     driver = runtime.cuda()
     report.check(
@@ -38,7 +38,7 @@ def facts(report: Report, asked: argparse.Namespace) -> Any:
     return {"cuda": driver.to_json(), "libraries": found}
 
 
-def arrays_and_graphs(report: Report, asked: argparse.Namespace) -> Any:
+def arrays_and_graphs(report: Report, args: argparse.Namespace) -> Any:
     """Arrays through graphs: the same bits as NumPy, one capture, replays counted, bytes counted."""
     executor, w = executor_of(chain(100_003))
     before = executor.backend.counters()
@@ -61,7 +61,7 @@ def arrays_and_graphs(report: Report, asked: argparse.Namespace) -> Any:
     return {"counters": executor.backend.counters(), "notes": executor.notes}
 
 
-def early_and_clusters(report: Report, asked: argparse.Namespace) -> Any:
+def early_and_clusters(report: Report, args: argparse.Namespace) -> Any:
     """Programmatic dependent launches, clusters, more than 48 KiB of shared memory."""
     n = 1 << 20
     executor, w = executor_of(chain(n, 12, early=1))
@@ -87,7 +87,7 @@ def early_and_clusters(report: Report, asked: argparse.Namespace) -> Any:
     )
 
 
-def device_tensors(report: Report, asked: argparse.Namespace) -> Any:
+def device_tensors(report: Report, args: argparse.Namespace) -> Any:
     """PyTorch's tensors without a copy, on the caller's streams; buffers by DLPack."""
     n = 100_000
     executor, w = executor_of(chain(n, 4), contexts=2)
@@ -125,7 +125,7 @@ def device_tensors(report: Report, asked: argparse.Namespace) -> Any:
     return found
 
 
-def lost_context(report: Report, asked: argparse.Namespace) -> Any:
+def lost_context(report: Report, args: argparse.Namespace) -> Any:
     """Last: a kernel that writes where nothing is. Afterwards the context is gone, and errors say so."""
     executor, _ = executor_of(program(256, [call("wild", "x", "y", 256)]))
     said = []
@@ -147,10 +147,10 @@ PARTS = {
 }
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when a check fails."""
     return run_parts(
-        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",), given=given
+        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",), argv=argv
     )
 
 

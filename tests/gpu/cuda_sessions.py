@@ -65,7 +65,7 @@ def one_model(report: Report, name: str) -> dict[str, Any]:
     }
 
 
-def sessions(report: Report, asked: argparse.Namespace) -> Any:
+def sessions(report: Report, args: argparse.Namespace) -> Any:
     """Every small network in a session on the device against float64."""
     found = {}
     for name in models.MODELS:
@@ -76,7 +76,7 @@ def sessions(report: Report, asked: argparse.Namespace) -> Any:
     return found
 
 
-def session_tensors(report: Report, asked: argparse.Namespace) -> Any:
+def session_tensors(report: Report, args: argparse.Namespace) -> Any:
     """Sessions on tensors of the device: no copy, on PyTorch's current stream, nobody waits."""
     module, _ = models.build("resnet18", "small")
     image = torch.from_numpy(models.inputs("resnet18", 1)["image"])
@@ -117,7 +117,7 @@ def session_tensors(report: Report, asked: argparse.Namespace) -> Any:
     return found
 
 
-def programs(report: Report, asked: argparse.Namespace) -> Any:
+def programs(report: Report, args: argparse.Namespace) -> Any:
     """Compiled ahead, saved, loaded, run; a binary for another device is refused before it runs."""
     module, _ = models.build("resnet18", "small")
     image = models.inputs("resnet18", 2)["image"]
@@ -136,14 +136,14 @@ def programs(report: Report, asked: argparse.Namespace) -> Any:
 PARTS = {"sessions": sessions, "session_tensors": session_tensors, "programs": programs}
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when a check fails."""
     return run_parts(
         __doc__,
         PARTS,
         gpu=lambda: torch.cuda.get_device_name(0),
         packages=("torch", "transformers"),
-        given=given,
+        argv=argv,
     )
 
 

@@ -1,12 +1,13 @@
-"""What the scripts of this folder share: arguments, parts that fail one by one, rows for the table of checks, and what a measurement ran on.
+"""Code that the GPU scripts share: arguments, independent parts, rows of the table of checks, and facts about the machine.
 
-    PARTS = {"speed": speed, "memory": memory}              # name -> function(report, asked), which gives back what is written under the name
+    PARTS = {"speed": speed, "memory": memory}              # name -> function(report, args); its result is written under the name
 
     if __name__ == "__main__":
         sys.exit(run_parts(__doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",)))
 
-Every script then takes ``--out FILE.json``, ``--dry-run`` (says what it would do, touches no device) and names of parts. The file is written after each
-part, so that a run that is cut off keeps what it has. ``tests/gpu/stages.py`` runs them all. Needs nothing but what the script that asks has loaded.
+Every script then takes ``--out FILE.json``, ``--dry-run`` (prints the parts, uses no device) and names of parts. The file is written after each part,
+so that an interrupted run keeps its results. ``tests/gpu/stages.py`` runs all scripts. This module imports only the standard library, and PyTorch in
+``queued_us``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Part = Callable[["Report", argparse.Namespace], Any]
 
 
 def machine(gpu: str, *packages: str) -> dict[str, Any]:
-    """As the files under benchmarks/results have it; packages that are not installed are left out."""
+    """Return the facts that files under benchmarks/results record. Packages that are not installed are omitted."""
     versions = {"python": platform.python_version()}
     for package in ("xpuruntime", *packages):
         try:
@@ -52,14 +53,14 @@ def _own() -> str:
 
 
 class Report:
-    """What a run found: ``failures`` (texts of checks that did not hold) and ``checks`` (figures with the limits that were set for them)."""
+    """Results of a run: ``failures`` (texts of failed checks) and ``checks`` (figures with their limits)."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []
         self.checks: list[dict[str, Any]] = []
 
     def check(self, ok: Any, what: str) -> bool:
-        """Note a failure and go on: one visit to the machine says everything."""
+        """Record a failure without raising, so that one run reports every failure."""
         print("  ok  " if ok else "  FAIL", what, flush=True)
         if not ok:
             self.failures.append(what)
@@ -68,8 +69,9 @@ class Report:
     def bound(
         self, what: str, figure: Any, *, at_most: float | None = None, at_least: float | None = None, unit: str = "", required: bool = True
     ) -> bool:  # fmt: skip
-        """A figure and its limit; without a limit ``figure`` is whether it holds. ``required``: missing it fails the run; a target that need
-        not be reached yet is only told.
+        """Compare a figure with its limit. Without a limit, ``figure`` is the outcome itself.
+
+        required: a missed limit fails the run. Otherwise it is only reported, for targets that are not reached yet.
         """
         if at_most is not None or at_least is not None:
             number = math.nan if figure is None else float(figure)
@@ -92,19 +94,19 @@ class Report:
             "required": required,
         }
         self.checks.append(row)
-        told = f"{figure:.4g}" if isinstance(figure, float) else str(figure)
+        figure_text = f"{figure:.4g}" if isinstance(figure, float) else str(figure)
         print(
             "  ok  " if holds else "  FAIL" if required else "  not yet",
-            f"{what}: {told} {unit} ({limit})",
+            f"{what}: {figure_text} {unit} ({limit})",
             flush=True,
         )
         if required and not holds:
-            self.failures.append(f"{what}: {told} {unit}, {limit} was asked")
+            self.failures.append(f"{what}: {figure_text} {unit}, {limit} was asked")
         return holds
 
 
 def arguments(doc: str | None, parts: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The options that every script has."""
+    """Return a parser with the options that every script has."""
     parser = argparse.ArgumentParser(description=str(doc).split("\n", 1)[0])
     if parts:
         parser.add_argument(
@@ -116,23 +118,23 @@ def arguments(doc: str | None, parts: Sequence[str] = ()) -> argparse.ArgumentPa
 
 
 def called_us(work: Callable[[], Any], times: int, first: int = 20) -> float:
-    """Median microseconds of a call, by the host's clock, after ``first`` that are not counted."""
-    spent = []
+    """Return the median microseconds of a call by the host's clock, after ``first`` warm-up calls."""
+    times_s = []
     for i in range(first + times):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         work()
         if i >= first:
-            spent.append(time.perf_counter() - begun)
-    return statistics.median(spent) * 1e6
+            times_s.append(time.perf_counter() - start)
+    return statistics.median(times_s) * 1e6
 
 
 def queued_us(work: Callable[[], Any], each: int = 20, rounds: int = 9) -> float:
-    """Median microseconds of one of ``each`` queued in a row on PyTorch's stream, after a few that warm up."""
+    """Return the median microseconds of one of ``each`` calls queued back to back on PyTorch's stream, after five warm-up calls."""
     import torch
 
     for _ in range(5):
         work()
-    found = []
+    times = []
     for _ in range(rounds):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
@@ -140,12 +142,12 @@ def queued_us(work: Callable[[], Any], each: int = 20, rounds: int = 9) -> float
             work()
         end.record()
         end.synchronize()
-        found.append(begin.elapsed_time(end) / each * 1e3)
-    return statistics.median(found)
+        times.append(begin.elapsed_time(end) / each * 1e3)
+    return statistics.median(times)
 
 
 def write(path: Path | None, document: Mapping[str, Any]) -> None:
-    """One JSON document; nothing without a path."""
+    """Write a JSON document. Do nothing without a path."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1, default=str) + "\n", encoding="utf-8")
@@ -157,38 +159,40 @@ def run_parts(
     *,
     gpu: Callable[[], str],
     packages: Sequence[str] = (),
-    given: Sequence[str] | None = None,
+    argv: Sequence[str] | None = None,
     parser: argparse.ArgumentParser | None = None,
     before: Callable[[argparse.Namespace], None] | None = None,
 ) -> int:
-    """Run the parts asked for, one after another; a part that raises is a failure, and the next one runs. 1 when anything failed.
+    """Run the requested parts in order. A part that raises is a failure, and the next one still runs. Return 1 if anything failed.
 
-    given:  the command line, ``sys.argv`` by default. parser: ``arguments(doc, parts)`` with more options. before: called once, before the first part.
+    argv:   the command line. Default: ``sys.argv``.
+    parser: ``arguments(doc, parts)`` with more options.
+    before: called once, before the first part.
     """
-    asked = (parser or arguments(doc, tuple(parts))).parse_args(given)
-    unknown = [p for p in asked.parts if p not in parts]
+    args = (parser or arguments(doc, tuple(parts))).parse_args(argv)
+    unknown = [p for p in args.parts if p not in parts]
     if unknown:
         raise SystemExit(f"no part {', '.join(unknown)}: there are {', '.join(parts)}")
-    chosen = list(asked.parts or parts)
-    if asked.dry_run:
+    chosen = list(args.parts or parts)
+    if args.dry_run:
         for name in chosen:
             print(f"  {name}: {str(parts[name].__doc__ or name).splitlines()[0]}")
         return 0
     if before is not None:
-        before(asked)
+        before(args)
     report, seconds = Report(), dict[str, float]()
-    found: dict[str, Any] = {"machine": machine(gpu(), *packages)}
+    results: dict[str, Any] = {"machine": machine(gpu(), *packages)}
     for name in chosen:
         print(f"-- {name}", flush=True)
         started = time.perf_counter()
         try:
-            found[name] = parts[name](report, asked)
+            results[name] = parts[name](report, args)
         except Exception as error:
             traceback.print_exc()
-            found[name] = {"error": f"{type(error).__name__}: {error}"[:2000]}
+            results[name] = {"error": f"{type(error).__name__}: {error}"[:2000]}
             report.check(False, f"{name}: {type(error).__name__}: {str(error)[:500]}")
         seconds[name] = round(time.perf_counter() - started, 1)
         print(f"   {seconds[name]} s", flush=True)
-        write(asked.out, found | {"checks": report.checks, "failures": report.failures, "seconds": seconds})
+        write(args.out, results | {"checks": report.checks, "failures": report.failures, "seconds": seconds})
     print(f"{len(report.failures)} failures")
     return 1 if report.failures else 0

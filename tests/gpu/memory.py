@@ -45,15 +45,15 @@ def held(backend: Any) -> dict[str, int]:
     return found
 
 
-def flat(report: Report, asked: argparse.Namespace) -> Any:
+def flat(report: Report, args: argparse.Namespace) -> Any:
     """Runs on arrays, buffers and tensors in turn: what is held after them all is what was held after the first hundredth."""
-    executor = Executor(compiled("cpu" if asked.device == "cpu" else "cuda"), asked.device)
+    executor = Executor(compiled("cpu" if args.device == "cpu" else "cuda"), args.device)
     executor.bind(weights())
     tensor = None
-    if asked.device != "cpu" and importlib.util.find_spec("torch") is not None:
+    if args.device != "cpu" and importlib.util.find_spec("torch") is not None:
         import torch
 
-        tensor = torch.from_numpy(feeds(0)["x"]).to(asked.device)
+        tensor = torch.from_numpy(feeds(0)["x"]).to(args.device)
 
     def one(run: int) -> Any:
         which = run % INPUTS
@@ -63,12 +63,12 @@ def flat(report: Report, asked: argparse.Namespace) -> Any:
             return which, executor.run({"x": feeds(which)["x"]})["y"].to_numpy()
         return 0, executor.run({"x": tensor})["y"].to_numpy()
 
-    warm, wrong = max(60, asked.runs // 100), 0
+    warm, wrong = max(60, args.runs // 100), 0
     for run in range(warm):
         wrong += not right(*one(run))
     gc.collect()
     before, allocations = held(executor.backend), executor.counters["allocations"]
-    for run in range(asked.runs):
+    for run in range(args.runs):
         which, y = one(run)
         wrong += run % 97 == 0 and not right(which, y)
     gc.collect()
@@ -76,31 +76,31 @@ def flat(report: Report, asked: argparse.Namespace) -> Any:
     grown = {name: after[name] - before[name] for name in before}
     report.check(wrong == 0, f"{wrong} of the outputs that were looked at are wrong")
     report.bound(
-        f"memory of the host grown over {asked.runs} runs", grown["host"] / MIB, at_most=4, unit="MiB"
+        f"memory of the host grown over {args.runs} runs", grown["host"] / MIB, at_most=4, unit="MiB"
     )
     for name in sorted(grown.keys() - {"host"}):
         report.bound(
-            f"memory of the {name} grown over {asked.runs} runs", grown[name] / MIB, at_most=2, unit="MiB"
+            f"memory of the {name} grown over {args.runs} runs", grown[name] / MIB, at_most=2, unit="MiB"
         )
     more = executor.counters["allocations"] - allocations
-    report.bound(f"blocks of device memory that {asked.runs} runs took for themselves", more, at_most=0)
-    return {"runs": asked.runs, "before": before, "after": after, "grown": grown}
+    report.bound(f"blocks of device memory that {args.runs} runs took for themselves", more, at_most=0)
+    return {"runs": args.runs, "before": before, "after": after, "grown": grown}
 
 
-def out_of_memory(report: Report, asked: argparse.Namespace) -> Any:
+def out_of_memory(report: Report, args: argparse.Namespace) -> Any:
     """A device filled to the brim: the run that finds no room says so, and works when there is room again."""
-    if asked.device == "cpu":
+    if args.device == "cpu":
         return "the host's memory is not filled"
-    executor = Executor(compiled("cuda"), asked.device)
+    executor = Executor(compiled("cuda"), args.device)
     executor.bind(weights())
     report.check(right(0, executor.run_arrays([feeds(0)["x"]])[0]), "a run before")
-    loaded = Executor(compiled("cuda"), asked.device)  # its first run still asks for memory
+    loaded = Executor(compiled("cuda"), args.device)  # its first run still asks for memory
     loaded.bind(weights())
     filling: list[DeviceBuffer] = []
     size, said = 2**34, []
     while size >= 2**12:  # ever smaller pieces, until the smallest finds no room
         try:
-            filling.append(DeviceBuffer.empty(TensorSpec((size,), DType.UINT8), asked.device))
+            filling.append(DeviceBuffer.empty(TensorSpec((size,), DType.UINT8), args.device))
         except OutOfMemory as error:
             said.append(str(error))
             size //= 2
@@ -111,7 +111,7 @@ def out_of_memory(report: Report, asked: argparse.Namespace) -> Any:
     failed = ""
     try:
         large = compile_graph(network(512), target="cuda", weights=weights())
-        Executor(large, asked.device).run({"x": feeds(0, 512)["x"]}, weights=weights())
+        Executor(large, args.device).run({"x": feeds(0, 512)["x"]}, weights=weights())
     except OutOfMemory as error:
         failed = str(error)
     except MemoryError as error:
@@ -132,17 +132,17 @@ def out_of_memory(report: Report, asked: argparse.Namespace) -> Any:
 PARTS = {"out_of_memory": out_of_memory, "flat": flat}
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when memory grows, or running out of it is not said."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--runs", type=int, default=10_000)
-    device = parser.parse_args(given).device
+    device = parser.parse_args(argv).device
 
     def name() -> str:
         return "none (the host)" if device == "cpu" else str(xrt.Device(device).backend.name)
 
-    return run_parts(__doc__, PARTS, gpu=name, packages=("torch",), given=given, parser=parser)
+    return run_parts(__doc__, PARTS, gpu=name, packages=("torch",), argv=argv, parser=parser)
 
 
 if __name__ == "__main__":

@@ -54,18 +54,18 @@ def ways(device: str, path: str) -> dict[str, Callable[[int], Any]]:
     return found
 
 
-def process(number: int, asked: dict[str, Any], path: str, begin: Any, answers: Any) -> None:
+def process(number: int, args: dict[str, Any], path: str, begin: Any, answers: Any) -> None:
     """A spawned process: threads that start together and run in every way in turn."""
     try:
-        each = ways(asked["device"], path)
+        each = ways(args["device"], path)
         wrong: list[str] = []
-        done = [0] * asked["threads"]
+        done = [0] * args["threads"]
         first: dict[tuple[str, int], Any] = {}
-        together = threading.Barrier(asked["threads"])
+        together = threading.Barrier(args["threads"])
 
         def thread(at: int) -> None:
             together.wait()
-            for run in range(asked["runs"]):
+            for run in range(args["runs"]):
                 which, name = (at + run) % INPUTS, list(each)[(at * 3 + run) % len(each)]
                 try:
                     y = each[name](which)
@@ -86,7 +86,7 @@ def process(number: int, asked: dict[str, Any], path: str, begin: Any, answers: 
                 done[at] += 1
 
         begin.wait()
-        threads = [threading.Thread(target=thread, args=(i,)) for i in range(asked["threads"])]
+        threads = [threading.Thread(target=thread, args=(i,)) for i in range(args["threads"])]
         for each_thread in threads:
             each_thread.start()
         for each_thread in threads:
@@ -97,31 +97,31 @@ def process(number: int, asked: dict[str, Any], path: str, begin: Any, answers: 
         answers.put((number, 0, [f"process {number}: {type(error).__name__}: {error}"], []))
 
 
-def together(report: Report, asked: argparse.Namespace) -> Any:
+def together(report: Report, args: argparse.Namespace) -> Any:
     """Two processes of eight threads: every output right, equal inputs give equal bits."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "small.npubin")
-        compiled("cpu" if asked.device == "cpu" else "cuda").save(path, weights())
-        begin, answers = context.Barrier(asked.processes), context.Queue()
-        plain = {"device": asked.device, "threads": asked.threads, "runs": asked.runs}
+        compiled("cpu" if args.device == "cpu" else "cuda").save(path, weights())
+        begin, answers = context.Barrier(args.processes), context.Queue()
+        plain = {"device": args.device, "threads": args.threads, "runs": args.runs}
         started = time.perf_counter()
         workers = [
             context.Process(target=process, args=(i, plain, path, begin, answers), daemon=True)
-            for i in range(asked.processes)
+            for i in range(args.processes)
         ]
         for worker in workers:
             worker.start()
-        found = [answers.get(timeout=asked.seconds) for _ in workers]
+        found = [answers.get(timeout=args.seconds) for _ in workers]
         for worker in workers:
             worker.join(30)
     wrong = [text for _, _, texts, _ in found for text in texts]
     for text in wrong[:10]:
         report.check(False, text)
     runs = sum(done for _, done, _, _ in found)
-    wanted = asked.processes * asked.threads * asked.runs
+    wanted = args.processes * args.threads * args.runs
     report.bound(
-        f"{asked.processes} processes of {asked.threads} threads: runs that were right", runs, at_least=wanted
+        f"{args.processes} processes of {args.threads} threads: runs that were right", runs, at_least=wanted
     )
     return {
         "right": runs,
@@ -139,7 +139,7 @@ def name_of(device: str) -> str:
 PARTS = {"together": together}
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when an output was wrong."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
@@ -149,9 +149,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=int, default=140, help="after which a process that has not answered is a failure"
     )
-    device = parser.parse_args(given).device
+    device = parser.parse_args(argv).device
     return run_parts(
-        __doc__, PARTS, gpu=lambda: name_of(device), packages=("torch",), given=given, parser=parser
+        __doc__, PARTS, gpu=lambda: name_of(device), packages=("torch",), argv=argv, parser=parser
     )
 
 

@@ -1,4 +1,4 @@
-"""Sessions whose receipts are checked, and what of a receipt is: rows, kernels that the driver saw, what changed between two."""
+"""Sessions whose receipts are checked, and helpers that read receipts: rows, recorded kernels, and differences between two runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import xpuruntime as xrt
 
 
 class Layers(torch.nn.Module):
-    """Products and attention: what the choices below are about."""
+    """A network with the two ops whose kernels the checks choose: matmul and attention."""
 
     def __init__(self, size: int = 256, heads: int = 4) -> None:
         super().__init__()
@@ -34,13 +34,13 @@ class Layers(torch.nn.Module):
 
 
 def opened(
-    module: Any, x: torch.Tensor, asked: argparse.Namespace, kernels: Any = None, precision: str = "float16"
+    module: Any, x: torch.Tensor, args: argparse.Namespace, kernels: Any = None, precision: str = "float16"
 ) -> Any:
-    """A native session."""
+    """Open a native session."""
     policy = xrt.ExecutionPolicy(precision=None if precision == "float32" else precision)
     return xrt.InferenceSession(
         module,
-        device=asked.device,
+        device=args.device,
         engine="native",
         example_inputs=(x,),
         exec_policy=policy,
@@ -49,7 +49,7 @@ def opened(
 
 
 def rows_of(sess: Any, x: torch.Tensor) -> tuple[Any, Any, Any]:
-    """The outputs of a run, its receipt, and the evidence in it."""
+    """Return the output of a run, its receipt, and the receipt's evidence."""
     outputs = sess.run({sess.input_info[0].name: x.numpy()})
     receipt = sess.receipt()
     (evidence,) = receipt.evidence.values()
@@ -57,7 +57,7 @@ def rows_of(sess: Any, x: torch.Tensor) -> tuple[Any, Any, Any]:
 
 
 def seen_of(evidence: Any) -> list[dict[str, Any]]:
-    """Rows as the result file keeps them."""
+    """Return the evidence's rows in the form of the result file."""
     return [
         {
             "nodes": list(r.nodes[:3]),
@@ -70,20 +70,20 @@ def seen_of(evidence: Any) -> list[dict[str, Any]]:
 
 
 def changed(before: Any, after: Any) -> list[str]:
-    """Kernels (the catalogue's names) of rows whose nodes ran otherwise than before: entry point, or kernels that the driver ran."""
+    """Return the kernels (catalogue names) of rows whose entry point or recorded kernels differ between two runs."""
 
-    def told(evidence: Any) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
-        found: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    def kernels_by_nodes(evidence: Any) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
+        kernels: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
         for row in evidence.rows:
-            found.setdefault(tuple(row.nodes), []).append((row.kernel, *(s.name for s in row.seen)))
-        return found
+            kernels.setdefault(tuple(row.nodes), []).append((row.kernel, *(s.name for s in row.seen)))
+        return kernels
 
-    was, now = told(before), told(after)
+    was, now = kernels_by_nodes(before), kernels_by_nodes(after)
     return sorted({row[0].partition(":")[0] for n, rows in now.items() if was.get(n) != rows for row in rows})
 
 
 def judge_seen(report: Report, name: str, evidence: Any) -> None:
-    """Whether CUPTI saw every call, under its own name where it is generated code."""
+    """Check that CUPTI recorded every call, and generated kernels under their own names."""
     note = next((n for n in evidence.notes if "CUPTI" in n or "no record" in n), "")
     report.check("saw" in note, f"{name}: {note or 'no word of CUPTI'}")
     report.check(
@@ -101,7 +101,7 @@ def judge_seen(report: Report, name: str, evidence: Any) -> None:
         if r.seen and "(" not in r.kernel and r.kernel.rpartition(": ")[2] not in {s.name for s in r.seen}
     ]  # fmt: skip
     report.check(not strange, f"{name}: generated kernels ran under their own names {strange[:3]}")
-    # A library's kernel may end with a function of ours (a norm, an activation that it does not have): that one runs under its own name.
+    # A library call may end with a kernel of ours (a norm or activation that the library lacks), which runs under its own name.
     libraries = [
         r.kernel for r in evidence.rows
         if ("cublas" in r.kernel or "cudnn" in r.kernel)
@@ -113,8 +113,8 @@ def judge_seen(report: Report, name: str, evidence: Any) -> None:
     )
 
 
-def layers(asked: argparse.Namespace) -> tuple[Any, torch.Tensor, np.ndarray[Any, Any]]:
-    """The small network, an input, and its output in float64."""
+def layers(args: argparse.Namespace) -> tuple[Any, torch.Tensor, np.ndarray[Any, Any]]:
+    """Return the small network, an input, and its output in float64."""
     torch.manual_seed(0)
     module, x = Layers().eval(), torch.randn(2, 128, 256)
     with torch.no_grad():
@@ -124,6 +124,6 @@ def layers(asked: argparse.Namespace) -> tuple[Any, torch.Tensor, np.ndarray[Any
 
 
 def near(report: Report, what: str, got: Any, want: np.ndarray[Any, Any]) -> None:
-    """Outputs in float16 against float64."""
-    far = float(np.abs(np.asarray(got, np.float64) - want).max() / np.abs(want).max())
-    report.bound(f"{what}: max|d| / max|ref| against float64", far, at_most=5e-3)
+    """Check a float16 output against float64."""
+    error = float(np.abs(np.asarray(got, np.float64) - want).max() / np.abs(want).max())
+    report.bound(f"{what}: max|d| / max|ref| against float64", error, at_most=5e-3)

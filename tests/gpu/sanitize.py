@@ -1,9 +1,9 @@
-"""NVIDIA's compute-sanitizer over programs of our kernels: memcheck, racecheck, synccheck and initcheck, where the tool starts.
+"""NVIDIA's compute-sanitizer (memcheck, racecheck, synccheck, initcheck) on programs of our kernels.
 
     python tests/gpu/sanitize.py --out benchmarks/results/cuda_sanitizer.json [--seconds 120] [TOOL ...]
 
-The tool is looked for on PATH, in toolkits, and in the package nvidia-cuda-sanitizer-api. Where there is none, or it does not start in this container, that is
-what the result says. ``python tests/gpu/sanitize.py --inside`` is what runs under it: one program after another, each compared with the interpreter.
+The tool is searched on PATH, in toolkits, and in the package nvidia-cuda-sanitizer-api. If it is missing or does not start in this container, the result
+says so. It runs ``python tests/gpu/sanitize.py --inside``, which runs one program after another and compares each with the interpreter.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "synccheck": (),
     "initcheck": (),
 }
-"""The sanitizer's tools and what each is told."""
+"""The sanitizer's tools and the options of each."""
 _PLACES = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/cuda/bin")
 _WRONG = 86
 _SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", re.IGNORECASE)
 
 
 def tool() -> str:
-    """compute-sanitizer's path; empty where there is none."""
+    """Return the path of compute-sanitizer; "" if it is not installed."""
     packages = [
         str(f) for p in sys.path for f in Path(p or ".").glob("nvidia/**/compute-sanitizer") if f.is_file()
     ]
-    found = shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES]))
-    return found or next(iter(packages), "")
+    on_path = shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES]))
+    return on_path or next(iter(packages), "")
 
 
 def graphs() -> Iterator[tuple[str, ir.Graph, dict[str, Any]]]:
-    """A program of each kind of kernel, of odd sizes, small enough for a tool that slows kernels down a hundred times."""
+    """Yield a program for each kind of kernel. Sizes are odd, and small because the tool slows kernels down a hundred times."""
     random = np.random.default_rng(0)
 
     def one(name: str, op: str, *shapes: tuple[int, ...], dtype: str = "float32", **attrs: Any) -> Any:
         b = ir.GraphBuilder(name.replace(" ", "_"))
         kind = xrt.DType.of(dtype).numpy
-        given = {f"x{i}": random.standard_normal(s).astype(kind) for i, s in enumerate(shapes)}
-        names = [b.input(n, f"{dtype}{list(v.shape)}") for n, v in given.items()]
-        made = b.call(op, *names, **attrs)
-        b.output("y", made if isinstance(made, str) else made[0])
-        return f"{name} {dtype}", b.build(), given
+        arrays = {f"x{i}": random.standard_normal(s).astype(kind) for i, s in enumerate(shapes)}
+        names = [b.input(n, f"{dtype}{list(v.shape)}") for n, v in arrays.items()]
+        outputs = b.call(op, *names, **attrs)
+        b.output("y", outputs if isinstance(outputs, str) else outputs[0])
+        return f"{name} {dtype}", b.build(), arrays
 
     for dtype in ("float32", "bfloat16"):
         yield one("add", "add", (3, 5, 257), (257,), dtype=dtype)
@@ -113,11 +113,14 @@ def graphs() -> Iterator[tuple[str, ir.Graph, dict[str, Any]]]:
 
 
 def inside() -> int:
-    """Each program against the interpreter, then the small network thrice, so that its graph is captured and replayed. How many were wrong or refused."""
+    """Compare each program with the interpreter, then run the small network three times, so that its graph is captured and replayed.
+
+    Return the number of programs that were wrong or refused.
+    """
     wrong = 0
-    for name, graph, given in graphs():
+    for name, graph, arrays in graphs():
         try:
-            check(graph, given, target="cuda")
+            check(graph, arrays, target="cuda")
         except AssertionError as error:
             wrong += 1
             print(f"WRONG {name}: {str(error).splitlines()[0]}", flush=True)
@@ -135,7 +138,7 @@ def inside() -> int:
 
 
 def decoded(dtype: str) -> bool:
-    """Whether a decoder's prompt and the tokens after it are wrong; where there is no transformers, nothing is run."""
+    """Return True if a decoder's logits of a prompt and of the next tokens are wrong. Without transformers nothing runs."""
     if importlib.util.find_spec("transformers") is None:
         print(f"no transformers: decoder {dtype} not run", flush=True)
         return False
@@ -148,49 +151,49 @@ def decoded(dtype: str) -> bool:
     with Generator(model, capacity=256, buckets=(16,), dtype=dtype, device="cuda:0") as ours:
         rows = [np.array(ours.read(tokens[:13])[0], np.float64)]
         rows += [np.array(ours.steps.step([t], [13 + i])[0], np.float64) for i, t in enumerate(tokens[13:])]
-    far = float(np.abs(np.array(rows) - want[12:]).max() / np.abs(want).max())
-    wrong = not far <= (1e-4 if dtype == "float32" else 0.15)
-    print(f"{'WRONG' if wrong else 'right'} decoder {dtype}: {far:.2g} from float32", flush=True)
+    error = float(np.abs(np.array(rows) - want[12:]).max() / np.abs(want).max())
+    wrong = not error <= (1e-4 if dtype == "float32" else 0.15)
+    print(f"{'WRONG' if wrong else 'right'} decoder {dtype}: {error:.2g} from float32", flush=True)
     return wrong
 
 
-def under(name: str, report: Report, asked: argparse.Namespace) -> Any:
-    """One tool over all programs."""
-    found = tool()
-    if not found:
+def under(name: str, report: Report, args: argparse.Namespace) -> Any:
+    """Run all programs under one tool."""
+    path = tool()
+    if not path:
         report.bound(f"compute-sanitizer {name}", False, required=False)
         return {"outcome": "did not start", "why": "no compute-sanitizer on this machine"}
     log = Path(f"/tmp/sanitizer-{os.getpid()}-{name}.log")
-    command = [found, "--tool", name, *TOOLS[name], "--error-exitcode", str(_WRONG), "--log-file", str(log)]
+    command = [path, "--tool", name, *TOOLS[name], "--error-exitcode", str(_WRONG), "--log-file", str(log)]
     command += [sys.executable, __file__, "--inside"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=asked.seconds, check=False)
-        code, said, late = done.returncode, done.stdout + done.stderr, False
+        done = subprocess.run(command, capture_output=True, text=True, timeout=args.seconds, check=False)
+        code, output, late = done.returncode, done.stdout + done.stderr, False
     except subprocess.TimeoutExpired as error:
         code, late = -1, True
-        said = "".join(
+        output = "".join(
             t.decode(errors="replace") if isinstance(t, bytes) else t or ""
             for t in (error.stdout, error.stderr)
         )
-    told = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    log_text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     log.unlink(missing_ok=True)
-    summary = [int(a or b) for a, b in _SUMMARY.findall(told)]
-    programs = [line for line in said.splitlines() if line.startswith(("right ", "WRONG ", "FAILED "))]
+    summary = [int(a or b) for a, b in _SUMMARY.findall(log_text)]
+    programs = [line for line in output.splitlines() if line.startswith(("right ", "WRONG ", "FAILED "))]
     row = {
-        "tool": found,
+        "tool": path,
         "command": " ".join(command),
         "programs": programs,
         "errors": summary[-1] if summary else None,
         "exit_code": code,
-        "log": told[-4000:],
+        "log": log_text[-4000:],
     }
     if not programs or (not summary and not late):
         report.bound(f"compute-sanitizer {name}", False, required=False)
-        return row | {"outcome": "did not start", "why": (told or said)[-1500:]}
+        return row | {"outcome": "did not start", "why": (log_text or output)[-1500:]}
     clean = not sum(summary) and all(line.startswith("right ") for line in programs)
-    # The other two complain of what is no fault too: initcheck of padding that is read and not used.
-    asked_for = name in ("memcheck", "racecheck")
-    report.bound(f"compute-sanitizer {name}: programs without a complaint", clean, required=asked_for)
+    # The other two tools also report harmless accesses: initcheck reports padding that is read but not used.
+    required = name in ("memcheck", "racecheck")
+    report.bound(f"compute-sanitizer {name}: programs without a complaint", clean, required=required)
     return row | {
         "outcome": "ran out of time, without a complaint so far"
         if late and clean
@@ -205,20 +208,20 @@ for _part in PARTS.values():
     _part.__doc__ = under.__doc__
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """1 when a tool complains or a program is wrong; a tool that does not start is told."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return 1 if a tool reports errors or a program is wrong. A tool that does not start is only reported."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument(
         "--inside", action="store_true", help="run the programs in this process, without the tool"
     )
     parser.add_argument("--seconds", type=int, default=120, help="of each tool")
-    if parser.parse_args(given).inside:
+    if parser.parse_args(argv).inside:
         return inside()
-    return run_parts(__doc__, PARTS, gpu=name_of, given=given, parser=parser)
+    return run_parts(__doc__, PARTS, gpu=name_of, argv=argv, parser=parser)
 
 
 def name_of() -> str:
-    """The device's own name."""
+    """Return the device's name."""
     return str(xrt.Device("cuda:0").backend.name)
 
 

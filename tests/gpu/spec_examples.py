@@ -114,7 +114,7 @@ def near(report: Report, got: Any, want: np.ndarray[Any, Any], what: str) -> flo
     return error
 
 
-def guide(report: Report, asked: argparse.Namespace) -> Any:
+def guide(report: Report, args: argparse.Namespace) -> Any:
     """Steps 1, 2 and 5 of the porting guide, with its own target and a driver by CuPy (steps 3 and 4)."""
     with folder() as graph:
         feeds, weights = arrays(graph)
@@ -128,7 +128,7 @@ def guide(report: Report, asked: argparse.Namespace) -> Any:
         return near(report, names["outputs"]["output"].to_numpy(), want, "the guide's steps by CuPy")
 
 
-def guide_own(report: Report, asked: argparse.Namespace) -> Any:
+def guide_own(report: Report, args: argparse.Namespace) -> Any:
     """Step 5 of the porting guide on our own CUDA target and backend."""
     from xpuruntime.runtime import CudaBackend
 
@@ -143,7 +143,7 @@ def guide_own(report: Report, asked: argparse.Namespace) -> Any:
         return near(report, names["outputs"]["output"].to_numpy(), want, "step 5 on CudaBackend")
 
 
-def readme(report: Report, asked: argparse.Namespace) -> Any:
+def readme(report: Report, args: argparse.Namespace) -> Any:
     """The NPU Simulation README's examples 2, 3a and 3b on the device: its backend's name is CudaBackend."""
     mapped = {
         "MetalBackend": "CudaBackend",
@@ -171,7 +171,7 @@ def readme(report: Report, asked: argparse.Namespace) -> Any:
         return found
 
 
-def inference(report: Report, asked: argparse.Namespace) -> Any:
+def inference(report: Report, args: argparse.Namespace) -> Any:
     """The design specification's section 7.3: as written TensorRT is refused by name; with engine="native" it runs on cuda:0 in float16."""
     import onnx
     from onnx.reference import ReferenceEvaluator
@@ -208,9 +208,9 @@ def _gpu() -> str:
     return runtime.cuda().devices[0].name
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when a snippet does not run or is not right."""
-    return run_parts(__doc__, PARTS, gpu=_gpu, packages=("cupy-cuda13x", "onnx"), given=given)
+    return run_parts(__doc__, PARTS, gpu=_gpu, packages=("cupy-cuda13x", "onnx"), argv=argv)
 
 
 if __name__ == "__main__":

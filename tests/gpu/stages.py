@@ -1,10 +1,10 @@
-"""All that is proven and measured on a machine with an NVIDIA GPU, step by step; one table at the end says which checks hold.
+"""Every check and measurement that needs an NVIDIA GPU, step by step, with a table of outcomes at the end.
 
     scripts/test-gpu 1|2|3|4|5|6|7|8 [--results FOLDER]   a stage: build, then its steps, in under ten minutes
     scripts/test-gpu --only kernels,models              those steps
-    python tests/gpu/stages.py --dry-run                   the plan, every script and argument of it tried without a device
+    python tests/gpu/stages.py --dry-run                   print the plan; try every script and its arguments without a device
 
-A step that fails or takes too long does not stop the next. Each writes its own file; ``stages-STAGE.json`` next to them has the table.
+A step that fails or takes too long does not stop the next one. Each step writes its own file, and ``stages-STAGE.json`` has the table.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ sys.path.insert(0, str(HERE))
 from gpu_report import machine, write  # noqa: E402
 
 SHORTEST = 20.0
-"""Seconds below which a step does not begin."""
+"""Minimum seconds left for a step to begin."""
 WORKERS = 12
-"""Processes of a test run, and compilers of a suite."""
+"""Worker processes of a test run, and parallel compilers of a suite."""
 PYTHON, PYTEST, SHELL = "python", "pytest", "shell"
 FILE = "{out}"
-"""Stands for the step's result file in a command."""
+"""Placeholder for the step's result file in a command."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to run.
+    """One command of a stage.
 
-    stage:   1 to 8; 0 for what runs only when it is named. seconds: after which it is ended.
-    command: of ``python`` a script of this folder and its arguments (``--out`` is added), of ``pytest`` its arguments, of ``shell`` a command line.
-    result:  file name of what it writes. check: the check that the step's success itself is (others are rows of its file).
+    stage:   1 to 8; 0 for steps that run only by name.
+    seconds: time limit; the step is killed after it.
+    command: for ``python``, a script and its arguments (``--out`` is added); for ``pytest``, its arguments; for ``shell``, a command line.
+    result:  name of the file that it writes.
+    check:   the check that the step's exit code decides. Other checks are rows of its file.
     """
 
     name: str
@@ -96,12 +98,12 @@ STEPS: tuple[Step, ...] = (
     Step("cpu-tests", 0, SHELL, ("python -m pytest -q -p no:cacheprovider tests/compiler tests/kernels tests/codegen tests/runtime",), 540, check="the native engine's tests on this processor"),
     Step("cpu-kernels", 0, SHELL, ("cd benchmarks && python kernels.py --dtype float32 bfloat16 --threads 1 2 --json " + FILE,), 540, "kernels_xeon.json", "our kernels beside oneDNN on this processor"),
 )  # fmt: skip
-"""In order of what a stage should know first."""
+"""All steps, in the order in which they run."""
 STAGES = tuple(sorted({s.stage for s in STEPS} - {0}))
 
 
 def chosen(stage: int, only: Sequence[str]) -> list[Step]:
-    """The steps of a stage, or the named ones. Raises SystemExit for an unknown name."""
+    """Return the steps of a stage, or the named ones. Raise SystemExit for an unknown name."""
     known = {s.name: s for s in STEPS}
     missing = [n for n in only if n not in known]
     if missing:
@@ -110,7 +112,7 @@ def chosen(stage: int, only: Sequence[str]) -> list[Step]:
 
 
 def line_of(step: Step, out: Path) -> list[str]:
-    """The command as a process takes it."""
+    """Return the argument list of the step's process."""
     if step.kind == PYTHON:
         return [sys.executable, str(ROOT / step.command[0]), *step.command[1:], "--out", str(out)]
     if step.kind == PYTEST:
@@ -124,7 +126,7 @@ def line_of(step: Step, out: Path) -> list[str]:
             "-p",
             "no:cacheprovider",
             "-p",
-            "no:benchmark",  # pytest-benchmark, where it is installed, warns under xdist; nothing where it is not
+            "no:benchmark",  # pytest-benchmark, if installed, warns under xdist
             f"--junitxml={out.with_suffix('.xml')}",
             *step.command,
         ]
@@ -132,7 +134,7 @@ def line_of(step: Step, out: Path) -> list[str]:
 
 
 def run(step: Step, results: Path, left: float) -> dict[str, Any]:
-    """What became of a step: ``holds``, ``does not hold``, ``out of time`` or ``not run``, and the rows of its file."""
+    """Run a step. Return its outcome (``holds``, ``does not hold``, ``out of time`` or ``not run``) and the rows of its file."""
     out = results / (step.result or f"{step.name}.json")
     limit = min(step.seconds, left)
     row: dict[str, Any] = {"step": step.name, "check": step.check, "limit_s": round(limit), "rows": []}
@@ -140,11 +142,13 @@ def run(step: Step, results: Path, left: float) -> dict[str, Any]:
         return row | {"outcome": "not run", "seconds": 0.0}
     print(f"\n== {step.name} (at most {limit:.0f} s): {step.check}", flush=True)
     environment = os.environ | ({"XPU_TEST_DEVICE": "cuda:0"} if "tests/native" in step.command else {})
-    if step.kind != PYTHON:  # workers whose PyTorch has a thread for every core wait for each other
+    if (
+        step.kind != PYTHON
+    ):  # with a PyTorch thread per core in every worker, workers would wait for each other
         environment |= {"OMP_NUM_THREADS": str(max(2, (os.cpu_count() or 1) // WORKERS))}
     out.unlink(missing_ok=True)
     started = time.perf_counter()
-    # A group of its own, so that what it started ends with it.
+    # In a process group of its own, so that its children are killed with it.
     process = subprocess.Popen(line_of(step, out), cwd=ROOT, env=environment, start_new_session=True)
     try:
         code = process.wait(limit)
@@ -166,7 +170,7 @@ def run(step: Step, results: Path, left: float) -> dict[str, Any]:
 
 
 def counted(out: Path) -> None:
-    """The counts of a test run, as JSON."""
+    """Convert the counts of a test run to JSON."""
     report = out.with_suffix(".xml")
     if not report.is_file():
         return
@@ -182,32 +186,32 @@ def counted(out: Path) -> None:
 
 
 def stamp(out: Path, step: Step) -> None:
-    """Say what a command's own document was made on."""
-    found = read(out)
-    if found and "machine" not in found:
-        write(out, {"machine": machine(gpu_name()) | {"command": step.command[0]}, **found})
+    """Add the machine to a result file that a command wrote without it."""
+    document = read(out)
+    if document and "machine" not in document:
+        write(out, {"machine": machine(gpu_name()) | {"command": step.command[0]}, **document})
 
 
 def read(out: Path) -> dict[str, Any]:
-    """A result file's document; empty where there is none."""
+    """Return the document of a result file; empty if there is none."""
     try:
-        found = json.loads(out.read_text(encoding="utf-8"))
+        document = json.loads(out.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def rows_of(out: Path) -> list[dict[str, Any]]:
-    """The ``checks`` of a result file."""
+    """Return the ``checks`` of a result file."""
     return list(read(out).get("checks", ()))
 
 
 def gpu_name() -> str:
-    """The first GPU, by the driver's own tool."""
-    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    """Return the name of the first GPU, as nvidia-smi reports it."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(
-            asked, capture_output=True, text=True, timeout=20, check=True
+            command, capture_output=True, text=True, timeout=20, check=True
         ).stdout.splitlines()[0]
     return "none"
 
@@ -220,12 +224,12 @@ def table(done: Sequence[dict[str, Any]]) -> Iterator[str]:
         for row in step["rows"]:
             word = "holds" if row["holds"] else "does not hold" if row.get("required", True) else "not yet"
             figure = row["figure"]
-            told = f"{figure:.4g}" if isinstance(figure, float) else str(figure)
-            yield f"{word:14}  {told + ' ' + row['unit']:>12}  {row['limit']:<18}    {row['check']}"
+            figure_text = f"{figure:.4g}" if isinstance(figure, float) else str(figure)
+            yield f"{word:14}  {figure_text + ' ' + row['unit']:>12}  {row['limit']:<18}    {row['check']}"
 
 
 def dry_run(steps: Sequence[Step]) -> list[str]:
-    """Print the plan and try every script with its arguments; gives what is wrong with it."""
+    """Print the plan and try every script with its arguments. Return the problems."""
     wrong = []
     for step in steps:
         print(
@@ -243,14 +247,14 @@ def dry_run(steps: Sequence[Step]) -> list[str]:
             )
             wrong += [f"{step.name}: {done.stderr}"] if done.returncode else []
         if step.kind == PYTHON:
-            said = _tried(step)
-            wrong += [f"{step.name}: {said}"] if said else []
+            problem = _tried(step)
+            wrong += [f"{step.name}: {problem}"] if problem else []
     return wrong
 
 
 def _tried(step: Step) -> str:
-    """What is wrong with a script: it does not import here, or refuses its arguments."""
-    path, said = ROOT / step.command[0], io.StringIO()
+    """Return the problem of a script: it does not import, or refuses its arguments. "" if there is none."""
+    path, output = ROOT / step.command[0], io.StringIO()
     if not path.is_file():
         return f"there is no {path.name}"
     spec = importlib.util.spec_from_file_location(f"gpu_{path.stem}", path)
@@ -262,19 +266,19 @@ def _tried(step: Step) -> str:
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             code = module.main([*step.command[1:], "--out", os.devnull, "--dry-run"])
     except SystemExit as error:
-        return f"refuses its arguments: {error} {said.getvalue()[-300:]}"
+        return f"refuses its arguments: {error} {output.getvalue()[-300:]}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     finally:
-        sys.path[:] = before  # some scripts take their folder out
-    return "" if code == 0 else f"a dry run gives {code}: {said.getvalue()[-300:]}"
+        sys.path[:] = before  # some scripts remove their folder
+    return "" if code == 0 else f"a dry run gives {code}: {output.getvalue()[-300:]}"
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """1 when a step did not hold."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return 1 if a step did not hold."""
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
     parser.add_argument(
         "stage", nargs="?", type=int, choices=STAGES, help="which stage; all of them with --dry-run alone"
@@ -287,20 +291,20 @@ def main(given: Sequence[str] | None = None) -> int:
         "--seconds", type=float, default=540.0, help="after which no further step begins or goes on"
     )
     parser.add_argument("--dry-run", action="store_true")
-    asked = parser.parse_args(given)
-    only = [n for n in asked.only.split(",") if n]
-    if asked.dry_run:
-        wrong = dry_run(chosen(asked.stage, only) if asked.stage or only else STEPS)
+    args = parser.parse_args(argv)
+    only = [n for n in args.only.split(",") if n]
+    if args.dry_run:
+        wrong = dry_run(chosen(args.stage, only) if args.stage or only else STEPS)
         print("\n".join(["", *wrong]) if wrong else "every script and argument is there")
         return 1 if wrong else 0
-    if not asked.stage and not only:
+    if not args.stage and not only:
         parser.error(f"name a stage ({', '.join(map(str, STAGES))}) or steps with --only")
     begun, done = time.perf_counter(), list[dict[str, Any]]()
-    asked.results.mkdir(parents=True, exist_ok=True)
-    name = f"stages-{asked.stage or 'some'}.json"
-    for step in chosen(asked.stage, only):
-        done.append(run(step, asked.results.resolve(), asked.seconds - (time.perf_counter() - begun)))
-        write(asked.results / name, {"machine": machine(gpu_name()), "steps": done})
+    args.results.mkdir(parents=True, exist_ok=True)
+    name = f"stages-{args.stage or 'some'}.json"
+    for step in chosen(args.stage, only):
+        done.append(run(step, args.results.resolve(), args.seconds - (time.perf_counter() - begun)))
+        write(args.results / name, {"machine": machine(gpu_name()), "steps": done})
     print("\n" + "\n".join(table(done)))
     return 0 if all(s["outcome"] == "holds" for s in done) else 1
 

@@ -91,10 +91,10 @@ def test_a_step_that_fails_or_hangs_does_not_stop_the_next(
 
 
 def test_parts_go_on_after_a_failure_and_rows_have_limits(machine: ModuleType, tmp_path: Path) -> None:
-    def fails(report: object, asked: object) -> None:
+    def fails(report: object, args: object) -> None:
         raise ValueError("broken")
 
-    def measures(report: object, asked: object) -> dict[str, int]:
+    def measures(report: object, args: object) -> dict[str, int]:
         report.bound("fast", 0.4, at_most=0.5, unit="ms")
         report.bound("faster", 0.4, at_most=0.3, unit="ms", required=False)
         report.bound("share", None, at_least=0.8)
@@ -102,12 +102,12 @@ def test_parts_go_on_after_a_failure_and_rows_have_limits(machine: ModuleType, t
 
     out = tmp_path / "out.json"
     parts = {"fails": fails, "measures": measures}
-    assert machine.run_parts("A test.", parts, gpu=lambda: "none", given=["--out", str(out)]) == 1
+    assert machine.run_parts("A test.", parts, gpu=lambda: "none", argv=["--out", str(out)]) == 1
     found = json.loads(out.read_text())
     assert found["fails"]["error"] == "ValueError: broken"
     assert found["measures"] == {"rows": 1}
     assert [r["holds"] for r in found["checks"]] == [True, False, False]
     assert found["failures"] == ["fails: ValueError: broken", "share: None , at least 0.8 was asked"]
-    assert machine.run_parts("A test.", parts, gpu=sys.exit, given=["--dry-run"]) == 0, "no device is touched"
+    assert machine.run_parts("A test.", parts, gpu=sys.exit, argv=["--dry-run"]) == 0, "no device is touched"
     with pytest.raises(SystemExit, match="no part other"):
-        machine.run_parts("A test.", parts, gpu=lambda: "none", given=["other"])
+        machine.run_parts("A test.", parts, gpu=lambda: "none", argv=["other"])

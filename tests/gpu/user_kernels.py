@@ -96,14 +96,14 @@ def beside(report: Report, shape: tuple[int, ...], dtype: str) -> dict[str, Any]
     return row
 
 
-def right(report: Report, asked: argparse.Namespace) -> Any:
+def right(report: Report, args: argparse.Namespace) -> Any:
     """Every kernel in every dtype and shape against float64, and its time against PyTorch and our own kernel."""
     rows = [beside(report, shape, dtype) for shape in SHAPES for dtype in DTYPES]
     report.bound("kernels of users (CUDA C++, Triton) right on the device", not report.failures)
     return rows
 
 
-def python(report: Report, asked: argparse.Namespace) -> Any:
+def python(report: Report, args: argparse.Namespace) -> Any:
     """A Python function of torch tensors within a program: on the run's stream, no CUDA graph, and said so."""
     streams: list[int] = []
 
@@ -130,7 +130,7 @@ def python(report: Report, asked: argparse.Namespace) -> Any:
     return {"notes": made.notes, "implementations": made.implementations}
 
 
-def saved(report: Report, asked: argparse.Namespace) -> Any:
+def saved(report: Report, args: argparse.Namespace) -> Any:
     """A saved program in a process that knows none of the kernels, with every compiler hidden."""
     given, outputs = tensors(SHAPES[0], "float32"), {}
     with tempfile.TemporaryDirectory() as folder:
@@ -162,7 +162,7 @@ def saved(report: Report, asked: argparse.Namespace) -> Any:
     return same
 
 
-def mistakes(report: Report, asked: argparse.Namespace) -> Any:
+def mistakes(report: Report, args: argparse.Namespace) -> Any:
     """A compile error shows the source line, the node and the policy that chose the kernel."""
     text = "__global__ void broken(const in0_t *x, const in1_t *w, out0_t *y) {\n    y[threadIdx.x] = undefined_name;\n}\n"
     xrt.register_kernel("norm/broken", op="rms_norm", target="cuda", source=text)
@@ -192,10 +192,10 @@ def load(_: argparse.Namespace) -> None:
 PARTS = {"right": right, "python": python, "saved": saved, "mistakes": mistakes}
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """1 when a kernel is wrong or a mistake is not said."""
     return run_parts(
-        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch", "triton"), given=given, before=load
+        __doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch", "triton"), argv=argv, before=load
     )  # fmt: skip
 
 

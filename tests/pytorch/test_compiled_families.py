@@ -48,7 +48,8 @@ def test_gradients_of_a_family(family: str, device: str) -> None:
     assert mine.keys() == exact.keys()
     largest = max(rms(g) for g in exact.values())
     for name, true in exact.items():
-        bound = max(2 * rms(eager[name] - true), 1e-5 * rms(true), 3e-7 * largest)
+        # Another order of correct sums is off by a few times eager's error; a wrong gradient by thousands of times.
+        bound = max(4 * rms(eager[name] - true), 1e-5 * rms(true), 3e-7 * largest)
         assert rms(mine[name] - true) <= bound, f"{name}: {rms(mine[name] - true)} is over {bound}"
     graphs = compiled_graphs()
     assert {g.phase for g in graphs} >= {"train_forward", "train_backward"}

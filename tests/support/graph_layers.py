@@ -1,4 +1,4 @@
-"""Layers of random graphs: what models are made of, written out as exporters do; weights are made on the way. For tests of passes."""
+"""Layers of random graphs, written in the forms that exporters use, with their weights. For tests of passes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _new_weight(b: GraphBuilder, *shape: int) -> str:
 
 
 def _activate(draw: DrawFn, b: GraphBuilder, x: str) -> str:
-    """An activation, whole or in parts, or none."""
+    """Add an activation, as one op or decomposed, or none."""
     match choose(
         draw, ("none", "relu", "silu", "gelu", "clamp", "written silu", "written gelu", "hardswish")
     ):
@@ -43,7 +43,7 @@ def _static_float(spec: TensorSpec, rank: int) -> bool:
 
 
 def _residual(draw: DrawFn, b: GraphBuilder, x: str) -> str:
-    """Perhaps with another value of its type added."""
+    """Add another value of the same type, or nothing."""
     candidates = [n for n, v in b.values.items() if v.spec == b.spec(x) and n != x]
     return (
         str(b.add(*draw_order(draw, x, choose(draw, candidates))))
@@ -53,14 +53,14 @@ def _residual(draw: DrawFn, b: GraphBuilder, x: str) -> str:
 
 
 def draw_order(draw: DrawFn, *values: str) -> tuple[str, ...]:
-    """The values in some order."""
+    """Return the values in a random order."""
     from hypothesis import strategies as st
 
     return tuple(draw(st.permutations(values)))
 
 
 def _convolution_layer(draw: DrawFn, b: GraphBuilder) -> None:
-    """Convolution, perhaps a batch norm, a residual, an activation."""
+    """Add a convolution, optionally with batch norm, residual and activation."""
     x = pick(draw, b, lambda s: _static_float(s, 4))
     channels = int(b.spec(x).shape[1])  # type: ignore[arg-type]
     out = int(choose(draw, (channels, 1, 3)))
@@ -76,7 +76,7 @@ def _convolution_layer(draw: DrawFn, b: GraphBuilder) -> None:
 
 
 def _linear_layer(draw: DrawFn, b: GraphBuilder) -> None:
-    """A product with a weight in one of its writings, perhaps a bias, a residual, an activation."""
+    """Add a matrix product with a weight in one of its forms, optionally with bias, residual and activation."""
     x = pick(draw, b, lambda s: _static_float(s, 2) or _static_float(s, 3))
     size = int(b.spec(x).shape[-1])  # type: ignore[arg-type]
     out = int(choose(draw, (size, 3)))
@@ -93,7 +93,7 @@ def _linear_layer(draw: DrawFn, b: GraphBuilder) -> None:
 
 
 def _written_norm(draw: DrawFn, b: GraphBuilder) -> None:
-    """rms_norm or layer_norm in parts."""
+    """Add a decomposed rms_norm or layer_norm."""
     x = pick(draw, b, lambda s: _static_float(s, 2) or _static_float(s, 3))
     last = b.spec(x).rank - 1
     centered = b.sub(x, b.mean(x, dim=last, keepdim=True)) if choose(draw, (True, False)) else x
@@ -104,7 +104,7 @@ def _written_norm(draw: DrawFn, b: GraphBuilder) -> None:
 
 
 def _written_attention(draw: DrawFn, b: GraphBuilder) -> None:
-    """softmax(q @ k.T * scale + mask) @ v over heads that a view splits off, keys and values repeated or not."""
+    """Add softmax(q @ k.T * scale + mask) @ v over heads that a view creates, with or without repeated keys and values."""
     x = pick(draw, b, lambda s: _static_float(s, 3))
     batch, length, size = (int(d) for d in b.spec(x).shape)  # type: ignore[arg-type]
     heads, head_size = int(choose(draw, (2, 4))), int(choose(draw, (1, 4)))

@@ -1,4 +1,4 @@
-"""Steps of random graphs: each draws operands among the values made so far and appends a node; an IrError means it does not fit."""
+"""Steps of random graphs. Each draws operands from the existing values and appends a node; IrError means that the step does not fit."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _dims(draw: DrawFn, b: GraphBuilder) -> None:
 
 
 def _fused(draw: DrawFn, b: GraphBuilder) -> None:
-    """A body of up to four pointwise steps over one or two values that broadcast."""
+    """Add a fused node: a body of up to four pointwise steps over two values that broadcast."""
     x, y = pick(draw, b, is_float), pick(draw, b, is_float)
     body = GraphBuilder(choose(draw, ("body", 'a "quoted" body')))
     for name, value in {"a": x, "b": y}.items():

@@ -1,11 +1,10 @@
-"""Hypothesis strategies for random well-typed graphs: what every pass, executor and file format is tested on.
+"""Hypothesis strategies for random well-typed graphs, for tests of passes, executors and file formats.
 
     @given(graphs())
     def test_it(graph): ...
 
-Every graph verifies, runs when symbols have the values of ``SYMBOLS``, and holds only ops that are defined for every input
-value (no index can fall outside): an interpreter and a backend must agree on it. Needs the ``hypothesis`` package, which is
-imported when a strategy is made.
+Every graph verifies and runs with the symbols' values in ``SYMBOLS``. Its ops are defined for every input value (no index can be out of
+range), so an interpreter and a backend must agree on it. Needs the ``hypothesis`` package, which is imported when a strategy is created.
 """
 
 from __future__ import annotations
@@ -43,11 +42,13 @@ def graphs(
     states: bool = False,
     sources: bool = False,
 ) -> SearchStrategy[Graph]:
-    """Random graphs of up to ``max_nodes`` steps (a step may add a constant besides its node).
+    """Return a strategy of random graphs of up to ``max_nodes`` steps. A step may also add a constant.
 
-    symbolic: dims may be the symbols n and m, and expressions of them. steps: names of ``STEPS`` or ``LAYERS`` to use (all
-    of ``STEPS`` by default).
-    opaque: with nodes of unknown vocabulary. states: with a state that the run changes. sources: with sources and odd names.
+    symbolic: dims may be the symbols n and m, and expressions of them.
+    steps:    names of ``STEPS`` or ``LAYERS`` to use. Default: all of ``STEPS``.
+    opaque:   add a node of an unknown op.
+    states:   add a state that the run changes.
+    sources:  add sources and unusual names.
     """
     from hypothesis import strategies as st
 
@@ -77,10 +78,10 @@ def graphs(
                 try:
                     draw(st.sampled_from(step_functions))(draw, b)
                     _check_values(b, num_nodes)
-                except IrError:  # the step does not fit what was drawn
+                except IrError:  # the step does not fit the drawn operands
                     for node in b.nodes[num_nodes:]:
-                        for made_value in node.outputs:
-                            del b.values[made_value.name]
+                        for output in node.outputs:
+                            del b.values[output.name]
                     del b.nodes[num_nodes:]
         values = [n for n, v in b.values.items() if v.spec is not None]
         if opaque:
@@ -108,7 +109,7 @@ def graphs(
 
 
 def _check_values(b: GraphBuilder, start: int) -> None:
-    """Nodes from ``start`` on must also fit when symbols have their values: n against 4 infers, but cannot run with n = 3."""
+    """Check that the nodes from ``start`` on also fit with the symbols' values: shapes n and 4 can be inferred, but not run with n = 3."""
     for node in b.nodes[start:]:
         operands = [substitute(b.spec(i), SYMBOLS) if isinstance(i, str) else i for i in node.inputs]
         specs = infer(node.op, operands, substitute(node.attrs, SYMBOLS))
@@ -119,7 +120,7 @@ def _check_values(b: GraphBuilder, start: int) -> None:
 def arrays_for(
     graph: Graph, seed: int = 0, symbols: dict[str, int] | None = None
 ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, np.ndarray[Any, Any]]]:
-    """Random inputs and weights of a graph by name, small numbers of both signs; symbols default to ``SYMBOLS``."""
+    """Return random inputs and weights of a graph by name: small numbers of both signs. Symbols default to ``SYMBOLS``."""
     sizes = {**SYMBOLS, **(symbols or {})}
     rng = np.random.default_rng(seed)
 

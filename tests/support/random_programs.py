@@ -1,6 +1,6 @@
-"""Programs made by chance that obey every rule, for tests of the file and of whoever reads programs. They are not runnable code.
+"""Random valid programs, for tests of the program file and its readers. Their code cannot run.
 
-``random_program(seed)`` depends on its seed alone; ``strategy()`` is the same for hypothesis, which shrinks it.
+``random_program(seed)`` depends on its seed only. ``strategy()`` gives the same programs to Hypothesis, which shrinks them.
 """
 
 from __future__ import annotations
@@ -41,17 +41,19 @@ _PLAIN: tuple[Any, ...] = (
 
 def random_program(seed: int) -> CompiledProgram:
     """Return a valid program of a few calls."""
-    return _Maker(random.Random(seed)).program()
+    return _ProgramBuilder(random.Random(seed)).program()
 
 
 def strategy() -> Any:
     """Return Hypothesis' strategy of programs."""
     from hypothesis import strategies as st
 
-    return st.randoms(use_true_random=False).map(lambda draw: _Maker(draw).program())
+    return st.randoms(use_true_random=False).map(lambda draw: _ProgramBuilder(draw).program())
 
 
-class _Maker:
+class _ProgramBuilder:
+    """A builder of one program from random draws."""
+
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
 
@@ -88,7 +90,7 @@ class _Maker:
         shape = tuple(self.draw.choice((0, 1, 2, 3, 5)) for _ in range(self.draw.randint(0, 3)))
         return TensorSpec(shape, self.draw.choice(_DTYPES), name)
 
-    def laid(self, spec: TensorSpec) -> TensorSpec:
+    def with_layout(self, spec: TensorSpec) -> TensorSpec:
         """Return the spec, perhaps with a layout."""
         if self.draw.random() < 0.5:
             return spec
@@ -109,10 +111,10 @@ class _Maker:
 
     def recipe(self, i: int, weight: WeightRef) -> WeightTransformRecipe:
         if self.draw.random() < 0.5:
-            return WeightTransformRecipe(f"r{i}", self.laid(weight.spec), weight.name)
+            return WeightTransformRecipe(f"r{i}", self.with_layout(weight.spec), weight.name)
         spec = replace(weight.spec, dtype=DType.FLOAT32)
         steps = (RecipeStep("cast", ("%in",), {"dtype": "float32"}), RecipeStep("exp", ("%0",)))
-        return WeightTransformRecipe(f"r{i}", self.laid(spec), weight.name, steps)
+        return WeightTransformRecipe(f"r{i}", self.with_layout(spec), weight.name, steps)
 
     def entry(
         self,
@@ -142,7 +144,8 @@ class _Maker:
         fixed += [(s.name, BufferKind.STATE, s.spec) for s in states]
         left = [(f"{s.name}.out", BufferKind.OUTPUT, replace(s, name="")) for s in outputs]
         middle = [
-            (f"t{i}", BufferKind.SCRATCH, self.laid(self.spec())) for i in range(self.draw.randint(0, 5))
+            (f"t{i}", BufferKind.SCRATCH, self.with_layout(self.spec()))
+            for i in range(self.draw.randint(0, 5))
         ]
         ready, calls = [n for n, _, _ in fixed], []
         for name, _, _ in (*middle, *left):

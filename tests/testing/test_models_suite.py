@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from xpuruntime.errors import InputError
-from xpuruntime.testing.conformance import models
+from xpuruntime.testing.conformance import conformance, models
 from xpuruntime.testing.conformance.finding import FAILURES, CaseFinding
 from xpuruntime.testing.conformance.models import judge, pool
 from xpuruntime.testing.conformance.models.cases import ModelCase, Options, Task
@@ -54,6 +54,15 @@ def test_a_network_that_fails_is_a_finding_and_not_the_end(tmp_path: Path) -> No
     file.write_text(json.dumps({"torch": "1.0"}) + "\n")
     with pytest.raises(InputError, match="were written by other versions"):
         judged(**asked)
+
+
+def test_options_are_accepted_under_their_former_name() -> None:
+    options = Options(sources=("odd_networks",), only=("no_such_network",))
+    with (
+        pytest.warns(DeprecationWarning, match="networks_of=\\) is now model_options="),
+        pytest.raises(InputError, match="no such network; got no_such_network"),
+    ):
+        conformance("cpu", suites=("models",), networks_of=options)
 
 
 def test_what_takes_too_long_is_ended() -> None:

@@ -33,7 +33,7 @@ WeightBindings::WeightBindings(std::vector<Memory> memory, bool exclusive) : mem
 struct Executor::Context {
     Backend& backend;
     Memory arena = nullptr;
-    Memory borders = nullptr;  // inputs and outputs on the device, for runs over host arrays
+    Memory io_staging = nullptr;  // inputs and outputs on the device, for runs over host arrays
     void* scratch = nullptr;
     std::unique_ptr<RunState> state;
     std::vector<Memory> slots;
@@ -44,7 +44,7 @@ struct Executor::Context {
     ~Context() {
         state.reset();
         backend.release(arena);
-        backend.release(borders);
+        backend.release(io_staging);
         MemoryPool::host().release(scratch);
     }
 };
@@ -275,26 +275,27 @@ Status Executor::make_io_staging(Context& context) {
         return invalid("the plan does not state the sizes of its inputs and outputs");
     if (io_staging_bytes_ == 0) return {};
     XPURT_ASSIGN_OR_RETURN(auto block, backend_->allocate(io_staging_bytes_));
-    context.borders = block;
+    context.io_staging = block;
     allocations_.fetch_add(1, std::memory_order_relaxed);
     return {};
 }
 
 Status Executor::submit(Context& context, const Run& run) {
-    Memory* const borders = context.slots.data() + plan_.first_input();
+    Memory* const io_slots = context.slots.data() + plan_.first_input();
     const size_t inputs = static_cast<size_t>(plan_.inputs), outputs = static_cast<size_t>(plan_.outputs);
     if (run.host) {
-        if (context.borders == nullptr) XPURT_TRY(make_io_staging(context));
+        if (context.io_staging == nullptr) XPURT_TRY(make_io_staging(context));
         for (size_t i = 0; i < inputs + outputs; ++i)
-            borders[i] = advance(context.borders, static_cast<int64_t>(io_offsets_[i]));
+            io_slots[i] = advance(context.io_staging, static_cast<int64_t>(io_offsets_[i]));
         for (size_t i = 0; i < inputs; ++i) {
             const size_t bytes = static_cast<size_t>(plan_.io_bytes[i]);
-            XPURT_TRY(backend_->send(context.borders, io_offsets_[i], run.inputs[i], bytes, *context.state));
+            XPURT_TRY(
+                backend_->send(context.io_staging, io_offsets_[i], run.inputs[i], bytes, *context.state));
             sent_.fetch_add(plan_.io_bytes[i], std::memory_order_relaxed);
         }
     } else {
-        std::copy_n(run.inputs, inputs, borders);
-        std::copy_n(run.outputs, outputs, borders + inputs);
+        std::copy_n(run.inputs, inputs, io_slots);
+        std::copy_n(run.outputs, outputs, io_slots + inputs);
     }
     if (context.weights_id != run.weights->id()) {
         std::copy(run.weights->memory().begin(), run.weights->memory().end(),
@@ -344,7 +345,7 @@ Status Executor::submit(Context& context, const Run& run) {
     if (run.host)
         for (size_t i = 0; i < outputs; ++i) {
             const size_t bytes = static_cast<size_t>(plan_.io_bytes[inputs + i]);
-            XPURT_TRY(backend_->fetch(run.outputs[i], context.borders, io_offsets_[inputs + i], bytes,
+            XPURT_TRY(backend_->fetch(run.outputs[i], context.io_staging, io_offsets_[inputs + i], bytes,
                                       *context.state));
             fetched_.fetch_add(plan_.io_bytes[inputs + i], std::memory_order_relaxed);
         }

@@ -50,8 +50,8 @@ int unknown_attribute = -1;
 struct InvalidParameter : std::runtime_error {
     using runtime_error::runtime_error;
 };
-void require(bool held, const char* what) {
-    if (!held) throw InvalidParameter(what);
+void require(bool ok, const char* message) {
+    if (!ok) throw InvalidParameter(message);
 }
 template <class Work>
 int guarded(Work work) {
@@ -231,7 +231,7 @@ void check_graph(const CudnnObject& graph) {
     for (const CudnnObject* op : graph.all<const CudnnObject*>(801)) {
         for (const int attribute : kind_of(*op).in)
             if (const CudnnObject* tensor = op->object(attribute); tensor != nullptr && tensor->inner())
-                require(result.count(tensor) == 1, "an operation reads what none made");
+                require(result.count(tensor) == 1, "an operation reads a tensor that no operation writes");
         result.insert(op->object(kind_of(*op).out));
     }
 }
@@ -323,10 +323,10 @@ int cudnnBackendSetAttribute(void* object, int attribute, int type, int64_t coun
     return guarded([&] {
         constexpr int sizes[] = {8, 4, 1, 8, 4, 8, 8, 4, 4, 4, 4, 4, 4, 4, 4, 8, 4, 4, 4};
         require(attribute != unknown_attribute, "no such attribute");
-        require(!object_of(object)->finished, "a finished descriptor is set");
+        require(!object_of(object)->finished, "the descriptor is already finalized");
         for (int64_t i = 0; type == 15 && i < count; ++i) {
             const CudnnObject* const operand = static_cast<CudnnObject* const*>(values)[i];
-            require(operand != nullptr && operand->finished, "a descriptor that is not finished is used");
+            require(operand != nullptr && operand->finished, "a descriptor is used before it is finalized");
         }
         const auto* const bytes = static_cast<const char*>(values);
         object_of(object)->values[attribute].assign(bytes, bytes + count * sizes[type]);
@@ -337,7 +337,7 @@ int cudnnBackendFinalize(void* object) {
         check(*object_of(object));
         if (object_of(object)->kind == 5) {
             const HostEngine& engine = engine_of(*object_of(object)->object(401));
-            require(engine.index != 9, "no plan comes of this engine");
+            require(engine.index != 9, "this engine supports no plan");
             ++plans;
             put(*object_of(object), 402, engine.workspace);
         }
@@ -348,7 +348,7 @@ int cudnnBackendGetAttribute(void* object, int attribute, int, int64_t room, int
     return guarded([&] {
         const CudnnObject& from = *object_of(object);
         if (attribute == 202) {  // the configurations of a heuristic
-            require(from.finished, "a heuristic that is not finished is asked");
+            require(from.finished, "the heuristic is not finalized");
             *count = static_cast<int64_t>(engines.size());
             for (int64_t i = 0; i < room && i < *count; ++i) {
                 CudnnObject& config = *static_cast<CudnnObject**>(values)[i];

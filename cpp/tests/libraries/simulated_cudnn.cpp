@@ -63,15 +63,15 @@ extern "C" {
 
 size_t cudnnGetVersion() { return 91900; }
 int cudnnCreate(void** handle) {
-    static int made;
-    return *handle = &made, success;
+    static int object;
+    return *handle = &object, success;
 }
 int cudnnSetStream(void*, void*) { return success; }
 const char* cudnnGetErrorString(int result) {
     return result == success ? "CUDNN_STATUS_SUCCESS" : "CUDNN_STATUS_NOT_SUPPORTED";
 }
 void cudnnGetLastErrorString(char* text, size_t room) { std::strncpy(text, "simulated", room); }
-int cudnnBackendCreateDescriptor(int kind, void** made) { return *made = new TableObject{kind}, success; }
+int cudnnBackendCreateDescriptor(int kind, void** object) { return *object = new TableObject{kind}, success; }
 int cudnnBackendDestroyDescriptor(void* object) { return delete static_cast<TableObject*>(object), success; }
 int cudnnBackendSetAttribute(void* object, int attribute, int, int64_t, const void* values) {
     TableObject& self = *static_cast<TableObject*>(object);

@@ -60,8 +60,8 @@ void record(int kind, Fill fill) {
     const size_t size = size_of(kind);
     if (buffer != nullptr && used + size > room) flush();
     if (buffer == nullptr) {
-        size_t most = 0;
-        requested(&buffer, &room, &most);
+        size_t max_records = 0;
+        requested(&buffer, &room, &max_records);
         used = 0;
     }
     if (buffer == nullptr || used + size > room) {

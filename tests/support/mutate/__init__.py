@@ -1,4 +1,4 @@
-"""Break a model in one place: what every comparison must notice, or it says nothing.
+"""Mutants of a model, each broken in one place. A useful comparison must detect them.
 
     for mutant in mutants(onnx.load("model.onnx"), per_kind=3):
         print(mutant)                                  # drop_bias at conv1.bias: of node_conv: every element is 0
@@ -6,10 +6,10 @@
     print(not_applicable(model))                       # {"drop_mask": "no softmax reads masked scores", ...}
 
 Takes an ``onnx.ModelProto``, a pair of ``ir.Graph`` and its weights by name (as ``frontends.onnx.import_onnx`` gives), or a
-``torch.nn.Module``, and gives the same kind. The model handed in is never changed.
+``torch.nn.Module``, and returns the same kind. The given model is never changed.
 
-Some damage is none: a bias of attention keys adds the same number to every score of a query, which a softmax does not see
-(unless a rotary embedding is between). Checks that use mutants have to know those.
+Some mutants are equivalent to the model: a bias of attention keys adds the same number to every score of a query, which does not change
+the softmax (unless a rotary embedding follows). Checks that use mutants must exclude those.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["KINDS", "Mutant", "NotApplicableError", "Site", "Use", "mutants", "n
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed copy of a model: what kind of change, where, what is different, and the copy."""
+    """A changed copy of a model: the kind of change, its place, its description, and the copy."""
 
     kind: str
     where: str
@@ -40,7 +40,7 @@ class Mutant:
 
 
 def sites(model: Any) -> list[Site]:
-    """Every place that can be broken, kind by kind. Raises TypeError for what is no model."""
+    """Return every place that can be broken, ordered by kind. Raises TypeError for an unknown type of model."""
     form = _form(model)
     all_sites = [*weight_sites(form), *form.structure()]
     return sorted(all_sites, key=lambda s: list(KINDS).index(s.kind))
@@ -49,10 +49,10 @@ def sites(model: Any) -> list[Site]:
 def mutants(
     model: Any, kinds: Iterable[str] | None = None, *, per_kind: int | None = None
 ) -> Iterator[Mutant]:
-    """The model broken in one place after another; made one at a time.
+    """Yield copies of the model, each broken in one place.
 
-    per_kind: at most so many of each kind, spread evenly over the model from its first site to its last.
-    A site where no valid model would remain is passed over.
+    per_kind: maximum number of mutants per kind, spread evenly over the model.
+    A site is skipped if no valid model would remain.
     """
     all_sites = sites(model)
     for kind in KINDS if kinds is None else kinds:
@@ -70,12 +70,12 @@ def mutants(
 
 
 def not_applicable(model: Any) -> dict[str, str]:
-    """Kinds of change that this model has no place for, each with the reason."""
+    """Return the kinds of change that this model has no site for, each with the reason."""
     return {k: reason for k, reason in KINDS.items() if next(mutants(model, [k]), None) is None}
 
 
 def _spread(all_sites: list[Site], count: int | None) -> list[Site]:
-    """All of them, evenly spaced ones first."""
+    """Return all sites, ``count`` evenly spaced ones first."""
     if count is None or count >= len(all_sites):
         return all_sites
     picked = {round(k * (len(all_sites) - 1) / max(1, count - 1)): None for k in range(count)}

@@ -1,4 +1,4 @@
-"""IR graphs as the edits see them: a graph and its weights by name. Weights count also behind permute and cast, and as constants."""
+"""IR graphs as the edits see them: a graph and its weights by name. A weight may be behind permute and cast, or a constant."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROLES: dict[str, dict[int, str]] = {
     "group_norm": {1: "scale", 2: "bias"},
     "instance_norm": {1: "scale", 2: "bias"},
 }
-# activation -> the one that is easily taken for it, with its attributes
+# activation -> a similar one, with its attributes
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "relu": ("leaky_relu", {"negative_slope": 0.01}),
     "leaky_relu": ("relu", {}),
@@ -93,7 +93,7 @@ class GraphForm:
         return uses
 
     def _root(self, operand: Any) -> tuple[str, Sequence[int] | None]:
-        """The weight or constant that an operand is, and how its axes are permuted on the way; "" where it is computed."""
+        """Return the weight or constant that an operand is, and the permutation of its axes; "" if the operand is computed."""
         if not isinstance(operand, str):
             return "", None
         if operand in self.graph.weight_names:
@@ -126,7 +126,7 @@ class GraphForm:
         return 0 if node.op.endswith("linear") else rank - 1
 
     def _heads(self, node: Node, channels: int) -> int:
-        """Into how many heads a product's channels go: its result, after a bias, is viewed as [..., heads, size]."""
+        """Return the number of heads of a product: its result, after a bias, is viewed as [..., heads, size]. 0 if it has none."""
         for _ in range(2):
             reader = self.graph.only_user(node.name)
             if reader is None:
@@ -206,7 +206,7 @@ class GraphForm:
             yield Site("drop_mask", mask.name, text, partial(self._forward, mask, candidates[0]))
 
     def _masks_something(self, operands: Sequence[Any]) -> bool:
-        """A mask that no input decides may be all zeros: exporters write it where attention has none."""
+        """Return True unless the mask is constant and all zeros, which exporters write for attention without a mask."""
         ancestors = {o for o in operands if isinstance(o, str)}
         if not ancestors:
             return any(operands)
@@ -223,7 +223,7 @@ class GraphForm:
         return any(np.any(values[o]) for o in operands if isinstance(o, str))
 
     def _is_product(self, name: str) -> bool:
-        """The value is a product, perhaps scaled."""
+        """Return True if the value is a matrix product, optionally scaled."""
         while (node := self.graph.producer(name)) is not None:
             if node.op in ("matmul", "bmm", "mm", "einsum"):
                 return True
@@ -260,7 +260,7 @@ class GraphForm:
         make = partial(self._with, node, node.op, node.inputs, {**node.attrs, name: value}, moves=moves)
         return Site(kind, node.name, text, make)
 
-    # ── making ──
+    # ── changes ──
 
     def _forward(self, node: Node, value: str) -> Pair:
         def rule(editor: Any, current: Node) -> None:
@@ -272,19 +272,18 @@ class GraphForm:
     def _with(
         self, target: Node, op: str, inputs: Sequence[Any], attrs: Mapping[str, Any], *, moves: bool = False
     ) -> Pair:
-        """The graph with another node in the place of ``target``; every type after it is inferred anew.
+        """Return the graph with ``target`` replaced. The types after it are inferred again.
 
-        moves: the change must change its result's shape, else it is none.
+        moves: the replacement must change the shape of its result, else NotApplicableError.
         """
         graph, values = self.graph, {**{v.name: v for v in self.graph.inputs}}
         values.update({w.name: w.value for w in graph.weights} | {s.name: s.value for s in graph.states})
         nodes = []
         try:
             for node in graph.nodes:
-                new = node.op == "opaque"
-                new_node = node if new else _made(node, values)
+                new_node = node if node.op == "opaque" else _rebuilt(node, values)
                 if node.name == target.name:
-                    new_node = _made(node, values, op, inputs, attrs)
+                    new_node = _rebuilt(node, values, op, inputs, attrs)
                     if moves and new_node.spec == node.spec:
                         raise NotApplicableError("its result is as large as before, so no step is taken")
                 values.update((v.name, v) for v in new_node.outputs)
@@ -298,7 +297,7 @@ class GraphForm:
         return changed, self.weights
 
 
-def _made(
+def _rebuilt(
     node: Node, values: Mapping[str, Value], op: str = "", inputs: Sequence[Any] | None = None, attrs: Mapping[str, Any] | None = None
 ) -> Node:  # fmt: skip
     names: Callable[[int], list[str]] = lambda count: [v.name for v in node.outputs[:count]]  # noqa: E731

@@ -1,4 +1,4 @@
-"""PyTorch modules as the edits see them: what can be changed layer by layer. Adds and masks are in code, out of reach here."""
+"""PyTorch modules as the edits see them. Only layers can be changed; adds and masks are in code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .site import EPSILON, Site, Use
 __all__ = ["ModuleForm"]
 
 NORM_ROLES = {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "variance"}
-# activation class -> the one that is easily taken for it, with its arguments
+# activation class -> a similar one, with its arguments
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "ReLU": ("LeakyReLU", {}),
     "ReLU6": ("ReLU", {}),

@@ -1,4 +1,4 @@
-"""Edits of ONNX models: each gives a copy of the ModelProto in which one node is another."""
+"""Edits of ONNX models: each returns a copy of the ModelProto with one node changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def copy_of(model: Any) -> Any:
-    """A ModelProto of its own."""
+    """Return a copy of a ModelProto."""
     return type(model).FromString(model.SerializeToString())
 
 
@@ -33,7 +33,7 @@ def _edited(model: Any, k: int, edit: Callable[[Any], None]) -> Any:
 
 
 def forward(model: Any, k: int, keep: int) -> Any:
-    """Node ``k`` gives its input ``keep`` as it is."""
+    """Replace node ``k`` by the identity of its input ``keep``."""
 
     def edit(node: Any) -> None:
         input_name = node.input[keep]
@@ -46,7 +46,7 @@ def forward(model: Any, k: int, keep: int) -> Any:
 
 
 def as_op(model: Any, k: int, op_type: str, attributes: dict[str, Any]) -> Any:
-    """Node ``k`` is another op of its first input."""
+    """Replace node ``k`` by another op of its first input."""
     from onnx import helper
 
     def edit(node: Any) -> None:
@@ -59,7 +59,7 @@ def as_op(model: Any, k: int, op_type: str, attributes: dict[str, Any]) -> Any:
 
 
 def without_input(model: Any, k: int, position: int) -> Any:
-    """Node ``k`` without an optional input."""
+    """Remove an optional input of node ``k``."""
 
     def edit(node: Any) -> None:
         node.input[position] = ""
@@ -68,7 +68,7 @@ def without_input(model: Any, k: int, position: int) -> Any:
 
 
 def with_attribute(model: Any, k: int, name: str, value: Any) -> Any:
-    """Node ``k`` with an attribute of this value."""
+    """Set an attribute of node ``k``."""
     from onnx import helper
 
     def edit(node: Any) -> None:
@@ -80,9 +80,10 @@ def with_attribute(model: Any, k: int, name: str, value: Any) -> Any:
 
 
 def reshaped(model: Any, shapes: Mapping[str, tuple[Any, ...]], k: int, name: str, value: Any) -> Any:
-    """With an attribute that changes shapes: those written in the file go, and what follows must still fit.
+    """Set an attribute that changes shapes. The stored shapes are removed, and later nodes must accept the new ones.
 
-    shapes: of the model's values as they are. Raises NotApplicableError.
+    shapes: current shapes of the model's values.
+    Raises NotApplicableError.
     """
     from onnx import shape_inference
 
@@ -96,7 +97,7 @@ def reshaped(model: Any, shapes: Mapping[str, tuple[Any, ...]], k: int, name: st
     name = copy.graph.node[k].output[0]
     if flat.get(name) == shapes.get(name):
         raise NotApplicableError("its result is as large as before, so no step is taken")
-    for node in copy.graph.node:  # inference does not look at what a Reshape holds
+    for node in copy.graph.node:  # shape inference does not check the size of a Reshape
         if node.op_type == "Reshape" and not _same_size(flat, node):
             raise NotApplicableError(f"the shapes do not fit any more at {node.name}")
     return copy
@@ -113,13 +114,13 @@ def _same_size(shapes: dict[str, tuple[Any, ...]], node: Any) -> bool:
 
 
 def shape_of(value: Any) -> tuple[Any, ...]:
-    """A ValueInfoProto's dims: numbers, names, None where nothing is known."""
+    """Return a ValueInfoProto's dims: numbers, names, or None if unknown."""
     dims = value.type.tensor_type.shape.dim
     return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in dims)
 
 
 def attribute(node: Any, name: str, default: Any) -> Any:
-    """An attribute's value, or the default."""
+    """Return an attribute's value, or the default."""
     from onnx import helper
 
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)

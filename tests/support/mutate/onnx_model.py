@@ -1,4 +1,4 @@
-"""ONNX models as the edits see them. Weights are initializers, also behind Transpose, Identity and Cast."""
+"""ONNX models as the edits see them. A weight is an initializer, directly or behind Transpose, Identity and Cast."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROLES: dict[str, dict[int, str]] = {
     "GroupNormalization": {1: "scale", 2: "bias"},
     "InstanceNormalization": {1: "scale", 2: "bias"},
 }
-# activation -> the one that is easily taken for it, with its attributes
+# activation -> a similar one, with its attributes
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "Relu": ("LeakyRelu", {"alpha": 0.01}),
     "LeakyRelu": ("Relu", {}),
@@ -51,7 +51,7 @@ class OnnxForm:
     def __init__(self, model: Any) -> None:
         self.model, self.nodes = model, list(model.graph.node)
 
-    # ── looking ──
+    # ── queries ──
 
     @cached_property
     def _tensors(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class OnnxForm:
 
     @cached_property
     def _floats(self) -> set[str]:
-        """Computed values of a floating-point type, as far as is known."""
+        """Return the computed values that are known to be floating-point."""
         from onnx import TensorProto, shape_inference
 
         graph = shape_inference.infer_shapes(self.model).graph
@@ -90,7 +90,7 @@ class OnnxForm:
         )
 
     def _root(self, name: str) -> tuple[str, list[int] | None]:
-        """The initializer that a value is, and how its axes are permuted on the way (None: not); "" where it is computed."""
+        """Return the initializer that a value is, and the permutation of its axes (None: not permuted); "" if it is computed."""
         if name in self._tensors:
             return name, None
         node = self.nodes[self._makers[name]] if name in self._makers else None
@@ -134,7 +134,7 @@ class OnnxForm:
         return uses
 
     def _pointwise_role(self, node: Any, position: int, root: str) -> str:
-        """A bias or a scale is a vector or more, and its partner is computed. One number is an epsilon or nothing."""
+        """Return the role of an operand of Add or Mul: a bias or scale has several elements and a computed partner; a single number may be an epsilon."""
         dims = self._tensors[root].dims
         if self._is_constant(node.input[1 - position]):
             return ""
@@ -154,7 +154,7 @@ class OnnxForm:
         return {"Conv": 0, "ConvTranspose": 1}.get(node.op_type, rank - 1)
 
     def _heads(self, k: int, channels: int) -> int:
-        """Into how many heads a product's channels go: its result, after a bias, is reshaped to [..., heads, size]."""
+        """Return the number of heads of a product: its result, after a bias, is reshaped to [..., heads, size]. 0 if it has none."""
         name = self.nodes[k].output[0]
         for _ in range(2):
             readers = self._readers.get(name, [])
@@ -248,7 +248,7 @@ class OnnxForm:
                 yield Site("drop_mask", mask.name or where, text, partial(forward, self.model, j, scores[0]))
 
     def _masks_something(self, name: str) -> bool:
-        """A mask that no input decides may be all zeros: exporters write it where attention has none."""
+        """Return True unless the mask is constant and all zeros, which exporters write for attention without a mask."""
         from onnx import helper
         from onnx.reference import ReferenceEvaluator
 
@@ -269,7 +269,7 @@ class OnnxForm:
         return bool(np.any(ReferenceEvaluator(model).run(None, {})[0]))
 
     def _from_product(self, name: str) -> bool:
-        """The value is a product, perhaps scaled."""
+        """Return True if the value is a matrix product, optionally scaled."""
         while name in self._makers:
             node = self.nodes[self._makers[name]]
             if node.op_type in ("MatMul", "Einsum", "Gemm"):
@@ -309,7 +309,7 @@ class OnnxForm:
             shifted = pads.copy()
             step = (
                 1 if pads[axis] else -1
-            )  # one from the beginning to the end, or back where the beginning has none
+            )  # move one element from the beginning to the end, or back if the beginning has none
             shifted[axis], shifted[axis + half] = pads[axis] - step, pads[axis + half] + step
             text = f"pads {pads} are {shifted}"
             yield Site("change_padding", where, text, partial(with_attribute, self.model, k, "pads", shifted))

@@ -1,4 +1,4 @@
-"""The words that every form of a model shares: a site where something can be broken, a use of a weight, the kinds of damage."""
+"""Types that all forms of a model share: a site that can be broken, a use of a weight, and the kinds of change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xpuruntime.protocols import Array
 
 __all__ = ["EPSILON", "KINDS", "Form", "NotApplicableError", "Site", "Use"]
 
-# kind -> what a model without it cannot have: the reason when there is no site for it.
+# kind -> the reason if a model has no site of that kind
 KINDS: Mapping[str, str] = {
     "drop_bias": "no bias is added",
     "drop_norm_scale": "no norm has a scale",
@@ -28,20 +28,20 @@ KINDS: Mapping[str, str] = {
 }
 
 EPSILON = 1e-2
-"""What an epsilon becomes. Variances here are of order one, so nothing smaller could be told from rounding."""
+"""New value of an epsilon. Variances are of order one, so the effect of a smaller value would be lost in rounding."""
 
 
 class NotApplicableError(ValueError):
-    """No valid model would remain if the site were changed; the text says why."""
+    """The changed model would not be valid. The text has the reason."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """One thing to break. ``make`` gives a changed copy of the model, or raises NotApplicableError.
+    """One place to break. ``make`` returns a changed copy of the model, or raises NotApplicableError.
 
     kind:   a key of ``KINDS``.
-    where:  the node, or the weight.
-    change: what is different then, as one clause.
+    where:  name of the node or weight.
+    change: description of the change, as one clause.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Use:
     role:  ``kernel`` (of a product or convolution), ``table`` (rows picked by index), ``bias``, ``scale``, ``mean``, ``variance``,
            ``epsilon`` (a scalar added before a root).
     axis:  of a kernel: its output channels.
-    heads: of a kernel: into how many heads its channels are split; 0 where they are not.
+    heads: of a kernel: number of heads that its channels are split into; 0 if they are not split.
     """
 
     weight: str
@@ -71,20 +71,20 @@ class Use:
 
 
 class Form(Protocol):
-    """A model in one of its forms, as the edits see it. The model itself is never changed."""
+    """A model as the edits see it. The model itself is never changed."""
 
     def uses(self) -> list[Use]:
-        """Every use of a floating-point weight whose role is known, in the order of nodes."""
+        """Return every use of a floating-point weight whose role is known, in the order of nodes."""
         ...
 
     def array(self, weight: str) -> Array:
-        """The weight's elements."""
+        """Return the weight's elements."""
         ...
 
     def with_array(self, weight: str, array: Array) -> Any:
-        """A copy of the model with other elements."""
+        """Return a copy of the model with other elements of the weight."""
         ...
 
     def structure(self) -> Iterator[Site]:
-        """Sites that are no weights: adds, masks, activations, attributes."""
+        """Yield the sites other than weights: adds, masks, activations, attributes."""
         ...

@@ -1,4 +1,4 @@
-"""Damage to weights: one row per edit, the same for every form of a model."""
+"""Edits of weights: a table that holds for every form of a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["weight_sites"]
 
 @dataclass(frozen=True)
 class Edit:
-    """A row: which uses it takes, what it makes of the elements (None: nothing to change), and how that is told."""
+    """A row of the table: the roles and shapes that it applies to, the change of the elements, and its description."""
 
     kind: str
     roles: tuple[str, ...]
@@ -36,7 +36,7 @@ def _fill(value: float) -> Callable[[Array, Use], Array]:
 
 
 def _one_weight(array: Array, use: Use) -> Array:
-    """A kernel's middle (the tap that never falls on padding); a table's first element, since every text picks its first row."""
+    """Change one element: a kernel's middle one, which is never multiplied by padding, or a table's first, since every text uses row 0."""
     changed = array.copy()
     spot = tuple(0 if use.role == "table" else d // 2 for d in array.shape)
     changed[spot] += 2 * np.std(array, dtype=np.float64).astype(array.dtype)
@@ -84,7 +84,7 @@ EDITS = (
 
 
 def weight_sites(form: Form) -> Iterator[Site]:
-    """Sites of every row for every use; a weight that is used twice in one role counts once."""
+    """Yield the sites of every edit and use. A weight that is used twice in one role counts once."""
     for edit in EDITS:
         weights_done: set[str] = set()
         for use in form.uses():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -81,6 +82,7 @@ def conformance(
     sample: int = 0,
     jobs: int = 0,
     model_options: models.Options | None = None,
+    networks_of: models.Options | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> ConformanceReport:
     """Run suites on a device, backend or engine.
@@ -91,9 +93,13 @@ def conformance(
               inputs. 0 means all node cases and calls, two samples, twenty inputs.
     jobs:     number of parallel compilers. Default: a quarter of the cores available to this process.
     model_options: networks for the suite ``models``, and its time limits.
+    networks_of: deprecated name of ``model_options``.
     progress: called with a line of text about twice per second.
     Raises InputError for an unknown suite or one whose packages are missing, DeviceUnavailable, EngineUnavailable.
     """
+    if networks_of is not None:
+        warnings.warn("conformance(networks_of=) is now model_options=", DeprecationWarning, stacklevel=2)
+        model_options = model_options or networks_of
     device_under_test = subject(where, target=target, device=device)
     unknown = [s for s in suites if s not in SUITES]
     if unknown:
