@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from emulated import call_of, judge, one_node
+from support.cuda_kernels import call_of, judge, one_node
 
 from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.kernels.cuda.conv import depthwise as conv_depthwise

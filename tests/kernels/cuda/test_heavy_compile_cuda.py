@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from emulated import call_of, one_node
+from support.cuda_kernels import call_of, one_node
 
 from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
 from xpuruntime.codegen.cuda.target import cuda_target

@@ -7,9 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from emulated import call_of, judge, one_node
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cuda_kernels import call_of, judge, one_node
 
 from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.kernels.cuda.matmul.gemv import Gemv, GemvTileConfig, NormLinear, gemv_stage, gemv_tile_config

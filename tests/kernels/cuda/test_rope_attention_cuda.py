@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from emulated import call_of, emulate
+from support.cuda_kernels import call_of
 from support.native import check, compile_native, run_native
 
 from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
@@ -21,6 +21,7 @@ from xpuruntime.kernels.cuda.attention.decode_append import RopeAttention
 from xpuruntime.kernels.kernel import NodeCall
 from xpuruntime.numerics import compare, tolerance_for
 from xpuruntime.testing.emulation.cuda_host import cuda_host
+from xpuruntime.testing.emulation.launches import emulate
 from xpuruntime.types import DType
 
 Feeds = dict[str, Any]

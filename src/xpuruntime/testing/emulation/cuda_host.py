@@ -1,8 +1,6 @@
-"""Generated CUDA kernels on a machine without a GPU: the same source compiled as C++, one block of threads at a time (``cuda_host.h``).
+"""The target ``CudaHost``: generated CUDA kernels compiled as C++ for the emulator.
 
-    check(graph, feeds, target=cuda_host())        checks all but the device: compiler, plan, executor, kernel sources
-
-A block runs to its end before the next one starts. Its threads wait for each other at barriers and when they exchange values.
+check(graph, feeds, target=cuda_host())        checks all but the device: compiler, plan, executor, kernel sources
 """
 
 from __future__ import annotations
@@ -20,10 +18,13 @@ from ...targets import TargetConfig
 
 __all__ = ["CudaHost", "cuda_host"]
 
-# Linked with libm, whose functions replace CUDA's.
+# Linked with libm, whose functions replace CUDA's. The compiler reports every access to memory under the names of the thread sanitizer's
+# runtime, which cuda/accesses.h defines.
 FLAGS = (
     "-O1",
+    "-fsanitize=thread",
     "-fno-gnu-unique",
+    "-Wl,-Bsymbolic",
     "-march=x86-64-v2",
     "-Wl,--no-as-needed",
     "-lm",
@@ -33,13 +34,9 @@ FLAGS = (
 _LAUNCH = re.compile(
     r"// launch: grid (\d+) (\d+) (\d+), block (\d+) (\d+) (\d+), shared (\d+)(?:, cluster (\d+))?"
 )
-_SYNCHRONIZES = re.compile(
-    r"(warp|block|column)_reduce|is_last_block|__sync|__shfl|transposed<|rising\(|tensor::|DYNAMIC_SMEM|gemm|gemv|flash|simt|tiles|decode"
-)
-
-
-_REPLACEMENTS = {"tensor": "cuda_tensor.h", "hopper": "cuda_hopper.h", "wgmma": "cuda_wgmma.h"}
-"""Part with GPU-only instructions -> the header that replaces it."""
+_HEADERS = ("language", "threads", "shared_memory", "accesses", "barriers", "launch")
+_REPLACED = frozenset(["tensor", "hopper", "wgmma", "cluster"])
+"""Parts with GPU-only instructions: files of ``cuda/`` replace them."""
 
 
 class CudaHost(CudaTarget):
@@ -62,7 +59,7 @@ class CudaHost(CudaTarget):
     def _built(
         self, source: str, symbols: tuple[str, ...], options: tuple[str, ...], *, keep: bool = False
     ) -> Binary:
-        """Compile with the C++ compiler every time; ``keep`` applies to NVRTC's binaries only."""
+        """Compile with the C++ compiler; the store keeps the library by its text."""
         toolchain = cxx_toolchain()
         return Binary(
             target=self.name,
@@ -76,21 +73,19 @@ class CudaHost(CudaTarget):
 
     def part(self, name: str) -> tuple[str, str]:
         """Return a part, with GPU-only instructions replaced."""
-        replacement = _REPLACEMENTS.get(name)
-        return (replacement, _header(replacement)) if replacement else super().part(name)
+        return (f"{name}.h", _header(name)) if name in _REPLACED else super().part(name)
 
     def source(self, functions: Mapping[str, str], parts: Iterable[str] = ()) -> str:
         """Return the translation unit: the replacement of CUDA, the unchanged GPU sources, and the wrappers."""
         renamed = {f"gpu_{s}": re.sub(rf"\b{s}\b", f"gpu_{s}", text) for s, text in functions.items()}
         body = super().source(renamed, parts)
-        reports = "xpurt_report" in body
-        report_variable = ["static unsigned long long report_words[3];"] if reports else []
+        reports = "xpurt_report[2]" in body
         wrappers = [_wrapper(s, text, reports) for s, text in functions.items()]
-        return "\n".join([_header("cuda_host.h"), body, *report_variable, *wrappers])
+        return "\n".join([*(_header(name) for name in _HEADERS), body, *wrappers])
 
 
-def _header(file: str) -> str:
-    return resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
+def _header(name: str) -> str:
+    return (resources.files(__package__) / "cuda" / f"{name}.h").read_text(encoding="utf-8")
 
 
 def cuda_host(name: str = "sm_90", config: TargetConfig | None = None) -> CudaHost:
@@ -104,17 +99,13 @@ def _wrapper(symbol: str, text: str, reports: bool) -> str:
         raise BuildError("cuda on the host", "the kernel has no launch comment", got=symbol)
     sizes = [int(g or 1) for g in launch.groups()]
     grid, block = (f"three{{{', '.join(map(str, s))}}}" for s in (sizes[:3], sizes[3:6]))
-    synchronizes = str(_SYNCHRONIZES.search(text) is not None).lower()
     lines = [
-        f'extern "C" void {symbol}(void *const *args, const void *params, int64_t begin, int64_t end, void *scratch) {{',
-        *(["  xpurt_report[1] = (unsigned long long)report_words;"] if reports else []),
-        f"  if (!host::launch(gpu_{symbol}, {grid}, {block}, {synchronizes}, {sizes[7]}, args, params, begin, end)) __builtin_trap();",
+        'extern "C" __attribute__((no_sanitize("thread")))',
+        f"void {symbol}(void *const *args, const void *params, int64_t begin, int64_t end, void *scratch) {{",
+        "  host::lock();",
+        *(["  host::begin_report(xpurt_report);"] if reports else []),
+        f'  host::launch("{symbol}", gpu_{symbol}, {grid}, {block}, {sizes[6]}, {sizes[7]}, args, params, begin, end);',
+        *(["  host::end_report((int64_t *)scratch);"] if reports else []),
+        "  host::unlock();",
     ]
-    if reports:
-        lines += [
-            "  if (report_words[0]) {",
-            "    for (int i = 0; i < 3; ++i) ((int64_t *)scratch)[-1 - i] = (int64_t)report_words[i];",
-            "    xpurt_report[0] = report_words[0] = 0;",
-            "  }",
-        ]
     return "\n".join([*lines, "}", ""])
