@@ -149,6 +149,11 @@ def test_torch_compile_keeps_an_op_whole(case: OpCase, device: str) -> None:
         (lambda: ops.linear_cross_entropy(torch.ones(2, 3), torch.ones(5, 3), torch.ones(3).long()), r"needs x \[..., size\], weight"),
         (lambda: ops.linear_cross_entropy(torch.ones(2, 3), torch.ones(5, 3), torch.ones(2).int()), r"needs a target of int64"),
         (lambda: ops.linear_cross_entropy(torch.ones(2, 3), torch.ones(5, 3), torch.ones(2).long(), reduction="none"), r"has no such reduction; got 'none'"),
+        (lambda: ops.softmax(torch.ones(2, 3), 5), r"softmax\] has no such dim; got 5. Give -2 to 1."),
+        (lambda: ops.geglu(torch.ones(2), torch.ones(2), "tan"), r"has no such approximation; got 'tan'"),
+        (lambda: ops.embedding(torch.tensor([1]), torch.ones(3, 4), 9), r"has no such padding row; got 9. Give -3 to 2."),
+        (lambda: ops.embedding([1], torch.ones(3, 4)), r"needs a tensor of indices; got list"),
+        (lambda: ops.linear_cross_entropy(torch.ones(2, 3), torch.ones(5, 3), [1, 2]), r"needs a tensor of targets; got list"),
         (lambda: ops.softmax("x"), r"softmax\] needs a floating-point tensor; got str"),
     ],
 )  # fmt: skip

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..compiler import compile as compile_graph
 from ..errors import InputError, ModelError
 from ..frontends.torch.importer import import_torch
-from ..inference.native.targets import own_target
+from ..inference.native.targets import own_target, target_of
 from ..inference.session import InferenceSession
 from ..ir import Graph
 from ..ir.graph import Output
@@ -148,6 +148,10 @@ def certify(
             do="Call module.eval(): dropout and batch statistics differ in training.",
         )
     inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    if not all(isinstance(t, torch.Tensor) for t in inputs):
+        got = ", ".join(type(t).__name__ for t in inputs)
+        raise InputError("certify", "needs tensors as example inputs", got=got, do="Give tensors.")
+    target_of(DeviceId.parse(device))
     loaded = load_policy(policy)
     draws = _draws(inputs, samples, seed)
     module = copy.deepcopy(module).to(device)

@@ -32,6 +32,9 @@ def linear_cross_entropy(
     each chunk computes them in the same pass, and backward only scales them. It has no gradients of second order.
     """
     who = "pytorch.ops.linear_cross_entropy"
+    if not isinstance(target, Tensor):
+        do = "Give torch.tensor(target)."
+        raise InputError(who, "needs a tensor of targets", got=type(target).__name__, do=do)
     x, weight = float_operands("linear_cross_entropy", x, weight)
     if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1] or target.shape != x.shape[:-1]:
         got = f"{list(x.shape)}, {list(weight.shape)} and {list(target.shape)}"

@@ -24,6 +24,11 @@ def embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -
     padding_idx: a row whose gradient stays 0. indices: int32 or int64, from 0 to rows - 1.
     """
     (weight,) = float_operands("embedding", weight)
+    if not isinstance(indices, torch.Tensor):
+        do = "Give torch.tensor(indices)."
+        raise InputError(
+            "pytorch.ops.embedding", "needs a tensor of indices", got=type(indices).__name__, do=do
+        )
     if indices.dtype not in (torch.int32, torch.int64) or weight.dim() != 2:
         raise InputError(
             "pytorch.ops.embedding",
@@ -31,6 +36,10 @@ def embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -
             got=f"{indices.dtype} and {list(weight.shape)}",
             do="Convert the indices with .long().",
         )
+    rows = weight.shape[0]
+    if padding_idx is not None and not -rows <= padding_idx < rows:
+        do = f"Give {-rows} to {rows - 1}."
+        raise InputError("pytorch.ops.embedding", "has no such padding row", got=padding_idx, do=do)
     padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
     return call("embedding", weight, indices, padding, demand_number())[0]
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...errors import InputError
 from ..formulas.gated import GATED, GATED_BACKWARD
 from ..requests import demand_number
 from .activations import eager_activation, eager_derivative
@@ -24,6 +25,9 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 def geglu(gate: Tensor, up: Tensor, approximate: str = "none") -> Tensor:
     """Return gelu(gate) * up for tensors of one shape. approximate: ``none`` or ``tanh``, as of ``torch.nn.functional.gelu``."""
+    if approximate not in ("none", "tanh"):
+        do = "Use 'none' or 'tanh'."
+        raise InputError("pytorch.ops.geglu", "has no such approximation", got=repr(approximate), do=do)
     return _gated("geglu", gate, up, "gelu_tanh" if approximate == "tanh" else "gelu")
 
 

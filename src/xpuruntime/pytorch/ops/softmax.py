@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...errors import InputError
 from ..formulas.softmax import SOFTMAX, SOFTMAX_BACKWARD
 from ..requests import demand_number
 from .library import TrainingOp, call, register
@@ -19,6 +20,10 @@ __all__ = ["softmax"]
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
     """Return the softmax of x along a dim, as ``torch.nn.functional.softmax``."""
     (x,) = float_operands("softmax", x)
+    rank = max(x.dim(), 1)
+    if isinstance(dim, bool) or not isinstance(dim, int) or not -rank <= dim < rank:
+        do = f"Give {-rank} to {rank - 1}."
+        raise InputError("pytorch.ops.softmax", "has no such dim", got=repr(dim), do=do)
     return call("softmax", x, dim % max(x.dim(), 1) - x.dim(), demand_number())[0]
 
 
