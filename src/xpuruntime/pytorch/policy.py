@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+from ..errors import PolicyError
 from ..policies import KernelPolicy, Policy, current_policy, load_policy
 from ..policies.context import replace_policy
 from .requests import publish
@@ -55,6 +56,12 @@ def set_kernel_policy(policy: Any = None, /, **families: Any) -> PolicyScope:
     if policy is not None:
         merged = merged.merge(load_policy(policy))
     if families:
+        for family, kernels in families.items():
+            if not isinstance(kernels, str | list | tuple):
+                do = "Give a name, or a list of names."
+                raise PolicyError(
+                    "set_kernel_policy", f"{family} needs names of kernels", got=repr(kernels), do=do
+                )
         named: dict[str, Any] = {f: (k,) if isinstance(k, str) else tuple(k) for f, k in families.items()}
         merged = merged.merge(load_policy(Policy(kernel=KernelPolicy(**named))))
     return PolicyScope(merged)
