@@ -8,12 +8,13 @@ shows the seed, so a failure can be repeated.
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,15 @@ def part() -> Callable[[Sequence[str], int], list[str]]:
 def fresh_store(tmp_path: Path, shared_store: Path) -> Path:
     """An empty store for one test. Texts that any test of this run compiled are not compiled again."""
     return link_binaries(tmp_path / "store", shared_store)
+
+
+@pytest.fixture
+def no_garbage() -> Iterator[None]:
+    """Collect the garbage of earlier tests and make no collection during this one, so that counters of the process are its own."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

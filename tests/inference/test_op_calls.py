@@ -238,6 +238,7 @@ def test_threads() -> None:
     assert after["evictions"] == before["evictions"]
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_memory_is_flat_over_ten_thousand_calls() -> None:
     x, into = some(8, 16), torch.empty(8, 16)
     ops.softmax(x, out=into)

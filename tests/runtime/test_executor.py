@@ -65,6 +65,7 @@ def test_the_guides_example(threads: int, batch: int) -> None:
     assert again.tolist() == WANT.tolist()
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_a_thousand_runs_allocate_nothing() -> None:
     executor = Executor(chain(), threads=2)
     executor.bind({"w": W})
@@ -256,6 +257,7 @@ def test_the_null_backend_counts_dispatches() -> None:
     assert null.dispatches == []
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_a_closed_executor_gives_its_arenas_back() -> None:
     with Executor(chain(100_000), threads=1) as executor:
         executor.bind({"w": np.zeros(100_000, np.float32)})

@@ -168,6 +168,7 @@ def test_streams_run_beside_each_other() -> None:
 # ── pools ──
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_buffers_come_from_the_pool_and_go_back() -> None:
     pool = MemoryPool("cpu")
     pool.trim()

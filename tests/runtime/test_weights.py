@@ -70,6 +70,7 @@ def test_files_of_the_program_stay_below_their_folder(tmp_path: Path) -> None:
         load_weights(tmp_path, dataclasses.replace(chain(), weights=(ref,)))
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_recipes_run_once_and_executors_share() -> None:
     spec = TensorSpec((2, 3), DType.BFLOAT16, "p", Layout((1, 0), (4, 3)))
     steps = (
