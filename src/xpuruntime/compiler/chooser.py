@@ -194,7 +194,7 @@ def _offer(
         workspace_bytes=0 if lowered is None else workspace_of(lowered),
         deterministic=None if lowered is None else lowered.deterministic,
         on_request=kernel.on_request,
-        asks=kernel.asks,
+        opt_in_reason=kernel.opt_in_reason,
     )
 
 

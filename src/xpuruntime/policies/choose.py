@@ -34,7 +34,7 @@ class Offer:
 
     time_us: measured microseconds per call; None if not measured. workspace_bytes: memory in addition to the operands; None if unknown.
     deterministic: True if equal inputs give equal bits on every run with any number of threads; None if unknown.
-    on_request: chosen only if a policy names it; ``asks`` is the reason, as a clause.
+    on_request: chosen only if a policy names it; ``opt_in_reason`` is the reason, as a clause.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Offer:
     workspace_bytes: int | None = 0
     deterministic: bool | None = None
     on_request: bool = False
-    asks: str = "changes results"
+    opt_in_reason: str = "changes results"
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def known(self) -> dict[str, Any]:
@@ -280,7 +280,7 @@ def _not_chosen(offer: Offer, chosen: Candidate | None, demands: NodeDemands) ->
         reason = f"{demands.use[1]} forces {demands.use[0]!r}"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=facts)
     if offer.on_request:
-        reason = f"{offer.asks}, and no policy names it"
+        reason = f"{offer.opt_in_reason}, and no policy names it"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=facts)
     assert chosen is not None
     if chosen.code is Reason.FASTEST:
