@@ -90,6 +90,7 @@ def collect(
         fallbacks=_fallbacks(settings.requested_provider, rows),
         options=_reported(session, settings),
         notes=tuple(notes),
+        timed_runs=attribution.runs if attribution else 0,
     )
 
 
