@@ -30,8 +30,10 @@ def forward_and_backward(
     saved: is filled with the values that forward keeps for backward -> their bytes; views of one value count once.
     """
     if any(n.op == "placeholder" and "tangents" in n.name and n.users for n in joint.graph.nodes):
+        op_types = get_default_op_list()  # PyTorch makes it anew at each call
         for node in joint.graph.nodes:
-            if node.op == "call_function" and not _is_cheap(node):
+            packet = getattr(node.target, "overloadpacket", node.target)
+            if node.op == "call_function" and packet not in _MORE and not op_types.is_recomputable(node):
                 node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
     relaxed = {"ban_recompute_not_in_allowlist": False, "ban_recompute_materialized_backward": False}
     with config.patch(relaxed):
@@ -45,11 +47,6 @@ def forward_and_backward(
             seen.add(memory)
             saved[node.name] = node.meta["val"].numel() * node.meta["val"].element_size()
     return forward, backward
-
-
-def _is_cheap(node: Node) -> bool:
-    packet = getattr(node.target, "overloadpacket", node.target)
-    return packet in _MORE or get_default_op_list().is_recomputable(node)
 
 
 def _is_static(node: Node) -> bool:
