@@ -199,7 +199,7 @@ template <class Y> INLINE void store_codes(Y *to, int64_t step, I q, int64_t n) 
     else ::store<L>(to, y, n);
 }
 
-// What a call multiplies and adds, beside the codes. Pointers are null where an operand is absent.
+// What a call multiplies and adds, in addition to codes. Pointers are null where an operand is absent.
 struct Scales {
     float x, y;                   // of a code
     int32_t zero_x, zero_y;       // zero_x: of the rows, as the product sees them
