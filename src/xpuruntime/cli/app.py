@@ -23,6 +23,7 @@ from .explain import explain
 from .generate import generate
 from .inspect import inspect
 from .lint import lint
+from .quantize import quantize
 from .run import run
 
 __all__ = ["app"]
@@ -70,6 +71,7 @@ for _command in (
     run,
     generate,
     compile_,
+    quantize,
     inspect,
     explain,
     diff,
