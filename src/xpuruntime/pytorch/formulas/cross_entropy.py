@@ -27,7 +27,10 @@ def _losses(w: Writer) -> tuple[str, str, str, str, str]:
     powers = b.exp(b.sub(logits, largest))
     sums = b.sum(powers, dim=[-1], keepdim=True)
     counts = b.ne(w["target"], ignored)
-    target = b.view(b.where(counts, w["target"], 0), size=[rows, 1])
+    # A target that is no word reads outside of the logits, which is an error.
+    known = b.logical_and(b.ge(w["target"], 0), b.lt(w["target"], words))
+    target = b.where(counts, b.where(known, w["target"], columns), 0)
+    target = b.view(target, size=[rows, 1])
     hot = w.cast(b.eq(places, target), wide)
     picked = w.wide(b.gather(narrow, target, dim=1))
     each = b.sub(b.add(largest, b.log(sums)), picked)

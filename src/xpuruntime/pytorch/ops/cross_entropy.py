@@ -10,10 +10,12 @@ from torch import Tensor
 
 from ...errors import InputError, RunError
 from ..formulas.cross_entropy import CROSS_ENTROPY, CROSS_ENTROPY_GRADIENTS
-from ..programs import BACKWARD, FORWARD, run
+from ..programs import BACKWARD, FORWARD, FormulaCall, run
 from ..requests import demand_number, demand_of
+from ..step_record import note_skipped
+from ..transforms import active_transform
 from .library import define
-from .operands import float_operands
+from .operands import float_operands, whole_number
 
 __all__ = ["linear_cross_entropy"]
 
@@ -43,8 +45,13 @@ def linear_cross_entropy(
         )
     if target.dtype is not torch.int64:
         raise InputError(who, "needs a target of int64", got=str(target.dtype), do="Convert it with .long().")
+    whole_number("linear_cross_entropy", "ignore_index", ignore_index)
     if reduction not in ("mean", "sum"):
         raise InputError(who, "has no such reduction", got=repr(reduction), do="Use 'mean' or 'sum'.")
+    if not torch.compiler.is_compiling() and (reason := active_transform()):
+        note_skipped("linear_cross_entropy", "matmul", reason)
+        logits = F.linear(x, weight).to(_wide(x.dtype)).reshape(-1, weight.shape[0])
+        return F.cross_entropy(logits, target.reshape(-1), ignore_index=ignore_index, reduction=reduction)
     rows, places = x.reshape(-1, x.shape[-1]), target.reshape(-1)
     scale = torch.ones((), dtype=_wide(x.dtype), device=x.device)
     if reduction == "mean":
@@ -88,15 +95,13 @@ def _compute(
     for first in range(0, x.shape[0], step):
         rows, places = x[first : first + step], target[first : first + step]
         if any(wanted):
-            operands, attributes = (
-                (rows, padded, places, scale.reshape(1, 1)),
-                (words, ignore_index, tuple(wanted)),
-            )
-            results = run(CROSS_ENTROPY_GRADIENTS, "matmul", BACKWARD, operands, attributes, demand)
+            operands: tuple[Tensor, ...] = (rows, padded, places, scale.reshape(1, 1))
+            attributes: tuple[Any, ...] = (words, ignore_index, tuple(wanted))
+            call = FormulaCall(CROSS_ENTROPY_GRADIENTS, "matmul", BACKWARD, operands, attributes, demand)
         else:
-            results = run(
-                CROSS_ENTROPY, "matmul", FORWARD, (rows, padded, places), (words, ignore_index), demand
-            )
+            operands, attributes = (rows, padded, places), (words, ignore_index)
+            call = FormulaCall(CROSS_ENTROPY, "matmul", FORWARD, operands, attributes, demand)
+        results = run(call)
         if results is None:
             results = _eager(rows, weight, places, scale, ignore_index, wanted)
         gradients = iter(results[1:])
