@@ -103,7 +103,9 @@ def test_the_table_of_a_family_is_that_of_torch_autocast_on_cuda(name: str, own:
             theirs = call(torch.empty(2, 4, 8, device="cuda", dtype=own)).dtype
     words = {"low": torch.bfloat16, "float32": torch.float32, "own": own}
     assert words[precision_of(family)] is theirs
-    kernels = {"norm" if family == "batch_norm" else family: "naive" if family == "attention" else "generated"}
+    kernels = {
+        "norm" if family == "batch_norm" else family: "naive" if family == "attention" else "generated"
+    }
     policy = xrt_torch.set_kernel_policy(**kernels)
     with policy, xrt_torch.autocast(bf16=True), xrt_torch.record() as record:
         routed = call(torch.ones(2, 4, 8, dtype=own)).dtype
