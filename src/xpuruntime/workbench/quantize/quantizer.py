@@ -94,7 +94,7 @@ def quantize(
             smoothed = smooth(prepared, _largest(prepared, feeds, list(norms)), alpha)
         progress("running the float model")
         products = [n for n in prepared.graph.node if n.op_type in _PRODUCTS]
-        watched = list(dict.fromkeys(v for n in products for v in (n.output[0], n.input[0])))
+        watched = _watched(prepared, products)
         outputs = [o.name for o in prepared.graph.output]
         reference = _values(prepared, feeds, [*outputs, *watched])
         progress("calibrating")
@@ -103,9 +103,12 @@ def quantize(
         for _ in range(_ROUNDS):
             progress(f"quantizing, {len(kept)} nodes in floats")
             quantized = _with_pairs(tools, prepared, ranges, activations, per_channel, kept)
-            values = _values(quantized, feeds, [*outputs, *watched])
+            names = _names_in(quantized, products, watched)
+            values = _values(quantized, feeds, [*outputs, *names.values()])
             error = relative_error(*([v[n] for n in outputs] for v in (values, reference)))
-            nodes = _node_errors(products, values, reference, kept)
+            nodes = _node_errors(
+                quantized, products, {n: values[v] for n, v in names.items()}, reference, kept
+            )
             left = [n.node for n in nodes if not n.kept]
             if max_error is None or error <= max_error or not left:
                 break
@@ -309,12 +312,38 @@ def _with_pairs(
         {"ActivationSymmetric": activations == "int8", "WeightSymmetric": True},
     )
     quantizer.quantize_model()
+    quantizer.model.topological_sort()
     return quantizer.model.model
 
 
+_INPUT, _RESULT = "_QuantizeLinear_Input", "_DequantizeLinear_Output"
+"""What ONNX Runtime's quantizer appends to the names of values before and after a pair."""
+
+
+def _watched(model: Any, products: Sequence[Any]) -> list[str]:
+    """Return the values whose errors are measured: operands and results of products, and results of an activation that may be removed."""
+    results = {n.output[0] for n in products}
+    after = [n.output[0] for n in model.graph.node if n.op_type in ("Relu", "Clip") and n.input[0] in results]
+    return list(dict.fromkeys([*(v for n in products for v in (n.output[0], n.input[0])), *after]))
+
+
+def _names_in(quantized: Any, products: Sequence[Any], watched: Sequence[str]) -> dict[str, str]:
+    """Return the value of the quantized model for each watched one: behind its pair, if there is one."""
+    made = {v for n in quantized.graph.node for v in n.output} | {i.name for i in quantized.graph.input}
+    names = {n: next((v for v in (n + _RESULT, n) if v in made), "") for n in watched}
+    return {n: v for n, v in names.items() if v}
+
+
 def _node_errors(
-    products: Sequence[Any], values: Mapping[str, Array], reference: Mapping[str, Array], kept: Sequence[str]
+    quantized: Any,
+    products: Sequence[Any],
+    values: Mapping[str, Array],
+    reference: Mapping[str, Array],
+    kept: Sequence[str],
 ) -> tuple[NodeError, ...]:
+    # A bounding activation after a node is part of its pair, and its result has the node's place.
+    now = {n.name: n.output[0].removesuffix(_INPUT) for n in quantized.graph.node}
+
     def error(name: str) -> float:
         if name not in values or values[name].size != reference[name].size or not reference[name].size:
             return 0.0
@@ -322,7 +351,8 @@ def _node_errors(
 
     rows = []
     for node in products:
-        whole = error(node.output[0])
+        result = now.get(node.name, node.output[0])
+        whole = error(result if result in reference else node.output[0])
         rows.append(NodeError(node.name, node.op_type, whole, max(0.0, whole - error(node.input[0]))))
     rows = [replace(r, kept=r.node in kept) for r in rows]
     return tuple(sorted(rows, key=lambda r: -r.added))
