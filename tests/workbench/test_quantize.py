@@ -114,6 +114,7 @@ def test_an_error_budget_keeps_the_worst_products_in_floats(net: tuple[Path, Pat
     assert whole.worst.node in mixed.kept
     impossible = quantize(model, data, out, max_error=0.0)
     assert len(impossible.kept) == 3
+    assert not impossible.ok
 
 
 def test_excluded_nodes_stay_in_floats_and_int8_activations_are_symmetric(

@@ -134,4 +134,6 @@ def _show(report: QuantizeReport) -> None:
         f"error of the outputs over {report.samples} samples: {report.error:.3g}{budget}"
         f"; {len(report.kept)} of {len(report.nodes)} products in floats{smoothed}"
     )
+    if report.worst is None:
+        print_line("no product is quantized: raise --max-error, or quantize another way")
     print_line(f"wrote {report.model} and {report.policy}")

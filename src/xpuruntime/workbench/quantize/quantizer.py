@@ -103,11 +103,11 @@ def quantize(
         for _ in range(_ROUNDS):
             progress(f"quantizing, {len(kept)} nodes in floats")
             quantized = _with_pairs(tools, prepared, ranges, activations, per_channel, kept)
-            names = _names_in(quantized, products, watched)
-            values = _values(quantized, feeds, [*outputs, *names.values()])
+            measured = _names_in(quantized, products, watched)
+            values = _values(quantized, feeds, [*outputs, *measured.values()])
             error = relative_error(*([v[n] for n in outputs] for v in (values, reference)))
             nodes = _node_errors(
-                quantized, products, {n: values[v] for n, v in names.items()}, reference, kept
+                quantized, products, {n: values[v] for n, v in measured.items()}, reference, kept
             )
             left = [n.node for n in nodes if not n.kept]
             if max_error is None or error <= max_error or not left:

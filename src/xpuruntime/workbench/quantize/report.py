@@ -66,8 +66,8 @@ class QuantizeReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the error is within the budget."""
-        return self.max_error is None or self.error <= self.max_error
+        """Whether the error is within the budget, and at least one product is quantized."""
+        return self.worst is not None and (self.max_error is None or self.error <= self.max_error)
 
     @property
     def worst(self) -> NodeError | None:
