@@ -24,6 +24,7 @@ __all__ = ["TARGET_KERNELS", "has_kernel", "kernels", "kernels_of", "offers"]
 def _cpu() -> tuple[Kernel, ...]:
     """Return the kernels of CPUs, in order of preference within an op."""
     from .cpu.attention.flash import KERNELS as ATTENTION
+    from .cpu.control import KERNELS as CONTROL
     from .cpu.conv.generated import KERNELS as CONV
     from .cpu.elementwise import KERNELS as ELEMENTWISE
     from .cpu.fused import KERNELS as FUSED
@@ -60,6 +61,7 @@ def _cpu() -> tuple[Kernel, ...]:
         *MOVEMENT,
         *RNN,
         *TASKS,
+        *CONTROL,
         *ONEDNN,
     )
 

@@ -37,6 +37,7 @@ from . import (
     fuse_rope_append,
     fuse_rope_attention,
     in_place_state,
+    inline_control,
     layout,
     simplify,
     unflatten,
@@ -86,6 +87,7 @@ def _laid_out(graph: Graph, context: PassContext | None) -> Graph:
 
 # fmt: off
 PASSES: tuple[GraphPass, ...] = (
+    GraphPass("inline_control", "replace branches with constant conditions and short loops by their nodes", inline_control.run, BASIC),
     GraphPass("fold_constants", "replace nodes that read only constants by constants", fold_constants.run, BASIC),
     GraphPass("simplify", "remove no-ops; merge chains of views, casts and the like", simplify.run, BASIC),
     GraphPass("cse", "compute equal nodes once", cse.run, BASIC),

@@ -393,7 +393,10 @@ def _scan(site: _Site) -> list[str]:
         _per(attrs, "scan_output_directions", outputs),
         strict=True,
     )
-    return [*results[:states], *(_turned(site, value, axis, bool(reverse)) for value, axis, reverse in turned)]
+    return [
+        *results[:states],
+        *(_turned(site, value, axis, bool(reverse)) for value, axis, reverse in turned),
+    ]
 
 
 def _per(attrs: dict[str, Any], name: str, count: int) -> list[int]:

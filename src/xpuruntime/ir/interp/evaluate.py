@@ -256,7 +256,10 @@ def _loop(
             raise ValueError(f"its stacked results exceed {_MAX_STACKED >> 30} GiB after {at + 1} iterations")
         at += 1
     specs = body.output_specs[carried + checked :]
-    return [*state, *(np.stack(rows) if rows else _no_rows(s) for rows, s in zip(stacked, specs, strict=True))]
+    return [
+        *state,
+        *(np.stack(rows) if rows else _no_rows(s) for rows, s in zip(stacked, specs, strict=True)),
+    ]
 
 
 def _no_rows(spec: TensorSpec) -> Array:

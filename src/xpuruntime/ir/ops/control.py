@@ -51,7 +51,10 @@ def own_symbols(body: Graph, outer: frozenset[str]) -> frozenset[str]:
         for name in ("count", "sizes"):
             value = node.attrs.get(name)
             found.update(
-                s for d in (value if isinstance(value, tuple) else (value,)) if isinstance(d, Dim) for s in d.symbols
+                s
+                for d in (value if isinstance(value, tuple) else (value,))
+                if isinstance(d, Dim)
+                for s in d.symbols
             )
     return frozenset(found)
 
@@ -119,7 +122,8 @@ def _cond(c: OpCall) -> list[TensorSpec]:
     results = [b.output_specs for b in branches]
     if len(results[0]) != len(results[1]) or not results[0]:
         raise Mismatch(
-            "the branches must have the same number of results, at least one", f"{len(results[0])} and {len(results[1])}"
+            "the branches must have the same number of results, at least one",
+            f"{len(results[0])} and {len(results[1])}",
         )
     outer: frozenset[str] = frozenset().union(*(s.symbols for s in operands))
     own = own_symbols(branches[0], outer) | own_symbols(branches[1], outer)
@@ -127,7 +131,9 @@ def _cond(c: OpCall) -> list[TensorSpec]:
     for then, other in zip(*results, strict=True):
         if then.dtype is not other.dtype or then.rank != other.rank:
             raise Mismatch("the branches have results of different types", f"{then} and {other}")
-        dims = [a if a == b and not _of(a, own) else None for a, b in zip(then.shape, other.shape, strict=True)]
+        dims = [
+            a if a == b and not _of(a, own) else None for a, b in zip(then.shape, other.shape, strict=True)
+        ]
         shapes.append((then.dtype, dims))
     return _sized(c, shapes)
 
@@ -161,8 +167,7 @@ def _loop(c: OpCall) -> list[TensorSpec]:
     own = own_symbols(body, outer)
     shapes = list(_carried(body, operands[:carried], results[:carried], outer))
     count = c["trips"] if condition is None and not c["checked"] else None
-    for spec in results[carried:]:
-        shapes.append((spec.dtype, [count, *(None if _of(d, own) else d for d in spec.shape)]))
+    shapes += [(s.dtype, [count, *(None if _of(d, own) else d for d in s.shape)]) for s in results[carried:]]
     return _sized(c, shapes)
 
 

@@ -35,7 +35,9 @@ def write_control(builder: OnnxGraphBuilder, node: Node, label: str, write: Writ
     operands, carried = [_name(node, i) for i in rest], node.attrs["carried"]
     limit = "" if trips is None else _name(node, trips)
     if node.attrs["trips"] is not None:
-        limit = builder.add("Reshape", [builder.dim(node.attrs["trips"]), builder.constant(np.zeros(0, np.int64))])
+        limit = builder.add(
+            "Reshape", [builder.dim(node.attrs["trips"]), builder.constant(np.zeros(0, np.int64))]
+        )
     body = _loop_body(builder, node, operands[carried:], write)
     given = [limit, "" if condition is None else _name(node, condition), *operands[:carried]]
     _add(builder, node, label, "Loop", given, {"body": body})
@@ -48,7 +50,12 @@ def _name(node: Node, operand: Input) -> str:
 
 
 def _add(
-    builder: OnnxGraphBuilder, node: Node, label: str, op: str, inputs: Sequence[str], bodies: Mapping[str, Any]
+    builder: OnnxGraphBuilder,
+    node: Node,
+    label: str,
+    op: str,
+    inputs: Sequence[str],
+    bodies: Mapping[str, Any],
 ) -> None:
     from onnx import helper
 
