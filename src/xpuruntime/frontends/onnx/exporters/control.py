@@ -60,8 +60,6 @@ def _add(
     from onnx import helper
 
     operands = list(inputs)
-    while operands and not operands[-1]:
-        operands.pop()
     outputs = [v.name for v in node.outputs]
     builder.nodes.append(helper.make_node(op, operands, outputs, name=builder.node_name(label), **bodies))
 
