@@ -14,7 +14,7 @@ from ..ir import Graph, Input, Node, Output, State
 from ..ir.ops.control import CONTROL, own_symbols
 from ..ir.shapes.settle import settled
 from . import fold_constants
-from ._lib.inline_body import Writer
+from ._lib.inline_body import BodyInliner
 from .context import PassContext
 
 __all__ = ["MAX_NODES", "run"]
@@ -38,7 +38,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 
 def _once(graph: Graph) -> Graph:
-    writer = Writer(graph)
+    writer = BodyInliner(graph)
     pending = deque(graph.nodes)
     left = _MAX_COPIES
     changed = False
@@ -71,9 +71,9 @@ def _once(graph: Graph) -> Graph:
     )
 
 
-def _inlined(writer: Writer, node: Node, left: int) -> tuple[list[Node], list[Input]] | None:
+def _inlined(writer: BodyInliner, node: Node, left: int) -> tuple[list[Node], list[Input]] | None:
     """Return the nodes that replace a node, which may have control flow again, and its results; None if it stays."""
-    inner = Writer(Graph("", (), (), ()))
+    inner = BodyInliner(Graph("", (), (), ()))
     inner.values = writer.values  # names stay unique in the graph
     if node.op == "cond":
         condition = _number(writer, node.inputs[0])
@@ -87,7 +87,7 @@ def _inlined(writer: Writer, node: Node, left: int) -> tuple[list[Node], list[In
     return None if results is None else (inner.nodes, results)
 
 
-def _unrolled(writer: Writer, inner: Writer, node: Node, left: int) -> list[Input] | None:
+def _unrolled(writer: BodyInliner, inner: BodyInliner, node: Node, left: int) -> list[Input] | None:
     body: Graph = node.attrs["body"]
     given = (*node.inputs, None, None)[:2]
     trips = node.attrs["trips"] if given[0] is None else _number(writer, given[0])
@@ -115,7 +115,7 @@ def _unrolled(writer: Writer, inner: Writer, node: Node, left: int) -> list[Inpu
     return [*state, *stacked]
 
 
-def _number(writer: Writer, item: Input) -> int | None:
+def _number(writer: BodyInliner, item: Input) -> int | None:
     """Return the content of a constant of one element."""
     producer = next((n for n in reversed(writer.nodes) if n.name == item), None)
     if producer is None or producer.op != "constant" or producer.attrs["value"].size != 1:

@@ -281,7 +281,7 @@ def _repeated(
     count: str | None,
     condition: str | None,
 ) -> list[str]:
-    """Append a loop. ``decides``: whether the body's first output says if the loop goes on."""
+    """Append a loop. ``decides``: whether the first output of the body is its condition."""
     operands = [v for v in initial if v is not None]
     if len(operands) != len(initial):
         raise NotLowered("a carried value is absent")

@@ -59,14 +59,20 @@ def work_of(graph: Graph, sizes: Mapping[str, int]) -> GraphCost:
 
 def _bodies(graph: Graph, node: Node) -> GraphCost:
     """Return the cost of the larger branch, or of all iterations of a loop; one that ends at run time counts as ``_ITERATIONS``."""
-    outer = frozenset().union(*(graph.values[v].spec.symbols for v in node.values if graph.values[v].spec))
+    specs = [graph.values[v].spec for v in node.values]
+    outer: frozenset[str] = frozenset().union(*(s.symbols for s in specs if s is not None))
     costs = [
         work_of(b, dict.fromkeys(own_symbols(b, outer) | b.symbols, _UNKNOWN_SIZE)) for b in bodies_of(node)
     ]
     trips = node.attrs["trips"] if node.op == "loop" else 1
     times = trips if isinstance(trips, int) else _ITERATIONS
-    most = [max(getattr(c, name) for c in costs) for name in ("flops", "traffic", "nodes")]
-    return GraphCost(*(m * times for m in most), 0, max(c.peak for c in costs))
+    return GraphCost(
+        flops=times * max(c.flops for c in costs),
+        traffic=times * max(c.traffic for c in costs),
+        nodes=times * max(c.nodes for c in costs),
+        weights=0,
+        peak=max(c.peak for c in costs),
+    )
 
 
 def endless(graph: Graph) -> str:

@@ -13,7 +13,7 @@ __all__ = ["settled"]
 
 
 def settled(graph: Graph) -> Graph:
-    """Return the graph with the symbols of control flow replaced that stand for known sizes."""
+    """Return the graph with symbols of control flow replaced by sizes that are known."""
     while any(n.op in CONTROL and n.attrs["sizes"] for n in graph.nodes):
         sizes: dict[str, DimLike] = {}
         for node in graph.nodes:

@@ -9,10 +9,10 @@ from ...ir import Graph, Input, Node, Value
 from ...ir.attributes import Attrs, Const
 from ...ir.nodes import make_node
 
-__all__ = ["Writer"]
+__all__ = ["BodyInliner"]
 
 
-class Writer:
+class BodyInliner:
     """The nodes of a graph under construction, with unused names for what is added."""
 
     def __init__(self, graph: Graph) -> None:
