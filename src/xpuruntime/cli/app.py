@@ -20,6 +20,7 @@ from .exit_codes import MEANINGS
 from .explain import explain
 from .generate import generate
 from .inspect import inspect
+from .lint import lint
 from .run import run
 
 __all__ = ["app"]
@@ -69,6 +70,7 @@ for _command in (
     compile_,
     inspect,
     explain,
+    lint,
     compare,
     certify,
     bench,

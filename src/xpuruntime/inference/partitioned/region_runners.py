@@ -23,7 +23,7 @@ from ...runtime.execution.demands import SETTLED
 from ...runtime.execution.executor import Executor
 from ...runtime.weights.load import load_weights
 from ...targets import DeviceId
-from ..native.executable import times_of
+from ..native.executable import PROFILED_RUNS, timed_calls
 from ..selection.candidate import EngineCandidate, attempt
 from ..selection.request import find
 from .regions import RegionWork, Runner, Symbols, Values
@@ -62,9 +62,9 @@ class NativeRunner(Runner):
         executor = self._form_of(symbols)
         if executor is None:
             return super().evidence()
-        plan, times = executor.plan, None
+        plan, times, spreads = executor.plan, None, None
         if values is not None and not self.on_device:
-            times = times_of(executor, [values[v] for v in self.work.region.inputs])
+            times, spreads = timed_calls(executor, [values[v] for v in self.work.region.inputs])
         device = self.work.region.device
         rows = tuple(
             EvidenceRow(
@@ -74,11 +74,14 @@ class NativeRunner(Runner):
                 f"{c.kernel}: {c.symbol}",
                 plan.buffer(c.outputs[0]).spec.dtype.value if c.outputs else "",
                 None if times is None else times[i],
+                spread_us=None if spreads is None else spreads[i],
             )
             for i, c in enumerate(plan.calls)
         )
-        source = "" if times is None else "this session, median of 5 timed runs"
-        return Evidence("native", self.version, rows, "session", source, options={"target": plan.target})
+        runs = 0 if times is None else PROFILED_RUNS
+        source = f"this session, median of {runs} timed runs" if runs else ""
+        options = {"target": plan.target}
+        return Evidence("native", self.version, rows, "session", source, options=options, timed_runs=runs)
 
 
 class EngineRunner(Runner):
