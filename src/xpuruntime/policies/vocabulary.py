@@ -31,7 +31,7 @@ __all__ = [
 _USUAL = ("generated", "ported")
 _WITH_NAIVE = ("generated", "naive", "ported")
 
-# Families without an entry have no kernels to choose from: control flow, losses.
+# Families without an entry have no kernels to choose from: losses.
 KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "matmul": (
@@ -63,6 +63,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "rnn": _USUAL,
         "random": _USUAL,
         "signal": _USUAL,
+        "control": ("host",),
         "other": _USUAL,
     }
 )
