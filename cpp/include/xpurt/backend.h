@@ -30,6 +30,8 @@ class PreparedKernel {
 class Recording {
   public:
     virtual ~Recording() = default;
+    // Device memory that a submission needs besides its arguments: workspaces of libraries.
+    virtual size_t workspace_bytes() const noexcept { return 0; }
 };
 
 // The state that a backend keeps for one context of an executor: a stream, captured graphs, staging memory.
@@ -75,6 +77,8 @@ struct Submission {
     Observation* observation = nullptr;  // if not null: receives what the device driver recorded
     int64_t first_call = 0;              // position in the plan of the recording's first call
     RunState* state = nullptr;           // created by open() for this context
+    // If not null: memory of the recording's workspace_bytes(); else the state has its own.
+    Memory workspace = nullptr;
 };
 
 class Backend {

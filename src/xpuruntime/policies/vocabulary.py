@@ -13,6 +13,8 @@ from ..families import FAMILIES
 from ..types import DType
 
 __all__ = [
+    "AUTOCAST_FAMILIES",
+    "AUTOCAST_PRECISIONS",
     "DIMS",
     "ENGINES",
     "ENGINE_ALIASES",
@@ -84,7 +86,7 @@ KERNELS_NOT_IMPLEMENTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         family: (*_LIBRARIES.get(family, ()), *(() if "naive" in words else ("naive",)))
         for family, words in KERNELS.items()
-        if family in _LIBRARIES or "naive" not in words
+        if family != "control" and (family in _LIBRARIES or "naive" not in words)
     }
 )
 """Words by family that this release does not implement. A policy with only such words for a demand is refused."""
@@ -92,6 +94,18 @@ KERNELS_NOT_IMPLEMENTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 ENGINES: tuple[str, ...] = ("native", "onnxruntime", "tensorrt", "openvino", "qnn")
 REGION_RUNNERS: tuple[str, ...] = ("torch", "interpreter")
 """Runners of regions that are not engines for a whole model: PyTorch's own operators, and the reference interpreter."""
+AUTOCAST_FAMILIES: tuple[str, ...] = (*FAMILIES, "batch_norm")
+"""Op families of an autocast table. ``batch_norm`` is apart from ``norm``, as in PyTorch."""
+
+AUTOCAST_PRECISIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "low": "the 16-bit type of the autocast block",
+        "float32": "float32",
+        "own": "the widest type of its operands",
+    }
+)
+"""Precision of an op family under autocast -> its meaning."""
+
 SELF_CHECKS: tuple[str, ...] = ("first_open", "always", "off")
 """The times at which a session is compared with an independent reference."""
 ENGINE_ALIASES: Mapping[str, str] = MappingProxyType({"onnxrt": "onnxruntime"})

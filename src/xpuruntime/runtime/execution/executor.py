@@ -49,6 +49,8 @@ class Executor:
     contexts: maximum number of concurrent runs, at most ``MAX_CONTEXTS``. Each of them needs ``arena_bytes``. Default: the usable cores.
     states:   states of another executor of this program, to share them.
     bodies:   set for a branch or a body of a loop: the executors of the run that it is part of.
+    borrows_arena: runs on tensors take the memory of intermediate values from the tensors' library, and keep none between runs. The
+              library must reuse memory in the order of the stream, as PyTorch does.
     policy:   takes precedence over ``with_policy`` and the environment. A demand that the program was not compiled for is an error
               (``docs/reference/policy-support.md``).
 
@@ -67,6 +69,7 @@ class Executor:
         states: States | None = None,
         policy: Any = None,
         bodies: Bodies | None = None,
+        borrows_arena: bool = False,
     ) -> None:
         self.program: CompiledProgram = program
         self.entry: EntryPoint = program.entry(entry)
@@ -107,6 +110,7 @@ class Executor:
         by_environment()
         self._core = bound.executor
         self.states = own_states
+        self._borrows_arena = borrows_arena
         self.states.fit(program, self._who)
         self._addresses = Addresses(self._who, program, self.states, bound)
         self._weights: Weights | None = None
@@ -265,7 +269,9 @@ class Executor:
 
     def _tensor_run(self) -> _core.TensorRun:
         if self._on_tensors is None:
-            self._on_tensors = tensor_run(self._core, self._inputs, self._outputs, self.backend)
+            self._on_tensors = tensor_run(
+                self._core, self._inputs, self._outputs, self.backend, self._borrows_arena
+            )
         return self._on_tensors
 
     def cancel(self) -> None:
