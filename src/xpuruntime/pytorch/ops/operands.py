@@ -94,7 +94,7 @@ def real_number(op: str, name: str, value: Any) -> float:
 
 
 def several_numbers(op: str, name: str, value: Any, count: int = 1) -> tuple[int, ...]:
-    """Return an argument that is a sequence of ints; one int stands for ``count`` of them. Raises InputError."""
+    """Return an argument that is a sequence of ints; one int is repeated ``count`` times. Raises InputError."""
     if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
         return (value,) * count
     if not isinstance(value, Sequence) or isinstance(value, str):
