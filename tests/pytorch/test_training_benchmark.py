@@ -19,7 +19,18 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "cuda" / "training.py"
 def test_contenders_train_and_agree(part: str, tmp_path: Path) -> None:
     out = tmp_path / "training.json"
     names = ["eager", "xpuruntime", *(["xpuruntime, flash_v2"] if part == "gpt2" else [])]
-    command = [sys.executable, str(SCRIPT), part, "--device", "cpu", "--small", "--steps", "1", "--rounds", "2"]
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        part,
+        "--device",
+        "cpu",
+        "--small",
+        "--steps",
+        "1",
+        "--rounds",
+        "2",
+    ]
     command += [w for n in names for w in ("--only", n)]
     done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
