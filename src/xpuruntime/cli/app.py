@@ -11,10 +11,12 @@ from .. import __version__
 from .bench import bench
 from .cache import cache
 from .certify import certify
+from .check import check
 from .compare import compare
 from .compile import compile as compile_
 from .conformance import conformance
 from .devices import devices
+from .diff import diff
 from .doctor import doctor
 from .exit_codes import MEANINGS
 from .explain import explain
@@ -70,6 +72,8 @@ for _command in (
     compile_,
     inspect,
     explain,
+    diff,
+    check,
     lint,
     compare,
     certify,

@@ -24,9 +24,13 @@ __all__ = ["TARGET_KERNELS", "has_kernel", "kernels", "kernels_of", "offers"]
 def _cpu() -> tuple[Kernel, ...]:
     """Return the kernels of CPUs, in order of preference within an op."""
     from .cpu.attention.flash import KERNELS as ATTENTION
+    from .cpu.attention.flash_backward import KERNELS as ATTENTION_BACKWARD
+    from .cpu.control import KERNELS as CONTROL
     from .cpu.conv.generated import KERNELS as CONV
     from .cpu.elementwise import KERNELS as ELEMENTWISE
     from .cpu.fused import KERNELS as FUSED
+    from .cpu.int8.conv import KERNELS as INT8_CONV
+    from .cpu.int8.matmul import KERNELS as INT8_MATMUL
     from .cpu.matmul.einsum import KERNELS as MATMUL_EINSUM
     from .cpu.matmul.generated import KERNELS as MATMUL
     from .cpu.matmul.int4 import KERNELS as MATMUL_INT4
@@ -52,7 +56,10 @@ def _cpu() -> tuple[Kernel, ...]:
         *MATMUL_NORM_LINEAR,
         *MATMUL_INT4,
         *MATMUL_EINSUM,
+        *INT8_MATMUL,
+        *INT8_CONV,
         *ATTENTION,
+        *ATTENTION_BACKWARD,
         *ROPE,
         *ROPE_APPEND,
         *CONV,
@@ -60,6 +67,7 @@ def _cpu() -> tuple[Kernel, ...]:
         *MOVEMENT,
         *RNN,
         *TASKS,
+        *CONTROL,
         *ONEDNN,
     )
 
@@ -70,6 +78,7 @@ def _cuda() -> tuple[Kernel, ...]:
     from .cuda.attention.decode import KERNELS as ATTENTION_DECODE
     from .cuda.attention.decode_append import KERNELS as ATTENTION_DECODE_APPEND
     from .cuda.attention.flash import KERNELS as ATTENTION
+    from .cuda.attention.flash_backward import KERNELS as ATTENTION_BACKWARD
     from .cuda.conv.generated import KERNELS as CONV
     from .cuda.elementwise import KERNELS as ELEMENTWISE
     from .cuda.fused import KERNELS as FUSED
@@ -95,6 +104,7 @@ def _cuda() -> tuple[Kernel, ...]:
         *MATMUL_GEMV,
         *MATMUL,
         *ATTENTION,
+        *ATTENTION_BACKWARD,
         *ATTENTION_CUDNN,
         *CONV,
         *POOL,

@@ -15,7 +15,7 @@ import math
 from typing import Any
 
 from ..ir import Editor, Graph, Node
-from ..types import DType
+from ..types import DType, TensorSpec
 from ._lib.pattern_utils import producer_of, spec_of
 from .context import PassContext
 
@@ -45,10 +45,9 @@ def _rule(editor: Editor, node: Node, multiple: int) -> None:
         len(node.inputs) > 3 and node.inputs[3] is not None
     ):
         return
-    layer = node.op in _LAYERS
-    rows, k = int(a.shape[-2]), int(a.shape[-1])  # type: ignore[arg-type]
-    n = int(b.shape[0] if layer else b.shape[1])  # type: ignore[arg-type]
-    if min(math.prod(int(d) for d in a.shape[:-1]), n, k) < _LEAST:  # type: ignore[arg-type]
+    layer, left_shape, right_shape = node.op in _LAYERS, _sizes(a), _sizes(b)
+    rows, k, n = left_shape[-2], left_shape[-1], right_shape[0 if layer else 1]
+    if min(math.prod(left_shape[:-1]), n, k) < _LEAST:
         return
     more_k, more_n = -k % multiple, -n % multiple
     more_rows = -rows % multiple if a.rank == 2 and _transposed(editor, node.inputs[0]) else 0
@@ -66,6 +65,10 @@ def _rule(editor: Editor, node: Node, multiple: int) -> None:
         editor.replace(node, "slice", y, dim=dim, start=0, end=end)
     else:
         editor.forward(node.name, y)
+
+
+def _sizes(spec: TensorSpec) -> tuple[int, ...]:
+    return tuple(int(d) for d in spec.shape if isinstance(d, int))
 
 
 def _transposed(editor: Editor, value: Any) -> Node | None:
