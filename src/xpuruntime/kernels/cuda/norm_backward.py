@@ -8,7 +8,9 @@ operands are read once, and equal inputs give equal bits. Bandwidth-bound.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ...codegen.expr.terms import STORAGE
 from ...codegen.loops.nest import indented
@@ -22,6 +24,9 @@ from .heavy import about, bytes_of, multiprocessors
 from .launch import WARP, Argument, LaunchConfig, blocks_for, cuda_stage
 
 __all__ = ["LayerNormBackward"]
+
+_Loop: TypeAlias = "Callable[[list[str]], list[str]]"
+"""Wraps statements in a loop."""
 
 _WARP_ELEMENTS = 1024
 """Elements of a row up to which a warp has a row of its own. The rows of longer ones are a block's."""
@@ -176,17 +181,12 @@ def _rows_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
     )  # fmt: skip
 
 
-def _partial_sums(t: _Tiling, name: str, which: int, each_pack: object, each_element: object) -> list[str]:
+def _partial_sums(t: _Tiling, name: str, which: int, each_pack: _Loop, each_element: _Loop) -> list[str]:
     """Return the lines that store a block's sum of a gradient: over its warps in shared memory, then to memory."""
-    assert callable(each_pack)
-    assert callable(each_element)
     to = f"temp0 + ({which} * (int64_t){t.blocks} + blockIdx.x) * {t.size}"
     if t.lines == 1:
-        lines: list[str] = each_pack(each_element([f"({to})[i + u] = {name}[k][u];"]))
-        return lines
-    stored: list[str] = each_pack(
-        each_element([f"((C *)smem)[threadIdx.y * {t.size} + i + u] = {name}[k][u];"])
-    )
+        return each_pack(each_element([f"({to})[i + u] = {name}[k][u];"]))
+    stored = each_pack(each_element([f"((C *)smem)[threadIdx.y * {t.size} + i + u] = {name}[k][u];"]))
     return [
         "__syncthreads();",
         *stored,
