@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Evidence", "EvidenceRow", "SeenKernel"]
+__all__ = ["CalledCode", "Evidence", "EvidenceRow", "SeenKernel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,39 @@ class SeenKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class CalledCode:
+    """Machine code that a run executes, read from memory, next to what the program holds.
+
+    name, digest:      as called: the loader's name of the function's address, and sha256 of the bytes there.
+    planned, expected: as planned: the function's name, and sha256 of its bytes in the program.
+    A whole binary has the name of its target, and the digest of its executable code.
+    """
+
+    name: str
+    digest: str
+    planned: str
+    expected: str
+
+    @property
+    def same(self) -> bool:
+        """True if the program's own code is called."""
+        return self.name == self.planned and self.digest == self.expected
+
+    @property
+    def text(self) -> str:
+        """The difference, as one clause; empty if there is none."""
+        if self.name != self.planned:
+            return f"{self.name} was called instead of {self.planned}"
+        if self.digest != self.expected:
+            return f"the code of {self.name} is {self.digest[:12]} in memory and {self.expected[:12]} in the program"
+        return ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {k: getattr(self, k) for k in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
 class EvidenceRow:
     """One step that a vendor reports: the source nodes it computes, the device, the kernel, the time.
 
@@ -49,6 +82,7 @@ class EvidenceRow:
     seen:      the activities that the device's driver recorded for the step, if it records any.
     activations, weights: element types of the two operands of a convolution or matrix product, as the vendor reports them; empty for
                other steps, and if the vendor reports none.
+    code:      the function that the step calls, if the engine can read it from memory.
     """
 
     nodes: tuple[str, ...]
@@ -60,6 +94,7 @@ class EvidenceRow:
     seen: tuple[SeenKernel, ...] = ()
     activations: str = ""
     weights: str = ""
+    code: CalledCode | None = None
 
     @property
     def in_integers(self) -> bool:
@@ -67,11 +102,12 @@ class EvidenceRow:
         return bool(self.weights) and all("int" in t for t in (self.activations, self.weights))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; ``seen``, ``activations`` and ``weights`` are left out when empty."""
+        """Return plain data; ``seen``, ``activations``, ``weights`` and ``code`` are left out when empty."""
         data = {k: getattr(self, k) for k in ("nodes", "op", "device", "kernel", "precision", "time_us")}
         data["nodes"] = list(self.nodes)
         data |= {k: v for k in ("activations", "weights") if (v := getattr(self, k))}
-        return data | ({"seen": [s.to_json() for s in self.seen]} if self.seen else {})
+        data |= {"seen": [s.to_json() for s in self.seen]} if self.seen else {}
+        return data | ({} if self.code is None else {"code": self.code.to_json()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +118,8 @@ class Evidence:
     time_source:      ``profiled twin`` if a second, profiled session was timed; empty without times.
     fallbacks:        deviations of the vendor from the request, one sentence each.
     options:          options as the vendor reports them, not as they were requested.
+    explained:        nodes that no step names, and what became of each: computed when loading, removed, part of another step.
+    binaries:         the executable code of whole binaries, if the engine can read it from memory.
     """
 
     engine: str
@@ -92,6 +130,8 @@ class Evidence:
     fallbacks: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    explained: Mapping[str, str] = field(default_factory=dict)
+    binaries: tuple[CalledCode, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -104,4 +144,6 @@ class Evidence:
             "options": dict(self.options),
             "notes": list(self.notes),
             "rows": [r.to_json() for r in self.rows],
+            "explained": dict(self.explained),
+            "binaries": [b.to_json() for b in self.binaries],
         }

@@ -56,6 +56,7 @@ def confirm(plan: Plan, evidence: Mapping[str, Evidence]) -> tuple[ReceiptFindin
                 not region_evidence.fallbacks,
                 "; ".join(region_evidence.fallbacks) or "no fallback inside the engine",
             ),
+            *_code(region, region_evidence),
         ]
     return tuple(findings)
 
@@ -77,6 +78,24 @@ def _device(region: Region, evidence: Evidence) -> ReceiptFinding:
     ok = planned.kind == "auto" or all(_same_device(DeviceId.parse(k), planned) for k in kinds)
     text = ", ".join(kinds) or "no step was reported"
     return ReceiptFinding(region.id, f"every step ran on {region.device}", ok, text, said=bool(kinds))
+
+
+def _code(region: Region, evidence: Evidence) -> list[ReceiptFinding]:
+    """Compare the machine code that was called with the program's; nothing for engines whose code cannot be read."""
+    rows = [(i, row) for i, row in enumerate(evidence.rows) if row.code is not None]
+    if not rows and not evidence.binaries:
+        return []
+    wrong = [
+        f"step {i} ({row.kernel.partition(':')[0]} for {', '.join(row.nodes) or row.op}): {row.code.text}"
+        for i, row in rows
+        if row.code is not None and not row.code.same
+    ]
+    wrong += [f"binary {b.text}" for b in evidence.binaries if not b.same]
+    functions, binaries = len(rows), len(evidence.binaries)
+    seen = f"{functions} function{'' if functions == 1 else 's'} and {binaries} binar{'y' if binaries == 1 else 'ies'} have its digests"
+    return [
+        ReceiptFinding(region.id, "every call ran the program's code", not wrong, "; ".join(wrong) or seen)
+    ]
 
 
 def _same_device(actual: DeviceId, planned: DeviceId) -> bool:

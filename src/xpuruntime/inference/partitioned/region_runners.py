@@ -23,6 +23,7 @@ from ...runtime.execution.demands import SETTLED
 from ...runtime.execution.executor import Executor
 from ...runtime.weights.load import load_weights
 from ...targets import DeviceId
+from ..native.evidence_rows import binaries_of, rows_of
 from ..native.executable import times_of
 from ..selection.candidate import EngineCandidate, attempt
 from ..selection.request import find
@@ -62,23 +63,20 @@ class NativeRunner(Runner):
         executor = self._form_of(symbols)
         if executor is None:
             return super().evidence()
-        plan, times = executor.plan, None
+        times = None
         if values is not None and not self.on_device:
             times = times_of(executor, [values[v] for v in self.work.region.inputs])
-        device = self.work.region.device
-        rows = tuple(
-            EvidenceRow(
-                c.nodes,
-                "+".join(c.ops),
-                device,
-                f"{c.kernel}: {c.symbol}",
-                plan.buffer(c.outputs[0]).spec.dtype.value if c.outputs else "",
-                None if times is None else times[i],
-            )
-            for i, c in enumerate(plan.calls)
-        )
+        rows = tuple(rows_of(executor, self.work.region.device, times))
         source = "" if times is None else "this session, median of 5 timed runs"
-        return Evidence("native", self.version, rows, "session", source, options={"target": plan.target})
+        return Evidence(
+            "native",
+            self.version,
+            rows,
+            "session",
+            source,
+            options={"target": executor.plan.target},
+            binaries=binaries_of(executor),
+        )
 
 
 class EngineRunner(Runner):

@@ -1,0 +1,73 @@
+"""Evidence of a program's run: a row per kernel call, with the code that was called, and what became of every other node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...evidence import CalledCode
+from ...program.program import ExecutionPlan, KernelCall
+from ...protocols import EvidenceRow
+from ...runtime.execution.called_code import CalledFunction
+from ...runtime.execution.executor import Executor
+from ...types import DType
+
+__all__ = ["binaries_of", "explained_nodes", "rows_of"]
+
+
+def rows_of(executor: Executor, device: str, times: Sequence[float] | None) -> list[EvidenceRow]:
+    """Return the row of each call. times: microseconds of each call, if they were measured."""
+    plan = executor.plan
+    types = {b.name: b.spec.dtype for b in plan.buffers}
+    chosen, functions = executor.implementations, executor.called_functions()
+    return [
+        _row(call, types, None if times is None else times[i], device, chosen[i], functions[i])
+        for i, call in enumerate(plan.calls)
+    ]
+
+
+def binaries_of(executor: Executor) -> tuple[CalledCode, ...]:
+    """Return the executable code of the loaded binaries."""
+    binaries = executor.program.binaries
+    return tuple(
+        CalledCode(binaries[i].target, digest, binaries[i].target, expected)
+        for i, digest, expected in executor.text_digests()
+    )
+
+
+def explained_nodes(plan: ExecutionPlan, names: Sequence[str]) -> dict[str, str]:
+    """Return what became of the model's nodes that no call names."""
+    called = {n for call in plan.calls for n in call.nodes}
+    why = "no call computes it: it is computed when compiling or loading, is a view of memory, or changes nothing"
+    return {name: why for name in names if name not in called}
+
+
+def _row(
+    call: KernelCall,
+    types: Mapping[str, DType],
+    time_us: float | None,
+    device: str,
+    chosen: str,
+    function: CalledFunction | None,
+) -> EvidenceRow:
+    """Return the evidence row of one call. chosen: the algorithm that a library reports for it."""
+    precision = types[call.outputs[0]].value if call.outputs else ""
+    kernel = f"{call.kernel}: {call.symbol}" + (f" ({chosen})" if chosen else "")
+    operands = _operands(call, types) if call.kernel.partition("/")[0] in ("conv", "matmul") else ("", "")
+    code = None
+    if function is not None and function.name:
+        code = CalledCode(function.name, function.digest, function.planned, function.expected)
+    return EvidenceRow(
+        call.nodes, "+".join(call.ops), device, kernel, precision, time_us, (), *operands, code
+    )
+
+
+def _operands(call: KernelCall, types: Mapping[str, DType]) -> tuple[str, str]:
+    """Return element types of activations and weights of a product; empty for a call that only packs weights."""
+    if len(call.inputs) < 2:
+        return "", ""
+    activations, weights = (types[name] for name in call.inputs[:2])
+    kernel = call.kernel.partition("/")[2]
+    if kernel.startswith("int4_weights"):  # two codes in a byte
+        return activations.value, "int4"
+    packed = activations.is_float and weights.is_integer and kernel != "int8_weights"
+    return activations.value, (activations if packed else weights).value
