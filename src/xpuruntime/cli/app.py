@@ -9,6 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
 from .bench import bench
+from .bisect import bisect
 from .cache import cache
 from .certify import certify
 from .compare import compare
@@ -70,6 +71,7 @@ for _command in (
     inspect,
     explain,
     compare,
+    bisect,
     certify,
     bench,
     conformance,
