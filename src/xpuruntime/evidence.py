@@ -31,6 +31,14 @@ class SeenKernel:
         """Return plain data."""
         return {k: list(v) if isinstance(v := getattr(self, k), tuple) else v for k in self.__slots__}
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SeenKernel:
+        """Build the value from ``to_json``'s data. Raises ValueError for fields of other types, KeyError."""
+        grid, block = (tuple(map(_count, data[k])) for k in ("grid", "block"))
+        registers, shared, size = (_count(data[k]) for k in ("registers", "shared_bytes", "bytes"))
+        times = (_number(data[k]) or 0.0 for k in ("time_us", "start_us"))
+        return cls(_text(data["name"]), grid, block, registers, shared, size, *times)
+
     def __str__(self) -> str:
         sizes = f"{self.bytes} bytes"
         if any(self.grid):
@@ -71,6 +79,11 @@ class CalledCode:
         """Return plain data."""
         return {k: getattr(self, k) for k in self.__slots__}
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CalledCode:
+        """Build the value from ``to_json``'s data. Raises ValueError for fields of other types, KeyError."""
+        return cls(*(_text(data[k]) for k in cls.__slots__))
+
 
 @dataclass(frozen=True, slots=True)
 class EvidenceRow:
@@ -82,6 +95,7 @@ class EvidenceRow:
     seen:      the activities that the device's driver recorded for the step, if it records any.
     activations, weights: element types of the two operands of a convolution or matrix product, as the vendor reports them; empty for
                other steps, and if the vendor reports none.
+    spread_us: the largest minus the smallest time of the profiled runs; None if the engine reports one number.
     code:      the function that the step calls, if the engine can read it from memory.
     """
 
@@ -94,6 +108,7 @@ class EvidenceRow:
     seen: tuple[SeenKernel, ...] = ()
     activations: str = ""
     weights: str = ""
+    spread_us: float | None = None
     code: CalledCode | None = None
 
     @property
@@ -102,12 +117,31 @@ class EvidenceRow:
         return bool(self.weights) and all("int" in t for t in (self.activations, self.weights))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; ``seen``, ``activations``, ``weights`` and ``code`` are left out when empty."""
+        """Return plain data; ``seen``, ``activations``, ``weights``, ``spread_us`` and ``code`` are left out when empty."""
         data = {k: getattr(self, k) for k in ("nodes", "op", "device", "kernel", "precision", "time_us")}
         data["nodes"] = list(self.nodes)
         data |= {k: v for k in ("activations", "weights") if (v := getattr(self, k))}
+        data |= {} if self.spread_us is None else {"spread_us": self.spread_us}
         data |= {"seen": [s.to_json() for s in self.seen]} if self.seen else {}
         return data | ({} if self.code is None else {"code": self.code.to_json()})
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EvidenceRow:
+        """Build the value from ``to_json``'s data. Raises ValueError for fields of other types, KeyError."""
+        op, device, kernel, precision = (_text(data[k]) for k in ("op", "device", "kernel", "precision"))
+        return cls(
+            _texts(data["nodes"]),
+            op,
+            device,
+            kernel,
+            precision,
+            _number(data["time_us"]),
+            tuple(map(SeenKernel.from_json, data.get("seen", ()))),
+            _text(data.get("activations", "")),
+            _text(data.get("weights", "")),
+            _number(data.get("spread_us")),
+            CalledCode.from_json(data["code"]) if "code" in data else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +152,7 @@ class Evidence:
     time_source:      ``profiled twin`` if a second, profiled session was timed; empty without times.
     fallbacks:        deviations of the vendor from the request, one sentence each.
     options:          options as the vendor reports them, not as they were requested.
+    timed_runs:       number of runs that each time rests on; 0 without times.
     explained:        nodes that no step names, and what became of each: computed when loading, removed, part of another step.
     binaries:         the executable code of whole binaries, if the engine can read it from memory.
     """
@@ -130,6 +165,7 @@ class Evidence:
     fallbacks: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    timed_runs: int = 0
     explained: Mapping[str, str] = field(default_factory=dict)
     binaries: tuple[CalledCode, ...] = ()
 
@@ -143,7 +179,53 @@ class Evidence:
             "fallbacks": list(self.fallbacks),
             "options": dict(self.options),
             "notes": list(self.notes),
+            "timed_runs": self.timed_runs,
             "rows": [r.to_json() for r in self.rows],
             "explained": dict(self.explained),
             "binaries": [b.to_json() for b in self.binaries],
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Evidence:
+        """Build the value from ``to_json``'s data. Raises ValueError for fields of other types, KeyError."""
+        words = {k: _text(data[k]) for k in ("engine", "version", "placement_source", "time_source")}
+        options = data["options"]
+        if not isinstance(options, Mapping):
+            raise ValueError("options must be an object")
+        return cls(
+            rows=tuple(map(EvidenceRow.from_json, data["rows"])),
+            fallbacks=_texts(data["fallbacks"]),
+            options={str(k): _text(v) for k, v in options.items()},
+            notes=_texts(data["notes"]),
+            timed_runs=_count(data.get("timed_runs", 0)),
+            explained={str(k): _text(v) for k, v in dict(data.get("explained", {})).items()},
+            binaries=tuple(map(CalledCode.from_json, data.get("binaries", ()))),
+            **words,
+        )
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise ValueError(f"must be text, not {type(value).__name__}")
+    return value
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    if not isinstance(values, list | tuple):
+        raise ValueError(f"must be a list of texts, not {type(values).__name__}")
+    return tuple(map(_text, values))
+
+
+def _count(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"must be a whole number, not {type(value).__name__}")
+    return value
+
+
+def _number(value: object) -> float | None:
+    """Return a finite number as a float; None stays."""
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not -1e300 < value < 1e300:  # type: ignore[operator]
+        raise ValueError(f"must be a finite number, not {str(value)[:40]}")
+    return float(value)  # type: ignore[arg-type]

@@ -53,6 +53,7 @@ __all__ = [
     "Products",
     "ReportsDecisions",
     "ReportsFallbacks",
+    "ReportsKernels",
     "RunContext",
     "RunsTensors",
     "SeenKernel",
@@ -425,6 +426,16 @@ class ReportsDecisions(Protocol):
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """Return the decisions of the program that ran last; empty before the first run of open shapes."""
+        ...
+
+
+@runtime_checkable
+class ReportsKernels(Protocol):
+    """An Executable that knows the kernels of each node. Plans, differences and rules then name them."""
+
+    @property
+    def kernels(self) -> Mapping[str, str]:
+        """Return the kernels of each node of the model that has one; empty before the first run of open shapes."""
         ...
 
 

@@ -41,7 +41,7 @@ def declines() -> None:
             "the library declines: conv/cudnn: of cuDNN's 5 configurations on 13 engines none"
         )
         for engine in (
-            "3 narrows its sums",
+            "3 accumulates in a narrower type",
             "8 has no plan",
             "10 uses TF32",
             "11 needs 1073741824 bytes of workspace",

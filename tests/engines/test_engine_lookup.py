@@ -72,6 +72,7 @@ def test_a_missing_package_is_a_no_with_the_install_line(bare_python: Callable[[
     assert said.splitlines() == [
         "False|not_installed|the Python package 'onnxruntime' is not installed|Run: pip install 'xpuruntime[onnxruntime]'",
         "False|not_installed|the Python package 'openvino' is not installed|Run: pip install 'xpuruntime[openvino]'",
+        "False|not_installed|the Python package 'onnxruntime_qnn' is not installed|Run: pip install 'xpuruntime[qnn]'",
         "True|None||",  # our own engine needs nobody's package
     ]
 
@@ -84,6 +85,7 @@ def test_devices_never_raises(bare_python: Callable[[str], str]) -> None:
     assert said.splitlines() == [
         "False|device_refused|ModuleNotFoundError: No module named 'onnxruntime'",
         "False|device_refused|ModuleNotFoundError: No module named 'openvino'",
+        "False|device_refused|ModuleNotFoundError: No module named 'onnxruntime_qnn'",
         "True|None|",  # our own engine drives the host with nobody's package
     ]
 
@@ -128,7 +130,7 @@ PLUGIN = EnginePlugin(name="theirs", title="Theirs", aliases=(), package=("their
 def test_third_parties_come_in_by_entry_points(tmp_path: Path) -> None:
     distribution(tmp_path, "theirs", "1.5", entry="theirs = theirs:PLUGIN", module=PLUGIN)
     code = "from xpuruntime.engines import lookup, engine_names; p = lookup('theirs'); print(p.title, p.installed().ok, engine_names())"
-    assert run(tmp_path, code).startswith("Theirs True ('onnxruntime', 'openvino', 'native', 'theirs'")
+    assert run(tmp_path, code).startswith("Theirs True ('onnxruntime', 'openvino', 'qnn', 'native', 'theirs'")
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ import pytest
 
 import xpuruntime as xrt
 from xpuruntime import ir, passes
+from xpuruntime.child_calls import call_within
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import InternalError, ModelError
 from xpuruntime.fault_reports import report_folders, reports_into
 from xpuruntime.frontends.onnx import lower as onnx_lower
 from xpuruntime.frontends.torch import lower as torch_lower
-from xpuruntime.inference.execution.timeouts import call_within
 from xpuruntime.passes import PASSES
 
 onnx = pytest.importorskip("onnx")

@@ -247,4 +247,4 @@ def test_memory_is_flat_over_ten_thousand_calls() -> None:
     before = CpuBackend().memory()["live_bytes"]
     for _ in range(10_000):
         ops.softmax(x, out=into)
-    assert CpuBackend().memory()["live_bytes"] == before
+    assert CpuBackend().memory()["live_bytes"] <= before

@@ -188,5 +188,5 @@ def test_memory_is_flat_over_ten_thousand_runs(session: xrt.InferenceSession) ->
     for _ in range(10_000):
         session.run({"x": X, "y": Y})
     after = CpuBackend().memory()
-    assert after["live_bytes"] == before["live_bytes"]
+    assert after["live_bytes"] <= before["live_bytes"]
     assert after["allocations"] == before["allocations"]

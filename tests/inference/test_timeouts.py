@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import xpuruntime as xrt
+from xpuruntime.child_calls import call_within
 from xpuruntime.errors import BuildError, BuildTimeout, RunCancelled, RunError, RunTimeout
-from xpuruntime.inference.execution.timeouts import call_within
 from xpuruntime.storage.store import Store
 
 onnx = pytest.importorskip("onnx", reason="models are made with it")
@@ -224,7 +224,7 @@ def test_what_a_child_started_dies_with_it(tmp_path) -> None:
 def test_a_child_ends_when_its_parent_is_killed(tmp_path) -> None:
     note = tmp_path / "pid"
     inner = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    outer = f"from xpuruntime.inference.execution.timeouts import call_within; call_within('builtins:exec', ({inner!r},), 60, 'test')"
+    outer = f"from xpuruntime.child_calls import call_within; call_within('builtins:exec', ({inner!r},), 60, 'test')"
     with subprocess.Popen([sys.executable, "-c", outer]) as parent:
         end = time.monotonic() + 30
         while not (note.exists() and note.read_text()) and time.monotonic() < end:

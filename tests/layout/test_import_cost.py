@@ -14,6 +14,7 @@ VENDORS = (
     "torch",
     "onnx",
     "onnxruntime",
+    "onnxruntime_qnn",
     "openvino",
     "tensorrt",
     "transformers",

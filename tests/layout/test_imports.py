@@ -20,7 +20,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "xpuruntime"
 # Leaves, in order: each may know those to its left.
 LEAVES = (
     "lazy", "printable", "errors", "env", "dims", "types", "casts", "targets", "decisions", "evidence", "protocols", "plugins", "numerics",
-    "children", "storage", "fault_reports", "faults", "families",
+    "children", "storage", "fault_reports", "child_calls", "faults", "families",
 )  # fmt: skip
 CORE = "_core"  # the C++ core's Python module
 
@@ -60,6 +60,9 @@ MAY_NOT_KNOW: dict[str, tuple[str, ...]] = {
     "kernels.kernel": ("kernels.spec", "kernels.portable", "kernels.cpu", "kernels.cuda", "kernels.user"),
 }
 
+# Engine -> the engine that it is a part of: QNN is an execution provider of ONNX Runtime.
+BUILT_ON = {"qnn": "onnxruntime"}
+
 # Packages of others: where at module level, where inside functions.
 EVERYWHERE = {"numpy", "ml_dtypes"}
 AT_TOP: dict[str, set[str]] = {"cli": {"typer", "rich", "click"}, "policies": {"yaml"}, "pytorch": {"torch"}}
@@ -67,6 +70,7 @@ VENDORS = {
     "torch",
     "onnx",
     "onnxruntime",
+    "onnxruntime_qnn",
     "openvino",
     "tensorrt",
     "transformers",
@@ -84,6 +88,7 @@ IN_FUNCTIONS: dict[str, set[str]] = {
     "passes": {"onnx", "torch"},
     "engines.onnxruntime": {"onnxruntime", "onnx"},
     "engines.openvino": {"openvino", "onnx"},
+    "engines.qnn": {"onnxruntime", "onnxruntime_qnn", "onnx"},
     "engines.tensorrt": {"tensorrt", "onnx"},
     "profiler": {"matplotlib", "jinja2"},
     "inference": {"onnx"},
@@ -199,7 +204,8 @@ def _own_fault(importer: str, imported: str) -> str:
             and len(other) > 2
             and _folder(other[1])
         ):
-            return "" if other[1] == mine[1] else f"engine {mine[1]} knows engine {other[1]}"
+            own = other[1] in (mine[1], BUILT_ON.get(mine[1]))
+            return "" if own else f"engine {mine[1]} knows engine {other[1]}"
         return ""
     allowed = row_of(importer)
     if any(imported == a or imported.startswith(a + ".") for a in allowed):

@@ -68,7 +68,7 @@ FACTS = NodeFacts(node="fc", family="matmul")
 OFFERS = [
     Offer("cublasLt", Support.yes()),
     Offer("cublas", Support.yes()),
-    Offer(PINNED, Support.yes(), on_request=True, asks="pins an algorithm"),
+    Offer(PINNED, Support.yes(), on_request=True, opt_in_reason="pins an algorithm"),
 ]
 
 

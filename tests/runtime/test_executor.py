@@ -95,7 +95,8 @@ def test_a_thousand_runs_allocate_nothing() -> None:
     assert {k: after[k] - before[k] for k in ("allocations", "prepared", "copies", "contexts")} == {
         "allocations": 0, "prepared": 0, "copies": 0, "contexts": 0
     }  # fmt: skip
-    assert (pool_after.allocations, pool_after.live_bytes) == (pool.allocations, pool.live_bytes)
+    assert pool_after.allocations == pool.allocations
+    assert pool_after.live_bytes <= pool.live_bytes  # objects of earlier tests may be freed
     assert grown < 1024
     assert outputs[0].tolist() == WANT.tolist()
 

@@ -21,6 +21,7 @@ from .exit_codes import MEANINGS
 from .explain import explain
 from .generate import generate
 from .inspect import inspect
+from .lint import lint
 from .run import run
 
 __all__ = ["app"]
@@ -70,6 +71,7 @@ for _command in (
     compile_,
     inspect,
     explain,
+    lint,
     compare,
     bisect,
     certify,

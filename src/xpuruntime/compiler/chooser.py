@@ -19,7 +19,7 @@ from ..ir.family import source_names
 from ..kernels.catalogue import answer, failed
 from ..kernels.kernel import Kernel, LoweredCall, NodeCall
 from ..kernels.user.kernel import UserKernel
-from ..policies import KernelPolicy, Offer, choose
+from ..policies import KernelPolicy, NodeFacts, Offer, choose
 from ..policies.fields.pins import parted
 from ..printable import logger
 from .demands import facts_of
@@ -73,7 +73,17 @@ class Chooser:
         return next((k.name for k, s in self.offers(call, self.target) if s), "")
 
     def choose(self, node: Node, call: NodeCall) -> Chosen:
-        """Return the kernel for a node.
+        """Return the kernel for a node. Raises as ``decide``."""
+        return self.decide(node, call)[0]
+
+    def facts(self, node: Node) -> NodeFacts:
+        """Return the facts of a node that rules test."""
+        in_graph = all(v in self.graph.values for v in node.values)  # a copy may read a value that is not
+        kind = self.target.name.partition(":")[0]
+        return facts_of(self.graph if in_graph else None, node, phase=self.phase, device=kind)
+
+    def decide(self, node: Node, call: NodeCall) -> tuple[Chosen, Decision]:
+        """Return the kernel for a node, and the decision with every other candidate.
 
         Raises KernelUnavailable (with the decision); InternalError if a forced kernel, or the only one, fails to generate code; BuildError if that
         kernel is a user's. A kernel whose code raises is skipped, and so is one whose library declines the node (``CodegenTarget.libraries``). The
@@ -100,14 +110,7 @@ class Chooser:
         for name, error in faults.items():
             candidates[name] = candidates[name][0], failed(error)
         measured = self.times.of(call, self.target.name)
-        # A copy may read a value that is not in the graph.
-        in_graph = all(v in self.graph.values for v in node.values)
-        facts = facts_of(
-            self.graph if in_graph else None,
-            node,
-            phase=self.phase,
-            device=self.target.name.partition(":")[0],
-        )
+        facts = self.facts(node)
         while True:
             offers = [_offer(n, k, s, code.get(n), measured.get(n)) for n, (k, s) in candidates.items()]
             try:
@@ -142,7 +145,7 @@ class Chooser:
                 do="Fix the kernel, or forbid it in a policy.",
             ) from lowered
         assert decision.chosen is not None  # choose() returned a name
-        return Chosen(kernel, lowered, decision.chosen.reason)
+        return Chosen(kernel, lowered, decision.chosen.reason), decision
 
     def _with_pins(self, candidates: Rows, call: NodeCall) -> Rows:
         """Add the pinned variants that the policy names to the candidates of a call. No other policy selects them."""
@@ -191,7 +194,7 @@ def _offer(
         workspace_bytes=0 if lowered is None else workspace_of(lowered),
         deterministic=None if lowered is None else lowered.deterministic,
         on_request=kernel.on_request,
-        asks=kernel.asks,
+        opt_in_reason=kernel.opt_in_reason,
     )
 
 

@@ -13,11 +13,12 @@ from ..ir.family import family_of
 from ..ir.shapes.fixed_sizes import fixed_sizes
 from ..policies import Policy, Resolved
 from ..policies.entrances import INSTEAD_OF_INT8
+from ..policies.vocabulary import PHASES
 from ..targets import DeviceId, TargetConfig
 from ..types import DType
 from .resolve import resolve_target
 
-__all__ = ["check_static", "fixed_symbols", "phases_of", "settled_precision", "targets_of"]
+__all__ = ["check_phase", "check_static", "fixed_symbols", "phases_of", "settled_precision", "targets_of"]
 
 _INTEGER_PRODUCTS = frozenset(
     {"matmul_integer", "convolution_integer", "qlinear_matmul", "qlinear_convolution"}
@@ -128,6 +129,12 @@ def check_static(entrance: str, graphs: Iterable[Graph], resolved: Resolved) -> 
             got=f"no size for {', '.join(symbols)}",
             do=f"Add fixed_shapes={{{', '.join(f'{s!r}: SIZE' for s in symbols)}}}.",
         )
+
+
+def check_phase(entrance: str, phase: str) -> None:
+    """Raise PolicyError for an unknown phase."""
+    if not isinstance(phase, str) or phase not in PHASES:
+        raise PolicyError(entrance, "no such phase", got=repr(phase), do=f"Known: {', '.join(PHASES)}.")
 
 
 def phases_of(phase: str | Mapping[str, str], entries: Iterable[str]) -> dict[str, str]:

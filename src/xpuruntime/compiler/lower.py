@@ -27,7 +27,7 @@ from .times import KernelTimes
 from .views import free_views, view_of
 from .weights import KnownValues
 
-__all__ = ["lower"]
+__all__ = ["lower", "lower_with"]
 
 _COUNTERS = "temp.counters"
 
@@ -46,8 +46,13 @@ def lower(
 
     Raises KernelUnavailable (with the decision) if no kernel supports a node, or if the kernel that a policy forces is not available.
     """
-    with part(f"lowering to {target.name}"):
-        return _Lowerer(graph, layouts, Chooser(graph, target, policy, offers, phase, times)).run()
+    return lower_with(graph, layouts, Chooser(graph, target, policy, offers, phase, times))
+
+
+def lower_with(graph: Graph, layouts: Layouts, chooser: Chooser) -> LoweredGraph:
+    """Lower every node of a static graph to the kernels that a chooser selects. Raises its errors."""
+    with part(f"lowering to {chooser.target.name}"):
+        return _Lowerer(graph, layouts, chooser).run()
 
 
 class _Lowerer:

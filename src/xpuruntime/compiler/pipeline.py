@@ -20,7 +20,7 @@ from .. import __version__
 from ..codegen.cpp.toolchain import TextRefused
 from ..codegen.target import CodegenTarget
 from ..decisions import Decision
-from ..errors import BuildError, FormatError, IrError, PolicyError, StrictError, XpuError
+from ..errors import BuildError, FormatError, IrError, StrictError, XpuError
 from ..faults import FaultSubject, contained, foreign, part
 from ..ir import Graph, specialize, verify
 from ..ir.shapes.bounds import bounds_of, outside, span
@@ -30,7 +30,6 @@ from ..passes import find_passes, laid_out, run_passes
 from ..policies import Policy, Resolved
 from ..policies.entrances import demanded, refuse
 from ..policies.fields.record import dump
-from ..policies.vocabulary import PHASES
 from ..printable import logger
 from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
 from ..program.told import fitted
@@ -39,7 +38,7 @@ from ..targets import TargetConfig
 from .calls import LoweredGraph
 from .demands import Demands
 from .emit import Code, emitted_part, plan_of
-from .entrance import fixed_symbols, phases_of, settled_precision, targets_of
+from .entrance import check_phase, fixed_symbols, phases_of, settled_precision, targets_of
 from .lower import lower
 from .times import KernelTimes
 
@@ -114,7 +113,7 @@ def _compile(
     """Implement ``compile``. ``subject`` records what a reproduction needs."""
     started = time.perf_counter()
     for word in phase.values() if isinstance(phase, Mapping) else (phase,):
-        _check_phase(word)
+        check_phase("compile", word)
     resolved, measured = demanded("compile", {}, policy), KernelTimes.load(times)
     level = resolved.policy.execution.optimization_level
     notes: list[str] = []
@@ -276,12 +275,6 @@ def _gpus(targets: Iterable[CodegenTarget]) -> dict[str, Any]:
     names = ("num_sms", "smem_per_block", "max_cluster_size")
     sizes = {t.name: {n: getattr(t.config, n) for n in names} for t in targets if t.config.num_sms}
     return {"gpus": sizes} if sizes else {}
-
-
-def _check_phase(phase: str) -> None:
-    """Raise PolicyError for an unknown phase."""
-    if not isinstance(phase, str) or phase not in PHASES:
-        raise PolicyError("compile", "no such phase", got=repr(phase), do=f"Known: {', '.join(PHASES)}.")
 
 
 def _entries(

@@ -18,8 +18,9 @@ if TYPE_CHECKING:  # mypy compares the functions of our engines' modules with th
     from ..protocols import Engine, HasKernelOptions, StoppableLoad
     from .onnxruntime import engine as onnxruntime
     from .openvino import engine as openvino
+    from .qnn import engine as qnn
 
-    _MODULES: tuple[Engine, Engine, Engine] = (onnxruntime, openvino, native)
+    _MODULES: tuple[Engine, Engine, Engine, Engine] = (onnxruntime, openvino, qnn, native)
     _WITH_KERNEL_OPTIONS: tuple[HasKernelOptions, HasKernelOptions] = (onnxruntime, openvino)
     _STOPPABLE: StoppableLoad = onnxruntime
 
@@ -29,6 +30,7 @@ __all__ = ["ENGINES", "KNOWN_WORDS", "engine_names", "lookup"]
 ENGINES: dict[str, str] = {
     "onnxruntime": "xpuruntime.engines.onnxruntime.plugin:PLUGIN",
     "openvino": "xpuruntime.engines.openvino.plugin:PLUGIN",
+    "qnn": "xpuruntime.engines.qnn.plugin:PLUGIN",
     "native": "xpuruntime.engines.native.plugin:PLUGIN",
 }
 
@@ -37,11 +39,6 @@ KNOWN_WORDS: dict[str, Support] = {
         Reason.NOT_IMPLEMENTED,
         "the TensorRT engine is not part of this release",
         do="Use engine='onnxruntime' with device='cuda', in an environment with the package onnxruntime-gpu.",
-    ),
-    "qnn": Support.no(
-        Reason.NOT_IMPLEMENTED,
-        "the QNN engine is not part of this release",
-        do="Use engine='onnxruntime' with device='npu', in an environment with an ONNX Runtime that has the QNN provider.",
     ),
 }
 

@@ -28,6 +28,7 @@ from ..protocols import (
     ModelSource,
     ReportsDecisions,
     ReportsFallbacks,
+    ReportsKernels,
     RunsTensors,
     TakesTensors,
 )
@@ -43,10 +44,11 @@ from .like_onnxruntime import NodeArg, no_options, node_args, pick, policy_of
 from .models.model_cache import fixed_known
 from .models.modules import open_any
 from .models.node_facts import NodeDetail, node_details
+from .selection.policy_warnings import policy_warnings
 from .selection.request import half, session_request
 from .selection.select import Selection, select
 from .self_check import QUESTION, SelfCheck
-from .session_plan import REGION, detailed, first_plan
+from .session_plan import REGION, detailed, first_plan, with_kernels
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -161,9 +163,11 @@ class InferenceSession:
         self._source = source
         self._details: dict[str, NodeDetail] | None = None
         self._chosen = selection.decisions
-        self._plan = first_plan(self._model, request, selection, self._node_details)
+        plan = first_plan(self._model, request, selection, self._node_details)
+        findings = policy_warnings(request.policy, self._model, plan)
+        self._plan = replace(plan, warnings=(*plan.warnings, *findings))
         self._span = f"{selection.loaded.candidate.name}: {self._model.name}"
-        warnings = (*selection.warnings, *self._inner_fallbacks())
+        warnings = (*selection.warnings, *findings, *self._inner_fallbacks())
         if execution.strict:
             self._be_strict(selection, self._evidence(self._strict_feeds(selection, examples)))
         if execution.run_timeout_s is not None and not self._contexts.stoppable:
@@ -325,12 +329,15 @@ class InferenceSession:
 
     def _as_run(self) -> Plan:
         """Return the plan with the kernel decisions of the last program: open shapes get their kernels at their first run."""
+        plan = self.plan
+        if isinstance(self._executable, ReportsKernels):
+            plan = replace(plan, nodes=with_kernels(plan.nodes, self._executable.kernels))
         if not isinstance(self._executable, ReportsDecisions):
-            return self.plan
+            return plan
         own = self._executable.decisions
         later = {d.question for d in own} & {QUESTION}  # a check that waited for shapes
         chosen = (d for d in self._chosen if d.question not in later)
-        return replace(self.plan, decisions=(*chosen, *own))
+        return replace(plan, decisions=(*chosen, *own))
 
     def _evidence(self, feeds: dict[str, Array] | None = None) -> dict[str, Evidence]:
         """Return each region's evidence."""

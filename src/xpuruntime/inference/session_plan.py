@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from ..decisions import Decision
 from ..program.plan import Plan, PlanNode, Region
-from ..protocols import ModelSource, ReportsDecisions
+from ..protocols import ModelSource, ReportsDecisions, ReportsKernels
 from .models.node_facts import NodeDetail
 from .partitioned.mixed import MixedExecutable
 from .selection.request import SessionRequest
 from .selection.select import Selection
 from .selection.vendor_policy import family_of_ref, kernel_decisions
 
-__all__ = ["REGION", "detailed", "first_plan"]
+__all__ = ["REGION", "detailed", "first_plan", "with_kernels"]
 
 REGION = "r0"
 """The only region of a plan that is not partitioned."""
@@ -41,6 +41,8 @@ def first_plan(
     )
     policy = request.policy.kernel
     kernels: tuple[Decision, ...] = ()
+    if isinstance(loaded.executable, ReportsKernels):
+        nodes = with_kernels(nodes, loaded.executable.kernels)
     if isinstance(loaded.executable, MixedExecutable):
         return loaded.executable.plan(_whole(model, request, selection, nodes, (), ()))
     if isinstance(loaded.executable, ReportsDecisions):
@@ -61,6 +63,11 @@ def detailed(nodes: Sequence[PlanNode], details: Mapping[str, NodeDetail]) -> tu
         return node if detail is None else replace(node, spec=str(detail.spec or ""), lowered=detail.lowered)
 
     return tuple(map(one, nodes))
+
+
+def with_kernels(nodes: Sequence[PlanNode], kernels: Mapping[str, str]) -> tuple[PlanNode, ...]:
+    """Return the nodes with their kernels."""
+    return tuple(replace(n, kernel=kernels.get(n.name, "")) for n in nodes)
 
 
 def _whole(

@@ -201,13 +201,13 @@ class Kernel(ABC):
 
     name:       ``family/kernel`` (``matmul/generated``).
     ops:        the IR ops that it computes.
-    on_request: whether only a policy that names the kernel selects it; ``asks`` says why (it changes results, it is a user's).
+    on_request: whether only a policy that names the kernel selects it; ``opt_in_reason`` says why (it changes results, it is a user's).
     """
 
     name: str
     ops: tuple[str, ...]
     on_request: bool = False
-    asks: str = "changes results"
+    opt_in_reason: str = "changes results"
 
     @abstractmethod
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:

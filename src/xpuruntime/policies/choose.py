@@ -20,11 +20,12 @@ from typing import Any
 from ..decisions import Candidate, Decision, Reason, Support, first_advice
 from ..errors import KernelUnavailable, PolicyError
 from .fields.pins import plain_kernel
+from .fields.record import FieldPath
 from .kernel_policy import KernelPolicy
 from .rule import NodeFacts, Rule
 from .vocabulary import KERNELS_NOT_IMPLEMENTED, LIBRARY_KERNELS
 
-__all__ = ["Offer", "choose", "vendor_keeps_to"]
+__all__ = ["NodeDemands", "Offer", "RuleRef", "choose", "node_demands", "vendor_keeps_to"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Offer:
 
     time_us: measured microseconds per call; None if not measured. workspace_bytes: memory in addition to the operands; None if unknown.
     deterministic: True if equal inputs give equal bits on every run with any number of threads; None if unknown.
-    on_request: chosen only if a policy names it; ``asks`` is the reason, as a clause.
+    on_request: chosen only if a policy names it; ``opt_in_reason`` is the reason, as a clause.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Offer:
     workspace_bytes: int | None = 0
     deterministic: bool | None = None
     on_request: bool = False
-    asks: str = "changes results"
+    opt_in_reason: str = "changes results"
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def known(self) -> dict[str, Any]:
@@ -56,20 +57,34 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Demands:
-    """The policy's demands on one node: each kernel with a description of the rule that names it."""
+class RuleRef:
+    """One rule, or one plain keyword, of a policy: its path in the document and its description in reasons."""
 
-    use: tuple[str, str] | None
-    prefer: dict[str, str]
-    forbid: dict[str, str]
-    limit: tuple[int, str] | None
-    exact: str  # description of the rule that demands deterministic kernels; "" if there is none
+    path: FieldPath
+    text: str
 
-    def forbids(self, name: str) -> str:
-        """Return the rule that forbids a kernel, or forbids the plain kernel of a pinned one; "" without any."""
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDemands:
+    """The policy's demands on one node: each kernel with the rule that names it.
+
+    exact: the rule that demands deterministic kernels; None if there is none.
+    """
+
+    use: tuple[str, RuleRef] | None
+    prefer: dict[str, RuleRef]
+    forbid: dict[str, RuleRef]
+    limit: tuple[int, RuleRef] | None
+    exact: RuleRef | None
+
+    def forbids(self, name: str) -> RuleRef | None:
+        """Return the rule that forbids a kernel, or forbids the plain kernel of a pinned one; None without any."""
         if name in self.forbid:
             return self.forbid[name]
-        return "" if self.use is not None and self.use[0] == name else self.forbid.get(plain_kernel(name), "")
+        return None if self.use is not None and self.use[0] == name else self.forbid.get(plain_kernel(name))
 
 
 def choose(policy: KernelPolicy, facts: NodeFacts, offers: Sequence[Offer]) -> tuple[str, Decision]:
@@ -81,12 +96,12 @@ def choose(policy: KernelPolicy, facts: NodeFacts, offers: Sequence[Offer]) -> t
     by_name = {o.name: o for o in offers}
     if len(by_name) != len(offers):
         raise ValueError(f"a kernel is offered twice for {facts.node!r}: {[o.name for o in offers]}")
-    demands = _demands(policy, facts)
+    demands = node_demands(policy, facts)
     removed = {o.name: c for o in offers if (c := _rejection_of(o, demands, facts)) is not None}
     remaining = [o for o in offers if o.name not in removed]
     named_by_policy = dict.fromkeys([*([demands.use[0]] if demands.use else ()), *demands.prefer])
     for name in named_by_policy.keys() - by_name.keys():
-        who = demands.prefer.get(name) or (demands.use[1] if demands.use else "")
+        who = demands.prefer.get(name) or (demands.use[1] if demands.use else None)
         if plain_kernel(name) in KERNELS_NOT_IMPLEMENTED.get(facts.family, ()):
             reason = f"this release does not implement this kernel of {facts.family} ({who} names it)"
             removed[name] = Candidate(name, Reason.NOT_IMPLEMENTED, reason)
@@ -111,7 +126,7 @@ def vendor_keeps_to(policy: KernelPolicy, facts: NodeFacts, engine: str) -> Supp
     Vendors do not report the workspace of a kernel, its determinism, or the library that computes it.
     Raises PolicyError if demands of one layer conflict.
     """
-    demands = _demands(policy, facts)
+    demands = node_demands(policy, facts)
     do = "Use engine='native', whose kernels follow rules, or remove the rule."
     if demands.use is not None:
         return Support.yes()
@@ -129,15 +144,17 @@ def vendor_keeps_to(policy: KernelPolicy, facts: NodeFacts, engine: str) -> Supp
     return Support.yes()
 
 
-def _demands(policy: KernelPolicy, facts: NodeFacts) -> _Demands:
-    use: tuple[str, str] | None = None
-    prefer: dict[str, str] = {}
-    forbid: dict[str, str] = {}
-    limit: tuple[int, str] | None = None
-    deterministic_rule: str | None = None
+def node_demands(policy: KernelPolicy, facts: NodeFacts) -> NodeDemands:
+    """Return the demands on a node over all layers. Raises PolicyError if demands of one layer conflict."""
+    use: tuple[str, RuleRef] | None = None
+    prefer: dict[str, RuleRef] = {}
+    forbid: dict[str, RuleRef] = {}
+    limit: tuple[int, RuleRef] | None = None
+    deterministic_rule: RuleRef | None = None
+    settled = False  # a layer says whether kernels must be deterministic
     forced_above: set[str] = set()  # kernels that a higher layer forces, which a lower layer cannot forbid
-    for layer in policy.layers:
-        rules = [(r, _who(layer, i, r)) for i, r in enumerate(layer.rules) if r.matches(facts)]
+    for at, layer in _layers_of(policy):
+        rules = [(r, _who(at, layer, i, r)) for i, r in enumerate(layer.rules) if r.matches(facts)]
         forced = _forced(rules, facts)
         forbidden = {name: who for r, who in rules for name in r.forbid}
         if forced is not None and forced[0] in forbidden:
@@ -148,18 +165,26 @@ def _demands(policy: KernelPolicy, facts: NodeFacts) -> _Demands:
         for name, who in forbidden.items():
             if name not in forced_above:
                 forbid.setdefault(name, who)
-        for name, who in _preferred(layer, rules, facts):
+        for name, who in _preferred(at, layer, rules, facts):
             prefer.setdefault(name, who)
         limits = [(int(r.workspace_bytes), who) for r, who in rules if r.workspace_bytes is not None]
         if limit is None and limits:
-            limit = min(limits)
+            limit = min(limits, key=lambda bound: bound[0])
         demands_of_layer = [(r.deterministic, who) for r, who in rules if r.deterministic is not None]
-        if deterministic_rule is None and demands_of_layer:
-            deterministic_rule = next((who for demanded, who in demands_of_layer if demanded), "")
-    return _Demands(use, prefer, forbid, limit, deterministic_rule or "")
+        if not settled and demands_of_layer:
+            settled = True
+            deterministic_rule = next((who for demanded, who in demands_of_layer if demanded), None)
+    return NodeDemands(use, prefer, forbid, limit, deterministic_rule)
 
 
-def _forced(rules: Sequence[tuple[Rule, str]], facts: NodeFacts) -> tuple[str, str] | None:
+def _layers_of(policy: KernelPolicy) -> Iterator[tuple[FieldPath, KernelPolicy]]:
+    """Yield each layer that is not empty with its path in the document, highest first."""
+    for layer in policy.layers:
+        index = next((i for i, lower in enumerate(policy.under) if lower is layer), None)
+        yield (("kernel",) if index is None else ("kernel", "under", index)), layer
+
+
+def _forced(rules: Sequence[tuple[Rule, RuleRef]], facts: NodeFacts) -> tuple[str, RuleRef] | None:
     forced = [(r.use, who) for r, who in rules if r.use is not None]
     for name, who in forced[1:]:
         if name != forced[0][0]:
@@ -168,23 +193,24 @@ def _forced(rules: Sequence[tuple[Rule, str]], facts: NodeFacts) -> tuple[str, s
 
 
 def _preferred(
-    layer: KernelPolicy, rules: Sequence[tuple[Rule, str]], facts: NodeFacts
-) -> Iterator[tuple[str, str]]:
+    at: FieldPath, layer: KernelPolicy, rules: Sequence[tuple[Rule, RuleRef]], facts: NodeFacts
+) -> Iterator[tuple[str, RuleRef]]:
     for rule, who in rules:
         for name in rule.prefer:
             yield name, who
     for family, names in layer.preferences():
         if family == facts.family:
             for name in names:
-                yield name, f"{family}= of {layer.origin or 'the policy'}"
+                yield name, RuleRef((*at, family), f"{family}= of {layer.origin or 'the policy'}")
 
 
-def _who(layer: KernelPolicy, index: int, rule: Rule) -> str:
+def _who(at: FieldPath, layer: KernelPolicy, index: int, rule: Rule) -> RuleRef:
     because = f": {rule.reason}" if rule.reason else ""
-    return f"rules[{index}] of {layer.origin or 'the policy'} ({rule.label()}{because})"
+    text = f"rules[{index}] of {layer.origin or 'the policy'} ({rule.label()}{because})"
+    return RuleRef((*at, "rules", index), text)
 
 
-def _conflict(facts: NodeFacts, who: str, problem: str) -> PolicyError:
+def _conflict(facts: NodeFacts, who: RuleRef, problem: str) -> PolicyError:
     return PolicyError(
         f"node {facts.node}",
         f"{who} {problem}",
@@ -192,9 +218,11 @@ def _conflict(facts: NodeFacts, who: str, problem: str) -> PolicyError:
     )
 
 
-def _rejection_of(offer: Offer, demands: _Demands, facts: NodeFacts) -> Candidate | None:
+def _rejection_of(offer: Offer, demands: NodeDemands, facts: NodeFacts) -> Candidate | None:
     """Return the rejection of an offer that support, a limit or ``forbid`` rules out, else None."""
-    limits = [*([demands.limit] if demands.limit else ()), (facts.workspace_bytes, "the device")]
+    limits: list[tuple[int | None, object]] = [(facts.workspace_bytes, "the device")]
+    if demands.limit is not None:
+        limits.insert(0, demands.limit)
     rejection: Support | None = None
     forbidder = demands.forbids(offer.name)
     if forbidder:
@@ -221,7 +249,7 @@ def _rejection_of(offer: Offer, demands: _Demands, facts: NodeFacts) -> Candidat
     return None if rejection is None else Candidate.rejected(offer.name, rejection, **offer.known())
 
 
-def _pick(remaining: Sequence[Offer], num_offers: int, demands: _Demands) -> Candidate | None:
+def _pick(remaining: Sequence[Offer], num_offers: int, demands: NodeDemands) -> Candidate | None:
     by_name = {o.name: o for o in remaining}
 
     def take(offer: Offer, code: Reason, reason: str) -> Candidate:
@@ -245,14 +273,14 @@ def _pick(remaining: Sequence[Offer], num_offers: int, demands: _Demands) -> Can
     return take(remaining[0], Reason.DEFAULT, "the first usable one in the catalogue's order")
 
 
-def _not_chosen(offer: Offer, chosen: Candidate | None, demands: _Demands) -> Candidate:
+def _not_chosen(offer: Offer, chosen: Candidate | None, demands: NodeDemands) -> Candidate:
     """Return the candidate of a usable offer that was not chosen, with the reason."""
     facts = offer.known()
     if demands.use is not None:
         reason = f"{demands.use[1]} forces {demands.use[0]!r}"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=facts)
     if offer.on_request:
-        reason = f"{offer.asks}, and no policy names it"
+        reason = f"{offer.opt_in_reason}, and no policy names it"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=facts)
     assert chosen is not None
     if chosen.code is Reason.FASTEST:
@@ -270,7 +298,7 @@ def _not_chosen(offer: Offer, chosen: Candidate | None, demands: _Demands) -> Ca
     )
 
 
-def _unavailable(facts: NodeFacts, demands: _Demands, decision: Decision) -> KernelUnavailable:
+def _unavailable(facts: NodeFacts, demands: NodeDemands, decision: Decision) -> KernelUnavailable:
     if demands.use is not None:
         name, who = demands.use
         rejection = next((c for c in decision.rejected if c.name == name), None)

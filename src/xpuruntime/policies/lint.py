@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from .fields.expression import Condition
 from .fields.kinds import kernels_of
 from .fields.pins import plain_kernel
-from .fields.record import FieldPath
+from .fields.record import FieldPath, path_text
 from .kernel_policy import KernelPolicy
 from .policy import Policy
 from .rule import Rule, parsed, phase_covered
 from .vocabulary import KERNELS, PHASES
 
-__all__ = ["CODES", "LintFinding", "lint"]
+__all__ = ["CODES", "MODEL_CODES", "LintFinding", "lint"]
 
 CODES: dict[str, str] = {
     "conflict": "two rules of one layer force different kernels on the same op (an error)",
@@ -34,6 +34,17 @@ CODES: dict[str, str] = {
     "forbidden_preference": "a preferred kernel is forbidden wherever the preference applies",
     "unused_options": "options are set for an engine that the policy does not choose",
 }
+"""Findings of ``lint``, which needs no model."""
+
+MODEL_CODES: dict[str, str] = {
+    "ambiguous": "two rules of one layer demand different kernels for a node of the model (an error if they force them)",
+    "inapplicable": "a kernel does not compute the nodes for which a rule names it (an error if the rule forces it)",
+    "unavailable": "no kernel of a node is left (an error)",
+    "unreachable": "a rule, keyword or place matches no node of the model that gets a kernel",
+    "undecided": "a shape condition cannot be evaluated, because a dim of the model has no size",
+    "unchecked": "kernels were not checked, because a dim of the model has no size",
+}
+"""Findings about a policy and a model (``xpu lint POLICY MODEL``)."""
 
 _TRIES = 20_000  # evaluations per call of lint
 _PAIRS = 200_000  # pairs of rules per call of lint
@@ -41,17 +52,32 @@ _PAIRS = 200_000  # pairs of rules per call of lint
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """One finding: its code (``CODES``), its path and its text."""
+    """One finding: its code (``CODES`` or ``MODEL_CODES``), its path and its text.
+
+    is_error: True if no choice of kernels satisfies the policy.
+    """
 
     code: str
     path: FieldPath
     text: str
     do: str = ""
+    is_error: bool = False
 
-    @property
-    def is_error(self) -> bool:
-        """True for a conflict that no choice can satisfy."""
-        return self.code == "conflict"
+    def __str__(self) -> str:
+        end = "" if self.text.endswith((".", "!", "?")) else "."
+        at = f"{path_text(self.path)}: " if self.path else ""
+        return f"{at}{self.text}{end}" + (f" {self.do}" if self.do else "")
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain data."""
+        level = "error" if self.is_error else "warning"
+        return {
+            "code": self.code,
+            "level": level,
+            "at": path_text(self.path),
+            "text": self.text,
+            "do": self.do,
+        }
 
 
 def lint(policy: Policy) -> tuple[LintFinding, ...]:
@@ -76,16 +102,14 @@ def _conflicts(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterato
             continue
         if a.use and b.use and a.use != b.use and (where := _overlap(a, b, solver)):
             text = f"forces {b.use!r} where rules[{i}] forces {a.use!r} ({where})"
-            yield LintFinding(
-                "conflict", (*at, "rules", j, "use"), text, "Make their conditions exclude each other."
-            )
+            do = "Make their conditions exclude each other."
+            yield LintFinding("conflict", (*at, "rules", j, "use"), text, do, is_error=True)
         for forbids, uses, first in ((a, b, True), (b, a, False)):
             if uses.use and uses.use in forbids.forbid and (where := _overlap(a, b, solver)):
                 index = i if first else j
                 text = f"forces {uses.use!r}, which rules[{index}] forbids ({where})"
-                yield LintFinding(
-                    "conflict", (*at, "rules", j if first else i, "use"), text, "Remove one of the two."
-                )
+                where_at = (*at, "rules", j if first else i, "use")
+                yield LintFinding("conflict", where_at, text, "Remove one of the two.", is_error=True)
 
 
 def _never(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator[LintFinding]:

@@ -15,7 +15,7 @@ from .fields.expression import Condition
 from .fields.record import Names, Problem, of_kind, record
 from .vocabulary import dims_of_family, nearest
 
-__all__ = ["NodeFacts", "Rule"]
+__all__ = ["NodeFacts", "Rule", "matches_name"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,8 @@ class Rule:
             and (not self.phase or phase_covered(facts.phase, self.phase))
             and (not self.dtype or (facts.dtype is not None and facts.dtype.value in self.dtype))
             and (
-                not self.node or any(_matcher(p)(n) for p in self.node for n in (facts.node, *facts.sources))
+                not self.node
+                or any(matches_name(p, n) for p in self.node for n in (facts.node, *facts.sources))
             )
             and (self.shape is None or parsed(self.shape).holds(facts.dims) is True)
         )
@@ -124,6 +125,11 @@ class Rule:
 def phase_covered(phase: str, phases: Names) -> bool:
     """Return True if one of the phases is this one or includes it."""
     return phase in phases or ("inference" in phases and phase in ("prefill", "decode"))
+
+
+def matches_name(pattern: str, name: str) -> bool:
+    """Return True if a rule's pattern matches the whole name."""
+    return _matcher(pattern)(name) is not None
 
 
 @functools.lru_cache(maxsize=4096)

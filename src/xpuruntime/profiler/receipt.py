@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import DeviceUnavailable, FormatError
 from ..plugins.loader import package_version
 from ..printable import line
 from ..program.plan import Plan, Region
@@ -16,6 +17,8 @@ from ..protocols import Evidence, EvidenceRow
 from ..targets import DeviceId
 
 __all__ = ["Receipt", "ReceiptFinding", "confirm"]
+
+_FORMAT = "xpuruntime-receipt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +180,7 @@ class Receipt:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return {
-            "format": "xpuruntime-receipt",
+            "format": _FORMAT,
             "version": 1,
             "written": self.written,
             "runs": self.runs,
@@ -188,6 +191,27 @@ class Receipt:
             "versions": dict(self.versions),
             "plan": self.plan.to_json(),
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Receipt:
+        """Build a receipt from ``to_json``'s data. The findings are made again from plan and evidence. Raises FormatError."""
+        try:
+            if data["format"] != _FORMAT or data["version"] != 1:
+                raise ValueError(f"format {data['format']!r}, version {data['version']!r}")
+            runs, written, versions = data["runs"], data["written"], data["versions"]
+            if type(runs) is not int or type(written) not in (int, float):
+                raise ValueError("runs and written must be numbers")
+            plan = Plan.from_json(data["plan"])
+            evidence = {str(k): Evidence.from_json(e) for k, e in data["evidence"].items()}
+            findings = confirm(plan, evidence)
+            return cls(plan, evidence, runs, findings, {str(k): str(v) for k, v in versions.items()}, written)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, DeviceUnavailable) as error:
+            raise FormatError(
+                "receipt",
+                "is not a receipt that this release reads",
+                got=error,
+                do="Write the receipt again with this release.",
+            ) from error
 
     def text(self, *, rows: int = 12) -> str:
         """Return the receipt as lines: verdict, findings, self-check, warnings, and the ``rows`` most expensive steps of each region."""

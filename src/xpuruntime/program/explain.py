@@ -51,6 +51,7 @@ def explain(plan: Plan, *, nodes: bool = False) -> str:
             f"  {n.region}  {n.op:<{width}}  {n.family:<13} {n.name}"
             + (f" : {n.spec}" if n.spec else "")
             + (f"  = {n.lowered}" if n.lowered else "")
+            + (f"  by {n.kernel}" if n.kernel else "")
             for n in plan.nodes
         ]
     return "\n".join(map(line, lines))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..decisions import Decision
 from ..errors import FormatError
@@ -46,6 +46,7 @@ class PlanNode:
 
     spec:    type of its result, as ``float32[batch, 10]``; empty if unknown.
     lowered: the IR ops that it was lowered to; ``opaque: reason`` if only vendor engines support it; empty if it was not lowered.
+    kernel:  the kernels that compute it (``matmul/gemv``); empty if it needs none, or if they are the engine's own or not chosen yet.
     """
 
     name: str
@@ -55,6 +56,7 @@ class PlanNode:
     domain: str = ""
     spec: str = ""
     lowered: str = ""
+    kernel: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +138,15 @@ class Plan:
             if read["version"] != _VERSION:
                 raise ValueError(f"version {read['version']} where this release reads {_VERSION}")
             return cls(
-                model=dict(read["model"]),
+                model=_texts(read["model"]),
                 request=dict(read["request"]),
                 inputs=tuple(_spec_parse(s) for s in read["inputs"]),
                 outputs=tuple(_spec_parse(s) for s in read["outputs"]),
-                regions=tuple(Region(**_tuples(r)) for r in read["regions"]),
-                nodes=tuple(PlanNode(**n) for n in read["nodes"]),
-                transfers=tuple(Transfer(**t) for t in read["transfers"]),
+                regions=tuple(_typed(Region(**_tuples(r))) for r in read["regions"]),
+                nodes=tuple(_typed(PlanNode(**n)) for n in read["nodes"]),
+                transfers=tuple(_typed(Transfer(**t)) for t in read["transfers"]),
                 decisions=tuple(Decision.from_json(d) for d in read["decisions"]),
-                warnings=tuple(read["warnings"]),
+                warnings=tuple(map(str, read["warnings"])),
             )
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise FormatError(
@@ -153,6 +155,34 @@ class Plan:
                 got=error,
                 do="Create the plan again with this release.",
             ) from error
+
+
+_Entry = TypeVar("_Entry", Region, PlanNode, Transfer)
+_NUMBERS = ("threads", "bytes", "float_products")
+_LISTS = ("alternatives", "inputs", "outputs")
+
+
+def _typed(entry: _Entry) -> _Entry:
+    """Return an entry of a file after checking the types of its fields. Raise ValueError."""
+    for name in entry.__slots__:
+        value = getattr(entry, name)
+        if name in _NUMBERS:
+            ok = type(value) is int or (value is None and name != "float_products")
+        elif name in _LISTS:
+            ok = isinstance(value, tuple) and all(type(v) is str for v in value)
+        else:
+            ok = type(value) is (bool if name == "shared" else str)
+        if not ok:
+            raise ValueError(f"{name} of a {type(entry).__name__} is {str(value)[:40]!r}")
+    return entry
+
+
+def _texts(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts of a model. Raise ValueError, KeyError."""
+    facts = dict(data)
+    if not all(type(v) is str for v in facts.values()):
+        raise ValueError("facts of the model must be texts")
+    return facts | {"name": facts["name"], "digest": facts["digest"]}
 
 
 def _plain(value: Any) -> Any:

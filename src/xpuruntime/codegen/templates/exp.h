@@ -1,5 +1,5 @@
 // needs: arith
-// exp: exponentials and what is made of them. exp(x) = 2**k * exp(r) with k = round(x / ln 2) and |r| <= ln(2) / 2, ln 2 in two
+// exp: exponentials and functions that use them. exp(x) = 2**k * exp(r) with k = round(x / ln 2) and |r| <= ln(2) / 2, ln 2 in two
 // parts (W. J. Cody and W. Waite, "Software Manual for the Elementary Functions", 1980). Polynomials are Chebyshev
 // interpolations made with 50 digits; float32 within 2 units in the last place, float64 within 1e-15.
 

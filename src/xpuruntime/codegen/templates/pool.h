@@ -9,7 +9,7 @@ namespace pool {
 using conv::Shape;
 
 struct Windows {
-    int64_t limit[3];    // the input's end, less what negative padding crops
+    int64_t limit[3];    // the end of the input, without the elements that negative padding crops
     int64_t divisor_end[3];  // the end of the elements that an average's divisor counts
     bool adaptive;       // windows of nearly equal size, floor(i * in / out) to ceil((i + 1) * in / out)
     bool padding_counts;

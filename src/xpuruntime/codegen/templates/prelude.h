@@ -161,7 +161,7 @@ template <int N> INLINE vec<float, N> widen_bf16(vec<uint16_t, N> h) {
     return bitcast<vec<float, N>>(raw<uint32_t>(h) << 16);
 }
 template <int N> INLINE vec<uint16_t, N> narrow_bf16(vec<float, N> x) {  // nearest, ties to even; NaN stays one
-#if defined(__AVX512BF16__) && !defined(__clang__)  // gives 0 for what is below the smallest normal number
+#if defined(__AVX512BF16__) && !defined(__clang__)  // flushes subnormals to zero
     typedef short v16hi __attribute__((vector_size(32)));
     if constexpr (N == 16) return bitcast<vec<uint16_t, 16>>(__builtin_ia32_cvtneps2bf16_v16sf(x));
 #endif
@@ -342,11 +342,11 @@ template <class V> INLINE auto low_bits(V x) {  // of float32: the low 32 bits o
     const U wide = select(shift < 40, size, splat<U>(0));
     return bitcast<I>(select(x < 0, 0u - wide, wide));
 }
-template <class V> INLINE like<V, int64_t> whole64(V x) {  // NaN and what does not fit give the smallest int64
+template <class V> INLINE like<V, int64_t> whole64(V x) {  // NaN and values out of range give the smallest int64
     typedef elem<V> T;
     const auto fits = (x >= splat<V>((T)-0x1p63)) & (x < splat<V>((T)0x1p63));
-    const auto kept = raw<int64_t>(select(fits, x, splat<V>(0)));
-    return select(fits, kept, splat<like<V, int64_t>>((int64_t)(-0x7fffffffffffffff - 1)));
+    const auto whole = raw<int64_t>(select(fits, x, splat<V>(0)));
+    return select(fits, whole, splat<like<V, int64_t>>((int64_t)(-0x7fffffffffffffff - 1)));
 }
 template <class V> INLINE like<V, uint64_t> whole_u64(V x) {
     typedef elem<V> T;
@@ -372,7 +372,7 @@ template <class To, class V> INLINE auto convert(V v) {
     typedef elem<V> From;
     constexpr int N = lanes<V>;
     if constexpr (same<To, bool>) return truth(v != splat<V>(0));
-    else if constexpr (same<To, bf16> || same<To, f16>) {  // rounded to what To holds, in float
+    else if constexpr (same<To, bf16> || same<To, f16>) {  // round to To's precision, in float
         vec<float, N> f;
         if constexpr (same<From, double>) f = round_to_odd(v);
         else if constexpr (sizeof(From) > 2 && !is_float<V>) f = round_to_odd(raw<double>(v));
@@ -385,8 +385,8 @@ template <class To, class V> INLINE auto convert(V v) {
     else {
         typedef ints<V> I;
         const auto small = (v > splat<V>(-0x1p31f)) & (v < splat<V>(0x1p31f));
-        const I kept = raw<int32_t>(select(small, v, splat<V>(0)));
-        return raw<To>(select(small, kept, low_bits(v)));
+        const I whole = raw<int32_t>(select(small, v, splat<V>(0)));
+        return raw<To>(select(small, whole, low_bits(v)));
     }
 }
 template <class To, class M> INLINE auto convert_bool(M m) {  // of a boolean: 0 or 1

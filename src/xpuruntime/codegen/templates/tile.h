@@ -6,7 +6,7 @@
 //
 // With TILES_EMULATED the same instructions are plain C++, so that kernels can be tested on a machine without them.
 
-// What LDTILECFG reads.
+// The operand of LDTILECFG.
 struct TileSizes {
     uint8_t palette, start, none[14];
     uint16_t bytes[16];  // of a row

@@ -23,7 +23,7 @@ from . import options
 from .providers import CPU, PROVIDER_DEVICES, short
 from .rewrites import executed_nodes, source_of_name
 
-__all__ = ["Attribution", "collect", "twin"]
+__all__ = ["Attribution", "collect", "some", "twin"]
 
 _RUNS, _SECONDS = 10, 2.0  # maximum of profiled runs (at least two) and of their total time
 
@@ -75,10 +75,10 @@ def collect(
     covered = {s for r in rows for s in r.nodes}
     missing = [n.name for n in model.nodes if n.name not in covered]
     if attribution and attribution.folded:
-        notes.append(f"computed once when loading, as they depend on no input: {_some(attribution.folded)}")
+        notes.append(f"computed once when loading, as they depend on no input: {some(attribution.folded)}")
         missing = [m for m in missing if m not in attribution.folded]
     if missing:
-        notes.append(f"not reported separately (fused, folded or removed): {_some(missing)}")
+        notes.append(f"not reported separately (fused, folded or removed): {some(missing)}")
     return Evidence(
         engine="onnxruntime",
         version=version(),
@@ -90,6 +90,7 @@ def collect(
         fallbacks=_fallbacks(settings.requested_provider, rows),
         options=_reported(session, settings),
         notes=tuple(notes),
+        timed_runs=attribution.runs if attribution else 0,
     )
 
 
@@ -99,7 +100,8 @@ def _device(provider: str, settings: options.Settings) -> str:
     return str(DeviceId(PROVIDER_DEVICES.get(provider, "auto"), int(index)))
 
 
-def _some(names: Sequence[str], limit: int = 8) -> str:
+def some(names: Sequence[str], limit: int = 8) -> str:
+    """Return the number of nodes and the names of the first ones."""
     first_names = ", ".join(names[:limit])
     return f"{len(names)} nodes: {first_names}" + (", ..." if len(names) > limit else "")
 
@@ -112,7 +114,7 @@ def _fallbacks(requested: str, rows: Sequence[EvidenceRow]) -> tuple[str, ...]:
         if provider != requested:
             elsewhere[provider] += row.nodes or (row.op,)
     return tuple(
-        f"{p} ran nodes that {requested} does not support: {_some(names)}" for p, names in elsewhere.items()
+        f"{p} ran nodes that {requested} does not support: {some(names)}" for p, names in elsewhere.items()
     )
 
 
@@ -122,7 +124,7 @@ def _disagreements(placement: Mapping[str, str], rows: Sequence[EvidenceRow]) ->
         n for r in rows for n in r.nodes if n in placement and placement[n] != r.kernel.split(" ")[0]
     ]
     return (
-        [f"the profiled twin placed nodes differently from the session: {_some(differing)}"]
+        [f"the profiled twin placed nodes differently from the session: {some(differing)}"]
         if differing
         else []
     )

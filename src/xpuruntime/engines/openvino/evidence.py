@@ -166,6 +166,7 @@ def collect(
         fallbacks=_fallbacks(requested, devices),
         options=_reported(compiled, requested) | {"EXECUTION_DEVICES": ", ".join(devices)},
         notes=tuple(all_notes),
+        timed_runs=timed[1] if timed else 0,
     )
 
 

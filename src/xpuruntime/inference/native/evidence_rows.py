@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ...evidence import CalledCode
 from ...program.program import ExecutionPlan, KernelCall
@@ -14,13 +15,18 @@ from ...types import DType
 __all__ = ["binaries_of", "explained_nodes", "rows_of"]
 
 
-def rows_of(executor: Executor, device: str, times: Sequence[float] | None) -> list[EvidenceRow]:
-    """Return the row of each call. times: microseconds of each call, if they were measured."""
+def rows_of(
+    executor: Executor, device: str, times: Sequence[float] | None, spreads: Sequence[float] | None
+) -> list[EvidenceRow]:
+    """Return the row of each call. times: microseconds of each call, if they were measured; spreads: of the measured runs."""
     plan = executor.plan
     types = {b.name: b.spec.dtype for b in plan.buffers}
     chosen, functions = executor.implementations, executor.called_functions()
     return [
-        _row(call, types, None if times is None else times[i], device, chosen[i], functions[i])
+        replace(
+            _row(call, types, None if times is None else times[i], device, chosen[i], functions[i]),
+            spread_us=None if spreads is None else spreads[i],
+        )
         for i, call in enumerate(plan.calls)
     ]
 
@@ -57,7 +63,7 @@ def _row(
     if function is not None and function.name:
         code = CalledCode(function.name, function.digest, function.planned, function.expected)
     return EvidenceRow(
-        call.nodes, "+".join(call.ops), device, kernel, precision, time_us, (), *operands, code
+        call.nodes, "+".join(call.ops), device, kernel, precision, time_us, (), *operands, code=code
     )
 
 

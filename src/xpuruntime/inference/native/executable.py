@@ -17,6 +17,7 @@ from ... import __version__, _core
 from ...decisions import Decision
 from ...errors import KernelRefused, RunError
 from ...printable import logger
+from ...program.node_kernels import kernels_by_node
 from ...program.program import CompiledProgram, ExecutionPlan
 from ...protocols import (
     Array,
@@ -26,6 +27,7 @@ from ...protocols import (
     Evidence,
     ModelSource,
     ReportsDecisions,
+    ReportsKernels,
     RunContext,
     RunsTensors,
     ShapeStore,
@@ -44,10 +46,10 @@ from .library_refusals import sentence
 from .program_source import Compiled, Programs
 from .tensors import run_on_tensors
 
-__all__ = ["NativeExecutable", "times_of"]
+__all__ = ["PROFILED_RUNS", "NativeExecutable", "timed_calls"]
 
 _log = logger("xpuruntime.session")
-_PROFILED_RUNS = 5
+PROFILED_RUNS = 5
 _ANY_NUMBER = 1024  # of runs in flight: sessions bound it
 _NOTHING = DeviceRecord()
 _NO_FEEDS: Mapping[str, Any] = MappingProxyType({})
@@ -58,7 +60,9 @@ Examine: TypeAlias = "Callable[[Executor, Mapping[str, tuple[int, ...]], Mapping
 """A check of a program of new shapes before its first run: executor, shapes, the run's inputs, and the start time of its build."""
 
 
-class NativeExecutable(Stoppable, Bindable, TakesTensors, RunsTensors, CompilesShapes, ReportsDecisions):
+class NativeExecutable(
+    Stoppable, Bindable, TakesTensors, RunsTensors, CompilesShapes, ReportsDecisions, ReportsKernels
+):
     """A loaded model, safe to call from several threads.
 
     A program for new shapes is opened at their first run. The engine option ``shape_buckets`` bounds how many stay open; evidence reports the
@@ -150,6 +154,11 @@ class NativeExecutable(Stoppable, Bindable, TakesTensors, RunsTensors, CompilesS
         return last.program.decisions if decision is None else (*last.program.decisions, decision)
 
     @property
+    def kernels(self) -> Mapping[str, str]:
+        """Return the kernels of each node in the program that ran last."""
+        return {} if self._last is None else kernels_by_node(self._last.plan.calls)
+
+    @property
     def only(self) -> Executor | None:
         """Return the executor of a model with static shapes."""
         return self._only
@@ -187,12 +196,14 @@ class NativeExecutable(Stoppable, Bindable, TakesTensors, RunsTensors, CompilesS
             executor = self._bucket(feeds)
         if executor is None:
             return Evidence("native", __version__, (), "session", notes=self._notes())
-        times = times_of(executor, [feeds[n] for n in self._order]) if feeds is not None else None
+        times, spreads = (
+            (None, None) if feeds is None else timed_calls(executor, [feeds[n] for n in self._order])
+        )
         observed = self._observe(executor, feeds)
         plan = executor.plan
-        seen = rows_of(executor, str(executor.device), times)
+        seen = rows_of(executor, str(executor.device), times, spreads)
         rows = tuple(replace(row, seen=observed.calls.get(i, ())) for i, row in enumerate(seen))
-        source = "" if times is None else f"timed run of this session, median of {_PROFILED_RUNS}"
+        source = "" if times is None else f"timed run of this session, median of {PROFILED_RUNS}"
         return Evidence(
             "native",
             __version__,
@@ -202,6 +213,7 @@ class NativeExecutable(Stoppable, Bindable, TakesTensors, RunsTensors, CompilesS
             fallbacks=(*self._declined, *_others(plan, observed)),
             options={"target": plan.target},
             notes=(*self._notes(), *executor.notes, *((observed.note(),) if observed != _NOTHING else ())),
+            timed_runs=0 if times is None else PROFILED_RUNS,
             explained=explained_nodes(plan, [n.name for n in self._model.nodes]),
             binaries=binaries_of(executor),
         )
@@ -329,12 +341,15 @@ def _others(plan: ExecutionPlan, observed: DeviceRecord) -> tuple[str, ...]:
     return tuple(differing)
 
 
-def times_of(executor: Executor, arrays: Sequence[Array]) -> list[float]:
-    """Return microseconds of each kernel call, the median of a few timed runs. The executor's states do not change."""
+def timed_calls(executor: Executor, arrays: Sequence[Array]) -> tuple[list[float], list[float]]:
+    """Return microseconds of each kernel call: the median of ``PROFILED_RUNS`` timed runs, and the largest minus the smallest.
+
+    The executor's states do not change.
+    """
     runs = []
     with executor.twin() if executor.states else nullcontext(executor) as timed:
-        for _ in range(_PROFILED_RUNS):
+        for _ in range(PROFILED_RUNS):
             times = np.zeros(len(timed.plan.calls), np.int64)
             timed.run_arrays(arrays, times=times)
             runs.append(times / 1e3)
-    return [float(t) for t in np.median(runs, axis=0)]
+    return [float(t) for t in np.median(runs, axis=0)], [float(t) for t in np.ptp(runs, axis=0)]

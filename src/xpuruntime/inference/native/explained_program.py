@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from ... import __version__
 from ...decisions import Decision
 from ...errors import RunError
+from ...program.node_kernels import kernels_by_node
 from ...program.program import CompiledProgram
 from ...protocols import (
     Array,
@@ -15,6 +17,7 @@ from ...protocols import (
     ModelSource,
     ReportsDecisions,
     ReportsFallbacks,
+    ReportsKernels,
     Stoppable,
 )
 from ...runtime.device import Device
@@ -25,7 +28,7 @@ from ..models.programs import buckets_of
 __all__ = ["PlannedProgram"]
 
 
-class PlannedProgram(Stoppable, ReportsFallbacks, ReportsDecisions):
+class PlannedProgram(Stoppable, ReportsFallbacks, ReportsDecisions, ReportsKernels):
     """The inputs, outputs and decisions of a program, after a check that this machine satisfies its binaries' requirements.
 
     Raises UnavailableError if no alternative of an entry point runs here.
@@ -37,13 +40,18 @@ class PlannedProgram(Stoppable, ReportsFallbacks, ReportsDecisions):
         self._decisions = program.decisions
         self._who = f"native, program {model.name}"
         backend = backend_of(Device(request.device))
-        for name in buckets_of(program):
-            choose_plan(program, program.entry(name), backend)
+        plans = [choose_plan(program, program.entry(name), backend)[0] for name in buckets_of(program)]
+        self._kernels = kernels_by_node(plans[0].calls)
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """Return the decisions of the compiler."""
         return self._decisions
+
+    @property
+    def kernels(self) -> Mapping[str, str]:
+        """Return the kernels of each node in the first entry point."""
+        return self._kernels
 
     def run(self, feeds: dict[str, Array]) -> NoReturn:
         """Raise RunError."""

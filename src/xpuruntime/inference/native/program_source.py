@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from ...child_calls import call_within
 from ...errors import InputError, KernelRefused, XpuError
 from ...ir import bind
 from ...printable import logger
 from ...program.program import CompiledProgram
 from ...protocols import EngineRequest, ModelSource, ShapeStore
 from ...types import TensorSpec
-from ..execution.timeouts import call_within
 from .library_refusals import kernel_policy, without
 from .model import native_model
 

@@ -24,7 +24,7 @@ from ...runtime.execution.executor import Executor
 from ...runtime.weights.load import load_weights
 from ...targets import DeviceId
 from ..native.evidence_rows import binaries_of, rows_of
-from ..native.executable import times_of
+from ..native.executable import PROFILED_RUNS, timed_calls
 from ..selection.candidate import EngineCandidate, attempt
 from ..selection.request import find
 from .regions import RegionWork, Runner, Symbols, Values
@@ -63,18 +63,19 @@ class NativeRunner(Runner):
         executor = self._form_of(symbols)
         if executor is None:
             return super().evidence()
-        times = None
+        times, spreads = None, None
         if values is not None and not self.on_device:
-            times = times_of(executor, [values[v] for v in self.work.region.inputs])
-        rows = tuple(rows_of(executor, self.work.region.device, times))
-        source = "" if times is None else "this session, median of 5 timed runs"
+            times, spreads = timed_calls(executor, [values[v] for v in self.work.region.inputs])
+        rows = tuple(rows_of(executor, self.work.region.device, times, spreads))
+        runs = 0 if times is None else PROFILED_RUNS
         return Evidence(
             "native",
             self.version,
             rows,
             "session",
-            source,
+            f"this session, median of {runs} timed runs" if runs else "",
             options={"target": executor.plan.target},
+            timed_runs=runs,
             binaries=binaries_of(executor),
         )
 

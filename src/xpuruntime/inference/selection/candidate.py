@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ... import __version__
+from ...child_calls import build_within
 from ...decisions import Candidate, Reason, Support
 from ...errors import (
     BuildError,
@@ -40,7 +41,6 @@ from ...storage.store import Store, digest
 from ...targets import DeviceId
 from ...types import DType
 from ..execution.contexts import DEADLINES
-from ..execution.timeouts import build_within
 from ..models.modules import as_onnx
 from ..models.shape_cache import KeptShapes
 from ..self_check import ADVICE, Verdict, checked_on_opening

@@ -76,7 +76,7 @@ class AttentionShape:
 
     @property
     def flops(self) -> int:
-        """Operations of both products, including what a causal mask skips."""
+        """Operations of both products, including the pairs that a causal mask skips."""
         return 2 * self.batch * self.kv_heads * self.group * self.queries * self.keys * (self.d + self.dv)
 
 

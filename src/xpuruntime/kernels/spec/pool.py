@@ -34,7 +34,7 @@ def pool_shape(call: NodeCall) -> ConvShape:
 
 
 def window_ends(call: NodeCall, shape: ConvShape) -> tuple[list[int], list[int]]:
-    """Return per dim the end of the input, less what negative padding crops, and the end of what an average's divisor counts."""
+    """Return per dim the end of the input without the elements that negative padding crops, and the end of the elements that an average's divisor counts."""
     padding_ends: tuple[int, ...] = (0, 0, 0)
     if call.op not in ADAPTIVE_OPS:
         padding_ends = (*(0,) * (3 - shape.rank), *pads(call.attrs["padding"], shape.rank)[1])

@@ -128,7 +128,7 @@ class UserKernel(Kernel):
     accumulates: str = "float32"
     digest: str = ""
     on_request: bool = True
-    asks: str = "is a user's kernel"
+    opt_in_reason: str = "is a user's kernel"
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for static, dense, non-empty tensors of its dtypes, if the user's own ``supports`` agrees."""

@@ -25,6 +25,7 @@ __all__ = [
     "MAX_BYTES",
     "Lines",
     "TextProblem",
+    "line_of",
     "located",
     "parse_json",
     "parse_yaml",
@@ -273,9 +274,9 @@ _READERS = {".json": parse_json, ".yaml": parse_yaml, ".yml": parse_yaml}
 _WRITERS = {".json": to_json_text, ".yaml": to_yaml_text, ".yml": to_yaml_text}
 
 
-def read_document(path: Path) -> tuple[Any, Lines]:
-    """Read a policy file. Return plain data and the line of every key. Raises PolicyError."""
-    who = f"policy {path}"
+def read_document(path: Path, kind: str = "policy") -> tuple[Any, Lines]:
+    """Read a policy file, or a file of another ``kind`` in the same syntax. Return plain data and the line of every key. Raises PolicyError."""
+    who = f"{kind} {path}"
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise PolicyError(
@@ -290,7 +291,7 @@ def read_document(path: Path) -> tuple[Any, Lines]:
             who, "cannot be read", got=reason, do="Check the path and its permissions."
         ) from error
     if len(raw) > MAX_BYTES:
-        raise PolicyError(who, "is too large", got=f"more than {MAX_BYTES} bytes", do="Split the policy.")
+        raise PolicyError(who, "is too large", got=f"more than {MAX_BYTES} bytes", do="Split it.")
     try:
         return reader(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -304,11 +305,12 @@ def read_document(path: Path) -> tuple[Any, Lines]:
 
 def located(problem: Problem, who: str, lines: Lines) -> PolicyError:
     """Return the error with the line of the key, or of its nearest ancestor."""
-    line = getattr(problem, "line", None) or _line_of(problem.path, lines)
+    line = getattr(problem, "line", None) or line_of(problem.path, lines)
     return problem.error(who if line is None else f"{who}:{line}")
 
 
-def _line_of(path: FieldPath, lines: Lines) -> int | None:
+def line_of(path: FieldPath, lines: Lines) -> int | None:
+    """Return the line of a key, or of its nearest ancestor; None if there is none."""
     for end in range(len(path), -1, -1):
         if path[:end] in lines:
             return lines[path[:end]]

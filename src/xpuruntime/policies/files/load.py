@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ...errors import PolicyError
 from ..execution_policy import ExecutionPolicy
-from ..fields.record import Problem, shown
+from ..fields.record import FieldPath, Problem, shown
 from ..kernel_policy import KernelPolicy
 from ..lint import LintFinding, lint
 from ..names import check_names
 from ..policy import Policy, from_document
-from .document import Lines, located, read_document
+from .document import Lines, line_of, located, read_document
 
 __all__ = ["LoadedPolicy", "PolicyLike", "load_policy", "read_policy"]
 
@@ -27,10 +27,15 @@ Part: TypeAlias = Literal["kernel", "execution"]
 
 @dataclass(frozen=True, slots=True)
 class LoadedPolicy:
-    """A policy and lint's warnings about it; a conflict is an error instead."""
+    """A policy, lint's findings about it, and the line of each key of its file."""
 
     policy: Policy
     findings: tuple[LintFinding, ...]
+    lines: Lines = field(default_factory=dict, repr=False)
+
+    def line(self, path: FieldPath) -> int | None:
+        """Return the line of a key, or of its nearest ancestor; None for a policy that is no file."""
+        return line_of(path, self.lines)
 
 
 def load_policy(
@@ -50,20 +55,28 @@ def load_policy(
 
 
 def read_policy(
-    source: PolicyLike, *, part: Part | None = None, kernels: Iterable[str] = (), engines: Iterable[str] = ()
+    source: PolicyLike,
+    *,
+    part: Part | None = None,
+    kernels: Iterable[str] = (),
+    engines: Iterable[str] = (),
+    raise_conflicts: bool = True,
 ) -> LoadedPolicy:
-    """Load a policy as ``load_policy``, together with the findings of ``lint``."""
+    """Load a policy as ``load_policy``, together with the findings of ``lint``.
+
+    raise_conflicts: False returns the conflicts that ``lint`` finds with the other findings.
+    """
     who, lines, content = _source(source, part)
     try:
         policy = content() if callable(content) else content
         check_names(policy, kernels=kernels, engines=engines)
         findings = lint(policy)
         for finding in findings:
-            if finding.is_error:
+            if finding.is_error and raise_conflicts:
                 raise Problem(finding.path, finding.text, do=finding.do)
     except Problem as problem:
         raise located(problem, who, lines) from None
-    return LoadedPolicy(policy, findings)
+    return LoadedPolicy(policy, findings, lines)
 
 
 def _source(source: PolicyLike, part: Part | None) -> tuple[str, Lines, Any]:

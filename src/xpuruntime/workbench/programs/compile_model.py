@@ -18,7 +18,7 @@ from ...policies.entrances import demanded
 from ...protocols import Array
 from .report import ProgramReport, read_program
 
-__all__ = ["compile_model", "trace_model"]
+__all__ = ["compile_model", "open_graph", "trace_model"]
 
 
 def compile_model(
@@ -42,7 +42,7 @@ def compile_model(
     """
     source = Path(model)
     path = Path(output) if output is not None else Path(f"{source.stem}.npubin")
-    graph, weights = _open_graph(source)
+    graph, weights = open_graph(source)
     program = compile_graph(
         graph, target=target, policy=policy, shapes=shapes, passes=passes, weights=weights
     )
@@ -76,7 +76,7 @@ def trace_model(
 
     Raise ModelError, FormatError, PolicyError, DeviceUnavailable for an unknown target, IrError for an unknown pass.
     """
-    graph, _ = _open_graph(Path(model))
+    graph, _ = open_graph(Path(model))
     graph = specialize(graph, shapes or {})
     resolved = demanded("compile", {}, policy)
     precision, _ = settled_precision("compile", [graph], resolved.policy, [])
@@ -84,7 +84,8 @@ def trace_model(
     return trace_passes(graph, passes, context=demands.context())
 
 
-def _open_graph(path: Path) -> tuple[Graph, Mapping[str, Array]]:
+def open_graph(path: Path) -> tuple[Graph, Mapping[str, Array]]:
+    """Read an ONNX model, or a graph saved as JSON or text, and its weights. Raise ModelError, FormatError."""
     if path.suffix.lower() in (".json", ".txt"):
         graph = Graph.load(path)
         return graph, open_weights(graph, path.parent)

@@ -88,8 +88,9 @@ class OnnxCuts:
     def source_of(self, value: str) -> SourceLine:
         """Return where the exporter says that a value's node comes from (metadata of torch.onnx)."""
         index = self.maker.get(value)
-        node = None if index is None else self._proto.graph.node[index]
-        properties = {p.key: p.value for p in getattr(node, "metadata_props", ())}
+        if index is None:
+            return SourceLine(("", "", 0))
+        properties = {p.key: p.value for p in self._proto.graph.node[index].metadata_props}
         module = properties.get("pkg.torch.onnx.name_scopes", properties.get("namespace", ""))
         trace = properties.get("pkg.torch.onnx.stack_trace", "")
         file, line = "", 0

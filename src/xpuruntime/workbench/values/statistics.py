@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class DifferenceStatistics:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; infinities become text."""
-        data = {k: getattr(self, k) for k in self.__slots__}
+        data = asdict(self)
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in data.items()}
         return {k: "inf" if isinstance(v, float) and math.isinf(v) else v for k, v in plain.items()}
 

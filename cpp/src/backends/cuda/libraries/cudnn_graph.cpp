@@ -79,10 +79,10 @@ EngineInfo engine_of(const CudnnApi& f, dnn::Object config) {
 // Return why an engine does not meet the policy, which requires full-width products and sums and bitwise
 // reproducible results; empty if it does.
 std::string imprecision(const EngineInfo& engine, bool is_float32) {
-    if (!engine.readable) return "does not tell its numerical notes";
+    if (!engine.readable) return "does not report its numerical notes";
     for (const int note : engine.notes) {
-        if (note == dnn::note_down_convert) return "narrows its operands";
-        if (note == dnn::note_reduced_sums) return "narrows its sums";
+        if (note == dnn::note_down_convert) return "converts its operands to a narrower type";
+        if (note == dnn::note_reduced_sums) return "accumulates in a narrower type";
         if (note == dnn::note_undetermined) return "is not deterministic";
         if (note >= dnn::note_winograd && note <= dnn::note_winograd_last) return "uses Winograd";
         if (note == dnn::note_tensor_core && is_float32) return "uses TF32";

@@ -29,7 +29,7 @@ template <class P>
 __device__ __forceinline__ void store_float4(const Float4 &v, int batch, int head, int row, int at, const P &p) {
 #pragma unroll
     for (int e = 0; e < 4; ++e)
-        if (P::dv % 4 == 0 || at + e < P::dv) p.keep(batch, head, row, at + e, v.x[e]);
+        if (P::dv % 4 == 0 || at + e < P::dv) p.write(batch, head, row, at + e, v.x[e]);
 }
 
 // Receive buffer of one block of a cluster: for each split and each of its PER_BLOCK entries four sums, and the row maximum and row sum of their row.
@@ -77,7 +77,7 @@ __device__ __forceinline__ void merge_warps(const float *states, ClusterExchange
     }
 }
 
-// Combine what this block received from its cluster and store it.
+// Combine the partial results that the cluster sent to this block, and store the result.
 template <class P>
 __device__ __forceinline__ void reduce_in_cluster(ClusterExchange<P> *exchange, int batch, int head, const P &p) {
     constexpr int VECTORS = Partials<P>::VECTORS, PER_BLOCK = Partials<P>::PER_BLOCK;

@@ -9,7 +9,7 @@
 //    STATES_OFFSET, CLUSTER_SMEM, BOUNDS_OFFSET (shared-memory offsets of the warps' states (0: they reuse the tiles), of the data exchanged in
 //    a cluster, and of the mask's bounds), CLUSTER (a task's blocks are one cluster), NARROW (decode_rows.cuh), ADDITIVE_MASK (the mask only
 //    adds to logits), ALIGNED, k_row, v_row, MASKED (logits change), MASK_ROWS (rows with different masks), q_at(row), visible(row, key), scale() (for
-//    base-2 exponents), logit(score, batch, head, row, key), keep(batch, head, row, at, value).
+//    base-2 exponents), logit(score, batch, head, row, key), write(batch, head, row, at, value).
 //    NEW_TOKENS (positions that the launch itself appends to the KV cache, 0 for none) adds the members that decode_append.cuh lists. Such a launch
 //    reads the mask and the old keys and values before griddep_wait; compiler/pdl.py ensures that no earlier launch is still writing them.
 namespace flash_decode {

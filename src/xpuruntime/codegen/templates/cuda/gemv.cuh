@@ -8,7 +8,7 @@
 // a time: columns of y; if GATED, half of them are gate columns and half the columns, n rows further on, that the gate multiplies), SPLIT
 // (warps that share a row's k), GROUPS (groups per block; 1 if SPLIT is not 1), STAGES (steps with loads in flight), ITEMS_PER_GROUP, NORM (x
 // is RMS-normalized with eps() and scaled), STAGED (its rows are kept in shared memory), ALIGNED, PREFETCH_WEIGHTS. `finish.terms(row, column)`
-// loads what a result adds, `finish.keep(...)` writes one.
+// loads what a result adds, `finish.write(...)` writes one.
 namespace gemv {
 
 using tensor::Quad;
@@ -161,7 +161,7 @@ template <class P> struct Rows {
     }
 };
 
-// What a block shares. Both ways gate a kernel, that for any address and that for 16-byte ones, have one.
+// The shared memory of a block. The instance for any address and that for 16-byte aligned ones use the same.
 template <class A, int STAGED, int ROWS, int WARPS, int SPLIT, int VALUES> struct Shared {
     A staged[STAGED], squares[ROWS][WARPS], parts[SPLIT > 1 ? 2 : 1][SPLIT][VALUES];
 };
@@ -256,7 +256,7 @@ __device__ __forceinline__ void run(const typename P::S *x, const typename P::S 
                 }
         } else if constexpr (P::GATED) gate = __shfl_xor_sync(0xffffffffu, sum, 16);
         if (writes) {
-            finish.keep(row, column, sum * factor, gate * factor, terms);
+            finish.write(row, column, sum * factor, gate * factor, terms);
         }
     }
 }

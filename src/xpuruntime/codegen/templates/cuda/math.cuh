@@ -67,8 +67,8 @@ INLINE float quick_larger(float a, float b) {  // the number where one is none
 #endif
 }
 
-// gelu of one float, within 10 units of the last place where the result is a normal number, in two thirds of what erfc takes (which loses 90
-// to the rounding of its argument). The normal distribution's tail at t is s P(t s) exp(-t*t/2) with s = 1 / (1 + 0.36 t), after Abramowitz
+// gelu of one float. A normal result is within 10 units in the last place (by erfc: 90, since its argument is rounded), in two thirds of the
+// time of erfc. The normal distribution's tail at t is s P(t s) exp(-t*t/2) with s = 1 / (1 + 0.36 t), after Abramowitz
 // and Stegun, 7.1.26; P is fitted by Remez's algorithm for the least relative error up to t = 14: 2e-8. The power of two is split into
 // 2**(f + k), and f includes the rounding error of t*t.
 INLINE float gelu_single(float x) {

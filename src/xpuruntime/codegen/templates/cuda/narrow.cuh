@@ -1,8 +1,8 @@
 // needs: math
 // narrow: functions for results of 16-bit type S (bf16 or f16). They take one or two special function unit (SFU) instructions, where
 // full float precision takes tens of instructions. Their own error (narrow_functions of the tests holds it against the exact value, at every
-// number of 16 bits) is below an eighth of what rounding to S may lose, at every size of result that is normal; NaN, infinity and signed
-// zeros go as PyTorch's do.
+// number of 16 bits) is below an eighth of the rounding error of S for every normal result. NaN, infinity and signed zeros follow
+// PyTorch.
 //
 // SFU instructions flush float subnormals to zero, and tails in bf16 come close to those. So decaying results are computed scaled by 2**16,
 // and the final product removes the factor.

@@ -13,7 +13,7 @@ INLINE float quotient(float a, float n, float each) {
     return rest == rest ? fma(rest, each, near) : near;  // infinity leaves no rest
 }
 
-// What windows are reduced by, over V elements.
+// A reduction of windows, for V elements at a time.
 template <class Op, class S, int V> struct PackReduction {
     typedef loaded<S> value;
     typedef typename Op::template sum<value> sum;

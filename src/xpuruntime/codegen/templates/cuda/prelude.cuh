@@ -230,7 +230,7 @@ template <int N, class S> INLINE bool fits(const S *p) { return (uint64_t)p % al
 
 // ── conversions, as the IR's cast means them ──
 
-template <class V> INLINE int64_t whole64(V x) {  // NaN and what does not fit give the smallest int64
+template <class V> INLINE int64_t whole64(V x) {  // NaN and values out of range give the smallest int64
     return x >= (V)-0x1p63 && x < (V)0x1p63 ? (int64_t)x : (int64_t)(-0x7fffffffffffffffll - 1);
 }
 template <class V> INLINE uint64_t whole_u64(V x) {
@@ -250,7 +250,7 @@ INLINE float round_to_odd(double x) {
 // A value of compute type in storage type To's compute type.
 template <class To, class V> INLINE loaded<To> convert(V v) {
     if constexpr (same<To, bool>) return v != (V)0;
-    else if constexpr (same<To, bf16> || same<To, f16>) {  // rounded to what To holds, in float
+    else if constexpr (same<To, bf16> || same<To, f16>) {  // round to To's precision, in float
         float f;
         if constexpr (same<V, double>) f = round_to_odd(v);
         else if constexpr (sizeof(V) > 2 && !is_float<V>) f = round_to_odd((double)v);

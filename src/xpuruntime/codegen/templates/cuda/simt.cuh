@@ -1,7 +1,7 @@
 // simt.cuh: matrix products of any dtype by FMA; a thread accumulates TM x TN results, tiles of k are staged in shared memory.
 //
 // P: C (accumulator), TM, TN (4 or 8), m, n, k, A_ALONG_K, B_ALONG_K (k is the contiguous dimension, for coalesced loads).
-// a(row, k) and b(k, column) read elements inside the matrices; finish.keep(row, column, sum) writes one.
+// a(row, k) and b(k, column) read elements inside the matrices; finish.write(row, column, sum) writes a result.
 namespace simt {
 
 constexpr int BK = 16, THREADS = 256;
@@ -73,7 +73,7 @@ __device__ __forceinline__ void run(const A &a, const B &b, const Finish &finish
 #pragma unroll
         for (int j = 0; j < P::TN; ++j) {
             const int column = column0 + j / 4 * 64 + tx * 4 + j % 4;
-            if (column < P::n) finish.keep(row, column, sums[i][j]);
+            if (column < P::n) finish.write(row, column, sums[i][j]);
         }
     }
 }

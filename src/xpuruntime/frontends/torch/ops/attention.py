@@ -22,7 +22,10 @@ def _four(n: AtenLoweringContext, value: str, lead: tuple[DimLike, ...]) -> str:
 
 
 def _attention(n: AtenLoweringContext) -> Results:
-    """Lower scaled_dot_product_attention. A query whose mask hides every key gives 0 in both. enable_gqa has no effect: dividing heads are shared."""
+    """Lower scaled_dot_product_attention. Both PyTorch and the IR give 0 for a query whose mask hides every key.
+
+    ``enable_gqa`` needs no attribute: the IR's op shares key heads among query heads whenever their numbers differ.
+    """
     if n["dropout_p"] != 0.0:
         raise NotLowered("dropout is not supported")
     n.ignore("enable_gqa")

@@ -46,7 +46,7 @@ class CudnnAttention(Kernel):
     engine: int = -1
     ops: tuple[str, ...] = ("attention",)
     on_request: bool = False
-    asks: str = "pins an engine"
+    opt_in_reason: str = "pins an engine"
 
     def pinned(self, word: str, values: Mapping[str, int]) -> CudnnAttention:
         """Return the kernel with an engine of cuDNN fixed."""

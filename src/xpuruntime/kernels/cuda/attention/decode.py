@@ -287,7 +287,7 @@ def _stage(
         # Without a softcap, scores are already scaled by log2(e), so the mask must be, too.
         *(logit_text(s, "score", LOG2E) if s.softcap else logit_text(s, "score", 1, LOG2E)),
         "    }",
-        "    __device__ __forceinline__ void keep(int batch, int kv_head, int r, int at, float value) const {",
+        "    __device__ __forceinline__ void write(int batch, int kv_head, int r, int at, float value) const {",
         f"        if (first + r >= {all_rows}) return;",
         f"        store<1>(y + (batch * {s.y[0]}ll + kv_head * {s.y[1] * s.group}ll + {_row_text(s.y, s.queries, '(first + r)')} + at * {s.y[3]}ll), value);",
         "    }",

@@ -40,17 +40,17 @@ _IMAGE_CHANNELS = 4
 _CUDNN_ACTS = ("none", "relu", "relu6", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "gelu_tanh")
 
 
-def _packed(shape: ConvShape, spec: TensorSpec, line: int) -> Packed:
-    """Return the filters packed as [filter, tap, channel], padded to ``line`` elements per filter."""
+def _packed(shape: ConvShape, spec: TensorSpec, packed_k: int) -> Packed:
+    """Return the filters packed as [filter, tap, channel], padded to ``packed_k`` elements per filter."""
     o, c, taps = shape.groups * shape.filters, shape.channels, shape.taps
     steps = [
         RecipeStep("reshape", ("%in",), {"shape": [o, c, taps]}),
         RecipeStep("permute", ("%0",), {"order": [0, 2, 1]}),
         RecipeStep("reshape", ("%1",), {"shape": [o, taps * c]}),
     ]
-    if line > taps * c:
-        steps.append(RecipeStep("pad", ("%2",), {"begin": [0, 0], "end": [0, line - taps * c]}))
-    return Packed(tuple(steps), TensorSpec((o, line), spec.dtype))
+    if packed_k > taps * c:
+        steps.append(RecipeStep("pad", ("%2",), {"begin": [0, 0], "end": [0, packed_k - taps * c]}))
+    return Packed(tuple(steps), TensorSpec((o, packed_k), spec.dtype))
 
 
 class ImplicitGemm(Kernel):
@@ -83,13 +83,13 @@ class ImplicitGemm(Kernel):
             return LoweredCall(())
         dtype = call.outputs[0].dtype
         constant, k = call.tensor(1).is_weight, s.taps * s.channels
-        line = math.ceil(k / 8) * 8
-        weights = {1: _packed(s, call.tensor(1).spec, line)} if constant else {}
+        packed_k = math.ceil(k / 8) * 8
+        weights = {1: _packed(s, call.tensor(1).spec, packed_k)} if constant else {}
         tensor_cores = constant and dtype in TAGS and s.channels and s.x[1] == 1 and s.y[1] == 1
         stage = (
-            tensor_stage(call, s, line, target)
+            tensor_stage(call, s, packed_k, target)
             if tensor_cores
-            else _plain_stage(call, s, line if constant else 0)
+            else _plain_stage(call, s, packed_k if constant else 0)
         )
         return LoweredCall(
             (stage,), weights=weights, accumulates="float64" if dtype is DType.FLOAT64 else "float32"
@@ -97,9 +97,9 @@ class ImplicitGemm(Kernel):
 
 
 def tensor_stage(
-    call: NodeCall, s: ConvShape, line: int, target: CodegenTarget, tile: Tile | None = None
+    call: NodeCall, s: ConvShape, packed_k: int, target: CodegenTarget, tile: Tile | None = None
 ) -> Stage:
-    """Return the stage on tensor cores. ``line``: elements of a packed filter."""
+    """Return the stage on tensor cores. ``packed_k``: elements of a packed filter."""
     dtype = call.outputs[0].dtype
     t = tile_for(s.pixels, s.filters, s.groups, target) if tile is None else tile
     arguments = arguments_of(call)
@@ -114,7 +114,7 @@ def tensor_stage(
         return constants("bool", {"B_ROWS": "false", "B_ALIGNED": c_bool(b_aligned), "PAIRS": c_bool(stored)})
 
     def run(name: str, fast: bool) -> str:
-        return f"gemm::run<{name}>(conv::Pixels<KERNEL_shape, {c_bool(fast)}>{{pixels}}, weights, {line}, finish);"
+        return f"gemm::run<{name}>(conv::Pixels<KERNEL_shape, {c_bool(fast)}>{{pixels}}, weights, {packed_k}, finish);"
 
     before = [
         *window_text(s), "struct KERNEL_sizes {", f"    typedef {TAGS[dtype]} T;", constants("int", numbers), "};",
@@ -125,7 +125,7 @@ def tensor_stage(
     group = "(int64_t)blockIdx.z * "
     body = [
         f"const tensor::u16 *pixels = (const tensor::u16 *)x + {group}{s.channels};",
-        f"const tensor::u16 *weights = (const tensor::u16 *)filters + {group}{s.filters * line};",
+        f"const tensor::u16 *weights = (const tensor::u16 *)filters + {group}{s.filters * packed_k};",
         f"const KERNEL_finish finish = {{{', '.join(a.name for a in arguments[2:])}}};",
         f"if (((uint64_t)x | (uint64_t)filters | (uint64_t)y) % 16 == 0) {run('KERNEL_gemm', aligned and (s.groups == 1 or s.channels % 8 == 0))}",
         f"else {run('KERNEL_unaligned', False)}",
@@ -143,16 +143,16 @@ def tensor_stage(
     )  # fmt: skip
 
 
-def _plain_stage(call: NodeCall, s: ConvShape, line: int) -> Stage:
-    """Return the stage on CUDA cores. ``line``: elements of a packed filter; 0 if the filters are computed and not packed."""
+def _plain_stage(call: NodeCall, s: ConvShape, packed_k: int) -> Stage:
+    """Return the stage on CUDA cores. ``packed_k``: elements of a packed filter; 0 if the filters are computed and not packed."""
     arguments = arguments_of(call)
     sums, ctype, wtype = accumulator(call.outputs[0].dtype), arguments[0].ctype, arguments[1].ctype
     blocks_wide = math.ceil(s.pixels / 128) * math.ceil(s.filters / 128) * s.groups
     large = sums != "double" and blocks_wide >= 132
     rows, columns = (8, 8) if large else (4, 4)
-    if line:
-        offset = f"(int64_t)column * {line} + k"
-        first = f"(int64_t)blockIdx.z * {s.filters * line}"
+    if packed_k:
+        offset = f"(int64_t)column * {packed_k} + k"
+        first = f"(int64_t)blockIdx.z * {s.filters * packed_k}"
     else:
         steps = strides_of_weight(s, call.tensor(1).spec)
         tap = offset_text(f"(int64_t)(k / {s.channels})", s.kernel, steps[2:5])
@@ -191,7 +191,7 @@ class CudnnConv(Kernel):
     engine: int = -1
     ops: tuple[str, ...] = OPS
     on_request: bool = False
-    asks: str = "pins an engine"
+    opt_in_reason: str = "pins an engine"
 
     def pinned(self, word: str, values: Mapping[str, int]) -> CudnnConv:
         """Return the kernel with an engine of cuDNN fixed."""

@@ -67,7 +67,7 @@ def finish_text(call: NodeCall, s: ConvShape, arguments: list[Argument], sums: s
         *lines,
         f"        return {ACTIVATIONS[act_of(call)][0]};",
         "    }",
-        f"{head} void keep(int row, int column, {sums} sum) const {{",
+        f"{head} void write(int row, int column, {sums} sum) const {{",
         f"        store<1>(y + ({offset(s.y)} + {column} * {s.y[1]}), (typename storage_<{ctype}>::compute)value(row, column, sum));",
         "    }",
         "};",

@@ -311,7 +311,7 @@ def _finish_text(s: _GemvProblem) -> list[str]:
     lines += [
         f"    struct Terms {{{fields} }};",
         f"{head} Terms terms(int row, int column) const {{ return {{{reads}}}; }}",
-        f"{head} void keep(int row, int column, {kind} sum, {kind} gate, const Terms &terms) const {{",
+        f"{head} void write(int row, int column, {kind} sum, {kind} gate, const Terms &terms) const {{",
         f"        {kind} x = sum;",
     ]
     if s.alpha != 1:

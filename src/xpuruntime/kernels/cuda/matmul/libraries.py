@@ -167,7 +167,7 @@ class CublasLt(Kernel):
     choice: int = 0
     ops: tuple[str, ...] = OPS
     on_request: bool = False
-    asks: str = "pins an algorithm"
+    opt_in_reason: str = "pins an algorithm"
 
     def pinned(self, word: str, values: Mapping[str, int]) -> CublasLt:
         """Return the kernel with an algorithm of cuBLASLt fixed."""
@@ -252,7 +252,7 @@ def _finish(call: NodeCall, p: Product, sums: str) -> Stage:
         f"const int64_t i = (int64_t)blockIdx.x * {_THREADS} + threadIdx.x;",
         f"if (i >= {count}) return;",
         f"const KERNEL_finish finish = {{{', '.join(a.name for a in arguments[1:])}}};",
-        f"finish.keep((int)(i / {p.n}), (int)(i % {p.n}), sums[blockIdx.z * {count}ll + i]);",
+        f"finish.write((int)(i / {p.n}), (int)(i % {p.n}), sums[blockIdx.z * {count}ll + i]);",
     ]
     return cuda_stage(
         f"finish_{p.m}x{p.n}", about(call, "epilogue"), arguments, body,

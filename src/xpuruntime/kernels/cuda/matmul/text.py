@@ -105,7 +105,7 @@ def finish_text(p: Product, arguments: list[Argument], sums: str) -> list[str]:
     lines += [
         f"        return {ACTIVATIONS[p.act][0]};",
         "    }",
-        f"{head} void keep(int row, int column, {sums} sum) const {{",
+        f"{head} void write(int row, int column, {sums} sum) const {{",
         f"        store<1>(y + ({offset(p.y_strides)}), (typename storage_<{operands[-1].ctype}>::compute)value(row, column, sum));",
         "    }",
         "};",

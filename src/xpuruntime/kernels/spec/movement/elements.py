@@ -10,7 +10,7 @@ __all__ = ["STATUS", "static", "why_not_movable"]
 
 
 STATUS = 64
-"""Bytes of scratch in which a stage reports what it cannot compute (``fail`` of templates/movement.h)."""
+"""Bytes of scratch in which a stage reports an error of its inputs (``fail`` of templates/movement.h)."""
 
 
 def static(spec: TensorSpec) -> tuple[int, ...]:

@@ -20,16 +20,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from ...children import environment, python, scratch
-from ...errors import BuildError, BuildTimeout
-from ...fault_reports import report_folders, reports_into
-from ...plugins.loader import load_dotted
-from ...protocols import Artifact, EngineRequest, ModelSource
+from .children import environment, python, scratch
+from .errors import BuildError, BuildTimeout
+from .fault_reports import report_folders, reports_into
+from .plugins.loader import load_dotted
+from .protocols import Artifact, EngineRequest, ModelSource
 
 __all__ = ["build_within", "call_within"]
 
 _START_S = 120.0  # longest time for the interpreter to start and to read its arguments
-_MAIN = "from xpuruntime.inference.execution.timeouts import _child; _child()"
+_MAIN = "from xpuruntime.child_calls import _child; _child()"
 
 
 def build_within(entry: str, model: ModelSource, request: EngineRequest, seconds: float) -> Artifact:
@@ -38,15 +38,19 @@ def build_within(entry: str, model: ModelSource, request: EngineRequest, seconds
     return artifact
 
 
-def call_within(function: str, arguments: tuple[Any, ...], seconds: float, who: str) -> Any:
+def call_within(
+    function: str, arguments: tuple[Any, ...], seconds: float, who: str, limit: str = "compile_timeout_s"
+) -> Any:
     """Call ``function`` (``module:name``) in a child process and return its result. The arguments must be picklable.
+
+    limit: what ``seconds`` is, for the text of errors.
 
     Raises BuildTimeout after ``seconds``, BuildError if the child dies or the arguments cannot be sent, and the errors of the function.
     """
     try:
         work = pickle.dumps((function, arguments, report_folders()), protocol=pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        do = "Drop compile_timeout_s, or give the model as a file."
+        do = f"Drop {limit}, or give the model as a file."
         raise BuildError(who, "cannot be sent to a process that can be stopped", got=error, do=do) from error
     with scratch("xpu-build-") as folder, _started(folder) as child:
         assert child.stdin is not None
@@ -54,15 +58,13 @@ def call_within(function: str, arguments: tuple[Any, ...], seconds: float, who: 
         sending = threading.Thread(target=_send, args=(child.stdin, work), daemon=True)
         sending.start()
         if not _line_within(child, _START_S):
-            raise BuildError(
-                who, "its process did not start", got=_said(folder), do="Drop compile_timeout_s."
-            )
+            raise BuildError(who, "its process did not start", got=_said(folder), do=f"Drop {limit}.")
         try:
             child.wait(seconds)
         except subprocess.TimeoutExpired:
             do = "Allow more time, or name another engine or device; allow_fallback='cpu' continues with another one."
             raise BuildTimeout(
-                who, "took longer than compile_timeout_s and was ended", got=f"{seconds} s", do=do
+                who, f"took longer than {limit} and was ended", got=f"{seconds} s", do=do
             ) from None
         try:
             fine, value = pickle.loads((folder / "result").read_bytes())

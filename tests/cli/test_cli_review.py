@@ -1,0 +1,85 @@
+"""``xpu lint``: findings with lines, coverage, exit codes, JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+def policy(folder: Path, *lines: str) -> Path:
+    path = folder / "p.yaml"
+    path.write_text("\n".join(("version: 1", *lines, "")))
+    return path
+
+
+def test_lint_without_a_model(xpu, tmp_path: Path) -> None:
+    path = policy(tmp_path, "kernel:", "  rules:", "    - {op: matmul, shape: M < 8 and M > 8, prefer: gemv}")
+    done = xpu("lint", path)
+    assert done.code == 0
+    assert f"{path}:4: warning: kernel.rules[0].shape: no shape satisfies" in done.stdout
+    assert "[never]" in done.stdout
+    document = xpu("lint", path, "--json").json
+    assert document["ok"] is True
+    assert [f["code"] for f in document["findings"]] == ["never"]
+    assert document["findings"][0]["line"] == 4
+
+
+def test_lint_exits_with_1_for_an_error_and_5_for_no_policy(xpu, tmp_path: Path, model: Path) -> None:
+    forced = policy(tmp_path, "kernel:", "  rules:", "    - {op: matmul, use: gemv}")
+    options = ("--target", "cuda:sm_90", "--shape", "batch=64")
+    done = xpu("lint", forced, model, *options)
+    assert done.code == 1
+    assert f"{forced}:4: error: kernel.rules[0]: forces 'gemv', which does not compute" in done.stdout
+    assert xpu("lint", forced, model, *options, "--json").json["ok"] is False
+    (tmp_path / "bad.yaml").write_text("version: 1\nkernel:\n  matmul: nothing\n")
+    done = xpu("lint", tmp_path / "bad.yaml")
+    assert done.code == 5
+    assert "bad.yaml:3] kernel.matmul: no such kernel" in done.stderr.replace("\n", "")
+
+
+def test_lint_needs_no_device_and_shows_coverage(xpu, tmp_path: Path, model: Path) -> None:
+    path = policy(
+        tmp_path, "kernel:", "  matmul: cublasLt", "  rules:", "    - {node: product, deterministic: true}"
+    )
+    done = xpu("lint", path, model, "-t", "cuda:sm_90", "--shape", "batch=64", "--nodes")
+    assert done.code == 0
+    assert "Rules on line for cuda:sm_90" in done.stdout
+    assert "kernel.matmul: product" in done.stdout
+    assert "0 of 1 nodes are matched by no rule" in done.stdout
+
+
+def test_options_of_lint_need_a_model(xpu, tmp_path: Path) -> None:
+    assert xpu("lint", policy(tmp_path, "kernel: {matmul: gemv}"), "--target", "cpu").code == 2
+
+
+def test_a_session_warns_of_a_rule_that_matches_nothing(
+    tmp_path: Path, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("onnxruntime")
+    from xpuruntime import InferenceSession
+
+    path = policy(
+        tmp_path,
+        "kernel:",
+        "  rules:",
+        "    - {node: absent*, prefer: naive}",
+        "    - {node: prod*, prefer: naive}",
+    )
+    with InferenceSession(model, engine="onnxruntime", device="cpu", policy=path) as session:
+        warnings = [w for w in session.plan.warnings if "policy" in w]
+    assert warnings == ["policy p.yaml, kernel.rules[0]: matches none of the 2 nodes of line"]
+    assert sum("matches none" in r.getMessage() for r in caplog.records) == 1
+
+
+def test_a_native_session_warns_of_families_without_a_node(tmp_path: Path, model: Path) -> None:
+    from xpuruntime import InferenceSession
+
+    path = policy(
+        tmp_path, "kernel:", "  rules:", "    - {op: conv, prefer: naive}", "    - {op: matmul, prefer: generated}",
+        "execution: {fixed_shapes: {batch: 1}}",
+    )  # fmt: skip
+    with InferenceSession(model, engine="native", device="cpu", policy=path) as session:
+        assert [w for w in session.plan.warnings if "policy" in w] == [
+            "policy p.yaml, kernel.rules[0]: has no effect: no node of conv gets a kernel in line"
+        ]
