@@ -23,6 +23,7 @@ from .generate import generate
 from .inspect import inspect
 from .lint import lint
 from .run import run
+from .verify import verify
 
 __all__ = ["app"]
 
@@ -70,6 +71,7 @@ for _command in (
     generate,
     compile_,
     inspect,
+    verify,
     explain,
     lint,
     compare,
