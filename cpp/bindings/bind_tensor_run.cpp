@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <optional>
 
 #include "bindings.h"
 #include "runtime_objects.h"
@@ -36,7 +37,7 @@ class TensorRun {
     using PyForm = std::tuple<nb::str, std::vector<int64_t>, std::tuple<uint8_t, uint8_t>, nb::object>;
 
     TensorRun(nb::object executor, const std::vector<PyForm>& inputs, const std::vector<PyForm>& outputs,
-              int32_t device_type, int32_t device_index)
+              int32_t device_type, int32_t device_index, bool borrows_arena)
         : executor_(std::move(executor)), device_type_(device_type), device_index_(device_index) {
         for (const auto* const side : {&inputs, &outputs})
             for (const auto& [name, shape, dtype, array_dtype] : *side) {
@@ -44,6 +45,10 @@ class TensorRun {
                 io_forms_.push_back({name, TensorFactory(shape, code, bits, array_dtype)});
             }
         input_count_ = inputs.size();
+        const size_t bytes = nb::cast<const PyExecutor&>(executor_).core->arena_bytes();
+        if (borrows_arena && bytes > 0)
+            arena_form_.emplace(std::vector<int64_t>{static_cast<int64_t>(bytes)}, uint8_t{1}, uint8_t{8},
+                                nb::module_::import_("numpy").attr("dtype")("uint8"));
     }
 
     // True if run() would accept the tensors.
@@ -73,6 +78,13 @@ class TensorRun {
         }
         const PyExecutor& executor = nb::cast<const PyExecutor&>(executor_);
         Executor::Run run;
+        // The library reuses its memory in the order of the stream, so that the tensor may end before the
+        // work does.
+        nb::object arena;
+        if (arena_form_) {
+            arena = nb::steal(arena_form_->make(*library, device_type_, device_index_, run.arena));
+            if (!arena.is_valid()) throw nb::python_error();
+        }
         run.weights = &nb::cast<const PyWeightBindings&>(weights).core;
         run.inputs = memory;
         run.outputs = memory + input_count_;
@@ -113,6 +125,7 @@ class TensorRun {
     nb::object executor_;
     std::vector<NamedForm> io_forms_;  // inputs, then outputs
     size_t input_count_ = 0;
+    std::optional<TensorFactory> arena_form_;  // if set: each run takes its arena from the tensors' library
     int32_t device_type_, device_index_;
 };
 
@@ -122,11 +135,13 @@ void bind_tensor_run(nb::module_& m) {
     using PyForm = TensorRun::PyForm;
     nb::class_<TensorRun>(m, "TensorRun", "A runner of a program on tensors that are on its device.")
         .def(
-            nb::init<nb::object, const std::vector<PyForm>&, const std::vector<PyForm>&, int32_t, int32_t>(),
+            nb::init<nb::object, const std::vector<PyForm>&, const std::vector<PyForm>&, int32_t, int32_t,
+                     bool>(),
             "executor"_a, "inputs"_a, "outputs"_a, "device_type"_a, "device_index"_a,
+            "borrows_arena"_a = false,
             nb::sig("def __init__(self, executor: Executor, inputs: Sequence[tuple[str, Sequence[int], "
                     "tuple[int, int], object]], outputs: Sequence[tuple[str, Sequence[int], tuple[int, int], "
-                    "object]], device_type: int, device_index: int) -> None"))
+                    "object]], device_type: int, device_index: int, borrows_arena: bool = False) -> None"))
         .def("fits", &TensorRun::fits, "tensors"_a,
              nb::sig("def fits(self, tensors: dict[str, object]) -> bool"),
              "Return True if run() would accept the tensors.")

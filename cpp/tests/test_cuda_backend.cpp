@@ -89,6 +89,33 @@ TEST_CASE("library kernels run among generated ones, also in graphs") {
     CHECK(Executor::create(on, unknown, 1).status.message == "kernel test/copy needs the library nobody");
 }
 
+TEST_CASE("the caller's arena also holds the workspace of libraries") {
+    const auto on = backend();
+    const auto executor = make(on, with_library(*on), 1);
+    CHECK(executor->arena_bytes() == (256 + 8 * n + 255) / 256 * 256 + 100);
+    const Weight w = Weight::filled(*on, 7);
+    const auto stream = std::move(on->stream().value);
+    const StreamOrder order{true, stream->handle()};
+    const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
+    const auto bytes = static_cast<int64_t>(executor->arena_bytes());
+    const auto first = on->block(bytes, {}).value, second = on->block(bytes, {}).value;
+    const Memory in = reinterpret_cast<Memory>(x->address()), out = reinterpret_cast<Memory>(y->address());
+    Executor::Run run;
+    run.weights = &w.weights, run.inputs = &in, run.outputs = &out, run.order = order;
+    // Two runs at one place: single launches, then a graph; a graph is not valid for another arena.
+    float start = 0;
+    for (const auto* arena : {&first, &first, &first, &second, &second, &first}) {
+        Arrays a(start += 10);
+        REQUIRE(on->upload(x->address(), a.x.data(), 4 * n).ok());
+        run.arena = reinterpret_cast<Memory>((*arena)->address());
+        REQUIRE(executor->run(run).ok());
+        REQUIRE(stream->synchronize().ok());
+        REQUIRE(on->download(a.y.data(), y->address(), 4 * n).ok());
+        CHECK(a.right());
+    }
+    CHECK(executor->counters().allocations == 0);
+}
+
 TEST_CASE("all calls that libraries refuse are reported together, with the first one's reason") {
     const auto on = backend();
     Plan plan = with_library(*on);

@@ -3,6 +3,7 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -219,6 +220,33 @@ TEST_CASE("an arena that cannot be allocated gives a status, and the next run re
     for (int i = 0; i < 2; ++i)
         CHECK(run(*executor, weights, {a.x.data()}, {a.y.data()}).code == Code::no_memory);
     CHECK(executor->counters().runs == 0);
+}
+
+TEST_CASE("a run takes its arena from the caller, and then keeps none") {
+    const auto executor = make(cpu_backend(1), chain(8), 1);
+    ChainArrays a(8);
+    const WeightBindings weights({a.w.data()}, false);
+    CHECK(executor->arena_bytes() == 256);  // 64 + 32, rounded up
+    const Memory in = a.x.data(), out = a.y.data();
+    Executor::Run run;
+    run.weights = &weights, run.inputs = &in, run.outputs = &out;
+    std::vector<float> first(64, -1), second(64, -1);
+    for (std::vector<float>* arena : {&first, &second, &first}) {
+        std::fill(a.y.begin(), a.y.end(), 0.0f);
+        std::fill(arena->begin(), arena->end(), -1.0f);
+        run.arena = arena->data();
+        REQUIRE(executor->run(run).ok());
+        CHECK(a.matches());
+        CHECK((*arena)[15] == -1);  // before byte 64
+        CHECK((*arena)[16] == a.x[0] + a.w[0]);
+    }
+    CHECK(executor->counters().allocations == 0);
+    std::fill(first.begin(), first.end(), -1.0f);
+    run.arena = nullptr;
+    REQUIRE(executor->run(run).ok());
+    CHECK(a.matches());
+    CHECK(first[16] == -1);
+    CHECK(executor->counters().allocations == 1);
 }
 
 TEST_CASE("the null backend computes nothing and records every dispatch") {

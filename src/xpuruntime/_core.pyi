@@ -674,7 +674,7 @@ class Ops:
 class TensorRun:
     """A runner of a program on tensors that are on its device."""
 
-    def __init__(self, executor: Executor, inputs: Sequence[tuple[str, Sequence[int], tuple[int, int], object]], outputs: Sequence[tuple[str, Sequence[int], tuple[int, int], object]], device_type: int, device_index: int) -> None: ...
+    def __init__(self, executor: Executor, inputs: Sequence[tuple[str, Sequence[int], tuple[int, int], object]], outputs: Sequence[tuple[str, Sequence[int], tuple[int, int], object]], device_type: int, device_index: int, borrows_arena: bool = False) -> None: ...
 
     def fits(self, tensors: dict[str, object]) -> bool:
         """Return True if run() would accept the tensors."""

@@ -83,3 +83,61 @@ def test_a_native_session_warns_of_families_without_a_node(tmp_path: Path, model
         assert [w for w in session.plan.warnings if "policy" in w] == [
             "policy p.yaml, kernel.rules[0]: has no effect: no node of conv gets a kernel in line"
         ]
+
+
+def saved_receipt(xpu, model: Path, folder: Path, word: str) -> Path:
+    rules = folder / f"{word}.yaml"
+    rules.write_text(f"version: 1\nkernel: {{rules: [{{node: product, use: {word}}}]}}\n")
+    path = folder / f"{word}.json"
+    done = xpu(
+        "run",
+        model,
+        "-e",
+        "native",
+        "-d",
+        "cpu",
+        "--shape",
+        "batch=2",
+        "--policy",
+        rules,
+        "--save-receipt",
+        path,
+    )
+    assert done.code == 0, done.stderr
+    return path
+
+
+def test_diff_and_check_of_receipts(xpu, tmp_path: Path, model: Path) -> None:
+    old, new = (saved_receipt(xpu, model, tmp_path, word) for word in ("generated", "gemv"))
+    done = xpu("diff", old, new)
+    assert done.code == 0
+    assert "product" in done.stdout
+    assert "kernel matmul/generated -> matmul/gemv" in done.stdout
+    assert xpu("diff", old, new, "--exit-code").code == 1
+    assert xpu("diff", old, old, "--exit-code").code == 0
+    assert [n["name"] for n in xpu("diff", old, new, "--json").json["nodes"]] == ["product"]
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "version: 1\nrules:\n  - {rule: kernels, op: matmul, forbid: gemv}\n  - {rule: confirmed}\n"
+    )
+    files = ("--junit", tmp_path / "j.xml", "--markdown", tmp_path / "c.md")
+    done = xpu("check", new, "--against", old, "--rules", rules, *files)
+    assert done.code == 1
+    assert "gemv is forbidden" in done.stdout
+    assert (tmp_path / "j.xml").read_bytes().startswith(b"<?xml")
+    assert "**FAIL**" in (tmp_path / "c.md").read_text()
+    assert xpu("check", old, "--rules", rules).code == 0
+    assert xpu("check", old, "--rules", rules, "--json").json["ok"] is True
+
+
+def test_bad_files_of_diff_and_check_are_named(xpu, tmp_path: Path, model: Path) -> None:
+    done = xpu("diff", tmp_path / "absent.json", model)
+    assert done.code == 9
+    assert "absent.json" in done.stderr
+    done = xpu("diff", model, model)
+    assert done.code == 9
+    assert "line.onnx" in done.stderr
+    (tmp_path / "rules.yaml").write_text("version: 1\nrules: [{rule: nothing}]\n")
+    done = xpu("check", model, "--rules", tmp_path / "rules.yaml")
+    assert done.code == 5
+    assert "rules.yaml:2" in done.stderr

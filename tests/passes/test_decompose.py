@@ -64,7 +64,6 @@ def test_expansion(op: str, operands: list[str], attrs: dict, dtype: str) -> Non
     assert difference(graph, after, tolerance={"float32": 1e-6, "float64": 1e-12}.get(dtype)) == ""
 
 
-@pytest.mark.parametrize("kernel", [False, True], ids=["expanded", "kernel"])
 @pytest.mark.parametrize("dtype", F)
 @pytest.mark.parametrize(
     ("keys", "mask", "attrs"),
@@ -76,8 +75,8 @@ def test_expansion(op: str, operands: list[str], attrs: dict, dtype: str) -> Non
         (3, "", {"causal": True, "causal_offset": -2}),
     ],
 )
-def test_attention_of_training(keys: int, mask: str, attrs: dict, dtype: str, kernel: bool) -> None:
-    """Backward reads the results of forward. With the offset -2, the first queries see no key. kernel: of the op of inference."""
+def test_attention_of_training(keys: int, mask: str, attrs: dict, dtype: str) -> None:
+    """Backward reads the results of forward. With the offset -2, the first queries see no key."""
     b = ir.GraphBuilder("training")
     shapes = {"q": (2, 6, 5, 4), "k": (2, 2, keys, 4), "v": (2, 2, keys, 3), "grad": (2, 6, 5, 3)}
     x = {n: b.input(n, f"{dtype}{list(s)}") for n, s in shapes.items()}
@@ -87,10 +86,9 @@ def test_attention_of_training(keys: int, mask: str, attrs: dict, dtype: str, ke
     for i, value in enumerate((y, lse, *results)):
         b.output(f"result{i}", value)
     graph = b.build()
-    kernels = {"attention"} if kernel else set()
-    after = run(graph, PassContext(has_kernel=lambda name: name in kernels or name not in EXPANSIONS))
+    after = run(graph, PassContext(has_kernel=lambda name: name not in EXPANSIONS))
     ir.verify(after)
-    assert {n.op for n in after} & set(EXPANSIONS) == (kernels if keys else set())
+    assert not {n.op for n in after} & set(EXPANSIONS)
     assert after.output_specs == graph.output_specs
     assert difference(graph, after, tolerance={"float32": 1e-5, "float64": 1e-12}.get(dtype)) == ""
 

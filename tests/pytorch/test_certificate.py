@@ -15,7 +15,10 @@ from xpuruntime.pytorch.certificate import _match
 
 EXACT = {
     "version": 1,
-    "kernel": {"rules": [{"deterministic": True}, {"op": "matmul", "use": "generated"}]},
+    "kernel": {
+        "rules": [{"deterministic": True}, {"op": "matmul", "use": "generated"}],
+        "attention": ["flash_v2", "flash", "naive"],
+    },
     "execution": {"optimization_level": 0},
 }
 
@@ -61,6 +64,14 @@ NETWORKS: dict[str, Callable[[], tuple[torch.nn.Module, torch.Tensor]]] = {
     "gpt block": lambda: (Block(causal=True), torch.randn(2, 7, 32)),
     "grouped block": lambda: (Block(causal=True, groups=2), torch.randn(2, 7, 32)),
 }
+
+
+@pytest.mark.parametrize("kernel", ["flash", "naive"])
+def test_each_kernel_of_attention_is_the_same_on_both_sides(kernel: str) -> None:
+    torch.manual_seed(0)
+    policy = EXACT | {"kernel": {**EXACT["kernel"], "attention": kernel}}  # type: ignore[dict-item]
+    net, x = Block(causal=True, groups=2), torch.randn(1, 130, 32)
+    assert (certificate := xrt_torch.certify(net.eval(), x, policy)).equal, str(certificate)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -253,6 +253,17 @@ def tensors() -> None:
         assert again is not None
         assert right(x_of(seed), again["output"].numpy())
     assert made.backend.counters()["replays"] >= 2
+
+    borrowing = Executor(program(), "cuda:0", borrows_arena=True)
+    borrowing.bind({"w": W})
+    for seed in range(4):
+        out = borrowing.run_tensors({"input": Tensor.of(x_of(seed))})
+        assert out is not None
+        assert list(out) == ["output"]
+        assert right(x_of(seed), out["output"].numpy())
+    assert borrowing.counters["allocations"] == 0  # each run takes its arena from the tensors' library
+    assert made.counters["allocations"] == 1
+
     for wrong in ({"input": x_of(1)}, {"input": Tensor((N + 1,))}, {"other": x}, {}, {"input": x, "more": x}):
         assert made.run_tensors(wrong) is None
 

@@ -1,4 +1,7 @@
-"""Fuzz targets of the files next to a model: GGUF, ``config.json``, safetensors and arrays. Mutations depend on their seed alone."""
+"""Fuzz targets of the files next to a model (GGUF, ``config.json``, safetensors, arrays) and of files about runs (plans, receipts, rules).
+
+Mutations depend on their seed alone.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +82,57 @@ def _npz(data: bytes) -> None:
     _read_as_file("x.npz", data, lambda path: Inputs((str(path),), seed=0).samples(_SPECS))
 
 
+def _review(data: bytes) -> None:
+    """Read a plan or receipt, compare it with itself, and apply a rule of every kind."""
+    from xpuruntime.workbench.review.check import check
+    from xpuruntime.workbench.review.check_reports import check_markdown, junit_xml
+    from xpuruntime.workbench.review.diff import diff
+    from xpuruntime.workbench.review.diff_text import diff_markdown, diff_text
+    from xpuruntime.workbench.review.files import read_snapshot
+    from xpuruntime.workbench.review.rules import parse_rules
+
+    def read(path: Path) -> None:
+        snapshot = read_snapshot(path)
+        changes = diff(snapshot, snapshot)
+        if not changes.empty:
+            raise AssertionError("a file differs from itself")
+        json.dumps(changes.to_json())
+        diff_text(changes), diff_markdown(changes)
+        report = check(snapshot, parse_rules(_RULES), snapshot)
+        junit_xml(report), check_markdown(report), json.dumps(report.to_json())
+
+    _read_as_file("f.json", data, read)
+
+
+def _rules(data: bytes) -> None:
+    from xpuruntime.workbench.review.rules import load_rules, parse_rules
+
+    def read(path: Path) -> None:
+        loaded = load_rules(path)
+        if parse_rules(loaded.to_dict()).rules != loaded.rules:
+            raise AssertionError("the written rules read as different rules")
+
+    _read_as_file("r.yaml", data, read)
+
+
+_RULES: Mapping[str, Any] = {
+    "version": 1,
+    "rules": [
+        {"rule": "stays_on"}, {"rule": "stays_on", "device": "cpu"}, {"rule": "engines", "allow": "native"}, {"rule": "no_new_host_copy"},
+        {"rule": "no_precision_loss"}, {"rule": "time_within", "percent": 5}, {"rule": "coverage", "percent": 90},
+        {"rule": "kernels", "op": "matmul", "forbid": "naive"}, {"rule": "confirmed"}, {"rule": "memory", "bytes": "1 MiB"},
+    ],
+}  # fmt: skip
+
 FILE_TARGETS: Mapping[str, Callable[[bytes], None]] = MappingProxyType(
-    {"gguf": _gguf, "config": _config, "safetensors": _safetensors, "npz": _npz}
+    {
+        "gguf": _gguf,
+        "config": _config,
+        "safetensors": _safetensors,
+        "npz": _npz,
+        "review": _review,
+        "rules": _rules,
+    }
 )
 
 
@@ -98,6 +150,12 @@ def file_seeds(target: str) -> list[bytes]:
         facts = {"w": ("F32", [2, 2], [0, 16]), "b": ("BF16", [0], [16, 16]), "i": ("I8", [3], [16, 19])}
         header = {k: dict(zip(("dtype", "shape", "data_offsets"), f, strict=True)) for k, f in facts.items()}
         return [_safetensors_of(h, bytes(19)) for h in (header, {"__metadata__": {"a": "b"}, **header})]
+    if target == "review":
+        return _plans_and_receipts()
+    if target == "rules":
+        from xpuruntime.policies.files.document import to_yaml_text
+
+        return [json.dumps(_RULES).encode(), to_yaml_text(_RULES).encode()]
     arrays: dict[str, Any] = {"x": np.ones((2, 3), np.float32), "n": np.arange(4)}
     seeds = []
     for save in (np.savez, np.savez_compressed):
@@ -105,6 +163,32 @@ def file_seeds(target: str) -> list[bytes]:
         save(file, **arrays)
         seeds.append(file.getvalue())
     return seeds
+
+
+def _plans_and_receipts() -> list[bytes]:
+    """Return a plan of two regions with a transfer and a decision, and a receipt of it."""
+    from xpuruntime.decisions import Candidate, Decision, Reason, Support
+    from xpuruntime.evidence import Evidence, EvidenceRow
+    from xpuruntime.profiler.receipt import Receipt
+    from xpuruntime.program.plan import Plan, PlanNode, Region, Transfer
+    from xpuruntime.workbench.review.receipt_file import receipt_document
+
+    no = Candidate.rejected("openvino on cpu", Support.no(Reason.NOT_INSTALLED, "absent"))
+    decision = Decision("engine", "m", Candidate("native on cpu", Reason.DEFAULT, "the first"), (no,))
+    plan = Plan(
+        {"name": "m", "digest": "0" * 64, "format": "onnx"}, {"engine": "native"}, _SPECS, _SPECS,
+        (Region("r0", "native", "1", "cpu", "float32", 2), Region("r1", "openvino", "2", "gpu", "float16")),
+        (PlanNode("a", "Conv", "conv", "r0", kernel="conv/generated"), PlanNode("b", "Relu", "activation", "r1")),
+        (Transfer("v", "r0", "r1", 64), Transfer("w", "r1", "caller", None)), (decision,), ("a warning",),
+    )  # fmt: skip
+    rows = (EvidenceRow(("a",), "conv", "cpu", "conv/generated: f", "float32", 1.5, spread_us=0.5),)
+    evidence = {
+        "r0": Evidence("native", "1", rows, "session", "timed", timed_runs=5),
+        "r1": Evidence("openvino", "2", (), "session"),
+    }
+    outputs = {"y": np.arange(3.0), "s": np.array(["text"])}
+    receipt = receipt_document(Receipt.write(plan, evidence, 3), {"x": np.ones(2)}, outputs)
+    return [json.dumps(d).encode() for d in (plan.to_json(), receipt)]
 
 
 def _string(text: str) -> bytes:
@@ -236,5 +320,12 @@ def _mutate_npz(data: bytes, seed: int) -> bytes:
 
 
 FILE_MUTATORS: Mapping[str, Callable[[bytes, int], bytes]] = MappingProxyType(
-    {"gguf": _mutate_gguf, "config": _mutate_config, "safetensors": _mutate_safetensors, "npz": _mutate_npz}
+    {
+        "gguf": _mutate_gguf,
+        "config": _mutate_config,
+        "safetensors": _mutate_safetensors,
+        "npz": _mutate_npz,
+        "review": _mutate_config,
+        "rules": _mutate_config,
+    }
 )

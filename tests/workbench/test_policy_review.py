@@ -14,7 +14,7 @@ from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.compiler.demands import Demands
 from xpuruntime.compiler.lower import lower
 from xpuruntime.compiler.resolve import resolve_target
-from xpuruntime.errors import KernelUnavailable, PolicyError
+from xpuruntime.errors import InputError, KernelUnavailable, PolicyError
 from xpuruntime.kernels import offers
 from xpuruntime.passes import laid_out, run_passes
 from xpuruntime.policies import Policy, load_policy
@@ -218,3 +218,8 @@ def test_errors_are_the_policies_that_do_not_compile(tmp_path: Path, model: Path
         assert review.ok == outcome, path.read_text()
         outcomes.add(outcome)
     assert outcomes == {True, False}
+
+
+def test_an_unknown_dim_is_an_error(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(InputError, match=r"no symbolic dim of that name; got 'seq'\. Name one of batch"):
+        review_policy(saved(tmp_path, {"softmax": "generated"}), model, shapes={"seq": 1})

@@ -38,6 +38,8 @@ class Recording {
     virtual ~Recording() = default;
     // One entry for each call; empty for a device whose driver reports what it ran. Not called during runs.
     virtual std::vector<CalledCode> called_code() const { return {}; }
+    // Device memory that a submission needs besides its arguments: workspaces of libraries.
+    virtual size_t workspace_bytes() const noexcept { return 0; }
 };
 
 // The state that a backend keeps for one context of an executor: a stream, captured graphs, staging memory.
@@ -83,6 +85,8 @@ struct Submission {
     Observation* observation = nullptr;  // if not null: receives what the device driver recorded
     int64_t first_call = 0;              // position in the plan of the recording's first call
     RunState* state = nullptr;           // created by open() for this context
+    // If not null: memory of the recording's workspace_bytes(); else the state has its own.
+    Memory workspace = nullptr;
 };
 
 class Backend {

@@ -95,10 +95,16 @@ class Executor {
             nullptr;          // if not null: set it to stop this run after the current kernel
         bool host = false;    // inputs and outputs are host arrays of a device with its own memory
         StreamOrder order{};  // on the caller's stream: the run is queued and does not wait
+        // If not null: the caller's memory of arena_bytes() for this run, aligned to 256 bytes. The caller
+        // may free it in the order of its stream.
+        Memory arena = nullptr;
     };
     // Run the plan. Thread-safe; waits while all contexts are busy. Once a context has run with the same
     // `weights`, a run allocates nothing.
     Status run(const Run& run);
+
+    // Bytes that a run needs for intermediate values and for the workspaces of libraries.
+    size_t arena_bytes() const noexcept { return workspace_offset_ + workspace_bytes_; }
 
     // Stop the runs in flight after their current kernel.
     void cancel() noexcept { cancelled_.fetch_add(1); }
@@ -134,6 +140,7 @@ class Executor {
     Status run_in(Context& context, const Run& run);
     Status submit(Context& context, const Run& run);
     Status make_io_staging(Context& context);
+    Status make_arena(Context& context, const Run& run);
     const uint32_t* names_for(EventRing& ring);
 
     const std::shared_ptr<Backend> backend_;
@@ -147,8 +154,10 @@ class Executor {
         size_t arg;
         BufferRef place;
     };
-    std::vector<ArgumentPatch> patches_;  // arguments that change from run to run: inputs and outputs
-    std::vector<size_t> io_offsets_;      // offset of each input and output in Context::io_staging
+    std::vector<ArgumentPatch> patches_;        // arguments that change from run to run: inputs and outputs
+    std::vector<ArgumentPatch> arena_patches_;  // arguments in the arena, which the caller may provide
+    size_t workspace_offset_ = 0, workspace_bytes_ = 0;  // of libraries, behind an arena of the caller
+    std::vector<size_t> io_offsets_;  // offset of each input and output in Context::io_staging
     size_t io_staging_bytes_ = 0;
 
     std::unique_ptr<ContextSlot[]> slots_;

@@ -75,6 +75,7 @@ Status Executor::prepare() {
             return invalid("call of " + call.kernel + " has invalid counts");
         for (const BufferRef& place : call.args) {
             if (!fits(place)) return invalid("call of " + call.kernel + " names memory outside the plan");
+            if (place.slot == 0) arena_patches_.push_back({arg_count_, place});
             if (place.slot > 0 && place.slot < plan_.first_weight()) patches_.push_back({arg_count_, place});
             ++arg_count_;
         }
@@ -109,8 +110,10 @@ Status Executor::prepare() {
         for (size_t i = first; i < std::min(first + batch, total); ++i)
             calls.push_back({prepared_[i].get(), &plan_.calls[i], first_arg_[i]});
         XPURT_ASSIGN_OR_RETURN(auto recording, backend_->record(calls));
+        workspace_bytes_ = std::max(workspace_bytes_, recording->workspace_bytes());
         recordings_.push_back(std::move(recording));
     }
+    workspace_offset_ = (static_cast<size_t>(plan_.arena_bytes) + 255) / 256 * 256;
     return {};
 }
 
@@ -145,11 +148,6 @@ void Executor::release(ContextSlot& slot) noexcept {
 
 Result<std::unique_ptr<Executor::Context>> Executor::make_context() {
     auto context = std::make_unique<Context>(*backend_);
-    if (plan_.arena_bytes > 0) {
-        XPURT_ASSIGN_OR_RETURN(auto arena, backend_->allocate(static_cast<size_t>(plan_.arena_bytes)));
-        context->arena = arena;
-        allocations_.fetch_add(1, std::memory_order_relaxed);
-    }
     if (scratch_stride_ > 0) {
         const size_t bytes = scratch_stride_ * static_cast<size_t>(backend_->threads());
         context->scratch = MemoryPool::host().allocate(bytes);
@@ -165,7 +163,6 @@ Result<std::unique_ptr<Executor::Context>> Executor::make_context() {
         context->state = std::move(state);
     }
     context->slots.resize(static_cast<size_t>(plan_.slots()));
-    context->slots[0] = context->arena;
     context->args.resize(arg_count_);
     contexts_.fetch_add(1, std::memory_order_relaxed);
     return context;
@@ -197,7 +194,17 @@ Status Executor::run(const Run& run) {
     if (!guard.slot.context) {
         XPURT_ASSIGN_OR_RETURN(guard.slot.context, make_context());
     }
+    XPURT_TRY(make_arena(*guard.slot.context, run));
     return run_in(*guard.slot.context, run);
+}
+
+// Allocate the context's arena, unless the caller provides one.
+Status Executor::make_arena(Context& context, const Run& run) {
+    if (run.arena != nullptr || context.arena != nullptr || plan_.arena_bytes <= 0) return {};
+    XPURT_ASSIGN_OR_RETURN(auto arena, backend_->allocate(static_cast<size_t>(plan_.arena_bytes)));
+    context.arena = arena;
+    allocations_.fetch_add(1, std::memory_order_relaxed);
+    return {};
 }
 
 // Run as part of a graph that the caller captures. Calls of one capture follow each other, so they share a
@@ -209,6 +216,7 @@ Status Executor::run_captured(uint64_t capture, const Run& run) {
     if (!context) {
         XPURT_ASSIGN_OR_RETURN(context, make_context());
     }
+    XPURT_TRY(make_arena(*context, run));
     return run_in(*context, run);
 }
 
@@ -297,6 +305,9 @@ Status Executor::submit(Context& context, const Run& run) {
         std::copy_n(run.inputs, inputs, io_slots);
         std::copy_n(run.outputs, outputs, io_slots + inputs);
     }
+    const Memory arena = run.arena != nullptr ? run.arena : context.arena;
+    const bool moved = context.slots[0] != arena;
+    context.slots[0] = arena;
     if (context.weights_id != run.weights->id()) {
         std::copy(run.weights->memory().begin(), run.weights->memory().end(),
                   context.slots.begin() + plan_.first_weight());
@@ -309,6 +320,9 @@ Status Executor::submit(Context& context, const Run& run) {
         for (const ArgumentPatch& patch : patches_)
             context.args[patch.arg] =
                 advance(context.slots[static_cast<size_t>(patch.place.slot)], patch.place.offset);
+        if (moved)
+            for (const ArgumentPatch& patch : arena_patches_)
+                context.args[patch.arg] = advance(arena, patch.place.offset);
     }
 
     Submission submission;
@@ -325,6 +339,8 @@ Status Executor::submit(Context& context, const Run& run) {
     submission.ring = run.ring;
     submission.observation = run.observation;
     submission.state = context.state.get();
+    if (run.arena != nullptr && workspace_bytes_ > 0)
+        submission.workspace = advance(run.arena, static_cast<int64_t>(workspace_offset_));
     if (run.ring != nullptr) submission.names = names_for(*run.ring);
 
     if (run.observation != nullptr && !backend_->supports_observation())

@@ -12,10 +12,12 @@ from .bench import bench
 from .bisect import bisect
 from .cache import cache
 from .certify import certify
+from .check import check
 from .compare import compare
 from .compile import compile as compile_
 from .conformance import conformance
 from .devices import devices
+from .diff import diff
 from .doctor import doctor
 from .exit_codes import MEANINGS
 from .explain import explain
@@ -73,6 +75,8 @@ for _command in (
     inspect,
     verify,
     explain,
+    diff,
+    check,
     lint,
     compare,
     bisect,

@@ -35,6 +35,14 @@ def run(
     receipt: Annotated[
         bool, typer.Option("--receipt", help="Show what ran, with the time of each step.")
     ] = False,
+    receipt_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--save-receipt",
+            metavar="FILE.json",
+            help="Write the receipt, with digests of inputs and outputs, for xpu diff and xpu check.",
+        ),
+    ] = None,
     trace: Annotated[
         Path | None,
         typer.Option("--trace", metavar="FILE.json", help="Write the run as a Chrome trace."),
@@ -53,11 +61,16 @@ def run(
         update(f"running {model}")
         with profile() as recorded:
             outputs = opened.run(arrays)
-        run_receipt = opened.receipt() if receipt else None
+        run_receipt = opened.receipt() if receipt or receipt_file is not None else None
         plan, specs = opened.plan, opened.model.inputs
     if trace is not None:
         recorded.save(trace)
         print_note(f"wrote {trace}")
+    if receipt_file is not None and run_receipt is not None:
+        from ..workbench.review.receipt_file import save_receipt
+
+        save_receipt(receipt_file, run_receipt, arrays, outputs)
+        print_note(f"wrote {receipt_file}")
     if output is not None:
         save_outputs(output, outputs)
         print_note(f"wrote {output}")
@@ -76,12 +89,12 @@ def run(
         "outputs": [s.to_json() for s in summaries],
         "output_file": None if output is None else str(output),
         "warnings": list(plan.warnings),
-        "receipt": None if run_receipt is None else run_receipt.to_json(),
+        "receipt": run_receipt.to_json() if receipt and run_receipt is not None else None,
     }
 
     def show() -> None:
         _show(document, summaries)
-        if run_receipt is not None:
+        if receipt and run_receipt is not None:
             print_text(run_receipt.text())
 
     return CommandResult(document, show)

@@ -28,6 +28,8 @@ from ..types import DType
 
 __all__ = ["Demands", "facts_of"]
 
+NAIVE = "naive"
+"""The kernel of a policy that an expansion is, unless the catalogue has a kernel of that name."""
 # Families that name a fused node; elementwise families do not.
 _ANCHORS = ("conv", "matmul", "attention", "softmax", "norm", "reduce", "pool", "rope")
 
@@ -91,10 +93,12 @@ class Demands:
         for target in self.targets:
             kind = target.name.partition(":")[0]
             facts = facts_of(graph, node, phase=self.phase, device=kind)
-            naive = Offer("naive", Support.yes(), workspace_bytes=None, deterministic=True)
             kernels = [_offer_of(k, s, call, target) for k, s in offers(call, target)]
-            chosen, decision = choose(self.kernel, facts, [*kernels, naive])
-            if chosen == "naive":
+            if any(o.name == NAIVE and o.support for o in kernels):
+                continue  # the kernel of that name precedes the expansion
+            naive = Offer(NAIVE, Support.yes(), workspace_bytes=None, deterministic=True)
+            chosen, decision = choose(self.kernel, facts, [*(o for o in kernels if o.name != NAIVE), naive])
+            if chosen == NAIVE:
                 if decision not in self.decisions:
                     self.decisions.append(decision)
                 return True

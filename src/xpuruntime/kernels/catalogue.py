@@ -24,6 +24,7 @@ __all__ = ["TARGET_KERNELS", "has_kernel", "kernels", "kernels_of", "offers"]
 def _cpu() -> tuple[Kernel, ...]:
     """Return the kernels of CPUs, in order of preference within an op."""
     from .cpu.attention.flash import KERNELS as ATTENTION
+    from .cpu.attention.flash_backward import KERNELS as ATTENTION_BACKWARD
     from .cpu.conv.generated import KERNELS as CONV
     from .cpu.elementwise import KERNELS as ELEMENTWISE
     from .cpu.fused import KERNELS as FUSED
@@ -53,6 +54,7 @@ def _cpu() -> tuple[Kernel, ...]:
         *MATMUL_INT4,
         *MATMUL_EINSUM,
         *ATTENTION,
+        *ATTENTION_BACKWARD,
         *ROPE,
         *ROPE_APPEND,
         *CONV,
@@ -70,6 +72,7 @@ def _cuda() -> tuple[Kernel, ...]:
     from .cuda.attention.decode import KERNELS as ATTENTION_DECODE
     from .cuda.attention.decode_append import KERNELS as ATTENTION_DECODE_APPEND
     from .cuda.attention.flash import KERNELS as ATTENTION
+    from .cuda.attention.flash_backward import KERNELS as ATTENTION_BACKWARD
     from .cuda.conv.generated import KERNELS as CONV
     from .cuda.elementwise import KERNELS as ELEMENTWISE
     from .cuda.fused import KERNELS as FUSED
@@ -95,6 +98,7 @@ def _cuda() -> tuple[Kernel, ...]:
         *MATMUL_GEMV,
         *MATMUL,
         *ATTENTION,
+        *ATTENTION_BACKWARD,
         *ATTENTION_CUDNN,
         *CONV,
         *POOL,

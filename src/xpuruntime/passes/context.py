@@ -47,7 +47,7 @@ class PassContext:
                 every group that a pass would fuse, so it can also record refusals.
     may_become: whether a node of this op may replace these: a kernel that a policy forces or prefers for one of them must compute it.
     has_kernel: whether a kernel computes the op; ``decompose`` expands the others.
-    expands:    whether ``decompose`` expands this node although kernels list its op: its expansion is the kernel ``naive`` of a policy.
+    expands:    whether ``decompose`` expands this node although kernels list its op: its expansion is a policy's ``naive``.
                 None: where ``has_kernel`` says no.
     computes:   whether a kernel computes this node, which is not in the graph yet: some fused ops have kernels for few shapes only.
     peek:       a weight's elements, or None if they are not available; ``recognize_rope`` compares the halves of its tables,

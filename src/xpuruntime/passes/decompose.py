@@ -30,7 +30,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         if expand is None or (len(node.outputs) > 1 and node.op not in _SEVERAL):
             return
         if node.name in naive if node.op in _NAIVE and expands else not has_kernel(node.op):
-            expand(Expansion(editor, node, has_kernel))
+            expand(Expansion(editor, node))
 
     for _ in range(8):
         if expands is not None:
@@ -295,4 +295,4 @@ _SEVERAL = frozenset(
 )
 """Ops with several results."""
 _NAIVE = frozenset(["attention_train", "attention_backward"])
-"""Ops whose expansion is the kernel ``naive`` of a policy: ``PassContext.expands`` chooses between it and kernels."""
+"""Ops whose expansion is the kernel ``naive`` of a policy where no kernel has that name: ``PassContext.expands`` chooses between it and kernels."""

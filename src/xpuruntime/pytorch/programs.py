@@ -147,7 +147,8 @@ def prepared_graph(
         # Level 0 has no passes, but an op without a kernel must be expanded.
         passes = ["decompose"] if demands.policy.execution.optimization_level == 0 else None
         program, _ = program_of(graph, place, demands, phase, passes)
-        executor = Executor(program, Device(place), policy=SETTLED)
+        # A training step has many programs, each of which runs once: their arenas share PyTorch's memory, in the order of its stream.
+        executor = Executor(program, Device(place), policy=SETTLED, borrows_arena=place.kind != "cpu")
         executor.bind(None)
     except (UnavailableError, BuildError, IrError, _Unsupported) as error:
         return _refused(name, families, phase, demand, error)

@@ -156,17 +156,21 @@ Status CudaRunState::fetch(void* to, CUdeviceptr from, size_t bytes) {
     return {};
 }
 
-Result<CudaRunState::RecordingState*> CudaRunState::state_for(const CudaRecording& recording) {
-    const auto state = recording_states_.find(&recording);
-    if (state != recording_states_.end()) return &state->second;
-    RecordingState plan;
-    if (recording.workspace > 0) {
+Result<CudaRunState::RecordingState*> CudaRunState::state_for(const CudaRecording& recording,
+                                                              bool own_workspace) {
+    RecordingState& plan = recording_states_[&recording];
+    if (own_workspace && plan.workspace == 0 && recording.workspace > 0) {
         const RelaxedCapture relaxed(device_->driver);
         XPURT_ASSIGN_OR_RETURN(auto created, device_->allocate(recording.workspace, device_->home));
         XPURT_TRY(device_->check(device_->driver.cuStreamSynchronize(device_->home), "cuStreamSynchronize"));
         plan.workspace = created;
     }
-    return &recording_states_.emplace(&recording, std::move(plan)).first->second;
+    return &plan;
+}
+
+void* CudaRunState::workspace_of(const Submission& submission, const RecordingState& plan) {
+    return submission.workspace != nullptr ? submission.workspace
+                                           : reinterpret_cast<void*>(static_cast<uintptr_t>(plan.workspace));
 }
 
 Status CudaRunState::launch(const CudaRecording::CudaCall& call, const Submission& submission,
@@ -174,9 +178,8 @@ Status CudaRunState::launch(const CudaRecording::CudaCall& call, const Submissio
     if (call.call->tasks == 0) return {};
     void* const* const args = submission.args + call.first_arg;
     if (call.kernel->library)
-        return with_kernel_name(
-            *call.call, call.kernel->library->launch(
-                            args, reinterpret_cast<void*>(static_cast<uintptr_t>(plan.workspace)), stream));
+        return with_kernel_name(*call.call,
+                                call.kernel->library->launch(args, workspace_of(submission, plan), stream));
     CUlaunchConfig config = call.kernel->launch.config;
     config.hStream = stream;
     config.attrs = const_cast<CUlaunchAttribute*>(call.kernel->launch.attributes);
@@ -196,7 +199,7 @@ Status CudaRunState::submit(const CudaRecording& recording, const Submission& su
         (submission.observation != nullptr || submission.times != nullptr || submission.ring != nullptr))
         return {Code::unsupported, "a run that the caller captures cannot be timed or observed",
                 "Run it outside."};
-    XPURT_ASSIGN_OR_RETURN(auto state, state_for(recording));
+    XPURT_ASSIGN_OR_RETURN(auto state, state_for(recording, submission.workspace == nullptr));
     RecordingState& plan = *state;
     if (captured_) {
         ++counters.plain;
@@ -219,9 +222,10 @@ Status CudaRunState::submit(const CudaRecording& recording, const Submission& su
     }
     exclusive_ = true;
     const bool created = plan.graph != nullptr;
-    if (!created || !plan.graph->fits(submission.args)) {
-        XPURT_ASSIGN_OR_RETURN(auto updated,
-                               created ? plan.graph->update(submission.args) : Result<bool>(false));
+    const bool same_workspace = plan.graph_workspace == workspace_of(submission, plan);
+    if (!created || !same_workspace || !plan.graph->fits(submission.args)) {
+        XPURT_ASSIGN_OR_RETURN(auto updated, created&& same_workspace ? plan.graph->update(submission.args)
+                                                                      : Result<bool>(false));
         if (!updated)
             if (Status status = make_graph(recording, submission, plan); !status.ok()) {
                 plan.declined = true;
@@ -243,6 +247,7 @@ Status CudaRunState::make_graph(const CudaRecording& recording, const Submission
         own_stream_, submission.args,
         [&](const CudaRecording::CudaCall& call) { return launch(call, submission, plan, own_stream_); });
     if (!status.ok()) plan.graph.reset();
+    plan.graph_workspace = workspace_of(submission, plan);
     return status;
 }
 

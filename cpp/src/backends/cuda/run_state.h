@@ -33,6 +33,8 @@ struct CudaRecording final : Recording {
     size_t workspace = 0;            // largest workspace of any call; calls on one stream can share it
     std::shared_ptr<KernelReports> reports;
     std::vector<const KernelCall*> reporters;  // calls whose kernels may report errors
+
+    size_t workspace_bytes() const noexcept override { return workspace; }
 };
 
 // A recording as a CUDA graph: captured once and launched repeatedly; kernel arguments are updated when
@@ -109,9 +111,10 @@ class CudaRunState final : public RunState {
   private:
     struct RecordingState {
         std::unique_ptr<CudaGraph> graph;
-        bool submitted_before = false;  // it has been submitted before
-        bool declined = false;          // capturing failed: use single launches
-        CUdeviceptr workspace = 0;
+        bool submitted_before = false;          // it has been submitted before
+        bool declined = false;                  // capturing failed: use single launches
+        CUdeviceptr workspace = 0;              // its own, unless every submission brings one
+        const void* graph_workspace = nullptr;  // which the graph's nodes use
     };
     struct StagingBlock {
         char* block;
@@ -125,7 +128,8 @@ class CudaRunState final : public RunState {
 
     CudaRunState(std::shared_ptr<Device> device, std::shared_ptr<ReportWatchList> watches)
         : device_(std::move(device)), watch_list_(std::move(watches)), watch_(device_) {}
-    Result<RecordingState*> state_for(const CudaRecording& recording);
+    Result<RecordingState*> state_for(const CudaRecording& recording, bool own_workspace);
+    static void* workspace_of(const Submission& submission, const RecordingState& plan);
     Status launch(const CudaRecording::CudaCall& call, const Submission& submission,
                   const RecordingState& plan, CUstream stream) const;
     Status submit_directly(const CudaRecording& recording, const Submission& submission,

@@ -328,6 +328,7 @@ template <class P> INLINE void attention_few_join(typename P::T *state, int64_t 
             store<F::L>(state + e, p == 0 ? scaled : load<F::L>(state + e) + scaled);
         }
     }
+    state[F::wide_dv] = row_max;
     state[F::wide_dv + 1] = row_sum;
 }
 

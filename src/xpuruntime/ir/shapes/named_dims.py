@@ -60,7 +60,8 @@ def _conv(node: Node, operands: list[TensorSpec], result: TensorSpec) -> Dims:
 
 
 def _attention(node: Node, operands: list[TensorSpec], result: TensorSpec) -> Dims:
-    q, k = operands[0], operands[5 if node.op == "rope_attention" else 1]
+    first, second = {"rope_attention": (0, 5), "attention_backward": (1, 2)}.get(node.op, (0, 1))
+    q, k = operands[first], operands[second]
     return {"heads": q.shape[1], "kv_heads": k.shape[1], "Q": q.shape[2], "S": k.shape[2], "D": q.shape[3]}
 
 
@@ -82,5 +83,5 @@ _BY_OP: Mapping[str, Callable[[Node, list[TensorSpec], TensorSpec], Dims]] = {
     **dict.fromkeys(("convolution", "fused_convolution"), _conv),
     **dict.fromkeys(("softmax", "log_softmax"), _softmax),
     **dict.fromkeys(("layer_norm", "rms_norm"), _norm),
-    **dict.fromkeys(("attention", "rope_attention"), _attention),
+    **dict.fromkeys(("attention", "attention_train", "attention_backward", "rope_attention"), _attention),
 }

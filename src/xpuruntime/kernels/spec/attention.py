@@ -1,4 +1,4 @@
-"""The shape of attention: sizes, strides over heads and positions, and supported dtypes."""
+"""The shape of attention and of its gradients: sizes, strides over heads and positions, and supported dtypes."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from dataclasses import dataclass
 
 from ...decisions import Reason, Support
 from ...types import DType
-from ..kernel import NodeCall
+from ..kernel import NodeCall, Operand
 from .product import sizes, strides_in
 from .support import FLOATS
 
-__all__ = ["AttentionShape", "arguments", "moved_bytes", "supported"]
+__all__ = ["AttentionGradients", "AttentionShape", "arguments", "mask_of", "moved_bytes", "supported"]
+
+BACKWARD = "attention_backward"
+"""The op of gradients. Its operands are grad, q, k, v, y, lse and the mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """Sizes and strides of an attention node. Strides are over [batch, head, position, element].
+    """Sizes and strides of a node of attention, of attention in training, or of its gradients. Strides are over [batch, head, position, element].
 
     group:   query heads per key head (GQA).
     d, dv:   elements of a head of queries and keys, and of values.
     offset:  with a causal mask, query i attends to keys up to i + offset.
     softcap: 0: none.
+    lse:     strides of the log-sum-exp over [batch, head, position]; empty for the op ``attention``, which has none.
     """
 
     batch: int
@@ -42,12 +46,16 @@ class AttentionShape:
     softcap: float
     dtype: DType
     mask_dtype: DType | None
+    lse: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, call: NodeCall) -> AttentionShape:
-        q, k, v, y = (*(call.tensor(i).spec for i in range(3)), call.outputs[0])
+        first = 1 if call.op == BACKWARD else 0
+        q, k, v = (call.tensor(first + i).spec for i in range(3))
+        y = call.tensor(4).spec if first else call.outputs[0]
+        results = (y, call.tensor(5).spec) if first else call.outputs
         (batch, heads, queries, d), (_, kv_heads, keys, dv) = sizes(q), sizes(v)
-        mask = call.optional(3)
+        mask = mask_of(call)
         scale = call.attrs["scale"]
         return cls(
             batch=batch,
@@ -65,9 +73,10 @@ class AttentionShape:
             causal=call.attrs["causal"],
             offset=int(call.attrs["causal_offset"]),
             scale=1 / math.sqrt(max(d, 1)) if scale is None else float(scale),
-            softcap=float(call.attrs["softcap"]),
+            softcap=float(call.attrs.get("softcap", 0.0)),
             dtype=q.dtype,
             mask_dtype=None if mask is None else mask.spec.dtype,
+            lse=results[1].physical.strides if len(results) > 1 else (),
         )
 
     @property
@@ -80,12 +89,35 @@ class AttentionShape:
         return 2 * self.batch * self.kv_heads * self.group * self.queries * self.keys * (self.d + self.dv)
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionGradients:
+    """Strides of a node of gradients over [batch, head, position, element]: the gradient of y, and the results."""
+
+    y: tuple[int, ...]
+    q: tuple[int, ...]
+    k: tuple[int, ...]
+    v: tuple[int, ...]
+
+    @classmethod
+    def of(cls, call: NodeCall) -> AttentionGradients:
+        return cls(*(s.physical.strides for s in (call.tensor(0).spec, *call.outputs)))
+
+
+def mask_of(call: NodeCall) -> Operand | None:
+    """Return the mask of a node, or None."""
+    return call.optional(6 if call.op == BACKWARD else 3)
+
+
 def supported(call: NodeCall) -> Support:
-    """Return yes for floats, with a mask of bools or floats."""
+    """Return yes for floats, with a mask of bools or floats. In training, heads must have elements."""
     dtype = call.outputs[0].dtype
     if dtype not in FLOATS:
         return Support.no(Reason.DTYPE_UNSUPPORTED, f"attention in {dtype.value} is not supported")
-    mask = call.optional(3)
+    s = AttentionShape.of(call)
+    if s.lse and not s.d * s.dv * s.group:
+        got = f"{s.kv_heads * s.group} heads of {s.d} and {s.dv} elements"
+        return Support.no(Reason.SHAPE_UNSUPPORTED, f"training needs heads with elements, got {got}")
+    mask = mask_of(call)
     if mask is not None and mask.spec.dtype not in {DType.BOOL, *FLOATS}:
         return Support.no(
             Reason.DTYPE_UNSUPPORTED, f"the mask must be bool or float, not {mask.spec.dtype.value}"
@@ -99,5 +131,5 @@ def arguments(call: NodeCall) -> tuple[str, ...]:
 
 
 def moved_bytes(call: NodeCall) -> int:
-    """Return the minimum memory traffic in bytes: operands and result once."""
-    return sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), call.outputs[0]))
+    """Return the minimum memory traffic in bytes: operands and results once."""
+    return sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), *call.outputs))

@@ -1,6 +1,4 @@
-"""Expansion of attention in training. Forward is the op of inference, if it has a kernel, which sessions use as well; and the log-sum-exp of the
-scores. Backward is products and a softmax. The scores are stored.
-"""
+"""Expansion of attention in training into products and a softmax, forward and backward. The scores are stored."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ __all__ = ["expand_attention_backward", "expand_attention_train"]
 
 
 def expand_attention_train(emit: Expansion) -> None:
-    """Expand the op if its sizes are static: y = attention(q, k, v), and lse = log(sum(exp(scores)))."""
+    """Expand the op if its sizes are static: y = softmax(scores) v, and lse = log(sum(exp(scores)))."""
     heads = _Heads.of(emit, 0, 3)
     if heads is None:
         return
@@ -29,13 +27,8 @@ def expand_attention_train(emit: Expansion) -> None:
     shift = emit("where", emit("eq", top, -math.inf), 0.0, top)
     power = emit("exp", emit("sub", scores, shift))
     total = emit("sum", power, dim=(3,), keepdim=True)
-    blind = emit("eq", total, 0.0)
-    if emit.has_kernel("attention"):
-        value = emit("attention", *(emit.input(i) for i in range(4)), **emit.node.attrs)
-        value = emit("where", blind, 0.0, value)
-    else:
-        product = heads.split(emit("matmul", heads.merged(power), heads.v))
-        value = emit("div", product, emit("where", blind, 1.0, total))
+    product = heads.split(emit("matmul", heads.merged(power), heads.v))
+    value = emit("div", product, emit("where", emit("eq", total, 0.0), 1.0, total))
     sums = emit("add", emit("log", total), shift)
     emit.editor.forward(y.name, _cast(emit, value, _dtype(emit, y.name)))
     emit.editor.forward(lse.name, emit("view", sums, size=heads.result[:3]))

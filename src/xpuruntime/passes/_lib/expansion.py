@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...ir import Editor, Node
@@ -14,8 +13,8 @@ __all__ = ["Expansion"]
 class Expansion:
     """One node and its replacement: a call inserts a node before it, ``last`` replaces it."""
 
-    def __init__(self, editor: Editor, node: Node, has_kernel: Callable[[str], bool]) -> None:
-        self.editor, self.node, self.has_kernel = editor, node, has_kernel
+    def __init__(self, editor: Editor, node: Node) -> None:
+        self.editor, self.node = editor, node
         self.narrow = node.spec.dtype.is_float and node.spec.dtype.bits < 32
 
     def __call__(self, op: str, *inputs: Any, **attrs: Any) -> str:

@@ -1,6 +1,8 @@
 """The backend of ``torch.compile``: forward and backward graphs of PyTorch's compiler, through our passes and kernels.
 
 backend.py        the entry that PyTorch calls, and the operators that it decomposes for us
+head_loss.py      losses of language models, without their logits
+partition.py      what forward keeps for backward, and what backward computes again
 linear_layers.py  products that are linear layers
 regions.py        which nodes our compiler takes; connected ones become regions
 region.py         a region: its programs by policy, and PyTorch's operators where there is none

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from ...frontends.torch.ops import TABLE
 from ...inference.native.targets import own_target
@@ -19,7 +18,9 @@ from ..ops.library import LIBRARY
 from ..programs import BACKWARD, FORWARD
 from ..requests import DemandCell
 from .attention import route_attention
+from .head_loss import route_head_losses
 from .linear_layers import linear_layers
+from .partition import forward_and_backward
 from .region import FxRegion
 from .regions import divided, reasons_against
 from .report import CompiledGraphReport, remember_graph
@@ -42,20 +43,28 @@ def xpuruntime_backend(module: torch.fx.GraphModule, example_inputs: Sequence[An
 
     Regions of nodes that our compiler takes become programs under the policy of ``set_kernel_policy``; PyTorch runs the others.
     ``compiled_graphs()`` lists them with reasons. A policy that changes later is followed from the next call on. If the policy names
-    attention, calls of ``scaled_dot_product_attention`` become our op.
+    attention, calls of ``scaled_dot_product_attention`` become our op. The cross entropy of a language model's head becomes
+    ``linear_cross_entropy``, which does not store the logits, unless something else reads them; ``CompiledGraphReport.losses`` has the reason.
     """
     demands = DemandCell()
     route_attention(module, demands)
+    losses, saved = route_head_losses(module, demands), dict[str, int]()
 
     def compiler(phase: str) -> Callable[..., Any]:
-        return functools.partial(_compiled, phase=phase, demands=demands)
+        return functools.partial(
+            _compiled,
+            phase=phase,
+            demands=demands,
+            losses={} if phase == BACKWARD else losses,
+            saved=saved if phase == FORWARD else {},
+        )
 
     backend = aot_autograd(
         fw_compiler=compiler(FORWARD),
         bw_compiler=compiler(BACKWARD),
         inference_compiler=compiler("inference"),
         decompositions=_decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=functools.partial(forward_and_backward, saved),
     )
     return backend(module, example_inputs)
 
@@ -74,7 +83,13 @@ def _decompositions() -> dict[Any, Any]:
 
 
 def _compiled(
-    module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, phase: str, demands: DemandCell
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    phase: str,
+    demands: DemandCell,
+    losses: Mapping[str, str],
+    saved: Mapping[str, int],
 ) -> Callable[..., Any]:
     """Return a function that runs one graph."""
     from torch._functorch.aot_autograd import make_boxed_func
@@ -99,7 +114,7 @@ def _compiled(
         setattr(whole, region, FxRegion(body, f"{name}_{region}", phase, demands))
     whole.recompile()
     stay = {f"{node} ({named[node]})": reason for node, reason in left.items() if node in named}
-    report = CompiledGraphReport(name, phase, len(regions), len(calls) - len(stay), stay)
+    report = CompiledGraphReport(name, phase, len(regions), len(calls) - len(stay), stay, losses, saved)
     remember_graph(report)
     _log.info("%s", report)
     return make_boxed_func(whole.forward)  # type: ignore[no-any-return]

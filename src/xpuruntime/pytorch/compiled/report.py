@@ -18,6 +18,8 @@ class CompiledGraphReport:
     phase:   ``train_forward``, ``train_backward`` or ``inference``.
     regions: number of regions. taken: nodes in them.
     left:    node that stays with PyTorch -> the reason.
+    losses:  cross entropy -> how its logits are computed: fused with their layer, or why they are stored.
+    saved:   values that forward keeps for backward -> their bytes; without parameters and inputs.
     """
 
     name: str
@@ -25,12 +27,20 @@ class CompiledGraphReport:
     regions: int
     taken: int
     left: Mapping[str, str] = field(default_factory=dict)
+    losses: Mapping[str, str] = field(default_factory=dict)
+    saved: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [
             f"{self.name} ({self.phase}): {self.taken} ops in {self.regions} regions, {len(self.left)} with PyTorch"
         ]
-        return "\n".join([*lines, *(f"  {node}: {reason}" for node, reason in self.left.items())])
+        if self.saved:
+            lines.append(
+                f"  {sum(self.saved.values())} bytes in {len(self.saved)} values are kept for backward"
+            )
+        return "\n".join(
+            [*lines, *(f"  {node}: {text}" for node, text in (*self.losses.items(), *self.left.items()))]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -40,6 +50,8 @@ class CompiledGraphReport:
             "regions": self.regions,
             "taken": self.taken,
             "left": dict(self.left),
+            "losses": dict(self.losses),
+            "saved": dict(self.saved),
         }
 
 

@@ -1,4 +1,4 @@
-"""Cross entropy of a linear layer's results, for some of the rows: losses and, in the same pass, the gradients of rows and weight.
+"""Cross entropy of a linear layer's results, for some of the rows: losses and, in the same pass, the gradients of rows, weight and bias.
 
 The logits exist for these rows only. The weight may have more rows than there are words, so that its products are aligned: their logits
 count as -inf.
@@ -16,7 +16,7 @@ __all__ = ["CROSS_ENTROPY", "CROSS_ENTROPY_GRADIENTS"]
 def _losses(w: Writer) -> tuple[str, str, str, str, str]:
     """Return the sum of the losses, exp(logits - max), its sums, which rows count, and the one-hot targets."""
     b, words, ignored = w.b, w.attributes["words"], w.attributes["ignore_index"]
-    narrow = b.linear(w["x"], w["weight"], None)
+    narrow = b.linear(w["x"], w["weight"], w.optional("bias"))
     logits = w.wide(narrow)
     rows, columns = w.shape(logits)
     wide = w.spec(logits).dtype
@@ -42,7 +42,7 @@ def _cross_entropy(w: Writer) -> list[str]:
 
 
 def _cross_entropy_gradients(w: Writer) -> list[str]:
-    """Write the losses' sum, and with dlogits = (softmax - onehot) scale the gradients dlogits weight and dlogits^T x."""
+    """Write the losses' sum, and with dlogits = (softmax - onehot) scale the gradients dlogits weight, dlogits^T x and sum(dlogits)."""
     b, wanted = w.b, w.attributes["wanted"]
     total, powers, sums, kept, hot = _losses(w)
     dlogits = w.like(b.mul(b.sub(b.div(powers, sums), hot), b.mul(kept, w["scale"])), "x")
@@ -51,15 +51,17 @@ def _cross_entropy_gradients(w: Writer) -> list[str]:
         results.append(b.matmul(dlogits, w["weight"]))
     if wanted[1]:
         results.append(w.wide(b.matmul(b.permute(dlogits, dims=[1, 0]), w["x"])))
+    if wanted[2]:
+        results.append(w.sum_leading(w.wide(dlogits)))
     return results
 
 
 CROSS_ENTROPY = Formula(
-    "linear_cross_entropy", ("x", "weight", "target"), ("words", "ignore_index"), _cross_entropy
+    "linear_cross_entropy", ("x", "weight", "bias", "target"), ("words", "ignore_index"), _cross_entropy
 )
 CROSS_ENTROPY_GRADIENTS = Formula(
     "linear_cross_entropy_gradients",
-    ("x", "weight", "target", "scale"),
+    ("x", "weight", "bias", "target", "scale"),
     ("words", "ignore_index", "wanted"),
     _cross_entropy_gradients,
 )

@@ -17,17 +17,26 @@ from .operands import float_operands
 
 __all__ = ["linear_cross_entropy"]
 
-_CHUNK_BYTES = 512 << 20  # of the logits of a chunk
+_CHUNK_BYTES = 256 << 20  # of the logits of a chunk
 _ALIGNED = 64  # rows of a weight, so that products read whole sectors
 _LEAST_ROWS = 128
 
 
 def linear_cross_entropy(
-    x: Tensor, weight: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: str = "mean"
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    *,
+    bias: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    demand: int | None = None,
 ) -> Tensor:
-    """Return ``cross_entropy(linear(x, weight), target)`` without the whole logits.
+    """Return ``cross_entropy(linear(x, weight, bias), target)`` without the whole logits.
 
-    x [..., size], weight [words, size] of one float dtype, target [...] of int64. The loss is float32 (float64 for float64 operands).
+    x [..., size], weight [words, size] and bias [words] of one float dtype, target [...] of int64. The loss is float32 (float64 for float64
+    operands). A target that is neither ``ignore_index`` nor a word is undefined on CUDA and an InputError on the host.
+    demand: number of the demand; by default that of the policy of this thread.
     reduction: ``mean`` over the targets that are not ``ignore_index``, or ``sum``. Rows are computed in chunks; when gradients are wanted,
     each chunk computes them in the same pass, and backward only scales them. It has no gradients of second order.
     """
@@ -35,12 +44,15 @@ def linear_cross_entropy(
     if not isinstance(target, Tensor):
         do = "Give torch.tensor(target)."
         raise InputError(who, "needs a tensor of targets", got=type(target).__name__, do=do)
-    x, weight = float_operands("linear_cross_entropy", x, weight)
+    x, weight, bias = float_operands("linear_cross_entropy", x, weight, bias)
     if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1] or target.shape != x.shape[:-1]:
         got = f"{list(x.shape)}, {list(weight.shape)} and {list(target.shape)}"
         raise InputError(
             who, "needs x [..., size], weight [words, size] and target [...]", got=got, do="Check the shapes."
         )
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        got = f"{list(bias.shape)} of {weight.shape[0]} words"
+        raise InputError(who, "needs a bias [words]", got=got, do="Check the shapes.")
     if target.dtype is not torch.int64:
         raise InputError(who, "needs a target of int64", got=str(target.dtype), do="Convert it with .long().")
     if reduction not in ("mean", "sum"):
@@ -49,9 +61,10 @@ def linear_cross_entropy(
     scale = torch.ones((), dtype=_wide(x.dtype), device=x.device)
     if reduction == "mean":
         scale = scale / (places != ignore_index).sum()
-    wanted = [t.requires_grad and torch.is_grad_enabled() for t in (x, weight)]
+    wanted = [t is not None and t.requires_grad and torch.is_grad_enabled() for t in (x, weight, bias)]
+    number = demand_number() if demand is None else demand
     results = torch.ops.xpuruntime.linear_cross_entropy(
-        rows, weight, places, scale, ignore_index, wanted, demand_number()
+        rows, weight, bias, places, scale, ignore_index, wanted, number
     )
     return results[0]
 
@@ -70,78 +83,99 @@ def _chunk_rows(rows: int, words: int, bytes_each: int) -> int:
 def _compute(
     x: Tensor,
     weight: Tensor,
+    bias: Tensor | None,
     target: Tensor,
     scale: Tensor,
     ignore_index: int,
     wanted: list[bool],
     number: int,
 ) -> list[Tensor]:
-    """Return the loss, then the gradients of x and weight for a gradient of 1 (empty where they are not wanted)."""
-    demand, (words, _) = demand_of(number), weight.shape
+    """Return the loss, then the gradients of x, weight and bias for a gradient of 1 (empty where they are not wanted)."""
+    demand, (words, size) = demand_of(number), weight.shape
     wide = _wide(x.dtype)
+    _check_targets(target, words, ignore_index)
     loss = torch.zeros((), dtype=wide, device=x.device)
-    dx = torch.empty_like(x) if wanted[0] else x.new_empty(0)
-    dweight = torch.zeros(weight.shape, dtype=wide, device=x.device) if wanted[1] else weight.new_empty(0)
+    dx = x.new_empty(x.shape if wanted[0] else 0)
+    dweight = torch.zeros((words, size) if wanted[1] else 0, dtype=wide, device=x.device)
+    dbias = torch.zeros(words if wanted[2] else 0, dtype=wide, device=x.device)
     aligned = -words % _ALIGNED if x.device.type == "cuda" else 0
     padded = F.pad(weight, (0, 0, 0, aligned)) if aligned else weight
+    padded_bias = F.pad(bias, (0, aligned)) if aligned and bias is not None else bias
     step = _chunk_rows(x.shape[0], words, x.element_size())
     for first in range(0, x.shape[0], step):
         rows, places = x[first : first + step], target[first : first + step]
+        operands = (rows, padded, padded_bias, places)
         if any(wanted):
-            operands, attributes = (
-                (rows, padded, places, scale.reshape(1, 1)),
-                (words, ignore_index, tuple(wanted)),
-            )
-            results = run(CROSS_ENTROPY_GRADIENTS, "matmul", BACKWARD, operands, attributes, demand)
+            attributes = words, ignore_index, tuple(wanted)
+            scaled = (*operands, scale.reshape(1, 1))
+            results = run(CROSS_ENTROPY_GRADIENTS, "matmul", BACKWARD, scaled, attributes, demand)
         else:
-            results = run(
-                CROSS_ENTROPY, "matmul", FORWARD, (rows, padded, places), (words, ignore_index), demand
-            )
+            results = run(CROSS_ENTROPY, "matmul", FORWARD, operands, (words, ignore_index), demand)
         if results is None:
-            results = _eager(rows, weight, places, scale, ignore_index, wanted)
+            results = _eager(rows, weight, bias, places, scale, ignore_index, wanted)
         gradients = iter(results[1:])
         loss += results[0]
         if wanted[0]:
             dx[first : first + step] = next(gradients)
         if wanted[1]:
             dweight += next(gradients)[:words]
-    return [loss * scale, dx, dweight.to(weight.dtype) if wanted[1] else dweight]
+        if wanted[2]:
+            dbias += next(gradients)[:words]
+    return [loss * scale, dx, dweight.to(x.dtype), dbias.to(x.dtype)]
+
+
+def _check_targets(target: Tensor, words: int, ignore_index: int) -> None:
+    """Raise InputError for a target that is no word, on the host only: on a device it would wait for the device."""
+    if target.device.type != "cpu" or not target.numel():
+        return
+    wrong = ((target < 0) | (target >= words)) & (target != ignore_index)
+    if wrong.any():
+        got = f"{int(target[wrong][0])} of {words} words"
+        do = f"Use words, or ignore_index={ignore_index}."
+        raise InputError("pytorch.ops.linear_cross_entropy", "has a target that is no word", got=got, do=do)
 
 
 def _eager(
-    x: Tensor, weight: Tensor, target: Tensor, scale: Tensor, ignore_index: int, wanted: list[bool]
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    scale: Tensor,
+    ignore_index: int,
+    wanted: list[bool],
 ) -> list[Tensor]:
     """Compute a chunk on PyTorch's operators."""
-    logits = F.linear(x, weight).to(scale.dtype)
+    logits = F.linear(x, weight, bias).to(scale.dtype)
     loss = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
     counts = target != ignore_index
     dlogits = torch.softmax(logits, -1)
     dlogits[torch.arange(x.shape[0], device=x.device), target.where(counts, 0)] -= 1
     dlogits = (dlogits * (counts[:, None] * scale)).to(x.dtype)
     gradients = [dlogits @ weight] if wanted[0] else []
-    return [loss, *gradients, *([(dlogits.t() @ x).to(scale.dtype)] if wanted[1] else [])]
+    gradients += [(dlogits.t() @ x).to(scale.dtype)] if wanted[1] else []
+    return [loss, *gradients, *([dlogits.sum(0, dtype=scale.dtype)] if wanted[2] else [])]
 
 
 def _fake(
     x: Tensor,
     weight: Tensor,
+    bias: Tensor | None,
     target: Tensor,
     scale: Tensor,
     ignore_index: int,
     wanted: list[bool],
     number: int,
 ) -> list[Tensor]:
-    empty = x.new_empty(0)
-    return [
-        torch.empty_like(scale),
-        torch.empty_like(x) if wanted[0] else empty,
-        torch.empty_like(weight) if wanted[1] else empty,
+    gradients = [
+        x.new_empty(t.shape if w and t is not None else 0)
+        for t, w in zip((x, weight, bias), wanted, strict=True)
     ]
+    return [torch.empty_like(scale), *gradients]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    ctx.save_for_backward(output[1], output[2])
-    ctx.wanted = inputs[5]
+    ctx.save_for_backward(*output[1:])
+    ctx.wanted = inputs[6]
 
 
 def _scaled(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
@@ -152,7 +186,7 @@ def _scaled(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
             do="Use torch.nn.functional.cross_entropy of a linear layer.",
         )
     grad = grads[0]
-    results: list[Any] = [None] * 7
+    results: list[Any] = [None] * 8
     for place, gradient in enumerate(ctx.saved_tensors):
         if ctx.wanted[place] and grad is not None:
             results[place] = gradient * grad.to(gradient.dtype)
@@ -160,7 +194,7 @@ def _scaled(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 
 
 define(
-    "linear_cross_entropy(Tensor x, Tensor weight, Tensor target, Tensor scale, int ignore_index, bool[] wanted, int demand) -> Tensor[]",
+    "linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor target, Tensor scale, int ignore_index, bool[] wanted, int demand) -> Tensor[]",
     _compute,
     _fake,
     _scaled,

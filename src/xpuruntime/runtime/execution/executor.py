@@ -48,6 +48,8 @@ class Executor:
     entry:    name of an entry point. Default: the first.
     contexts: maximum number of concurrent runs, at most ``MAX_CONTEXTS``. Each of them needs ``arena_bytes``. Default: the usable cores.
     states:   states of another executor of this program, to share them.
+    borrows_arena: runs on tensors take the memory of intermediate values from the tensors' library, and keep none between runs. The
+              library must reuse memory in the order of the stream, as PyTorch does.
     policy:   takes precedence over ``with_policy`` and the environment. A demand that the program was not compiled for is an error
               (``docs/reference/policy-support.md``).
 
@@ -65,6 +67,7 @@ class Executor:
         contexts: int | None = None,
         states: States | None = None,
         policy: Any = None,
+        borrows_arena: bool = False,
     ) -> None:
         self.program: CompiledProgram = program
         self.entry: EntryPoint = program.entry(entry)
@@ -87,6 +90,7 @@ class Executor:
         by_environment()
         self._core = bound.executor
         self._modules = dict(bound.modules)
+        self._borrows_arena = borrows_arena
         self.states = States(program, self.backend) if states is None else states
         self.states.fit(program, self._who)
         self._addresses = Addresses(self._who, program, self.states, bound)
@@ -236,7 +240,9 @@ class Executor:
 
     def _tensor_run(self) -> _core.TensorRun:
         if self._on_tensors is None:
-            self._on_tensors = tensor_run(self._core, self._inputs, self._outputs, self.backend)
+            self._on_tensors = tensor_run(
+                self._core, self._inputs, self._outputs, self.backend, self._borrows_arena
+            )
         return self._on_tensors
 
     def cancel(self) -> None:

@@ -20,15 +20,20 @@ _NEVER = (255, 0)  # a DLPack type that no tensor has
 
 
 def tensor_run(
-    core: _core.Executor, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], backend: RuntimeBackend
+    core: _core.Executor,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    backend: RuntimeBackend,
+    borrows_arena: bool,
 ) -> _core.TensorRun:
     """Return the core's runner for tensors. It accepts no tensors if an output's dtype has no DLPack code or the driver uses opaque
-    handles.
+    handles. borrows_arena: each run takes its arena from the tensors' library, and gives it back in the order of the stream.
     """
     by_address = backend.core_is_host or backend.stages
     if not by_address or any(dlpack_words(s.dtype) is None for s in outputs):
         inputs = ()  # a runner without inputs accepts no tensors
-    return _core.TensorRun(core, _forms(inputs), _forms(outputs), *backend.dlpack_device())
+    options = {"borrows_arena": True} if borrows_arena else {}
+    return _core.TensorRun(core, _forms(inputs), _forms(outputs), *backend.dlpack_device(), **options)
 
 
 def _forms(specs: Sequence[TensorSpec]) -> list[tuple[str, list[int], tuple[int, int], np.dtype[Any]]]:

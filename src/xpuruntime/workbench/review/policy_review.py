@@ -12,6 +12,7 @@ from typing import Any
 from ...compiler.entrance import fixed_symbols, targets_of
 from ...compiler.review import ImportedNode, NodeReview, imported_facts, review
 from ...decisions import Reason
+from ...errors import InputError
 from ...policies import Policy, Resolved, read_policy
 from ...policies.fields.record import FieldPath, path_text
 from ...policies.lint import LintFinding
@@ -104,7 +105,7 @@ def review_policy(
     shapes: sizes of symbolic dims. Without them only the matching of rules is checked.
     phase:  the phase that rules test.
 
-    Raises PolicyError for a file that is no policy, ModelError, DeviceUnavailable for an unknown target.
+    Raises PolicyError for a file that is no policy, ModelError, DeviceUnavailable for an unknown target, InputError for an unknown dim.
     """
     loaded = read_policy(os.fspath(policy), raise_conflicts=False)
     findings = list(loaded.findings)
@@ -113,6 +114,13 @@ def review_policy(
     resolved = Resolved(loaded.policy, {})
     (generator,) = targets_of(target, resolved, [])[:1]
     graph, weights = open_graph(Path(model))
+    if unknown := sorted(set(shapes or {}) - set(graph.symbols)):
+        raise InputError(
+            "shapes",
+            "no symbolic dim of that name",
+            got=repr(unknown[0]),
+            do=f"Name one of {', '.join(sorted(graph.symbols)) or 'none: every dim of this model is fixed'}.",
+        )
     sizes = {**fixed_symbols([graph], resolved), **(shapes or {})}
     missing = sorted(s for s in graph.symbols if s not in sizes)
     if missing:

@@ -1,4 +1,4 @@
-// needs: tiles wgmma mask_scan
+// needs: tiles wgmma mask_scan log_sum_exp
 // flash_hopper.cuh: flash_v2 with wgmma: two warpgroups of 64 queries each, 128 keys at a time. While the products of one block of keys run, the
 // softmax of the next is computed (intra-warpgroup overlap of FlashAttention-3, Shah et al., 2024).
 //
@@ -199,6 +199,8 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
         const float scale = sum == 0 ? 0 : 1 / sum;
         const int row = first + half * 8 + lane / 4;
         if (row >= P::queries) continue;
+        if constexpr (P::LSE)
+            if (lane % 4 == 0) p.lse[P::lse_at(batch, head) + (long long)row * P::lse_row] = log_sum_exp(row_max[half] * P::scale(), sum);
         u16 *const line = y + (long long)row * P::y_row;
 #pragma unroll
         for (int j = 0; j < ON; ++j) {

@@ -1,4 +1,4 @@
-// needs: tiles
+// needs: tiles log_sum_exp
 // flash_v2.cuh: attention in one pass over the keys on tensor cores, in memory linear in the sequence length.
 // The algorithm is FlashAttention-2 (Dao, 2023): a block has BM queries, 16 * MI of them per warp; keys and values are double-buffered in shared
 // memory, BN at a time; the online softmax keeps a running row maximum and row sum, and divides once at the end.
@@ -7,6 +7,7 @@
 //   heads, CAUSAL, offset (query i sees keys up to i + offset), ALIGNED, PAIRS, strides q_row, k_row, v_row, y_row,
 //   PLAIN (no mask, no cap, scale > 0), scale (of exponents to base 2), q_at(batch, head), k_at, v_at, y_at, and
 //   and, where it is not PLAIN, logit(score, batch, head, query, key).
+//   LSE: also write the log-sum-exp of each query's logits, to p.lse + lse_at(batch, head) + query * lse_row.
 namespace flash {
 
 using tensor::u16;
@@ -57,6 +58,7 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
     };
     fetch<P::BM, CH, THREADS, P::ALIGNED>(shared, q, P::q_row, P::d, P::queries - row0);
     if (blocks) fetch_keys(0);
+    else tensor::cp_async_commit();
 
     float out[MI][ON][4], row_max[MI][2], row_sum[MI][2];
 #pragma unroll
@@ -174,6 +176,8 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
             const float scale = sum == 0 ? 0 : 1 / sum;
             const int row = first + i * 16 + half * 8 + lane / 4;
             if (row >= P::queries) continue;
+            if constexpr (P::LSE)
+                if (lane % 4 == 0) p.lse[P::lse_at(batch, head) + (long long)row * P::lse_row] = log_sum_exp(row_max[i][half] * P::scale(), sum);
             u16 *const line = y + (long long)row * P::y_row;
 #pragma unroll
             for (int j = 0; j < ON; ++j) {

@@ -4,6 +4,9 @@ flash streams blocks of keys with an online softmax (``templates/attention.h``):
 scores are never stored as a whole. The queries of all heads that share a key head (GQA) fill the lanes of vectors, so each key is read
 once. With few queries over many keys (decoding), tasks split the keys, and a second stage merges their partial results (split-K).
 Prefill is compute-bound, decoding bandwidth-bound.
+
+Both kernels also compute attention in training, which is the same code and writes the log-sum-exp of each query at the end.
+``flash_backward.py`` has its gradients.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape, arguments, moved_bytes, supported
 from ..abi import isa_of
 from ..matmul.gemm_tiling import TILE, registers
+from .blocks import lane_block
 from .text import FlashText, mask_argument
 
 __all__ = ["KERNELS", "FlashAttention", "NaiveAttention"]
@@ -30,19 +34,15 @@ _MIN_KEYS_PER_SPLIT = 256
 """Minimum keys per split."""
 _FEW_QUERIES = 8
 """Maximum queries per key head for which a sum across lanes costs less than idle lanes."""
-_BLOCK_KEYS = 96
-"""Keys of a block: the scores of 64 queries are then 24 KiB, half of an L1 cache."""
 _AMX_BLOCK_KEYS = 128
 """Keys of a block with AMX: larger blocks rescale less often. The scores of 32 queries are then 16 KiB."""
-_TIME_BY_VECTORS = {1: 1.3, 2: 1.05, 3: 1.02, 4: 1.0}
-"""Relative time of a product by vectors of queries: fewer accumulators hide less of an FMA's latency."""
 
 
 class FlashAttention(Kernel):
     """Attention over blocks of keys with an online softmax. Memory grows linearly with the sequence."""
 
     name = "attention/flash"
-    ops = ("attention",)
+    ops = ("attention", "attention_train")
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for floats in any layout, and masks of bools or floats."""
@@ -56,19 +56,15 @@ class FlashAttention(Kernel):
         isa: IsaLevel = isa_of(target)
         item = 8 if s.dtype is DType.FLOAT64 else 4
         vector_lanes, regs, rows = isa.lanes(item), registers(isa), s.group * s.queries
-        max_vectors = 4 if regs == 32 else 3
-        nv = min(
-            range(1, max_vectors + 1),
-            key=lambda v: math.ceil(rows / (v * vector_lanes)) * v * _TIME_BY_VECTORS[v],
-        )
+        tiling = lane_block(isa, item, rows)
+        nv, r, block = tiling.vectors, tiling.rows, tiling.keys
         few_queries = rows <= _FEW_QUERIES and s.k[3] == 1 and s.v[3] == 1
         contiguous = s.q[3] == s.k[3] == s.v[3] == s.y[3] == 1
         tiles = s.dtype is DType.BFLOAT16 and "amx-bf16" in isa.features and contiguous and not few_queries
         if tiles:
             nv = TILE // vector_lanes
+            r = max(1, min(16, (regs - 1 - nv) // nv))
         lanes = nv * vector_lanes
-        r = max(1, min(16, (regs - 1 - nv) // nv))
-        block = max(r, _BLOCK_KEYS // r * r)
         if tiles:
             block = max(TILE, min(_AMX_BLOCK_KEYS, math.ceil(s.keys / TILE) * TILE))
         blocks = math.ceil(rows / lanes)
@@ -108,10 +104,13 @@ class FlashAttention(Kernel):
         stem = f"attention_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}"
         flops = s.flops // (tasks * splits)
         grain = max(1, round(2e5 / max(flops, 1)))
-        parts = frozenset({"attention_amx" if tiles else "attention"})
+        parts = frozenset(
+            {"attention_amx" if tiles else "attention", *(["attention_train"] if s.lse else [])}
+        )
+        outputs = ("out0", "out1") if s.lse else ("out0",)
         if splits == 1:
             stage = Stage(
-                stem, text.whole(), (*arguments(call), "out0"), tasks, grain, scratch,
+                stem, text.whole(), (*arguments(call), *outputs), tasks, grain, scratch,
                 parts=parts, flops=s.flops, bytes=moved_bytes(call),
             )  # fmt: skip
             return LoweredCall((stage,), accumulates="float64" if item == 8 else "float32")
@@ -121,7 +120,7 @@ class FlashAttention(Kernel):
             parts=parts, flops=s.flops, bytes=moved_bytes(call),
         )  # fmt: skip
         second = Stage(
-            f"{stem}_join", text.join(), ("temp0", "out0"), tasks, 1, s.dv * lanes * item + 256,
+            f"{stem}_join", text.join(), ("temp0", *outputs), tasks, 1, s.dv * lanes * item + 256,
             parts=parts, bytes=partial_bytes,
         )  # fmt: skip
         return LoweredCall(
@@ -133,7 +132,7 @@ class NaiveAttention(Kernel):
     """Attention with one task per query: scores, softmax, weighted sum."""
 
     name = "attention/naive"
-    ops = ("attention",)
+    ops = ("attention", "attention_train")
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for floats in any layout, and masks of bools or floats."""
@@ -158,6 +157,7 @@ class NaiveAttention(Kernel):
             "    const S *q = (const S *)args[0], *k = (const S *)args[1], *v = (const S *)args[2];",
             *([f"    {mask_argument(s)}"] if s.mask else []),
             f"    S *y = (S *)args[{4 if s.mask else 3}];",
+            *([f"    T *lse = (T *)args[{5 if s.mask else 4}];"] if s.lse else []),
             f"    T *scores = (T *)scratch, *sums = scores + {s.keys};",
             "    for (int64_t task = begin; task < end; ++task) {",
             f"        const int64_t i = task % {s.queries}, head = task / {s.queries} % {heads}, batch = task / {s.queries * heads};",
@@ -184,15 +184,16 @@ class NaiveAttention(Kernel):
             f"        S *to = y + batch * {s.y[0]} + head * {s.y[1]} + i * {s.y[2]};",
             f"        for (int64_t e = 0; e < {s.dv}; ++e)",
             f"            store<1>(to + e * {s.y[3]}, (typename storage_<S>::compute)(row_sum == 0 ? 0 : sums[e] / row_sum));",
+            *([f"        lse[batch * {s.lse[0]} + head * {s.lse[1]} + i * {s.lse[2]}] = attention_log_sum(row_max, row_sum);"] if s.lse else []),
             "    }",
             "}",
             "",
         ]  # fmt: skip
         item = 8 if t == "double" else 4
         stage = Stage(
-            f"attention_naive_{s.queries}x{s.keys}x{s.d}", "\n".join(lines), (*arguments(call), "out0"),
+            f"attention_naive_{s.queries}x{s.keys}x{s.d}", "\n".join(lines), (*arguments(call), *(("out0", "out1") if s.lse else ("out0",))),
             tasks=s.batch * heads * s.queries, scratch_bytes=(s.keys + s.dv) * item + 64,
-            parts=frozenset({"attention"}), flops=s.flops, bytes=moved_bytes(call),
+            parts=frozenset({"attention_train" if s.lse else "attention"}), flops=s.flops, bytes=moved_bytes(call),
         )  # fmt: skip
         return LoweredCall((stage,), accumulates="float64" if item == 8 else "float32")
 

@@ -155,6 +155,7 @@ class FlashText:
             return [
                 "        for (int64_t i = 0; i < P::queries; ++i)",
                 f"            attention_few_finish<P>(state + i * {self.state}, {y} + {query_place(s.y, 'i', s.queries)});",
+                *self._log_sums("i"),
                 "    }",
                 "}",
                 "",
@@ -162,14 +163,36 @@ class FlashText:
         return [
             f"        attention_finish{'_tiles' * self.tiles}<P>(state, y + batch * {s.y[0]} + head * {s.y[1] * s.group}, queries,",
             f"                            [&](int64_t lane) {{ return {query_place(s.y, 'row + lane', s.queries)}; }});",
+            *self._log_sums("row + lane"),
             "    }",
             "}",
             "",
         ]
 
+    def _log_sums(self, query: str) -> list[str]:
+        """Return the lines that store the log-sum-exp of each query in training."""
+        s = self.s
+        if not s.lse:
+            return []
+        lse, place = (
+            f"lse + batch * {s.lse[0]} + head * {s.lse[1] * s.group}",
+            query_place(s.lse, query, s.queries),
+        )
+        if self.few_queries:
+            return [
+                f"        for (int64_t i = 0; i < P::queries; ++i) ({lse})[{place}] = attention_few_lse<P>(state + i * {self.state});"
+            ]
+        return [
+            f"        attention_store_lse(state, {lse}, queries, [&](int64_t lane) {{ return {place}; }});"
+        ]
+
+    def _results(self, at: int) -> str:
+        """Return the declarations of the results, which are the arguments from ``at`` on."""
+        lse = f"\n    P::T *lse = (P::T *)args[{at + 1}];" if self.s.lse else ""
+        return f"    P::S *y = (P::S *)args[{at}];{lse}"
+
     def whole(self) -> str:
-        at = 4 if self.s.mask else 3
-        args = f"{self._operands()}\n    P::S *y = (P::S *)args[{at}];"
+        args = f"{self._operands()}\n{self._results(4 if self.s.mask else 3)}"
         return "\n".join(
             [*self._struct(), *self._tasks(args), *self._where(1), *self._compute(), *self._finish()]
         )
@@ -198,7 +221,7 @@ class FlashText:
 
     def join(self) -> str:
         """Return the second of two stages, which merges the splits."""
-        args = "    P::T *parts = (P::T *)args[0];\n    P::S *y = (P::S *)args[1];"
+        args = f"    P::T *parts = (P::T *)args[0];\n{self._results(1)}"
         if self.few_queries:
             join = [
                 f"        P::T *state = parts + task * {self.partial_size * self.splits};",
@@ -213,8 +236,8 @@ class FlashText:
         return "\n".join([*self._struct(), *self._tasks(args), *self._where(1), *join, *self._finish()])
 
 
-def mask_argument(s: AttentionShape) -> str:
-    """Return the line that gives the mask its type. Only for a node that has a mask."""
+def mask_argument(s: AttentionShape, at: int = 3) -> str:
+    """Return the line that gives the mask, argument ``at``, its type. Only for a node that has a mask."""
     assert s.mask_dtype is not None
     kind = STORAGE[s.mask_dtype]
-    return f"const {kind} *mask = (const {kind} *)args[3];"
+    return f"const {kind} *mask = (const {kind} *)args[{at}];"

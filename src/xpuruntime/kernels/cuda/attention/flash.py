@@ -4,11 +4,15 @@ flash_v2 is FlashAttention-2 (``templates/cuda/flash_v2.cuh``): a block has a ti
 values, double-buffered in shared memory. Tensor cores multiply; an online softmax keeps the row max and row sum, and rescales the
 accumulator. The scores are never stored, so memory grows linearly with the sequence. With a causal mask, tiles above the diagonal are
 skipped. It supports 16-bit floats with heads of up to 128 elements and is compute-bound. ``decode.py`` has the kernel for few queries.
+
+Both kernels also compute attention in training, which is the same code and writes the log-sum-exp of each query at the end.
+``flash_backward.py`` has its gradients.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +38,7 @@ from ..heavy import (
 from ..launch import Argument, LaunchConfig, cuda_stage
 
 __all__ = [
+    "HEAD_SIZES",
     "KERNELS",
     "LOG2E",
     "FlashV2",
@@ -42,6 +47,7 @@ __all__ = [
     "head_offset_text",
     "logit_text",
     "padded_size",
+    "supported_halves",
 ]
 
 LOG2E = math.log2(math.e)
@@ -81,14 +87,18 @@ def padded_size(size: int) -> int:
 
 
 def arguments_of(call: NodeCall) -> list[Argument]:
-    """Return the arguments: q, k, v, the mask if present, and the result."""
+    """Return the arguments: q, k, v, the mask if present, the result, and in training the log-sum-exp."""
     names = ("q", "k", "v", "mask")
     arguments = [
         argument(call.tensor(i).spec, f"in{i}", n)
         for i, n in enumerate(names)
         if call.optional(i) is not None
     ]
-    return [*arguments, argument(call.outputs[0], "out0", "y", written=True)]
+    results = [
+        argument(s, f"out{i}", n, written=True)
+        for i, (s, n) in enumerate(zip(call.outputs, ("y", "lse"), strict=False))
+    ]
+    return [*arguments, *results]
 
 
 def head_offset_text(name: str, steps: tuple[int, ...]) -> str:
@@ -154,7 +164,7 @@ class FlashV2(Kernel):
     """FlashAttention-2 on tensor cores."""
 
     name = "attention/flash_v2"
-    ops = ("attention",)
+    ops = ("attention", "attention_train")
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for float16 and bfloat16 with heads of up to 128."""
@@ -248,17 +258,22 @@ def flash_stage(
         "ALIGNED": aligned,
         "PAIRS": aligned and pairs,
         "SCANS_MASK": scans,
+        "LSE": bool(s.lse),
     }
     if scans:
         numbers |= {"TILES": math.ceil(s.keys / config.keys), "mask_row": s.mask[2]}
-    mask = [a for a in arguments if a.name == "mask"]
+    offsets = [("q", s.q), ("k", s.k), ("v", s.v), ("y", s.y)]
+    if s.lse:
+        numbers |= {"lse_row": s.lse[2]}
+        offsets.append(("lse", s.lse))
+    members = [a for a in arguments if a.name in ("mask", "lse")]
     struct = [
         "struct KERNEL_flash {",
-        *(f"    {a.text};" for a in mask),
+        *(f"    {a.text};" for a in members),
         f"    typedef {TAGS[dtype]} T;",
         constants("int", numbers),
         constants("bool", {k: c_bool(v) for k, v in flags.items()}),
-        *(head_offset_text(n, steps) for n, steps in (("q", s.q), ("k", s.k), ("v", s.v), ("y", s.y))),
+        *(head_offset_text(n, steps) for n, steps in offsets),
         f"    __device__ __forceinline__ static float scale() {{ return {s.scale * LOG2E if plain else LOG2E!r}f; }}",
         "    __device__ __forceinline__ float logit(float score, int batch, int head, int query, int key) const {",
         *logit_text(s, f"score * {s.scale!r}f", 1),
@@ -266,7 +281,7 @@ def flash_stage(
         *(_mask_scan_text(s) if scans else []),
         "};",
     ]
-    fields = f"{{{', '.join(a.name for a in mask)}}}"
+    fields = f"{{{', '.join(a.name for a in members)}}}"
     pointers = ", ".join(f"(const tensor::u16 *){n}" for n in "qkv") + ", (tensor::u16 *)y"
 
     def call_text(name: str) -> str:
@@ -274,12 +289,7 @@ def flash_stage(
 
     body = [call_text("KERNEL_flash")]
     if aligned:
-        constructor = (
-            f" __device__ KERNEL_unaligned({mask[0].text}) : KERNEL_flash{{mask}} {{}}" if mask else ""
-        )
-        struct.append(
-            f"struct KERNEL_unaligned : KERNEL_flash {{{constructor} static constexpr bool ALIGNED = false, PAIRS = false; }};"
-        )
+        struct.append(unaligned_text("KERNEL_flash", members))
         body = [
             "if (((uint64_t)q | (uint64_t)k | (uint64_t)v | (uint64_t)y) % 16 == 0)", f"    {call_text('KERNEL_flash')}",
             "else", f"    {call_text('KERNEL_unaligned')}",
@@ -291,15 +301,26 @@ def flash_stage(
         about(call, f"{config.queries} queries a block, {config.keys} keys at a time"), arguments, body,
         LaunchConfig((s.batch * heads, tiles, 1), (config.warps * 32, 1, 1), config.shared(d), min_blocks_per_sm=1 if use_hopper or 2 * config.shared(d) > shared_limit(target) else 2),
         before=struct, parts=frozenset({part}), flops=int(s.flops * unmasked_share),
-        bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+        bytes=bytes_of([*(o.spec for o in call.tensors), *call.outputs]),
     )  # fmt: skip
+
+
+def unaligned_text(base: str, members: Sequence[Argument]) -> str:
+    """Return the struct ``KERNEL_unaligned``: a kernel's struct for pointers that are not multiples of 16 bytes."""
+    constructor = ""
+    if members:
+        names = ", ".join(a.name for a in members)
+        constructor = (
+            f" __device__ KERNEL_unaligned({', '.join(a.text for a in members)}) : {base}{{{names}}} {{}}"
+        )
+    return f"struct KERNEL_unaligned : {base} {{{constructor} static constexpr bool ALIGNED = false, PAIRS = false; }};"
 
 
 class Naive(Kernel):
     """Attention with one block per query: all scores in shared memory, softmax, weighted sum. Sums are double for float64, else float."""
 
     name = "attention/naive"
-    ops = ("attention",)
+    ops = ("attention", "attention_train")
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for floats in any layout, if the scores of a query fit in shared memory."""
@@ -357,12 +378,19 @@ class Naive(Kernel):
             "    }",
             f"    auto *const to = y + (batch * {s.y[0]}ll + head * {s.y[1]}ll + query * {s.y[2]}ll + e * {s.y[3]}ll);",
             f"    store<1>(to, (typename storage_<{C_TYPES[s.dtype]}>::compute)(row_sum == 0 ? (T)0 : sum / row_sum));",
+            *(
+                [
+                    f"    if (e == 0) lse[batch * {s.lse[0]}ll + head * {s.lse[1]}ll + query * {s.lse[2]}ll] = log(row_sum) + row_max;"
+                ]
+                if s.lse
+                else []
+            ),
             "}",
         ]
         stage = cuda_stage(
             f"attention_naive_{s.queries}x{s.keys}x{s.d}", about(call, "one block per query"), arguments_of(call), body,
             LaunchConfig.flat(s.batch * heads * s.queries, 128, max(s.keys, 1) * item), parts=frozenset({"tensor", "exp"}), flops=s.flops,
-            bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+            bytes=bytes_of([*(o.spec for o in call.tensors), *call.outputs]),
         )  # fmt: skip
         return LoweredCall((stage,), accumulates="float64" if item == 8 else "float32")
 

@@ -1,0 +1,76 @@
+"""Reading of any file that ``xpu diff`` and ``xpu check`` take, by its content."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...errors import FormatError
+from ...inference.models.programs import holds_program
+from ...profiler.receipt import Receipt
+from ...program.plan import Plan
+from ...program.program import CompiledProgram
+from ...storage.files import read_regular
+from .receipt_file import output_states
+from .snapshot import Snapshot, of_plan, of_program, of_receipt
+
+__all__ = ["read_snapshot"]
+
+_MAX_BYTES = 1 << 30
+
+
+def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
+    """Read a plan, a receipt, a program or a lock. Raises FormatError for any other file, and for a damaged one.
+
+    The documents of ``xpu explain --json`` and ``xpu run --receipt --json`` are read, too.
+    """
+    if holds_program(path):
+        return of_program(CompiledProgram.load(path), str(path))
+    who = f"file {os.fspath(path)}"
+    try:
+        text = read_regular(Path(path), _MAX_BYTES).decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise FormatError(who, "cannot be read", got=error, do="Check the path.") from error
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(who, "is not JSON", got=error, do=_WRITE) from error
+    for key in ("receipt", "plan"):  # documents of commands
+        if isinstance(data, dict) and "format" not in data and isinstance(data.get(key), dict):
+            data = data[key]
+    kind = data.get("format") if isinstance(data, dict) else None
+    reader = _READERS.get(kind) if isinstance(kind, str) else None
+    if reader is None:
+        got = repr(kind)[:80] if isinstance(data, dict) else type(data).__name__
+        raise FormatError(who, "is not a plan, receipt, program or lock", got=f"format {got}", do=_WRITE)
+    try:
+        return reader(data, str(path))
+    except FormatError as error:
+        raise FormatError(f"{error.who} {path}", error.what, got=error.got, do=error.do) from error
+
+
+_WRITE = "Write one with xpu explain --save PLAN.json, xpu run --save-receipt RECEIPT.json, xpu compile or xpu lock."
+
+
+def _plan(data: Mapping[str, Any], name: str) -> Snapshot:
+    return of_plan(Plan.from_json(data), name)
+
+
+def _receipt(data: Mapping[str, Any], name: str) -> Snapshot:
+    receipt = Receipt.from_json(data)
+    try:
+        inputs = {str(k): str(v) for k, v in data.get("inputs", {}).items()}
+        outputs = output_states(data.get("outputs", ()))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        do = "Write the receipt again with this release."
+        raise FormatError("receipt", "has invalid inputs or outputs", got=error, do=do) from error
+    return of_receipt(receipt, name, inputs, outputs)
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any], str], Snapshot]] = {
+    "xpuruntime-plan": _plan,
+    "xpuruntime-receipt": _receipt,
+}
