@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ...engines.attribution import SourceGraph, explain_unnamed
 from ...evidence import CalledCode
 from ...program.program import ExecutionPlan, KernelCall
-from ...protocols import EvidenceRow
+from ...protocols import EvidenceRow, ModelSource
 from ...runtime.execution.called_code import CalledFunction
 from ...runtime.execution.executor import Executor
 from ...types import DType
@@ -40,11 +41,11 @@ def binaries_of(executor: Executor) -> tuple[CalledCode, ...]:
     )
 
 
-def explained_nodes(plan: ExecutionPlan, names: Sequence[str]) -> dict[str, str]:
-    """Return what became of the model's nodes that no call names."""
-    called = {n for call in plan.calls for n in call.nodes}
-    why = "no call computes it: it is computed when compiling or loading, is a view of memory, or changes nothing"
-    return {name: why for name in names if name not in called}
+def explained_nodes(plan: ExecutionPlan, model: ModelSource) -> dict[str, str]:
+    """Return what became of the model's nodes that no call names. Nodes of a program are those of its calls."""
+    rows = [(call.nodes, f"{call.kernel}: {call.symbol}") for call in plan.calls if call.nodes]
+    outputs = [s.name for s in model.outputs]
+    return explain_unnamed(SourceGraph(model), outputs, rows, "compiling or loading")
 
 
 def _row(

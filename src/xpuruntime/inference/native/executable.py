@@ -214,7 +214,7 @@ class NativeExecutable(
             options={"target": plan.target},
             notes=(*self._notes(), *executor.notes, *((observed.note(),) if observed != _NOTHING else ())),
             timed_runs=0 if times is None else PROFILED_RUNS,
-            explained=explained_nodes(plan, [n.name for n in self._model.nodes]),
+            explained=explained_nodes(plan, self._model),
             binaries=binaries_of(executor),
         )
 
