@@ -85,6 +85,11 @@ _execution = _fields(
     ),
     place=st.dictionaries(_line, st.sampled_from(ENGINES), max_size=3),
     self_check=st.sampled_from(["first_open", "always", "off"]),
+    autocast=st.dictionaries(
+        st.sampled_from(["matmul", "norm", "batch_norm"]),
+        st.sampled_from(["low", "float32", "own"]),
+        max_size=3,
+    ),
     strict=st.booleans(),
 )
 _policies = st.builds(lambda k, e: Policy(kernel=k, execution=e), _kernel, _execution)
@@ -142,7 +147,7 @@ def test_merge_is_a_monoid(a, b, c):
 def test_the_upper_one_wins(low, high):
     merged = low.merge(high).execution
     for name, value in high.execution.set_fields().items():
-        if name not in ("fixed_shapes", "engine_options", "engine_order", "place"):
+        if name not in ("fixed_shapes", "engine_options", "engine_order", "place", "autocast"):
             assert getattr(merged, name) == value
     for engine in high.execution.engine_options or {}:
         assert high.execution.options_for(engine).items() <= merged.options_for(engine).items()

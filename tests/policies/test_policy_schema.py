@@ -157,6 +157,11 @@ _execution_policy = _some(
     engine_options=st.dictionaries(_engine, _mostly(st.dictionaries(_name, _option, max_size=2)), max_size=2),
     engine_order=st.dictionaries(st.sampled_from([*DEVICE_KINDS, "tpu"]), _one_or_some(_engine), max_size=2),
     place=st.dictionaries(_name, _engine, max_size=2),
+    autocast=st.dictionaries(
+        st.sampled_from(["matmul", "batch_norm", "norms"]),
+        st.sampled_from(["low", "own", "half", True]),
+        max_size=2,
+    ),
     self_check=st.sampled_from(["first_open", "always", "off", "never", False]),
     strict=st.booleans(),
     threads=st.integers(),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.training_cases import CASES, FIRST_ORDER, OpCase, gradients, named, rms
+from support.training_cases import CASES, FIRST_ORDER, OpCase, assert_near_float64, gradients, named
 
 import xpuruntime.pytorch as xrt_torch
 from xpuruntime.errors import InputError, RunError
 from xpuruntime.pytorch import ops
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-ULPS = {torch.float32: 2**-23, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -19,24 +18,7 @@ ULPS = {torch.float32: 2**-23, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 def test_values_and_gradients_are_as_near_to_float64_as_those_of_pytorch(
     case: OpCase, dtype: torch.dtype, device: str
 ) -> None:
-    """The root mean square error is at most twice PyTorch's own, or half a unit in the last place of a typical value."""
-    operands = case.operands(dtype, device)
-    exact_operands = [t.detach().double().requires_grad_() for t in operands]
-    shape = case.torch_run(*exact_operands).shape
-    grad = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype).to(device)
-    exact = gradients(case.torch_run, exact_operands, grad.double())
-    theirs = gradients(case.torch_run, operands, grad)
-    with xrt_torch.record() as record:
-        ours = gradients(case.run, operands, grad)
-    assert record.fallbacks == {}
-    assert record.kernels("train_forward") or case.name in FIRST_ORDER  # one pass computes both
-    assert record.kernels("train_backward")
-    for i, (mine, other, true) in enumerate(zip(ours, theirs, exact, strict=True)):
-        assert mine.dtype is other.dtype
-        assert mine.shape == true.shape
-        typical = 0.5 if true.dim() else 2  # one number is no typical value
-        bound = max(2 * rms(other - true), typical * ULPS[mine.dtype] * rms(true))
-        assert rms(mine - true) <= bound, f"result {i}: {rms(mine - true)} is over {bound}"
+    assert_near_float64(case, dtype, device)
 
 
 @pytest.mark.parametrize(**named(CASES))
@@ -173,7 +155,7 @@ def test_a_gradient_multiplied_by_one_percent_fails_the_comparison(monkeypatch: 
 
     def scaled(*args: object, _run: object = programs.run) -> object:
         results = _run(*args)  # type: ignore[operator]
-        return [results[0] * 1.01, *results[1:]] if args[2] == "train_backward" else results
+        return [results[0] * 1.01, *results[1:]] if args[0].phase == "train_backward" else results
 
     from xpuruntime.pytorch.ops import library
 

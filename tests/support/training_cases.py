@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+import xpuruntime.pytorch as xrt_torch
 from xpuruntime.pytorch import ops
 
 Tensor = torch.Tensor
@@ -109,6 +110,44 @@ def _head(reduction: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]
     return lambda x, w: ops.linear_cross_entropy(x, w, target(x), reduction=reduction), torch_run
 
 
+def _conv(
+    rank: int, transposed: bool = False, **options: Any
+) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    function = getattr(F, f"conv{'_transpose' if transposed else ''}{rank}d")
+    return (
+        lambda *operands: ops.convolution(*operands, **options, transposed=transposed),
+        lambda *operands: function(*operands, **options),
+    )
+
+
+def _pool(
+    kind: str, kernel: Sequence[int], **options: Any
+) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    function = getattr(F, f"{kind}_pool{len(kernel)}d")
+    mine = ops.max_pool if kind == "max" else ops.avg_pool
+
+    def torch_run(x: Tensor) -> Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32) if kind == "avg" else x.dtype  # some are missing
+        return function(x.to(wide), kernel, **options).to(x.dtype)
+
+    return lambda x: mine(x, kernel, **options), torch_run
+
+
+def _batch_norm(training: bool) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    def running(x: Tensor) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        steps = torch.arange(x.shape[1], device=x.device, dtype=wide)
+        return steps / 4 - 1, steps / 8 + 0.5
+
+    def parameters(x: Tensor, rest: tuple[Tensor, ...]) -> list[Tensor]:
+        return [p.to(torch.promote_types(x.dtype, torch.float32)) for p in rest]
+
+    return (
+        lambda x, *rest: ops.batch_norm(x, *running(x), *parameters(x, rest), training=training),
+        lambda x, *rest: F.batch_norm(x, *running(x), *parameters(x, rest), training=training),
+    )
+
+
 CASES: tuple[OpCase, ...] = (
     OpCase("layer_norm", lambda x, w, b: ops.layer_norm(x, x.shape[-1], w, b), lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b), [(3, 5, 33), (33,), (33,)], "norm"),
     OpCase("layer_norm_no_bias", lambda x, w: ops.layer_norm(x, x.shape[-1], w), lambda x, w: F.layer_norm(x, x.shape[-1:], w), [(7, 64), (64,)], "norm"),
@@ -145,6 +184,39 @@ CASES: tuple[OpCase, ...] = (
     OpCase("linear_cross_entropy", *_head("mean"), [(3, 5, 24), (45, 24)], "matmul"),
     OpCase("linear_cross_entropy_sum", *_head("sum"), [(3, 5, 24), (45, 24)], "matmul"),
 )  # fmt: skip
+WINDOW_CASES: tuple[OpCase, ...] = (
+    OpCase("conv1d", *_conv(1, padding=1), [(2, 3, 11), (5, 3, 3), (5,)], "conv"),
+    OpCase("conv1d_dilated", *_conv(1, stride=2, padding=2, dilation=2), [(3, 4, 17), (6, 4, 3), (6,)], "conv"),
+    OpCase("conv2d", *_conv(2, padding=1), [(2, 3, 9, 7), (8, 3, 3, 3), (8,)], "conv"),
+    OpCase("conv2d_strided", *_conv(2, stride=(2, 3), padding=(1, 0)), [(2, 3, 10, 11), (5, 3, 3, 2)], "conv"),
+    OpCase("conv2d_dilated", *_conv(2, dilation=(2, 1), padding=2), [(1, 2, 9, 8), (3, 2, 3, 3), (3,)], "conv"),
+    OpCase("conv2d_groups", *_conv(2, groups=2, stride=2), [(2, 4, 8, 9), (6, 2, 3, 3), (6,)], "conv"),
+    OpCase("conv2d_depthwise", *_conv(2, groups=4, padding=1), [(2, 4, 6, 7), (4, 1, 3, 3), (4,)], "conv"),
+    OpCase("conv2d_pointwise", *_conv(2), [(3, 7, 5, 4), (6, 7, 1, 1), (6,)], "conv"),
+    OpCase("conv2d_same", lambda *t: ops.convolution(*t, padding="same"), lambda x, *t: F.conv2d(F.pad(x, (1, 2, 0, 1)), *t), [(2, 3, 6, 5), (4, 3, 2, 4), (4,)], "conv"),
+    OpCase("conv2d_stride_over_window", *_conv(2, stride=3), [(2, 3, 9, 8), (4, 3, 2, 1)], "conv"),
+    OpCase("conv2d_one_image", *_conv(2, padding=1), [(3, 5, 6), (4, 3, 3, 3), (4,)], "conv"),
+    OpCase("conv3d", *_conv(3, padding=1, stride=2), [(1, 2, 5, 4, 6), (3, 2, 3, 2, 3), (3,)], "conv"),
+    OpCase("conv_transpose1d", *_conv(1, True, stride=2, padding=1, output_padding=1), [(2, 4, 6), (4, 3, 3), (3,)], "conv"),
+    OpCase("conv_transpose2d", *_conv(2, True, stride=(2, 1), padding=1), [(2, 3, 4, 5), (3, 5, 3, 3), (5,)], "conv"),
+    OpCase("conv_transpose2d_groups", *_conv(2, True, groups=2, dilation=3, output_padding=2), [(1, 4, 3, 4), (4, 2, 2, 2), (4,)], "conv"),
+    OpCase("max_pool1d", *_pool("max", [3], stride=2), [(2, 3, 11)], "pool"),
+    OpCase("max_pool2d", *_pool("max", [3, 2], stride=2, padding=1), [(2, 3, 9, 8)], "pool"),
+    OpCase("max_pool2d_ceil", *_pool("max", [2, 2], stride=3, ceil_mode=True), [(2, 3, 8, 9)], "pool"),
+    OpCase("max_pool2d_dilated", *_pool("max", [2, 3], stride=1, dilation=2), [(3, 7, 8)], "pool"),
+    OpCase("max_pool3d", *_pool("max", [2, 2, 2]), [(1, 2, 4, 5, 6)], "pool"),
+    OpCase("avg_pool1d", *_pool("avg", [3], stride=2, padding=1), [(2, 3, 10)], "pool"),
+    OpCase("avg_pool2d", *_pool("avg", [3, 3], stride=2, padding=1), [(2, 3, 9, 8)], "pool"),
+    OpCase("avg_pool2d_ceil", *_pool("avg", [2, 3], stride=2, padding=1, ceil_mode=True), [(2, 3, 7, 8)], "pool"),
+    OpCase("avg_pool2d_without_pads", *_pool("avg", [3, 2], padding=1, ceil_mode=True, count_include_pad=False), [(3, 8, 7)], "pool"),
+    OpCase("avg_pool2d_divisor", *_pool("avg", [3, 3], stride=4, divisor_override=5), [(2, 2, 8, 9)], "pool"),
+    OpCase("avg_pool3d", *_pool("avg", [2, 1, 2]), [(1, 2, 4, 3, 6)], "pool"),
+    OpCase("batch_norm", *_batch_norm(True), [(4, 3, 5, 6), (3,), (3,)], "norm"),
+    OpCase("batch_norm_rows", *_batch_norm(True), [(17, 5), (5,), (5,)], "norm"),
+    OpCase("batch_norm_plain", *_batch_norm(True), [(3, 4, 7)], "norm"),
+    OpCase("batch_norm_given_statistics", *_batch_norm(False), [(4, 3, 5, 6), (3,), (3,)], "norm"),
+)  # fmt: skip
+"""Convolutions, pools and batch norm."""
 FIRST_ORDER = ("linear_cross_entropy", "linear_cross_entropy_sum")
 """Ops without gradients of second order."""
 
@@ -153,6 +225,32 @@ def gradients(run: Callable[..., Tensor], operands: Sequence[Tensor], grad: Tens
     """Return the result and the gradients of every operand."""
     y = run(*operands)
     return [y.detach(), *torch.autograd.grad(y, operands, grad.to(y))]
+
+
+def assert_near_float64(case: OpCase, dtype: torch.dtype, device: str) -> None:
+    """Assert that the root mean square error of results and gradients is at most twice that of PyTorch, or half a unit in the last place of
+    a typical value, and that programs computed them.
+    """
+    operands = case.operands(dtype, device)
+    exact_operands = [t.detach().double().requires_grad_() for t in operands]
+    shape = case.torch_run(*exact_operands).shape
+    grad = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype).to(device)
+    exact = gradients(case.torch_run, exact_operands, grad.double())
+    theirs = gradients(case.torch_run, operands, grad)
+    with xrt_torch.record() as record:
+        ours = gradients(case.run, operands, grad)
+    assert record.fallbacks == {}
+    assert record.kernels("train_forward") or case.name in FIRST_ORDER  # one pass computes both
+    assert record.kernels("train_backward")
+    for i, (mine, other, true) in enumerate(zip(ours, theirs, exact, strict=True)):
+        assert mine.dtype is other.dtype
+        assert mine.shape == true.shape
+        typical = 0.5 if true.dim() else 2  # one number is no typical value
+        bound = max(2 * rms(other - true), typical * _ULPS[mine.dtype] * rms(true))
+        assert rms(mine - true) <= bound, f"result {i}: {rms(mine - true)} is over {bound}"
+
+
+_ULPS = {torch.float32: 2**-23, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 
 
 def rms(value: Tensor) -> float:

@@ -131,7 +131,9 @@ def _compile(
         else ("--passes", str(passes) if isinstance(passes, str | int) else ",".join(passes))
     )
     note_count = len(notes)
-    demands, casts = settled_precision("compile", entries.values(), resolved.policy, notes)
+    demands, casts = settled_precision(
+        "compile", entries.values(), resolved.policy, notes, pairs=all(t.kind == "cpu" for t in targets)
+    )
     recorded = _recorded_demands(
         resolved, default_level if passes is None else None, fell=len(notes) > note_count
     )

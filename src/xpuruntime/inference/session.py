@@ -180,6 +180,8 @@ class InferenceSession:
         for warning in warnings:
             _log.warning("%s", warning)
         _log.info("%s", self._plan)
+        if execution.autocast:
+            _log.info("%s: the policy's autocast table is of training; precision decides here", who)
 
     def _be_strict(self, selection: Selection, placement: Mapping[str, Evidence]) -> None:
         who = f"session({self._model.name!r})"

@@ -12,7 +12,13 @@ from typing import Any
 from ..ir import Editor, Graph, Node
 from ..types import DType
 from ._lib.expand_attention import expand_attention_backward, expand_attention_train
+from ._lib.expand_batch_norm import expand_batch_norm_train
 from ._lib.expand_recurrent import expand_recurrent
+from ._lib.expand_windows import (
+    expand_avg_pool_backward,
+    expand_convolution_backward,
+    expand_max_pool_backward,
+)
 from ._lib.expansion import Expansion
 from .context import PassContext
 
@@ -284,6 +290,10 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "attention": _attention,
     "attention_train": expand_attention_train,
     "attention_backward": expand_attention_backward,
+    "convolution_backward": expand_convolution_backward,
+    "max_pool_backward": expand_max_pool_backward,
+    "avg_pool_backward": expand_avg_pool_backward,
+    "batch_norm_train": expand_batch_norm_train,
     "rope": _rope,
     "rnn": expand_recurrent,
     "gru": expand_recurrent,
@@ -291,8 +301,10 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
 }
 """Op -> its expansion."""
 _SEVERAL = frozenset(
-    ["rope_append", "rope_attention", "attention_train", "attention_backward", "rnn", "gru", "lstm"]
-)
+    [
+        "rope_append", "rope_attention", "attention_train", "attention_backward", "convolution_backward", "batch_norm_train", "rnn", "gru", "lstm",
+    ]
+)  # fmt: skip
 """Ops with several results."""
 _NAIVE = frozenset(["attention_train", "attention_backward"])
 """Ops whose expansion is the kernel ``naive`` of a policy where no kernel has that name: ``PassContext.expands`` chooses between it and kernels."""

@@ -87,6 +87,7 @@ _ONLY_SESSIONS_CHECK = FieldUse(
     "it does not compare with a reference",
     "Use self_check: first_open, or open an InferenceSession.",
 )
+_AUTOCAST = FieldUse("no effect: it is the table of `xpuruntime.pytorch.autocast`")
 _OWN_KERNELS = "it computes with xpuruntime's own kernels, which are the engine native"
 
 # Fields with the same effect wherever only the native compiler computes.
@@ -104,6 +105,7 @@ _COMPILED: dict[str, FieldUse] = {
     "place": FieldUse("`native` is supported", _places_native, _OWN_KERNELS, "Use partition and DAGExecutor, or an InferenceSession."),
     "strict": FieldUse("an error if a library declines a chosen kernel"),
     "self_check": _ONLY_SESSIONS_CHECK,
+    "autocast": _AUTOCAST,
 }  # fmt: skip
 
 PARTITIONED = ("target", "engine", "precision", "static_shape", "fixed_shapes", "engine_order", "place")
@@ -126,6 +128,7 @@ SESSION: Mapping[str, FieldUse] = MappingProxyType(
         "place": FieldUse("one region per part, on the cpu"),
         "strict": FieldUse("an error if the evidence differs from the plan"),
         "self_check": FieldUse("the outputs are compared with a reference when the session opens"),
+        "autocast": FieldUse("no effect: it is the table of `xpuruntime.pytorch.autocast`; `precision` decides what the session computes in"),
     }
 )  # fmt: skip
 
@@ -166,6 +169,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "place": FieldUse("honored, or an error"),
             "self_check": _ONLY_SESSIONS_CHECK,
             "strict": FieldUse("an error if the evidence differs from the plan, or a region runs on another engine"),
+            "autocast": _AUTOCAST,
         }),
         "DAGExecutor": MappingProxyType({
             **dict.fromkeys(PARTITIONED, FieldUse("decided by partition; a value other than its policy's is an error")),
@@ -177,6 +181,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "engine_options": FieldUse("passed to the engines of the regions", _no_buckets, "native's options are for sessions with symbolic shapes", _SESSION),
             "self_check": _ONLY_SESSIONS_CHECK,
             "strict": FieldUse("an error if the evidence differs from the plan, or a region runs on another engine"),
+            "autocast": _AUTOCAST,
         }),
         "Executor": MappingProxyType({
             **_COMPILED,

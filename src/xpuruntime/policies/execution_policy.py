@@ -61,6 +61,10 @@ class ExecutionPolicy(FileForm):
         kinds.SELF_CHECK,
         "compare a session with an independent reference: first_open (once per model, device and versions), always or off",
     )
+    autocast: Mapping[str, str] | None = of_kind(
+        kinds.AUTOCAST,
+        "precision by op family inside xpuruntime.pytorch.autocast: {norm: low}; low is the type of the block, own that of the operands",
+    )
     strict: bool | None = of_kind(
         kinds.BOOLEAN,
         "raise an error if an engine falls back internally, or if the evidence differs from the plan",

@@ -20,7 +20,15 @@ from .fields.record import fields_of
 from .files.load import PolicyLike, load_policy
 from .policy import Policy
 
-__all__ = ["PolicyLayer", "Resolved", "builtin_policy", "effective_policy", "environment_layers", "resolve"]
+__all__ = [
+    "PolicyLayer",
+    "Resolved",
+    "autocast_policy",
+    "builtin_policy",
+    "effective_policy",
+    "environment_layers",
+    "resolve",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,12 @@ def _leaves(path: str, value: Any) -> Iterator[str]:
             yield from _leaves(f"{path}.{key}", inner)
     else:
         yield path
+
+
+@functools.cache
+def autocast_policy() -> Policy:
+    """Return the built-in table of ``xpuruntime.pytorch.autocast``, as a policy with that field alone."""
+    return load_policy(Path(__file__).parent / "builtin" / "autocast.yaml")
 
 
 @functools.cache

@@ -13,6 +13,8 @@ from ..families import FAMILIES
 from ..types import DType
 
 __all__ = [
+    "AUTOCAST_FAMILIES",
+    "AUTOCAST_PRECISIONS",
     "DIMS",
     "ENGINES",
     "ENGINE_ALIASES",
@@ -38,6 +40,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "cublas",
             "cublasLt",
             "gemv",
+            "int8",
             "int4_weights",
             "int4_weights_64",
             "int4_weights_128",
@@ -45,7 +48,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "onednn",
             *_WITH_NAIVE,
         ),
-        "conv": ("cudnn", "deformed", "depthwise", "implicit_gemm", "onednn", *_WITH_NAIVE),
+        "conv": ("cudnn", "deformed", "depthwise", "implicit_gemm", "int8", "onednn", *_WITH_NAIVE),
         "attention": ("flash", "flash_v2", "flash_decode", "cudnn", "naive", "ported"),
         "norm": _WITH_NAIVE,
         "softmax": _USUAL,
@@ -91,6 +94,18 @@ KERNELS_NOT_IMPLEMENTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 ENGINES: tuple[str, ...] = ("native", "onnxruntime", "tensorrt", "openvino", "qnn")
 REGION_RUNNERS: tuple[str, ...] = ("torch", "interpreter")
 """Runners of regions that are not engines for a whole model: PyTorch's own operators, and the reference interpreter."""
+AUTOCAST_FAMILIES: tuple[str, ...] = (*FAMILIES, "batch_norm")
+"""Op families of an autocast table. ``batch_norm`` is apart from ``norm``, as in PyTorch."""
+
+AUTOCAST_PRECISIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "low": "the 16-bit type of the autocast block",
+        "float32": "float32",
+        "own": "the widest type of its operands",
+    }
+)
+"""Precision of an op family under autocast -> its meaning."""
+
 SELF_CHECKS: tuple[str, ...] = ("first_open", "always", "off")
 """The times at which a session is compared with an independent reference."""
 ENGINE_ALIASES: Mapping[str, str] = MappingProxyType({"onnxrt": "onnxruntime"})

@@ -141,16 +141,29 @@ def certify(
     policy:  what ``load_policy`` takes. samples: number of inputs: the example, then random ones of its shapes (integers are permuted).
     Raises InputError for a module in training mode, ModelError for one that cannot be exported, and the errors of policies and kernels.
     """
+    if not isinstance(module, torch.nn.Module):
+        do = "Give the module that is trained."
+        raise InputError("certify", "needs a torch.nn.Module", got=type(module).__name__, do=do)
+    for word, value, least in (("samples", samples, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            do = f"Give an int of at least {least}."
+            raise InputError("certify", f"{word} must be an int", got=repr(value), do=do)
     if module.training:
         raise InputError(
             "certify",
             "needs a module in eval mode",
             do="Call module.eval(): dropout and batch statistics differ in training.",
         )
-    inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
-    if not all(isinstance(t, torch.Tensor) for t in inputs):
-        got = ", ".join(type(t).__name__ for t in inputs)
+    single = isinstance(example_inputs, torch.Tensor) or not isinstance(example_inputs, Sequence)
+    inputs = (example_inputs,) if single else tuple(example_inputs)
+    if not inputs or not all(isinstance(t, torch.Tensor) for t in inputs):
+        got = ", ".join(type(t).__name__ for t in inputs) or "none"
         raise InputError("certify", "needs tensors as example inputs", got=got, do="Give tensors.")
+    if any(t.is_meta or t.layout is not torch.strided for t in (*inputs, *module.parameters())):
+        do = "Give dense tensors with data, and a module that has its weights."
+        raise InputError(
+            "certify", "needs dense tensors with data", got="a sparse tensor, or one on meta", do=do
+        )
     target_of(DeviceId.parse(device))
     loaded = load_policy(policy)
     draws = _draws(inputs, samples, seed)

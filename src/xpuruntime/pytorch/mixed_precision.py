@@ -11,36 +11,25 @@ from typing import Any
 import torch
 
 from ..errors import PolicyError
-from ..families import FAMILIES
+from ..policies import ExecutionPolicy, current_policy
+from ..policies.precedence import autocast_policy
 
-__all__ = ["PRECISIONS", "as_autocast", "autocast"]
+__all__ = ["as_autocast", "autocast", "precision_of"]
 
-LOW, WIDE, OWN = "low", "float32", "own"
-PRECISIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "matmul": LOW,
-        "conv": LOW,
-        "attention": LOW,
-        "rnn": LOW,
-        "norm": WIDE,
-        "softmax": WIDE,
-    }
-)
-"""Op family -> precision under autocast: ``low`` (that of the block), ``float32``, or ``own`` (the operands' own, as for families that
-are not listed). They are those of ``torch.autocast`` on CUDA."""
-
-_table: ContextVar[Mapping[str, str]] = ContextVar("xpuruntime_autocast", default=PRECISIONS)
+_LOW, _WIDE, _OWN = "low", "float32", "own"
+_NONE: Mapping[str, str] = MappingProxyType({})
+_table: ContextVar[Mapping[str, str]] = ContextVar("xpuruntime_autocast", default=_NONE)
 
 
 class autocast:  # noqa: N801  - the specification's name, as torch.autocast
     """Run ops in float16 or bfloat16 where that is safe, as ``torch.autocast`` does.
 
     fp16, bf16: which precision; exactly one of them.
-    table:      precisions by op family that differ from ``PRECISIONS``: ``{"norm": "low"}``.
+    table:      precisions by op family, over those of the policy: ``{"norm": "low"}``.
     enabled:    False makes the block an ordinary one.
 
-    PyTorch's own operators follow ``torch.autocast`` on the host and on CUDA devices. Ops of ``xpuruntime.pytorch.ops`` follow the table.
-    Gradients of float16 may underflow: scale the loss with ``GradScaler``. Raises PolicyError.
+    PyTorch's own operators follow ``torch.autocast`` on the host and on CUDA devices. Ops that the policy takes follow a table: the
+    argument, over ``execution.autocast`` of the policy, over the built-in one (``policies/builtin/autocast.yaml``). Gradients of float16 may underflow: scale the loss with ``GradScaler``. Raises PolicyError.
     """
 
     def __init__(
@@ -51,11 +40,16 @@ class autocast:  # noqa: N801  - the specification's name, as torch.autocast
         table: Mapping[str, str] | None = None,
         enabled: bool = True,
     ) -> None:
+        flags: dict[str, object] = {"fp16": fp16, "bf16": bf16, "enabled": enabled}
+        for name, value in flags.items():
+            if not isinstance(value, bool):
+                do = "Give True or False."
+                raise PolicyError("autocast", f"{name} must be a bool", got=repr(value), do=do)
         if enabled and fp16 == bf16:
             got = f"fp16={fp16}, bf16={bf16}"
             raise PolicyError("autocast", "needs one precision", got=got, do="Give fp16=True or bf16=True.")
         self.dtype = torch.float16 if fp16 else torch.bfloat16
-        self.table = {**PRECISIONS, **_checked(table or {})}
+        self.table = _NONE if table is None else _checked(table)
         self.enabled = enabled
         self._stack: list[ExitStack] = []
 
@@ -86,30 +80,30 @@ class autocast:  # noqa: N801  - the specification's name, as torch.autocast
         return wrapped
 
 
+def precision_of(family: str) -> str:
+    """Return the precision of an op family inside an autocast block: that of its table, of the policy, or the built-in one."""
+    for table in (_table.get(), current_policy().execution.autocast, autocast_policy().execution.autocast):
+        if table and family in table:
+            return table[family]
+    return _OWN
+
+
 def as_autocast(family: str, *tensors: torch.Tensor | None) -> tuple[Any, ...]:
     """Return the operands of an op in the precision that autocast gives its family. Outside of autocast they are unchanged."""
     first = next(t for t in tensors if t is not None)
     kind = first.device.type
     if not torch.is_autocast_enabled(kind):
         return tensors
-    precision = _table.get().get(family, OWN)
-    if precision == OWN:
+    precision = precision_of(family)
+    if precision == _OWN:
         widest = first.dtype
         for t in tensors:
             widest = widest if t is None else torch.promote_types(widest, t.dtype)
         dtype = widest
     else:
-        dtype = torch.float32 if precision == WIDE else torch.get_autocast_dtype(kind)
+        dtype = torch.float32 if precision == _WIDE else torch.get_autocast_dtype(kind)
     return tuple(t if t is None or t.dtype is torch.float64 else t.to(dtype) for t in tensors)
 
 
 def _checked(table: Mapping[str, str]) -> Mapping[str, str]:
-    words = (LOW, WIDE, OWN)
-    for family, word in table.items():
-        if family not in FAMILIES:
-            do = f"Known: {', '.join(FAMILIES)}."
-            raise PolicyError("autocast", "no such op family", got=repr(family), do=do)
-        if word not in words:
-            do = f"Use one of: {', '.join(words)}."
-            raise PolicyError("autocast", f"no such precision for {family}", got=repr(word), do=do)
-    return table
+    return ExecutionPolicy(autocast=table).autocast or _NONE

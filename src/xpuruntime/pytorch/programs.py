@@ -25,7 +25,7 @@ from .step_record import note
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["BACKWARD", "FORWARD", "Prepared", "clear", "prepared_graph", "run"]
+__all__ = ["BACKWARD", "FORWARD", "FormulaCall", "Prepared", "clear", "in_place", "prepared_graph", "run"]
 
 _log = logger("xpuruntime.pytorch")
 
@@ -57,41 +57,58 @@ def clear() -> None:
     _prepared.clear()
 
 
-def run(
-    formula: Formula,
-    family: str,
-    phase: str,
-    operands: Sequence[torch.Tensor | None],
-    attributes: tuple[Any, ...],
-    demand: Demand,
-) -> list[torch.Tensor] | None:
-    """Return the results of a formula on tensors of one device, or None if PyTorch's own operator must compute it.
+@dataclass(frozen=True, slots=True, eq=False)
+class FormulaCall:
+    """One call of one direction of an op.
+
+    family:     its op family in policies.
+    phase:      ``FORWARD`` or ``BACKWARD``.
+    operands:   tensors of one device, in the formula's order; None for one that is missing.
+    attributes: the formula's numbers and words in order, with lists as tuples.
+    demand:     the policy that it runs under.
+    """
+
+    formula: Formula
+    family: str
+    phase: str
+    operands: Sequence[torch.Tensor | None]
+    attributes: tuple[Any, ...]
+    demand: Demand
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """Return what a program depends on."""
+        return (
+            self.formula.name,
+            self.phase,
+            self.attributes,
+            self.demand.number,
+            *(None if t is None else (t.shape, t.dtype, t.device) for t in self.operands),
+        )
+
+
+def run(call: FormulaCall) -> list[torch.Tensor] | None:
+    """Return the results of a call, or None if PyTorch's own operator must compute it.
 
     The work is queued on PyTorch's current stream. Raises KernelUnavailable and its kin if the policy forces a kernel that cannot be had.
     """
-    key = (
-        formula.name,
-        phase,
-        attributes,
-        demand.number,
-        *(None if t is None else (t.shape, t.dtype, t.device) for t in operands),
-    )
-    prepared = _prepared.get(key)
+    signature = call.signature
+    prepared = _prepared.get(signature)
     if prepared is None:
-        prepared = _prepare(key, formula, family, phase, operands, attributes, demand)
+        prepared = _prepare(signature, call)
     note(prepared)
     executor = prepared.executor
     if executor is None:
         return None
     tensors = {
-        name: t if t.is_contiguous() else t.contiguous()
-        for name, t in zip(formula.operands, operands, strict=True)
+        name: in_place(t)
+        for name, t in zip(call.formula.operands, call.operands, strict=True)
         if t is not None
     }
     results = executor.run_tensors(tensors)
     if results is None:
         raise RunError(
-            f"pytorch.ops.{formula.name}",
+            f"pytorch.ops.{call.formula.name}",
             "cannot read its tensors in place",
             got=", ".join(f"{n}: {tuple(t.shape)} {t.dtype} on {t.device}" for n, t in tensors.items()),
             do="Give dense tensors of PyTorch 2.10 or later on one device.",
@@ -99,38 +116,30 @@ def run(
     return list(results.values())
 
 
-def _prepare(
-    key: tuple[Any, ...],
-    formula: Formula,
-    family: str,
-    phase: str,
-    operands: Sequence[torch.Tensor | None],
-    attributes: tuple[Any, ...],
-    demand: Demand,
-) -> Prepared:
+def in_place(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as programs read it: dense, without a negation that is pending."""
+    tensor = tensor.resolve_neg() if tensor.is_neg() else tensor
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def _prepare(signature: tuple[Any, ...], call: FormulaCall) -> Prepared:
     """Prepare a signature once, whichever thread calls first."""
     with _PREPARING:
-        prepared = _prepared.get(key)
+        prepared = _prepared.get(signature)
         if prepared is None:
-            prepared = _prepared[key] = _compiled(formula, family, phase, operands, attributes, demand)
+            prepared = _prepared[signature] = _compiled(call)
         return prepared
 
 
-def _compiled(
-    formula: Formula,
-    family: str,
-    phase: str,
-    operands: Sequence[torch.Tensor | None],
-    attributes: tuple[Any, ...],
-    demand: Demand,
-) -> Prepared:
+def _compiled(call: FormulaCall) -> Prepared:
+    name, families = call.formula.name, (call.family,)
     try:
-        specs = [None if t is None else _spec(t) for t in operands]
-        graph = formula.graph(specs, attributes)
+        specs = [None if t is None else _spec(t) for t in call.operands]
+        graph = call.formula.graph(specs, call.attributes)
     except (IrError, _Unsupported) as error:
-        return _refused(formula.name, (family,), phase, demand, error)
-    device = next(t for t in operands if t is not None).device
-    return prepared_graph(formula.name, (family,), phase, graph, device, demand)
+        return _refused(name, families, call.phase, call.demand, error)
+    device = next(t for t in call.operands if t is not None).device
+    return prepared_graph(name, families, call.phase, graph, device, call.demand)
 
 
 def prepared_graph(

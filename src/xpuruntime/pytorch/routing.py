@@ -17,11 +17,13 @@ import torch.nn.functional as F  # noqa: N812  - PyTorch's own abbreviation
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from . import ops
+from . import ops, window_routes
 from .mixed_precision import as_autocast
 from .ops.attention import obstacle
+from .plain import is_plain
 from .requests import current_demand
 from .step_record import note_skipped
+from .transforms import active_transform
 
 __all__ = ["ROUTES", "Route", "attention_of_pytorch", "install", "uninstall"]
 
@@ -35,13 +37,13 @@ class Route:
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:  # noqa: A002  - PyTorch's name
-    if not _plain(input, weight, bias):
+    if not is_plain(input, weight, bias):
         return None
     return ops.linear(*as_autocast("matmul", input, weight, bias))
 
 
 def _matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor | None:  # noqa: A002
-    if out is not None or not _plain(input, other):
+    if out is not None or not is_plain(input, other):
         return None
     return ops.matmul(*as_autocast("matmul", input, other))
 
@@ -57,7 +59,7 @@ def _layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor | None:
-    if not _plain(input, weight, bias):
+    if not is_plain(input, weight, bias):
         return None
     input, weight, bias = as_autocast("norm", input, weight, bias)  # noqa: A001
     return ops.layer_norm(input, normalized_shape, weight, bias, eps)
@@ -69,7 +71,7 @@ def _rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor | None:
-    if not _plain(input, weight):
+    if not is_plain(input, weight):
         return None
     input, weight = as_autocast("norm", input, weight)  # noqa: A001
     return ops.rms_norm(input, normalized_shape, weight, eps)
@@ -81,7 +83,7 @@ def _softmax(
     _stacklevel: int = 3,
     dtype: torch.dtype | None = None,
 ) -> Tensor | None:
-    if dim is None or not _plain(input) or not input.dim():
+    if dim is None or not is_plain(input) or not input.dim():
         return None
     (x,) = as_autocast("softmax", input)
     return ops.softmax(x if dtype is None else x.to(dtype), dim)
@@ -100,7 +102,7 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor | None:
-    if max_norm is not None or scale_grad_by_freq or sparse or not _plain(weight):
+    if max_norm is not None or scale_grad_by_freq or sparse or not is_plain(weight):
         return None
     if input.dtype not in (torch.int32, torch.int64):
         return None
@@ -124,13 +126,21 @@ def attention_of_pytorch(
     demand: number of the demand of a graph that is being traced; its tensors are fake.
     """
     added = attn_mask is not None and attn_mask.dtype is not torch.bool
-    if dropout_p or not _plain(query, key, value, attn_mask if added else None, traced=demand is not None):
+    if dropout_p or not is_plain(query, key, value, attn_mask if added else None, traced=demand is not None):
         return None
     q, k, v = as_autocast("attention", query, key, value)
     if not q.dtype == k.dtype == v.dtype or obstacle(q, k, v, attn_mask, is_causal, enable_gqa):
         return None
     return ops.attention(q, k, v, is_causal, scale, enable_gqa, attn_mask, demand=demand)
 
+
+_MAX_POOLS = {
+    1: (F.max_pool1d, F.max_pool1d_with_indices, torch.max_pool1d),
+    2: (F.max_pool2d, F.max_pool2d_with_indices, torch.max_pool2d),
+    3: (F.max_pool3d, F.max_pool3d_with_indices, torch.max_pool3d),
+}
+_AVG_POOLS = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+_ADAPTIVE_POOLS = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
 
 ROUTES: Mapping[Any, Route] = {
     F.linear: Route("matmul", _linear),
@@ -149,25 +159,17 @@ ROUTES: Mapping[Any, Route] = {
     Tensor.softmax: Route("softmax", _tensor_softmax),
     F.embedding: Route("embedding", _embedding),
     F.scaled_dot_product_attention: Route("attention", attention_of_pytorch),
+    F.batch_norm: Route("norm", window_routes.batch_norm),
+    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), Route("conv", window_routes.convolution)),
+    **dict.fromkeys(
+        (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
+        Route("conv", window_routes.transposed_convolution),
+    ),
+    **{f: Route("pool", window_routes.max_pool(n)) for n, fs in _MAX_POOLS.items() for f in fs},
+    **{f: Route("pool", window_routes.avg_pool(n)) for n, f in _AVG_POOLS.items()},
+    **{f: Route("pool", window_routes.adaptive_avg_pool(n)) for n, f in _ADAPTIVE_POOLS.items()},
 }
 """PyTorch's function -> the op that computes it."""
-
-
-def _plain(*tensors: Tensor | None, traced: bool = False) -> bool:
-    """Return True for floating-point tensors on a device that programs run on. Subclasses of Tensor have semantics of their own.
-
-    traced: the tensors are those of a compiler's trace, which are subclasses.
-    """
-    return all(
-        t is None
-        or (
-            (traced or type(t) in (Tensor, torch.nn.Parameter))
-            and t.is_floating_point()
-            and t.layout is torch.strided
-            and t.device.type in ("cpu", "cuda")
-        )
-        for t in tensors
-    )
 
 
 class PolicyMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is untyped here
@@ -178,10 +180,13 @@ class PolicyMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is untyped
     ) -> Any:
         route = ROUTES.get(func)
         if route is not None and not torch.compiler.is_compiling() and current_demand().names(route.family):
-            result = route.run(*args, **(kwargs or {}))
-            if result is not None:
-                return result
-            note_skipped(func, route.family)
+            reason = active_transform()
+            if not reason:
+                result = route.run(*args, **(kwargs or {}))
+                if result is not None:
+                    return result
+                reason = "no op of this package takes these arguments"
+            note_skipped(func, route.family, reason)
         return func(*args, **(kwargs or {}))
 
 

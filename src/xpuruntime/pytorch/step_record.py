@@ -22,6 +22,7 @@ class StepRecord:
     def __init__(self) -> None:
         self.prepared: list[Prepared] = []
         self.skipped: Counter[str] = Counter()
+        self.skip_reasons: dict[str, str] = {}
 
     def ops(self, phase: str = "") -> list[str]:
         """Return the names of the ops that ran, of one phase or of both."""
@@ -35,7 +36,7 @@ class StepRecord:
     def fallbacks(self) -> dict[str, str]:
         """Return the reason for each op that ran on PyTorch's own operator."""
         reasons = {f"{p.op} ({p.phase})": p.support.reason for p in self.prepared if p.executor is None}
-        return reasons | dict.fromkeys(self.skipped, "no op of this package takes these arguments")
+        return reasons | self.skip_reasons
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data: one entry per distinct op, phase and kernels, with the number of calls."""
@@ -54,6 +55,7 @@ class StepRecord:
                 for key, p in distinct.items()
             ],
             "skipped": dict(self.skipped),
+            "skip_reasons": dict(self.skip_reasons),
         }
 
     def __str__(self) -> str:
@@ -62,9 +64,7 @@ class StepRecord:
             how = ", ".join(entry["kernels"]) or f"PyTorch's own operator: {entry['reason']}"
             lines.append(f"{entry['phase']:15} {entry['calls']:5} x {entry['op']:25} {line(how)}")
         for name, count in self.skipped.items():
-            lines.append(
-                f"{'':15} {count:5} x {name:25} PyTorch's own operator: no op of this package takes these arguments"
-            )
+            lines.append(f"{'':15} {count:5} x {name:25} PyTorch's own operator: {self.skip_reasons[name]}")
         return "\n".join(lines)
 
 
@@ -78,10 +78,12 @@ def note(prepared: Prepared) -> None:
         each.prepared.append(prepared)
 
 
-def note_skipped(function: Any, family: str) -> None:
-    """Add a call of a PyTorch function that the policy names and that no op takes: its arguments are unusual."""
+def note_skipped(function: Any, family: str, reason: str) -> None:
+    """Add a call that PyTorch's own operators compute, of a function that the policy names or of an op by name, with the reason."""
     for each in _active:
-        each.skipped[f"{getattr(function, '__name__', str(function))} ({family})"] += 1
+        name = f"{getattr(function, '__name__', str(function))} ({family})"
+        each.skipped[name] += 1
+        each.skip_reasons[name] = reason
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from typing import Any
 from ...families import FAMILIES
 from ...targets import DEVICE_KINDS
 from ..vocabulary import (
+    AUTOCAST_FAMILIES,
+    AUTOCAST_PRECISIONS,
     ENGINE_ALIASES,
     ENGINES,
     KERNELS,
@@ -22,6 +24,7 @@ from .expression import MAX_CHARS
 from .record import FieldKind, FieldPath
 
 __all__ = [
+    "AUTOCAST",
     "BOOLEAN",
     "CONDITION",
     "DEVICE",
@@ -188,6 +191,19 @@ ENGINE_ORDER = FieldKind(
         "additionalProperties": _list_schema(_ENGINE_SCHEMA),
     },
     lambda value: {k: one_or_list(v) for k, v in value.items()},
+)
+AUTOCAST = FieldKind(
+    checks.mapping(
+        checks.word(AUTOCAST_FAMILIES, "op family of autocast"),
+        checks.word(list(AUTOCAST_PRECISIONS), "precision of autocast"),
+        "op families to precisions",
+    ),
+    {
+        "type": "object",
+        "propertyNames": {"enum": [*AUTOCAST_FAMILIES]},
+        "additionalProperties": {"enum": [*AUTOCAST_PRECISIONS]},
+    },
+    _plain_mapping,
 )
 SHAPES = FieldKind(
     checks.mapping(checks.text, checks.extents, "symbolic dims to sizes, or input names to shapes"),

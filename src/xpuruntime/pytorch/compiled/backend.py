@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
+from ...errors import InputError
 from ...frontends.torch.ops import TABLE
 from ...inference.native.targets import own_target
 from ...printable import logger
@@ -38,14 +39,27 @@ _INFERENCE_ONLY = ("_scaled_dot_product_flash_attention_for_cpu",)
 """ATen ops whose decomposition returns another second result than the op: its backward would compute wrong gradients."""
 
 
-def xpuruntime_backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
+def xpuruntime_backend(
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
     """Compile a graph of PyTorch's compiler: forward, and backward when gradients are wanted.
 
     Regions of nodes that our compiler takes become programs under the policy of ``set_kernel_policy``; PyTorch runs the others.
     ``compiled_graphs()`` lists them with reasons. A policy that changes later is followed from the next call on. If the policy names
     attention, calls of ``scaled_dot_product_attention`` become our op. The cross entropy of a language model's head becomes
     ``linear_cross_entropy``, which does not store the logits, unless something else reads them; ``CompiledGraphReport.losses`` has the reason.
+    Raises InputError for a mode or options of ``torch.compile``.
     """
+    for name, value in (("mode", mode), ("options", options)):
+        if value:
+            do = "Remove it. Kernels follow set_kernel_policy, and CUDA graphs are capture_graph's."
+            raise InputError(
+                "torch.compile(backend='xpuruntime')", f"takes no {name}", got=repr(value), do=do
+            )
     demands = DemandCell()
     route_attention(module, demands)
     losses, saved = route_head_losses(module, demands), dict[str, int]()

@@ -8,7 +8,7 @@ import torch
 
 from ...frontends.torch.fx_module import import_fx, memory_order
 from ...ir import Graph
-from ..programs import BACKWARD, Prepared, prepared_graph
+from ..programs import BACKWARD, Prepared, in_place, prepared_graph
 from ..requests import DemandCell
 from ..step_record import note
 
@@ -70,5 +70,4 @@ def _inverse(order: tuple[int, ...] | None) -> tuple[int, ...] | None:
 
 def in_memory_order(tensor: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tensor:
     """Return a contiguous tensor with the dims in this order: a view, if they are so in memory."""
-    ordered = tensor if order is None else tensor.permute(order)
-    return ordered if ordered.is_contiguous() else ordered.contiguous()
+    return in_place(tensor if order is None else tensor.permute(order))

@@ -8,7 +8,10 @@ __all__ = ["EMBEDDING", "EMBEDDING_BACKWARD"]
 
 
 def _embedding(w: Writer) -> list[str]:
-    return [w.b.embedding(w["weight"], w["indices"])]
+    # The IR counts negative indices from the end; PyTorch has none, so they become one that is an error.
+    b, indices = w.b, w["indices"]
+    rows = w.shape(w["weight"])[0]
+    return [b.embedding(w["weight"], b.where(b.lt(indices, 0), rows, indices))]
 
 
 def _embedding_backward(w: Writer) -> list[str]:

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from ...errors import InputError, RunError
 from ..formulas.cross_entropy import CROSS_ENTROPY, CROSS_ENTROPY_GRADIENTS
-from ..programs import BACKWARD, FORWARD, run
+from ..programs import BACKWARD, FORWARD, FormulaCall, run
 from ..requests import demand_number, demand_of
+from ..step_record import note_skipped
+from ..transforms import active_transform
 from .library import define
-from .operands import float_operands
+from .operands import float_operands, whole_number
 
 __all__ = ["linear_cross_entropy"]
 
@@ -44,7 +46,7 @@ def linear_cross_entropy(
     if not isinstance(target, Tensor):
         do = "Give torch.tensor(target)."
         raise InputError(who, "needs a tensor of targets", got=type(target).__name__, do=do)
-    x, weight, bias = float_operands("linear_cross_entropy", x, weight, bias)
+    x, weight, bias = float_operands("linear_cross_entropy", x, weight, bias, optional=1)
     if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1] or target.shape != x.shape[:-1]:
         got = f"{list(x.shape)}, {list(weight.shape)} and {list(target.shape)}"
         raise InputError(
@@ -55,8 +57,13 @@ def linear_cross_entropy(
         raise InputError(who, "needs a bias [words]", got=got, do="Check the shapes.")
     if target.dtype is not torch.int64:
         raise InputError(who, "needs a target of int64", got=str(target.dtype), do="Convert it with .long().")
+    whole_number("linear_cross_entropy", "ignore_index", ignore_index)
     if reduction not in ("mean", "sum"):
         raise InputError(who, "has no such reduction", got=repr(reduction), do="Use 'mean' or 'sum'.")
+    if not torch.compiler.is_compiling() and (reason := active_transform()):
+        note_skipped("linear_cross_entropy", "matmul", reason)
+        logits = F.linear(x, weight, bias).to(_wide(x.dtype)).reshape(-1, weight.shape[0])
+        return F.cross_entropy(logits, target.reshape(-1), ignore_index=ignore_index, reduction=reduction)
     rows, places = x.reshape(-1, x.shape[-1]), target.reshape(-1)
     scale = torch.ones((), dtype=_wide(x.dtype), device=x.device)
     if reduction == "mean":
@@ -106,11 +113,13 @@ def _compute(
         rows, places = x[first : first + step], target[first : first + step]
         operands = (rows, padded, padded_bias, places)
         if any(wanted):
-            attributes = words, ignore_index, tuple(wanted)
+            attributes: tuple[Any, ...] = (words, ignore_index, tuple(wanted))
             scaled = (*operands, scale.reshape(1, 1))
-            results = run(CROSS_ENTROPY_GRADIENTS, "matmul", BACKWARD, scaled, attributes, demand)
+            call = FormulaCall(CROSS_ENTROPY_GRADIENTS, "matmul", BACKWARD, scaled, attributes, demand)
         else:
-            results = run(CROSS_ENTROPY, "matmul", FORWARD, operands, (words, ignore_index), demand)
+            attributes = words, ignore_index
+            call = FormulaCall(CROSS_ENTROPY, "matmul", FORWARD, operands, attributes, demand)
+        results = run(call)
         if results is None:
             results = _eager(rows, weight, bias, places, scale, ignore_index, wanted)
         gradients = iter(results[1:])

@@ -13,7 +13,7 @@ from ...errors import InputError
 from ..formulas.embedding import EMBEDDING, EMBEDDING_BACKWARD
 from ..requests import demand_number
 from .library import TrainingOp, call, register
-from .operands import float_operands
+from .operands import float_operands, whole_number
 
 __all__ = ["embedding"]
 
@@ -37,6 +37,12 @@ def embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -
             do="Convert the indices with .long().",
         )
     rows = weight.shape[0]
+    if padding_idx is not None:
+        whole_number("embedding", "padding_idx", padding_idx)
+    if indices.device != weight.device:
+        got = f"{indices.device} and {weight.device}"
+        do = "Move them to one first."
+        raise InputError("pytorch.ops.embedding", "needs its operands on one device", got=got, do=do)
     if padding_idx is not None and not -rows <= padding_idx < rows:
         do = f"Give {-rows} to {rows - 1}."
         raise InputError("pytorch.ops.embedding", "has no such padding row", got=padding_idx, do=do)

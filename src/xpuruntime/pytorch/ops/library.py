@@ -15,8 +15,10 @@ from typing import Any, TypeAlias
 import torch
 
 from ..formulas.formula import Formula
-from ..programs import BACKWARD, FORWARD, run
+from ..programs import BACKWARD, FORWARD, FormulaCall, run
 from ..requests import demand_of
+from ..step_record import note_skipped
+from ..transforms import active_transform, is_vmap_alone
 
 __all__ = ["LIBRARY", "TrainingOp", "call", "define", "register"]
 
@@ -35,7 +37,8 @@ class TrainingOp:
     shapes:         shape of each result, from operands and attributes in order.
     dtypes:         dtype of each result, from the same. By default each has the first operand's.
     gradients:      operands that have gradients, in the order of ``wanted``.
-    gradient_shapes: shape of each gradient, from backward's operands and attributes in order. A gradient has the dtype of ``grad``.
+    gradient_shapes: shape of each gradient, from backward's operands and attributes in order.
+    gradient_dtypes: dtype of each gradient, from the same. By default each has that of ``grad``.
     saved:          operands of backward after ``grad``: names of forward's operands, or ``result0``, ``result1`` ...
     backward_attributes: name -> type of backward's attributes but ``wanted``; ``backward_values`` computes them from forward's operands
                     and attributes. By default they are forward's.
@@ -57,6 +60,7 @@ class TrainingOp:
     backward_attributes: Mapping[str, str] | None = None
     backward_values: Callable[..., tuple[Any, ...]] | None = None
     dtypes: Callable[..., Sequence[torch.dtype]] | None = None
+    gradient_dtypes: Callable[..., Sequence[torch.dtype]] | None = None
     one_gradient: bool = False
     rows: bool = False
 
@@ -71,7 +75,19 @@ _ops: dict[str, TrainingOp] = {}
 
 
 def call(name: str, *args: Any) -> list[torch.Tensor]:
-    """Call a registered op: operands, attributes, and the number of the demand."""
+    """Call a registered op: operands, attributes, and the number of the demand.
+
+    Inside a transform of ``torch.func`` PyTorch's own operators compute it, unless the op has a form for ``torch.vmap``.
+    """
+    if not torch.compiler.is_compiling():
+        reason, op = active_transform(), _ops[name]
+        if reason and not (op.rows and is_vmap_alone()):
+            note_skipped(name, op.family, reason)
+            return list(op.eager(*args[:-1]))
+    return _dispatch(name, *args)
+
+
+def _dispatch(name: str, *args: Any) -> list[torch.Tensor]:
     results: list[torch.Tensor] = getattr(torch.ops.xpuruntime, name).default(*args)
     return results
 
@@ -117,8 +133,9 @@ def _forward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
     count = len(op.forward.operands)
 
     def forward(*args: Any) -> list[torch.Tensor]:
+        attributes = tuple(map(_hashable, args[count:-1]))
         demand = demand_of(args[-1])
-        results = run(op.forward, op.family, FORWARD, args[:count], args[count:-1], demand)
+        results = run(FormulaCall(op.forward, op.family, FORWARD, args[:count], attributes, demand))
         return [*op.eager(*args[:-1])] if results is None else results
 
     return forward
@@ -128,8 +145,9 @@ def _backward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
     count = len(op.backward.operands)
 
     def backward(*args: Any) -> list[torch.Tensor]:
-        attributes, demand = (*args[count:-2], tuple(args[-2])), demand_of(args[-1], backward=True)
-        results = run(op.backward, op.family, BACKWARD, args[:count], attributes, demand)
+        attributes = tuple(map(_hashable, args[count:-1]))
+        demand = demand_of(args[-1], backward=True)
+        results = run(FormulaCall(op.backward, op.family, BACKWARD, args[:count], attributes, demand))
         if results is None:
             gradients = op.eager_backward(*args[:-2])
             results = [g for g, wanted in zip(gradients, args[-2], strict=True) if wanted]
@@ -138,12 +156,16 @@ def _backward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
     return backward
 
 
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _fake(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
     def fake(*args: Any) -> list[torch.Tensor]:
         first = next(a for a in args if isinstance(a, torch.Tensor))
         shapes = op.shapes(*args[:-1])
         dtypes = [first.dtype] * len(shapes) if op.dtypes is None else op.dtypes(*args[:-1])
-        return [first.new_empty(s, dtype=dtype) for s, dtype in zip(shapes, dtypes, strict=True)]
+        return [first.new_empty(s, dtype=dtype) for s, dtype in zip(shapes, dtypes, strict=False)]
 
     return fake
 
@@ -151,7 +173,11 @@ def _fake(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
 def _fake_backward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
     def fake(*args: Any) -> list[torch.Tensor]:
         shapes = op.gradient_shapes(*args[:-2])
-        return [args[0].new_empty(shape) for shape, wanted in zip(shapes, args[-2], strict=True) if wanted]
+        dtypes = (
+            [args[0].dtype] * len(shapes) if op.gradient_dtypes is None else op.gradient_dtypes(*args[:-2])
+        )
+        rows = zip(shapes, dtypes, args[-2], strict=True)
+        return [args[0].new_empty(shape, dtype=dtype) for shape, dtype, wanted in rows if wanted]
 
     return fake
 
@@ -185,7 +211,8 @@ def _first_order(op: TrainingOp) -> Callable[..., tuple[Any, ...]]:
             attributes = (
                 ctx.attributes if i == 0 else ("none", *ctx.attributes[1:])
             )  # z of linear has no activation
-            got = iter(call(f"{op.name}_backward", grad, *ctx.saved_tensors, *attributes, wanted, ctx.demand))
+            operands = (grad, *ctx.saved_tensors)
+            got = iter(_dispatch(f"{op.name}_backward", *operands, *attributes, wanted, ctx.demand))
             for place in (p for p, w in zip(places, wanted, strict=True) if w):
                 value = next(got)
                 results[place] = value if results[place] is None else results[place] + value
@@ -241,7 +268,7 @@ def _vmap(op: TrainingOp) -> Callable[..., tuple[Any, Any]]:
             a if not isinstance(a, torch.Tensor) else _leading(a, d, info.batch_size)
             for a, d in zip(args, in_dims, strict=True)
         ]
-        results = call(op.name, *moved)
+        results = _dispatch(op.name, *moved)
         return results, [0] * len(results)
 
     return batched

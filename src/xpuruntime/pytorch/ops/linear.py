@@ -25,7 +25,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: st
     x [..., inputs], weight [outputs, inputs], bias [outputs], as of ``torch.nn.functional.linear``.
     """
     word = checked_activation("linear", activation)
-    x, weight, bias = float_operands("linear", x, weight, bias)
+    x, weight, bias = float_operands("linear", x, weight, bias, optional=1)
     if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         raise _mismatch("linear", "x [..., inputs] and weight [outputs, inputs]", x, weight)
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812  - PyTorch's own abbreviation
 from torch import Tensor
 
+from ...errors import InputError
 from ..formulas.norm import LAYER_NORM, LAYER_NORM_BACKWARD, RMS_NORM, RMS_NORM_BACKWARD
 from ..requests import demand_number
 from .library import TrainingOp, call, register
-from .operands import float_operands
+from .operands import float_operands, real_number, several_numbers
 
 __all__ = ["layer_norm", "rms_norm"]
 
@@ -25,8 +26,9 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Return the layer norm of x over its last dims, as ``torch.nn.functional.layer_norm``. x, weight, bias: one float dtype."""
-    dims = _dims("layer_norm", x, normalized_shape)
-    x, weight, bias = float_operands("layer_norm", x, weight, bias)
+    x, weight, bias = float_operands("layer_norm", x, weight, bias, optional=2)
+    dims = _dims("layer_norm", x, normalized_shape, weight, bias)
+    eps = real_number("layer_norm", "eps", eps)
     return call("layer_norm", x, weight, bias, dims, eps, demand_number())[0]
 
 
@@ -34,16 +36,16 @@ def rms_norm(
     x: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
     """Return the RMS norm of x over its last dims, as ``torch.nn.functional.rms_norm``. eps: by default that of the dtype that it computes in, float32 for 16 bits."""
-    dims = _dims("rms_norm", x, normalized_shape)
-    x, weight = float_operands("rms_norm", x, weight)
-    eps = torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps if eps is None else eps
+    x, weight = float_operands("rms_norm", x, weight, optional=1)
+    dims = _dims("rms_norm", x, normalized_shape, weight)
+    if eps is None:
+        eps = torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps
+    eps = real_number("rms_norm", "eps", eps)
     return call("rms_norm", x, weight, dims, eps, demand_number())[0]
 
 
-def _dims(op: str, x: Tensor, normalized_shape: Sequence[int] | int) -> int:
-    from ...errors import InputError
-
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+def _dims(op: str, x: Tensor, normalized_shape: Sequence[int] | int, *parameters: Tensor | None) -> int:
+    shape = several_numbers(op, "normalized_shape", normalized_shape)
     if not shape or tuple(x.shape[x.dim() - len(shape) :]) != shape:
         raise InputError(
             f"pytorch.ops.{op}",
@@ -51,6 +53,14 @@ def _dims(op: str, x: Tensor, normalized_shape: Sequence[int] | int) -> int:
             got=f"{list(shape)} of {list(x.shape)}",
             do="Give x.shape[-n:].",
         )
+    for parameter in parameters:
+        if parameter is not None and tuple(parameter.shape) != shape:
+            raise InputError(
+                f"pytorch.ops.{op}",
+                "weight and bias must have normalized_shape",
+                got=f"{list(parameter.shape)} and {list(shape)}",
+                do="Check the shapes.",
+            )
     return len(shape)
 
 

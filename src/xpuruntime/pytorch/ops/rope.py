@@ -12,7 +12,7 @@ from ...errors import InputError
 from ..formulas.rope import ROPE, ROPE_BACKWARD
 from ..requests import demand_number
 from .library import TrainingOp, call, register
-from .operands import float_operands
+from .operands import flag, float_operands
 
 __all__ = ["rope"]
 
@@ -23,6 +23,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> T
     interleaved: pairs are neighbors; by default the first half is paired with the second. The tables have no gradient.
     """
     x, cos, sin = float_operands("rope", x, cos, sin)
+    flag("rope", "interleaved", interleaved)
     want = (x.shape[-2], x.shape[-1] // 2) if x.dim() >= 2 else ()
     if x.dim() < 2 or x.shape[-1] % 2 or tuple(cos.shape) != want or tuple(sin.shape) != want:
         raise InputError(
