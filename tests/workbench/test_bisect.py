@@ -150,6 +150,9 @@ class Listed:
     def shape_of(self, name):
         return (1,)
 
+    def dtype_of(self, name):
+        return None
+
 
 def searched(reads, outputs, wrong):
     left, right = Listed(reads, outputs, wrong), Listed(reads, outputs)

@@ -51,6 +51,10 @@ class EngineValues:
         """Return the shape of a value, if inference knows it."""
         return self.cuts.shape_of(name)
 
+    def dtype_of(self, name: str) -> DType | None:
+        """Return the element type of a value, if the package knows it."""
+        return self.cuts.dtype_of(name)
+
     def bytes_of(self, name: str) -> int | None:
         """Return the size of a value, if inference knows it."""
         return self.cuts.bytes_of(name)

@@ -46,6 +46,10 @@ class Observer(Protocol):
         """Return the shape of a value, or None if it is known only after a run."""
         ...
 
+    def dtype_of(self, name: str) -> DType | None:
+        """Return the element type of a value, or None if it is known only after a run."""
+        ...
+
     def bytes_of(self, name: str) -> int | None:
         """Return the size of a value, or None if it is known only after a run."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from ...frontends.onnx.proto import dtype_table
 from ...frontends.onnx.types import OnnxTypes
 from ...inference.native.model import native_model
 from ...protocols import Array, ModelSource, NodeRef
+from ...types import DType
 
 __all__ = ["OnnxCuts", "SourceLine"]
 
@@ -52,7 +54,8 @@ class OnnxCuts:
         self.maker = {v: i for i, n in enumerate(model.nodes) for v in n.outputs}
         self._tensors = {t.name: t for t in graph.initializer}
         self._sparse = {t.values.name: t for t in graph.sparse_initializer}
-        self._numbers = {dtype: number for number, dtype in dtype_table(onnx).items()}
+        self._dtypes = dtype_table(onnx)
+        self._numbers = {dtype: number for number, dtype in self._dtypes.items()}
         self._types = {
             v.name: v.type for v in (*self._inferred(), *graph.input, *graph.output) if _is_tensor(v.type)
         }
@@ -74,16 +77,14 @@ class OnnxCuts:
             return None
         return tuple(d.dim_value for d in shape.dim)
 
+    def dtype_of(self, value: str) -> DType | None:
+        """Return the element type of a value, if this release knows it."""
+        return self._dtypes.get(self._types[value].tensor_type.elem_type)
+
     def bytes_of(self, value: str) -> int | None:
         """Return the size of a value if inference knows its shape."""
-        shape, kind = self.shape_of(value), self._types[value].tensor_type.elem_type
-        dtypes = {number: dtype for dtype, number in self._numbers.items()}
-        if shape is None or kind not in dtypes:
-            return None
-        size = dtypes[kind].bits
-        for d in shape:
-            size *= d
-        return (size + 7) // 8
+        shape, dtype = self.shape_of(value), self.dtype_of(value)
+        return None if shape is None or dtype is None else (math.prod(shape) * dtype.bits + 7) // 8
 
     def source_of(self, value: str) -> SourceLine:
         """Return where the exporter says that a value's node comes from (metadata of torch.onnx)."""
@@ -128,7 +129,8 @@ class OnnxCuts:
         produced = {v for i in selected for v in self.nodes[i].outputs}
         weights = [v for v in read if v in self._tensors or v in self._sparse]
         border = [v for v in read if v not in produced and v not in weights]
-        model = onnx.ModelProto(ir_version=own.ir_version, producer_name=own.producer_name)
+        # Before IR version 4, initializers had to be inputs, too.
+        model = onnx.ModelProto(ir_version=max(own.ir_version, 4), producer_name=own.producer_name)
         model.opset_import.extend(own.opset_import)
         model.functions.extend(own.functions)
         model.graph.name = own.graph.name
@@ -182,7 +184,7 @@ class OnnxCuts:
         """Return the value infos that ONNX infers, from a copy of the model without its large weights."""
         onnx, light = self._onnx, self._onnx.ModelProto()
         own = self._proto
-        light.ir_version = own.ir_version
+        light.ir_version = max(own.ir_version, 4)
         light.opset_import.extend(own.opset_import)
         light.functions.extend(own.functions)
         light.graph.name = own.graph.name
@@ -210,7 +212,7 @@ class OnnxCuts:
             graph = native_model(self.model).graph
         except XpuError:
             return {}
-        types = OnnxTypes({number: dtype for dtype, number in self._numbers.items()}, set(graph.symbols))
+        types = OnnxTypes(self._dtypes, set(graph.symbols))
         return {
             name: types.proto(value.spec)
             for name, value in graph.values.items()

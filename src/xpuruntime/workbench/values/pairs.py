@@ -21,16 +21,20 @@ def common_values(actual: Observer, reference: Observer) -> list[str]:
     The order is that of a program, if one side is a program: a prefix of its calls then holds a prefix of the values.
     """
     known = set(reference.order)
-    shared = [v for v in actual.order if v in known and _one_shape(actual, reference, v)]
+    shared = [v for v in actual.order if v in known and _alike(actual, reference, v)]
     if _sorted(shared, reference.reads):
         return shared
     place = {v: i for i, v in enumerate(reference.order)}
     return sorted(shared, key=place.__getitem__)
 
 
-def _one_shape(actual: Observer, reference: Observer, value: str) -> bool:
+def _alike(actual: Observer, reference: Observer, value: str) -> bool:
+    """Return True if a value has one form on both sides: one shape, and numbers of one kind (not codes of a quantized value)."""
+    if value in actual.outputs:
+        return True
     a, b = actual.shape_of(value), reference.shape_of(value)
-    return a is None or b is None or a == b or value in actual.outputs
+    x, y = actual.dtype_of(value), reference.dtype_of(value)
+    return (a is None or b is None or a == b) and (x is None or y is None or x.is_float == y.is_float)
 
 
 def _sorted(order: Sequence[str], reads: Mapping[str, Sequence[str]]) -> bool:

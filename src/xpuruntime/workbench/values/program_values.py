@@ -113,6 +113,10 @@ class ProgramValues:
         """Return the shape of a value; programs have static shapes."""
         return tuple(int(d) for d in self._buffers[self._buffer_of[name]].spec.shape if isinstance(d, int))
 
+    def dtype_of(self, name: str) -> DType | None:
+        """Return the element type of a value's buffer."""
+        return self._buffers[self._buffer_of[name]].spec.dtype
+
     def bytes_of(self, name: str) -> int | None:
         """Return the size of a value's buffer."""
         return self._buffers[self._buffer_of[name]].size_bytes

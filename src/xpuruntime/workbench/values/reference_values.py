@@ -68,6 +68,11 @@ class ReferenceValues:
             return None
         return tuple(int(d) for d in spec.shape if isinstance(d, int))
 
+    def dtype_of(self, name: str) -> DType | None:
+        """Return the element type of a value, if inference knows it."""
+        spec = self._specs[name]
+        return None if spec is None else spec.dtype
+
     def bytes_of(self, name: str) -> int | None:
         """Return the size of a value, if inference knows it."""
         spec = self._specs[name]
