@@ -16,7 +16,7 @@ from ..program.plan import Plan, Region
 from ..protocols import Evidence, EvidenceRow
 from ..targets import DeviceId
 
-__all__ = ["Attribution", "Receipt", "ReceiptFinding", "confirm"]
+__all__ = ["Receipt", "ReceiptFigures", "ReceiptFinding", "confirm"]
 
 _FORMAT = "xpuruntime-receipt"
 
@@ -140,7 +140,7 @@ _WIDTH = {"bfloat16": 16, "float16": 16, "float32": 32, "float64": 64}
 
 
 @dataclass(frozen=True, slots=True)
-class Attribution:
+class ReceiptFigures:
     """The share of the model's nodes and of the measured time that the evidence accounts for.
 
     nodes:       number of the model's nodes. named: those that a step names; explained: those with a reason why no step does.
@@ -160,7 +160,7 @@ class Attribution:
     inserted: tuple[tuple[str, float], ...]
 
     @classmethod
-    def of(cls, plan: Plan, evidence: Mapping[str, Evidence]) -> Attribution:
+    def of(cls, plan: Plan, evidence: Mapping[str, Evidence]) -> ReceiptFigures:
         """Return the figures of a receipt."""
         named = {n for e in evidence.values() for row in e.rows for n in row.nodes}
         reasons = {n for e in evidence.values() for n, why in e.explained.items() if why}
@@ -272,9 +272,9 @@ class Receipt:
         )
 
     @property
-    def attribution(self) -> Attribution:
+    def attribution(self) -> ReceiptFigures:
         """Return the shares of nodes and of time that the evidence accounts for."""
-        return Attribution.of(self.plan, self.evidence)
+        return ReceiptFigures.of(self.plan, self.evidence)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

@@ -1,4 +1,4 @@
-"""Attribution figures: every node is named by a step or has a reason, and the time is in named kernels or primitives."""
+"""ReceiptFigures figures: every node is named by a step or has a reason, and the time is in named kernels or primitives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import xpuruntime as xrt
 from xpuruntime.engines.attribution import SourceGraph, explain_unnamed
 from xpuruntime.evidence import Evidence
 from xpuruntime.frontends.model_file import open_model
-from xpuruntime.profiler.receipt import Attribution, Receipt
+from xpuruntime.profiler.receipt import Receipt, ReceiptFigures
 from xpuruntime.program.plan import Plan, PlanNode
 from xpuruntime.protocols import EvidenceRow
 from xpuruntime.workbench.inputs import Inputs
@@ -123,7 +123,7 @@ def test_what_is_not_attributed_is_listed():
         EvidenceRow((), "Reorder", "cpu", "jit_reorder", time_us=30.0),
         EvidenceRow(("b",), "Exp", "cpu", "unknown_f32", time_us=10.0),
     )
-    found = Attribution.of(plan, {"r0": Evidence("e", "1", rows, "session", explained={"c": "removed"})})
+    found = ReceiptFigures.of(plan, {"r0": Evidence("e", "1", rows, "session", explained={"c": "removed"})})
     assert (found.nodes, found.named, found.explained, found.unexplained) == (4, 2, 1, ("d",))
     assert (found.node_share, found.time_share) == (0.75, 0.9)
     assert found.unattributed == (("Exp", 10.0),)
@@ -132,7 +132,7 @@ def test_what_is_not_attributed_is_listed():
     assert "75% of 4 model nodes are explained: 2 by a step that ran, 1 by a reason" in text
     assert "not explained: d" in text
     assert "without a named kernel: Exp 10.0 us" in text
-    empty = Attribution.of(Plan({"name": "m"}, {}, (), (), (), ()), {})
+    empty = ReceiptFigures.of(Plan({"name": "m"}, {}, (), (), (), ()), {})
     assert (empty.node_share, empty.time_share) == (1.0, None)
 
 
