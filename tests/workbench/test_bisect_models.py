@@ -121,7 +121,7 @@ def test_the_changed_node_is_named_on_a_vendors_engine(form, tmp_path):
     native = Side(
         right.model, engine="reference" if form == "branching" else "native", device="cpu", threads=1
     )
-    if form != "branching":  # control flow has no form in the IR
+    if form != "branching":  # compared on the vendor alone
         assert not bisect(right, native, feeds).differs
         mixed = bisect(changed, native, feeds)
         assert "second" in mixed.node.nodes

@@ -44,7 +44,8 @@ def values_after(
     buffers = tuple([_moved(b, by_name[b.root]) if b.root in moved else b for b in plan.buffers])
     cut = replace(plan, calls=plan.calls[: at + 1], buffers=buffers)
     point = replace(entry, outputs=outputs, output_buffers=borders, plans=(cut,))
-    program = replace(executor.program, entries=(point,))
+    bodies = tuple(e for e in executor.program.entries if e.is_body)
+    program = replace(executor.program, entries=(point, *bodies))
     with Executor(program, executor.backend, threads=executor.threads, contexts=1, policy=SETTLED) as prefix:
         prefix.bind(executor.weights)
         memory = prefix.run_arrays(arrays)

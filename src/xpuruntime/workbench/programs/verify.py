@@ -89,14 +89,15 @@ def verify_program(
     progress(f"reading {path}")
     program = CompiledProgram.load(path)
     checks = [_file(program, Path(path))]
-    for entry in program.entries:
+    entries = [e for e in program.entries if not e.is_body]
+    for entry in entries:
         progress(f"loading {entry.name}")
         with Executor(
             program, device or device_of(entry), entry=entry.name, threads=threads, policy=SETTLED
         ) as executor:
             checks += [_target(entry, executor), _code(entry, executor)]
             loaded = _weights(program, executor, weights)
-            checks += [loaded] if loaded.ok is not True or entry is program.entries[0] else []
+            checks += [loaded] if loaded.ok is not True or entry is entries[0] else []
             samples = [s for s in program.golden if s.entry == entry.name]
             if loaded.ok is None and samples:
                 samples = []
