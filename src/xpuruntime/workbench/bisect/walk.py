@@ -56,7 +56,7 @@ def walk(
 ) -> Walk:
     """Search for the first value that differs.
 
-    keep: called with the values of each cut that agrees, on the first side, before the search goes on; at most one cut is held here.
+    keep: called with the values of each cut that agrees, on the first side, before the search continues; at most one cut is held here.
     Raises the errors of running the sides.
     """
     order = common_values(actual, reference)
