@@ -233,3 +233,49 @@ def test_an_entry_point_that_runs_itself_is_refused(program: CompiledProgram) ->
     )
     itself = change(replace(program, entries=(main, loop)), with_options(entries=[loop.name, loop.name]))
     assert any("runs itself" in p for p in problems(itself))
+
+
+def squeezing(batch: str = "n") -> Any:
+    """PyTorch's ``squeeze`` of a dim that may be 1, and a Range whose bound is a size: both are known once the sizes are."""
+    from onnx import TensorProto, helper
+
+    info, node = helper.make_tensor_value_info, helper.make_node
+    branches = {
+        name: helper.make_graph([op], name, [], [info(op.output[0], TensorProto.FLOAT, None)])
+        for name, op in (
+            ("then_branch", node("Squeeze", ["x", "one"], ["s"])),
+            ("else_branch", node("Relu", ["x"], ["r"])),
+        )
+    }
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "one"], ["size"]),
+        node("Equal", ["size", "one"], ["single"]),
+        node("If", ["single"], ["y"], name="squeeze", **branches),
+        node("Cast", ["size"], ["limit1"], to=TensorProto.FLOAT),
+        node("Squeeze", ["limit1"], ["limit"]),
+        node("Range", ["start", "limit", "step"], ["r0"], name="range"),
+        node("Exp", ["r0"], ["places"]),
+    ]
+    constants = [
+        helper.make_tensor("one", TensorProto.INT64, [1], [1]),
+        helper.make_tensor("start", TensorProto.FLOAT, [], [0.0]),
+        helper.make_tensor("step", TensorProto.FLOAT, [], [1.0]),
+    ]
+    outputs = [info("y", TensorProto.FLOAT, None), info("places", TensorProto.FLOAT, ["m"])]
+    graph = helper.make_graph(
+        nodes, "squeezing", [info("x", TensorProto.FLOAT, [2, batch, 3])], outputs, constants
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_branches_and_ranges_that_depend_on_sizes() -> None:
+    """The model is imported again for each set of sizes; the rank of a result may differ between them."""
+    pytest.importorskip("onnx")
+    with xrt.InferenceSession(squeezing(), engine="native") as session:
+        for size in (1, 3, 1):
+            x = np.arange(-3, 6 * size - 3, dtype=np.float32).reshape(2, size, 3)
+            results = list(session.run({"x": x}).values())
+            want = x[:, 0] if size == 1 else np.maximum(x, 0)
+            np.testing.assert_array_equal(results[0], want)
+            np.testing.assert_allclose(results[1], np.exp(np.arange(size)), rtol=1e-5)
