@@ -123,7 +123,7 @@ def _call(call: NodeCall, target: CodegenTarget) -> Support:
         return lacking
     try:
         graph = _alone(call)
-        if call.op not in CONTROL:  # a size as an attribute; bodies have symbols that stand for unknown sizes
+        if call.op not in CONTROL:  # a size as an attribute; symbols of bodies are unknown sizes
             graph = specialize(graph, dict.fromkeys(graph.symbols, _SAMPLE))
         if graph.symbols:
             return Support.no(Reason.SHAPE_UNSUPPORTED, "its shape depends on the content of a tensor")
