@@ -25,6 +25,7 @@ def _cpu() -> tuple[Kernel, ...]:
     """Return the kernels of CPUs, in order of preference within an op."""
     from .cpu.attention.flash import KERNELS as ATTENTION
     from .cpu.attention.flash_backward import KERNELS as ATTENTION_BACKWARD
+    from .cpu.control import KERNELS as CONTROL
     from .cpu.conv.generated import KERNELS as CONV
     from .cpu.elementwise import KERNELS as ELEMENTWISE
     from .cpu.fused import KERNELS as FUSED
@@ -66,6 +67,7 @@ def _cpu() -> tuple[Kernel, ...]:
         *MOVEMENT,
         *RNN,
         *TASKS,
+        *CONTROL,
         *ONEDNN,
     )
 

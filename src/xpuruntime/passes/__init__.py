@@ -39,6 +39,7 @@ from . import (
     fuse_rope_append,
     fuse_rope_attention,
     in_place_state,
+    inline_control,
     layout,
     simplify,
     unflatten,
@@ -88,6 +89,7 @@ def _laid_out(graph: Graph, context: PassContext | None) -> Graph:
 
 # fmt: off
 PASSES: tuple[GraphPass, ...] = (
+    GraphPass("inline_control", "replace branches with constant conditions and short loops by their nodes", inline_control.run, BASIC),
     GraphPass("fuse_quantized", "compute products between DequantizeLinear and QuantizeLinear in integers", fuse_quantized.run, BASIC),
     GraphPass("expand_quantize", "write quantize_linear and dequantize_linear of 8-bit codes as elementwise ops", expand_quantize.run, EXTENDED),
     GraphPass("fold_constants", "replace nodes that read only constants by constants", fold_constants.run, BASIC),

@@ -33,7 +33,7 @@ __all__ = [
 _USUAL = ("generated", "ported")
 _WITH_NAIVE = ("generated", "naive", "ported")
 
-# Families without an entry have no kernels to choose from: control flow, losses.
+# Families without an entry have no kernels to choose from: losses.
 KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "matmul": (
@@ -66,6 +66,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "rnn": _USUAL,
         "random": _USUAL,
         "signal": _USUAL,
+        "control": ("host",),
         "other": _USUAL,
     }
 )
@@ -86,7 +87,7 @@ KERNELS_NOT_IMPLEMENTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         family: (*_LIBRARIES.get(family, ()), *(() if "naive" in words else ("naive",)))
         for family, words in KERNELS.items()
-        if family in _LIBRARIES or "naive" not in words
+        if family != "control" and (family in _LIBRARIES or "naive" not in words)
     }
 )
 """Words by family that this release does not implement. A policy with only such words for a demand is refused."""

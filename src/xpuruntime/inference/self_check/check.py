@@ -12,7 +12,8 @@ from ...decisions import Reason
 from ...engines import lookup
 from ...errors import XpuError
 from ...ir import Graph, family_of
-from ...ir.shapes.symbols import bind
+from ...ir.ops.control import bodies_of
+from ...ir.shapes.symbols import bind, specialize
 from ...numerics import Comparison, compare, tolerance_for
 from ...profiler import trace
 from ...protocols import Array, ModelSource
@@ -24,7 +25,7 @@ from .locate import Located
 from .record import keep, recall
 from .references import EngineReference, Interpreter, Module, OutOfTime, Reference
 from .verdict import Verdict
-from .work import GraphCost, free_bytes, work_of
+from .work import GraphCost, endless, free_bytes, work_of
 
 __all__ = ["LEAST_S", "MOST_S", "SHARE", "CheckedModel", "SelfCheck", "verdict_of"]
 
@@ -107,11 +108,14 @@ def _compared(subject: CheckedModel, check: SelfCheck) -> tuple[Verdict, bool]:
     deadline = time.perf_counter() + seconds
     try:
         graph = native_model(subject.model).graph
-        work = work_of(graph, bind(graph.input_specs, {n: a.shape for n, a in subject.feeds.items()}))
+        sizes = bind(graph.input_specs, {n: a.shape for n, a in subject.feeds.items()})
+        work = work_of(graph, sizes)
     except XpuError as error:
         return Verdict.none(f"the model has no form in the IR: {error.what}"), False
     if drawn := _draws(graph):
         return Verdict.none(f"{drawn} draws random numbers"), False
+    if not subject.example and (loop := endless(specialize(graph, sizes))):
+        return Verdict.none(f"only the user's inputs say how often {loop} repeats its body"), False
     why_not: list[str] = []
     ours: Sequence[Array] | None = None
     for reference in _at_hand(subject, check, graph):
@@ -137,9 +141,12 @@ def _compared(subject: CheckedModel, check: SelfCheck) -> tuple[Verdict, bool]:
 
 def _draws(graph: Graph) -> str:
     """Return the first node with a random result."""
-    return next(
-        (n.name for n in graph.nodes if family_of(n) == "random" and n.attrs.get("train") is not False), ""
-    )
+    for node in graph.nodes:
+        if family_of(node) == "random" and node.attrs.get("train") is not False:
+            return node.name
+        if any(_draws(body) for body in bodies_of(node)):
+            return node.name
+    return ""
 
 
 def _at_hand(subject: CheckedModel, check: SelfCheck, graph: Graph) -> Iterator[Reference]:
