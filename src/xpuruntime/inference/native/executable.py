@@ -164,6 +164,11 @@ class NativeExecutable(
         """Return the executor of a model with static shapes."""
         return self._only
 
+    def executors(self) -> list[tuple[Executor, EngineRequest]]:
+        """Return the open executors, each with the request that its program was compiled for."""
+        request = self._programs.request if isinstance(self._programs, Compiled) else self._request
+        return [(executor, request) for executor in self._buckets.executors]
+
     def examine_with(self, examine: Examine) -> None:
         """Have ``examine`` check the program of each set of shapes before its first run. Its errors are raised by the run."""
         self._examine = examine

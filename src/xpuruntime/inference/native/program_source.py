@@ -66,6 +66,11 @@ class Compiled:
         self._kept: ShapeStore | None = None
 
     @property
+    def request(self) -> EngineRequest:
+        """Return the request of the programs; it leaves out the kernels that libraries declined."""
+        return self._request
+
+    @property
     def weights(self) -> Any:
         """Return the model's weights."""
         return native_model(self._model).weights
