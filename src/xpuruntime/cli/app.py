@@ -23,6 +23,7 @@ from .explain import explain
 from .generate import generate
 from .inspect import inspect
 from .lint import lint
+from .lock import lock
 from .run import run
 
 __all__ = ["app"]
@@ -75,6 +76,7 @@ for _command in (
     diff,
     check,
     lint,
+    lock,
     compare,
     certify,
     bench,
