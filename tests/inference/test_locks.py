@@ -123,10 +123,7 @@ print(json.dumps({"plan": plan, "y": hashlib.sha256(y.tobytes()).hexdigest(), "e
 def test_two_cold_processes_with_wiped_caches_do_the_same_and_measure_nothing(
     model: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("onnxruntime")
-    with xrt.profile() as trace:
-        lock, y = locked(model, policy(**ORDER), engine="auto")
-    assert any(s.name.startswith("measure: ") for s in trace.spans)  # without a lock, auto measures
+    lock, y = locked(model, policy({"node": "fc2", "use": "gemv"}))
     lock.save(tmp_path / "p.lock")
     seen = []
     for run in ("first", "second"):
@@ -146,6 +143,17 @@ def test_two_cold_processes_with_wiped_caches_do_the_same_and_measure_nothing(
     for events in (s["events"] for s in seen):
         assert events  # the run itself
         assert [e for e in events if e.startswith("measure: ")] == []
+
+
+def test_a_measured_choice_is_not_measured_again(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    with xrt.profile() as trace:
+        lock, y = locked(model, policy(**ORDER), engine="auto", cache_dir=tmp_path / "a")
+    assert any(s.name.startswith("measure: ") for s in trace.spans)
+    with xrt.profile() as trace, xrt.InferenceSession(model, lock=lock, cache_dir=tmp_path / "b") as session:
+        assert session.run({"x": x_of(2)})["y"].tobytes() == y.tobytes()
+    assert trace.spans
+    assert not any(s.name.startswith("measure: ") for s in trace.spans)
 
 
 def test_a_vendor_s_engine_is_locked_by_its_version_and_options(model: Path) -> None:
