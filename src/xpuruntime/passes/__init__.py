@@ -27,6 +27,7 @@ from . import (
     cse,
     dead_code,
     decompose,
+    expand_quantize,
     fold_batch_norm,
     fold_constants,
     fuse_conv,
@@ -34,9 +35,11 @@ from . import (
     fuse_linear,
     fuse_norm_linear,
     fuse_pointwise,
+    fuse_quantized,
     fuse_rope_append,
     fuse_rope_attention,
     in_place_state,
+    inline_control,
     layout,
     simplify,
     unflatten,
@@ -86,6 +89,9 @@ def _laid_out(graph: Graph, context: PassContext | None) -> Graph:
 
 # fmt: off
 PASSES: tuple[GraphPass, ...] = (
+    GraphPass("inline_control", "replace branches with constant conditions and short loops by their nodes", inline_control.run, BASIC),
+    GraphPass("fuse_quantized", "compute products between DequantizeLinear and QuantizeLinear in integers", fuse_quantized.run, BASIC),
+    GraphPass("expand_quantize", "write quantize_linear and dequantize_linear of 8-bit codes as elementwise ops", expand_quantize.run, EXTENDED),
     GraphPass("fold_constants", "replace nodes that read only constants by constants", fold_constants.run, BASIC),
     GraphPass("simplify", "remove no-ops; merge chains of views, casts and the like", simplify.run, BASIC),
     GraphPass("cse", "compute equal nodes once", cse.run, BASIC),

@@ -27,6 +27,7 @@ from ..types import TensorSpec
 from .segment import Segment
 
 __all__ = [
+    "BODY",
     "Binary",
     "BufferAllocation",
     "BufferKind",
@@ -40,6 +41,10 @@ __all__ = [
     "WeightRef",
     "WeightTransformRecipe",
 ]
+
+
+BODY = "body."
+"""The beginning of the names of entry points that only control flow runs: branches and bodies of loops."""
 
 
 class BufferKind(enum.StrEnum):
@@ -173,6 +178,11 @@ class EntryPoint:
     output_buffers: tuple[str, ...]
     plans: tuple[ExecutionPlan, ...]
     symbols: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_body(self) -> bool:
+        """Return True for a branch or the body of a loop, which other entry points run."""
+        return self.name.startswith(BODY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 
 from ..errors import FormatError
 from ..types import TensorSpec
+from .bodies import control_problems
 from .kinds import MAX_SIZE
 from .overlaps import lives, share
 from .program import (
@@ -52,14 +53,17 @@ def problems(program: CompiledProgram) -> Iterator[str]:
     yield from _states(program)
     for i, binary in enumerate(program.binaries):
         yield from _in(f"binary {i} ({binary.target})", _binary(binary))
+    broken = False
     fixed = {BufferKind.WEIGHT: {r.name: r.spec for r in program.recipes}}
     fixed[BufferKind.STATE] = {s.name: s.spec for s in program.states}
     for entry in program.entries:
         yield from _in(f"entry point {entry.name!r}", _entry(entry))
         for i, plan in enumerate(entry.plans):
-            yield from _in(
-                f"entry point {entry.name!r}, plan {i} ({plan.target})", _plan(program, entry, plan, fixed)
-            )
+            for problem in _plan(program, entry, plan, fixed):
+                broken = True
+                yield f"entry point {entry.name!r}, plan {i} ({plan.target}): {problem}"
+    if not broken:  # these checks rely on resolved names
+        yield from control_problems(program)
 
 
 def _in(location: str, messages: Iterable[str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.cuda_kernels import call_of
+from support.native import check, compile_native
 
 from xpuruntime.codegen.cuda.cubin import kernels_in
 from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
@@ -21,6 +22,7 @@ from xpuruntime.kernels.cuda.attention.flash_backward import FlashV2Backward
 from xpuruntime.kernels.kernel import NodeCall
 from xpuruntime.policies import KernelPolicy, Rule
 from xpuruntime.program.program import Binary
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 from xpuruntime.testing.emulation.launches import emulate
 
 torch = pytest.importorskip("torch")
@@ -234,6 +236,20 @@ def test_a_policy_chooses_the_kernels_of_a_program(
     assert kernels("attention_train", "train_forward", forced) == {
         "attention/naive" if dtype == "float32" else "attention/flash_v2"
     }
+
+
+def test_a_whole_program_of_forward_and_backward() -> None:
+    """Compiler, plan, workspace and executor on the emulated device."""
+    b = GraphBuilder("training")
+    arrays = drawn((1, 4, 40, 64), (1, 2, 40, 64), 64, "float16")
+    q, k, v, grad = (b.input(n, f"float16{list(arrays[n].shape)}") for n in ("q", "k", "v", "grad"))
+    y, lse = b.attention_train(q, k, v, causal=True)
+    for i, value in enumerate((y, lse, *b.attention_backward(grad, q, k, v, y, lse, causal=True))):
+        b.output(f"result{i}", value)
+    options: Any = {"passes": ["decompose"], "target": cuda_host(), "kernels": {"attention": "flash_v2"}}
+    calls = compile_native(b.build(), arrays, **options).entries[0].plans[0].calls
+    assert [c.kernel for c in calls] == ["attention/flash_v2"] * 4
+    check(b.build(), arrays, **options, tolerance=2e-3)
 
 
 def test_masks_and_a_query_that_sees_no_key() -> None:

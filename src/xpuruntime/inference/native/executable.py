@@ -348,10 +348,12 @@ def _row(
 
 def _operands(call: KernelCall, types: Mapping[str, DType]) -> tuple[str, str]:
     """Return element types of activations and weights of a product; empty for a call that only packs weights."""
-    if len(call.inputs) < 2:
+    kernel = call.kernel.partition("/")[2]
+    if len(call.inputs) < 2 or (kernel == "int8" and call.symbol.startswith("pack_int8")):
         return "", ""
     activations, weights = (types[name] for name in call.inputs[:2])
-    kernel = call.kernel.partition("/")[2]
+    if kernel == "int8":  # packed in 16 bits where the processor has no products of bytes
+        return activations.value, weights.value if weights.bits == 8 and weights.is_signed else "int8"
     if kernel.startswith("int4_weights"):  # two codes in a byte
         return activations.value, "int4"
     packed = activations.is_float and weights.is_integer and kernel != "int8_weights"

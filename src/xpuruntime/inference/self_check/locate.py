@@ -253,7 +253,8 @@ class _Probes:
             borders = (*borders, root.name)
         cut = replace(plan, calls=plan.calls[: at + 1], buffers=buffers)
         probe = replace(entry, outputs=outputs, output_buffers=borders, plans=(cut,))
-        program = replace(self.executor.program, entries=(probe,))
+        bodies = [e for e in self.executor.program.entries if e.is_body]
+        program = replace(self.executor.program, entries=(probe, *bodies))
         threads = self.executor.threads
         with Executor(
             program, self.executor.backend, threads=threads, contexts=1, policy=SETTLED

@@ -79,8 +79,10 @@ def trace_model(
     graph, _ = open_graph(Path(model))
     graph = specialize(graph, shapes or {})
     resolved = demanded("compile", {}, policy)
-    precision, _ = settled_precision("compile", [graph], resolved.policy, [])
-    demands = Demands(precision, targets_of(target, resolved, []), "inference")
+    targets = targets_of(target, resolved, [])
+    pairs = all(t.kind == "cpu" for t in targets)
+    precision, _ = settled_precision("compile", [graph], resolved.policy, [], pairs=pairs)
+    demands = Demands(precision, targets, "inference")
     return trace_passes(graph, passes, context=demands.context())
 
 
