@@ -90,6 +90,7 @@ STEPS: tuple[Step, ...] = (
     Step("conformance-ops", 8, SHELL, (f"{XPU} conformance cuda:0 --suite ops --jobs {WORKERS} --json > {FILE}",), 420, "cuda_conformance_ops.json", "xpu conformance cuda: PyTorch's samples of its ops"),
     Step("attention-gradients", 8, PYTHON, ("tests/gpu/attention_gradients.py",), 150, "cuda_attention_gradients.json", "attention in training: near float64, the same bits, kernels by policy"),
     # by name only
+    Step("tensorrt", 0, PYTHON, ("tests/gpu/tensorrt_engine.py",), 500, "cuda_tensorrt.json", "TensorRT: right beside ONNX Runtime, second start from the store, device tensors"),
     Step("attention-training", 0, PYTHON, ("benchmarks/cuda/attention_training.py",), 150, "cuda_attention_training.json", "attention forward and backward right, and beside PyTorch's backends"),
     Step("decoder-breakdown", 0, PYTHON, ("benchmarks/cuda/decoder_breakdown.py",), 300, "cuda_decoder_breakdown.json", "where a token's time goes, and with other cuts of its products"),
     Step("decoder-sizes", 0, PYTHON, ("benchmarks/cuda/decoder_sizes.py",), 400, "cuda_decoder_sizes.json", "language models of other sizes: right beside PyTorch, and how fast a token is"),

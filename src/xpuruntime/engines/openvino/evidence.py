@@ -257,7 +257,7 @@ def _ran_on(compiled: Any) -> list[str]:
 
 
 def _fallbacks(requested: Mapping[str, Any], devices: Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence if AUTO does not run on the first device of its priorities."""
+    """Return a sentence if AUTO, or another meta device, does not run on the first device of its priorities alone."""
     priorities = [
         d
         for d in str(
@@ -266,8 +266,12 @@ def _fallbacks(requested: Mapping[str, Any], devices: Sequence[str]) -> tuple[st
         if d
     ]
     ran = {d.strip("()") for d in devices}
-    if not priorities or priorities[0] in ran:
+    if not priorities or ran == {priorities[0]}:
         return ()
+    if priorities[0] in ran:
+        return (
+            f"the first device is {priorities[0]}, and {', '.join(sorted(ran - {priorities[0]}))} runs parts too",
+        )
     return (f"AUTO's first device is {priorities[0]}, but it runs on {', '.join(sorted(ran))}",)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from ... import __version__
-from ...decisions import Support
-from ...errors import LockChange
+from ...engines import lookup
+from ...errors import EngineUnavailable, LockChange
 from ...program.lock import Lock
 from ...protocols import EngineRequest, ModelSource
 from ...runtime.device import cpu, cuda, libraries
 from ...targets import DeviceId
-from ..selection.request import find
 
 __all__ = ["changed_validators", "validators_of"]
 
@@ -21,9 +20,10 @@ def validators_of(model: ModelSource, engine: str, request: EngineRequest) -> di
     instruction-set level is enough.
     """
     facts = {"model": model.digest, "xpuruntime": __version__}
-    plugin = find(engine)
-    if isinstance(plugin, Support):
-        return facts | {engine: f"not available: {plugin.reason}"}
+    try:
+        plugin = lookup(engine)
+    except EngineUnavailable as error:  # the package of a third-party engine is gone
+        return facts | {engine: f"not available: {error.what}"}
     installed = plugin.installed()
     if not installed:
         return facts | {engine: f"not available: {installed.reason}"}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...decisions import Candidate, Support
+from ...engines import lookup
 from ...errors import BuildError
 from ...frontends.model_file import open_model
 from ...frontends.onnx_writer import to_onnx
@@ -25,7 +26,6 @@ from ...runtime.weights.load import load_weights
 from ...targets import DeviceId
 from ..native.executable import PROFILED_RUNS, timed_calls
 from ..selection.candidate import EngineCandidate, attempt
-from ..selection.request import find
 from .regions import RegionWork, Runner, Symbols, Values
 
 __all__ = ["RUNNERS", "EngineRunner", "InterpreterRunner", "NativeRunner", "TorchRunner", "runner_of"]
@@ -101,9 +101,7 @@ class EngineRunner(Runner):
 
     def prepare(self) -> None:
         """Read the vendor's version. A region with open sizes is built at its first run. Raises EngineUnavailable."""
-        plugin = find(self.work.region.engine)
-        if not isinstance(plugin, Support):
-            self.version = plugin.version() or self.version
+        self.version = lookup(self.work.region.engine).version() or self.version
 
     def open(self, graph: Graph) -> Executable:
         work = self.work

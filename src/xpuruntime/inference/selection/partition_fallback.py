@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...decisions import Candidate, Decision, Reason, Support
+from ...decisions import Candidate, Decision, Reason
+from ...engines import lookup
 from ...errors import BuildError
 from ...protocols import ModelSource
 from ...storage.store import Store
 from ...targets import DeviceId
 from ..partitioned.mixed import forces_kernels, lacks_ops, mixed
 from .candidate import EngineCandidate, LoadedEngine
-from .request import SessionRequest, find
+from .request import SessionRequest
 
 __all__ = ["partition_fallback"]
 
@@ -77,7 +78,7 @@ def _first(request: SessionRequest) -> EngineCandidate:
     device = request.device or DeviceId("cpu")
     named = request.engine not in (None, "auto")
     for name in [request.engine] if named else request.execution.order_for("cpu"):
-        plugin = find(str(name))
-        if not isinstance(plugin, Support) and plugin.installed():
+        plugin = lookup(str(name))
+        if plugin.installed():
             return EngineCandidate(plugin.name, device, request)
     return EngineCandidate("native", device, request)
