@@ -9,6 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
 from .bench import bench
+from .bisect import bisect
 from .cache import cache
 from .certify import certify
 from .check import check
@@ -25,6 +26,7 @@ from .inspect import inspect
 from .lint import lint
 from .lock import lock
 from .run import run
+from .verify import verify
 
 __all__ = ["app"]
 
@@ -72,12 +74,14 @@ for _command in (
     generate,
     compile_,
     inspect,
+    verify,
     explain,
     diff,
     check,
     lint,
     lock,
     compare,
+    bisect,
     certify,
     bench,
     conformance,

@@ -34,6 +34,7 @@ __all__ = [
     "CompiledProgram",
     "EntryPoint",
     "ExecutionPlan",
+    "GoldenSample",
     "KernelCall",
     "KernelParam",
     "RecipeStep",
@@ -267,10 +268,28 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
+class GoldenSample:
+    """Inputs of an entry point and the outputs that belong to them, to verify the program on another machine.
+
+    inputs, outputs: embedded arrays under the names of the entry point's specs.
+    target: the target of the plan that computed the outputs; ``interpreter`` if the compiling machine cannot run the program.
+    exact:  True if the same plan gives equal bits on every machine of its target: generated code alone, with weights that are
+            copied, cast or permuted.
+    """
+
+    entry: str
+    inputs: tuple[WeightRef, ...]
+    outputs: tuple[WeightRef, ...]
+    target: str
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CompiledProgram:
     """A model compiled for one or several targets.
 
     digest: sha256 of everything that it was built from: graph, policy, target, compiler. ``facts``: plain data for reports.
+    golden: stored inputs and outputs, which ``xpu verify`` repeats.
     folder: the folder that it was loaded from; paths of weight files are relative to it. Not written.
     """
 
@@ -283,6 +302,7 @@ class CompiledProgram:
     decisions: tuple[Decision, ...] = field(default=(), repr=False)
     digest: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    golden: tuple[GoldenSample, ...] = field(default=(), repr=False)
     folder: str = field(default="", repr=False, compare=False)
 
     def save(self, path: str | os.PathLike[str], weights: Mapping[str, NDArray[Any]] | None = None) -> None:

@@ -22,6 +22,7 @@ from .program import (
     CompiledProgram,
     EntryPoint,
     ExecutionPlan,
+    GoldenSample,
     KernelCall,
     WeightRef,
 )
@@ -51,6 +52,8 @@ def problems(program: CompiledProgram) -> Iterator[str]:
         yield from _in(f"weight {weight.name!r}", _weight(weight))
     yield from _recipes(program)
     yield from _states(program)
+    for i, sample in enumerate(program.golden):
+        yield from _in(f"golden sample {i}", _golden(program, sample))
     for i, binary in enumerate(program.binaries):
         yield from _in(f"binary {i} ({binary.target})", _binary(binary))
     broken = False
@@ -94,6 +97,27 @@ def _weight(weight: WeightRef) -> Iterator[str]:
         yield f"has no sha256: {weight.digest[:80]!r}"
     if not 0 <= weight.offset <= MAX_SIZE:
         yield f"has the invalid offset {weight.offset}"
+
+
+def _golden(program: CompiledProgram, sample: GoldenSample) -> Iterator[str]:
+    """Check that a sample has one embedded array for each input and output of its entry point, of its spec."""
+    entry = next((e for e in program.entries if e.name == sample.entry), None)
+    if entry is None:
+        yield f"is of the entry point {sample.entry[:80]!r}, which does not exist"
+        return
+    for noun, arrays, specs in (
+        ("input", sample.inputs, entry.inputs),
+        ("output", sample.outputs, entry.outputs),
+    ):
+        if [a.name for a in arrays] != [s.name for s in specs]:
+            yield f"does not have the {noun}s of {entry.name!r}"
+            continue
+        for array, spec in zip(arrays, specs, strict=True):
+            if array.data is None or array.file:
+                yield f"{noun} {array.name!r}: is not embedded"
+            if array.spec.shape != spec.shape or array.spec.dtype is not spec.dtype:
+                yield f"{noun} {array.name!r}: is {array.spec}, but the entry point has {spec}"
+            yield from _in(f"{noun} {array.name!r}", _weight(array))
 
 
 def _is_inside(file: str) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...protocols import Evidence, EvidenceRow, ModelSource, NodeRef
-from ..attribution import SourceGraph, inherit, typical
+from ..attribution import SourceGraph, explain_unnamed, inherit, typical
 
 __all__ = ["collect", "inner_fallbacks", "original_names", "profile"]
 
@@ -31,6 +31,8 @@ _HEAVY = {
     "MaxPool": ("Pooling",),
     "AveragePool": ("Pooling",),
     "LSTM": ("LSTMSequence", "LSTMCell", "RNNSeq", "TensorIterator"),
+    "LayerNormalization": ("MVN", "RMS", "Subgraph"),
+    "InstanceNormalization": ("MVN", "Subgraph"),
     "Softmax": ("Softmax", "ScaledDotProductAttention", "Subgraph"),
 }
 _FLOATS = frozenset({"f32", "f16", "bf16", "f64"})
@@ -166,6 +168,12 @@ def collect(
         fallbacks=_fallbacks(requested, devices),
         options=_reported(compiled, requested) | {"EXECUTION_DEVICES": ", ".join(devices)},
         notes=tuple(all_notes),
+        explained=explain_unnamed(
+            SourceGraph(model),
+            [s.name for s in model.outputs],
+            [(r.nodes, r.kernel) for r in rows],
+            "building",
+        ),
         timed_runs=timed[1] if timed else 0,
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import weakref
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ... import _core
@@ -35,11 +36,12 @@ _WRONG = "XPU_TEST_WRONG_KERNEL"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The core's executor of a plan, and the names of the weights and states that it reads, in slot order."""
+    """The core's executor of a plan, the names of the weights and states that it reads, in slot order, and its loaded binaries by index."""
 
     executor: _core.Executor
     weights: tuple[str, ...]
     states: tuple[str, ...]
+    modules: Mapping[int, _core.Module] = field(default_factory=dict)
 
 
 def bind_plan(
@@ -78,7 +80,15 @@ def bind_plan(
                 return 0, buffer.offset
             return slots[buffer.root], buffer.offset
 
-        module = _module(program.binaries[plan.binary], backend) if plan.binary >= 0 else None
+        modules: dict[int, _core.Module] = {}
+
+        def loaded(index: int) -> _core.Module | None:
+            module = _module(program.binaries[index], backend)
+            if module is not None:
+                modules[index] = module
+            return module
+
+        module = loaded(plan.binary) if plan.binary >= 0 else None
         core_plan = _core.Plan(
             f"{program.name}:{entry.name}",
             plan.arena_bytes,
@@ -100,7 +110,7 @@ def bind_plan(
                 with_options=backend.stages,  # CUDA options hold launch sizes
             )
             if call.binary >= 0:
-                core_plan.set_own_module(_module(program.binaries[call.binary], backend))
+                core_plan.set_own_module(loaded(call.binary))
         for i, name in copied_outputs:
             core_plan.add_output_copy(location(name), i, buffers[name].size_bytes)
     except (KeyError, IndexError) as error:
@@ -121,7 +131,7 @@ def bind_plan(
         )
     if isinstance(executor, _core.Status):
         raise BuildError(who, "cannot be prepared", got=executor.message, do=executor.advice)
-    return Bound(executor, weights, states)
+    return Bound(executor, weights, states, modules)
 
 
 def _prepared(

@@ -28,6 +28,7 @@ from ..nvtx_ranges import by_environment
 from ..weights.load import Weights, load_weights
 from .addresses import Addresses
 from .arguments import Arguments, dtype_of, lies_on_a_device
+from .called_code import CalledFunction, called_functions, text_digests
 from .choice import first_bound
 from .control import RUN, Bodies
 from .demands import SETTLED, check_program, demands_around, device_for
@@ -109,6 +110,7 @@ class Executor:
         check_program(program, self.entry, self.plan, self.decision, demands)
         by_environment()
         self._core = bound.executor
+        self._modules = dict(bound.modules)
         self.states = own_states
         self._borrows_arena = borrows_arena
         self.states.fit(program, self._who)
@@ -335,6 +337,17 @@ class Executor:
     def implementations(self) -> list[str]:
         """Return, for each call of the plan, the library's chosen implementation; empty for generated code."""
         return self._core.implementations
+
+    def called_functions(self) -> list[CalledFunction | None]:
+        """Return the function that each call of the plan runs, read from memory, and what the program holds; None for a library's call.
+
+        It costs nothing in runs: the core reads the addresses that its recordings call.
+        """
+        return called_functions(self.program, self.plan, self._core)
+
+    def text_digests(self) -> list[tuple[int, str, str]]:
+        """Return, for each loaded binary, its index and the sha256 of its executable code in memory and in the program."""
+        return text_digests(self.program, self._modules)
 
     @property
     def notes(self) -> tuple[str, ...]:
