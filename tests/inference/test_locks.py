@@ -401,3 +401,31 @@ def test_a_half_written_lock_is_never_read(gemv: tuple[Lock, np.ndarray[Any, Any
         with pytest.raises(FormatError):
             Lock.load(path)
     assert list(tmp_path.iterdir()) == [path]  # no temporary file stays
+
+
+def test_a_model_that_is_imported_for_each_set_of_shapes_is_locked_by_bucket(tmp_path: Path) -> None:
+    from onnx import helper, numpy_helper
+
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["n"]),
+        helper.make_node("Range", ["zero", "n", "one"], ["r"], name="range"),
+        helper.make_node("Cast", ["r"], ["f"], to=1),
+        helper.make_node("Add", ["x", "f"], ["y"], name="add"),
+    ]
+    numbers = [numpy_helper.from_array(np.array(v, np.int64), n) for n, v in (("zero", 0), ("one", 1))]
+    ports = [helper.make_tensor_value_info(n, 1, ["n"]) for n in "xy"]
+    graph = helper.make_graph(nodes, "count", ports[:1], ports[1:], numbers)
+    path = tmp_path / "count.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    inputs = {n: np.random.default_rng(n).standard_normal(n).astype(np.float32) for n in (3, 5)}
+    with xrt.InferenceSession(path, engine="native", device="cpu", threads=1) as session:
+        outputs = {n: session.run({"x": x})["y"] for n, x in inputs.items()}
+        lock = session.lock()
+    assert sorted(p.shapes["n"] for p in lock.programs) == [3, 5]
+    with xrt.InferenceSession(path, lock=lock) as session:
+        for n, x in inputs.items():
+            assert np.array_equal(outputs[n], x + np.arange(n, dtype=np.float32))
+            assert session.run({"x": x})["y"].tobytes() == outputs[n].tobytes()
+        with pytest.raises(LockError):
+            session.run({"x": np.zeros(4, np.float32)})

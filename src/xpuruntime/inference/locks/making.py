@@ -18,7 +18,7 @@ from ..native.executable import NativeExecutable
 from ..partitioned.mixed import MixedExecutable
 from ..selection.candidate import LoadedEngine
 from ..selection.request import SessionRequest
-from .opening import bucket_text, lockable
+from .opening import bucket_of, bucket_text, lockable
 from .validators import validators_of
 
 __all__ = ["lock_of", "pinned_word"]
@@ -111,7 +111,7 @@ def _pinned_policy(request: SessionRequest, loaded: LoadedEngine) -> Policy:
 
 def _programs(model: ModelSource, executable: NativeExecutable, who: str) -> Iterator[LockedProgram]:
     for executor, request in executable.executors():
-        shapes = {k: int(v) for k, v in executor.entry.symbols.items()}
+        shapes = bucket_of(executable, executor)
         implementations = tuple(executor.implementations)
         if model.format == "program":
             yield locked_program(executor.program, executor.plan, shapes, implementations, {})

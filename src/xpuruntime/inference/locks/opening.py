@@ -11,6 +11,7 @@ from typing import Any
 from ...decisions import Candidate, Decision, Reason
 from ...engines import engine_names
 from ...errors import FormatError, LockChange, LockError, PolicyError
+from ...ir import bind
 from ...policies import Policy, PolicyLayer, Resolved, builtin_policy, load_policy, resolve
 from ...program.lock import Lock, changes_between, locked_program, plan_digest
 from ...program.plan import Plan
@@ -99,9 +100,11 @@ class OpenLock:
         """Compare plan and programs with the lock's. Programs of open shapes are compared before their first run. Raises LockError."""
         if isinstance(executable, NativeExecutable):
             if executable.only is not None:
-                self._confirm_program(model, executable.only)
+                self._confirm_program(model, executable, executable.only)
             else:
-                executable.examine_with(lambda executor, *_: self._confirm_program(model, executor))
+                executable.examine_with(
+                    lambda executor, *_: self._confirm_program(model, executable, executor)
+                )
         here = plan_digest(lockable(plan, executable))
         if here != self.lock.plan:
             changes = (*self._node_changes(plan), ("digest of the plan", self.lock.plan, here))
@@ -122,8 +125,10 @@ class OpenLock:
             if locked.get(n.name) != n.kernel
         )
 
-    def _confirm_program(self, model: ModelSource, executor: Executor) -> Decision:
-        shapes = {k: int(v) for k, v in executor.entry.symbols.items()}
+    def _confirm_program(
+        self, model: ModelSource, executable: NativeExecutable, executor: Executor
+    ) -> Decision:
+        shapes = bucket_of(executable, executor)
         locked = self.lock.program(shapes)
         if locked is None:
             known = "; ".join(bucket_text(p.shapes) for p in self.lock.programs) or "none"
@@ -142,6 +147,12 @@ def lockable(plan: Plan, executable: Executable) -> Plan:
     if isinstance(executable, NativeExecutable) and executable.only is None:
         return replace(plan, nodes=tuple(replace(n, kernel="") for n in plan.nodes))
     return plan
+
+
+def bucket_of(executable: NativeExecutable, executor: Executor) -> dict[str, int]:
+    """Return the sizes of the session's symbolic dims in one of its programs."""
+    shapes = {s.name: tuple(int(d) for d in s.shape if isinstance(d, int)) for s in executor.entry.inputs}
+    return {name: int(size) for name, size in bind(executable.inputs, shapes).items()}
 
 
 def bucket_text(shapes: Mapping[str, int]) -> str:

@@ -266,9 +266,11 @@ class NativeExecutable(
         began: float = 0.0,
     ) -> Executor:
         executor = self._ready(program, entry, shapes)
-        program, source = executor.program, self._programs.weights
+        program, source = executor.program, self._programs.weights(shapes)
         with _LOADING:
-            held = _HELD.setdefault(self._model.digest, weakref.WeakSet())
+            held = _HELD.setdefault(
+                f"{self._model.digest}{self._programs.import_of(shapes)}", weakref.WeakSet()
+            )
             weights = load_weights(source, program, self._device, shared=list(held))
             held.add(weights)
         executor.bind(weights)
