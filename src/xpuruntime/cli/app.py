@@ -25,6 +25,7 @@ from .generate import generate
 from .inspect import inspect
 from .lint import lint
 from .lock import lock
+from .quantize import quantize
 from .run import run
 from .verify import verify
 
@@ -73,6 +74,7 @@ for _command in (
     run,
     generate,
     compile_,
+    quantize,
     inspect,
     verify,
     explain,
