@@ -96,6 +96,8 @@ STEPS: tuple[Step, ...] = (
     Step("decoder-sizes", 0, PYTHON, ("benchmarks/cuda/decoder_sizes.py",), 400, "cuda_decoder_sizes.json", "language models of other sizes: right beside PyTorch, and how fast a token is"),
     Step("attention-sizes", 0, PYTHON, ("benchmarks/cuda/attention_sizes.py",), 90, "cuda_attention_sizes.json", "cuDNN's attention and ours right, and which is faster at which sizes"),
     Step("depthwise", 0, PYTHON, ("benchmarks/cuda/depthwise.py",), 120, "cuda_depthwise.json", "depthwise convolutions right, and beside cuDNN and PyTorch"),
+    Step("training", 0, PYTHON, ("benchmarks/cuda/training.py", "gpt2", "--with", "max-autotune"), 590, "cuda_training.json", "GPT-2 small: a training step beside PyTorch's compiler"),
+    Step("training-images", 0, PYTHON, ("benchmarks/cuda/training.py", "resnet50"), 590, "cuda_training_images.json", "ResNet-50: a training step beside PyTorch's compiler"),
     Step("third-party", 0, PYTHON, ("benchmarks/cuda/third_party.py",), 400, "cuda_third_party.json", "models of other families: right beside PyTorch, and how fast"),
     Step("core-python", 0, PYTEST, ("tests/cpp", "tests/runtime", "tests/profiler"), 240, "core_python.json", "the core's Python tests"),
     Step("cpu-tests", 0, SHELL, ("python -m pytest -q -p no:cacheprovider tests/compiler tests/kernels tests/codegen tests/runtime",), 540, check="the native engine's tests on this processor"),

@@ -24,6 +24,7 @@ from .explain import explain
 from .generate import generate
 from .inspect import inspect
 from .lint import lint
+from .quantize import quantize
 from .run import run
 from .verify import verify
 
@@ -72,6 +73,7 @@ for _command in (
     run,
     generate,
     compile_,
+    quantize,
     inspect,
     verify,
     explain,
