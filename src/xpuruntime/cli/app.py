@@ -24,6 +24,7 @@ from .explain import explain
 from .generate import generate
 from .inspect import inspect
 from .lint import lint
+from .lock import lock
 from .quantize import quantize
 from .run import run
 from .verify import verify
@@ -80,6 +81,7 @@ for _command in (
     diff,
     check,
     lint,
+    lock,
     compare,
     bisect,
     certify,
