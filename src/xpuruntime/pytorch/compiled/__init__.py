@@ -4,6 +4,7 @@ backend.py        the entry that PyTorch calls, and the operators that it decomp
 head_loss.py      losses of language models, without their logits
 partition.py      what forward keeps for backward, and what backward computes again
 linear_layers.py  products that are linear layers
+whole_pools.py    means of whole images, which stay pools
 regions.py        which nodes our compiler takes; connected ones become regions
 region.py         a region: its programs by policy, and PyTorch's operators where there is none
 report.py         what each graph became, with a reason for every node that stays with PyTorch
