@@ -162,7 +162,14 @@ void bind_runtime(nb::module_& m) {
         .def(
             "has",
             [](const Module& self, const std::string& name) { return self.symbol(name.c_str()) != nullptr; },
-            "symbol"_a);
+            "symbol"_a)
+        .def(
+            "text",
+            [](const Module& self) {
+                const std::string text = self.text();
+                return nb::bytes(text.data(), text.size());
+            },
+            nb::sig("def text(self) -> bytes"), "Return the executable segments as they are in memory now.");
     m.def(
         "load_module",
         [](const nb::bytes& code, MapBy how) -> nb::object {
@@ -284,6 +291,16 @@ void bind_runtime(nb::module_& m) {
         .def(
             "close", [](PyExecutor& self) { self.core->close(); }, NoGil())
         .def_prop_ro("implementations", [](const PyExecutor& self) { return self.core->implementations(); })
+        .def_prop_ro(
+            "called_code",
+            [](const PyExecutor& self) {
+                nb::list calls;
+                for (const CalledCode& call : self.core->called_code())
+                    calls.append(nb::make_tuple(call.symbol, nb::bytes(call.code.data(), call.code.size())));
+                return calls;
+            },
+            nb::sig("def called_code(self) -> list[tuple[str, bytes]]"),
+            "For each call, the name and the machine code of the function that a run calls.")
         .def_prop_ro("counters", [](const PyExecutor& self) { return self.core->counters(); });
     m.def("make_executor", &make_executor, "backend"_a, "plan"_a, "io_specs"_a, "contexts"_a,
           nb::sig("def make_executor(backend: Backend, plan: Plan, io_specs: Sequence[tuple[object, "

@@ -15,6 +15,7 @@ _PUBLIC: dict[str, str] = {
     # running
     "InferenceSession": "inference.session",
     "extract_ir": "frontends.torch.importer",
+    "export_onnx": "frontends.export_onnx",
     "Receipt": "profiler.receipt",
     "profile": "profiler.trace",
     "ops": "inference",
@@ -136,6 +137,7 @@ if TYPE_CHECKING:
     from .errors import UnavailableError as UnavailableError
     from .errors import WrongResult as WrongResult
     from .errors import XpuError as XpuError
+    from .frontends.export_onnx import export_onnx as export_onnx
     from .frontends.onnx.importer import load_onnx as load_onnx
     from .frontends.torch.importer import extract_ir as extract_ir
     from .inference import ops as ops

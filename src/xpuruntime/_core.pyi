@@ -351,6 +351,9 @@ class Module:
 
     def has(self, symbol: str) -> bool: ...
 
+    def text(self) -> bytes:
+        """Return the executable segments as they are in memory now."""
+
 def load_module(code: bytes, how: MapBy = ...) -> Module | Status:
     """Map an ELF shared object. The caller must have checked its digest."""
 
@@ -471,6 +474,12 @@ class Executor:
 
     @property
     def implementations(self) -> list[str]: ...
+
+    @property
+    def called_code(self) -> list[tuple[str, bytes]]:
+        """
+        For each call, the name and the machine code of the function that a run calls.
+        """
 
     @property
     def counters(self) -> Counters: ...

@@ -32,9 +32,14 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def run(
-    command: Sequence[str], seconds: float, env: Mapping[str, str] | None = None
+    command: Sequence[str],
+    seconds: float,
+    env: Mapping[str, str] | None = None,
+    folder: str | os.PathLike[str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command and return its output and exit code. Raise OSError, subprocess.TimeoutExpired.
+
+    folder: the command's current folder; by default this process's.
 
     The command leads a process group. An exception here kills the whole group, so a compiler's own children end, too.
     """
@@ -46,6 +51,7 @@ def run(
         text=True,
         errors="replace",
         env=environment() if env is None else env,
+        cwd=folder,
         start_new_session=True,
     ) as child:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Evidence", "EvidenceRow", "SeenKernel"]
+__all__ = ["CalledCode", "Evidence", "EvidenceRow", "SeenKernel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,44 @@ class SeenKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class CalledCode:
+    """Machine code that a run executes, read from memory, next to what the program holds.
+
+    name, digest:      as called: the loader's name of the function's address, and sha256 of the bytes there.
+    planned, expected: as planned: the function's name, and sha256 of its bytes in the program.
+    A whole binary has the name of its target, and the digest of its executable code.
+    """
+
+    name: str
+    digest: str
+    planned: str
+    expected: str
+
+    @property
+    def same(self) -> bool:
+        """True if the program's own code is called."""
+        return self.name == self.planned and self.digest == self.expected
+
+    @property
+    def text(self) -> str:
+        """The difference, as one clause; empty if there is none."""
+        if self.name != self.planned:
+            return f"{self.name} was called instead of {self.planned}"
+        if self.digest != self.expected:
+            return f"the code of {self.name} is {self.digest[:12]} in memory and {self.expected[:12]} in the program"
+        return ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {k: getattr(self, k) for k in self.__slots__}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CalledCode:
+        """Build the value from ``to_json``'s data. Raises ValueError for fields of other types, KeyError."""
+        return cls(*(_text(data[k]) for k in cls.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
 class EvidenceRow:
     """One step that a vendor reports: the source nodes it computes, the device, the kernel, the time.
 
@@ -58,6 +96,7 @@ class EvidenceRow:
     activations, weights: element types of the two operands of a convolution or matrix product, as the vendor reports them; empty for
                other steps, and if the vendor reports none.
     spread_us: the largest minus the smallest time of the profiled runs; None if the engine reports one number.
+    code:      the function that the step calls, if the engine can read it from memory.
     """
 
     nodes: tuple[str, ...]
@@ -70,6 +109,7 @@ class EvidenceRow:
     activations: str = ""
     weights: str = ""
     spread_us: float | None = None
+    code: CalledCode | None = None
 
     @property
     def in_integers(self) -> bool:
@@ -77,12 +117,13 @@ class EvidenceRow:
         return bool(self.weights) and all("int" in t for t in (self.activations, self.weights))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; ``seen``, ``activations``, ``weights`` and ``spread_us`` are left out when empty."""
+        """Return plain data; ``seen``, ``activations``, ``weights``, ``spread_us`` and ``code`` are left out when empty."""
         data = {k: getattr(self, k) for k in ("nodes", "op", "device", "kernel", "precision", "time_us")}
         data["nodes"] = list(self.nodes)
         data |= {k: v for k in ("activations", "weights") if (v := getattr(self, k))}
         data |= {} if self.spread_us is None else {"spread_us": self.spread_us}
-        return data | ({"seen": [s.to_json() for s in self.seen]} if self.seen else {})
+        data |= {"seen": [s.to_json() for s in self.seen]} if self.seen else {}
+        return data | ({} if self.code is None else {"code": self.code.to_json()})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EvidenceRow:
@@ -99,6 +140,7 @@ class EvidenceRow:
             _text(data.get("activations", "")),
             _text(data.get("weights", "")),
             _number(data.get("spread_us")),
+            CalledCode.from_json(data["code"]) if "code" in data else None,
         )
 
 
@@ -111,6 +153,8 @@ class Evidence:
     fallbacks:        deviations of the vendor from the request, one sentence each.
     options:          options as the vendor reports them, not as they were requested.
     timed_runs:       number of runs that each time rests on; 0 without times.
+    explained:        nodes that no step names, and what became of each: computed when loading, removed, part of another step.
+    binaries:         the executable code of whole binaries, if the engine can read it from memory.
     """
 
     engine: str
@@ -122,6 +166,8 @@ class Evidence:
     options: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     timed_runs: int = 0
+    explained: Mapping[str, str] = field(default_factory=dict)
+    binaries: tuple[CalledCode, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -135,6 +181,8 @@ class Evidence:
             "notes": list(self.notes),
             "timed_runs": self.timed_runs,
             "rows": [r.to_json() for r in self.rows],
+            "explained": dict(self.explained),
+            "binaries": [b.to_json() for b in self.binaries],
         }
 
     @classmethod
@@ -150,6 +198,8 @@ class Evidence:
             options={str(k): _text(v) for k, v in options.items()},
             notes=_texts(data["notes"]),
             timed_runs=_count(data.get("timed_runs", 0)),
+            explained={str(k): _text(v) for k, v in dict(data.get("explained", {})).items()},
+            binaries=tuple(map(CalledCode.from_json, data.get("binaries", ()))),
             **words,
         )
 

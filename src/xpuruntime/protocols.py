@@ -99,7 +99,7 @@ class Products:
 class ModelSource:
     """A checked model, ready for an engine to read.
 
-    format:    ``onnx``, ``openvino-ir``, ``graph`` (a PyTorch module in the IR: ``graph`` holds it and its weights by name), or ``program`` (``graph`` is the
+    format:    ``onnx``, ``openvino-ir``, ``tensorrt-plan``, ``graph`` (a PyTorch module in the IR: ``graph`` holds it and its weights by name), or ``program`` (``graph`` is the
                CompiledProgram).
     path:      the model's file, if it has one (external data is next to it); otherwise ``data`` holds its bytes.
     digest:    sha256 over everything that affects the result: the file, its external data, its weights file.

@@ -48,7 +48,7 @@ BAD = [
     (["run", "{m}", "-e", "onnxruntime", "-o", "{t}/no/out.npz"], ExitCode.FILE, "cannot be written"),
     (["run", "{m}", "-e", "onnxruntime", "-o", "{t}/out.txt"], ExitCode.FILE, "must end in .npz"),
     (["run", "{m}", "-e", "onxruntime"], ExitCode.UNAVAILABLE, "onnxruntime"),
-    (["run", "{m}", "-e", "tensorrt"], ExitCode.UNAVAILABLE, "not part of this release"),
+    (["run", "{m}", "-e", "tensorrt"], ExitCode.UNAVAILABLE, "'tensorrt' is not installed"),
     (["run", "{m}", "-d", "toaster"], ExitCode.UNAVAILABLE, "toaster"),
     (["run", "{m}", "-e", "onnxruntime", "-d", "cuda:7"], ExitCode.UNAVAILABLE, "cuda:7"),
     (["run", "{m}", "-e", "onnxruntime", "--policy", "{t}/policy.yaml"], ExitCode.POLICY, "policy.yaml"),

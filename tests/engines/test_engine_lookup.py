@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from xpuruntime.decisions import Reason
-from xpuruntime.engines import ENGINES, KNOWN_WORDS, engine_names, lookup
+from xpuruntime.engines import ENGINES, engine_names, lookup
 from xpuruntime.errors import EngineUnavailable
 
 
@@ -28,16 +27,6 @@ def test_names_and_aliases(word: str, name: str) -> None:
     assert plugin.installed()
     assert set(dir(plugin.load())) >= {"version", "devices", "supports", "fingerprint", "build", "load"}
     assert plugin.load().version() == plugin.version()
-
-
-@pytest.mark.parametrize("word", KNOWN_WORDS)
-def test_known_words_say_what_to_use_instead(word: str) -> None:
-    with pytest.raises(
-        EngineUnavailable,
-        match=rf"\[engine '{word}'\] the .* engine .*is not part of this release\. Use engine='onnx",
-    ):
-        lookup(word)
-    assert KNOWN_WORDS[word].code is Reason.NOT_IMPLEMENTED
 
 
 def test_an_unknown_name_gets_the_nearest_one() -> None:
@@ -72,6 +61,7 @@ def test_a_missing_package_is_a_no_with_the_install_line(bare_python: Callable[[
     assert said.splitlines() == [
         "False|not_installed|the Python package 'onnxruntime' is not installed|Run: pip install 'xpuruntime[onnxruntime]'",
         "False|not_installed|the Python package 'openvino' is not installed|Run: pip install 'xpuruntime[openvino]'",
+        "False|not_installed|the Python package 'tensorrt' is not installed|Run: pip install 'xpuruntime[tensorrt]'",
         "False|not_installed|the Python package 'onnxruntime_qnn' is not installed|Run: pip install 'xpuruntime[qnn]'",
         "True|None||",  # our own engine needs nobody's package
     ]
@@ -85,6 +75,7 @@ def test_devices_never_raises(bare_python: Callable[[str], str]) -> None:
     assert said.splitlines() == [
         "False|device_refused|ModuleNotFoundError: No module named 'onnxruntime'",
         "False|device_refused|ModuleNotFoundError: No module named 'openvino'",
+        "False|device_refused|the package tensorrt cannot be imported: ModuleNotFoundError: No module named 'tensorrt'",
         "False|device_refused|ModuleNotFoundError: No module named 'onnxruntime_qnn'",
         "True|None|",  # our own engine drives the host with nobody's package
     ]
@@ -130,7 +121,9 @@ PLUGIN = EnginePlugin(name="theirs", title="Theirs", aliases=(), package=("their
 def test_third_parties_come_in_by_entry_points(tmp_path: Path) -> None:
     distribution(tmp_path, "theirs", "1.5", entry="theirs = theirs:PLUGIN", module=PLUGIN)
     code = "from xpuruntime.engines import lookup, engine_names; p = lookup('theirs'); print(p.title, p.installed().ok, engine_names())"
-    assert run(tmp_path, code).startswith("Theirs True ('onnxruntime', 'openvino', 'qnn', 'native', 'theirs'")
+    assert run(tmp_path, code).startswith(
+        "Theirs True ('onnxruntime', 'openvino', 'tensorrt', 'qnn', 'native', 'theirs'"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import concurrent.futures
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from onnx import helper
 
 from xpuruntime.decisions import Reason, Support
-from xpuruntime.engines.openvino import engine
+from xpuruntime.engines.openvino import devices, engine
 from xpuruntime.engines.openvino.plugin import PLUGIN
 from xpuruntime.errors import BuildError, RunError
 from xpuruntime.frontends.model_file import open_model
@@ -341,3 +342,83 @@ def test_openvino_ir(conv_net: onnx.ModelProto, opened: Opened, tmp_path: Path) 
     )
     told = [n for r in executable.evidence({"x": x}).rows for n in r.nodes]
     assert {"conv1", "conv2", "pool"} <= set(told) <= {n.name for n in source.nodes}
+
+
+@pytest.mark.parametrize("name", ["AUTO:CPU", "HETERO:CPU", "MULTI:CPU", "BATCH:CPU(4)"])
+def test_meta_devices_run_in_the_models_own_precision(
+    name: str, conv_net: onnx.ModelProto, opened: Opened
+) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 16, 8, 8), dtype=np.float32)
+    want = opened("onnxruntime", conv_net).run({"x": x})[0]
+    executable = opened("openvino", conv_net, device="auto", options={"DEVICE": name})
+    np.testing.assert_allclose(executable.run({"x": x})[0], want, rtol=1e-5, atol=1e-6)
+    e = executable.evidence()
+    assert e.fallbacks == ()
+    assert e.options["EXECUTION_DEVICES"] == "CPU"
+    assert {r.precision for r in e.rows} <= {"float32", "int32", "int64", ""}
+
+
+def test_a_split_model_is_exported_and_loaded_again(conv_net: onnx.ModelProto) -> None:
+    source = open_model(conv_net)
+    request = EngineRequest(DeviceId("auto"), threads=1, options={"DEVICE": "HETERO:CPU"})
+    artifact = engine.build(source, request)
+    assert artifact.cacheable
+    x = np.random.default_rng(0).standard_normal((1, 16, 8, 8), dtype=np.float32)
+    results = [
+        engine.load(a, source, request).run({"x": x})[0]
+        for a in (artifact, Artifact("openvino", bytes(artifact.blob), True, artifact.meta))
+    ]
+    assert np.array_equal(*results)
+    assert engine.fingerprint(request) != engine.fingerprint(EngineRequest(DeviceId("auto"), threads=1))
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "code", "text"),
+    [
+        ("cpu", "HETERO:CPU", Reason.OPTION_UNKNOWN, "but the session's device is cpu"),
+        ("auto", "CPU", Reason.OPTION_UNKNOWN, "cannot be 'CPU'"),
+        ("auto", "HETERO:", Reason.OPTION_UNKNOWN, "cannot be 'HETERO:'"),
+        ("auto", "HETERO:NPU,CPU", Reason.DEVICE_REFUSED, "OpenVINO refuses HETERO:NPU,CPU: "),
+        ("auto", "MULTI:TPU", Reason.DEVICE_REFUSED, "OpenVINO refuses MULTI:TPU: "),
+    ],
+)
+def test_meta_devices_that_cannot_be_had(
+    device: str, name: str, code: Reason, text: str, source: ModelSource
+) -> None:
+    if "NPU" in name and "NPU" in CORE.available_devices:
+        pytest.skip("this machine has an NPU")
+    support = ask(source, device, DEVICE=name)
+    assert support.code is code
+    assert text in support.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "streams"),
+    [
+        ({}, 1),
+        ({"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": "2"}, 2),
+        ({"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT", "NUM_STREAMS": "1"}, 1),
+    ],
+)
+def test_hints_and_streams_reach_the_device(
+    options: dict[str, str], streams: int, conv_net: onnx.ModelProto, opened: Opened
+) -> None:
+    executable = opened("openvino", conv_net, options=options)
+    e = executable.evidence()
+    assert e.options["PERFORMANCE_HINT"] == options.get("PERFORMANCE_HINT", "LATENCY")
+    assert executable._compiled.get_property("NUM_STREAMS") == streams
+    x = np.random.default_rng(0).standard_normal((1, 16, 8, 8), dtype=np.float32)
+    want = opened("onnxruntime", conv_net).run({"x": x})[0]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for out in pool.map(lambda _: executable.run({"x": x})[0], range(16)):
+            np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)
+
+
+def test_versions_of_drivers_are_part_of_the_key() -> None:
+    try:
+        listed = dict(CORE.get_property("NPU", "SUPPORTED_PROPERTIES"))
+    except RuntimeError as error:  # releases before 2026 need the NPU's driver for that
+        pytest.skip(f"the NPU plug-in cannot be loaded: {error}")
+    named = {f"NPU.{k}" for k in listed if k.endswith("_VERSION")}
+    facts = devices.device_facts("NPU")
+    assert named == {k for k in facts if k.startswith("NPU.")}

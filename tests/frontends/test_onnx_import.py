@@ -165,9 +165,8 @@ def test_if_with_a_known_condition_is_its_branch() -> None:
     assert [o for o in ops(graph) if o != "constant"] == ["neg", "clone"]
     open_ = load_onnx(model(nodes, [("x", F, [2]), ("c", B, [])], [("y", F, [2])]))
     (node,) = open_.nodes
-    assert (node.op, node.attrs["op_type"], node.attrs["reason"]) == ("opaque", "If", "control flow")
-    assert node.inputs == ("c", "x")  # what the branches read from outside is an operand
-    assert open_.metadata["deciding"] == ("c",)
+    assert (node.op, node.inputs) == ("cond", ("c", "x"))  # what the branches read from outside is an operand
+    assert [[n.op for n in node.attrs[b].nodes] for b in ("then_branch", "else_branch")] == [["exp"], ["neg"]]
 
 
 def test_a_custom_domain_is_opaque_with_declared_types() -> None:

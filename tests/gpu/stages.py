@@ -88,11 +88,16 @@ STEPS: tuple[Step, ...] = (
     Step("native-tests", 7, PYTEST, ("tests/native", "tests/kernels", "--ignore=tests/kernels/cuda"), 530, "cuda_native_tests.json", "the native test suite on the device"),
     # 8: PyTorch's samples
     Step("conformance-ops", 8, SHELL, (f"{XPU} conformance cuda:0 --suite ops --jobs {WORKERS} --json > {FILE}",), 420, "cuda_conformance_ops.json", "xpu conformance cuda: PyTorch's samples of its ops"),
+    Step("attention-gradients", 8, PYTHON, ("tests/gpu/attention_gradients.py",), 150, "cuda_attention_gradients.json", "attention in training: near float64, the same bits, kernels by policy"),
     # by name only
+    Step("tensorrt", 0, PYTHON, ("tests/gpu/tensorrt_engine.py",), 500, "cuda_tensorrt.json", "TensorRT: right beside ONNX Runtime, second start from the store, device tensors"),
+    Step("attention-training", 0, PYTHON, ("benchmarks/cuda/attention_training.py",), 150, "cuda_attention_training.json", "attention forward and backward right, and beside PyTorch's backends"),
     Step("decoder-breakdown", 0, PYTHON, ("benchmarks/cuda/decoder_breakdown.py",), 300, "cuda_decoder_breakdown.json", "where a token's time goes, and with other cuts of its products"),
     Step("decoder-sizes", 0, PYTHON, ("benchmarks/cuda/decoder_sizes.py",), 400, "cuda_decoder_sizes.json", "language models of other sizes: right beside PyTorch, and how fast a token is"),
     Step("attention-sizes", 0, PYTHON, ("benchmarks/cuda/attention_sizes.py",), 90, "cuda_attention_sizes.json", "cuDNN's attention and ours right, and which is faster at which sizes"),
     Step("depthwise", 0, PYTHON, ("benchmarks/cuda/depthwise.py",), 120, "cuda_depthwise.json", "depthwise convolutions right, and beside cuDNN and PyTorch"),
+    Step("training", 0, PYTHON, ("benchmarks/cuda/training.py", "gpt2", "--with", "max-autotune"), 590, "cuda_training.json", "GPT-2 small: a training step beside PyTorch's compiler"),
+    Step("training-images", 0, PYTHON, ("benchmarks/cuda/training.py", "resnet50"), 590, "cuda_training_images.json", "ResNet-50: a training step beside PyTorch's compiler"),
     Step("third-party", 0, PYTHON, ("benchmarks/cuda/third_party.py",), 400, "cuda_third_party.json", "models of other families: right beside PyTorch, and how fast"),
     Step("core-python", 0, PYTEST, ("tests/cpp", "tests/runtime", "tests/profiler"), 240, "core_python.json", "the core's Python tests"),
     Step("cpu-tests", 0, SHELL, ("python -m pytest -q -p no:cacheprovider tests/compiler tests/kernels tests/codegen tests/runtime",), 540, check="the native engine's tests on this processor"),

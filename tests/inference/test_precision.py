@@ -120,18 +120,44 @@ def test_evidence_of_float_kernels_refutes_int8_and_is_an_error_if_strict() -> N
         )
 
 
-def test_our_kernels_compute_quantized_products_in_floats_and_say_so() -> None:
-    with pytest.raises(PrecisionUnavailable, match="between DequantizeLinear and QuantizeLinear in float32"):
-        xrt.InferenceSession(quantized_model(), device="cpu", engine="native", exec_policy=INT8)
-    with xrt.InferenceSession(quantized_model(), device="cpu", engine="native", strict=True) as sess:
+def test_our_kernels_compute_quantized_products_in_integers_and_say_so() -> None:
+    with xrt.InferenceSession(
+        quantized_model(), device="cpu", engine="native", exec_policy=INT8, strict=True
+    ) as sess:
+        (got,) = sess.run(x=X).values()
+        assert sess.plan.regions[0].precision == "int8"
+        assert sess.receipt().confirmed
+        assert "2 products of uint8 activations and int8 weights" in sess.receipt().text()
+    with xrt.InferenceSession(quantized_model(), device="cpu", engine="onnxruntime") as sess:
+        (want,) = sess.run(x=X).values()
+    assert np.abs(got - want).max() <= 0.02 * 1.01  # one step of the output's scale
+
+
+def test_without_the_pass_our_kernels_compute_in_floats_which_refutes_int8() -> None:
+    policy = xrt.ExecutionPolicy(precision="int8", optimization_level=0)
+    with xrt.InferenceSession(quantized_model(), device="cpu", engine="native", exec_policy=policy) as sess:
         sess.run(x=X)
-        assert sess.plan.regions[0].precision == "float32"
+        assert not sess.receipt().confirmed
         assert "2 products of float32 activations and float32 weights" in sess.receipt().text()
+
+
+def test_compile_takes_int8_for_pairs_on_cpus_only() -> None:
+    graph = xrt.load_onnx(quantized_model())
+    program = xrt.compile(
+        graph, target="cpu", policy=xrt.load_policy({"version": 1, "execution": {"precision": "int8"}})
+    )
+    assert {c.kernel for p in program.entries[0].plans for c in p.calls} >= {"conv/int8", "matmul/int8"}
+    with pytest.raises(PrecisionUnavailable, match="is not quantized"):
+        xrt.compile(
+            graph,
+            target="cuda:sm_90",
+            policy=xrt.load_policy({"version": 1, "execution": {"precision": "int8"}}),
+        )
 
 
 def test_without_an_engine_the_first_that_computes_in_integers_is_taken() -> None:
     with xrt.InferenceSession(quantized_model(), device="cpu", exec_policy=INT8, strict=True) as sess:
-        assert sess.plan.regions[0].engine in VENDORS
+        assert sess.plan.regions[0].engine in ("native", *VENDORS)
 
 
 @pytest.mark.parametrize("engine", VENDORS)

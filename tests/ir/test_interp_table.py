@@ -27,6 +27,8 @@ UNREAD = {
     "max_pool_backward": {"stride", "padding", "dilation", "ceil_mode"},  # the indices say it all
     **{op: {"dtype"} for op in ("rand", "randn", "bernoulli", "multinomial", "dequantize_linear", "eye")},
     **{op: {"count"} for op in ("nonzero", "masked_select", "compress", "unique", "non_max_suppression")},
+    "cond": {"sizes"},
+    "loop": {"sizes"},
 }
 
 

@@ -138,7 +138,7 @@ def test_laws_of_a_body(what: str) -> None:
 
 
 def test_bodies_nest_a_little_only() -> None:
-    text = 'graph "g" {' + '%x: float32[] = fused(body=graph "g" {' * 9
+    text = 'graph "g" {' + '%x: float32[] = fused(body=graph "g" {' * 15
     with pytest.raises(FormatError, match="are nested more than"):
         ir.parse(text)
     data = ir.parse(TEXT).to_json()
@@ -146,7 +146,7 @@ def test_bodies_nest_a_little_only() -> None:
         data["nodes"][0]["attrs"]["body"] = {"graph": {**data, "nodes": [dict(data["nodes"][0])]}}
         data = {**data, "nodes": [{**data["nodes"][0], "attrs": dict(data["nodes"][0]["attrs"])}]}
     deep = data
-    for _ in range(9):
+    for _ in range(15):
         deep = {**data, "nodes": [{**data["nodes"][0], "attrs": {"body": {"graph": deep}}}]}
     with pytest.raises(FormatError, match="are nested more than"):
         ir.Graph.from_json(deep)

@@ -286,6 +286,18 @@ def test_in_attention_too(keys: int) -> None:
     assert np.isfinite(y[0, 1, :, :3]).all()
 
 
+@pytest.mark.parametrize("keys", [101, 1100])
+def test_attention_in_training_has_the_same_bits(keys: int) -> None:
+    q, k = (1, 2, 37, 20), (1, 2, keys, 20)
+    b = GraphBuilder("training")
+    feeds = {"q": draw(1, *q), "k": draw(2, *k), "v": draw(3, *k[:3], 24)}
+    results = b.attention_train(*(b.input(n, f"bfloat16{list(a.shape)}") for n, a in feeds.items()))
+    for name, value in zip(("y", "lse"), results, strict=True):
+        b.output(name, value)
+    y = check(b.build(), feeds, target=OWN, passes="none", kernels={"attention": "flash"})["y"]
+    assert y.tobytes() == attend(OWN, q, k, 24).tobytes()
+
+
 def test_attention_takes_the_tiles() -> None:
     b = GraphBuilder("attention")
     b.output("y", b.attention(*(b.input(n, "bfloat16[1, 2, 64, 32]") for n in "qkv")))

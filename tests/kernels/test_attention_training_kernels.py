@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support.native import check, run_native
+from support.native import check, compile_native, run_native
 
 from xpuruntime.ir import Graph, GraphBuilder
 
@@ -134,3 +134,19 @@ def test_training_has_the_bits_of_inference(queries: int, dtype: str, kernel: st
     ours = check(graph, feeds, **options)["result0"]
     plain = check(b.build(), {n: feeds[n] for n in "qkv"}, **options)["y"]
     assert ours.tobytes() == plain.tobytes()
+
+
+def test_memory_does_not_grow_with_the_square_of_the_sequence() -> None:
+    def held(length: int) -> int:
+        shape = (1, 2, length, 64)
+        graph, feeds = build(shape, shape, 64, "float32", None, False)
+        plan = (
+            compile_native(graph, feeds, passes=["decompose"], kernels={"attention": "flash"})
+            .entries[0]
+            .plans[0]
+        )
+        calls = [c for c in plan.calls if c.kernel == "attention/flash"]
+        assert len(calls) == 4
+        return plan.arena_bytes + max(c.scratch_bytes for c in calls)
+
+    assert held(4096) <= 4.1 * held(1024)

@@ -30,6 +30,7 @@ TENSORS = {  # tensors of other libraries, by DLPack, and the modules of those l
         "value", "module", "getattr(module, 'numpy', None)", "torch", "sys.modules['torch']",
     },
     "inference/native/tensors.py": {"module"},
+    "engines/device_tensors.py": {"module", "tensor"},
     "inference/ops/calls.py": {"out"},
     "inference/ops/foreign_tensors.py": {"tensor", "module", "holder", "first", "operand"},
     "inference/ops/prepare.py": {"operand"},
@@ -55,6 +56,7 @@ VENDORS = {  # objects of a vendor's package, where its versions differ
     "engines/openvino/build.py": {"blob"},
     "engines/openvino/devices.py": {"openvino"},
     "engines/openvino/evidence.py": {"value"},
+    "engines/tensorrt/api.py": {"self.module", "getattr(self.module, enum)", "config"},
     "inference/like_onnxruntime.py": {"options", "getattr(options, 'graph_optimization_level', None)"},
 }
 FIELDS = {  # fields of a record by their names, arguments, exceptions, the operating system
@@ -192,12 +194,14 @@ def test_the_page_about_engines_lists_every_ability_with_its_methods() -> None:
     [
         ("onnxruntime", {"HasKernelOptions", "StoppableLoad"}),
         ("openvino", {"HasKernelOptions"}),
+        ("tensorrt", {"HasKernelOptions"}),
+        ("qnn", set()),
         ("native", set()),
     ],
 )
 def test_engines_have_these_abilities(name: str, able: set[str]) -> None:
     """A function that is renamed in an engine, or in the protocol alone, would take the ability away in silence."""
-    if name != "native":
+    if name in ("onnxruntime", "openvino"):
         pytest.importorskip(name)
     engine = lookup(name).load()
     assert {n for n in ("HasKernelOptions", "StoppableLoad") if isinstance(engine, abilities()[n])} == able

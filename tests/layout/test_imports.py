@@ -33,8 +33,8 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
     "passes": ("ir",),
     "codegen": ("ir", "program", CORE),
     "kernels": ("ir", "program", "policies", "codegen"),
-    "engines": ("program",),
-    "engines.*.build": ("ir", "frontends.onnx_writer", "program"),
+    "engines": ("program", "runtime"),
+    "engines.*.build": ("ir", "frontends.onnx_writer", "program", "runtime"),
     "engines.*.plugin": (),
     "compiler": ("ir", "passes", "kernels", "codegen", "policies", "program"),
     # policies: in functions alone, and only where one may be set; tests/program/test_program_alone.py holds that.

@@ -78,9 +78,12 @@ def test_a_run_holds_every_stage(script: str) -> None:
     assert order(script) == ["python_stages", "cpp_stages", "finish"]
     named = run("declare -f cpp_stages python_stages").stdout
     assert all(
-        words in named
-        for words in ("plain", "address,undefined", "thread", "not serial", "serial and not gpu")
+        words in named for words in ("address,undefined", "thread", "not serial", "serial and not gpu")
     )
+
+
+def test_everything_includes_the_cpp_tests_without_sanitizers() -> None:
+    assert "scripts/test-cpp plain" in (ROOT / "scripts" / "test-all").read_text()
 
 
 @pytest.mark.parametrize(("script", "seed"), [("test", "${XPU_TEST_SEED:-commit}"), ("test-all", "all")])

@@ -81,7 +81,7 @@ def test_training() -> None:
     assert model.weight.grad is not None
 
 
-@pytest.mark.xfail(raises=xrt.EngineUnavailable, strict=True, reason="the TensorRT engine is issue 18")
+@pytest.mark.xfail(raises=xrt.EngineUnavailable, strict=True, reason="no TensorRT on this machine")
 def test_inference_by_tensorrt(model: Path) -> None:
     assert execute("design 7.3", {"x": X})["out"]
 

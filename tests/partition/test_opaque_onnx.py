@@ -44,20 +44,25 @@ def sequences() -> Any:
 
 
 def loop() -> Any:
-    """A loop whose body adds a value from outside three times."""
+    """A loop whose body adds a value from outside three times, by way of a sequence."""
     from onnx import TensorProto, helper
 
     state = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 8]) for n in ("s", "t")]
     i = helper.make_tensor_value_info("i", TensorProto.INT64, [])
     c, d = (helper.make_tensor_value_info(n, TensorProto.BOOL, []) for n in ("c", "d"))
-    adds = [helper.make_node("Add", ["s", "h"], ["t"]), helper.make_node("Identity", ["c"], ["d"])]
+    adds = [
+        helper.make_node("SequenceConstruct", ["s", "h"], ["both"]),
+        helper.make_node("SequenceAt", ["both", "one"], ["h2"]),
+        helper.make_node("Add", ["s", "h2"], ["t"]),
+        helper.make_node("Identity", ["c"], ["d"]),
+    ]
     body = helper.make_graph(adds, "body", [i, c, state[0]], [d, state[1]])
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"], "before"),
         helper.make_node("Loop", ["three", "yes", "x"], ["sum"], "loop", body=body),
         helper.make_node("MatMul", ["sum", "w"], ["y"], "after"),
     ]
-    return model(nodes, {"x": [4, 8], "sum": [4, 8], "y": [4, 8]}, {"three": 3, "yes": True})
+    return model(nodes, {"x": [4, 8], "sum": [4, 8], "y": [4, 8]}, {"three": 3, "yes": True, "one": 1})
 
 
 @pytest.mark.parametrize(("make", "opaque"), [(sequences, {"split", "at"}), (loop, {"loop"})])

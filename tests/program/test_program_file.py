@@ -187,7 +187,7 @@ def test_foreign_and_unreadable_files(tmp_path: Path) -> None:
 def test_versions() -> None:
     assert CompiledProgram.from_bytes(remade(BYTES, nothing)) == SMALL
     with pytest.raises(
-        FormatError, match=r"has the newer format version 2.0; this release reads 1.1. Update xpuruntime"
+        FormatError, match=r"has the newer format version 2.0; this release reads 1.2. Update xpuruntime"
     ):
         CompiledProgram.from_bytes(remade(BYTES, nothing, (2, 0)))
     with pytest.raises(FormatError, match=r"has the older format version 0\.9"):
@@ -198,9 +198,9 @@ def test_versions() -> None:
         manifest["program"]["hint"] = {"x": 1}
         manifest["program"]["entries"][0]["plans"][0]["calls"][0]["hint"] = 2
 
-    assert CompiledProgram.from_bytes(remade(BYTES, more, (1, 2))) == SMALL  # a newer minor version only adds
+    assert CompiledProgram.from_bytes(remade(BYTES, more, (1, 3))) == SMALL  # a newer minor version only adds
     with pytest.raises(FormatError, match="has an unknown field 'hint'"):
-        CompiledProgram.from_bytes(remade(BYTES, more, (1, 1)))
+        CompiledProgram.from_bytes(remade(BYTES, more, (1, 2)))
 
 
 def at(path: str, value: Any) -> Callable[[dict[str, Any]], None]:

@@ -75,10 +75,15 @@ def test_inventory() -> None:
             assert device["support"]["ok"] or device["support"]["reason"]
 
 
-def test_a_word_of_another_release_is_a_reason() -> None:
+def test_an_engine_that_is_not_installed_is_a_reason() -> None:
+    if importlib.util.find_spec("tensorrt"):
+        pytest.skip("TensorRT is installed")
     report = engine_report("tensorrt")
     assert not report.installed
-    assert report.installed.code == "not_implemented"
+    assert (report.installed.code, report.installed.do) == (
+        "not_installed",
+        "Run: pip install 'xpuruntime[tensorrt]'",
+    )
 
 
 def test_inspection_counts(net_path: Path) -> None:

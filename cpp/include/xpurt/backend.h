@@ -27,9 +27,17 @@ class PreparedKernel {
     // The implementation that the kernel's library reports; "" for generated code.
     virtual std::string implementation() const { return ""; }
 };
+// What a call of a recording runs, as found in memory rather than in the plan.
+struct CalledCode {
+    // The name that the loader gives the function's address, or what a library's kernel reports.
+    std::string symbol{};
+    std::string code{};  // the function's machine code; "" if the system does not tell its size
+};
 class Recording {
   public:
     virtual ~Recording() = default;
+    // One entry for each call; empty for a device whose driver reports what it ran. Not called during runs.
+    virtual std::vector<CalledCode> called_code() const { return {}; }
     // Device memory that a submission needs besides its arguments: workspaces of libraries.
     virtual size_t workspace_bytes() const noexcept { return 0; }
 };

@@ -115,6 +115,9 @@ class Executor {
     const Plan& plan() const noexcept { return plan_; }
     // For each call, the implementation that its library reports; "" for generated code.
     std::vector<std::string> implementations() const;
+    // For each call, the code that a run executes; empty for devices whose drivers report it. It is read from
+    // the recordings that runs submit.
+    std::vector<CalledCode> called_code() const;
     Counters counters() const noexcept;
 
   private:

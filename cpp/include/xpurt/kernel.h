@@ -81,7 +81,9 @@ class Module {
   public:
     virtual ~Module() = default;
     virtual void* symbol(const char* name) const noexcept = 0;  // null if absent
-    virtual const char* mapped_by() const noexcept = 0;         // "memfd" or "file"
+    // The executable segments as they are in memory now, in order of address; "" where that is unknown.
+    virtual std::string text() const { return ""; }
+    virtual const char* mapped_by() const noexcept = 0;  // "memfd" or "file"
 };
 
 // The file that load_module maps: an anonymous file in memory if the system supports it, else a temporary
@@ -90,6 +92,10 @@ enum class MapBy { any, memfd, file };
 
 // Map an ELF shared object. The caller must have verified the bytes: malicious code cannot be detected here.
 Result<std::shared_ptr<const Module>> load_module(const void* bytes, size_t size, MapBy how = MapBy::any);
+
+struct CalledCode;
+// The name and the machine code of the function at an address of loaded object code.
+CalledCode code_at(const void* function);
 
 // Return those of `required` that this machine lacks: instruction sets as in cpu_facts(), or
 // "lib:NAME>=VERSION". For an AMX instruction set, also requests permission to use the tile registers.

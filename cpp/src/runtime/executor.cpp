@@ -369,6 +369,13 @@ Status Executor::submit(Context& context, const Run& run) {
     return {};
 }
 
+std::vector<CalledCode> Executor::called_code() const {
+    std::vector<CalledCode> code;
+    for (const auto& recording : recordings_)
+        for (CalledCode& call : recording->called_code()) code.push_back(std::move(call));
+    return code;
+}
+
 std::vector<std::string> Executor::implementations() const {
     std::vector<std::string> names;
     for (const auto& prepared : prepared_) names.push_back(prepared->implementation());

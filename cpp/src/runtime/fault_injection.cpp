@@ -51,7 +51,7 @@ class FaultInjectingKernel final : public LibraryKernel {
         if (count_ > 0) spoil(static_cast<char*>(args[call_.inputs]));
         return {};
     }
-    std::string implementation() const override { return library_ ? library_->implementation() : ""; }
+    std::string implementation() const override { return "fault injection"; }
     int64_t scratch_bytes() const override { return library_ ? library_->scratch_bytes() : 0; }
 
   private:
@@ -94,11 +94,20 @@ Fault fault_for(const KernelCall& call) {
     const size_t colon = request.rfind(':');
     if (colon == std::string::npos) return Fault::none;
     const std::string target = request.substr(0, colon), fault = request.substr(colon + 1);
-    if (target != call.kernel && target != call.kernel + "@" + std::to_string(call.position))
+    const bool by_node =
+        call.nodes == target ||
+        (target.rfind("node ", 0) == 0 && call.nodes.rfind("nodes " + target.substr(5) + " and ", 0) == 0);
+    if (target != call.kernel && target != call.kernel + "@" + std::to_string(call.position) && !by_node)
         return Fault::none;
     if (fault == "element") return Fault::element;
     if (fault == "tile") return Fault::tile;
     return fault == "stride" ? Fault::stride : Fault::none;
+}
+
+std::string symbol_for(const KernelCall& call) {
+    const char* const text = std::getenv("XPU_TEST_SWAP_KERNEL");
+    const std::string request = text == nullptr ? "" : text, position = std::to_string(call.position) + "=";
+    return request.rfind(position, 0) == 0 ? request.substr(position.size()) : call.symbol;
 }
 
 std::unique_ptr<LibraryKernel> inject_fault(Fault fault, const KernelCall& call, KernelFunction function,

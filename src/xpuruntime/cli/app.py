@@ -9,6 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
 from .bench import bench
+from .bisect import bisect
 from .cache import cache
 from .certify import certify
 from .check import check
@@ -24,6 +25,7 @@ from .generate import generate
 from .inspect import inspect
 from .lint import lint
 from .run import run
+from .verify import verify
 
 __all__ = ["app"]
 
@@ -71,11 +73,13 @@ for _command in (
     generate,
     compile_,
     inspect,
+    verify,
     explain,
     diff,
     check,
     lint,
     compare,
+    bisect,
     certify,
     bench,
     conformance,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,9 @@ from .console import join_sentences, print_line, print_table, print_warning, pro
 from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from ..decisions import Candidate
     from ..numerics import Comparison
+    from ..workbench.compare.nodes import NodeComparison, NodesReport
     from ..workbench.compare.report import CompareReport
 
 __all__ = ["compare"]
@@ -49,6 +52,21 @@ def compare(
             "--reference-seconds", min=1, help="Time limit of the reference evaluator for each sample."
         ),
     ] = 60.0,
+    nodes: Annotated[
+        bool,
+        typer.Option(
+            "--nodes", help="Compare every value between nodes that both sides show, not outputs alone."
+        ),
+    ] = False,
+    budget: Annotated[
+        int,
+        typer.Option(
+            "--budget",
+            min=1,
+            metavar="MIB",
+            help="Memory for values between nodes at a time, in MiB, with --nodes.",
+        ),
+    ] = 256,
     as_json: options.AsJson = False,
 ) -> CommandResult:
     """Run engines on the same inputs and compare their outputs. The first output that differs is named."""
@@ -61,6 +79,31 @@ def compare(
     ).with_device()
     source = inputs.to_inputs()
     names, named = options.engine_list(engines.engines)
+    if nodes:
+        from ..workbench.compare.nodes import compare_engine_nodes
+
+        with progress(f"comparing {model}") as update:
+            reports, rejected = compare_engine_nodes(
+                model,
+                names,
+                named=named,
+                options=session_options,
+                reference_model=reference,
+                against=against,
+                inputs=source,
+                budget=budget << 20,
+                tolerance=tolerance,
+                progress=update,
+            )
+        agree = all(r.ok for r in reports)
+        document = {
+            "ok": agree,
+            "reports": [r.to_json() for r in reports],
+            "rejected": [c.to_json() for c in rejected],
+        }
+        return CommandResult(
+            document, lambda: _show_nodes(reports, rejected), ExitCode.OK if agree else ExitCode.NO
+        )
     from ..workbench.compare.engines import REFERENCE, compare_engines
     from ..workbench.compare.models import compare_models
 
@@ -110,6 +153,47 @@ def _show(report: CompareReport) -> None:
     for text in report.notes:
         print_warning(text)
     print_line(report.sentence)
+
+
+def _show_nodes(reports: Sequence[NodesReport], rejected: Sequence[Candidate]) -> None:
+    for c in rejected:
+        print_line(f"not {c.name} ({c.code.value}): {join_sentences(c.reason, c.do)}")
+    right = ("max|d|", "max|d|/max|ref|", "cosine", "NaN", "infinite", "argmax", "tolerance")
+    for report in reports:
+        rows = [_node_row(n) for n in report.nodes]
+        title = f"{report.actual} against {report.reference}"
+        print_table(title, ("node", "op", *right, "verdict"), rows, right=right)
+        if report.unseen:
+            names = ", ".join(report.unseen[:8]) + (", ..." if len(report.unseen) > 8 else "")
+            print_line(
+                f"{len(report.unseen)} nodes have no value that both sides show (fused or folded): {names}"
+            )
+        print_line(
+            f"{report.runs} runs, at most {report.held_bytes / 2**20:.1f} MiB of values at a time "
+            f"(budget {report.budget >> 20} MiB)"
+        )
+        print_line(report.sentence)
+
+
+def _node_row(n: NodeComparison) -> tuple[str, ...]:
+    s = n.statistics
+    cosine = "" if s.cosine is None else f"{s.cosine:.9f}"
+    same = "same" if s.argmax[0] == s.argmax[1] else f"{s.argmax[0]}, {s.argmax[1]}"
+    verdict = f"DIFFERS: {n.reason}" if n.reason else "agrees"
+    ops = "+".join(n.ops)
+    counts = [str(a) if a == b else f"{a}, {b}" for a, b in (s.nans, s.infs)]
+    name = (n.nodes or (n.value,))[-1]
+    return (
+        name,
+        ops,
+        f"{s.max_abs:.3g}",
+        f"{s.max_rel:.3g}",
+        cosine,
+        *counts,
+        same,
+        f"{n.tolerance:.3g}",
+        verdict,
+    )
 
 
 def _row(c: Comparison) -> tuple[str, ...]:

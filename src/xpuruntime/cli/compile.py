@@ -60,6 +60,15 @@ def compile(  # noqa: A001  (the command's name)
         ),
     ] = None,
     embed: Annotated[bool, typer.Option(help="Store the weights in the program.")] = True,
+    golden: Annotated[
+        int,
+        typer.Option(
+            "--golden",
+            min=0,
+            metavar="N",
+            help="Store N generated inputs with their outputs in each entry point, for xpu verify.",
+        ),
+    ] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compile, but write no file.")] = False,
     as_json: options.AsJson = False,
 ) -> CommandResult:
@@ -80,6 +89,7 @@ def compile(  # noqa: A001  (the command's name)
             passes=passes,
             embed=embed,
             dry_run=dry_run,
+            golden=golden,
         )
     seconds = time.perf_counter() - start
     return CommandResult(report.to_json() | {"seconds": round(seconds, 3)}, lambda: _show(report, seconds))
@@ -96,5 +106,9 @@ def _show(report: ProgramReport, seconds: float) -> None:
             print_line(f"  {entry.name} on {plan.target}: {calls}, arena {size_text(plan.arena_bytes)}")
     weight_bytes = sum(r.spec.size_bytes or 0 for r in p.recipes)
     print_line(f"  weights: {size_text(weight_bytes)} in {count_text(len(p.recipes), 'buffer')}")
+    if p.golden:
+        print_line(
+            f"  golden: {count_text(len(p.golden), 'sample')}; check them on the target with xpu verify"
+        )
     if report.size_bytes:
         print_line(f"details: xpu inspect {report.path}")

@@ -46,6 +46,7 @@ _RUN, _IN = "Engine and session", "Inputs"
 FILES_OF_FORMATS = {
     "onnx": "an ONNX model (.onnx)",
     "openvino-ir": "an OpenVINO model (.xml)",
+    "tensorrt-plan": "a TensorRT engine (.engine, .plan)",
     "program": "a compiled program (.npubin)",
 }
 """The model formats of engines that are files, as help texts name them."""

@@ -86,6 +86,8 @@ def plan_of(lowering: LoweredGraph, code: Code) -> ExecutionPlan:
 
     calls = tuple(_emitted(c, code, named) for c in lowering.calls)
     buffers = tuple(replace(b, name=named(b.name), root=named(b.root)) for b in buffers)
+    # A submission holds the backend's threads, which the bodies of control flow need, too.
+    controls = any(c.library == "control" for c in calls)
     used = {n for c in calls for n in (*c.inputs, *c.outputs)} | {*lowering.inputs, *lowering.outputs}
     used |= {s.name for s in lowering.graph.states}
     used |= {b.root for b in buffers if b.name in used}
@@ -95,7 +97,7 @@ def plan_of(lowering: LoweredGraph, code: Code) -> ExecutionPlan:
         calls=calls,
         buffers=tuple(b for b in buffers if b.name in used),
         arena_bytes=arena,
-        batch=max(1, code.target.config.max_dispatches_per_batch),
+        batch=1 if controls else max(1, code.target.config.max_dispatches_per_batch),
     )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..codegen.target import CodegenTarget
 from ..errors import BuildError, DeviceUnavailable, PolicyError, PrecisionUnavailable
-from ..ir import Graph
-from ..ir.family import family_of
+from ..ir import Graph, Node
+from ..ir.family import family_of, is_view
 from ..ir.shapes.fixed_sizes import fixed_sizes
 from ..policies import Policy, Resolved
 from ..policies.entrances import INSTEAD_OF_INT8
@@ -21,7 +21,14 @@ from .resolve import resolve_target
 __all__ = ["check_phase", "check_static", "fixed_symbols", "phases_of", "settled_precision", "targets_of"]
 
 _INTEGER_PRODUCTS = frozenset(
-    {"matmul_integer", "convolution_integer", "qlinear_matmul", "qlinear_convolution"}
+    {
+        "convolution_integer",
+        "matmul_integer",
+        "qlinear_convolution",
+        "qlinear_matmul",
+        "quantized_convolution",
+        "quantized_matmul",
+    }
 )
 _COMPUTED = (DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
@@ -69,10 +76,27 @@ def fixed_symbols(graphs: Iterable[Graph], resolved: Resolved) -> dict[str, int]
     return fixed_sizes(specs, fixed, "compile") if fixed else {}
 
 
+def _between_pairs(graph: Graph, node: Node) -> bool:
+    """Return whether both operands of a product are dequantized, so that ``fuse_quantized`` computes it in integers."""
+    operands = node.inputs[1:3] if node.op == "addmm" else node.inputs[:2]
+    makers = [_maker(graph, v) for v in operands]
+    return len(makers) == 2 and all(m is not None and m.op == "dequantize_linear" for m in makers)
+
+
+def _maker(graph: Graph, value: object) -> Node | None:
+    """Return the node that makes a value, looking through views."""
+    node = graph.producer(value) if isinstance(value, str) else None
+    while node is not None and is_view(node):
+        node = graph.producer(str(node.inputs[0]))
+    return node
+
+
 def settled_precision(
-    entrance: str, graphs: Iterable[Graph], policy: Policy, notes: list[str]
+    entrance: str, graphs: Iterable[Graph], policy: Policy, notes: list[str], *, pairs: bool = False
 ) -> tuple[Policy, bool]:
     """Return the policy with the precision that the passes must produce (``model`` if none), and whether they must change it.
+
+    pairs: whether the targets compute products between DequantizeLinear and QuantizeLinear in integers.
 
     Raises PrecisionUnavailable if the graphs cannot be computed in it. With ``allow_fallback``, int8 falls back to the model's own precision.
     """
@@ -81,9 +105,15 @@ def settled_precision(
         return policy, False
     dtype = DType.of(requested)
     model_policy = Policy(kernel=policy.kernel, execution=replace(policy.execution, precision="model"))
+    graphs = tuple(graphs)
     nodes = [n for g in graphs for n in g.nodes]
     if dtype.is_integer:
-        products = [n.op in _INTEGER_PRODUCTS for n in nodes if family_of(n) in ("conv", "matmul")]
+        products = [
+            n.op in _INTEGER_PRODUCTS or (pairs and _between_pairs(g, n))
+            for g in graphs
+            for n in g.nodes
+            if family_of(n) in ("conv", "matmul")
+        ]
         if products and all(products):
             return model_policy, False
         if policy.execution.allow_fallback:

@@ -8,6 +8,7 @@ describe how their buffers are made at load.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import time
@@ -24,6 +25,7 @@ from ..errors import BuildError, FormatError, IrError, StrictError, XpuError
 from ..faults import FaultSubject, contained, foreign, part
 from ..ir import Graph, specialize, verify
 from ..ir.shapes.bounds import bounds_of, outside, span
+from ..ir.shapes.settle import settled
 from ..kernels import offers
 from ..kernels.user.kernel import named_digests
 from ..passes import find_passes, laid_out, run_passes
@@ -36,6 +38,7 @@ from ..program.told import fitted
 from ..program.validate import validate
 from ..targets import TargetConfig
 from .calls import LoweredGraph
+from .control import with_entries
 from .demands import Demands
 from .emit import Code, emitted_part, plan_of
 from .entrance import check_phase, fixed_symbols, phases_of, settled_precision, targets_of
@@ -131,7 +134,9 @@ def _compile(
         else ("--passes", str(passes) if isinstance(passes, str | int) else ",".join(passes))
     )
     note_count = len(notes)
-    demands, casts = settled_precision("compile", entries.values(), resolved.policy, notes)
+    demands, casts = settled_precision(
+        "compile", entries.values(), resolved.policy, notes, pairs=all(t.kind == "cpu" for t in targets)
+    )
     recorded = _recorded_demands(
         resolved, default_level if passes is None else None, fell=len(notes) > note_count
     )
@@ -150,13 +155,18 @@ def _compile(
         raise refuse("compile", "precision", resolved, why, "Leave optimization_level at 3.")
     if notes:
         _log.warning("compile: %s", "; ".join(notes))
-    phases = phases_of(phase, entries)
+    phases = dict(phases_of(phase, entries))
     by_phase = {p: Demands(demands, targets, p, weights or {}) for p in dict.fromkeys(phases.values())}
     graphs: dict[str, Graph] = {}
+    bodies: dict[str, Graph] = {}
     for name, entry in entries.items():
         _take(subject, entry)
         context = by_phase[phases[name]].context()
-        graphs[name] = run_passes(entry, rewrites, context=context, watch=_watched(watch))
+        optimized = run_passes(entry, rewrites, context=context, watch=_watched(watch))
+        optimize = functools.partial(run_passes, which=rewrites, context=context)
+        graphs[name] = with_entries(optimized, optimize, phases[name], bodies)
+        phases |= dict.fromkeys(bodies.keys() - phases.keys(), phases[name])
+    graphs |= bodies
     lowered: list[LoweredGraph] = []
     binaries: list[Binary] = []
     plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}
@@ -164,7 +174,7 @@ def _compile(
     for t in targets:
         code = Code(t, len(binaries))
         for name, graph in graphs.items():
-            _take(subject, entries[name])
+            _take(subject, entries.get(name, graph))
             laid, layouts = (
                 laid_out(graph, t.config.channel_alignment_bytes, t.any_layout)
                 if physical and t.takes_fused
@@ -189,7 +199,7 @@ def _compile(
     _log.info("compiled %s for %s in %.2f s", first.name, names, time.perf_counter() - started)
     program = CompiledProgram(
         name=first.name,
-        entries=tuple(_entry(n, graphs[n], buffer_names[n], plans[n], sizes[n]) for n in graphs),
+        entries=tuple(_entry(n, graphs[n], buffer_names[n], plans[n], sizes.get(n, {})) for n in graphs),
         weights=_by_name(w for low in lowered for w in low.known.weights),
         recipes=_by_name(r for low in lowered for r in low.known.recipes),
         states=_by_name(s for low in lowered for s in low.states),
@@ -297,7 +307,7 @@ def _entries(
             _take(subject, graph)
             subject.replay_args = tuple(w for k, v in bucket.items() for w in ("--shape", f"{k}={v}"))
             _check_bounds(graph, bucket)
-            static = specialize(graph, bucket)
+            static = settled(specialize(graph, bucket))
             if static is not graph:
                 verify(static)  # raises for contradictory sizes (two symbols that must be equal)
             live = {k: v for k, v in bucket.items() if k in graph.symbols}

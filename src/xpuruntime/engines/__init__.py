@@ -1,7 +1,7 @@
 """Engines: vendor runtimes and the native one, each of which executes whole regions. Importing this package imports no vendor.
 
 ``lookup("onnxrt")`` -> the ``EnginePlugin`` of a name or alias. Built-in engines are listed in ``ENGINES``; other packages add theirs
-by the entry-point group ``xpuruntime.engines``. ``KNOWN_WORDS`` are names of engines that this release does not implement.
+by the entry-point group ``xpuruntime.engines``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from ..decisions import Candidate, Decision, Reason, Support
 from ..errors import EngineUnavailable
 from ..plugins.loader import EnginePlugin, entry_points, load_dotted
 
@@ -19,27 +18,25 @@ if TYPE_CHECKING:  # mypy compares the functions of our engines' modules with th
     from .onnxruntime import engine as onnxruntime
     from .openvino import engine as openvino
     from .qnn import engine as qnn
+    from .tensorrt import engine as tensorrt
 
-    _MODULES: tuple[Engine, Engine, Engine, Engine] = (onnxruntime, openvino, qnn, native)
-    _WITH_KERNEL_OPTIONS: tuple[HasKernelOptions, HasKernelOptions] = (onnxruntime, openvino)
+    _MODULES: tuple[Engine, Engine, Engine, Engine, Engine] = (onnxruntime, openvino, tensorrt, qnn, native)
+    _WITH_KERNEL_OPTIONS: tuple[HasKernelOptions, HasKernelOptions, HasKernelOptions] = (
+        onnxruntime,
+        openvino,
+        tensorrt,
+    )
     _STOPPABLE: StoppableLoad = onnxruntime
 
-__all__ = ["ENGINES", "KNOWN_WORDS", "engine_names", "lookup"]
+__all__ = ["ENGINES", "engine_names", "lookup"]
 
 # In the built-in order of preference.
 ENGINES: dict[str, str] = {
     "onnxruntime": "xpuruntime.engines.onnxruntime.plugin:PLUGIN",
     "openvino": "xpuruntime.engines.openvino.plugin:PLUGIN",
+    "tensorrt": "xpuruntime.engines.tensorrt.plugin:PLUGIN",
     "qnn": "xpuruntime.engines.qnn.plugin:PLUGIN",
     "native": "xpuruntime.engines.native.plugin:PLUGIN",
-}
-
-KNOWN_WORDS: dict[str, Support] = {
-    "tensorrt": Support.no(
-        Reason.NOT_IMPLEMENTED,
-        "the TensorRT engine is not part of this release",
-        do="Use engine='onnxruntime' with device='cuda', in an environment with the package onnxruntime-gpu.",
-    ),
 }
 
 
@@ -51,8 +48,7 @@ def engine_names() -> tuple[str, ...]:
 def lookup(name: str) -> EnginePlugin:
     """Return the plugin of an engine by name or alias, in upper or lower case.
 
-    Raises EngineUnavailable for a name that this release does not implement (with an alternative), an unknown name (with the
-    nearest known one), and a third-party plugin that cannot be imported.
+    Raises EngineUnavailable for an unknown name (with the nearest known one), and a third-party plugin that cannot be imported.
     """
     key = name.strip().lower()
     if key in ENGINES:
@@ -60,13 +56,9 @@ def lookup(name: str) -> EnginePlugin:
     for plugin in map(_built_in, ENGINES):
         if key in plugin.aliases:
             return plugin
-    if key in KNOWN_WORDS:
-        support = KNOWN_WORDS[key]
-        decision = Decision("engine", key, None, (Candidate.rejected(key, support),))
-        raise EngineUnavailable(f"engine {key!r}", support.reason, do=support.do, decision=decision)
     if key in entry_points("xpuruntime.engines"):
         return _third_party(key)
-    names = [*engine_names(), *KNOWN_WORDS, *(a for e in map(_built_in, ENGINES) for a in e.aliases)]
+    names = [*engine_names(), *(a for e in map(_built_in, ENGINES) for a in e.aliases)]
     near = difflib.get_close_matches(key, names, n=1)
     raise EngineUnavailable(
         "engine",

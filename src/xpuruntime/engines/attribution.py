@@ -13,7 +13,7 @@ from contextvars import ContextVar
 
 from ..protocols import ModelSource, NodeRef
 
-__all__ = ["SourceGraph", "inherit", "least_times", "typical"]
+__all__ = ["SourceGraph", "explain_unnamed", "inherit", "least_times", "typical"]
 
 _TYPICAL: ContextVar[Callable[[Sequence[float]], float]] = ContextVar("typical", default=statistics.median)
 
@@ -50,6 +50,7 @@ class SourceGraph:
                 self.readers.setdefault(value, []).append(node)
         self._outputs = {s.name for s in model.outputs}
         live = {s.name for s in model.inputs}
+        self.weights = {v for n in model.nodes for v in n.inputs} - set(self.maker) - live
         self.constant: set[str] = set()
         for node in model.nodes:
             if node.op in _RANDOM or any(v in live for v in node.inputs):
@@ -110,3 +111,83 @@ def inherit(rows: Sequence[set[str]], readers: Sequence[Collection[int]], may: C
     for i in range(len(rows) - 1, -1, -1):
         if not rows[i] and len(readers[i]) == 1 and may(i):
             rows[i] |= rows[next(iter(readers[i]))]
+
+
+_REMOVED = frozenset({"Identity", "Dropout"})
+_SHAPES = frozenset({"Shape", "Size"})
+_MOVES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Concat", "Expand"})
+
+
+def explain_unnamed(
+    source: SourceGraph, outputs: Collection[str], rows: Sequence[tuple[Sequence[str], str]], when: str
+) -> dict[str, str]:
+    """Return what became of each node that no step names. Nodes for which the model and the steps give no reason are left out.
+
+    outputs: the model's outputs. rows: the nodes and the kernel of each step. when: ``loading`` or ``compiling``.
+    """
+    owner = {name: kernel for names, kernel in reversed(rows) for name in names}
+    first = {name: names[0] for names, _ in rows for name in names}
+    live, by_shape = _live(source, outputs), _from_shapes(source)
+    reasons: dict[str, str] = {}
+    for node in source.nodes.values():
+        if node.name in owner:
+            continue
+        if node.name in source.constant:
+            reasons[node.name] = f"depends on no input, so it is computed once when {when}"
+        elif node.name in by_shape:
+            reasons[node.name] = f"depends on shapes alone, so it is computed once when {when}"
+        elif node.name not in live:
+            reasons[node.name] = "no output depends on it, so it is removed"
+        elif node.op in _REMOVED:
+            reasons[node.name] = f"{node.op} changes nothing, so it is removed"
+        elif near := _nearest(source, node.name, owner):
+            kernels = ", ".join(f"{first[n]!r} ({owner[n]})" for n in near[:3])
+            part = "moves no data alone; it is" if node.op in _MOVES else "is"
+            reasons[node.name] = f"{part} part of the step of {kernels}, next to it"
+    return reasons
+
+
+def _live(source: SourceGraph, outputs: Collection[str]) -> set[str]:
+    """Return the nodes that an output depends on."""
+    live: set[str] = set()
+    todo = [source.maker[v] for v in outputs if v in source.maker]
+    while todo:
+        node = todo.pop()
+        if node.name not in live:
+            live.add(node.name)
+            todo += [source.maker[v] for v in node.inputs if v in source.maker]
+    return live
+
+
+def _from_shapes(source: SourceGraph) -> set[str]:
+    """Return the nodes that depend on inputs through shapes alone."""
+    found: set[str] = set()
+    for node in source.nodes.values():
+        makers = [source.maker[v].name for v in node.inputs if v in source.maker]
+        known = found | source.constant
+        from_weights = all(v in source.maker or v in source.weights for v in node.inputs)
+        if node.op in _SHAPES or (makers and from_weights and all(m in known for m in makers)):
+            found.add(node.name)
+    return found - source.constant
+
+
+def _nearest(source: SourceGraph, name: str, owner: Mapping[str, str]) -> list[str]:
+    """Return the closest named nodes that read a node's results through unnamed ones, else those that it reads from."""
+    for forward in (True, False):
+        found: dict[str, None] = {}
+        seen, todo = {name}, [name]
+        while todo:
+            node = source.nodes[todo.pop()]
+            if forward:
+                near = [r.name for v in node.outputs for r in source.readers.get(v, ())]
+            else:
+                near = [source.maker[v].name for v in node.inputs if v in source.maker]
+            for other in near:
+                if other in owner:
+                    found[other] = None
+                elif other not in seen:
+                    seen.add(other)
+                    todo.append(other)
+        if found:
+            return list(found)
+    return []

@@ -2,6 +2,7 @@
 
     path to .onnx · bytes · ModelProto ──► onnx.file.read_onnx ──┐
     path to OpenVINO IR (.xml + .bin) ───► openvino_file.read_ir ├──► ModelSource
+    path to .engine · .plan ─────────────► TensorRT's plan_file ─┘
 
 Opening reads and checks the graph. External weights are not loaded: they are streamed through sha256 for the digest.
 A file that is not a model raises ModelError here, before a vendor's parser sees it.
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
+from ..plugins.loader import load_dotted
 from ..protocols import ModelSource
 from ..storage.files import open_regular
 
@@ -23,6 +25,7 @@ __all__ = ["open_model", "open_with"]
 
 _TAKES = "Pass a path to an .onnx file or to an OpenVINO .xml file, the bytes of an ONNX file, or an onnx.ModelProto."
 _PROGRAM = b"XPUPROG\n"  # program.file.MAGIC, which models may not import
+_PLANS = (".engine", ".plan")
 _OTHER_FORMATS = {
     ".pt": "torch",
     ".pth": "torch",
@@ -32,8 +35,6 @@ _OTHER_FORMATS = {
     ".h5": "Keras",
     ".keras": "Keras",
     ".gguf": "GGUF",
-    ".engine": "TensorRT",
-    ".plan": "TensorRT",
     ".mlmodel": "Core ML",
 }
 
@@ -41,7 +42,7 @@ _OTHER_FORMATS = {
 def open_model(model: object, *, name: str = "") -> ModelSource:
     """Read and check a model.
 
-    model: a path (str or os.PathLike) to ``.onnx`` or OpenVINO ``.xml``; bytes of an ONNX file; an ``onnx.ModelProto``.
+    model: a path (str or os.PathLike) to ``.onnx``, OpenVINO ``.xml`` or TensorRT ``.engine`` or ``.plan``; bytes of an ONNX file; an ``onnx.ModelProto``.
     name:  name in messages and reports; by default the file's name, else the graph's.
 
     Shapes: a named dim of the file becomes a Dim of that name, an unnamed one a fresh symbol
@@ -102,6 +103,9 @@ def _open_path(path: Path, name: str, read: Callable[[bytes, str, str, Path | No
     head = _head(path, who)
     if head.startswith(_PROGRAM):
         raise _a_program(who, repr(path.name))
+    if path.suffix.lower() in _PLANS:
+        read_plan = load_dotted("xpuruntime.engines.tensorrt.plan_file:read_plan")
+        return read_plan(path, who, name or path.stem)
     if path.suffix.lower() == ".xml" or _looks_like_xml(head):
         from .openvino_file import read_ir
 

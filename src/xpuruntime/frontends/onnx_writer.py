@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..errors import IrError, ModelError
 from ..ir import Graph, Node, Weight, inline_fused
+from ..ir.ops.control import CONTROL, bodies_of
 from ..protocols import Array
 from ..storage.store import write_atomic
 from ..types import TensorSpec
 from .onnx.exporters import EXPORTERS, MIN_OPSETS, NodeExport, OnnxGraphBuilder
+from .onnx.exporters.control import write_control
 from .onnx.opaque import CAPTURES, decode
 from .onnx.proto import dtype_table, sub_graphs
 from .onnx.types import OnnxTypes
@@ -76,10 +78,18 @@ def to_onnx(graph: Graph, weights: WeightSource | None = None, *, opset: int | N
 
 
 def _opset(graph: Graph, onnx: Any) -> int:
-    needed = max([MIN_OPSETS.get(n.op, _MIN_OPSET) for n in graph.nodes], default=_MIN_OPSET)
+    needed = max([MIN_OPSETS.get(n.op, _MIN_OPSET) for n in _nodes(graph)], default=_MIN_OPSET)
     model_opset = graph.metadata.get("opset") or 0
     newest = int(onnx.defs.onnx_opset_version())
     return min(max(needed, model_opset or _DEFAULT_OPSET, _MIN_OPSET), newest)
+
+
+def _nodes(graph: Graph) -> Iterator[Node]:
+    """Yield every node, those of bodies too."""
+    for node in graph.nodes:
+        yield node
+        for body in bodies_of(node):
+            yield from _nodes(body)
 
 
 def _write(builder: OnnxGraphBuilder, node: Node) -> None:
@@ -87,6 +97,9 @@ def _write(builder: OnnxGraphBuilder, node: Node) -> None:
     builder.begin(label)
     if node.op == "opaque":
         _write_opaque(builder, node, label)
+        return
+    if node.op in CONTROL:
+        write_control(builder, node, label, _write)
         return
     export = EXPORTERS.get(node.op)
     if export is None:

@@ -23,6 +23,7 @@ from ..program.plan import Plan
 from ..protocols import (
     Array,
     Evidence,
+    Executable,
     HasRegions,
     ModelSource,
     ReportsDecisions,
@@ -224,6 +225,11 @@ class InferenceSession:
     def model(self) -> ModelSource:
         """Return the model as it was opened."""
         return self._model
+
+    @property
+    def executable(self) -> Executable:
+        """Return the engine's form of the model, for tools that look inside a session."""
+        return self._executable
 
     @property
     def plan(self) -> Plan:

@@ -20,6 +20,8 @@ __all__ = ["MAX_CONST_ELEMENTS", "NAN", "AttrValue", "Attrs", "Body", "Const", "
 MAX_CONST_ELEMENTS = 4096
 """Maximum number of elements of a constant in the graph; larger ones are weights."""
 MAX_DEPTH = 32
+MAX_NESTED = 12
+"""Maximum nesting of graphs in attributes: bodies of control flow in bodies."""
 NAN = math.nan  # attributes hold this one NaN object, so that containers compare equal by identity
 
 AttrValue: TypeAlias = (

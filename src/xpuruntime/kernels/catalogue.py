@@ -25,9 +25,12 @@ def _cpu() -> tuple[Kernel, ...]:
     """Return the kernels of CPUs, in order of preference within an op."""
     from .cpu.attention.flash import KERNELS as ATTENTION
     from .cpu.attention.flash_backward import KERNELS as ATTENTION_BACKWARD
+    from .cpu.control import KERNELS as CONTROL
     from .cpu.conv.generated import KERNELS as CONV
     from .cpu.elementwise import KERNELS as ELEMENTWISE
     from .cpu.fused import KERNELS as FUSED
+    from .cpu.int8.conv import KERNELS as INT8_CONV
+    from .cpu.int8.matmul import KERNELS as INT8_MATMUL
     from .cpu.matmul.einsum import KERNELS as MATMUL_EINSUM
     from .cpu.matmul.generated import KERNELS as MATMUL
     from .cpu.matmul.int4 import KERNELS as MATMUL_INT4
@@ -53,6 +56,8 @@ def _cpu() -> tuple[Kernel, ...]:
         *MATMUL_NORM_LINEAR,
         *MATMUL_INT4,
         *MATMUL_EINSUM,
+        *INT8_MATMUL,
+        *INT8_CONV,
         *ATTENTION,
         *ATTENTION_BACKWARD,
         *ROPE,
@@ -62,6 +67,7 @@ def _cpu() -> tuple[Kernel, ...]:
         *MOVEMENT,
         *RNN,
         *TASKS,
+        *CONTROL,
         *ONEDNN,
     )
 

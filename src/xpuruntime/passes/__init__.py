@@ -22,11 +22,13 @@ from ..faults import part
 from ..ir import Graph, verify
 from ..types import DType
 from . import (
+    align_products,
     cast_precision,
     concat_linear,
     cse,
     dead_code,
     decompose,
+    expand_quantize,
     fold_batch_norm,
     fold_constants,
     fuse_conv,
@@ -34,9 +36,11 @@ from . import (
     fuse_linear,
     fuse_norm_linear,
     fuse_pointwise,
+    fuse_quantized,
     fuse_rope_append,
     fuse_rope_attention,
     in_place_state,
+    inline_control,
     layout,
     simplify,
     unflatten,
@@ -86,6 +90,9 @@ def _laid_out(graph: Graph, context: PassContext | None) -> Graph:
 
 # fmt: off
 PASSES: tuple[GraphPass, ...] = (
+    GraphPass("inline_control", "replace branches with constant conditions and short loops by their nodes", inline_control.run, BASIC),
+    GraphPass("fuse_quantized", "compute products between DequantizeLinear and QuantizeLinear in integers", fuse_quantized.run, BASIC),
+    GraphPass("expand_quantize", "write quantize_linear and dequantize_linear of 8-bit codes as elementwise ops", expand_quantize.run, EXTENDED),
     GraphPass("fold_constants", "replace nodes that read only constants by constants", fold_constants.run, BASIC),
     GraphPass("simplify", "remove no-ops; merge chains of views, casts and the like", simplify.run, BASIC),
     GraphPass("cse", "compute equal nodes once", cse.run, BASIC),
@@ -102,6 +109,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("fuse_linear", "turn products with weights into linear, and fuse bias, residual and activation", fuse_linear.run, EXTENDED),
     GraphPass("split_batch_norm", "replace other batch norms by a scale and a shift", fold_batch_norm.split, ALL),
     GraphPass("concat_linear", "merge linear layers of one input", concat_linear.run, ALL),
+    GraphPass("align_products", "pad products of 16-bit values to whole vector loads, in training on CUDA", align_products.run, ALL),
     GraphPass("fuse_gate", "fuse gate, up and their product into one layer, for few rows", fuse_gate.run, NAMED),
     GraphPass("fuse_norm_linear", "fuse a norm into the layer that reads it, for few rows", fuse_norm_linear.run, NAMED),
     GraphPass("fuse_rope_append", "fuse rotations and updates of the KV cache", fuse_rope_append.run, NAMED),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import OPS, Graph, Input, Node, Output, State
+from ..ir.ops.control import CONTROL
 from .context import PassContext
 
 __all__ = ["run"]
@@ -41,7 +42,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 def _key(node: Node) -> Any:
     """Return a key that is equal for nodes with equal results; None for nodes that may differ."""
     op = OPS[node.op]
-    if node.op == "opaque" or op.random or op.data_dependent:
+    if node.op in ("opaque", *CONTROL) or op.random or op.data_dependent:
         return None
     inputs: tuple[Input, ...] = node.inputs
     if op.commutative and len(inputs) >= 2:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..errors import IrError
 from ..ir import MAX_CONST_ELEMENTS, OPS, Const, Editor, Graph, Node
 from ..ir.interp import evaluate
+from ..ir.ops.control import CONTROL
 from ..types import DType
 from ._lib.known import elements
 from .context import PassContext
@@ -55,7 +56,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 def _foldable(node: Node, known: Mapping[str, object]) -> bool:
     op = OPS[node.op]
-    if node.op in ("opaque", "fused") or op.random or op.data_dependent:
+    if node.op in ("opaque", "fused", *CONTROL) or op.random or op.data_dependent:
         return False
     if any(v not in known for v in node.values):
         return False

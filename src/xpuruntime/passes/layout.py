@@ -30,6 +30,7 @@ _CHANNELS = frozenset(
     [
         "convolution",
         "fused_convolution",
+        "quantized_convolution",
         "avg_pool",
         "max_pool",
         "adaptive_avg_pool",

@@ -28,7 +28,7 @@ class EnginePlugin:
     module:   import name of the vendor's Python package.
     install:  the command that installs it.
     versions: (lowest, first unsupported) version of the vendor; both ends are tested.
-    formats:  model formats it reads: ``onnx``, ``openvino-ir``.
+    formats:  model formats it reads: ``onnx``, ``openvino-ir``, ``tensorrt-plan``.
     entry:    dotted name of a module with the functions of ``protocols.Engine``.
     compiles_in_build: True if ``build`` does the slow work; False if the artifact is empty and ``load`` compiles.
     devices:  dotted name of a module with only ``devices`` and ``version``, which imports less than ``entry``; "" for ``entry`` itself.

@@ -117,6 +117,7 @@ class KernelPolicy(FileForm):
     rnn: Names = _preference("rnn")
     random: Names = _preference("random")
     signal: Names = _preference("signal")
+    control: Names = _preference("control")
     other: Names = _preference("other")
     rules: Sequence[Rule] = of_kind(_RULES, "rules; earlier rules' preferences come first", default=())
     under: Sequence[KernelPolicy] = of_kind(

@@ -33,13 +33,14 @@ __all__ = [
 _USUAL = ("generated", "ported")
 _WITH_NAIVE = ("generated", "naive", "ported")
 
-# Families without an entry have no kernels to choose from: control flow, losses.
+# Families without an entry have no kernels to choose from: losses.
 KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "matmul": (
             "cublas",
             "cublasLt",
             "gemv",
+            "int8",
             "int4_weights",
             "int4_weights_64",
             "int4_weights_128",
@@ -47,7 +48,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "onednn",
             *_WITH_NAIVE,
         ),
-        "conv": ("cudnn", "deformed", "depthwise", "implicit_gemm", "onednn", *_WITH_NAIVE),
+        "conv": ("cudnn", "deformed", "depthwise", "implicit_gemm", "int8", "onednn", *_WITH_NAIVE),
         "attention": ("flash", "flash_v2", "flash_decode", "cudnn", "naive", "ported"),
         "norm": _WITH_NAIVE,
         "softmax": _USUAL,
@@ -65,6 +66,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "rnn": _USUAL,
         "random": _USUAL,
         "signal": _USUAL,
+        "control": ("host",),
         "other": _USUAL,
     }
 )
@@ -85,7 +87,7 @@ KERNELS_NOT_IMPLEMENTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         family: (*_LIBRARIES.get(family, ()), *(() if "naive" in words else ("naive",)))
         for family, words in KERNELS.items()
-        if family in _LIBRARIES or "naive" not in words
+        if family != "control" and (family in _LIBRARIES or "naive" not in words)
     }
 )
 """Words by family that this release does not implement. A policy with only such words for a demand is refused."""

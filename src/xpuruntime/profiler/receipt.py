@@ -16,7 +16,7 @@ from ..program.plan import Plan, Region
 from ..protocols import Evidence, EvidenceRow
 from ..targets import DeviceId
 
-__all__ = ["Receipt", "ReceiptFinding", "confirm"]
+__all__ = ["Receipt", "ReceiptFigures", "ReceiptFinding", "confirm"]
 
 _FORMAT = "xpuruntime-receipt"
 
@@ -59,6 +59,7 @@ def confirm(plan: Plan, evidence: Mapping[str, Evidence]) -> tuple[ReceiptFindin
                 not region_evidence.fallbacks,
                 "; ".join(region_evidence.fallbacks) or "no fallback inside the engine",
             ),
+            *_code(region, region_evidence),
         ]
     return tuple(findings)
 
@@ -80,6 +81,24 @@ def _device(region: Region, evidence: Evidence) -> ReceiptFinding:
     ok = planned.kind == "auto" or all(_same_device(DeviceId.parse(k), planned) for k in kinds)
     text = ", ".join(kinds) or "no step was reported"
     return ReceiptFinding(region.id, f"every step ran on {region.device}", ok, text, said=bool(kinds))
+
+
+def _code(region: Region, evidence: Evidence) -> list[ReceiptFinding]:
+    """Compare the machine code that was called with the program's; nothing for engines whose code cannot be read."""
+    rows = [(i, row) for i, row in enumerate(evidence.rows) if row.code is not None]
+    if not rows and not evidence.binaries:
+        return []
+    wrong = [
+        f"step {i} ({row.kernel.partition(':')[0]} for {', '.join(row.nodes) or row.op}): {row.code.text}"
+        for i, row in rows
+        if row.code is not None and not row.code.same
+    ]
+    wrong += [f"binary {b.text}" for b in evidence.binaries if not b.same]
+    functions, binaries = len(rows), len(evidence.binaries)
+    seen = f"{functions} function{'' if functions == 1 else 's'} and {binaries} binar{'y' if binaries == 1 else 'ies'} have its digests"
+    return [
+        ReceiptFinding(region.id, "every call ran the program's code", not wrong, "; ".join(wrong) or seen)
+    ]
 
 
 def _same_device(actual: DeviceId, planned: DeviceId) -> bool:
@@ -121,6 +140,100 @@ _WIDTH = {"bfloat16": 16, "float16": 16, "float32": 32, "float64": 64}
 
 
 @dataclass(frozen=True, slots=True)
+class ReceiptFigures:
+    """The share of the model's nodes and of the measured time that the evidence accounts for.
+
+    nodes:       number of the model's nodes. named: those that a step names; explained: those with a reason why no step does.
+    unexplained: names of all others.
+    time_us:     measured time of all steps; attributed_us: of the steps with a named kernel or primitive; None without times.
+    unattributed: op and microseconds of the other steps, the slowest first.
+    inserted:    op and microseconds of named steps that belong to no node: conversions that the engine inserted.
+    """
+
+    nodes: int
+    named: int
+    explained: int
+    unexplained: tuple[str, ...]
+    time_us: float | None
+    attributed_us: float | None
+    unattributed: tuple[tuple[str, float], ...]
+    inserted: tuple[tuple[str, float], ...]
+
+    @classmethod
+    def of(cls, plan: Plan, evidence: Mapping[str, Evidence]) -> ReceiptFigures:
+        """Return the figures of a receipt."""
+        named = {n for e in evidence.values() for row in e.rows for n in row.nodes}
+        reasons = {n for e in evidence.values() for n, why in e.explained.items() if why}
+        listed = [n.name for n in plan.nodes]
+        rows = [row for e in evidence.values() for row in e.rows]
+        timed = any(row.time_us is not None for row in rows)
+        other = [(row.op, row.time_us or 0.0) for row in rows if not _has_kernel(row)]
+        inserted = [(row.op, row.time_us or 0.0) for row in rows if _has_kernel(row) and not row.nodes]
+        total = sum(row.time_us or 0.0 for row in rows)
+        return cls(
+            len(listed),
+            sum(n in named for n in listed),
+            sum(n in reasons and n not in named for n in listed),
+            tuple(n for n in listed if n not in named and n not in reasons),
+            total if timed else None,
+            total - sum(t for _, t in other) if timed else None,
+            tuple(sorted(other, key=lambda item: -item[1])),
+            tuple(sorted(inserted, key=lambda item: -item[1])),
+        )
+
+    @property
+    def node_share(self) -> float:
+        """Share of the nodes that a step names, or that have a reason."""
+        return (self.named + self.explained) / self.nodes if self.nodes else 1.0
+
+    @property
+    def time_share(self) -> float | None:
+        """Share of the measured time in named kernels or primitives; None without times."""
+        if self.time_us is None or self.attributed_us is None:
+            return None
+        return self.attributed_us / self.time_us if self.time_us else 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "nodes": self.nodes,
+            "named": self.named,
+            "explained": self.explained,
+            "unexplained": list(self.unexplained),
+            "node_share": self.node_share,
+            "time_us": self.time_us,
+            "time_share": self.time_share,
+            "unattributed": [list(item) for item in self.unattributed],
+            "inserted": [list(item) for item in self.inserted],
+        }
+
+    def lines(self) -> list[str]:
+        """Return the figures as text; what is not attributed is listed."""
+        text = f"{self.node_share:.0%} of {self.nodes} model nodes are explained: {self.named} by a step that ran, {self.explained} by a reason"
+        lines = [text]
+        if self.unexplained:
+            rest = ", ..." if len(self.unexplained) > 8 else ""
+            lines.append(f"not explained: {', '.join(self.unexplained[:8])}{rest}")
+        if self.time_share is not None:
+            lines.append(f"{self.time_share:.1%} of {self.time_us:.0f} us are in named kernels or primitives")
+            if self.inserted:
+                spent = sum(t for _, t in self.inserted)
+                ops = ", ".join(dict.fromkeys(op for op, _ in self.inserted))
+                lines.append(
+                    f"{len(self.inserted)} steps are conversions that the engine inserted ({ops}): {spent:.0f} us"
+                )
+        if self.unattributed:
+            steps = ", ".join(f"{op} {t:.1f} us" for op, t in self.unattributed[:8])
+            lines.append(f"without a named kernel: {steps}" + (", ..." if len(self.unattributed) > 8 else ""))
+        return lines
+
+
+def _has_kernel(row: EvidenceRow) -> bool:
+    """Return True if the engine names the step's implementation."""
+    return bool(row.kernel) and not row.kernel.lower().startswith("unknown")
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """The plan, the evidence per region, and the result of comparing the two.
 
@@ -158,6 +271,11 @@ class Receipt:
             sum(n.name in covered for n in self.plan.nodes) / len(self.plan.nodes) if self.plan.nodes else 1.0
         )
 
+    @property
+    def attribution(self) -> ReceiptFigures:
+        """Return the shares of nodes and of time that the evidence accounts for."""
+        return ReceiptFigures.of(self.plan, self.evidence)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return {
@@ -167,6 +285,7 @@ class Receipt:
             "runs": self.runs,
             "confirmed": self.confirmed,
             "coverage": self.coverage,
+            "attribution": self.attribution.to_json(),
             "findings": [{k: getattr(f, k) for k in f.__slots__} for f in self.findings],
             "evidence": {k: e.to_json() for k, e in self.evidence.items()},
             "versions": dict(self.versions),
@@ -206,6 +325,7 @@ class Receipt:
         lines.append(
             f"  {self.coverage:.0%} of {len(self.plan.nodes)} model nodes are named by a step that ran"
         )
+        lines += [f"  {text}" for text in self.attribution.lines()]
         lines.append("  " + ", ".join(f"{k} {v}" for k, v in self.versions.items()))
         return "\n".join(map(line, lines))
 

@@ -27,12 +27,14 @@ from ..types import TensorSpec
 from .segment import Segment
 
 __all__ = [
+    "BODY",
     "Binary",
     "BufferAllocation",
     "BufferKind",
     "CompiledProgram",
     "EntryPoint",
     "ExecutionPlan",
+    "GoldenSample",
     "KernelCall",
     "KernelParam",
     "RecipeStep",
@@ -40,6 +42,10 @@ __all__ = [
     "WeightRef",
     "WeightTransformRecipe",
 ]
+
+
+BODY = "body."
+"""The beginning of the names of entry points that only control flow runs: branches and bodies of loops."""
 
 
 class BufferKind(enum.StrEnum):
@@ -174,6 +180,11 @@ class EntryPoint:
     plans: tuple[ExecutionPlan, ...]
     symbols: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def is_body(self) -> bool:
+        """Return True for a branch or the body of a loop, which other entry points run."""
+        return self.name.startswith(BODY)
+
 
 @dataclass(frozen=True, slots=True)
 class WeightRef:
@@ -257,10 +268,28 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
+class GoldenSample:
+    """Inputs of an entry point and the outputs that belong to them, to verify the program on another machine.
+
+    inputs, outputs: embedded arrays under the names of the entry point's specs.
+    target: the target of the plan that computed the outputs; ``interpreter`` if the compiling machine cannot run the program.
+    exact:  True if the same plan gives equal bits on every machine of its target: generated code alone, with weights that are
+            copied, cast or permuted.
+    """
+
+    entry: str
+    inputs: tuple[WeightRef, ...]
+    outputs: tuple[WeightRef, ...]
+    target: str
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CompiledProgram:
     """A model compiled for one or several targets.
 
     digest: sha256 of everything that it was built from: graph, policy, target, compiler. ``facts``: plain data for reports.
+    golden: stored inputs and outputs, which ``xpu verify`` repeats.
     folder: the folder that it was loaded from; paths of weight files are relative to it. Not written.
     """
 
@@ -273,6 +302,7 @@ class CompiledProgram:
     decisions: tuple[Decision, ...] = field(default=(), repr=False)
     digest: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    golden: tuple[GoldenSample, ...] = field(default=(), repr=False)
     folder: str = field(default="", repr=False, compare=False)
 
     def save(self, path: str | os.PathLike[str], weights: Mapping[str, NDArray[Any]] | None = None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..decisions import Candidate, Decision, Reason
 from .data_kinds import BINARY, BLOB, NUMBER, PLAIN, SPEC
-from .kinds import MAX_SIZE, TEXT, Bad, Kind, choice, integer, listed, mapping, optional, record, text
+from .kinds import FLAG, MAX_SIZE, TEXT, Bad, Kind, choice, integer, listed, mapping, optional, record, text
 from .program import (
     Binary,
     BufferAllocation,
@@ -19,6 +19,7 @@ from .program import (
     CompiledProgram,
     EntryPoint,
     ExecutionPlan,
+    GoldenSample,
     KernelCall,
     KernelParam,
     RecipeStep,
@@ -30,7 +31,7 @@ from .program import (
 __all__ = ["FORMAT", "MAJOR", "MINOR", "PROGRAM", "program_schema"]
 
 FORMAT = "xpuruntime.program"
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 2
 
 _NAME = text(1)
 _SIZE = integer(0, MAX_SIZE)
@@ -122,6 +123,15 @@ _DECISION = record(
     Decision, question=TEXT, subject=TEXT, chosen=optional(_CANDIDATE), rejected=listed(_CANDIDATE)
 )
 
+_GOLDEN = record(
+    GoldenSample,
+    entry=_NAME,
+    inputs=listed(_WEIGHT, max_items=1 << 12),
+    outputs=listed(_WEIGHT, 1, 1 << 12),
+    target=_NAME,
+    exact=FLAG,
+)
+
 PROGRAM: Kind = record(
     CompiledProgram,
     name=TEXT,
@@ -133,6 +143,7 @@ PROGRAM: Kind = record(
     decisions=listed(_DECISION),
     digest=TEXT,
     facts=mapping(PLAIN),
+    golden=listed(_GOLDEN, max_items=1 << 10),
 )
 """A whole program without its segments."""
 

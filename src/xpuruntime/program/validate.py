@@ -12,6 +12,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 
 from ..errors import FormatError
 from ..types import TensorSpec
+from .bodies import control_problems
 from .kinds import MAX_SIZE
 from .overlaps import lives, share
 from .program import (
@@ -21,6 +22,7 @@ from .program import (
     CompiledProgram,
     EntryPoint,
     ExecutionPlan,
+    GoldenSample,
     KernelCall,
     WeightRef,
 )
@@ -50,16 +52,21 @@ def problems(program: CompiledProgram) -> Iterator[str]:
         yield from _in(f"weight {weight.name!r}", _weight(weight))
     yield from _recipes(program)
     yield from _states(program)
+    for i, sample in enumerate(program.golden):
+        yield from _in(f"golden sample {i}", _golden(program, sample))
     for i, binary in enumerate(program.binaries):
         yield from _in(f"binary {i} ({binary.target})", _binary(binary))
+    broken = False
     fixed = {BufferKind.WEIGHT: {r.name: r.spec for r in program.recipes}}
     fixed[BufferKind.STATE] = {s.name: s.spec for s in program.states}
     for entry in program.entries:
         yield from _in(f"entry point {entry.name!r}", _entry(entry))
         for i, plan in enumerate(entry.plans):
-            yield from _in(
-                f"entry point {entry.name!r}, plan {i} ({plan.target})", _plan(program, entry, plan, fixed)
-            )
+            for problem in _plan(program, entry, plan, fixed):
+                broken = True
+                yield f"entry point {entry.name!r}, plan {i} ({plan.target}): {problem}"
+    if not broken:  # these checks rely on resolved names
+        yield from control_problems(program)
 
 
 def _in(location: str, messages: Iterable[str]) -> Iterator[str]:
@@ -90,6 +97,27 @@ def _weight(weight: WeightRef) -> Iterator[str]:
         yield f"has no sha256: {weight.digest[:80]!r}"
     if not 0 <= weight.offset <= MAX_SIZE:
         yield f"has the invalid offset {weight.offset}"
+
+
+def _golden(program: CompiledProgram, sample: GoldenSample) -> Iterator[str]:
+    """Check that a sample has one embedded array for each input and output of its entry point, of its spec."""
+    entry = next((e for e in program.entries if e.name == sample.entry), None)
+    if entry is None:
+        yield f"is of the entry point {sample.entry[:80]!r}, which does not exist"
+        return
+    for noun, arrays, specs in (
+        ("input", sample.inputs, entry.inputs),
+        ("output", sample.outputs, entry.outputs),
+    ):
+        if [a.name for a in arrays] != [s.name for s in specs]:
+            yield f"does not have the {noun}s of {entry.name!r}"
+            continue
+        for array, spec in zip(arrays, specs, strict=True):
+            if array.data is None or array.file:
+                yield f"{noun} {array.name!r}: is not embedded"
+            if array.spec.shape != spec.shape or array.spec.dtype is not spec.dtype:
+                yield f"{noun} {array.name!r}: is {array.spec}, but the entry point has {spec}"
+            yield from _in(f"{noun} {array.name!r}", _weight(array))
 
 
 def _is_inside(file: str) -> bool:

@@ -23,7 +23,7 @@ from ..inference.execution.seeded_inputs import sample_feeds
 from ..protocols import Array
 from ..types import DType, TensorSpec
 
-__all__ = ["ImageRecipe", "Inputs", "save_outputs"]
+__all__ = ["ImageRecipe", "Inputs", "save_arrays", "save_outputs"]
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -339,6 +339,24 @@ def _savez(file: Any, arrays: Mapping[str, Array]) -> None:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays of any type to a ``.npz`` file that ``Inputs`` reads back bit by bit. Raise StoreError."""
+    stored = {n: a.astype(str) if a.dtype.kind == "O" else _bytes_of(a) for n, a in arrays.items()}
+    try:
+        with path.open("wb") as file:
+            _savez(file, stored)
+    except OSError as error:
+        do = "Name a file in an existing, writable folder."
+        raise StoreError(f"file {path}", "cannot be written", got=error.strerror or error, do=do) from error
+
+
+def _bytes_of(array: Array) -> Array:
+    """Return an array that NumPy's files can hold: types of ml_dtypes as raw bytes."""
+    dtype = DType.of(array.dtype).numpy
+    raw = dtype.kind == "V" or dtype.char not in np.typecodes["All"]
+    return np.ascontiguousarray(array).view(f"V{dtype.itemsize}") if raw else array
 
 
 def _storable(array: Array) -> Array:

@@ -33,6 +33,17 @@ struct CpuRecording final : Recording {
     };
     std::vector<CpuCall> calls;
     bool parallel = false;
+
+    std::vector<CalledCode> called_code() const override {
+        std::vector<CalledCode> code;
+        for (const CpuCall& item : calls) {
+            if (item.library == nullptr)
+                code.push_back(code_at(reinterpret_cast<const void*>(item.function)));
+            else
+                code.push_back({item.library->implementation(), ""});
+        }
+        return code;
+    }
 };
 
 // The tasks of one part. Each part starts with its own range and then takes chunks of the others, so that a
@@ -104,7 +115,7 @@ class CpuBackend final : public Backend {
             return with_fault(std::move(kernel), call);
         }
         kernel->module = module;
-        void* const address = module ? module->symbol(call.symbol.c_str()) : nullptr;
+        void* const address = module ? module->symbol(symbol_for(call).c_str()) : nullptr;
         if (address == nullptr)
             return Status{Code::symbol_missing, "the program's object code has no " + call.symbol,
                           "Compile the model again."};

@@ -41,13 +41,14 @@ struct Flag {
     int level;  // the first level that requires the flag (see level_names); 0 = none
 };
 
-// Levels 2 to 4 are those of the System V psABI ("micro-architecture levels"). Levels 5 and 6 are those of
+// Levels 2 to 4 are those of the System V psABI ("micro-architecture levels"). Levels 5 to 7 are those of
 // codegen/cpp/isa.py beyond AVX-512.
 constexpr struct {
     std::string_view name;
     int level;
 } level_names[] = {
-    {"x86-64-v2", 2}, {"x86-64-v3", 3}, {"x86-64-v4", 4}, {"x86-64-v4+bf16", 5}, {"x86-64-v4+amx", 6}};
+    {"x86-64-v2", 2},      {"x86-64-v3", 3},      {"x86-64-v4", 4},
+    {"x86-64-v4+vnni", 5}, {"x86-64-v4+bf16", 6}, {"x86-64-v4+amx", 7}};
 
 // Bits: Intel SDM volume 2, CPUID; AMD APM volume 3, appendix E.
 constexpr Flag flag_table[] = {
@@ -72,13 +73,13 @@ constexpr Flag flag_table[] = {
     {"avx512dq", 7, 0, ebx, 17, zmm, 4},
     {"avx512vl", 7, 0, ebx, 31, zmm, 4},
     {"avx-vnni", 7, 1, eax, 4, ymm, 0},
-    {"avx512vnni", 7, 0, ecx, 11, zmm, 0},
-    {"avx512bf16", 7, 1, eax, 5, zmm, 5},
+    {"avx512vnni", 7, 0, ecx, 11, zmm, 5},
+    {"avx512bf16", 7, 1, eax, 5, zmm, 6},
     {"avx512fp16", 7, 0, edx, 23, zmm, 0},
     // A process must also request permission for the tile data (arch_prctl ARCH_REQ_XCOMP_PERM).
-    {"amx-tile", 7, 0, edx, 24, tile, 6},
-    {"amx-bf16", 7, 0, edx, 22, tile, 6},
-    {"amx-int8", 7, 0, edx, 25, tile, 0},
+    {"amx-tile", 7, 0, edx, 24, tile, 7},
+    {"amx-bf16", 7, 0, edx, 22, tile, 7},
+    {"amx-int8", 7, 0, edx, 25, tile, 7},
     {"amx-fp16", 7, 1, eax, 21, tile, 0},
 };
 

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
+#include <link.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "base/elf.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "xpurt/backend.h"
 #include "xpurt/kernel.h"
 
 namespace xpurt {
@@ -47,6 +49,7 @@ class LoadedModule final : public Module {
     LoadedModule& operator=(const LoadedModule&) = delete;
     void* symbol(const char* name) const noexcept override { return dlsym(handle_, name); }
     const char* mapped_by() const noexcept override { return mapped_by_; }
+    std::string text() const override;
 
   private:
     void* const handle_;
@@ -55,6 +58,36 @@ class LoadedModule final : public Module {
     const int file_;
     const char* const mapped_by_;
 };
+
+#if defined(__GLIBC__)
+struct TextQuery {
+    uintptr_t base;
+    std::string text;
+};
+
+int append_text(dl_phdr_info* info, size_t, void* context) {
+    auto& query = *static_cast<TextQuery*>(context);
+    if (info->dlpi_addr != query.base) return 0;
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+        const auto& segment = info->dlpi_phdr[i];
+        if (segment.p_type == PT_LOAD && (segment.p_flags & PF_X) != 0)
+            query.text.append(reinterpret_cast<const char*>(query.base + segment.p_vaddr), segment.p_filesz);
+    }
+    return 1;
+}
+#endif
+
+std::string LoadedModule::text() const {
+#if defined(__GLIBC__)
+    link_map* object = nullptr;
+    if (dlinfo(handle_, RTLD_DI_LINKMAP, static_cast<void*>(&object)) != 0 || object == nullptr) return "";
+    TextQuery query{static_cast<uintptr_t>(object->l_addr), ""};
+    dl_iterate_phdr(append_text, &query);
+    return query.text;
+#else
+    return "";
+#endif
+}
 
 Status write_all(int file, const char* bytes, size_t size) {
     while (size > 0) {
@@ -163,6 +196,23 @@ Result<std::shared_ptr<const Module>> load_module(const void* bytes, size_t size
     auto again = from_file(text, size);
     if (!again.status.ok()) again.status.message += " (and from memory: " + module.status.message + ")";
     return again;
+}
+
+CalledCode code_at(const void* function) {
+    CalledCode called;
+#if defined(__GLIBC__)
+    Dl_info info;
+    void* entry = nullptr;
+    if (dladdr1(function, &info, &entry, RTLD_DL_SYMENT) == 0 || info.dli_sname == nullptr ||
+        info.dli_saddr != function)
+        return called;
+    called.symbol = info.dli_sname;
+    if (const auto* const symbol = static_cast<const ElfW(Sym)*>(entry); symbol != nullptr)
+        called.code.assign(static_cast<const char*>(function), symbol->st_size);
+#else
+    (void)function;
+#endif
+    return called;
 }
 
 std::vector<std::string> missing_requirements(const std::vector<std::string>& required) {

@@ -47,6 +47,16 @@ struct Tiles {
                     *sum = *sum + bf(a) * bf(b) + bf(a + 2) * bf(b + 2);
                 }
     }
+    template <int S, int A, int B, bool SIGNED> INLINE_MEMBER void multiply_bytes() {  // sums of 8-bit products: A signed or not, B signed
+        if (sizes.rows[S] != sizes.rows[A] || sizes.rows[B] * 4 != sizes.bytes[A] || sizes.bytes[S] != sizes.bytes[B]) __builtin_trap();
+        for (int r = 0; r < sizes.rows[S]; r++)
+            for (int k = 0; k < sizes.rows[B]; k++)
+                for (int c = 0; c < sizes.bytes[S] / 4; c++)
+                    for (int i = 0; i < 4; i++) {
+                        const uint8_t a = held[A][r][4 * k + i];
+                        ((int32_t *)held[S][r])[c] += (SIGNED ? (int32_t)(int8_t)a : (int32_t)a) * (int8_t)held[B][k][4 * c + i];
+                    }
+    }
 #else
     INLINE_MEMBER void configure(const TileSizes &s) { __asm__ volatile("ldtilecfg %0" : : "m"(s)); }
     INLINE_MEMBER ~Tiles() { __asm__ volatile("tilerelease"); }
@@ -59,6 +69,10 @@ struct Tiles {
     }
     template <int S, int A, int B> INLINE_MEMBER void multiply() {
         __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "n"(S), "n"(A), "n"(B));
+    }
+    template <int S, int A, int B, bool SIGNED> INLINE_MEMBER void multiply_bytes() {  // sums of 8-bit products: A signed or not, B signed
+        if (SIGNED) __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "n"(S), "n"(A), "n"(B));
+        else __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "n"(S), "n"(A), "n"(B));
     }
 #endif
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...codegen.target import CodegenTarget
@@ -11,7 +12,8 @@ from ...families import family_of_aten, family_of_onnx
 from ...faults import is_fault
 from ...ir import OPS, Graph, Node
 from ...ir.graph import Output, Value
-from ...ir.shapes.symbols import substitute
+from ...ir.ops.control import CONTROL, bodies_of
+from ...ir.shapes.symbols import specialize, substitute
 from ...kernels import has_kernel, offers
 from ...kernels.catalogue import failed
 from ...kernels.kernel import NodeCall, Operand
@@ -117,8 +119,12 @@ def _call(call: NodeCall, target: CodegenTarget) -> Support:
     """Run the passes and lowering on a graph of this one node; assemble nothing."""
     if call.op == "opaque":
         return _opaque(call.node)
+    if lacking := _in_bodies(call, target):
+        return lacking
     try:
         graph = _alone(call)
+        if call.op not in CONTROL:  # a size as an attribute; symbols of bodies are unknown sizes
+            graph = specialize(graph, dict.fromkeys(graph.symbols, _SAMPLE))
         if graph.symbols:
             return Support.no(Reason.SHAPE_UNSUPPORTED, "its shape depends on the content of a tensor")
         _lowered(graph, target, Policy())
@@ -131,6 +137,19 @@ def _call(call: NodeCall, target: CodegenTarget) -> Support:
             raise
         return failed(error)
     return Support.yes()
+
+
+def _in_bodies(call: NodeCall, target: CodegenTarget) -> Support | None:
+    """Return the refusal of a node in a branch or a body; None if there is none."""
+    for body in bodies_of(call.node):
+        for node in body.nodes:
+            if node.op == "constant":
+                continue
+            inner = call_of(body, node)
+            answer = inner if isinstance(inner, Support) else _cached_answer(inner, target)
+            if not answer:
+                return replace(answer, reason=f"{node.op} in its body: {answer.reason}")
+    return None
 
 
 def _lowered(graph: Graph, target: CodegenTarget, policy: Policy) -> None:

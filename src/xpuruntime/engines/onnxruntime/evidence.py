@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from ...protocols import Array, Evidence, EvidenceRow, ModelSource
 from ...targets import DeviceId
-from ..attribution import SourceGraph, typical
+from ..attribution import SourceGraph, explain_unnamed, typical
 from . import options
 from .providers import CPU, PROVIDER_DEVICES, short
 from .rewrites import executed_nodes, source_of_name
@@ -90,6 +90,14 @@ def collect(
         fallbacks=_fallbacks(settings.requested_provider, rows),
         options=_reported(session, settings),
         notes=tuple(notes),
+        explained=explain_unnamed(
+            SourceGraph(model),
+            [s.name for s in model.outputs],
+            [(r.nodes, r.kernel) for r in rows],
+            "loading",
+        )
+        if attribution
+        else {},
         timed_runs=attribution.runs if attribution else 0,
     )
 

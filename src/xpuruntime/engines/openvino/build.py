@@ -13,7 +13,16 @@ from ...plugins.vendor_imports import vendor
 from ...protocols import Artifact, EngineRequest, ModelSource
 from ...types import DType
 from . import devices
-from .devices import capabilities, core, short, vendor_name, version
+from .devices import (
+    DEVICE_OPTION,
+    META_DEVICES,
+    capabilities,
+    core,
+    requested_name,
+    short,
+    usable_meta,
+    version,
+)
 from .evidence import original_names
 
 __all__ = ["CARRIERS", "build", "compile_model", "computes_in", "fingerprint", "properties", "supports"]
@@ -57,6 +66,7 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
     # The device comes first, since only a usable device reports its precisions and options.
     checks: tuple[Callable[[], Support], ...] = (
         lambda: devices.usable(request.device),
+        lambda: _meta_device(request),
         lambda: _precision(model, request),
         lambda: _options(request),
         lambda: _types(model),
@@ -65,8 +75,18 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
     return next((no for check in checks if not (no := check())), Support.yes())
 
 
+def _meta_device(request: EngineRequest) -> Support:
+    name = request.options.get(DEVICE_OPTION)
+    return Support.yes() if name is None else usable_meta(request.device, name)
+
+
+def _own_options(request: EngineRequest) -> dict[str, str]:
+    """Return the options for OpenVINO; the name of a meta device is not one."""
+    return {k: v for k, v in request.options.items() if k != DEVICE_OPTION}
+
+
 def _precision(model: ModelSource, request: EngineRequest) -> Support:
-    name = vendor_name(request.device)
+    name = requested_name(request)
     precision = request.precision or model.precision
     if precision is DType.FLOAT64:
         return Support.no(
@@ -93,7 +113,7 @@ def _precision(model: ModelSource, request: EngineRequest) -> Support:
 
 
 def _options(request: EngineRequest) -> Support:
-    name = vendor_name(request.device)
+    name = requested_name(request)
     if request.optimization != 3:
         return Support.no(
             Reason.OPTION_UNKNOWN,
@@ -101,7 +121,8 @@ def _options(request: EngineRequest) -> Support:
             do="Leave optimization_level at 3, or use engine='onnxruntime'.",
         )
     names = devices.writable_properties(name)
-    for key in request.options:
+    given = _own_options(request)
+    for key in given:
         if key in _SET_BY_ENGINE:
             return Support.no(
                 Reason.OPTION_UNKNOWN, f"OpenVINO option {key!r} is set by xpuruntime", do=_SET_BY_ENGINE[key]
@@ -114,7 +135,7 @@ def _options(request: EngineRequest) -> Support:
                 do=(f"Did you mean {near[0]!r}? " if near else "")
                 + f"Options are {', '.join(sorted(names - set(_SET_BY_ENGINE)))}.",
             )
-    refusal = devices.refuses_options(name, request.options) if request.options else ""
+    refusal = devices.refuses_options(name, given) if given else ""
     if refusal:
         return Support.no(
             Reason.OPTION_UNKNOWN,
@@ -156,14 +177,14 @@ def _ops(model: ModelSource) -> Support:
 def computes_in(model: ModelSource, request: EngineRequest) -> DType:
     """Return the precision to pin: the requested one; otherwise the model's own, or float32 if the device does not support it."""
     precision = request.precision or model.precision
-    if precision in _HINTS and _HINTS[precision][1] in capabilities(vendor_name(request.device)):
+    if precision in _HINTS and _HINTS[precision][1] in capabilities(requested_name(request)):
         return precision
     return DType.FLOAT32
 
 
 def properties(model: ModelSource, request: EngineRequest) -> dict[str, Any]:
     """Return all options for OpenVINO. Optimizations that would reduce the model's precision are disabled."""
-    name = vendor_name(request.device)
+    name = requested_name(request)
     writable = devices.writable_properties(name)
     precision = computes_in(model, request)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -171,16 +192,18 @@ def properties(model: ModelSource, request: EngineRequest) -> dict[str, Any]:
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": _HINTS[precision][0],
     }
-    if name in ("CPU", "AUTO"):
+    if "CPU" in devices.members(name):
         pinned["INFERENCE_NUM_THREADS"] = str(request.threads or cores or 1)
     if request.precision is None and "DYNAMIC_QUANTIZATION_GROUP_SIZE" in writable and name == "CPU":
         pinned |= {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0", "KV_CACHE_PRECISION": _HINTS[precision][0]}
-    return {**pinned, **request.options}
+    if name.partition(":")[0] == "HETERO":  # it refuses the hint that AUTO and devices have
+        pinned.pop("PERFORMANCE_HINT") if "PERFORMANCE_HINT" not in writable else None
+    return {**pinned, **_own_options(request)}
 
 
 def fingerprint(request: EngineRequest) -> dict[str, str]:
     """Return version, device, its capabilities, threads and options. A blob is valid only for these."""
-    facts = devices.device_facts(vendor_name(request.device))
+    facts = devices.device_facts(requested_name(request))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     options = {f"option.{k}": str(v) for k, v in sorted(request.options.items())}
     return {"openvino": core_version(), **facts, "threads": str(request.threads or cores or 1), **options}
@@ -198,7 +221,7 @@ def compile_model(model: ModelSource, request: EngineRequest, **options: str) ->
     try:
         network = core().read_model(_readable(model))
         return core().compile_model(
-            network, vendor_name(request.device), {**properties(model, request), **options}
+            network, requested_name(request), {**properties(model, request), **options}
         )
     except Exception as error:  # RuntimeError, or an error of converting arguments
         raise BuildError(
@@ -226,14 +249,16 @@ def _readable(model: ModelSource) -> str | bytes:
 
 
 def build(model: ModelSource, request: EngineRequest) -> Artifact:
-    """Compile and export. AUTO cannot export, so its artifact is empty and ``load`` compiles.
+    """Compile and export. AUTO, MULTI and BATCH cannot export, so their artifact is empty and ``load`` compiles.
 
     The blob lacks some source names of fused nodes. They are stored with it, in ``meta["original_names"]``.
     """
     support = supports(model, request)
     if not support:
         raise BuildError(f"openvino, model {model.name}", "cannot build", got=support.reason, do=support.do)
-    if request.device.kind == "auto" or "EXPORT_IMPORT" not in capabilities(vendor_name(request.device)):
+    name = requested_name(request)
+    exports = name.partition(":")[0] not in META_DEVICES or name.startswith("HETERO:")
+    if not exports or "EXPORT_IMPORT" not in capabilities(name):
         return Artifact("openvino", b"", cacheable=False)
     compiled = compile_model(model, request)
     blob = exported(compiled)

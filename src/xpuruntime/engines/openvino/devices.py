@@ -14,13 +14,21 @@ from typing import Any
 
 from ...decisions import Reason, Support
 from ...plugins.vendor_imports import vendor
-from ...protocols import DeviceFact
+from ...protocols import DeviceFact, EngineRequest
 from ...targets import DeviceId
 
-__all__ = ["DEVICES", "core", "devices", "short", "usable", "vendor_name", "version"]
+__all__ = [
+    "DEVICES", "DEVICE_OPTION", "META_DEVICES", "core", "devices", "members", "requested_name", "short", "usable", "usable_meta", "vendor_name", "version",
+]  # fmt: skip
 
 # Kind of device -> OpenVINO's name.
 DEVICES: dict[str, str] = {"cpu": "CPU", "auto": "AUTO", "gpu": "GPU", "npu": "NPU"}
+
+DEVICE_OPTION = "DEVICE"
+"""The engine option that names a meta device for ``device='auto'``: ``HETERO:GPU,CPU``."""
+META_DEVICES = ("AUTO", "HETERO", "MULTI", "BATCH")
+"""Devices over other devices: choose one, split the model, distribute the requests, batch the requests."""
+_META = re.compile(rf"(?:{'|'.join(META_DEVICES)}):[A-Z0-9_.,()]+")
 
 
 @functools.cache
@@ -42,6 +50,35 @@ def vendor_name(device: DeviceId) -> str:
     """Return OpenVINO's name of a device: ``gpu:1`` -> ``GPU.1``; an empty string for other kinds of device."""
     name = DEVICES.get(device.kind, "")
     return f"{name}.{device.index}" if name and device.index else name
+
+
+def requested_name(request: EngineRequest) -> str:
+    """Return OpenVINO's name of a request's device, or the meta device that its options name."""
+    return request.options.get(DEVICE_OPTION) or vendor_name(request.device)
+
+
+def members(name: str) -> tuple[str, ...]:
+    """Return the devices behind a meta device: ``HETERO:GPU,CPU`` -> GPU, CPU; the device itself otherwise, and the CPU for AUTO."""
+    base, _, listed = name.partition(":")
+    if base not in META_DEVICES:
+        return (name,)
+    return tuple(d.partition("(")[0] for d in listed.split(",") if d) or ("CPU",)
+
+
+def usable_meta(device: DeviceId, name: str) -> Support:
+    """Return whether OpenVINO can use a meta device here; the reason quotes its text."""
+    if device.kind != "auto":
+        text = f"OpenVINO option {DEVICE_OPTION!r} is {name!r}, but the session's device is {device}"
+        return Support.no(Reason.OPTION_UNKNOWN, text, do="Use device='auto' with it.")
+    if not _META.fullmatch(name):
+        text = f"OpenVINO option {DEVICE_OPTION!r} cannot be {name!r}"
+        return Support.no(
+            Reason.OPTION_UNKNOWN, text, do=f"Use {', '.join(META_DEVICES)} with devices: HETERO:GPU,CPU."
+        )
+    refusal = _refusal(name, ())
+    if refusal:
+        return Support.no(Reason.DEVICE_REFUSED, f"OpenVINO refuses {name}: {refusal}", do=_DRIVER)
+    return Support.yes()
 
 
 def usable(device: DeviceId) -> Support:
@@ -123,7 +160,12 @@ def _fact(device: DeviceId) -> DeviceFact:
 
 @functools.cache
 def capabilities(name: str) -> tuple[str, ...]:
-    """Return OPTIMIZATION_CAPABILITIES of a device (``FP32``, ``BF16``, ...); for AUTO, those of the devices behind it."""
+    """Return OPTIMIZATION_CAPABILITIES of a device (``FP32``, ``BF16``, ...); for AUTO, those of the devices behind it, and for other
+    meta devices those that all of them have.
+    """
+    if ":" in name:
+        each = [capabilities(d) for d in members(name)]
+        return tuple(c for c in each[0] if all(c in other for other in each))
     try:
         return tuple(core().get_property(name, "OPTIMIZATION_CAPABILITIES"))
     except Exception:  # an unavailable device has none
@@ -133,9 +175,12 @@ def capabilities(name: str) -> tuple[str, ...]:
 @functools.cache
 def writable_properties(name: str) -> frozenset[str]:
     """Return the names of the options that the device accepts."""
-    listed = dict(core().get_property(name, "SUPPORTED_PROPERTIES"))
-    if name == "AUTO":  # AUTO accepts the options of the devices behind it
-        listed |= dict(core().get_property("CPU", "SUPPORTED_PROPERTIES")) | {"DEVICE_PRIORITIES": "RW"}
+    base = name.partition(":")[0]
+    listed = dict(core().get_property(base, "SUPPORTED_PROPERTIES"))
+    if base in META_DEVICES:  # a meta device accepts the options of the devices behind it
+        for device in members(name):
+            listed |= dict(core().get_property(device, "SUPPORTED_PROPERTIES"))
+        listed |= {"DEVICE_PRIORITIES": "RW"} if name == "AUTO" else {}
     return frozenset(k for k, mode in listed.items() if mode in ("RW", "WO"))
 
 
@@ -147,13 +192,26 @@ def _property(name: str, key: str) -> str:
 
 
 def device_facts(name: str) -> dict[str, str]:
-    """Return full name, architecture and capabilities of a device, on which a compiled blob depends."""
-    device = "CPU" if name == "AUTO" else name
-    return {
-        "device_name": _property(device, "FULL_DEVICE_NAME"),
-        "architecture": _property(device, "DEVICE_ARCHITECTURE"),
-        "capabilities": ",".join(capabilities(device)),
+    """Return full name, architecture, capabilities and versions (driver, compiler) of a device, on which a compiled blob depends. Facts of
+    several devices are separated by semicolons.
+    """
+    behind = members(name)
+    facts = {
+        "device_name": "; ".join(_property(d, "FULL_DEVICE_NAME") for d in behind),
+        "architecture": "; ".join(_property(d, "DEVICE_ARCHITECTURE") for d in behind),
+        "capabilities": "; ".join(",".join(capabilities(d)) for d in behind),
     }
+    versions = {f"{d}.{k}": _property(d, k) for d in behind for k in _version_properties(d)}
+    return facts | versions
+
+
+def _version_properties(name: str) -> list[str]:
+    """Return the names of a device's properties that are versions (``NPU_DRIVER_VERSION``)."""
+    try:
+        listed = dict(core().get_property(name, "SUPPORTED_PROPERTIES"))
+    except Exception:  # an unavailable device has none
+        return []
+    return sorted(k for k in listed if k.endswith("_VERSION"))
 
 
 def short(text: str, limit: int = 700) -> str:

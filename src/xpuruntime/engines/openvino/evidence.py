@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...protocols import Evidence, EvidenceRow, ModelSource, NodeRef
-from ..attribution import SourceGraph, inherit, typical
+from ..attribution import SourceGraph, explain_unnamed, inherit, typical
 
 __all__ = ["collect", "inner_fallbacks", "original_names", "profile"]
 
@@ -31,6 +31,8 @@ _HEAVY = {
     "MaxPool": ("Pooling",),
     "AveragePool": ("Pooling",),
     "LSTM": ("LSTMSequence", "LSTMCell", "RNNSeq", "TensorIterator"),
+    "LayerNormalization": ("MVN", "RMS", "Subgraph"),
+    "InstanceNormalization": ("MVN", "Subgraph"),
     "Softmax": ("Softmax", "ScaledDotProductAttention", "Subgraph"),
 }
 _FLOATS = frozenset({"f32", "f16", "bf16", "f64"})
@@ -166,6 +168,12 @@ def collect(
         fallbacks=_fallbacks(requested, devices),
         options=_reported(compiled, requested) | {"EXECUTION_DEVICES": ", ".join(devices)},
         notes=tuple(all_notes),
+        explained=explain_unnamed(
+            SourceGraph(model),
+            [s.name for s in model.outputs],
+            [(r.nodes, r.kernel) for r in rows],
+            "building",
+        ),
         timed_runs=timed[1] if timed else 0,
     )
 
@@ -257,7 +265,7 @@ def _ran_on(compiled: Any) -> list[str]:
 
 
 def _fallbacks(requested: Mapping[str, Any], devices: Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence if AUTO does not run on the first device of its priorities."""
+    """Return a sentence if AUTO, or another meta device, does not run on the first device of its priorities alone."""
     priorities = [
         d
         for d in str(
@@ -266,8 +274,12 @@ def _fallbacks(requested: Mapping[str, Any], devices: Sequence[str]) -> tuple[st
         if d
     ]
     ran = {d.strip("()") for d in devices}
-    if not priorities or priorities[0] in ran:
+    if not priorities or ran == {priorities[0]}:
         return ()
+    if priorities[0] in ran:
+        return (
+            f"the first device is {priorities[0]}, and {', '.join(sorted(ran - {priorities[0]}))} runs parts too",
+        )
     return (f"AUTO's first device is {priorities[0]}, but it runs on {', '.join(sorted(ran))}",)
 
 

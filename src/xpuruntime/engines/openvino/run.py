@@ -26,7 +26,7 @@ from ...protocols import (
 from ...types import DType, TensorSpec
 from .build import CARRIERS, compile_model, computes_in, properties
 from .context import OpenVinoContext, OpenVinoIoBinding
-from .devices import core, short, vendor_name, version
+from .devices import core, members, requested_name, short, version
 from .evidence import collect, inner_fallbacks, profile, steps
 
 __all__ = ["OpenVinoExecutable", "load"]
@@ -197,14 +197,19 @@ class OpenVinoExecutable(Stoppable, Bindable, ReportsFallbacks):
         if feeds is not None:
             timed, note = self._times(feeds)
             notes += note
-        requested = properties(self._model, self._request)
-        return collect(self._model, self._compiled, version(), requested, self._names, timed, notes)
+        return collect(self._model, self._compiled, version(), self._requested(), self._names, timed, notes)
 
     def fallbacks(self) -> tuple[str, ...]:
         """Return ``evidence().fallbacks``, at a lower cost."""
         if self._compiled is None:
             self.request()
-        return inner_fallbacks(self._compiled, properties(self._model, self._request))
+        return inner_fallbacks(self._compiled, self._requested())
+
+    def _requested(self) -> dict[str, Any]:
+        """Return all options, with the devices of a meta device as ``DEVICE_PRIORITIES``."""
+        name = requested_name(self._request)
+        own = {"DEVICE_PRIORITIES": ",".join(members(name))} if ":" in name else {}
+        return properties(self._model, self._request) | own
 
     def _times(self, feeds: dict[str, Array]) -> tuple[tuple[list[float | None], int] | None, list[str]]:
         twin = compile_model(self._model, self._request, PERF_COUNT="YES")
@@ -245,7 +250,7 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> Open
     if not artifact.blob:
         return OpenVinoExecutable(model, request, compile_model(model, request), artifact)
     try:
-        compiled = _imported(artifact.blob, vendor_name(request.device), properties(model, request))
+        compiled = _imported(artifact.blob, requested_name(request), properties(model, request))
     except Exception as error:
         raise BuildError(
             f"openvino, model {model.name}",

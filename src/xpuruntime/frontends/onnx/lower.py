@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ...errors import IrError
@@ -11,6 +12,7 @@ from ...faults import is_fault
 from ...ir import Source, Value
 from ...types import DType, TensorSpec
 from ..not_lowered import NotLowered
+from .control import MAX_NODES, BodyValues, lower_control
 from .fold import fold
 from .nodes import (
     NOT_LOWERED_REASONS,
@@ -32,6 +34,7 @@ __all__ = ["MIN_LOWERED_OPSET", "OnnxLowering"]
 MIN_LOWERED_OPSET = 9
 """Ops whose definition is older than this opset are not lowered: their meaning differs."""
 _MAX_DEPTH = 40  # nesting of function calls
+_CONTROL = frozenset(["If", "Loop", "Scan"])
 
 
 class OnnxLowering:
@@ -41,6 +44,13 @@ class OnnxLowering:
         self.values = values
         self.functions = {(f.domain, f.name): f for f in proto.functions}
         self.ir_version = int(proto.ir_version)
+        self._budget = [MAX_NODES]  # nodes of bodies that may still be lowered
+
+    def within(self, body: BodyValues) -> OnnxLowering:
+        """Return the lowering of a body's nodes."""
+        inner = copy.copy(self)
+        inner.values = body
+        return inner
 
     def nodes(self, named_nodes: Iterable[tuple[str, Any]], scope: Scope) -> None:
         """Lower nodes in order; names are unique in the model."""
@@ -87,8 +97,9 @@ class OnnxLowering:
         if op == "Constant":
             self.values.constant(node, scope)
             return
-        if op == "If":
-            self._branch(node, scope, mark)
+        if op in _CONTROL:
+            if op != "If" or not self._branch(node, scope):
+                self._control(node, scope, opset, mark)
             return
         lower = TABLE.get(op)
         if lower is None:
@@ -168,16 +179,32 @@ class OnnxLowering:
                 self.values.known[scope.values[output]] = result
         return True
 
-    def _branch(self, node: Any, scope: Scope, mark: Mark) -> None:
-        """Lower an If with a known condition as the branch that is taken."""
+    def _branch(self, node: Any, scope: Scope) -> bool:
+        """Lower an If as the branch that is taken. Return False if the condition is known only at run time."""
         condition = self.values.content(self.values.value(node.input[0], scope))
         if condition is None:
-            raise NotLowered("control flow", self.values.value(node.input[0], scope))
+            return False
         branch = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
         graph = attributes(node)[branch]
         inner = Scope.of_graph(graph, scope.opsets, scope, self._prefix(node, scope))
         self.nodes(((n.name or n.op_type, n) for n in graph.node), self._sourced(inner))
         self._hand_out(node, scope, [self.values.value(o.name, inner) for o in graph.output])
+        return True
+
+    def _control(self, node: Any, scope: Scope, opset: int, mark: Mark) -> None:
+        """Lower an If whose condition is not known, a Loop or a Scan. Raise NotLowered."""
+        if opset < MIN_LOWERED_OPSET and node.op_type == "Scan":
+            raise NotLowered(f"opset {opset} defines the op differently from opset {MIN_LOWERED_OPSET}")
+
+        def lower(body: BodyValues, nodes: Sequence[Any], inner: Scope) -> None:
+            self.within(body).nodes(((n.name or n.op_type, n) for n in nodes), inner)
+
+        try:
+            results = lower_control(node, self.values, scope, lower, self._budget)
+        except NotLowered as no:  # a known condition or number of iterations may still make it possible
+            deciding = next((n for n in node.input[:2] if n), "") if node.op_type != "Scan" else ""
+            raise NotLowered(no.reason, self.values.value(deciding, scope) if deciding else no.value) from no
+        self._bind_outputs(node, scope, list(results), mark[0])
 
     def _inlined(self, node: Any, domain: str, scope: Scope, mark: Mark) -> bool:
         """Inline a function. Return False if there is no body, or if ONNX's own definition leads to opaque nodes."""

@@ -21,7 +21,6 @@ __all__ = [
 ]
 
 NOT_LOWERED_REASONS = {
-    **dict.fromkeys(("Loop", "Scan"), "control flow"),
     **dict.fromkeys(("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer"), "text"),
     **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values"),
     **dict.fromkeys(

@@ -111,7 +111,13 @@ class OnnxValues:
             with self.b.source():  # a constant is not a node of the model
                 constant: str = self.b.constant(array, name=name)
             return constant
-        where = weight_reference(tensor, spec, self.path, self.offsets if name == tensor.name else {})
+        return self.weight(name, spec, tensor, stored=True)
+
+    def weight(self, name: str, spec: TensorSpec, tensor: Any, *, stored: bool) -> str:
+        """Declare a weight and return its value. ``stored``: whether its place in a file is recorded, as of an initializer."""
+        where: dict[str, Any] = {}
+        if stored:
+            where = weight_reference(tensor, spec, self.path, self.offsets if name == tensor.name else {})
         self.b.values[name] = Value(name, spec)
         self.b.weights.append(Weight(self.b.values[name], **where))
         self.weight_tensors[name] = tensor
@@ -160,6 +166,9 @@ class OnnxValues:
             and node.attrs["value"].size <= MAX_FOLDED_ELEMENTS
         ):
             self.known[name] = node.attrs["value"].numpy()
+        elif node.op == "view" and spec.is_static and node.inputs[0] in self.known:
+            shape = [int(d) for d in spec.shape if isinstance(d, int)]
+            self.known[name] = self.known[str(node.inputs[0])].reshape(shape)
         elif node.op == "dims":
             self.known[name] = np.array(node.attrs["values"], dtype=object)
         elif node.op == "full" and spec.is_static and _count(spec) <= MAX_FOLDED_ELEMENTS:
@@ -201,9 +210,7 @@ class OnnxValues:
             if spec.dtype is not DType.STRING and array.size <= MAX_FOLDED_ELEMENTS:
                 self.known[name] = array
         else:
-            self.b.values[name] = Value(name, spec)
-            self.b.weights.append(Weight(self.b.values[name]))
-            self.weight_tensors[name] = tensor
+            name = self.weight(name, spec, tensor, stored=False)
         scope.values[node.output[0]] = name
 
     def type_of(self, name: str, scope: Scope) -> Any:

@@ -73,7 +73,9 @@ def buckets_of(program: CompiledProgram, entry: str = "") -> tuple[str, ...]:
         return tuple((s.name, s.dtype, s.rank) for s in (*e.inputs, *e.outputs))
 
     wanted = kind(program.entry(entry))
-    return (entry,) if entry else tuple(e.name for e in program.entries if kind(e) == wanted)
+    return (
+        (entry,) if entry else tuple(e.name for e in program.entries if kind(e) == wanted and not e.is_body)
+    )
 
 
 def _open_specs(each: list[tuple[TensorSpec, ...]]) -> tuple[TensorSpec, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from ... import __version__
 from ...decisions import Reason, Support
 from ...errors import BuildError, FormatError, XpuError
+from ...ir import Graph
 from ...plugins.registered import registered_kernels
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, EngineRequest, ModelSource
@@ -23,13 +24,15 @@ from .devices import devices, version
 from .executable import NativeExecutable
 from .explained_program import PlannedProgram
 from .library_refusals import kernel_policy
-from .model import native_model
+from .model import is_settled, native_model, sized_model
 from .program_source import Compiled, Given
 from .targets import reaches, target_of
 
 __all__ = ["build", "compiler_facts", "devices", "fingerprint", "load", "supports", "version"]
 
 _MOST_BUCKETS = 4096
+_TRIAL_SIZES = (640, 64, 1)
+"""Sizes for which a model is imported to see if it depends on sizes only: an image's, a sequence's, a batch's."""
 PRECISIONS = (DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
@@ -98,6 +101,8 @@ def _ops(model: ModelSource) -> Support:
         graph = native_model(model).graph
     except XpuError as error:
         return Support.no(Reason.OP_UNSUPPORTED, f"the model cannot be lowered: {error.what}", do=error.do)
+    if not is_settled(graph) and _settles(model, graph):
+        return Support.yes()
     known = frozenset[str]().union(*(s.symbols for s in graph.input_specs))
     for node in graph.nodes:
         name = node.sources[0].name if node.sources else node.name
@@ -115,6 +120,18 @@ def _ops(model: ModelSource) -> Support:
                     do="Use a vendor engine for this model.",
                 )
     return Support.yes()
+
+
+def _settles(model: ModelSource, graph: Graph) -> bool:
+    """Return True if some sizes of the inputs make the model one that can be compiled: it is imported again for each set of sizes."""
+    symbols = frozenset[str]().union(*(s.symbols for s in graph.input_specs))
+    for size in _TRIAL_SIZES if symbols else ():
+        try:
+            if is_settled(sized_model(model, dict.fromkeys(symbols, size)).graph):
+                return True
+        except XpuError:  # the model does not accept this size
+            continue
+    return False
 
 
 def fingerprint(request: EngineRequest) -> dict[str, str]:
@@ -193,7 +210,7 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
         optimization_level=request.optimization,
     )
     try:
-        source = native_model(model)
+        source = sized_model(model, shapes)
         return compile_graph(
             source.graph,
             target=target,

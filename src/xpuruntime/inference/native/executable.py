@@ -18,14 +18,13 @@ from ...decisions import Decision
 from ...errors import KernelRefused, RunError
 from ...printable import logger
 from ...program.node_kernels import kernels_by_node
-from ...program.program import CompiledProgram, ExecutionPlan, KernelCall
+from ...program.program import CompiledProgram, ExecutionPlan
 from ...protocols import (
     Array,
     Bindable,
     CompilesShapes,
     EngineRequest,
     Evidence,
-    EvidenceRow,
     ModelSource,
     ReportsDecisions,
     ReportsKernels,
@@ -41,8 +40,8 @@ from ...runtime.execution.demands import SETTLED
 from ...runtime.execution.executor import Executor
 from ...runtime.execution.states import States
 from ...runtime.weights.load import Weights, load_weights
-from ...types import DType
 from .buckets import Buckets, Shapes
+from .evidence_rows import binaries_of, explained_nodes, rows_of
 from .library_refusals import sentence
 from .program_source import Compiled, Programs
 from .tensors import run_on_tensors
@@ -164,6 +163,13 @@ class NativeExecutable(
         """Return the executor of a model with static shapes."""
         return self._only
 
+    def executor_for(self, feeds: Mapping[str, Any]) -> Executor:
+        """Return the executor of the program for these inputs' shapes, compiling it if they are new. Raises RunError, BuildError."""
+        executor = self._only if self._static else self._bucket(feeds)
+        if executor is None:
+            raise RunError(self._who, "the session is closed", do="Make a new one.")
+        return executor
+
     def examine_with(self, examine: Examine) -> None:
         """Have ``examine`` check the program of each set of shapes before its first run. Its errors are raised by the run."""
         self._examine = examine
@@ -195,16 +201,8 @@ class NativeExecutable(
         )
         observed = self._observe(executor, feeds)
         plan = executor.plan
-        device, chosen = str(executor.device), executor.implementations
-        types = {b.name: b.spec.dtype for b in plan.buffers}
-        rows = tuple(
-            replace(
-                _row(call, types, None if times is None else times[i], device, chosen[i]),
-                seen=observed.calls.get(i, ()),
-                spread_us=None if spreads is None else spreads[i],
-            )
-            for i, call in enumerate(plan.calls)
-        )
+        seen = rows_of(executor, str(executor.device), times, spreads)
+        rows = tuple(replace(row, seen=observed.calls.get(i, ())) for i, row in enumerate(seen))
         source = "" if times is None else f"timed run of this session, median of {PROFILED_RUNS}"
         return Evidence(
             "native",
@@ -216,6 +214,8 @@ class NativeExecutable(
             options={"target": plan.target},
             notes=(*self._notes(), *executor.notes, *((observed.note(),) if observed != _NOTHING else ())),
             timed_runs=0 if times is None else PROFILED_RUNS,
+            explained=explained_nodes(plan, self._model),
+            binaries=binaries_of(executor),
         )
 
     def _observe(self, executor: Executor, feeds: dict[str, Array] | None) -> DeviceRecord:
@@ -261,9 +261,11 @@ class NativeExecutable(
         began: float = 0.0,
     ) -> Executor:
         executor = self._ready(program, entry, shapes)
-        program, source = executor.program, self._programs.weights
+        program, source = executor.program, self._programs.weights(shapes)
         with _LOADING:
-            held = _HELD.setdefault(self._model.digest, weakref.WeakSet())
+            held = _HELD.setdefault(
+                f"{self._model.digest}{self._programs.import_of(shapes)}", weakref.WeakSet()
+            )
             weights = load_weights(source, program, self._device, shared=list(held))
             held.add(weights)
         executor.bind(weights)
@@ -329,28 +331,6 @@ class _RunContext:
     def stop(self) -> None:
         """Set the flag that the executor reads before each kernel."""
         self._flag.set()
-
-
-def _row(
-    call: KernelCall, types: Mapping[str, DType], time_us: float | None, device: str, chosen: str
-) -> EvidenceRow:
-    """Return the evidence row of one call. chosen: the algorithm that a library reports for it."""
-    precision = types[call.outputs[0]].value if call.outputs else ""
-    kernel = f"{call.kernel}: {call.symbol}" + (f" ({chosen})" if chosen else "")
-    operands = _operands(call, types) if call.kernel.partition("/")[0] in ("conv", "matmul") else ("", "")
-    return EvidenceRow(call.nodes, "+".join(call.ops), device, kernel, precision, time_us, (), *operands)
-
-
-def _operands(call: KernelCall, types: Mapping[str, DType]) -> tuple[str, str]:
-    """Return element types of activations and weights of a product; empty for a call that only packs weights."""
-    if len(call.inputs) < 2:
-        return "", ""
-    activations, weights = (types[name] for name in call.inputs[:2])
-    kernel = call.kernel.partition("/")[2]
-    if kernel.startswith("int4_weights"):  # two codes in a byte
-        return activations.value, "int4"
-    packed = activations.is_float and weights.is_integer and kernel != "int8_weights"
-    return activations.value, (activations if packed else weights).value
 
 
 def _others(plan: ExecutionPlan, observed: DeviceRecord) -> tuple[str, ...]:

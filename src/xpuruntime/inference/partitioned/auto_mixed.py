@@ -16,7 +16,8 @@ from typing import Any
 from ... import __version__, env
 from ...compiler.partition.cost import Costs
 from ...compiler.partition.partitioner import partition
-from ...decisions import Candidate, Decision, Reason, Support
+from ...decisions import Candidate, Decision, Reason
+from ...engines import lookup
 from ...errors import StoreError, XpuError
 from ...protocols import Array, ModelSource
 from ...runtime.device import cpu
@@ -26,7 +27,7 @@ from ..execution.examples import digest_of, measuring_feeds
 from ..native.model import native_model
 from ..selection.auto import Contender, measure
 from ..selection.candidate import EngineCandidate, LoadedEngine, attempt
-from ..selection.request import SessionRequest, find, kernels_key
+from ..selection.request import SessionRequest, kernels_key
 from .mixed import demanded_kernels, mixed_of
 from .mixed_search import searched
 from .node_costs import measured_costs
@@ -143,10 +144,7 @@ def _key(
     model: ModelSource, request: SessionRequest, engines: Sequence[str], place: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return everything that the choice depends on."""
-    versions = {}
-    for engine in engines:
-        plugin = find(engine)
-        versions[engine] = None if isinstance(plugin, Support) else plugin.version()
+    versions = {engine: lookup(engine).version() for engine in engines}
     return {
         "mixed": 1,
         "xpuruntime": __version__,

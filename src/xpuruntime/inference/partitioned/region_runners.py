@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...decisions import Candidate, Support
+from ...engines import lookup
 from ...errors import BuildError
 from ...frontends.model_file import open_model
 from ...frontends.onnx_writer import to_onnx
@@ -23,9 +24,9 @@ from ...runtime.execution.demands import SETTLED
 from ...runtime.execution.executor import Executor
 from ...runtime.weights.load import load_weights
 from ...targets import DeviceId
+from ..native.evidence_rows import binaries_of, rows_of
 from ..native.executable import PROFILED_RUNS, timed_calls
 from ..selection.candidate import EngineCandidate, attempt
-from ..selection.request import find
 from .regions import RegionWork, Runner, Symbols, Values
 
 __all__ = ["RUNNERS", "EngineRunner", "InterpreterRunner", "NativeRunner", "TorchRunner", "runner_of"]
@@ -62,26 +63,21 @@ class NativeRunner(Runner):
         executor = self._form_of(symbols)
         if executor is None:
             return super().evidence()
-        plan, times, spreads = executor.plan, None, None
+        times, spreads = None, None
         if values is not None and not self.on_device:
             times, spreads = timed_calls(executor, [values[v] for v in self.work.region.inputs])
-        device = self.work.region.device
-        rows = tuple(
-            EvidenceRow(
-                c.nodes,
-                "+".join(c.ops),
-                device,
-                f"{c.kernel}: {c.symbol}",
-                plan.buffer(c.outputs[0]).spec.dtype.value if c.outputs else "",
-                None if times is None else times[i],
-                spread_us=None if spreads is None else spreads[i],
-            )
-            for i, c in enumerate(plan.calls)
-        )
+        rows = tuple(rows_of(executor, self.work.region.device, times, spreads))
         runs = 0 if times is None else PROFILED_RUNS
-        source = f"this session, median of {runs} timed runs" if runs else ""
-        options = {"target": plan.target}
-        return Evidence("native", self.version, rows, "session", source, options=options, timed_runs=runs)
+        return Evidence(
+            "native",
+            self.version,
+            rows,
+            "session",
+            f"this session, median of {runs} timed runs" if runs else "",
+            options={"target": executor.plan.target},
+            timed_runs=runs,
+            binaries=binaries_of(executor),
+        )
 
 
 class EngineRunner(Runner):
@@ -101,9 +97,7 @@ class EngineRunner(Runner):
 
     def prepare(self) -> None:
         """Read the vendor's version. A region with open sizes is built at its first run. Raises EngineUnavailable."""
-        plugin = find(self.work.region.engine)
-        if not isinstance(plugin, Support):
-            self.version = plugin.version() or self.version
+        self.version = lookup(self.work.region.engine).version() or self.version
 
     def open(self, graph: Graph) -> Executable:
         work = self.work

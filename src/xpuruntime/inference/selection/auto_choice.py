@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import env
-from ...decisions import Candidate, Decision, Reason, Support
+from ...decisions import Candidate, Decision, Reason
+from ...engines import lookup
 from ...errors import InputError, StoreError
 from ...printable import logger
 from ...protocols import ModelSource
@@ -16,7 +17,7 @@ from ...storage.store import Store, digest
 from ..execution.examples import digest_of, measuring_feeds
 from .auto import Contender, measure
 from .candidate import EngineCandidate, LoadedEngine, attempt
-from .request import SessionRequest, find, kernels_key
+from .request import SessionRequest, kernels_key
 
 __all__ = ["measured_choice"]
 
@@ -83,10 +84,7 @@ def _record_key(
     model: ModelSource, request: SessionRequest, candidates: Sequence[EngineCandidate]
 ) -> dict[str, Any]:
     """Return everything that a measured choice depends on: model, candidates, versions, options, processor, threads."""
-    versions = {}
-    for name in dict.fromkeys(c.engine for c in candidates):
-        plugin = find(name)
-        versions[name] = None if isinstance(plugin, Support) else plugin.version()
+    versions = {name: lookup(name).version() for name in dict.fromkeys(c.engine for c in candidates)}
     return {
         "model": model.digest,
         "candidates": [c.name for c in candidates],

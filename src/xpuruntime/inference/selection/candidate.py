@@ -12,6 +12,7 @@ from typing import Any
 from ... import __version__
 from ...child_calls import build_within
 from ...decisions import Candidate, Reason, Support
+from ...engines import lookup
 from ...errors import (
     BuildError,
     BuildTimeout,
@@ -45,7 +46,7 @@ from ..models.modules import as_onnx
 from ..models.shape_cache import KeptShapes
 from ..self_check import ADVICE, Verdict, checked_on_opening
 from .integers import in_integers
-from .request import SessionRequest, find, kernels_key
+from .request import SessionRequest, kernels_key
 from .vendor_options import met_by_options
 from .vendor_policy import vendor_refused
 
@@ -120,9 +121,7 @@ def attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Loa
 
 
 def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> LoadedEngine | Candidate:
-    plugin = find(candidate.engine)
-    if isinstance(plugin, Support):
-        return Candidate.rejected(candidate.name, plugin)
+    plugin = lookup(candidate.engine)
     installed = plugin.installed()
     if not installed:
         return Candidate.rejected(candidate.name, installed)
@@ -146,7 +145,7 @@ def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Lo
     support = engine.supports(source, request)
     if support and not plugin.chooses_kernels:
         support = vendor_refused(model, kernels, plugin.name, candidate.device, met)
-    integers = in_integers(source, own_kernels=plugin.chooses_kernels)
+    integers = in_integers(source, own_kernels=plugin.chooses_kernels, device=candidate.device.kind)
     if support and candidate.precision is not None and candidate.precision.is_integer:
         support = integers
     if not support:

@@ -9,11 +9,12 @@ from ...protocols import ModelSource
 __all__ = ["in_integers"]
 
 
-def in_integers(model: ModelSource, *, own_kernels: bool) -> Support:
+def in_integers(model: ModelSource, *, own_kernels: bool, device: str) -> Support:
     """Return whether an engine computes the model's quantized products in integers.
 
-    own_kernels: True for the native engine, which computes integer ops (QLinearConv, MatMulInteger) in integers and QDQ products in floats. For
-                 a vendor engine only the evidence of a run tells.
+    own_kernels: True for the native engine, which computes QDQ products in integers on CPUs (pass ``fuse_quantized``), and elsewhere only the
+                 model's integer ops (QLinearConv, MatMulInteger). For a vendor engine only the evidence of a run tells.
+    device:      the kind of device.
     """
     if model.quantized is None:
         return Support.no(
@@ -21,10 +22,10 @@ def in_integers(model: ModelSource, *, own_kernels: bool) -> Support:
             f"{model.name} is not quantized: its convolutions and matrix products are in {model.precision.value}",
             do=INSTEAD_OF_INT8,
         )
-    if own_kernels and model.products.qdq:
+    if own_kernels and model.products.qdq and device != "cpu":
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
-            f"the native engine computes products between DequantizeLinear and QuantizeLinear in {model.precision.value}",
-            do="Name onnxruntime or openvino, or add allow_fallback='cpu'.",
+            f"on {device} the native engine computes products between DequantizeLinear and QuantizeLinear in {model.precision.value}",
+            do="Use device='cpu', name onnxruntime, or add allow_fallback='cpu'.",
         )
     return Support.yes()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...decisions import Candidate, Decision, Reason, Support
+from ...decisions import Candidate, Decision, Reason
+from ...engines import lookup
 from ...errors import BuildError
 from ...protocols import ModelSource
 from ...storage.store import Store
 from ...targets import DeviceId
-from ..partitioned.mixed import forces_kernels, lacks_ops, mixed
+from ..partitioned.mixed import forces_kernels, lacks_ops, lacks_sizes, mixed, with_host_steps
 from .candidate import EngineCandidate, LoadedEngine
-from .request import SessionRequest, find
+from .request import SessionRequest
 
 __all__ = ["partition_fallback"]
 
@@ -60,6 +61,15 @@ def partition_fallback(
             "allow_fallback admits other engines for ops that native does not support",
             Reason.FALLBACK,
         )
+    elif loaded is None and request.engine == "native" and not others and lacks_sizes(decision.rejected):
+        steps = with_host_steps(model, request, store)
+        if isinstance(steps, Candidate):
+            return None
+        mix, names = steps
+        why, code = (
+            f"named by the user; NumPy computes the nodes whose sizes only a run knows: {names}",
+            Reason.REQUESTED,
+        )
     else:
         return None
     if isinstance(mix, Candidate):
@@ -77,7 +87,7 @@ def _first(request: SessionRequest) -> EngineCandidate:
     device = request.device or DeviceId("cpu")
     named = request.engine not in (None, "auto")
     for name in [request.engine] if named else request.execution.order_for("cpu"):
-        plugin = find(str(name))
-        if not isinstance(plugin, Support) and plugin.installed():
+        plugin = lookup(str(name))
+        if plugin.installed():
             return EngineCandidate(plugin.name, device, request)
     return EngineCandidate("native", device, request)

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ... import env
-from ...decisions import Support
 from ...engines import engine_names, lookup
-from ...errors import EngineUnavailable, PolicyError
-from ...plugins.loader import EnginePlugin
+from ...errors import PolicyError
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved, effective_policy, load_policy
 from ...policies.files.load import PolicyLike
 from ...protocols import Array
@@ -20,7 +18,7 @@ from ...targets import DeviceId
 from ...types import DType
 from ..self_check import SelfCheck
 
-__all__ = ["SessionRequest", "find", "half", "kernels_key", "session_request"]
+__all__ = ["SessionRequest", "half", "kernels_key", "session_request"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,17 +162,6 @@ def _demanded(resolved: Resolved, fp16: bool) -> dict[str, Any]:
     return demanded
 
 
-def find(engine: str) -> EnginePlugin | Support:
-    """Return the engine's plugin, or why a known name has none in this release. Raises EngineUnavailable for an unknown name."""
-    try:
-        return lookup(engine)
-    except EngineUnavailable as error:
-        if error.decision is None:
-            raise
-        no = error.decision.rejected[0]
-        return Support.no(no.code, no.reason, do=no.do)
-
-
 def half(policy: PolicyLike, part: Any) -> PolicyLike:
     """Load one half of a policy. ``kernel_policy=`` and ``exec_policy=`` also take a file or a mapping, which must contain that half."""
     return policy if policy is None else load_policy(policy, part=part)
@@ -194,8 +181,7 @@ def _engine(engine: str | None, backend: str | None) -> str | None:
         raise PolicyError("session", "engine is a name", got=repr(name), do="Give 'native', 'auto' ...")
     if name is None or name.strip().lower() == "auto":
         return None if name is None else "auto"
-    plugin = find(name)
-    return name.strip().lower() if isinstance(plugin, Support) else plugin.name
+    return lookup(name).name
 
 
 def _device(target: str | None, origin: str) -> DeviceId | None:

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from ...errors import XpuError
 from ...ir import Graph, Node, interp
 from ...ir.shapes.symbols import bind
 from ...numerics import compare, tolerance_for
-from ...program.program import BufferAllocation, BufferKind, ExecutionPlan, KernelCall
+from ...program.program import ExecutionPlan, KernelCall
 from ...protocols import Array
-from ...runtime.execution.demands import SETTLED
 from ...runtime.execution.executor import Executor
-from ...types import DType, TensorSpec
+from ...types import DType
 from ..native.model import NativeModel
+from ..native.prefix_run import is_readable, values_after
 from .references import Interpreter, OutOfTime, interpreter_bytes
 from .ties import choices_of, has_tie, is_tie, outputs_after
 from .work import free_bytes, work_of
@@ -172,10 +170,9 @@ class _Probes:
 
     def _comparable(self, name: str) -> bool:
         buffer, value = self.buffers.get(name), self.values.get(name)
-        if buffer is None or value is None or buffer.spec.dtype.bits < 8:
+        if buffer is None or value is None or not is_readable(buffer, self.buffers[buffer.root]):
             return False
-        root = self.buffers[buffer.root]
-        return root.kind in (BufferKind.SCRATCH, BufferKind.OUTPUT) and value.shape == buffer.spec.shape
+        return value.shape == buffer.spec.shape
 
     # ── bisection ──
 
@@ -241,26 +238,7 @@ class _Probes:
 
     def _result(self, at: int, name: str) -> Array:
         """Return a value as it is immediately after its call."""
-        entry, plan = self.executor.entry, self.plan
-        buffer = self.buffers[name]
-        root = self.buffers[buffer.root]
-        outputs, borders, buffers, start = entry.outputs, entry.output_buffers, plan.buffers, buffer.offset
-        if root.kind is BufferKind.SCRATCH:
-            start -= root.offset
-            buffers = tuple([_moved(b, root) for b in plan.buffers])
-        if root.name not in borders:
-            outputs = (*outputs, TensorSpec((root.size_bytes,), DType.UINT8, root.name))
-            borders = (*borders, root.name)
-        cut = replace(plan, calls=plan.calls[: at + 1], buffers=buffers)
-        probe = replace(entry, outputs=outputs, output_buffers=borders, plans=(cut,))
-        program = replace(self.executor.program, entries=(probe,))
-        threads = self.executor.threads
-        with Executor(
-            program, self.executor.backend, threads=threads, contexts=1, policy=SETTLED
-        ) as executor:
-            executor.bind(self.executor.weights)
-            memory = executor.run_arrays(self.arrays)[borders.index(root.name)]
-        return _logical(memory, start, buffer.spec)
+        return values_after(self.executor, self.arrays, at, [name])[name]
 
     # ── words ──
 
@@ -291,21 +269,3 @@ class _Probes:
         by_name = {v.name: n for n in self.graph.nodes for v in n.outputs}
         nodes = (by_name.get(n) or by_source.get(n) for n in call.nodes)
         return list(dict.fromkeys(n for n in nodes if n is not None))
-
-
-def _moved(buffer: BufferAllocation, root: BufferAllocation) -> BufferAllocation:
-    """Return a buffer after its root has left the arena."""
-    if buffer.root != root.name:
-        return buffer
-    kind = BufferKind.OUTPUT if buffer.name == root.name else buffer.kind
-    return replace(buffer, kind=kind, offset=buffer.offset - root.offset)
-
-
-def _logical(memory: Array, start: int, spec: TensorSpec) -> Array:
-    """Return the value in a block of bytes according to its layout."""
-    raw = memory.reshape(-1).view(np.uint8)[start : start + spec.extent_bytes]
-    elements = np.frombuffer(raw.tobytes(), spec.dtype.numpy)
-    size = elements.itemsize
-    strides = tuple(s * size for s in spec.physical.strides)
-    shape = tuple(int(d) for d in spec.shape if isinstance(d, int))
-    return np.lib.stride_tricks.as_strided(elements, shape, strides)

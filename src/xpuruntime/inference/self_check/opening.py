@@ -25,7 +25,7 @@ from .check import CheckedModel, SelfCheck, verdict_of
 from .locate import Located, first_tie, first_wrong
 from .verdict import Verdict
 
-__all__ = ["ADVICE", "checked_on_opening"]
+__all__ = ["ADVICE", "checked_on_opening", "differs_by_demand"]
 
 ADVICE = (
     "Name another engine or allow a fallback, and report this bug in xpuruntime. "
@@ -55,7 +55,7 @@ def checked_on_opening(
                 return Verdict.none("self_check is off")
             executable.examine_with(_examining(model, precision, key, check, store))
             return Verdict.none("shapes are open: each program is checked when its shapes are compiled")
-        if why := _demanded_otherwise(executable.only):
+        if why := _demandeddiffers_by_demand(executable.only):
             return Verdict.none(why)
         run, locate = _twin_run(executable.only), _locating(model, executable.only)
     else:
@@ -83,7 +83,7 @@ def _examining(
     def examine(
         executor: Executor, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any], began: float
     ) -> Decision:
-        if why := _demanded_otherwise(executor):
+        if why := _demandeddiffers_by_demand(executor):
             return Verdict.none(why).decision(model.name)
         sizes = bind(native_model(model).graph.input_specs, shapes)
         feeds, told = dict(given), "the inputs of the run"
@@ -115,18 +115,19 @@ def _examining(
     return examine
 
 
-def _demanded_otherwise(executor: Executor) -> str:
+def _demandeddiffers_by_demand(executor: Executor) -> str:
     """Return why a program differs from the model on the policy's demand, or an empty text."""
-    return _otherwise(call.kernel for call in executor.plan.calls)
+    return differs_by_demand(call.kernel for call in executor.plan.calls)
 
 
 def _demanded_in_regions(executable: HasRegions) -> str:
     """Return the same reason for a model on several engines."""
     evidence = executable.region_evidence().values()
-    return _otherwise(row.kernel.partition(":")[0] for e in evidence for row in e.rows)
+    return differs_by_demand(row.kernel.partition(":")[0] for e in evidence for row in e.rows)
 
 
-def _otherwise(kernels: Iterable[str]) -> str:
+def differs_by_demand(kernels: Iterable[str]) -> str:
+    """Return why kernels compute other values than the model on the policy's demand, or an empty text."""
     users = {k.name for k in registered_kernels()}
     for kernel in kernels:
         if kernel.partition("/")[2].startswith(("int8_weights", "int4_weights")):

@@ -19,7 +19,15 @@ from ...targets import DeviceId
 from ..native.model import native_model
 from .work import GraphCost
 
-__all__ = ["EngineReference", "Interpreter", "Module", "OutOfTime", "Reference", "interpreter_bytes"]
+__all__ = [
+    "EngineReference",
+    "Interpreter",
+    "Module",
+    "OutOfTime",
+    "Reference",
+    "interpreter_bytes",
+    "interpreter_seconds",
+]
 
 
 class OutOfTime(Exception):
@@ -65,7 +73,7 @@ class Interpreter:
 
     def seconds(self, work: GraphCost) -> float:
         """Return the estimate for NumPy in float64 with conversions."""
-        return work.flops / 3e9 + work.traffic / 4e8 + work.nodes * 1e-3
+        return interpreter_seconds(work)
 
     def bytes(self, work: GraphCost) -> int:
         """Return the estimate for values of twice the width."""
@@ -87,6 +95,11 @@ class Interpreter:
         graph: Graph = self._model.graph
         outputs = interp.run(graph, feeds, weights=self._model.weights, states={}, watch=watch, exact=exact)
         return list(outputs.values())
+
+
+def interpreter_seconds(work: GraphCost) -> float:
+    """Return the interpreter's time: NumPy in float64, with conversions."""
+    return work.flops / 3e9 + work.traffic / 4e8 + work.nodes * 1e-3
 
 
 def interpreter_bytes(work: GraphCost) -> int:
@@ -213,8 +226,10 @@ class EngineReference:
 
     def outputs(self, feeds: Mapping[str, Array], deadline: float) -> list[Array]:
         """Return outputs in the model's own precision."""
+        return self._run(feeds, deadline, EngineRequest(DeviceId("cpu"), threads=1))
+
+    def _run(self, feeds: Mapping[str, Array], deadline: float, request: EngineRequest) -> list[Array]:
         engine: Engine = self._plugin.load()
-        request = EngineRequest(DeviceId("cpu"), threads=1)
         if not (answer := engine.supports(self._model, request)):
             raise ValueError(answer.reason)
         executable = engine.load(engine.build(self._model, request), self._model, request)
@@ -226,5 +241,7 @@ class EngineReference:
             executable.close()
 
     def exact(self, feeds: Mapping[str, Array], deadline: float) -> list[Array] | None:
-        """Return None: vendors compute in the model's types."""
-        return None
+        """Return the outputs of a quantized model as it is written, with products in floats; None for others: vendors compute in their types."""
+        if self._model.quantized is None or self.name != "onnxruntime":
+            return None
+        return self._run(feeds, deadline, EngineRequest(DeviceId("cpu"), threads=1, optimization=0))

@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...compiler.partition.cost import flops_of, traffic_of
-from ...ir import Graph, specialize
+from ...ir import Graph, Node, specialize
+from ...ir.ops.control import CONTROL, bodies_of, own_symbols
 from ...runtime.device import cpu
 
-__all__ = ["GraphCost", "free_bytes", "work_of"]
+__all__ = ["GraphCost", "endless", "free_bytes", "work_of"]
+
+_ITERATIONS = _UNKNOWN_SIZE = 16
+"""Iterations and sizes that are known only at run time count as this many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +47,43 @@ def work_of(graph: Graph, sizes: Mapping[str, int]) -> GraphCost:
             left[name] -= 1
             if not left[name] and name not in weights:
                 live -= bytes_of.get(name, 0)
+    inner = [_bodies(static, n) for n in static.nodes if n.op in CONTROL]
     return GraphCost(
-        flops=sum(flops_of(static, n) for n in static.nodes),
-        traffic=sum(traffic_of(static, n) for n in static.nodes),
-        nodes=len(static.nodes),
+        flops=sum(flops_of(static, n) for n in static.nodes) + sum(c.flops for c in inner),
+        traffic=sum(traffic_of(static, n) for n in static.nodes) + sum(c.traffic for c in inner),
+        nodes=len(static.nodes) + sum(c.nodes for c in inner),
         weights=sum(bytes_of.get(n, 0) for n in weights),
-        peak=peak,
+        peak=peak + max((c.peak for c in inner), default=0),
     )
+
+
+def _bodies(graph: Graph, node: Node) -> GraphCost:
+    """Return the cost of the larger branch, or of all iterations of a loop; one that ends at run time counts as ``_ITERATIONS``."""
+    specs = [graph.values[v].spec for v in node.values]
+    outer: frozenset[str] = frozenset().union(*(s.symbols for s in specs if s is not None))
+    costs = [
+        work_of(b, dict.fromkeys(own_symbols(b, outer) | b.symbols, _UNKNOWN_SIZE)) for b in bodies_of(node)
+    ]
+    trips = node.attrs["trips"] if node.op == "loop" else 1
+    times = trips if isinstance(trips, int) else _ITERATIONS
+    return GraphCost(
+        flops=times * max(c.flops for c in costs),
+        traffic=times * max(c.traffic for c in costs),
+        nodes=times * max(c.nodes for c in costs),
+        weights=0,
+        peak=max(c.peak for c in costs),
+    )
+
+
+def endless(graph: Graph) -> str:
+    """Return the name of a loop whose number of iterations only a run knows; empty if there is none."""
+    for node in graph.nodes:
+        if node.op == "loop" and not isinstance(node.attrs["trips"], int):
+            return node.name
+        for body in bodies_of(node):
+            if endless(body):
+                return node.name
+    return ""
 
 
 def free_bytes() -> int:

@@ -17,6 +17,7 @@ from ...types import Dim, DType, TensorSpec
 from ..attributes import Attrs
 from ..graph import Graph, Node, Source
 from ..infer import check_operands, find_op, infer_normal, normalize, output_count, speaker
+from ..ops.control import CONTROL, bodies_of
 from ..schema import OpEntry
 from ..shapes.symbols import specialize
 from . import table
@@ -27,6 +28,10 @@ from .rule import InterpRule, Operand, plain
 __all__ = ["RULES", "apply", "evaluate", "run", "trace"]
 
 Watch: TypeAlias = "Callable[[Node, tuple[Array, ...]], None]"
+_OPEN = ("count", "sizes")
+"""Attributes whose symbols stand for sizes that the node itself determines."""
+_MAX_STACKED = 1 << 33
+"""Maximum bytes that a loop stacks, so that a wrong number of iterations cannot fill the memory."""
 
 
 def apply(op: str, *operands: Any, outputs: int | None = None, **attrs: Any) -> tuple[Array, ...]:
@@ -54,10 +59,28 @@ def evaluate(
         raise IrError(who, "reads a value that was not passed", got=f"%{missing[0]}")
     operands: list[Operand] = [arrays[i] if isinstance(i, str) else i for i in node.inputs]
     attrs = {k: concrete(v, symbols or {}) for k, v in node.attrs.items()}
-    open_dims = [str(d) for k, v in attrs.items() if k != "count" for d in _dims(v)]
+    if node.op in CONTROL:
+        operands = _as_declared(node, operands)
+    open_dims = [str(d) for k, v in attrs.items() if k not in _OPEN for d in _dims(v)]
     if open_dims:
         raise IrError(who, "uses a dim that no input determines", got=open_dims[0])
     return _compute(row, operands, attrs, len(node.outputs), who, node.name, node.sources)
+
+
+def _as_declared(node: Node, operands: Sequence[Operand]) -> list[Operand]:
+    """Return the operands of a control-flow node in the float types of its bodies, which round like any graph."""
+    inputs = [v.spec for v in bodies_of(node)[0].inputs[1 if node.op == "loop" else 0 :]]
+    first = len(operands) - len(inputs)
+    cast: list[Operand] = list(operands[:first])
+    for operand, spec in zip(operands[first:], inputs, strict=True):
+        differs = (
+            isinstance(operand, np.ndarray)
+            and spec is not None
+            and spec.dtype.is_float
+            and dtype_of(operand) is not spec.dtype
+        )
+        cast.append(to(operand, spec.dtype) if differs else operand)  # type: ignore[arg-type, union-attr]
+    return cast
 
 
 def _dims(value: Any) -> list[Dim]:
@@ -202,5 +225,52 @@ def _fused(*operands: Array, body: Graph) -> list[Array]:
     return [results[o.name] for o in body.outputs]
 
 
-RULES: Mapping[str, InterpRule] = {**table.RULES, "fused": plain(_fused)}
-"""Every op's rule, including that of ``fused``, which evaluates a graph."""
+def _cond(condition: Array, *operands: Array, then_branch: Graph, else_branch: Graph) -> list[Array]:
+    """Return the results of the branch that the condition chooses."""
+    return _fused(*operands, body=then_branch if condition else else_branch)
+
+
+def _loop(
+    trip_count: Array | None,
+    condition: Array | None,
+    *operands: Array,
+    body: Graph,
+    carried: int,
+    trips: int | None,
+    checked: bool,
+) -> list[Array]:
+    """Return the carried values after the last iteration, and the stacked results of all iterations."""
+    count = int(trip_count) if trip_count is not None else trips
+    state, rest = list(operands[:carried]), operands[carried:]
+    stacked: list[list[Array]] = [[] for _ in body.outputs[carried + checked :]]
+    at = size = 0
+    going = condition is None or bool(condition)
+    while going and (count is None or at < count):
+        results = _fused(np.array(at, np.int64), *state, *rest, body=body)
+        going = not checked or bool(results.pop(0))
+        state = results[:carried]
+        for rows, row in zip(stacked, results[carried:], strict=True):
+            rows.append(row)
+            size += row.nbytes
+        if size > _MAX_STACKED:
+            raise ValueError(f"its stacked results exceed {_MAX_STACKED >> 30} GiB after {at + 1} iterations")
+        at += 1
+    specs = body.output_specs[carried + checked :]
+    return [
+        *state,
+        *(np.stack(rows) if rows else _no_rows(s) for rows, s in zip(stacked, specs, strict=True)),
+    ]
+
+
+def _no_rows(spec: TensorSpec) -> Array:
+    """Return the stacked result of no iterations; a size that only an iteration would determine is 0."""
+    return np.zeros((0, *(d if isinstance(d, int) else 0 for d in spec.shape)), spec.dtype.numpy)
+
+
+RULES: Mapping[str, InterpRule] = {
+    **table.RULES,
+    "fused": plain(_fused),
+    "cond": plain(_cond),
+    "loop": plain(_loop),
+}
+"""Every op's rule, including those of ``fused`` and of control flow, which evaluate graphs."""

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from ...types import DType
+from .activation import ACTIVATIONS
 from .casting import cast
 from .conv import convolve
 from .numbers import Array, dtype_of, to, widen
@@ -196,6 +197,110 @@ def qlinear_convolution(
     return _requantized(y * factor, y_zero_point.reshape(()))
 
 
+def _finished(
+    sums: Array,
+    channels: Sequence[int],
+    x_scale: Array | None,
+    weight_scale: Array | None,
+    bias: Array | None,
+    y_scale: Array | None,
+    y_zero_point: Array | None,
+    dtype: DType,
+    act: str,
+) -> Array:
+    """Return a quantized product's result from its exact sums. ``channels``: the shape of values per output channel.
+
+    Everything after the sums is float32, each operation rounded once, in the order that ONNX Runtime's integer kernels have: without a
+    float bias and with an activation that commutes with the scale, sums are multiplied by one factor x_scale * weight_scale / y_scale.
+    """
+    f = np.float32
+
+    def spread(value: Array) -> Array:
+        return value.reshape(channels if value.size > 1 else [1] * len(channels))
+
+    if bias is not None and not np.issubdtype(bias.dtype, np.floating):
+        sums = sums + spread(bias)
+    if dtype is DType.INT32:
+        return to(sums, dtype)
+    assert x_scale is not None
+    assert weight_scale is not None
+    # Kernels sum in int32, which wraps like this.
+    y: Array = to(sums, DType.INT32).astype(f)
+    factor = x_scale.reshape(()).astype(f) * spread(weight_scale).astype(f)
+    floating = bias is not None and np.issubdtype(bias.dtype, np.floating)
+    with np.errstate(all="ignore"):
+        if y_scale is not None and act in ("none", "relu", "relu6") and not floating:
+            step = y_scale.reshape(()).astype(f)
+            y = y * (factor / step)
+            y = y if act == "none" else np.maximum(y, f(0))
+            y = np.minimum(y, f(6) / step) if act == "relu6" else y
+        else:
+            y = y * factor
+            if bias is not None and floating:
+                y = y + spread(bias).astype(f)
+            y = np.asarray(ACTIVATIONS[act](y.astype(np.float64))).astype(f)
+            if y_scale is not None:
+                y = y / y_scale.reshape(()).astype(f)
+    if y_scale is None:
+        return np.asarray(y)
+    zero = 0.0 if y_zero_point is None else float(y_zero_point.reshape(()))
+    return _clipped(np.rint(y).astype(np.float64) + zero, dtype)
+
+
+def quantized_matmul(
+    x: Array,
+    weight: Array,
+    x_scale: Array | None,
+    x_zero_point: Array | None,
+    weight_scale: Array | None,
+    weight_zero_point: Array | None,
+    bias: Array | None,
+    y_scale: Array | None,
+    y_zero_point: Array | None,
+    *,
+    dtype: DType,
+    act: str,
+) -> Array:
+    """Multiply exact integers, then scale, activate and quantize in float32."""
+    zero = None if x_zero_point is None else x_zero_point.reshape(())
+    sums = np.asarray(np.matmul(_shifted(x, zero, True), _shifted(weight, weight_zero_point, True)))
+    channels = [1] * (sums.ndim - 1) + [-1]
+    return _finished(sums, channels, x_scale, weight_scale, bias, y_scale, y_zero_point, dtype, act)
+
+
+def quantized_convolution(
+    x: Array,
+    weight: Array,
+    x_scale: Array | None,
+    x_zero_point: Array | None,
+    weight_scale: Array | None,
+    weight_zero_point: Array | None,
+    bias: Array | None,
+    y_scale: Array | None,
+    y_zero_point: Array | None,
+    *,
+    dtype: DType,
+    act: str,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Array:
+    """Convolve exact integers, then scale, activate and quantize in float32."""
+    sums = convolution_integer(
+        x,
+        weight,
+        x_zero_point,
+        weight_zero_point,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+    )
+    channels = [1, -1, *[1] * (x.ndim - 2)]
+    return _finished(sums, channels, x_scale, weight_scale, bias, y_scale, y_zero_point, dtype, act)
+
+
 RULES: dict[str, InterpRule] = {
     "quantize_linear": plain(quantize_linear),
     "dequantize_linear": plain(dequantize_linear),
@@ -205,4 +310,6 @@ RULES: dict[str, InterpRule] = {
     "qlinear_matmul": plain(qlinear_matmul),
     "convolution_integer": plain(convolution_integer),
     "qlinear_convolution": plain(qlinear_convolution),
+    "quantized_matmul": plain(quantized_matmul),
+    "quantized_convolution": plain(quantized_convolution),
 }

@@ -15,6 +15,7 @@ from . import (
     activation,
     attention,
     backward,
+    control,
     conv,
     creation,
     decoder,
@@ -70,6 +71,7 @@ _FILES = (
     rnn,
     signal,
     backward,
+    control,
 )
 
 _TABLES = ((OPAQUE,), elementwise.ROWS, (FUSED,), *(file.ROWS for file in _FILES))

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...types import DType, TensorSpec
+from ...types import DimLike, DType, TensorSpec
 from ..schema import Mismatch, OpCall, OpEntry, Operand, op
 from ._shapes import broadcast, like
 from .conv import CONV_ATTRS, conv_shape
-from .matmul import matmul_shape
+from .matmul import ACTIVATIONS, matmul_shape
 
 __all__ = ["ROWS"]
 
 _BLOCK = "axis: axis = 1, block_size: int = 0"
+_SCALED = (
+    "x_scale?, x_zero_point?, weight_scale?, weight_zero_point?, bias?, y_scale?, y_zero_point?;"
+    f" dtype: dtype, act: {ACTIVATIONS} = none"
+)
 
 
 def _scale(c: OpCall, x: TensorSpec) -> None:
@@ -84,6 +88,48 @@ def _qlinear_conv(c: OpCall) -> TensorSpec:
     return TensorSpec(conv_shape(c, x, weight), zero.dtype)
 
 
+def _scaled(c: OpCall, shape: tuple[DimLike, ...], columns: DimLike) -> TensorSpec:
+    """Return the result of a quantized product, after checks of its scales, zero points and bias."""
+    x, weight, dtype = c.tensor(0), c.tensor(1), c["dtype"]
+    _integer(x, weight)
+    for at, who in ((2, "x_scale"), (3, "x_zero_point"), (7, "y_scale"), (8, "y_zero_point")):
+        spec = c.optional(at)
+        if spec is not None and spec.shape not in ((), (1,)):
+            raise Mismatch(f"{who} must be one value", str(spec))
+    for at, who in ((4, "weight_scale"), (5, "weight_zero_point"), (6, "bias")):
+        spec = c.optional(at)
+        if spec is not None and spec.shape not in ((), (1,), (columns,)):
+            raise Mismatch(f"{who} must be one value, or one per output channel", f"{spec} for {columns}")
+    scaled = c.optional(2) is not None and c.optional(4) is not None
+    if dtype is DType.INT32:
+        if scaled or c.optional(7) is not None or c["act"] != "none":
+            raise Mismatch("sums in int32 have no scales and no activation", c["act"])
+    elif not scaled:
+        raise Mismatch("x_scale and weight_scale are needed unless the result is int32", dtype.value)
+    elif dtype is not DType.FLOAT32 and (not dtype.is_integer or c.optional(7) is None):
+        raise Mismatch("the result is float32, or integers with y_scale", dtype.value)
+    elif dtype is DType.FLOAT32 and c.optional(7) is not None:
+        raise Mismatch("a float result has no y_scale", dtype.value)
+    bias = c.optional(6)
+    if bias is not None and bias.dtype not in (DType.INT32, DType.FLOAT32):
+        raise Mismatch(
+            "the bias must be int32 (added to the sums) or float32 (added after scaling)", str(bias)
+        )
+    return TensorSpec(shape, dtype)
+
+
+def _quantized_matmul(c: OpCall) -> TensorSpec:
+    a, b = c.tensor(0), c.tensor(1)
+    if a.rank < 1 or b.rank < 2:
+        raise Mismatch("x must have a dim and weight two", f"{a} and {b}")
+    return _scaled(c, matmul_shape(a, b), b.shape[-1])
+
+
+def _quantized_conv(c: OpCall) -> TensorSpec:
+    x, weight = c.tensor(0), c.tensor(1)
+    return _scaled(c, conv_shape(c, x, weight), weight.shape[0])
+
+
 def _fake_quantize(c: OpCall) -> TensorSpec:
     x, scale, zero = c.tensor(0), c.tensor(1), c.tensor(2)
     broadcast(scale.shape, zero.shape)
@@ -146,5 +192,18 @@ ROWS: tuple[OpEntry, ...] = (
         "conv",
         _qlinear_conv,
         onnx="QLinearConv",
+    ),
+    op(
+        f"quantized_matmul(x, weight, {_SCALED}) -> y",
+        "matmul",
+        _quantized_matmul,
+        meaning="act((x - x_zero_point) @ (weight - weight_zero_point), as exact integers plus bias, times the scales), quantized"
+        " again if dtype is an integer with y_scale; the sums themselves if dtype is int32",
+    ),
+    op(
+        f"quantized_convolution(x, weight, {_SCALED}, {CONV_ATTRS}) -> y",
+        "conv",
+        _quantized_conv,
+        meaning="quantized_matmul's arithmetic for a convolution; x is padded with its zero point",
     ),
 )

@@ -13,11 +13,11 @@ import numpy as np
 from ...errors import FormatError, IrError
 from ...storage.files import open_regular
 from ...types import DType, TensorSpec, parse_dim
-from ..attributes import MAX_CONST_ELEMENTS, MAX_DEPTH, NAN, Attrs, Const, canonical
+from ..attributes import MAX_CONST_ELEMENTS, MAX_DEPTH, MAX_NESTED, NAN, Attrs, Const, canonical
 from ..graph import Graph, Input, Node, Output, Source, State, Value, Weight
 from .cursor import parse_spec
 from .json_writer import FORMAT, SOURCE_FIELDS, VERSION, WEIGHT_FIELDS
-from .text_reader import MAX_NESTED, parse
+from .text_reader import parse
 
 __all__ = ["from_json", "load"]
 

@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import FormatError, IrError
-from ..attributes import NAN, Attrs
+from ..attributes import MAX_NESTED, NAN, Attrs
 from ..graph import Graph, Input, Node, Output, Source, State, Value, Weight
 from ..infer import find_op, normalize
 from ..schema import Operand
 from .cursor import INLINE, STRING, WORD, Cursor
 
-__all__ = ["MAX_NESTED", "MAX_TEXT", "parse"]
+__all__ = ["MAX_TEXT", "parse"]
 
 MAX_TEXT = 256 << 20
-MAX_NESTED = 4
-"""Maximum nesting of graphs in attributes. A body cannot contain a body, so one level is enough."""
 
 
 def parse(text: str, *, verify: bool = True) -> Graph:

@@ -78,9 +78,9 @@ def _norm(node: Node, operands: list[TensorSpec], result: TensorSpec) -> Dims:
 
 
 _BY_OP: Mapping[str, Callable[[Node, list[TensorSpec], TensorSpec], Dims]] = {
-    **dict.fromkeys(("mm", "bmm", "matmul", "addmm"), _matmul),
+    **dict.fromkeys(("mm", "bmm", "matmul", "addmm", "quantized_matmul"), _matmul),
     **dict.fromkeys(("linear", "fused_linear", "norm_linear"), _linear),
-    **dict.fromkeys(("convolution", "fused_convolution"), _conv),
+    **dict.fromkeys(("convolution", "fused_convolution", "quantized_convolution"), _conv),
     **dict.fromkeys(("softmax", "log_softmax"), _softmax),
     **dict.fromkeys(("layer_norm", "rms_norm"), _norm),
     **dict.fromkeys(("attention", "attention_train", "attention_backward", "rope_attention"), _attention),

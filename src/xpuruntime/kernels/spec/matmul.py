@@ -9,10 +9,10 @@ from dataclasses import replace
 from ..kernel import NodeCall
 from .product import Product, Term, sizes, strides_in
 
-__all__ = ["OPS", "product_of"]
+__all__ = ["OPS", "matmul_product", "product_of"]
 
 
-def _matmul(call: NodeCall) -> Product:
+def matmul_product(call: NodeCall) -> Product:
     """Return the product of NumPy's matmul: vectors are rows on the left and columns on the right, batches broadcast."""
     a, b, y = call.tensor(0), call.tensor(1), call.outputs[0]
     a_shape, b_shape = sizes(a.spec), sizes(b.spec)
@@ -39,7 +39,7 @@ def _term(call: NodeCall, position: int, p: Product, factor: float = 1.0) -> Ter
 
 def _addmm(call: NodeCall) -> Product:
     inner = replace(call, inputs=call.inputs[1:])
-    p, beta = _matmul(inner), float(call.attrs["beta"])
+    p, beta = matmul_product(inner), float(call.attrs["beta"])
     if not call.outputs[0].dtype.is_float:
         beta = float(int(beta))
     terms = (_term(call, 0, p, beta),) if beta else ()
@@ -62,9 +62,9 @@ def _linear(call: NodeCall) -> Product:
 
 
 _PRODUCTS: dict[str, Callable[[NodeCall], Product]] = {
-    "mm": _matmul,
-    "bmm": _matmul,
-    "matmul": _matmul,
+    "mm": matmul_product,
+    "bmm": matmul_product,
+    "matmul": matmul_product,
     "addmm": _addmm,
     "linear": _linear,
     "fused_linear": _linear,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ...ir import OPS, Graph, Node
+from ...ir.ops.control import CONTROL
 from ...types import TensorSpec
 
 __all__ = ["elements", "few_rows", "is_known", "known_values", "splat"]
@@ -29,7 +30,9 @@ def known_values(graph: Graph) -> frozenset[str]:
 def is_known(node: Node, known: set[str] | frozenset[str]) -> bool:
     """Return whether the node's operands are all known."""
     op = OPS[node.op]
-    if node.op == "opaque" or op.random or op.data_dependent or any(v.spec is None for v in node.outputs):
+    if node.op in ("opaque", *CONTROL) or op.random or op.data_dependent:
+        return False
+    if any(v.spec is None for v in node.outputs):
         return False
     return all(v in known for v in node.values) and all(
         v.spec is not None and v.spec.is_static for v in node.outputs

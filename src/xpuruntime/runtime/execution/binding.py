@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import weakref
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ... import _core
@@ -21,6 +22,7 @@ from ...program.program import (
 )
 from ..device import open_library
 from ..memory.arrays import trust_arrays
+from .control import Bodies, control_call
 from .host_kernels import enable as enable_host_kernels
 
 if TYPE_CHECKING:
@@ -34,11 +36,12 @@ _WRONG = "XPU_TEST_WRONG_KERNEL"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The core's executor of a plan, and the names of the weights and states that it reads, in slot order."""
+    """The core's executor of a plan, the names of the weights and states that it reads, in slot order, and its loaded binaries by index."""
 
     executor: _core.Executor
     weights: tuple[str, ...]
     states: tuple[str, ...]
+    modules: Mapping[int, _core.Module] = field(default_factory=dict)
 
 
 def bind_plan(
@@ -48,8 +51,9 @@ def bind_plan(
     backend: RuntimeBackend,
     threads: int,
     contexts: int,
+    bodies: Bodies,
 ) -> Bound:
-    """Build the core's executor for a plan. Raises BuildError if code cannot be loaded, FormatError for an inconsistent plan."""
+    """Build the core's executor for a plan. ``bodies``: executors of branches and loops, to which the plan's are added. Raises BuildError if code cannot be loaded, FormatError for an inconsistent plan."""
     who = f"program {program.name!r}"
     buffers = {b.name: b for b in plan.buffers}
     try:
@@ -76,7 +80,15 @@ def bind_plan(
                 return 0, buffer.offset
             return slots[buffer.root], buffer.offset
 
-        module = _module(program.binaries[plan.binary], backend) if plan.binary >= 0 else None
+        modules: dict[int, _core.Module] = {}
+
+        def loaded(index: int) -> _core.Module | None:
+            module = _module(program.binaries[index], backend)
+            if module is not None:
+                modules[index] = module
+            return module
+
+        module = loaded(plan.binary) if plan.binary >= 0 else None
         core_plan = _core.Plan(
             f"{program.name}:{entry.name}",
             plan.arena_bytes,
@@ -87,13 +99,18 @@ def bind_plan(
             module,
             [s.size_bytes or 0 for s in (*entry.inputs, *entry.outputs)],
         )
+        controls: list[object] = []  # kept until the core has taken the calls
         for call in plan.calls:
             args = [location(n) for n in (*call.inputs, *call.outputs)]
             _add(
-                core_plan, call, buffers, args, with_options=backend.stages
-            )  # CUDA options hold launch sizes
+                core_plan,
+                _prepared(call, buffers, bodies, controls),
+                buffers,
+                args,
+                with_options=backend.stages,  # CUDA options hold launch sizes
+            )
             if call.binary >= 0:
-                core_plan.set_own_module(_module(program.binaries[call.binary], backend))
+                core_plan.set_own_module(loaded(call.binary))
         for i, name in copied_outputs:
             core_plan.add_output_copy(location(name), i, buffers[name].size_bytes)
     except (KeyError, IndexError) as error:
@@ -114,7 +131,18 @@ def bind_plan(
         )
     if isinstance(executor, _core.Status):
         raise BuildError(who, "cannot be prepared", got=executor.message, do=executor.advice)
-    return Bound(executor, weights, states)
+    return Bound(executor, weights, states, modules)
+
+
+def _prepared(
+    call: KernelCall, buffers: dict[str, BufferAllocation], bodies: Bodies, keep: list[object]
+) -> KernelCall:
+    """Return a call as the core takes it: control flow is a function of this process."""
+    if call.library != "control":
+        return call
+    token, prepared = control_call(call, bodies, [buffers[n].size_bytes for n in call.outputs])
+    keep.append(prepared)
+    return replace(call, library="python", options={"control": token})
 
 
 def _roots(plan: ExecutionPlan, buffers: dict[str, BufferAllocation], kind: BufferKind) -> tuple[str, ...]:

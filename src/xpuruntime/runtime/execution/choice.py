@@ -10,6 +10,7 @@ from ...decisions import Candidate, Decision, Reason, Support
 from ...errors import KernelRefused, UnavailableError
 from ...program.program import CompiledProgram, EntryPoint, ExecutionPlan
 from .binding import Bound, bind_plan
+from .control import Bodies
 
 if TYPE_CHECKING:
     from ..backends.base import RuntimeBackend
@@ -57,7 +58,12 @@ def choose_plan(
 
 
 def first_bound(
-    program: CompiledProgram, entry: EntryPoint, backend: RuntimeBackend, threads: int, contexts: int
+    program: CompiledProgram,
+    entry: EntryPoint,
+    backend: RuntimeBackend,
+    threads: int,
+    contexts: int,
+    bodies: Bodies,
 ) -> tuple[ExecutionPlan, Decision, Bound]:
     """Bind the first alternative that runs on this machine and whose calls no library refuses. Raises UnavailableError, KernelRefused,
     BuildError.
@@ -66,7 +72,7 @@ def first_bound(
     while True:
         plan, decision = choose_plan(program, entry, backend, refused)
         try:
-            bound = bind_plan(program, entry, plan, backend, threads, contexts)
+            bound = bind_plan(program, entry, plan, backend, threads, contexts, bodies)
         except KernelRefused as error:
             refused[next(i for i, p in enumerate(entry.plans) if p is plan)] = str(error.got)
             try:

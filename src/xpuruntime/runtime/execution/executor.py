@@ -28,7 +28,9 @@ from ..nvtx_ranges import by_environment
 from ..weights.load import Weights, load_weights
 from .addresses import Addresses
 from .arguments import Arguments, dtype_of, lies_on_a_device
+from .called_code import CalledFunction, called_functions, text_digests
 from .choice import first_bound
+from .control import RUN, Bodies
 from .demands import SETTLED, check_program, demands_around, device_for
 from .states import States
 from .tensor_run import tensor_run
@@ -47,6 +49,7 @@ class Executor:
     entry:    name of an entry point. Default: the first.
     contexts: maximum number of concurrent runs, at most ``MAX_CONTEXTS``. Each of them needs ``arena_bytes``. Default: the usable cores.
     states:   states of another executor of this program, to share them.
+    bodies:   set for a branch or a body of a loop: the executors of the run that it is part of.
     borrows_arena: runs on tensors take the memory of intermediate values from the tensors' library, and keep none between runs. The
               library must reuse memory in the order of the stream, as PyTorch does.
     policy:   takes precedence over ``with_policy`` and the environment. A demand that the program was not compiled for is an error
@@ -66,6 +69,7 @@ class Executor:
         contexts: int | None = None,
         states: States | None = None,
         policy: Any = None,
+        bodies: Bodies | None = None,
         borrows_arena: bool = False,
     ) -> None:
         self.program: CompiledProgram = program
@@ -82,14 +86,33 @@ class Executor:
             )
         self.threads = threads or env.get_int("XPU_NUM_THREADS") or cores
         self._who = f"executor of {program.name!r}"
+        own_states = States(program, self.backend) if states is None else states
+
+        def body(name: str, all_bodies: Bodies) -> Executor:
+            return Executor(
+                program,
+                self.backend,
+                threads=self.threads,
+                entry=name,
+                contexts=contexts,
+                states=own_states,
+                policy=SETTLED,
+                bodies=all_bodies,
+            )
+
+        everything = Bodies(body) if bodies is None else bodies
         self.plan, self.decision, bound = first_bound(
-            program, self.entry, self.backend, self.threads, contexts or cores
+            program, self.entry, self.backend, self.threads, contexts or cores, everything
         )
+        # The executor of a body does not own the others: the core would keep all of them alive.
+        self._bodies = everything.executors if bodies is None else {}
+        self._all_bodies = everything if bodies is None else None
         check_program(program, self.entry, self.plan, self.decision, demands)
         by_environment()
         self._core = bound.executor
+        self._modules = dict(bound.modules)
+        self.states = own_states
         self._borrows_arena = borrows_arena
-        self.states = States(program, self.backend) if states is None else states
         self.states.fit(program, self._who)
         self._addresses = Addresses(self._who, program, self.states, bound)
         self._weights: Weights | None = None
@@ -121,6 +144,8 @@ class Executor:
             bindings,
             weights,
         )  # keep both: the addresses are valid while the weights live
+        for body in self._bodies.values():
+            body.bind(weights)
         return bindings
 
     # ── running ──
@@ -146,7 +171,11 @@ class Executor:
         outputs = tuple(np.empty(*m) for m in self._output_forms) if out is None else tuple(out)
         if self._takes_arrays and len(inputs) == len(self._inputs) and len(outputs) == len(self._outputs):
             self._check_times(times)
-            result = self._core.run_arrays(bindings, tuple(inputs), outputs, times, ring, stop)
+            if self._bodies:
+                with RUN.of(self._weights, stop):
+                    result = self._core.run_arrays(bindings, tuple(inputs), outputs, times, ring, stop)
+            else:
+                result = self._core.run_arrays(bindings, tuple(inputs), outputs, times, ring, stop)
             if result is None:
                 return list(outputs)
             if not isinstance(result, int):
@@ -229,9 +258,13 @@ class Executor:
         Return None for other tensors, and for a library without DLPack's table of C functions; ``run`` accepts those or raises the
         reason. Raises RunError.
         """
-        outputs = (self._on_tensors or self._tensor_run()).run(
-            self._bindings or self.bind(None), tensors, stop
-        )
+        bindings = self._bindings or self.bind(None)
+        on_tensors = self._on_tensors or self._tensor_run()
+        if self._bodies:
+            with RUN.of(self._weights, stop):
+                outputs = on_tensors.run(bindings, tensors, stop)
+        else:
+            outputs = on_tensors.run(bindings, tensors, stop)
         if isinstance(outputs, _core.Status):
             raise self._failed(outputs)
         return outputs
@@ -250,6 +283,8 @@ class Executor:
     def close(self) -> None:
         """Cancel all current runs, wait for them, and free the arenas. Later runs raise RunError. May be called again."""
         self._core.close()
+        for body in self._bodies.values():
+            body.close()
 
     def __enter__(self) -> Executor:
         return self
@@ -302,6 +337,17 @@ class Executor:
     def implementations(self) -> list[str]:
         """Return, for each call of the plan, the library's chosen implementation; empty for generated code."""
         return self._core.implementations
+
+    def called_functions(self) -> list[CalledFunction | None]:
+        """Return the function that each call of the plan runs, read from memory, and what the program holds; None for a library's call.
+
+        It costs nothing in runs: the core reads the addresses that its recordings call.
+        """
+        return called_functions(self.program, self.plan, self._core)
+
+    def text_digests(self) -> list[tuple[int, str, str]]:
+        """Return, for each loaded binary, its index and the sha256 of its executable code in memory and in the program."""
+        return text_digests(self.program, self._modules)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -372,9 +418,20 @@ class Executor:
     ) -> None:
         self._check_times(times)
         addresses = [b.address for b in inputs], [b.address for b in outputs]
-        status = self._core.run_memory(bindings, *addresses, times, ring, stop, stream)
+        with RUN.of(self._weights, stop):
+            status = self._core.run_memory(bindings, *addresses, times, ring, stop, stream)
         if status is not None:
             raise self._failed(status)
+
+    def run_addresses(
+        self, inputs: list[int], outputs: list[int], weights: Weights | None, stop: _core.Stop | None
+    ) -> _core.Status | None:
+        """Run a body on memory of the run that it is part of. Return the core's status of a failure.
+
+        weights: those of that run; None for the bound ones.
+        """
+        bindings = self._bindings if weights is None else self._addresses.of(weights)
+        return self._core.run_memory(bindings or self.bind(None), inputs, outputs, None, None, stop, None)
 
     def _check_times(self, times: NDArray[np.int64] | None) -> None:
         if times is None:

@@ -25,6 +25,7 @@ from ... import _core
 from ...errors import XpuError
 from ...plugins.registered import HostFunction, host_function
 from ...types import DType
+from .control import registered
 
 __all__ = ["enable"]
 
@@ -41,6 +42,8 @@ def _find(
     name: str, options: Mapping[str, Any], specs: Sequence[Spec], inputs: int, device: str
 ) -> Callable[[list[int], int], str] | str:
     """Return a callable that runs a registered function for one call of a plan, or the reason why there is none."""
+    if "control" in options:
+        return registered(int(options["control"]))
     try:
         function = host_function(name, str(options["digest"]), f"kernel {options['kernel']}")
     except XpuError as error:

@@ -26,7 +26,8 @@ SINGLE = ("float32",)
 @dataclass(frozen=True)
 class ConformanceCall:
     """One node. ``dtypes``: dtypes of operands without their own, one graph each; ``positive``: all values exceed zero; ``plain``: compile without
-    passes, which would replace the node.
+    passes, which would replace the node; ``forward``: the op of a gradient, computed first from all operands but the first, whose results are
+    further operands.
     """
 
     op: str
@@ -36,6 +37,7 @@ class ConformanceCall:
     outputs: int | None = None
     positive: bool = False
     plain: bool = False
+    forward: str = ""
 
     def name(self, dtype: str) -> str:
         """Return op, operands and dtype as text."""
@@ -57,6 +59,8 @@ class ConformanceCall:
             spec = f"{DType.of(array.dtype)}[{', '.join(map(str, array.shape))}]"
             names.append((b.weight if weight else b.input)(f"x{i}", spec))
             (weights if weight else feeds)[f"x{i}"] = array
+        if self.forward:
+            names += b.call(self.forward, *names[1:], **self.attrs)
         results = b.call(self.op, *names, outputs=self.outputs, **self.attrs)
         for i, value in enumerate(results if isinstance(results, tuple) else (results,)):
             b.output(f"y{i}", value)
@@ -124,6 +128,10 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("attention", ("1x4x130x64", "1x4x150x64", "1x4x150x64")),
     ConformanceCall("attention", ("2x12x1x128", "2x2x300x128", "2x2x300x128")),
     ConformanceCall("attention", ("1x2x19x40", "1x1x30x40", "1x1x30x24", "bool 1x1x19x30")),
+    ConformanceCall("attention_train", ("2x4x33x64", "2x2x33x64", "2x2x33x64"), {"causal": True}),
+    ConformanceCall("attention_train", ("1x2x70x40", "1x2x90x40", "1x2x90x24")),
+    ConformanceCall("attention_backward", ("2x4x33x64", "2x4x33x64", "2x2x33x64", "2x2x33x64"), {"causal": True}, forward="attention_train"),
+    ConformanceCall("attention_backward", ("1x2x70x24", "1x2x70x40", "1x2x90x40", "1x2x90x24"), forward="attention_train"),
     ConformanceCall("rope", ("2x4x9x32", "9x16", "9x16")),
     ConformanceCall("rope_append", ("2x4x1x32", "2x2x1x32", "2x2x1x32", "9x16", "9x16", "2x2x40x32", "2x2x40x32", "i<40 2x1", "i<9 2x1"), outputs=3),
     ConformanceCall("rope_attention", ("2x6x1x64", "2x2x1x64", "2x2x1x64", "9x32", "9x32", *["2x2x140x64"] * 2, "i<140 2x1", "i<9 2x1", "bool 2x1x1x140"),

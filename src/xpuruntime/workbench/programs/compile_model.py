@@ -16,6 +16,7 @@ from ...ir import Graph, open_weights, specialize
 from ...passes.trace import PassTrace, trace_passes
 from ...policies.entrances import demanded
 from ...protocols import Array
+from .golden import with_golden
 from .report import ProgramReport, read_program
 
 __all__ = ["compile_model", "open_graph", "trace_model"]
@@ -31,12 +32,14 @@ def compile_model(
     passes: Sequence[str] | str | int | None = None,
     embed: bool = True,
     dry_run: bool = False,
+    golden: int = 0,
 ) -> ProgramReport:
     """Compile an ONNX model, or a graph saved as JSON or text, write the program, and return its report.
 
     output:  file of the program; default: the model's name with ``.npubin``, in the current folder.
     embed:   store the weights in the program. Otherwise it refers to their files, and must be in the model's folder.
     dry_run: write no file. Weights are not read then.
+    golden:  number of generated inputs to store with their outputs in each entry point, for ``verify_program``.
     The other parameters and errors are those of ``compile``. Raise ModelError, too, if the model cannot be read, or if ``embed`` is
     False and the folders differ.
     """
@@ -60,6 +63,8 @@ def compile_model(
             do="Write the program to the model's folder, or embed the weights.",
         )
     embedded = [w.name for w in program.weights if w.data is None and (embed or not w.file)]
+    if golden:
+        program = with_golden(program, graph, weights, golden)
     program.save(path, {name: weights[name] for name in embedded})
     return read_program(path)
 
@@ -79,8 +84,10 @@ def trace_model(
     graph, _ = open_graph(Path(model))
     graph = specialize(graph, shapes or {})
     resolved = demanded("compile", {}, policy)
-    precision, _ = settled_precision("compile", [graph], resolved.policy, [])
-    demands = Demands(precision, targets_of(target, resolved, []), "inference")
+    targets = targets_of(target, resolved, [])
+    pairs = all(t.kind == "cpu" for t in targets)
+    precision, _ = settled_precision("compile", [graph], resolved.policy, [], pairs=pairs)
+    demands = Demands(precision, targets, "inference")
     return trace_passes(graph, passes, context=demands.context())
 
 

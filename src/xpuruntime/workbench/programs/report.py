@@ -38,6 +38,7 @@ class ProgramReport:
                 for s in p.states
             ],
             "binaries": [_binary(b) for b in p.binaries],
+            "golden": [{"entry": g.entry, "target": g.target, "exact": g.exact} for g in p.golden],
             "decisions": [d.to_json() for d in p.decisions],
             "facts": dict(p.facts),
         }

@@ -37,6 +37,19 @@ class OnnxGraphBuilder:
         self._counts: dict[str, int] = {}
         self._names: set[str] = set()
 
+    def inner(self, graph: Graph) -> OnnxGraphBuilder:
+        """Return a builder for a body of this graph. It sees this graph's values, and takes no name that this graph has."""
+        inner = OnnxGraphBuilder(graph, self.opset, self.numbers)
+        inner.domains, inner._taken, inner._names = self.domains, self._taken, self._names
+        inner._counts, inner._symbols = self._counts, dict(self._symbols)
+        self._taken.update(graph.values)
+        return inner
+
+    @property
+    def label(self) -> str:
+        """Return the name of the node that is being written."""
+        return self._label
+
     def begin(self, label: str) -> None:
         """Name the following ONNX nodes after ``label``."""
         self._label = label

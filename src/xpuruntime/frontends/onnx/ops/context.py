@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ....ir import GraphBuilder
 from ....protocols import Array
 from ....types import Dim, DimLike, DType, TensorSpec
+from ...builder import ImportBuilder
 from ...not_lowered import NotLowered
 
 __all__ = ["NotLowered", "OnnxLoweringContext", "OpLowering", "Results", "lowest", "numbers"]
@@ -33,7 +33,7 @@ class OnnxLoweringContext:
 
     def __init__(
         self,
-        b: GraphBuilder,
+        b: ImportBuilder,
         op: str,
         opset: int,
         inputs: Sequence[str | None],

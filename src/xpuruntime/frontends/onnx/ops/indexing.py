@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....types import Dim, dim
+from ....types import Dim
 from ...not_lowered import NotLowered
 from .context import OnnxLoweringContext, OpLowering, Results
 
@@ -45,12 +45,7 @@ def _one_hot(n: OnnxLoweringContext) -> Results:
 
 def _count(n: OnnxLoweringContext) -> Dim:
     """Return a fresh symbol for the number of elements that a search finds."""
-    symbols = {s for v in n.b.values.values() if v.spec is not None for s in v.spec.symbols}
-    number = 0
-    while f"u{number}" in symbols:
-        number += 1
-    symbol = dim(f"u{number}")
-    assert isinstance(symbol, Dim)
+    (symbol,) = n.b.sizes(1)
     return symbol
 
 

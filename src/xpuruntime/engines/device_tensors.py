@@ -1,0 +1,82 @@
+"""Tensors of other libraries (DLPack) as inputs and outputs of a vendor engine, in the memory of a runtime backend and on the caller's stream.
+
+The same functions serve the host's memory and a GPU's: nothing is copied if a tensor is already in the backend's memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from ..types import DType, TensorSpec
+
+if TYPE_CHECKING:
+    from ..runtime.backends.base import RuntimeBackend
+    from ..runtime.memory.buffer import DeviceBuffer
+
+__all__ = ["TensorIO"]
+
+
+class TensorIO:
+    """Imports the inputs of a run into a backend's memory, allocates its outputs there, and hands them to the inputs' library."""
+
+    def __init__(self, who: str, inputs: Sequence[TensorSpec], backend: RuntimeBackend) -> None:
+        self.who, self._inputs, self.backend = who, tuple(inputs), backend
+
+    def stream(self) -> int:
+        """Return the stream that the caller's library currently uses."""
+        return self.backend.current_stream()
+
+    def imported(self, tensors: Mapping[str, Any], stream: int) -> dict[str, DeviceBuffer]:
+        """Return the inputs as buffers, ordered on the stream. A tensor outside the backend's memory is copied. Raises InputError."""
+        names = {s.name for s in self._inputs}
+        if tensors.keys() != names:
+            raise InputError(
+                self.who,
+                f"takes the inputs {', '.join(sorted(names))}",
+                got=", ".join(map(str, tensors)) or "none",
+            )
+        return {s.name: self._buffer(s, tensors[s.name], stream) for s in self._inputs}
+
+    def _buffer(self, spec: TensorSpec, tensor: Any, stream: int) -> DeviceBuffer:
+        from ..runtime.memory.buffer import DeviceBuffer
+
+        buffer = tensor if isinstance(tensor, DeviceBuffer) else self.backend.import_tensor(tensor, stream)
+        if buffer is None:
+            buffer = DeviceBuffer.from_dlpack(tensor, self.backend)
+        buffer.settle(stream)
+        if buffer.spec.dtype is not spec.dtype:
+            raise InputError(
+                self.who, f"input {spec.name!r} must be {spec.dtype.value}", got=buffer.spec.dtype.value
+            )
+        fits = len(buffer.shape) == len(spec.shape) and all(
+            not isinstance(want, int) or want == have
+            for want, have in zip(spec.shape, buffer.shape, strict=True)
+        )
+        if not fits:
+            raise InputError(
+                self.who, f"input {spec.name!r} must be {spec}", got=f"the shape {list(buffer.shape)}"
+            )
+        return buffer
+
+    def empty(self, name: str, dtype: DType, shape: Sequence[int], stream: int) -> DeviceBuffer:
+        """Allocate an output for work that is queued on the stream."""
+        from ..runtime.memory.buffer import DeviceBuffer
+
+        spec = TensorSpec(tuple(int(d) for d in shape), dtype, name)
+        return DeviceBuffer(self.backend.allocate_on(spec.size_bytes or 0, stream), spec, self.backend)
+
+    def exported(self, outputs: Sequence[DeviceBuffer], tensors: Mapping[str, Any], stream: int) -> list[Any]:
+        """Return outputs that are written on the stream as tensors of the inputs' library, without a copy."""
+        for buffer in outputs:
+            buffer.pending = stream
+        library = next((f for t in tensors.values() if (f := _from_dlpack(t)) is not None), None)
+        return list(outputs) if library is None else [library(buffer) for buffer in outputs]
+
+
+def _from_dlpack(tensor: Any) -> Any:
+    """Return ``from_dlpack`` of a tensor's library; None if it has none."""
+    module = sys.modules.get(type(tensor).__module__.partition(".")[0])
+    return getattr(module, "from_dlpack", None) if hasattr(tensor, "__dlpack__") else None

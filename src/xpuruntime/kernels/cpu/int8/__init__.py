@@ -1,0 +1,1 @@
+"""Products of 8-bit codes on CPUs."""

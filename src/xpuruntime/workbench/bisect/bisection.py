@@ -1,0 +1,335 @@
+"""Bisection of two sides: which policy change makes them differ, at which node, and a folder that repeats it alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...children import scratch
+from ...errors import InputError, XpuError
+from ...frontends.model_file import open_model
+from ...inference.native.model import native_model
+from ...policies import Policy
+from ...policies.files.load import load_policy
+from ...protocols import Array, ModelSource
+from ...types import DType
+from ..values.observer import Observer
+from ..values.onnx_cut import OnnxCuts
+from ..values.pairs import common_values, limits_of
+from ..values.program_values import ProgramValues
+from ..values.reference_values import ReferenceValues
+from ..values.side import Side
+from ..values.statistics import difference
+from .changes import PolicyChange, applied, changes_between, rule_for, smallest
+from .report import Bisection, FaultyNode
+from .reproduction import KeptValues, Subject, check_new_folder, save_reproduction
+from .walk import most_runs, walk
+
+__all__ = ["bisect"]
+
+Progress = Callable[[str], None]
+
+
+def bisect(
+    actual: Side,
+    reference: Side,
+    feeds: Mapping[str, Array],
+    *,
+    by: str | None = None,
+    tolerance: float | None = None,
+    save: str | os.PathLike[str] | None = None,
+    progress: Progress = lambda _: None,
+) -> Bisection:
+    """Find where two sides differ on one set of inputs.
+
+    by:        ``policy``: search for the smallest policy change first; ``node``: only for the first value. Default: ``policy`` for one
+               model under two policies, else ``node``.
+    tolerance: largest max|d|/max|ref| of a value. Default: 0 for sides that are built alike, else that of the coarsest precision.
+    save:      a new folder for the reproduction; it is run in a fresh process. None saves nothing.
+    Raises the errors of opening and running the sides, InputError, and StoreError for a folder that cannot be written.
+    """
+    _same_inputs(actual.model, reference.model)
+    if save is not None:
+        check_new_folder(Path(save))
+    if by is None:
+        same = actual.model.digest == reference.model.digest
+        by = "policy" if same and load_policy(actual.policy) != load_policy(reference.policy) else "node"
+    changes: tuple[str, ...] = ()
+    trials = 0
+    if by == "policy":
+        search = _PolicySearch(actual, reference, feeds, tolerance, progress)
+        changed = search.run()
+        trials = search.trials
+        if changed is None:
+            return Bisection(search.labels[0], search.labels[1], False, trials=trials)
+        actual, changes = actual.with_policy(changed.policy), changed.texts
+    with scratch("xpu-bisect-") as folder:
+        kept = KeptValues(folder / "inputs.npz", feeds)
+        result, subject = _walked(actual, reference, feeds, tolerance, kept, progress)
+        result = replace(result, changes=changes, trials=trials)
+        if by == "policy" and not result.differs:
+            note = "the outputs differ between the policies, but every value that both sides show agrees"
+            result = replace(result, differs=True, notes=(*result.notes, note))
+        if result.node is None or save is None or subject is None:
+            return result
+        progress("saving the reproduction and running it in a fresh process")
+        saved = save_reproduction(Path(save), subject, result, kept)
+        notes = result.notes
+        if saved.fails is False:
+            notes += (
+                "the reproduction does not show the difference in a fresh process: it depends on this process or its environment",
+            )
+        elif saved.scope != "node" and subject.is_cut:
+            notes += (
+                f"the node alone does not show the difference, the {saved.scope} does: it depends on what comes before",
+            )
+        return replace(result, reproduction=saved, notes=notes)
+
+
+def _same_inputs(model: ModelSource, other: ModelSource) -> None:
+    """Raise InputError for models that cannot take the same inputs."""
+    a, b = ({s.name: s for s in m.inputs} for m in (model, other))
+    if a.keys() == b.keys() and all(s.dtype is b[n].dtype and s.rank == b[n].rank for n, s in a.items()):
+        return
+    got = f"{', '.join(map(str, model.inputs))} and {', '.join(map(str, other.inputs))}"
+    who = f"bisect {model.name!r} against {other.name!r}"
+    raise InputError(who, "the two have different inputs", got=got, do="Compare two versions of one model.")
+
+
+# ── values ──
+
+
+def _walked(
+    actual: Side, reference: Side, feeds: Mapping[str, Array], tolerance: float | None, kept: KeptValues, progress: Progress
+) -> tuple[Bisection, Subject | None]:  # fmt: skip
+    progress(f"opening {actual.model.name}")
+    left = actual.observe(feeds)
+    try:
+        progress(f"opening {reference.model.name}")
+        right = reference.observe(feeds)
+        try:
+            _comparable(actual, reference, left, right)
+            limit = limits_of(actual, reference, left, right, tolerance)
+            state = walk(left, right, limit, kept.keep, progress)
+            bound = most_runs(len(actual.model.nodes) if actual.model.nodes else state.values)
+            if not state.differs:
+                return Bisection(
+                    left.label, right.label, False, values=state.values, runs=state.runs, bound=bound
+                ), None
+            calls = tuple(o.kernels() if isinstance(o, ProgramValues) else [] for o in (left, right))
+            cuts = _cuts(actual.model), _cuts(reference.model)
+            subject = Subject(actual, reference, *cuts, state, feeds, calls)
+            node = _faulty_node(subject, left, right)
+            if actual.model.digest != reference.model.digest and len(node.nodes) > 1:
+                progress(f"comparing {len(node.nodes)} nodes one by one on the reference interpreter")
+                node = _narrowed(node, subject, kept)
+            result = Bisection(
+                left.label, right.label, True, node, values=state.values, runs=state.runs, bound=bound
+            )
+            return result, subject
+        finally:
+            right.close()
+    finally:
+        left.close()
+
+
+def _comparable(actual: Side, reference: Side, left: Observer, right: Observer) -> None:
+    """Raise InputError if no output has one name on both sides."""
+    if not set(common_values(left, right)) & set(left.outputs):
+        who = f"bisect {actual.model.name!r} against {reference.model.name!r}"
+        got = f"{', '.join(left.outputs)} and {', '.join(right.outputs)}"
+        raise InputError(
+            who,
+            "no output has the same name on both sides",
+            got=got,
+            do="Give two models whose outputs have one name.",
+        )
+
+
+def _cuts(model: ModelSource) -> OnnxCuts | None:
+    return OnnxCuts(model) if model.format == "onnx" else None
+
+
+def _faulty_node(subject: Subject, left: Observer, right: Observer) -> FaultyNode:
+    """Return the nodes between the values that agree and the first one that differs."""
+    state, cuts = subject.state, subject.cuts
+    assert state.statistics is not None
+    seen, other = left.node_of(state.value), right.node_of(state.value)
+    nodes, ops = (seen.nodes, seen.ops) if seen.nodes else (other.nodes, other.ops)
+    if cuts is not None and state.value in cuts.maker:
+        refs = [cuts.nodes[i] for i in cuts.between(state.before, [state.value])]
+        nodes, ops = tuple(n.name for n in refs), tuple(n.op for n in refs)
+    source = _source_of(subject, state.value)
+    kernels = (_kernels_for(nodes, left, seen.kernel), _kernels_for(nodes, right, other.kernel))
+    return FaultyNode(state.value, nodes, ops, kernels, state.statistics, state.tolerance, *source)
+
+
+def _kernels_for(nodes: Sequence[str], observer: Observer, last: str) -> str:
+    """Return the kernels of all calls that compute the nodes: one may have no name in the model for its result."""
+    if not isinstance(observer, ProgramValues):
+        return last
+    kernels = [kernel for computed, kernel in observer.kernels() if set(computed) & set(nodes)]
+    return ", ".join(dict.fromkeys(kernels)) or last
+
+
+def _source_of(subject: Subject, value: str) -> tuple[str, str, int]:
+    """Return module, file and line of a value's node: what the file keeps, else the imported graph."""
+    known = ("", "", 0)
+    if subject.cuts is not None and value in subject.cuts.maker:
+        known = subject.cuts.source_of(value)
+    if not any(known) and subject.actual.model.format != "program":
+        known = _ir_source(subject.actual.model, value) or known
+    return known
+
+
+def _narrowed(node: FaultyNode, subject: Subject, kept: KeptValues) -> FaultyNode:
+    """Return the node that differs between two models, of several that an engine computes together.
+
+    The interpreter runs these few nodes of both models on equal inputs; it shows every value between them. The result is the
+    unchanged argument if they agree there, or if the interpreter cannot run them.
+    """
+    if subject.cuts is None or subject.reference_cuts is None:
+        return node
+    try:
+        observers = []
+        for cuts in (subject.cuts, subject.reference_cuts):
+            border = [v for v in subject.state.before if v in cuts.maker]
+            arrays = kept.load([*border, *subject.feeds])
+            part = open_model(cuts.cut(border, [subject.state.value], arrays), name=cuts.model.name)
+            observers.append(ReferenceValues(part, {s.name: arrays[s.name] for s in part.inputs}))
+        state = walk(observers[0], observers[1], lambda *_: 0.0, lambda _: None)
+    except (XpuError, KeyError):
+        return node
+    if not state.differs:
+        return node
+    refs = [
+        subject.cuts.nodes[i]
+        for i in subject.cuts.between((*state.before, *subject.state.before), [state.value])
+    ]
+    module, file, line = _source_of(subject, state.value)
+    return replace(
+        node,
+        nodes=tuple(n.name for n in refs),
+        ops=tuple(n.op for n in refs),
+        module=module,
+        file=file,
+        line=line,
+    )
+
+
+def _ir_source(model: ModelSource, value: str) -> tuple[str, str, int] | None:
+    """Return module, file and line that the imported graph keeps for a value's node."""
+    try:
+        node = native_model(model).graph.producer(value)
+    except XpuError:
+        return None
+    place = next((s for s in (node.sources if node else ()) if s.file or s.module), None)
+    return None if place is None else (place.module, place.file, place.line)
+
+
+# ── policies ──
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """The smallest change: the policy with it, and it in words."""
+
+    policy: Policy
+    texts: tuple[str, ...]
+
+
+class _PolicySearch:
+    """Delta debugging from the reference's policy towards the actual one."""
+
+    def __init__(
+        self, actual: Side, reference: Side, feeds: Mapping[str, Array], tolerance: float | None, progress: Progress
+    ) -> None:  # fmt: skip
+        self._side, self._feeds, self._tolerance, self._progress = actual, dict(feeds), tolerance, progress
+        self._before, self._after = load_policy(reference.policy), load_policy(actual.policy)
+        self.trials = 0
+        self.labels = (
+            f"{actual.model.name} under the policy",
+            f"{actual.model.name} under the reference policy",
+        )
+        self._expected: dict[str, Any] = {}
+        self._precision: DType | None = None
+
+    def run(self) -> _Changed | None:
+        """Return the smallest change that makes the outputs differ; None if the whole policies agree."""
+        self._expected, self._precision = self._outputs(self._before)
+        if not self._differs(self._after):
+            return None
+        changes = changes_between(self._before, self._after)
+        left = smallest(changes, self._has_effect)
+        policy = applied(self._before, left) if left else self._after
+        return self._by_node(left, policy) or _Changed(policy, tuple(map(str, left)))
+
+    def _has_effect(self, changes: Sequence[PolicyChange]) -> bool:
+        """Return True if the changes make the outputs differ. A subset that is no valid or possible policy has no effect."""
+        self._progress(f"trial {self.trials + 1}: {', '.join(map(str, changes))[:120]}")
+        try:
+            return self._differs(applied(self._before, changes))
+        except XpuError:
+            return False
+
+    def _outputs(self, policy: Policy) -> tuple[dict[str, Any], DType]:
+        self.trials += 1
+        with self._side.with_policy(policy).open() as session:
+            return dict(session.run(self._feeds)), DType(session.plan.regions[0].precision)
+
+    def _differs(self, policy: Policy) -> bool:
+        outputs, precision = self._outputs(policy)
+        return self._differing(outputs, precision)
+
+    def _differing(self, outputs: Mapping[str, Any], precision: DType) -> bool:
+        from ...numerics import tolerance_for
+
+        for name, array in outputs.items():
+            expected = self._expected[name]
+            limit = self._tolerance
+            if limit is None:
+                limit = tolerance_for(precision, self._precision or precision, DType.of(expected.dtype))
+            if difference(array, expected).reason(0.0 if expected.dtype.kind in "biuOUST" else limit):
+                return True
+        return False
+
+    def _by_node(self, changes: Sequence[PolicyChange], policy: Policy) -> _Changed | None:
+        """Narrow a change of kernels to the nodes that it must be made for; None if it cannot be narrowed."""
+        if not changes or not all(c.path[0] == "kernel" for c in changes):
+            return None
+        before = {node: kernel for nodes, kernel in self._kernels(self._before) for node in nodes}
+        moved = [(n, k) for n, k in self._kernels(policy) if any(before.get(node, k) != k for node in n)]
+        if not moved:
+            return None
+
+        def with_rules(calls: Sequence[tuple[tuple[str, ...], str]]) -> Policy:
+            rules = [
+                rule_for(nodes, kernel, "the kernel of the side that differs") for nodes, kernel in calls
+            ]
+            return applied(self._before, [PolicyChange(("kernel", "rules"), None, rule) for rule in rules])
+
+        def effect(calls: Sequence[tuple[tuple[str, ...], str]]) -> bool:
+            self._progress(
+                f"trial {self.trials + 1}: the other kernel for {len(calls)} of {len(moved)} calls"
+            )
+            try:
+                return self._differs(with_rules(calls))
+            except XpuError:
+                return False
+
+        if not effect(moved):
+            return None
+        left = smallest(moved, effect)
+        texts = [f"kernel of {'+'.join(map(repr, n))}: {before.get(n[0], 'none')} -> {k}" for n, k in left]
+        return _Changed(with_rules(left), tuple(texts))
+
+    def _kernels(self, policy: Policy) -> list[tuple[tuple[str, ...], str]]:
+        """Return nodes and kernel of each call under a policy, on the native engine; nothing on others."""
+        observer = self._side.with_policy(policy).observe(self._feeds)
+        try:
+            return observer.kernels() if isinstance(observer, ProgramValues) else []
+        finally:
+            observer.close()
