@@ -55,7 +55,9 @@ def main() -> int:
     parser.add_argument("--dtypes", nargs="*", default=[*DTYPES], choices=[*DTYPES])
     parser.add_argument("--size", default="full", choices=["full", "small"])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--inputs", type=int, default=100, help="other inputs for the stated bound; 0 skips it")
+    parser.add_argument(
+        "--inputs", type=int, default=100, help="other inputs for the stated bound; 0 skips it"
+    )
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/certificates.json")
     options = parser.parse_args()
     warnings.simplefilter("ignore")

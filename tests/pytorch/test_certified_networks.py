@@ -27,7 +27,7 @@ def test_no_bit_differs_under_the_exact_policy(name: str, dtype: torch.dtype, de
     assert "x the time without it" in str(certificate)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(0)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_without_the_policy_the_stated_bound_holds_on_other_inputs(name: str, device: str) -> None:
@@ -48,7 +48,9 @@ def test_another_kernel_on_one_side_is_named(monkeypatch: pytest.MonkeyPatch) ->
     def other_kernel(net: torch.nn.Module, *arguments: object) -> object:
         plain = torch.nn.functional.layer_norm
 
-        def decomposed(x: torch.Tensor, shape: object, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+        def decomposed(
+            x: torch.Tensor, shape: object, weight: torch.Tensor, bias: torch.Tensor, eps: float
+        ) -> torch.Tensor:
             centered = x - x.mean(-1, keepdim=True)
             return centered / (centered.square().mean(-1, keepdim=True) + eps).sqrt() * weight + bias
 

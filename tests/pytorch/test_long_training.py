@@ -33,7 +33,10 @@ def losses(folder: Path) -> dict[int, int]:
 
 
 def process(folder: Path) -> subprocess.Popen[bytes]:
-    paths = [str(Path(checkpointed_training.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [
+        str(Path(checkpointed_training.__file__).parents[1]),
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, checkpointed_training.__file__, str(folder), str(STEPS)]
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
@@ -95,7 +98,7 @@ def test_steps_under_a_policy_keep_the_memory_flat() -> None:
     flat(100, 10)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(0)
 @pytest.mark.timeout(1200)
 def test_ten_thousand_steps_keep_the_memory_of_the_process_flat() -> None:
     resource = pytest.importorskip("resource")
