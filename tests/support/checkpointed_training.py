@@ -5,7 +5,6 @@ The policy is deterministic. ``losses.txt`` has a line per step: its number, and
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -61,7 +60,7 @@ def train(folder: Path, steps: int) -> None:
             print(step, loss.detach().view(torch.int32).item(), file=losses, flush=True)
             state = {"step": step + 1, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "random": torch.get_rng_state()}  # fmt: skip
             torch.save(state, folder / "new.pt")
-            os.replace(folder / "new.pt", checkpoint)
+            (folder / "new.pt").replace(checkpoint)
 
 
 if __name__ == "__main__":
