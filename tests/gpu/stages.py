@@ -91,6 +91,7 @@ STEPS: tuple[Step, ...] = (
     Step("attention-gradients", 8, PYTHON, ("tests/gpu/attention_gradients.py",), 150, "cuda_attention_gradients.json", "attention in training: near float64, the same bits, kernels by policy"),
     # by name only
     Step("tensorrt", 0, PYTHON, ("tests/gpu/tensorrt_engine.py",), 500, "cuda_tensorrt.json", "TensorRT: right beside ONNX Runtime, second start from the store, device tensors"),
+    Step("onnxruntime-cuda", 0, PYTHON, ("tests/gpu/onnxruntime_cuda.py",), 300, "cuda_onnxruntime.json", "ONNX Runtime on CUDA: right beside its CPU provider, device tensors without the host"),
     Step("attention-training", 0, PYTHON, ("benchmarks/cuda/attention_training.py",), 150, "cuda_attention_training.json", "attention forward and backward right, and beside PyTorch's backends"),
     Step("decoder-breakdown", 0, PYTHON, ("benchmarks/cuda/decoder_breakdown.py",), 300, "cuda_decoder_breakdown.json", "where a token's time goes, and with other cuts of its products"),
     Step("decoder-sizes", 0, PYTHON, ("benchmarks/cuda/decoder_sizes.py",), 400, "cuda_decoder_sizes.json", "language models of other sizes: right beside PyTorch, and how fast a token is"),

@@ -7,12 +7,14 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ... import __version__
 from ...decisions import Reason, Support
-from ...errors import BuildError, FormatError, XpuError
+from ...errors import BuildError, FormatError, LockError, XpuError
 from ...ir import Graph
 from ...plugins.registered import registered_kernels
 from ...program.program import CompiledProgram
@@ -28,7 +30,10 @@ from .model import is_settled, native_model, sized_model
 from .program_source import Compiled, Given
 from .targets import reaches, target_of
 
-__all__ = ["build", "compiler_facts", "devices", "fingerprint", "load", "supports", "version"]
+if TYPE_CHECKING:
+    from ...compiler.locked import KernelLock
+
+__all__ = ["build", "compiler_facts", "devices", "fingerprint", "load", "recorded", "supports", "version"]
 
 _MOST_BUCKETS = 4096
 _TRIAL_SIZES = (640, 64, 1)
@@ -198,7 +203,25 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> Nati
 
 
 def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]) -> CompiledProgram:
-    """Compile a model for one set of sizes. Raises BuildError with the text of the failing part."""
+    """Compile a model for one set of sizes. Raises BuildError with the text of the failing part, LockError."""
+    from ...compiler.locked import KernelLock
+
+    return _compiled(model, request, shapes, None if request.locked is None else KernelLock(request.locked))
+
+
+def recorded(
+    model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]
+) -> tuple[CompiledProgram, dict[str, str]]:
+    """Compile as ``compiled``. Return the program and the kernel of each call, for a lock. Raises BuildError."""
+    from ...compiler.locked import KernelLock
+
+    lock = KernelLock()
+    return _compiled(model, replace(request, locked=None), shapes, lock), dict(lock.kernels)
+
+
+def _compiled(
+    model: ModelSource, request: EngineRequest, shapes: Mapping[str, int], lock: KernelLock | None
+) -> CompiledProgram:
     from ...compiler import compile as compile_graph
     from ...compiler.resolve import resolve_target
     from ...policies import ExecutionPolicy, Policy, Resolved
@@ -217,8 +240,9 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
             policy=Resolved(Policy(kernel=kernel_policy(request), execution=execution), {}),
             shapes=shapes,
             weights=source.weights,
+            lock=lock,
         )
-    except BuildError:
+    except (BuildError, LockError):
         raise
     except XpuError as error:
         raise BuildError(

@@ -163,6 +163,11 @@ class NativeExecutable(
         """Return the executor of a model with static shapes."""
         return self._only
 
+    def executors(self) -> list[tuple[Executor, EngineRequest]]:
+        """Return the open executors, each with the request that its program was compiled for."""
+        request = self._programs.request if isinstance(self._programs, Compiled) else self._request
+        return [(executor, request) for executor in self._buckets.executors]
+
     def executor_for(self, feeds: Mapping[str, Any]) -> Executor:
         """Return the executor of the program for these inputs' shapes, compiling it if they are new. Raises RunError, BuildError."""
         executor = self._only if self._static else self._bucket(feeds)

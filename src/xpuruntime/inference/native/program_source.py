@@ -68,6 +68,11 @@ class Compiled:
         self._limit_s: float | None = None
         self._kept: ShapeStore | None = None
 
+    @property
+    def request(self) -> EngineRequest:
+        """Return the request of the programs; it leaves out the kernels that libraries declined."""
+        return self._request
+
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Any:
         """Return the model's weights."""
         symbols = bind(native_model(self._model).graph.input_specs, shapes) if shapes else {}
