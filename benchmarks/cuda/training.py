@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -414,10 +414,15 @@ def device_name() -> str:
     return str(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else "none"
 
 
-if __name__ == "__main__":
-    request = options().parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return 1 if a check fails."""
+    request = options().parse_args(argv)
     if request.contender:
         alone(request.parts[0], request.contender, request)
-        sys.exit()
+        return 0
     packages = ("torch", "triton", "liger_kernel", "nvidia-cudnn-cu12", "nvidia-cublas-cu12")
-    sys.exit(run_parts(__doc__, PARTS, gpu=device_name, packages=packages, parser=options()))
+    return run_parts(__doc__, PARTS, gpu=device_name, packages=packages, argv=argv, parser=options())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
