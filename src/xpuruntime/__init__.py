@@ -69,6 +69,7 @@ _PUBLIC: dict[str, str] = {
     "DeviceId": "targets",
     "TargetConfig": "targets",
     "Plan": "program.plan",
+    "Lock": "program.lock",
     "Decision": "decisions",
     "Candidate": "decisions",
     "Reason": "decisions",
@@ -85,6 +86,7 @@ _PUBLIC: dict[str, str] = {
     "DeviceUnavailable": "errors",
     "PrecisionUnavailable": "errors",
     "KernelUnavailable": "errors",
+    "LockError": "errors",
     "StrictError": "errors",
     "BuildError": "errors",
     "BuildTimeout": "errors",
@@ -124,6 +126,7 @@ if TYPE_CHECKING:
     from .errors import IrError as IrError
     from .errors import KernelRefused as KernelRefused
     from .errors import KernelUnavailable as KernelUnavailable
+    from .errors import LockError as LockError
     from .errors import ModelError as ModelError
     from .errors import OutOfMemory as OutOfMemory
     from .errors import PluginError as PluginError
@@ -159,6 +162,7 @@ if TYPE_CHECKING:
     from .policies import with_policy as with_policy
     from .profiler.receipt import Receipt as Receipt
     from .profiler.trace import profile as profile
+    from .program.lock import Lock as Lock
     from .program.plan import Plan as Plan
     from .program.program import BufferAllocation as BufferAllocation
     from .program.program import CompiledProgram as CompiledProgram

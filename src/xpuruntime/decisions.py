@@ -49,6 +49,7 @@ class Reason(enum.StrEnum):
     PREFERRED = "preferred"
     FASTEST = "fastest"
     RECORDED = "recorded"
+    LOCKED = "locked"
     FALLBACK = "fallback"
     DEFAULT = "default"
     ONLY_ONE = "only_one"
@@ -85,6 +86,7 @@ REASONS: dict[Reason, str] = {
     Reason.PREFERRED: "a policy rule with `prefer` lists it first",
     Reason.FASTEST: "the fastest measured candidate with right outputs",
     Reason.RECORDED: "an earlier measurement in the store chose it",
+    Reason.LOCKED: "a lock names it; nothing was measured or chosen",
     Reason.FALLBACK: "the requested one is unavailable, and the policy allows this fallback",
     Reason.DEFAULT: "the first usable one in the built-in order",
     Reason.ONLY_ONE: "it is the only candidate",

@@ -9,7 +9,8 @@
     │   ├── EngineUnavailable
     │   ├── DeviceUnavailable
     │   ├── PrecisionUnavailable
-    │   └── KernelUnavailable
+    │   ├── KernelUnavailable
+    │   └── LockError             something that a lock pins has changed; carries the changes
     ├── StrictError               strict=True, and the run does not confirm the plan
     ├── BuildError                an engine failed to build an artifact from the model
     │   ├── InternalError         a bug in xpuruntime; names the folder of a reproduction
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 RefusedCall: TypeAlias = tuple[str, tuple[str, ...], str]
 """A kernel's name, the nodes of the model that it computes, and the reason of the refusal."""
 
+LockChange: TypeAlias = tuple[str, str, str]
+"""What changed, its value in the lock, and its value here."""
+
 __all__ = [
     "BuildError",
     "BuildTimeout",
@@ -50,6 +54,7 @@ __all__ = [
     "IrError",
     "KernelRefused",
     "KernelUnavailable",
+    "LockError",
     "ModelError",
     "OutOfMemory",
     "PluginError",
@@ -152,6 +157,31 @@ class PrecisionUnavailable(UnavailableError):
 
 class KernelUnavailable(UnavailableError):
     """A kernel that a policy requires and that cannot be used here."""
+
+
+class LockError(UnavailableError):
+    """Something that a lock pins and that has changed since it was written, or that the lock does not cover.
+
+    changes: for each, its name, the value in the lock and the value here.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        what: str,
+        *,
+        got: object = None,
+        do: str = "",
+        decision: Decision | None = None,
+        changes: tuple[LockChange, ...] = (),
+    ) -> None:
+        super().__init__(who, what, got=got, do=do, decision=decision)
+        self.changes = changes
+
+    def to_json(self) -> dict[str, object]:
+        """Return the error as plain data, with its changes."""
+        changes = [{"name": name, "locked": old, "here": new} for name, old, new in self.changes]
+        return {**super().to_json(), "changes": changes}
 
 
 class StrictError(XpuError):

@@ -141,6 +141,7 @@ class EngineRequest:
     optimization: 0 none, 1 basic, 2 extended, 3 all that preserve the results.
     kernels:   demands on kernels, for engines whose kernels can be chosen; None without any. Origins of its layers are left out, since
                they do not affect the artifact.
+    locked:    the kernel of each call under a lock (``compiler.locked``), for those engines; None without a lock.
     """
 
     device: DeviceId
@@ -149,6 +150,7 @@ class EngineRequest:
     options: Mapping[str, str] = field(default_factory=dict)
     optimization: int = 3
     kernels: KernelPolicy | None = None
+    locked: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

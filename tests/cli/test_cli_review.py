@@ -141,3 +141,48 @@ def test_bad_files_of_diff_and_check_are_named(xpu, tmp_path: Path, model: Path)
     done = xpu("check", model, "--rules", tmp_path / "rules.yaml")
     assert done.code == 5
     assert "rules.yaml:2" in done.stderr
+
+
+def test_lock_then_run_under_it(xpu, tmp_path: Path, model: Path) -> None:
+    path = tmp_path / "p.lock"
+    done = xpu(
+        "lock",
+        model,
+        "-e",
+        "native",
+        "-d",
+        "cpu",
+        "--threads",
+        1,
+        "--bucket",
+        "batch=2",
+        "--bucket",
+        "batch=5",
+        "-o",
+        path,
+    )
+    assert done.code == 0, done.stderr
+    assert "batch=2 on cpu:" in done.stdout
+    assert "batch=5 on cpu:" in done.stdout
+    assert "native.target: cpu:" in done.stdout
+    for batch in (2, 5):
+        done = xpu("run", model, "--lock", path, "--shape", f"batch={batch}", "--json")
+        assert done.code == 0, done.stderr
+        assert done.json["engine"] == "native"
+    done = xpu("run", model, "--lock", path, "--shape", "batch=3", "--json")
+    assert done.code == 6
+    assert done.json["error"] == "LockError"
+    assert "is not in the lock" in done.json["what"]
+    assert xpu("run", model, "--lock", path, "-e", "native").code == 5
+    assert xpu("diff", path, path, "--exit-code").code == 0
+
+
+def test_lock_of_another_model_names_it(xpu, tmp_path: Path, model: Path, other: Path) -> None:
+    path = tmp_path / "p.lock"
+    assert (
+        xpu("lock", model, "-e", "native", "-d", "cpu", "--shape", "batch=2", "-o", path, "--json").code == 0
+    )
+    done = xpu("run", other, "--lock", path, "--shape", "batch=2", "--json")
+    assert (done.code, done.json["error"]) == (6, "LockError")
+    assert [c["name"] for c in done.json["changes"]] == ["model"]
+    assert xpu("lock", model, "-o", path, "--on-mismatch", "ignore").code == 2

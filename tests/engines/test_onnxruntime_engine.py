@@ -53,7 +53,12 @@ def test_version_is_the_vendors() -> None:
 
 def test_devices_are_the_listed_providers() -> None:
     facts = {f.name: f for f in engine.devices()}
-    assert list(facts) == onnxruntime.get_available_providers()
+    listed = onnxruntime.get_available_providers()
+    if (
+        "onnxruntime_qnn" in sys.modules
+    ):  # a test of the engine qnn in this process has registered its library
+        listed.remove("QNNExecutionProvider")
+    assert list(facts) == listed
     assert facts["CPUExecutionProvider"].support
     assert str(facts["CPUExecutionProvider"].device) == "cpu"
 

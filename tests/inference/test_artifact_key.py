@@ -32,6 +32,7 @@ OTHER: dict[str, Any] = {
     "options": {"NUM_STREAMS": "2"},
     "optimization": 1,
     "kernels": KernelPolicy(conv="generated"),
+    "locked": {"call": "generated"},
 }
 
 

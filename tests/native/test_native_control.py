@@ -233,3 +233,108 @@ def test_an_entry_point_that_runs_itself_is_refused(program: CompiledProgram) ->
     )
     itself = change(replace(program, entries=(main, loop)), with_options(entries=[loop.name, loop.name]))
     assert any("runs itself" in p for p in problems(itself))
+
+
+def squeezing(batch: str = "n") -> Any:
+    """PyTorch's ``squeeze`` of a dim that may be 1, and a Range whose bound is a size: both are known once the sizes are."""
+    from onnx import TensorProto, helper
+
+    info, node = helper.make_tensor_value_info, helper.make_node
+    branches = {
+        name: helper.make_graph([op], name, [], [info(op.output[0], TensorProto.FLOAT, None)])
+        for name, op in (
+            ("then_branch", node("Squeeze", ["x", "one"], ["s"])),
+            ("else_branch", node("Relu", ["x"], ["r"])),
+        )
+    }
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "one"], ["size"]),
+        node("Equal", ["size", "one"], ["single"]),
+        node("If", ["single"], ["y"], name="squeeze", **branches),
+        node("Cast", ["size"], ["limit1"], to=TensorProto.FLOAT),
+        node("Squeeze", ["limit1"], ["limit"]),
+        node("Range", ["start", "limit", "step"], ["r0"], name="range"),
+        node("Exp", ["r0"], ["places"]),
+    ]
+    constants = [
+        helper.make_tensor("one", TensorProto.INT64, [1], [1]),
+        helper.make_tensor("start", TensorProto.FLOAT, [], [0.0]),
+        helper.make_tensor("step", TensorProto.FLOAT, [], [1.0]),
+    ]
+    outputs = [info("y", TensorProto.FLOAT, None), info("places", TensorProto.FLOAT, ["m"])]
+    graph = helper.make_graph(
+        nodes, "squeezing", [info("x", TensorProto.FLOAT, [2, batch, 3])], outputs, constants
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_branches_and_ranges_that_depend_on_sizes() -> None:
+    """The model is imported again for each set of sizes; the rank of a result may differ between them."""
+    pytest.importorskip("onnx")
+    with xrt.InferenceSession(squeezing(), engine="native") as session:
+        for size in (1, 3, 1):
+            x = np.arange(-3, 6 * size - 3, dtype=np.float32).reshape(2, size, 3)
+            results = list(session.run({"x": x}).values())
+            want = x[:, 0] if size == 1 else np.maximum(x, 0)
+            np.testing.assert_array_equal(results[0], want)
+            np.testing.assert_allclose(results[1], np.exp(np.arange(size)), rtol=1e-5)
+
+
+def searching(extra: str = "Exp", domain: str = "") -> Any:
+    """The positive elements of ``x``, and a loop that runs once for each of them."""
+    from onnx import TensorProto, helper
+
+    info, node = helper.make_tensor_value_info, helper.make_node
+    body = helper.make_graph(
+        [
+            node("Identity", ["going"], ["on"]),
+            node("Gather", ["y", "i"], ["one"]),
+            node("Neg", ["one"], ["minus"]),
+        ],
+        "body",
+        [info("i", TensorProto.INT64, []), info("going", TensorProto.BOOL, [])],
+        [info("on", TensorProto.BOOL, []), info("minus", TensorProto.FLOAT, [])],
+    )
+    nodes = [
+        node("Relu", ["x"], ["h"], name="first"),
+        node("NonZero", ["h"], ["at"], name="find"),
+        node("Transpose", ["at"], ["rows"], perm=[1, 0], name="turn"),
+        node("GatherND", ["h", "rows"], ["values"], name="take"),
+        node(extra, ["values"], ["y"], name="last", domain=domain),
+        node("Size", ["y"], ["count"], name="count"),
+        node("Loop", ["count", ""], ["z"], body=body, name="each"),
+    ]
+    outputs = [info(n, TensorProto.FLOAT, ["k"]) for n in ("y", "z")]
+    graph = helper.make_graph(nodes, "searching", [info("x", TensorProto.FLOAT, [4, 3])], outputs)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def test_sizes_that_only_a_run_knows_are_computed_between_programs() -> None:
+    pytest.importorskip("onnx")
+    with xrt.InferenceSession(searching(), engine="native", device="cpu") as session:
+        engines = [r.engine for r in session.plan.regions]
+        assert engines[:3] == ["native", "interpreter", "native"]
+        assert all(not r.alternatives for r in session.plan.regions)
+        (chosen,) = (
+            d.chosen for d in session.plan.decisions if d.question == "engine" and d.subject == "searching"
+        )
+        assert chosen is not None
+        assert "nonzero (find)" in chosen.reason
+        for seed in (0, 1, 0):
+            x = np.random.default_rng(seed).standard_normal((4, 3)).astype(np.float32)
+            y, z = session.run({"x": x}).values()
+            want = np.exp(x[x > 0])
+            np.testing.assert_allclose(y, want, rtol=1e-5)
+            np.testing.assert_allclose(z, -want, rtol=1e-5)
+        nothing = session.run({"x": -np.ones((4, 3), np.float32)})
+        assert [v.shape for v in nothing.values()] == [(0,), (0,)]
+
+
+def test_numpy_computes_nothing_but_sizes() -> None:
+    """A node without a kernel is refused as before."""
+    pytest.importorskip("onnx")
+    with pytest.raises(xrt.EngineUnavailable) as caught:
+        xrt.InferenceSession(searching("Strange", "mine"), engine="native", device="cpu")
+    assert "known only at run time" in str(caught.value)

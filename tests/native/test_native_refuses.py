@@ -26,10 +26,9 @@ def model_of(op: str, out: tuple[int, list[Any]], *, domain: str = "") -> Any:
 @pytest.mark.parametrize(
     ("model", "code", "text"),
     [
-        (model_of("NonZero", (INT64, [1, "n"])), Reason.SHAPE_UNSUPPORTED, "the shape of find's result is known only at run time"),
         (model_of("Strange", (FLOAT, [4]), domain="mine"), Reason.OP_UNSUPPORTED, "Strange (find) has no form in the IR"),
     ],
-    ids=["shape", "op"],
+    ids=["op"],
 )  # fmt: skip
 def test_it_says_why(model: Any, code: Reason, text: str) -> None:
     with pytest.raises(xrt.EngineUnavailable) as caught:

@@ -11,7 +11,7 @@ from support.training_cases import rms
 import xpuruntime as xrt
 import xpuruntime.pytorch as xrt_torch
 from xpuruntime.errors import KernelUnavailable
-from xpuruntime.pytorch.compiled import compiled_graphs, xpuruntime_backend
+from xpuruntime.pytorch.compiled import by_size, compiled_graphs, xpuruntime_backend
 from xpuruntime.pytorch.compiled.report import forget_graphs
 
 
@@ -121,13 +121,21 @@ def test_a_compiled_module_follows_a_policy_that_changes() -> None:
         gradients(compiled, net, x)
 
 
-def test_dynamic_sizes_stay_with_pytorch_and_say_so() -> None:
-    net = torch.nn.Linear(8, 8)
-    compiled = torch.compile(net, backend=xpuruntime_backend, dynamic=True)
-    for rows in (3, 5):
-        x = torch.randn(rows, 8)
-        assert torch.allclose(compiled(x), net(x), atol=1e-5)
-    assert any(g.left for g in compiled_graphs())
+def test_dynamic_sizes_are_compiled_one_by_one(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_size, "MAX_SIZES", 2)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 24), torch.nn.LayerNorm(24), torch.nn.GELU()).to(device)
+    compiled = torch.compile(net, backend=xpuruntime_backend, dynamic=True, fullgraph=True)
+    for rows, graphs in ((3, 2), (5, 4), (3, 4), (7, 6), (9, 6)):
+        x = torch.randn(rows, 8, device=device)
+        for a, b in zip(gradients(compiled, net, x), gradients(net, net, x), strict=True):
+            assert torch.allclose(a, b, atol=1e-5)
+        assert len(compiled_graphs()) == graphs
+    first, *_, last = compiled_graphs()
+    assert (first.regions, dict(first.left)) == (1, {})
+    assert last.regions == 0
+    assert all(
+        "the graph has dynamic sizes, and is already compiled" in reason for reason in last.left.values()
+    )
 
 
 def test_the_backend_has_its_name() -> None:

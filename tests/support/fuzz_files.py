@@ -92,6 +92,9 @@ def _review(data: bytes) -> None:
     from xpuruntime.workbench.review.rules import parse_rules
 
     def read(path: Path) -> None:
+        plain = _json(data)
+        if isinstance(plain, dict) and plain.get("format") == "xpuruntime-lock":
+            path.write_text(json.dumps(_signed(plain)))  # otherwise the digest would reject every mutation
         snapshot = read_snapshot(path)
         changes = diff(snapshot, snapshot)
         if not changes.empty:
@@ -102,6 +105,14 @@ def _review(data: bytes) -> None:
         junit_xml(report), check_markdown(report), json.dumps(report.to_json())
 
     _read_as_file("f.json", data, read)
+
+
+def _signed(lock: dict[str, Any]) -> dict[str, Any]:
+    """Return a lock's data with the digest of its content."""
+    from xpuruntime.program.lock import FORMAT, _digest
+
+    plain = {k: v for k, v in lock.items() if k not in ("format", "format_version", "digest")}
+    return {**lock, "format": FORMAT, "digest": _digest(plain)}
 
 
 def _rules(data: bytes) -> None:
@@ -166,10 +177,11 @@ def file_seeds(target: str) -> list[bytes]:
 
 
 def _plans_and_receipts() -> list[bytes]:
-    """Return a plan of two regions with a transfer and a decision, and a receipt of it."""
+    """Return a plan of two regions with a transfer and a decision, a receipt of it, and a lock."""
     from xpuruntime.decisions import Candidate, Decision, Reason, Support
     from xpuruntime.evidence import Evidence, EvidenceRow
     from xpuruntime.profiler.receipt import Receipt
+    from xpuruntime.program.lock import Lock, LockedCall, LockedProgram
     from xpuruntime.program.plan import Plan, PlanNode, Region, Transfer
     from xpuruntime.workbench.review.receipt_file import receipt_document
 
@@ -188,7 +200,14 @@ def _plans_and_receipts() -> list[bytes]:
     }
     outputs = {"y": np.arange(3.0), "s": np.array(["text"])}
     receipt = receipt_document(Receipt.write(plan, evidence, 3), {"x": np.ones(2)}, outputs)
-    return [json.dumps(d).encode() for d in (plan.to_json(), receipt)]
+    call = LockedCall(("a",), ("conv",), "conv/generated", "conv_0", config={"tasks": "3"})
+    program = LockedProgram(
+        {"n": 2}, "cpu:x86-64-v3", "0" * 64, ("cc",), (call,), 64, 32, {"key a": "generated"}
+    )
+    nodes = ({"name": "a", "op": "Conv", "kernel": "conv/generated"}, {"name": "b"})
+    facts = {"name": "m", "digest": "0" * 64, "format": "onnx"}
+    lock = Lock(facts, "0" * 64, {"version": 1}, {"version": 1}, 2, {"native": "1"}, (program,), nodes)
+    return [json.dumps(d).encode() for d in (plan.to_json(), receipt, lock.to_json())]
 
 
 def _string(text: str) -> bytes:

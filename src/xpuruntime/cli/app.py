@@ -24,6 +24,8 @@ from .explain import explain
 from .generate import generate
 from .inspect import inspect
 from .lint import lint
+from .lock import lock
+from .quantize import quantize
 from .run import run
 from .verify import verify
 
@@ -72,12 +74,14 @@ for _command in (
     run,
     generate,
     compile_,
+    quantize,
     inspect,
     verify,
     explain,
     diff,
     check,
     lint,
+    lock,
     compare,
     bisect,
     certify,

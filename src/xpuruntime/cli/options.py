@@ -25,6 +25,11 @@ __all__ = [
     "Device",
     "EngineFlags",
     "EngineListFlags",
+    "ImageLayout",
+    "ImageMean",
+    "ImageRange",
+    "ImageSize",
+    "ImageStd",
     "InputFlags",
     "Model",
     "Policy",
@@ -202,6 +207,53 @@ class SessionFlags:
     compile_timeout: CompileTimeout = None
 
 
+ImageSize = Annotated[
+    str | None,
+    typer.Option(
+        "--image-size",
+        metavar="N|HxW",
+        help="Resize images to this size. Default: the model's size.",
+        rich_help_panel=_IN,
+    ),
+]
+ImageMean = Annotated[
+    str,
+    typer.Option(
+        "--image-mean",
+        metavar="M[,M,M]",
+        help="Mean to subtract from pixels, after --image-range.",
+        rich_help_panel=_IN,
+    ),
+]
+ImageStd = Annotated[
+    str,
+    typer.Option(
+        "--image-std",
+        metavar="S[,S,S]",
+        help="Standard deviation to divide by, after the mean.",
+        rich_help_panel=_IN,
+    ),
+]
+ImageLayout = Annotated[
+    str | None,
+    typer.Option(
+        "--image-layout",
+        metavar="nchw|nhwc",
+        help="Axis order of images. Default: derived from the input's shape.",
+        rich_help_panel=_IN,
+    ),
+]
+ImageRange = Annotated[
+    str,
+    typer.Option(
+        "--image-range",
+        metavar="LOW,HIGH",
+        help="Values of the bytes 0 and 255.",
+        rich_help_panel=_IN,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFlags:
     """The inputs of a model: files, generated arrays, and how an image becomes a tensor."""
@@ -223,51 +275,11 @@ class InputFlags:
         ),
     ] = None
     shape: Shape = None
-    image_size: Annotated[
-        str | None,
-        typer.Option(
-            "--image-size",
-            metavar="N|HxW",
-            help="Resize images to this size. Default: the model's size.",
-            rich_help_panel=_IN,
-        ),
-    ] = None
-    image_mean: Annotated[
-        str,
-        typer.Option(
-            "--image-mean",
-            metavar="M[,M,M]",
-            help="Mean to subtract from pixels, after --image-range.",
-            rich_help_panel=_IN,
-        ),
-    ] = "0"
-    image_std: Annotated[
-        str,
-        typer.Option(
-            "--image-std",
-            metavar="S[,S,S]",
-            help="Standard deviation to divide by, after the mean.",
-            rich_help_panel=_IN,
-        ),
-    ] = "1"
-    image_layout: Annotated[
-        str | None,
-        typer.Option(
-            "--image-layout",
-            metavar="nchw|nhwc",
-            help="Axis order of images. Default: derived from the input's shape.",
-            rich_help_panel=_IN,
-        ),
-    ] = None
-    image_range: Annotated[
-        str,
-        typer.Option(
-            "--image-range",
-            metavar="LOW,HIGH",
-            help="Values of the bytes 0 and 255.",
-            rich_help_panel=_IN,
-        ),
-    ] = "0,1"
+    image_size: ImageSize = None
+    image_mean: ImageMean = "0"
+    image_std: ImageStd = "1"
+    image_layout: ImageLayout = None
+    image_range: ImageRange = "0,1"
 
     def to_inputs(self) -> Inputs:
         """Return the inputs. Raise typer.BadParameter."""

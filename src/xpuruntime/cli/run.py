@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,15 @@ def run(
     session: options.SessionFlags,
     inputs: options.InputFlags,
     run_timeout: options.RunTimeout = None,
+    lock: Annotated[
+        Path | None,
+        typer.Option(
+            "--lock",
+            metavar="FILE",
+            help="Run under a lock (xpu lock): nothing is measured and nothing is chosen.",
+            rich_help_panel="Engine and session",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.npz", help="Write the outputs to a file.")
     ] = None,
@@ -50,7 +60,9 @@ def run(
     as_json: options.AsJson = False,
 ) -> CommandResult:
     """Run a model once and show statistics of its outputs."""
-    session_options = options.session_options(session, engine=engine, run_timeout=run_timeout)
+    session_options = replace(
+        options.session_options(session, engine=engine, run_timeout=run_timeout), lock=lock
+    )
     source = inputs.to_inputs()
     from ..profiler.trace import profile
     from ..workbench.inputs import save_outputs

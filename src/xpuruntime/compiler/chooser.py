@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from ..codegen.target import CodegenTarget
 from ..decisions import Candidate, Decision, Reason, Support
-from ..errors import BuildError, KernelUnavailable
+from ..errors import BuildError, KernelUnavailable, LockError
 from ..faults import as_error, is_fault, part
 from ..ir import Graph, Node
 from ..ir.family import source_names
@@ -24,6 +24,7 @@ from ..policies.fields.pins import parted
 from ..printable import logger
 from .demands import facts_of
 from .library_support import declined
+from .locked import KernelLock
 from .times import KernelTimes
 
 __all__ = ["Chooser", "Chosen", "OffersOf", "workspace_of"]
@@ -60,9 +61,11 @@ class Chooser:
         offers: OffersOf,
         phase: str,
         times: KernelTimes | None = None,
+        lock: KernelLock | None = None,
     ) -> None:
         self.graph, self.target, self.policy, self.offers, self.phase = graph, target, policy, offers, phase
         self.times = times or KernelTimes()
+        self.lock = lock
         words = (name for layer in policy.layers for name in _kernels_named(layer))
         self._pinned = {name: parted(name) for name in words if parted(name)[1]}
         self._decisions: dict[tuple[str, ...], list[Decision]] = {}
@@ -89,6 +92,8 @@ class Chooser:
         kernel is a user's. A kernel whose code raises is skipped, and so is one whose library declines the node (``CodegenTarget.libraries``). The
         decision records the reason.
         """
+        if self.lock is not None and not self.lock.recording:
+            return self._locked(node, call, self.lock)
         candidates = self._with_pins(
             {k.name.partition("/")[2]: (k, s) for k, s in self.offers(call, self.target)}, call
         )
@@ -145,7 +150,38 @@ class Chooser:
                 do="Fix the kernel, or forbid it in a policy.",
             ) from lowered
         assert decision.chosen is not None  # choose() returned a name
+        if self.lock is not None:
+            self.lock.record(node, call, chosen)
         return Chosen(kernel, lowered, decision.chosen.reason), decision
+
+    def _locked(self, node: Node, call: NodeCall, lock: KernelLock) -> tuple[Chosen, Decision]:
+        """Return the kernel that the lock names. No other kernel is lowered. Raises LockError if it cannot be had."""
+        facts = self.facts(node)
+        word = lock.kernel(node, call)
+        plain, values = parted(word)
+        offers = {k.name.partition("/")[2]: (k, s) for k, s in self.offers(call, self.target)}
+        kernel, support = offers.get(
+            plain, (None, Support.no(Reason.NOT_APPLICABLE, "no kernel of this name"))
+        )
+        if kernel is not None and values:
+            kernel = kernel.pinned(word, values)
+            support = support if kernel is None else answer(kernel, call, self.target)
+        if kernel is None or not support:
+            change = (f"kernel of {facts.sources[0]}", word, support.reason)
+            raise LockError(
+                f"node {facts.sources[0]}",
+                f"the lock names kernel {word!r}, which is not available",
+                got=support.reason,
+                do="Write the lock again.",
+                changes=(change,),
+            )
+        lowered = _code(kernel, call, self.target)
+        if isinstance(lowered, Exception):
+            raise as_error(lowered, f"compile for {self.target.name}") from lowered
+        head = Candidate(word, Reason.LOCKED, "the lock names it")
+        decision = Decision(f"kernel {facts.family}", facts.node, head)
+        self._decisions.setdefault((decision.question, word), []).append(decision)
+        return Chosen(kernel, lowered, head.reason), decision
 
     def _with_pins(self, candidates: Rows, call: NodeCall) -> Rows:
         """Add the pinned variants that the policy names to the candidates of a call. No other policy selects them."""

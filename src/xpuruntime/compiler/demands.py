@@ -31,6 +31,8 @@ __all__ = ["Demands", "facts_of"]
 NAIVE = "naive"
 """The kernel of a policy that an expansion is, unless the catalogue has a kernel of that name."""
 # Families that name a fused node; elementwise families do not.
+_VECTOR_ELEMENTS = 8
+"""16-bit elements of a vector load of 16 bytes."""
 _ANCHORS = ("conv", "matmul", "attention", "softmax", "norm", "reduce", "pool", "rope")
 
 
@@ -75,9 +77,15 @@ class Demands:
             expands=self._expands,
             computes=self._computes,
             few_rows=min((t.few_rows for t in self.targets), default=PassContext().few_rows),
+            product_multiple=self._product_multiple(),
             storage=self._storage,
             peek=lambda weight: weight.array() if weight.data else self.weights.get(weight.name),
         )
+
+    def _product_multiple(self) -> int:
+        """Return the elements of a vector load if every target has tensor cores that vector loads feed, in training only: a session has its weights once."""
+        tensor_cores = all(t.kind == "cuda" for t in self.targets) and bool(self.targets)
+        return _VECTOR_ELEMENTS if tensor_cores and self.phase.startswith("train") else 1
 
     def _has_kernel(self, op: str) -> bool:
         return all(has_kernel(op, t) for t in self.targets)

@@ -21,6 +21,7 @@ from ..types import DType, TensorSpec
 from .calls import LoweredGraph, StageCall, calls_of
 from .chooser import Chooser, OffersOf
 from .concat import Placement, place_concats
+from .locked import KernelLock
 from .memory import Memory
 from .pdl import order_early_reads
 from .times import KernelTimes
@@ -41,12 +42,13 @@ def lower(
     *,
     phase: str = "inference",
     times: KernelTimes | None = None,
+    lock: KernelLock | None = None,
 ) -> LoweredGraph:
-    """Lower every node of a static graph to kernels. ``times``: measured kernel times.
+    """Lower every node of a static graph to kernels. ``times``: measured kernel times. ``lock``: kernels that are fixed, or a record of them.
 
     Raises KernelUnavailable (with the decision) if no kernel supports a node, or if the kernel that a policy forces is not available.
     """
-    return lower_with(graph, layouts, Chooser(graph, target, policy, offers, phase, times))
+    return lower_with(graph, layouts, Chooser(graph, target, policy, offers, phase, times, lock))
 
 
 def lower_with(graph: Graph, layouts: Layouts, chooser: Chooser) -> LoweredGraph:

@@ -42,6 +42,7 @@ from .control import with_entries
 from .demands import Demands
 from .emit import Code, emitted_part, plan_of
 from .entrance import check_phase, fixed_symbols, phases_of, settled_precision, targets_of
+from .locked import KernelLock
 from .lower import lower
 from .times import KernelTimes
 
@@ -73,6 +74,7 @@ def compile(  # noqa: A001  - the specification's name
     weights: Mapping[str, Any] | None = None,
     watch: Callable[[str, Graph], None] | None = None,
     times: KernelTimes | Mapping[str, Any] | str | PathLike[str] | None = None,
+    lock: KernelLock | None = None,
 ) -> CompiledProgram:
     """Compile a model to a program.
 
@@ -91,6 +93,7 @@ def compile(  # noqa: A001  - the specification's name
     watch:   called with the name of each pass and the graph after it.
     times:   measured kernel times (``compiler.times``), or the path of such a file. If no rule or preference names a kernel and all usable ones
              were measured, the fastest is chosen.
+    lock:    the kernel of each call, which is used without any choice (``LockError`` if it cannot be), or an empty record of the choices.
 
     The same model, policy, target and compiler (and the same answers of libraries) give the same program, byte for byte.
     Raises BuildError, KernelUnavailable (with its decision), PolicyError, IrError for a symbol without a value; InternalError, with the folder
@@ -98,7 +101,7 @@ def compile(  # noqa: A001  - the specification's name
     """
     subject = FaultSubject()
     with contained("compile", subject):
-        return _compile(model, target, policy, shapes, passes, phase, weights, watch, times, subject)
+        return _compile(model, target, policy, shapes, passes, phase, weights, watch, times, lock, subject)
 
 
 def _compile(
@@ -111,6 +114,7 @@ def _compile(
     weights: Mapping[str, Any] | None,
     watch: Callable[[str, Graph], None] | None,
     times: KernelTimes | Mapping[str, Any] | str | PathLike[str] | None,
+    lock: KernelLock | None,
     subject: FaultSubject,
 ) -> CompiledProgram:
     """Implement ``compile``. ``subject`` records what a reproduction needs."""
@@ -180,7 +184,10 @@ def _compile(
                 if physical and t.takes_fused
                 else (graph, {})
             )
-            lowering = lower(laid, layouts, t, demands.kernel, offers, phase=phases[name], times=measured)
+            phase_of_entry = phases[name]
+            lowering = lower(
+                laid, layouts, t, demands.kernel, offers, phase=phase_of_entry, times=measured, lock=lock
+            )
             plans[name].append(plan_of(lowering, code))
             buffer_names[name] = lowering.inputs, lowering.outputs
             lowered.append(lowering)
@@ -210,7 +217,7 @@ def _compile(
                 *(d for low in lowered for d in low.decisions),
             ]
         ),
-        digest=_digest(graphs, demands, targets, phase, measured, declined),
+        digest=_digest(graphs, demands, targets, phase, measured, declined, lock),
         facts={"xpuruntime": __version__, "demands": recorded} | _aliases(graphs.values()) | _gpus(targets),
     )
     program = fitted(program)
@@ -400,8 +407,9 @@ def _digest(
     phase: str | Mapping[str, str],
     times: KernelTimes,
     declined: Sequence[str],
+    lock: KernelLock | None,
 ) -> str:
-    """Return the sha256 of all inputs of the program: optimized graphs, policy, targets, measured times, declined calls, this release."""
+    """Return the sha256 of all inputs of the program: optimized graphs, policy, targets, measured times, declined calls, lock, this release."""
     parts = [
         __version__,
         phase if isinstance(phase, str) else dict(phase),
@@ -411,6 +419,7 @@ def _digest(
         *([times.digest] if times.calls else []),
         *([users] if (users := named_digests(policy.kernel)) else []),
         *([list(declined)] if declined else []),
+        *([dict(lock.used)] if lock is not None and not lock.recording else []),
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 

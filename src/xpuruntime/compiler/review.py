@@ -103,7 +103,7 @@ def review(
     kind = target.name.partition(":")[0]
     level = policy.execution.optimization_level
     steps = find_passes(3 if level is None and target.takes_fused else 1 if level is None else level)
-    settled, casts = settled_precision("lint", [static], policy, [])
+    settled, casts = settled_precision("lint", [static], policy, [], pairs=target.kind == "cpu")
     names = [s.name for s in steps] + (["cast_precision"] if casts else [])
     problems: list[str] = []
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 from ..decisions import Reason
-from ..errors import EngineUnavailable, InputError, StrictError
+from ..errors import EngineUnavailable, InputError, PolicyError, StrictError
 from ..fault_reports import report_folders, reports_into
 from ..faults import contained
 from ..ir.shapes.bounds import Bounds, bounds_of
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.export import ExportedProgram
 
+    from ..program.lock import Lock
+
 __all__ = ["InferenceSession"]
 
 _log = logger("xpuruntime.session")
@@ -78,12 +80,13 @@ class InferenceSession:
     threads:       CPU threads; default XPU_NUM_THREADS, else every core available to this process.
     contexts:      how many runs may be in progress at a time (at most 1024); others wait. Default: every core available to this process.
     sess_options, providers, provider_options: as for ONNX Runtime's own session (``like_onnxruntime`` gives their meaning here).
+    lock:          a lock (``xpu lock``, ``lock()``) or its file: nothing is measured and nothing is chosen. It excludes every argument that chooses.
     example_inputs, dynamic_shapes: arguments for tracing a PyTorch module, as for ``extract_ir``. Engines are also measured on
                    ``example_inputs``; for a file, give tensors by input name or in its order. Without them inputs are seeded.
 
     Raises
     ------
-    ModelError, PolicyError, UnavailableError (with its Decision), BuildError (BuildTimeout after the policy's ``compile_timeout_s``),
+    ModelError, PolicyError, UnavailableError (with its Decision; LockError with the changes), BuildError (BuildTimeout after the policy's ``compile_timeout_s``),
     StrictError, StoreError.
 
     A session may be used by several threads at once. A run that exceeds the policy's ``run_timeout_s`` is stopped. Close the session, or use it as a
@@ -111,25 +114,46 @@ class InferenceSession:
         contexts: int | None = None,
         example_inputs: Any = None,
         dynamic_shapes: Any = None,
+        lock: Lock | Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> None:
         began = time.perf_counter()
-        theirs, their_threads = policy_of(
-            sess_options, providers, provider_options, engine_named=bool(engine or backend)
-        )
-        request = session_request(
-            device=device,
-            engine=engine,
-            backend=backend,
-            policies=(theirs, half(kernel_policy, "kernel"), half(exec_policy, "execution"), policy),
-            fp16=fp16,
-            strict=strict,
-            threads=their_threads if threads is None else threads,
-        )
+        opened = None
+        if lock is None:
+            theirs, their_threads = policy_of(
+                sess_options, providers, provider_options, engine_named=bool(engine or backend)
+            )
+            request = session_request(
+                device=device,
+                engine=engine,
+                backend=backend,
+                policies=(theirs, half(kernel_policy, "kernel"), half(exec_policy, "execution"), policy),
+                fp16=fp16,
+                strict=strict,
+                threads=their_threads if threads is None else threads,
+            )
+            self._threads_requested = threads
+        else:
+            from .locks.opening import open_lock
+
+            choosing = {
+                "sess_options": sess_options, "providers": providers, "provider_options": provider_options, "device": device,
+                "engine": engine, "backend": backend, "policy": policy, "kernel_policy": kernel_policy, "exec_policy": exec_policy,
+                "fp16": fp16, "threads": threads,
+            }  # fmt: skip
+            opened = open_lock(lock, choosing)
+            request = opened.request(strict)
+            self._threads_requested = opened.lock.original_threads
+        lock_warnings: tuple[str, ...] = ()
         store = Store(cache_dir)
         execution = request.execution
         used = store if request.caching else Store(mode="off")
         with reports_into(*report_folders(store)):
             self._model = open_any(model, example_inputs, dynamic_shapes, used)
+            if opened is not None and (changes := opened.validate(self._model, request)):
+                from .locks.opening import changes_text
+
+                lock_warnings = (f"lock {opened.name} is not used: {changes_text(changes)}",)
+                request, execution, opened = opened.fallback(strict), opened.fallback(strict).execution, None
             source = self._model
             if request.static_shape:
                 source = fixed_known(self._model, execution.fixed_shapes or {}, used)
@@ -163,8 +187,17 @@ class InferenceSession:
         self._source = source
         self._details: dict[str, NodeDetail] | None = None
         self._chosen = selection.decisions
+        self._request = request.released()
         plan = first_plan(self._model, request, selection, self._node_details)
-        findings = policy_warnings(request.policy, self._model, plan)
+        if opened is not None:
+            try:
+                decision = opened.confirm(self._model, plan, self._executable)
+            except BaseException:
+                self._executable.close()
+                raise
+            self._chosen = [*self._chosen, decision]
+            plan = replace(plan, decisions=(*plan.decisions, decision))
+        findings = (*lock_warnings, *policy_warnings(request.policy, self._model, plan))
         self._plan = replace(plan, warnings=(*plan.warnings, *findings))
         self._span = f"{selection.loaded.candidate.name}: {self._model.name}"
         warnings = (*selection.warnings, *findings, *self._inner_fallbacks())
@@ -328,6 +361,24 @@ class InferenceSession:
         runs = next(self._count) - self._count_reads
         self._count_reads += 1
         return Receipt.write(self._as_run(), evidence, runs)
+
+    def lock(self, *, on_mismatch: str = "error") -> Lock:
+        """Return a lock of this session's choices, for ``InferenceSession(model, lock=...)``. With open shapes it covers those that were run.
+
+        on_mismatch: if something that the lock pins has changed: ``error``, or ``policy`` to run under this session's policy without the lock.
+        Raises LockError for a session that cannot be locked (several engines, no shapes run yet), PolicyError for another word.
+        """
+        from ..program.lock import ON_MISMATCH
+        from .locks.making import lock_of
+
+        if on_mismatch not in ON_MISMATCH:
+            words = " or ".join(ON_MISMATCH)
+            raise PolicyError(
+                "lock", f"on_mismatch must be {words}", got=repr(on_mismatch), do=f"Give {words}."
+            )
+        return lock_of(
+            self._model, self._request, self._loaded, self._plan, self._threads_requested, on_mismatch
+        )
 
     def _as_run(self) -> Plan:
         """Return the plan with the kernel decisions of the last program: open shapes get their kernels at their first run."""

@@ -22,6 +22,7 @@ from ..faults import part
 from ..ir import Graph, verify
 from ..types import DType
 from . import (
+    align_products,
     cast_precision,
     concat_linear,
     cse,
@@ -108,6 +109,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("fuse_linear", "turn products with weights into linear, and fuse bias, residual and activation", fuse_linear.run, EXTENDED),
     GraphPass("split_batch_norm", "replace other batch norms by a scale and a shift", fold_batch_norm.split, ALL),
     GraphPass("concat_linear", "merge linear layers of one input", concat_linear.run, ALL),
+    GraphPass("align_products", "pad products of 16-bit values to whole vector loads, in training on CUDA", align_products.run, ALL),
     GraphPass("fuse_gate", "fuse gate, up and their product into one layer, for few rows", fuse_gate.run, NAMED),
     GraphPass("fuse_norm_linear", "fuse a norm into the layer that reads it, for few rows", fuse_norm_linear.run, NAMED),
     GraphPass("fuse_rope_append", "fuse rotations and updates of the KV cache", fuse_rope_append.run, NAMED),

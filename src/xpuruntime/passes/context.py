@@ -53,6 +53,7 @@ class PassContext:
     peek:       a weight's elements, or None if they are not available; ``recognize_rope`` compares the halves of its tables,
                 ``recognize_causal`` reads masks.
     few_rows:   maximum rows for which a decoder's layer is fused with its norm or gate.
+    product_multiple: extents of 16-bit products that ``align_products`` pads to; 1: it pads nothing.
     storage:    the float dtype in which ``cast_precision`` stores a node's result; None: the model's.
     """
 
@@ -62,5 +63,6 @@ class PassContext:
     expands: Callable[[Graph, Node], bool] | None = None
     computes: Callable[[Graph, Node], Support] = _any_node
     few_rows: int = 8
+    product_multiple: int = 1
     storage: Callable[[Node], DType | None] = _as_is
     peek: Callable[[Weight], NDArray[Any] | None] = _unseen

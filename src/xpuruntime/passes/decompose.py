@@ -169,6 +169,24 @@ def _layer_norm(emit: Expansion) -> None:
     _affine(emit, emit("mul", centered, root), emit.wide(1), emit.wide(2))
 
 
+def _layer_norm_backward(emit: Expansion) -> None:
+    """Write dx = rstd (h - mean(h) - xhat mean(h xhat)) with h = grad weight, and the sums over rows for weight and bias."""
+    grad, x, mean, rstd, weight = (emit.wide(i) for i in range(5))
+    rank, normalized = emit.node.spec.rank, len(emit.node.attrs["normalized_shape"])
+    last, leading = tuple(range(rank - normalized, rank)), tuple(range(rank - normalized))
+    xhat = emit("mul", emit("sub", x, mean), rstd)
+    h = grad if weight is None else emit("mul", grad, weight)
+    centered = emit("sub", h, emit("mean", h, dim=last, keepdim=True))
+    along = emit("mul", xhat, emit("mean", emit("mul", h, xhat), dim=last, keepdim=True))
+    results = [emit("mul", emit("sub", centered, along), rstd)]
+    totals = [emit("mul", grad, xhat), grad][: len(emit.node.outputs) - 1]
+    results += [emit("sum", v, dim=leading, keepdim=False) if leading else v for v in totals]
+    for old, new in zip(emit.node.outputs, results, strict=True):
+        assert old.spec is not None
+        same = emit.spec(new).dtype is old.spec.dtype
+        emit.editor.forward(old.name, new if same else emit("cast", new, dtype=old.spec.dtype))
+
+
 def _batch_norm(emit: Expansion) -> None:
     spec = emit.node.spec
     along = (1, spec.shape[1], *(1,) * (spec.rank - 2)) if spec.rank > 1 else spec.shape
@@ -282,6 +300,7 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "rope_attention": _rope_attention,
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
+    "layer_norm_backward": _layer_norm_backward,
     "batch_norm": _batch_norm,
     "group_norm": _group_norm,
     "softmax": _softmax,
@@ -302,7 +321,8 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
 """Op -> its expansion."""
 _SEVERAL = frozenset(
     [
-        "rope_append", "rope_attention", "attention_train", "attention_backward", "convolution_backward", "batch_norm_train", "rnn", "gru", "lstm",
+        "layer_norm_backward", "rope_append", "rope_attention", "attention_train", "attention_backward", "convolution_backward", "batch_norm_train",
+        "rnn", "gru", "lstm",
     ]
 )  # fmt: skip
 """Ops with several results."""

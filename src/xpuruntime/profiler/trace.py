@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 from ..errors import XpuError
 from ..storage.store import write_atomic
 from . import nvtx
-from .events import EventRing
+from .events import EventKind, EventRing
 
-__all__ = ["RING", "Profiler", "Trace", "TraceSpan", "profile", "timed"]
+__all__ = ["RING", "Profiler", "Trace", "TraceSpan", "mark", "profile", "timed"]
 
 RING: EventRing | None = None  # read on every run, so it is a plain global
 _switch = threading.Lock()
@@ -102,6 +102,13 @@ def profile(*, capacity: int = 1 << 16, nvtx_ranges: bool = False) -> Iterator[T
 
 Profiler = profile
 """The architecture's name: ``with runtime.Profiler() as trace``."""
+
+
+def mark(name: str) -> None:
+    """Record an event without a duration in the recording ring, if there is one: ``measure: engines for resnet50``."""
+    ring = RING
+    if ring is not None:
+        ring.record(EventKind.INSTANT, name)
 
 
 def timed(name: str, call: Callable[..., _Result], *arguments: Any) -> _Result:

@@ -29,6 +29,7 @@ class SessionOptions:
     allow_fallback: tuple[str, ...] = ()
     compile_timeout_s: float | None = None
     run_timeout_s: float | None = None
+    lock: str | os.PathLike[str] | None = None
 
     def on(self, engine: str, **changes: Any) -> SessionOptions:
         """Return the same options for one engine."""
@@ -62,6 +63,7 @@ class SessionOptions:
             strict=self.strict,
             threads=self.threads,
             cache_dir=self.cache_dir,
+            lock=self.lock,
         )
 
     def to_json(self) -> Mapping[str, Any]:

@@ -107,8 +107,13 @@ template <class V> INLINE V splat(elem<V> x) {
     else return x - V{};
 }
 template <class T, class V> INLINE like<V, T> raw(V v) {  // C's conversion, lane by lane
-    if constexpr (same<elem<V>, T>) return v;
+    typedef elem<V> From;
+    if constexpr (same<From, T>) return v;
     else if constexpr (lanes<V> == 1) return (T)v;
+    // Bytes go by way of 16 and 32 bits: compilers have an instruction for each step, and convert all at once lane by lane.
+    else if constexpr (sizeof(From) == 1 && sizeof(T) > 2) return raw<T>(raw<int32_t>(__builtin_convertvector(v, like<V, int16_t>)));
+    else if constexpr (sizeof(T) == 1 && is_float<V>) return raw<T>(raw<int32_t>(v));
+    else if constexpr (sizeof(T) == 1 && sizeof(From) == 4) return raw<T>(__builtin_convertvector(v, like<V, int16_t>));
     else return __builtin_convertvector(v, like<V, T>);
 }
 template <class V> struct halves { vec<elem<V>, lanes<V> / 2> low, high; };
@@ -330,6 +335,24 @@ template <int N, class S> INLINE loaded<S, N> broadcast(const S *p) {
 }
 template <int N, class T> INLINE vec<T, N> number(T x) { return splat<vec<T, N>>(x); }
 
+// Whether every lane of a comparison of 32-bit values is true.
+template <class M> INLINE bool every(M m) {
+#if defined(__x86_64__) && !defined(__clang__)
+    typedef float v4sf __attribute__((vector_size(16)));
+    typedef float v8sf __attribute__((vector_size(32)));
+    if constexpr (sizeof(M) == 16) return __builtin_ia32_movmskps(bitcast<v4sf>(m)) == 0xf;
+#if defined(__AVX__)
+    if constexpr (sizeof(M) == 32) return __builtin_ia32_movmskps256(bitcast<v8sf>(m)) == 0xff;
+#endif
+#if defined(__AVX512DQ__)
+    if constexpr (sizeof(M) == 64) return __builtin_ia32_cvtd2mask512(bitcast<v16si>(m)) == 0xffff;
+#endif
+#endif
+    bool all = true;
+    for (int i = 0; i < lanes<M>; ++i) all &= m[i] != 0;
+    return all;
+}
+
 // ── conversions, as the IR's cast means them ──
 
 template <class V> INLINE auto low_bits(V x) {  // of float32: the low 32 bits of the whole number, as wrapping from int64 gives
@@ -385,6 +408,8 @@ template <class To, class V> INLINE auto convert(V v) {
     else {
         typedef ints<V> I;
         const auto small = (v > splat<V>(-0x1p31f)) & (v < splat<V>(0x1p31f));
+        if constexpr (N > 1 && sizeof(To) < 4)
+            if (every(small)) return raw<To>(raw<int32_t>(v));
         const I whole = raw<int32_t>(select(small, v, splat<V>(0)));
         return raw<To>(select(small, whole, low_bits(v)));
     }

@@ -12,8 +12,8 @@ from ...families import family_of_aten, family_of_onnx
 from ...faults import is_fault
 from ...ir import OPS, Graph, Node
 from ...ir.graph import Output, Value
-from ...ir.ops.control import bodies_of
-from ...ir.shapes.symbols import substitute
+from ...ir.ops.control import CONTROL, bodies_of
+from ...ir.shapes.symbols import specialize, substitute
 from ...kernels import has_kernel, offers
 from ...kernels.catalogue import failed
 from ...kernels.kernel import NodeCall, Operand
@@ -123,6 +123,8 @@ def _call(call: NodeCall, target: CodegenTarget) -> Support:
         return lacking
     try:
         graph = _alone(call)
+        if call.op not in CONTROL:  # a size as an attribute; symbols of bodies are unknown sizes
+            graph = specialize(graph, dict.fromkeys(graph.symbols, _SAMPLE))
         if graph.symbols:
             return Support.no(Reason.SHAPE_UNSUPPORTED, "its shape depends on the content of a tensor")
         _lowered(graph, target, Policy())

@@ -9,7 +9,7 @@ from ...errors import BuildError
 from ...protocols import Artifact, EngineRequest, ModelSource
 from ...types import DType
 from . import options, providers
-from .providers import version
+from .providers import CPU, version
 
 __all__ = ["CARRIERS", "build", "cpu_threads", "fingerprint", "supports"]
 
@@ -61,6 +61,10 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
             f"ONNX Runtime computes in the model's own precision, {model.precision.value}; it cannot compute in {request.precision} instead",
             do=f"Convert the model to {request.precision} first, or choose an engine with a precision option.",
         )
+    symbols = {str(d) for s in model.inputs for d in s.shape if not isinstance(d, int)}
+    if unknown := sorted(settings.free_dims.keys() - symbols):
+        text = f"the model has no symbolic dim {', '.join(map(repr, unknown))} to override; it has {', '.join(sorted(symbols)) or 'none'}"
+        return Support.no(Reason.OPTION_UNKNOWN, text, do="Correct the option 'free_dimension_overrides'.")
     for spec in (*model.inputs, *model.outputs):
         if spec.dtype not in CARRIERS and (spec.dtype.numpy.kind == "V" or spec.dtype.is_complex):
             return Support.no(
@@ -68,11 +72,18 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
                 f"ONNX Runtime does not support {spec.dtype.value} arrays; {spec.name!r} is {spec}",
             )
     for node in model.nodes:
-        if node.domain not in _DOMAINS and (node.domain, node.op) not in model.functions:
+        if node.op == "EPContext" and settings.requested_provider == CPU:
+            return Support.no(
+                Reason.OP_UNSUPPORTED,
+                f"node {node.name!r} holds a context binary of an execution provider, which ONNX Runtime's CPU provider cannot run",
+                do="Use engine='qnn' for a Qualcomm binary, or name the provider in the engine option 'providers'.",
+            )
+        own = settings.libraries or (node.domain, node.op) in model.functions
+        if node.domain not in _DOMAINS and not own:
             return Support.no(
                 Reason.OP_UNSUPPORTED,
                 f"node {node.name!r} has op {node.op!r} of domain {node.domain!r}, which no ONNX Runtime build has",
-                do="Export the model without it, or give the model a local function that defines it.",
+                do="Export the model without it, give the model a local function that defines it, or name a library in the engine option 'custom_op_libraries'.",
             )
     refusal = providers.reads_opsets(tuple((d, v) for d, v in sorted(model.opsets.items()) if d in _DOMAINS))
     if refusal:

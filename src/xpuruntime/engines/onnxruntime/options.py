@@ -8,12 +8,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ...decisions import Reason, Support
+from ...errors import BuildError
 from ...protocols import EngineRequest
 from . import providers
-from .providers import CPU, PROVIDER_DEVICES, ort
+from .providers import CPU, PROVIDER_DEVICES, ort, short
 
 __all__ = ["Settings", "parse", "session_options"]
 
@@ -39,6 +41,9 @@ _ATTRIBUTES: dict[str, tuple[str, ...] | None] = {
     "use_deterministic_compute": tuple(_BOOLS),
     "log_severity_level": ("0", "1", "2", "3", "4"),
 }
+
+# Options of this engine that are calls of SessionOptions.
+_OWN = ("providers", "free_dimension_overrides", "custom_op_libraries")
 
 # Session config entries (onnxruntime_session_options_config_keys.h), without those that this engine sets itself.
 _CONFIG_KEYS: frozenset[str] = frozenset(
@@ -74,11 +79,14 @@ class Settings:
 
     providers:  providers in order, with their options. The CPU provider is last, unless an option forbids it.
     attributes: attributes of SessionOptions. config: session config entries.
+    free_dims:  sizes of symbolic dims by name. libraries: paths of custom-op libraries.
     """
 
     providers: tuple[tuple[str, dict[str, str]], ...]
     attributes: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
+    free_dims: Mapping[str, int] = field(default_factory=dict)
+    libraries: tuple[str, ...] = ()
 
     @property
     def requested_provider(self) -> str:
@@ -94,8 +102,16 @@ def parse(request: EngineRequest) -> Settings | Support:
     attributes: dict[str, str] = {"graph_optimization_level": _BY_LEVEL[request.optimization]}
     config: dict[str, str] = {}
     provider_options: dict[str, str] = {}
+    free_dims = _free_dims(request.options.get("free_dimension_overrides", ""))
+    libraries = tuple(p for p in request.options.get("custom_op_libraries", "").split(":") if p)
+    if isinstance(free_dims, Support):
+        return free_dims
+    for path in libraries:
+        if not Path(path).is_file():
+            text = f"the custom-op library {path!r} does not exist"
+            return Support.no(Reason.OPTION_UNKNOWN, text, do="Give paths, separated by ':'.")
     for key, value in request.options.items():
-        if key == "providers":
+        if key in _OWN:
             continue
         if key in _ATTRIBUTES:
             if not _fits(_ATTRIBUTES[key], value):
@@ -125,7 +141,24 @@ def parse(request: EngineRequest) -> Settings | Support:
         (*providers_with_options,) if without_cpu else (*providers_with_options, (CPU, {})),
         attributes,
         config,
+        free_dims,
+        libraries,
     )
+
+
+def _free_dims(text: str) -> dict[str, int] | Support:
+    """Parse ``batch=1,seq=128``."""
+    sizes = {}
+    for word in filter(None, map(str.strip, text.split(","))):
+        name, _, size = word.partition("=")
+        if not (name and size.isdecimal() and int(size) < 2**31):
+            return Support.no(
+                Reason.OPTION_UNKNOWN,
+                f"ONNX Runtime option 'free_dimension_overrides' cannot have {word!r}",
+                do="Write SYMBOL=SIZE, separated by commas: batch=1,seq=128.",
+            )
+        sizes[name] = int(size)
+    return sizes
 
 
 def _providers(request: EngineRequest) -> tuple[str, ...] | Support:
@@ -171,12 +204,12 @@ def _unknown(key: str) -> Support:
         return Support.no(
             Reason.OPTION_UNKNOWN, f"ONNX Runtime option {key!r} is set by xpuruntime", do=_SET_BY_ENGINE[key]
         )
-    names = ["providers", *_ATTRIBUTES, *sorted(_CONFIG_KEYS)]
+    names = [*_OWN, *_ATTRIBUTES, *sorted(_CONFIG_KEYS)]
     return Support.no(
         Reason.OPTION_UNKNOWN,
         f"ONNX Runtime has no option {key!r} for the CPU",
         do=_near(key, names)
-        + f"Options are {', '.join(names[: len(_ATTRIBUTES) + 1])} and session config entries such as {names[-1]}.",
+        + f"Options are {', '.join(names[: len(_OWN) + len(_ATTRIBUTES)])} and session config entries such as {names[-1]}.",
     )
 
 
@@ -205,6 +238,18 @@ def session_options(settings: Settings, threads: int) -> Any:
     }
     for key, value in {**defaults, **settings.config}.items():
         options.add_session_config_entry(key, value)
+    for name, size in settings.free_dims.items():
+        options.add_free_dimension_override_by_name(name, size)
+    for path in settings.libraries:
+        try:
+            options.register_custom_ops_library(path)
+        except Exception as error:  # the vendor's exceptions have no common base class
+            raise BuildError(
+                f"onnxruntime, custom-op library {path!r}",
+                "ONNX Runtime cannot load it",
+                got=short(str(error)),
+                do="Build it for this platform and this version of ONNX Runtime.",
+            ) from error
     return options
 
 

@@ -92,8 +92,12 @@ def version() -> str:
 
 
 def available() -> tuple[str, ...]:
-    """Return the providers of the installed build, in the vendor's order of preference."""
-    return tuple(ort().get_available_providers())
+    """Return the providers of the installed build, in the vendor's order of preference.
+
+    A provider whose library the engine ``qnn`` has registered is listed by ONNX Runtime, too, but sessions cannot use it by name.
+    """
+    registered = {"QNNExecutionProvider"} if "onnxruntime_qnn" in sys.modules else set()
+    return tuple(p for p in ort().get_available_providers() if p not in registered)
 
 
 def for_device(device: DeviceId) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...errors import BuildError, RunError
+from ...errors import BuildError, DeviceUnavailable, RunError
+from ...plugins.loader import load_dotted
 from ...protocols import (
     Array,
     Artifact,
@@ -21,13 +22,14 @@ from ...protocols import (
     RunContext,
     Stoppable,
 )
+from ...targets import DeviceId
 from ...types import DType, TensorSpec
 from . import options
 from .build import CARRIERS, cpu_threads
 from .evidence import Attribution, collect, twin
 from .providers import ort, short
 
-__all__ = ["OrtExecutable", "load", "stoppable_load"]
+__all__ = ["OrtExecutable", "element_type", "load", "stoppable_load"]
 
 
 class OrtExecutable(Stoppable, Bindable):
@@ -171,12 +173,7 @@ class _OrtIoBinding:
         self._binding = session.io_binding()
         for arrays, bind in ((inputs, self._binding.bind_input), (outputs, self._binding.bind_output)):
             for name, array in arrays.items():
-                kind = (
-                    _onnx_types().get(DType.of(array.dtype), array.dtype)
-                    if array.dtype.kind == "V"
-                    else array.dtype
-                )
-                bind(name, "cpu", 0, kind, array.shape, array.ctypes.data)
+                bind(name, "cpu", 0, element_type(DType.of(array.dtype)), array.shape, array.ctypes.data)
         self._inner = getattr(session, "_sess", session).run_with_iobinding
         self._iobinding = getattr(self._binding, "_iobinding", self._binding)
 
@@ -201,7 +198,27 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> OrtE
         raise BuildError(
             f"onnxruntime, model {model.name}", "cannot load", got=settings.reason, do=settings.do
         )
-    return OrtExecutable(model, request, settings)
+    return _executable(model, request, settings)
+
+
+def _executable(
+    model: ModelSource, request: EngineRequest, settings: options.Settings, session_options: Any = None
+) -> OrtExecutable:
+    """Return the executable of the requested provider. On CUDA its runs take tensors of the device, if the core can drive the device."""
+    if settings.requested_provider != "CUDAExecutionProvider":
+        return OrtExecutable(model, request, settings, session_options)
+    device = load_dotted("xpuruntime.runtime.device:Device")
+    try:
+        backend = device(DeviceId("cuda", request.device.index)).backend
+    except DeviceUnavailable as error:
+        if settings.providers[0][1].get("enable_cuda_graph") == "1":  # its memory is the core's
+            who = f"onnxruntime, model {model.name}"
+            raise BuildError(who, "cannot use CUDA graphs", got=error.what, do=error.do) from error
+        return OrtExecutable(model, request, settings, session_options)
+    made: OrtExecutable = load_dotted("xpuruntime.engines.onnxruntime.device_run:OrtDeviceExecutable")(
+        model, request, settings, backend, session_options
+    )
+    return made
 
 
 def stoppable_load(
@@ -219,7 +236,7 @@ def stoppable_load(
         do = "Run: pip install --upgrade onnxruntime, or drop compile_timeout_s."
         raise BuildError(f"onnxruntime, model {model.name}", "cannot be stopped while it loads", do=do)
     return (
-        lambda: OrtExecutable(model, request, settings, session_options),
+        lambda: _executable(model, request, settings, session_options),
         lambda: session_options.set_load_cancellation_flag(True),
     )
 
@@ -303,6 +320,11 @@ def _copied(value: Any, dtype: DType) -> Array:
     size = math.prod(shape) * dtype.numpy.itemsize
     raw = ctypes.string_at(value.data_ptr(), size) if size else b""
     return np.frombuffer(bytearray(raw), dtype.numpy).reshape(shape)
+
+
+def element_type(dtype: DType) -> Any:
+    """Return an element type for I/O binding: NumPy's, or the number of ONNX's type that NumPy lacks."""
+    return _onnx_types().get(dtype, dtype.numpy) if dtype.numpy.kind == "V" else dtype.numpy
 
 
 @functools.cache

@@ -53,6 +53,7 @@ def import_onnx(
     *,
     name: str = "",
     bind: Mapping[str, Array] | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> OnnxImport:
     """Return the graph of a model and its weights.
 
@@ -60,6 +61,8 @@ def import_onnx(
     name:  name of the graph; by default the file's, else the model's own.
     bind:  fixed content of inputs. A model whose inputs decide shapes (the ``shape`` of a Reshape, the
            ``k`` of a TopK) is then lowered instead of opaque. The graph keeps the input and is correct for that content only.
+    sizes: sizes of symbols, under the names that the graph without this argument has. Branches that depend on a size, and bounds that
+           are computed from one, are then known. The graph is correct for these sizes only.
     Inputs that are not tensors (sequences, optionals, maps), and values of unknown rank, have no spec.
     ``graph.metadata``: ``opset``, ``opsets`` by domain, ``ir_version``, ``producer``, ``deciding`` (inputs whose content must be bound
     to lower more nodes), ``types`` (base64 TypeProtos of inputs and outputs without a spec).
@@ -78,7 +81,7 @@ def import_onnx(
             f"model {checked.name!r}", "is not ONNX", got=checked.format, do="Pass an ONNX model."
         )
     try:
-        return _import(checked, bind or {})
+        return _import(checked, bind or {}, sizes or {})
     except XpuError:
         raise
     except NotLowered as no:  # raised for the operands of an opaque node, which cannot be represented at all
@@ -97,14 +100,14 @@ def import_onnx(
         ) from error
 
 
-def _import(model: CheckedOnnx, bind: Mapping[str, Array]) -> OnnxImport:
+def _import(model: CheckedOnnx, bind: Mapping[str, Array], sizes: Mapping[str, int]) -> OnnxImport:
     proto, path = model.proto, model.path
     folder = path.parent if path else None
     declared = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
     values = OnnxValues(
         proto,
         model.name,
-        OnnxTypes(model.dtypes, dim_params(declared)),
+        OnnxTypes(model.dtypes, dim_params(declared), sizes),
         path=path,
         folder=folder,
         offsets=raw_offsets(model.data) if path else {},

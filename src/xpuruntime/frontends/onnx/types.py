@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...types import DimLike, DType, TensorSpec, dim, parse_dim
+from ...types import Dim, DimLike, DType, TensorSpec, dim, parse_dim
 from .proto import sub_graphs
 
 __all__ = ["OnnxTypes"]
@@ -14,10 +14,13 @@ __all__ = ["OnnxTypes"]
 class OnnxTypes:
     """Dtypes and symbols of one model.
 
-    dtypes: TensorProto.DataType -> DType. taken: symbols in use.
+    dtypes: TensorProto.DataType -> DType. symbols: those in use. sizes: known sizes of symbols.
     """
 
-    def __init__(self, dtypes: Mapping[int, DType], symbols: set[str]) -> None:
+    def __init__(
+        self, dtypes: Mapping[int, DType], symbols: set[str], sizes: Mapping[str, int] | None = None
+    ) -> None:
+        self.sizes = dict(sizes or {})
         self.dtypes = dict(dtypes)
         self.numbers = {d: n for n, d in dtypes.items()}
         self._taken = symbols
@@ -28,7 +31,10 @@ class OnnxTypes:
         while name in self._taken:
             name += "_"
         self._taken.add(name)
-        return dim(name)
+        return self._sized(dim(name))
+
+    def _sized(self, d: DimLike) -> DimLike:
+        return d.substitute(self.sizes) if isinstance(d, Dim) and self.sizes else d
 
     def spec(self, type_proto: Any, stem: str, parse: bool = False) -> TensorSpec | None:
         """Return the spec of a TypeProto; None unless it is a tensor of known rank and dtype. ``parse``: dims may be expressions."""
@@ -44,12 +50,12 @@ class OnnxTypes:
     def _named(self, d: Any, stem: str) -> DimLike:
         if d.HasField("dim_value") and d.dim_value >= 0:
             return int(d.dim_value)
-        return dim(d.dim_param) if d.dim_param else self.fresh(stem)
+        return self._sized(dim(d.dim_param)) if d.dim_param else self.fresh(stem)
 
     def _parsed(self, d: Any, stem: str) -> DimLike:
         if d.dim_param:
             try:
-                return parse_dim(d.dim_param)
+                return self._sized(parse_dim(d.dim_param))
             except ValueError:
                 return self.fresh(stem)
         return self._named(d, stem)

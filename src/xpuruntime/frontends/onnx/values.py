@@ -166,6 +166,9 @@ class OnnxValues:
             and node.attrs["value"].size <= MAX_FOLDED_ELEMENTS
         ):
             self.known[name] = node.attrs["value"].numpy()
+        elif node.op == "view" and spec.is_static and node.inputs[0] in self.known:
+            shape = [int(d) for d in spec.shape if isinstance(d, int)]
+            self.known[name] = self.known[str(node.inputs[0])].reshape(shape)
         elif node.op == "dims":
             self.known[name] = np.array(node.attrs["values"], dtype=object)
         elif node.op == "full" and spec.is_static and _count(spec) <= MAX_FOLDED_ELEMENTS:

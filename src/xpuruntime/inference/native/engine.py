@@ -7,12 +7,15 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ... import __version__
 from ...decisions import Reason, Support
-from ...errors import BuildError, FormatError, XpuError
+from ...errors import BuildError, FormatError, LockError, XpuError
+from ...ir import Graph
 from ...plugins.registered import registered_kernels
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, EngineRequest, ModelSource
@@ -23,13 +26,18 @@ from .devices import devices, version
 from .executable import NativeExecutable
 from .explained_program import PlannedProgram
 from .library_refusals import kernel_policy
-from .model import native_model
+from .model import is_settled, native_model, sized_model
 from .program_source import Compiled, Given
 from .targets import reaches, target_of
 
-__all__ = ["build", "compiler_facts", "devices", "fingerprint", "load", "supports", "version"]
+if TYPE_CHECKING:
+    from ...compiler.locked import KernelLock
+
+__all__ = ["build", "compiler_facts", "devices", "fingerprint", "load", "recorded", "supports", "version"]
 
 _MOST_BUCKETS = 4096
+_TRIAL_SIZES = (640, 64, 1)
+"""Sizes for which a model is imported to see if it depends on sizes only: an image's, a sequence's, a batch's."""
 PRECISIONS = (DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
@@ -98,6 +106,8 @@ def _ops(model: ModelSource) -> Support:
         graph = native_model(model).graph
     except XpuError as error:
         return Support.no(Reason.OP_UNSUPPORTED, f"the model cannot be lowered: {error.what}", do=error.do)
+    if not is_settled(graph) and _settles(model, graph):
+        return Support.yes()
     known = frozenset[str]().union(*(s.symbols for s in graph.input_specs))
     for node in graph.nodes:
         name = node.sources[0].name if node.sources else node.name
@@ -115,6 +125,18 @@ def _ops(model: ModelSource) -> Support:
                     do="Use a vendor engine for this model.",
                 )
     return Support.yes()
+
+
+def _settles(model: ModelSource, graph: Graph) -> bool:
+    """Return True if some sizes of the inputs make the model one that can be compiled: it is imported again for each set of sizes."""
+    symbols = frozenset[str]().union(*(s.symbols for s in graph.input_specs))
+    for size in _TRIAL_SIZES if symbols else ():
+        try:
+            if is_settled(sized_model(model, dict.fromkeys(symbols, size)).graph):
+                return True
+        except XpuError:  # the model does not accept this size
+            continue
+    return False
 
 
 def fingerprint(request: EngineRequest) -> dict[str, str]:
@@ -181,7 +203,25 @@ def load(artifact: Artifact, model: ModelSource, request: EngineRequest) -> Nati
 
 
 def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]) -> CompiledProgram:
-    """Compile a model for one set of sizes. Raises BuildError with the text of the failing part."""
+    """Compile a model for one set of sizes. Raises BuildError with the text of the failing part, LockError."""
+    from ...compiler.locked import KernelLock
+
+    return _compiled(model, request, shapes, None if request.locked is None else KernelLock(request.locked))
+
+
+def recorded(
+    model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]
+) -> tuple[CompiledProgram, dict[str, str]]:
+    """Compile as ``compiled``. Return the program and the kernel of each call, for a lock. Raises BuildError."""
+    from ...compiler.locked import KernelLock
+
+    lock = KernelLock()
+    return _compiled(model, replace(request, locked=None), shapes, lock), dict(lock.kernels)
+
+
+def _compiled(
+    model: ModelSource, request: EngineRequest, shapes: Mapping[str, int], lock: KernelLock | None
+) -> CompiledProgram:
     from ...compiler import compile as compile_graph
     from ...compiler.resolve import resolve_target
     from ...policies import ExecutionPolicy, Policy, Resolved
@@ -193,15 +233,16 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
         optimization_level=request.optimization,
     )
     try:
-        source = native_model(model)
+        source = sized_model(model, shapes)
         return compile_graph(
             source.graph,
             target=target,
             policy=Resolved(Policy(kernel=kernel_policy(request), execution=execution), {}),
             shapes=shapes,
             weights=source.weights,
+            lock=lock,
         )
-    except BuildError:
+    except (BuildError, LockError):
         raise
     except XpuError as error:
         raise BuildError(

@@ -163,6 +163,11 @@ class NativeExecutable(
         """Return the executor of a model with static shapes."""
         return self._only
 
+    def executors(self) -> list[tuple[Executor, EngineRequest]]:
+        """Return the open executors, each with the request that its program was compiled for."""
+        request = self._programs.request if isinstance(self._programs, Compiled) else self._request
+        return [(executor, request) for executor in self._buckets.executors]
+
     def executor_for(self, feeds: Mapping[str, Any]) -> Executor:
         """Return the executor of the program for these inputs' shapes, compiling it if they are new. Raises RunError, BuildError."""
         executor = self._only if self._static else self._bucket(feeds)
@@ -261,9 +266,11 @@ class NativeExecutable(
         began: float = 0.0,
     ) -> Executor:
         executor = self._ready(program, entry, shapes)
-        program, source = executor.program, self._programs.weights
+        program, source = executor.program, self._programs.weights(shapes)
         with _LOADING:
-            held = _HELD.setdefault(self._model.digest, weakref.WeakSet())
+            held = _HELD.setdefault(
+                f"{self._model.digest}{self._programs.import_of(shapes)}", weakref.WeakSet()
+            )
             weights = load_weights(source, program, self._device, shared=list(held))
             held.add(weights)
         executor.bind(weights)

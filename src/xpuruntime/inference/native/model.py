@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,7 +12,7 @@ from ...ir import Graph
 from ...protocols import Array, ModelSource
 from ..models.digests import kept_by_digest
 
-__all__ = ["NativeModel", "native_model"]
+__all__ = ["NativeModel", "is_settled", "native_model", "sized_model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,26 @@ class NativeModel:
 
     graph: Graph
     weights: Mapping[str, Array]
+
+
+def is_settled(graph: Graph) -> bool:
+    """Return True if every node has a form in the IR, and sizes that the inputs determine."""
+    known = frozenset[str]().union(*(s.symbols for s in graph.input_specs))
+    return all(
+        n.op != "opaque" and all(v.spec is None or v.spec.symbols <= known for v in n.outputs)
+        for n in graph.nodes
+    )
+
+
+def sized_model(model: ModelSource, sizes: Mapping[str, int]) -> NativeModel:
+    """Return the model in the IR for inputs of these sizes.
+
+    It is imported again if only the sizes tell what it computes: a branch that depends on a dim, the bounds of a Range.
+    """
+    source = native_model(model)
+    if model.format != "onnx" or not sizes or is_settled(source.graph):
+        return source
+    return _sized(model, tuple(sorted(sizes.items())))
 
 
 def native_model(model: ModelSource) -> NativeModel:
@@ -31,3 +53,23 @@ def native_model(model: ModelSource) -> NativeModel:
 @kept_by_digest
 def _imported(model: ModelSource) -> NativeModel:
     return NativeModel(*import_onnx(model))
+
+
+_SIZED: OrderedDict[tuple[str, tuple[tuple[str, int], ...]], NativeModel] = OrderedDict()
+_KEPT = 4
+_LOCK = threading.Lock()
+
+
+def _sized(model: ModelSource, sizes: tuple[tuple[str, int], ...]) -> NativeModel:
+    """Return an import with fixed sizes. The last few are kept, because compiling and loading need the same one."""
+    key = model.digest, sizes
+    with _LOCK:
+        if key in _SIZED:
+            _SIZED.move_to_end(key)
+            return _SIZED[key]
+    imported = NativeModel(*import_onnx(model, sizes=dict(sizes)))
+    with _LOCK:
+        _SIZED[key] = imported
+        while len(_SIZED) > _KEPT:
+            _SIZED.popitem(last=False)
+    return imported

@@ -14,7 +14,7 @@ from ...program.program import CompiledProgram
 from ...protocols import EngineRequest, ModelSource, ShapeStore
 from ...types import TensorSpec
 from .library_refusals import kernel_policy, without
-from .model import native_model
+from .model import is_settled, native_model, sized_model
 
 __all__ = ["Compiled", "Given", "Programs"]
 
@@ -26,13 +26,16 @@ Found = tuple[CompiledProgram, str]
 
 
 class Programs(Protocol):
-    """A source of programs. only: the program of a session with fixed shapes. ``weights``: the source for ``load_weights``."""
+    """A source of programs. only: the program of a session with fixed shapes."""
 
     only: Found | None
 
-    @property
-    def weights(self) -> Any:
-        """Return the model's arrays by name, or None if the program holds or names them."""
+    def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+        """Return the model's arrays by name for inputs of these shapes, or None if the program holds or names them."""
+        ...
+
+    def import_of(self, shapes: Mapping[str, tuple[int, ...]]) -> str:
+        """Return what distinguishes the import for these shapes from others of the model, whose weights may have other names."""
         ...
 
     def find(self, shapes: Mapping[str, tuple[int, ...]]) -> Found:
@@ -66,9 +69,19 @@ class Compiled:
         self._kept: ShapeStore | None = None
 
     @property
-    def weights(self) -> Any:
+    def request(self) -> EngineRequest:
+        """Return the request of the programs; it leaves out the kernels that libraries declined."""
+        return self._request
+
+    def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Any:
         """Return the model's weights."""
-        return native_model(self._model).weights
+        symbols = bind(native_model(self._model).graph.input_specs, shapes) if shapes else {}
+        return sized_model(self._model, symbols).weights
+
+    def import_of(self, shapes: Mapping[str, tuple[int, ...]]) -> str:
+        """Return the shapes if the model is imported for each set of them."""
+        graph = native_model(self._model).graph
+        return f" {sorted(shapes.items())}" if shapes and not is_settled(graph) else ""
 
     def limit(self, seconds: float) -> None:
         """Compile from now on in a process with a time limit of ``seconds``; raise BuildTimeout after it."""
@@ -132,11 +145,17 @@ class Compiled:
 class Given:
     """Entry points of a program that was compiled before. ``entries`` take the same inputs in different shapes."""
 
-    weights = None
-
     def __init__(self, program: CompiledProgram, entries: tuple[str, ...]) -> None:
         self._program, self._entries = program, entries
         self.only: Found | None = (program, entries[0]) if len(entries) == 1 else None
+
+    def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+        """Return None: the program holds or names its weights."""
+        return None
+
+    def import_of(self, shapes: Mapping[str, tuple[int, ...]]) -> str:
+        """Return an empty string: all entry points have the same weights."""
+        return ""
 
     def find(self, shapes: Mapping[str, tuple[int, ...]]) -> Found:
         """Return the entry point for these shapes. Raises InputError that lists the available shapes."""

@@ -15,11 +15,13 @@ from ...compiler import compile as compile_graph
 from ...compiler.partition.partitioner import PartitionPlan, partition
 from ...decisions import Candidate, Reason, Support
 from ...errors import UnavailableError, XpuError
+from ...ir import Graph, Node
 from ...ir.family import source_names
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved
 from ...program.plan import Plan, PlanNode
 from ...protocols import Array, Evidence, HasRegions, ModelSource, Stoppable
 from ...storage.store import Store
+from ...targets import DeviceId
 from ..native.engine import compiler_facts
 from ..native.model import native_model
 from ..selection.candidate import EngineCandidate, LoadedEngine
@@ -27,7 +29,16 @@ from ..selection.request import SessionRequest, kernels_key
 from ..selection.vendor_options import speaks_of_families
 from .dag_executor import DAGExecutor
 
-__all__ = ["MixedExecutable", "demanded_kernels", "forces_kernels", "lacks_ops", "mixed", "mixed_of"]
+__all__ = [
+    "MixedExecutable",
+    "demanded_kernels",
+    "forces_kernels",
+    "lacks_ops",
+    "lacks_sizes",
+    "mixed",
+    "mixed_of",
+    "with_host_steps",
+]
 
 _LACKING = (Reason.OP_UNSUPPORTED, Reason.BUILD_FAILED)
 
@@ -47,6 +58,49 @@ def lacks_ops(rejected: Sequence[Candidate]) -> bool:
     return any(c.name.startswith("native on ") and c.code in _LACKING for c in rejected)
 
 
+def lacks_sizes(rejected: Sequence[Candidate]) -> bool:
+    """Return True if the native engine was refused because only a run knows a size."""
+    return any(c.name.startswith("native on cpu") and c.code is Reason.SHAPE_UNSUPPORTED for c in rejected)
+
+
+def with_host_steps(
+    model: ModelSource, request: SessionRequest, store: Store
+) -> tuple[LoadedEngine, str] | Candidate:
+    """Return the model on the native engine, with NumPy for the nodes whose results have sizes that only a run knows, and their names.
+
+    Regions between them are compiled for the sizes of a run. Returns the reason if another node has no kernel.
+    """
+    first = EngineCandidate("native", DeviceId("cpu"), request)
+    steps: list[str] = []
+
+    def only_sizes(graph: Graph, plan: PartitionPlan) -> Candidate | None:
+        for region in (r for r in plan.regions if r.engine == "interpreter"):
+            nodes = [graph.node(n) for n in plan.members[region.id]]
+            # The IR's nodes of one node of the model stay together.
+            deciding = {source_names(n)[0]: n.op for n in nodes if decides_sizes(graph, n)}
+            for name in (source_names(n)[0] for n in nodes):
+                if name not in deciding:
+                    do = "Use a vendor engine for this model, or allow_fallback."
+                    return Candidate(first.name, Reason.OP_UNSUPPORTED, f"no kernel computes {name}", do)
+            steps.extend(f"{op} ({name})" for name, op in deciding.items())
+        return None
+
+    try:
+        mix = mixed(model, first, ("interpreter",), {}, store, absorb=False, admits=only_sizes)
+    except UnavailableError as error:
+        return Candidate(first.name, Reason.OP_UNSUPPORTED, f"{error.what}: {error.got}", error.do)
+    return mix if isinstance(mix, Candidate) else (mix, ", ".join(steps))
+
+
+def decides_sizes(graph: Graph, node: Node) -> bool:
+    """Return True if a node's results have sizes that neither its operands nor the model's inputs determine."""
+    given = frozenset[str]().union(
+        *(s.symbols for s in graph.input_specs),
+        *(graph.spec(v).symbols for v in node.values if graph.values[v].spec),
+    )
+    return any(v.spec is not None and not v.spec.symbols <= given for v in node.outputs)
+
+
 def mixed(
     model: ModelSource,
     first: EngineCandidate,
@@ -55,9 +109,11 @@ def mixed(
     store: Store,
     *,
     absorb: bool = True,
+    admits: Callable[[Graph, PartitionPlan], Candidate | None] | None = None,
 ) -> LoadedEngine | Candidate:
     """Partition the model with ``first`` as the default engine, or return the reason why that is impossible.
 
+    admits: returns the reason against a plan, if there is one; it may then have one engine.
     absorb: as for ``partition``; an engine named by the user keeps every node that it supports.
     Returns a Candidate also if one engine has all of the model. Raises EngineUnavailable, KernelUnavailable if a demanded
     placement or kernel is unavailable.
@@ -83,7 +139,12 @@ def mixed(
             place=place,
             absorb=absorb,
         )
-        if len({r.engine for r in plan.regions}) < 2 and not place:
+        if admits is not None:
+            if (refused := admits(source.graph, plan)) is not None:
+                return refused
+            regions = tuple(replace(r, alternatives=()) for r in plan.plan.regions)
+            plan = replace(plan, plan=replace(plan.plan, regions=regions))
+        elif len({r.engine for r in plan.regions}) < 2 and not place:
             return Candidate(name, Reason.NOT_APPLICABLE, f"all of it is on {plan.regions[0].engine}")
     except UnavailableError:
         raise

@@ -17,6 +17,7 @@ from ...engines.attribution import least_times
 from ...errors import XpuError
 from ...ir import Graph
 from ...ir.family import source_names
+from ...profiler import trace
 from ...protocols import Array, EvidenceRow, Executable
 from ..selection import auto
 
@@ -27,6 +28,7 @@ _RUNS, _SECONDS = 15, 1.0  # whole runs: this many, or as many as fit in this ti
 
 def measured_costs(graph: Graph, engines: Mapping[str, Executable], feeds: dict[str, Array]) -> Costs:
     """Measure seconds by engine and node on ``feeds``. An engine that cannot be timed is left out."""
+    trace.mark(f"measure: nodes of {graph.name} on {len(engines)} engines")
     measured = {}
     for name, executable in engines.items():
         try:

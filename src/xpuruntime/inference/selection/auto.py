@@ -17,6 +17,7 @@ from typing import Any
 from ...decisions import Candidate, Decision, Reason, Support
 from ...errors import WrongResult, XpuError
 from ...numerics import compare, compare_all, tolerance_for
+from ...profiler import trace
 from ...protocols import Array, Executable, ModelSource
 from ...types import DType
 from ..native.model import native_model
@@ -90,6 +91,7 @@ def measure(
     told: str = "seeded inputs",
 ) -> tuple[Decision, tuple[str, ...]]:
     """Return the decision among contenders (in built-in order) and warnings. ``chosen`` is None if none could run. ``told`` names the feeds."""
+    trace.mark(f"measure: {len(contenders)} candidates for {model.name}")
     deadline = time.monotonic() + seconds
     for c in contenders:
         _first_run(c, feeds, told)

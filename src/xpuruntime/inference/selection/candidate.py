@@ -141,7 +141,7 @@ def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Lo
         more, met = met_by_options(engine, candidate.device, kernels, options)
         options = {**more, **options}
     own_kernels = kernels if plugin.chooses_kernels else None
-    request, note = _engine_request(engine, source, candidate, options, own_kernels)
+    request, note = _engine_request(engine, source, candidate, options, own_kernels, plugin.chooses_kernels)
     support = engine.supports(source, request)
     if support and not plugin.chooses_kernels:
         support = vendor_refused(model, kernels, plugin.name, candidate.device, met)
@@ -196,6 +196,7 @@ def _engine_request(
     candidate: EngineCandidate,
     options: Mapping[str, str],
     kernels: KernelPolicy | None,
+    kernels_are_ours: bool,
 ) -> tuple[EngineRequest, Support]:
     """Return the request to the engine, with the permitted precision if the engine supports it."""
     wanted = candidate.precision
@@ -209,6 +210,7 @@ def _engine_request(
         dict(sorted(options.items())),
         session.optimization,
         kernels,
+        session.locked if kernels_are_ours else None,
     )
     if precision is not None or session.permit in (None, model.precision):
         return request, Support.yes()
@@ -262,7 +264,8 @@ def _obtain(
 
 def artifact_key(name: str, engine: Engine, model: ModelSource, request: EngineRequest) -> dict[str, Any]:
     """Return everything that decides an engine's artifact. Nothing else may change the artifact."""
-    return {
+    lock = {} if request.locked is None else {"locked": digest(dict(request.locked))}
+    return lock | {
         "xpuruntime": __version__,
         "engine": name,
         "fingerprint": engine.fingerprint(request),

@@ -10,7 +10,7 @@ from ...errors import BuildError
 from ...protocols import ModelSource
 from ...storage.store import Store
 from ...targets import DeviceId
-from ..partitioned.mixed import forces_kernels, lacks_ops, mixed
+from ..partitioned.mixed import forces_kernels, lacks_ops, lacks_sizes, mixed, with_host_steps
 from .candidate import EngineCandidate, LoadedEngine
 from .request import SessionRequest
 
@@ -60,6 +60,15 @@ def partition_fallback(
         why, code = (
             "allow_fallback admits other engines for ops that native does not support",
             Reason.FALLBACK,
+        )
+    elif loaded is None and request.engine == "native" and not others and lacks_sizes(decision.rejected):
+        steps = with_host_steps(model, request, store)
+        if isinstance(steps, Candidate):
+            return None
+        mix, names = steps
+        why, code = (
+            f"named by the user; NumPy computes the nodes whose sizes only a run knows: {names}",
+            Reason.REQUESTED,
         )
     else:
         return None

@@ -18,7 +18,7 @@ from ...targets import DeviceId
 from ...types import DType
 from ..self_check import SelfCheck
 
-__all__ = ["SessionRequest", "half", "kernels_key", "session_request"]
+__all__ = ["SessionRequest", "half", "kernels_key", "session_request", "thread_count"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +32,7 @@ class SessionRequest:
     examples: inputs for measuring candidates, by name.
     check:    how outputs are compared with a reference before use; None for no check. It does not affect an artifact.
     demanded: every demanded field with its origin, as plans show it.
+    locked:   under a lock, the kernel of each call of the native engine; None without a lock.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -41,6 +42,7 @@ class SessionRequest:
     examples: Mapping[str, Array] | None = field(default=None, repr=False)
     check: SelfCheck | None = field(default=None, repr=False)
     demanded: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    locked: Mapping[str, str] | None = field(default=None, repr=False)
 
     @property
     def execution(self) -> ExecutionPolicy:
@@ -138,7 +140,7 @@ def session_request(
         policy=resolved.policy,
         device=named,
         permit=DType.FLOAT16 if fp16 else None,
-        threads=_threads(threads),
+        threads=thread_count(threads),
         demanded=_demanded(resolved, fp16),
     )
 
@@ -201,7 +203,8 @@ def _check_fp16(fp16: bool, precision: str | None) -> None:
         )
 
 
-def _threads(threads: int | None) -> int:
+def thread_count(threads: int | None) -> int:
+    """Return the number of CPU threads: the argument, else XPU_NUM_THREADS, else every usable core. Raises PolicyError."""
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise PolicyError(
             "session", "threads must be a positive integer", got=repr(threads), do="Give 1 or more."

@@ -128,6 +128,8 @@ def _first(
             )
             text = f"{candidate.name} is earlier in the preference order"
             rejected += [Candidate(c.name, Reason.LOWER_PREFERENCE, text) for c in candidates[i + 1 :]]
+        elif request.locked is not None:
+            head = Candidate(candidate.name, Reason.LOCKED, "the lock names it", facts=outcome.facts)
         else:
             head = Candidate(candidate.name, Reason.REQUESTED, "named by the user", facts=outcome.facts)
             rejected += _not_requested(request)

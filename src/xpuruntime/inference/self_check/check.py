@@ -19,7 +19,7 @@ from ...profiler import trace
 from ...protocols import Array, ModelSource
 from ...storage.store import Store
 from ...types import DType
-from ..native.model import native_model
+from ..native.model import native_model, sized_model
 from .conditioning import MARGIN, sensitivity, widened
 from .locate import Located
 from .record import keep, recall
@@ -109,6 +109,7 @@ def _compared(subject: CheckedModel, check: SelfCheck) -> tuple[Verdict, bool]:
     try:
         graph = native_model(subject.model).graph
         sizes = bind(graph.input_specs, {n: a.shape for n, a in subject.feeds.items()})
+        graph = sized_model(subject.model, sizes).graph
         work = work_of(graph, sizes)
     except XpuError as error:
         return Verdict.none(f"the model has no form in the IR: {error.what}"), False

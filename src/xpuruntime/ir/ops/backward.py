@@ -21,9 +21,8 @@ def _convolution(c: OpCall) -> list[TensorSpec]:
 
 
 def _layer_norm(c: OpCall) -> list[TensorSpec]:
-    x = c.tensor(1)
-    scale = like(x, c["normalized_shape"])
-    return [like(x), scale, scale]
+    x, shape = c.tensor(1), c["normalized_shape"]
+    return [like(x), *(like(c.optional(at) or x, shape) for at in (4, 5))]
 
 
 def _group_norm(c: OpCall) -> list[TensorSpec]:

@@ -27,6 +27,8 @@ class HostControl(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "a size is known only at run time")
         if any(body.symbols for body in bodies_of(call.node)):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "a size in a body is known only at run time")
+        if unknown := _unknown(call):
+            return Support.no(Reason.SHAPE_UNSUPPORTED, unknown)
         if any(not s.is_dense for s in (*call.outputs, *(t.spec for t in call.tensors))):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "only dense operands and results are supported")
         return Support.yes()
@@ -58,6 +60,22 @@ class HostControl(Kernel):
             bytes=sum(s.size_bytes or 0 for s in (*call.outputs, *(t.spec for t in call.tensors))),
         )
         return LoweredCall((stage,), temps=temps)
+
+
+def _unknown(call: NodeCall) -> str:
+    """Return why only a run knows the sizes of the results; empty if they are known."""
+    if call.op == "cond":
+        results = [tuple(s.shape for s in body.output_specs) for body in bodies_of(call.node)]
+        same = all(r == tuple(s.shape for s in call.outputs) for r in results)
+        return "" if same else "the sizes of its results depend on the branch"
+    attrs = call.attrs
+    counted = attrs["trips"] is not None and not attrs["checked"] and (*call.inputs, None, None)[1] is None
+    stacks = len(call.outputs) > attrs["carried"]
+    return (
+        "the number of iterations, which its results have as a size, is known only at run time"
+        if stacks and not counted
+        else ""
+    )
 
 
 KERNELS = (HostControl(),)

@@ -5,6 +5,7 @@ head_loss.py      losses of language models, without their logits
 partition.py      what forward keeps for backward, and what backward computes again
 linear_layers.py  products that are linear layers
 regions.py        which nodes our compiler takes; connected ones become regions
+by_size.py        graphs with dynamic sizes
 region.py         a region: its programs by policy, and PyTorch's operators where there is none
 report.py         what each graph became, with a reason for every node that stays with PyTorch
 """

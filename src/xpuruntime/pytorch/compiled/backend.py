@@ -19,6 +19,7 @@ from ..ops.library import LIBRARY
 from ..programs import BACKWARD, FORWARD
 from ..requests import DemandCell
 from .attention import route_attention
+from .by_size import MAX_SIZES, GraphBySize, has_dynamic_sizes
 from .head_loss import route_head_losses
 from .linear_layers import linear_layers
 from .partition import forward_and_backward
@@ -30,7 +31,7 @@ __all__ = ["xpuruntime_backend"]
 
 _log = logger("xpuruntime.pytorch")
 _WITHOUT_KERNEL = (
-    "native_layer_norm_backward", "native_group_norm_backward", "embedding_dense_backward", "avg_pool2d_backward",
+    "native_group_norm_backward", "embedding_dense_backward", "avg_pool2d_backward",
     "_adaptive_avg_pool2d_backward",
 )  # fmt: skip
 """ATen ops with a form in the IR and no kernel: PyTorch decomposes them to ops that have one."""
@@ -105,7 +106,27 @@ def _compiled(
     losses: Mapping[str, str],
     saved: Mapping[str, int],
 ) -> Callable[..., Any]:
-    """Return a function that runs one graph."""
+    """Return a function that runs one graph. One with dynamic sizes is compiled for each size that occurs."""
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    compiled = functools.partial(_compiled_graph, phase=phase, demands=demands, losses=losses, saved=saved)
+    if not has_dynamic_sizes(module):
+        return compiled(module)
+    beyond = f"the graph has dynamic sizes, and is already compiled for {MAX_SIZES} of them"
+    by_size = GraphBySize(module, compiled, functools.partial(compiled, module, why_not=beyond))
+    return make_boxed_func(by_size)  # type: ignore[no-any-return]
+
+
+def _compiled_graph(
+    module: torch.fx.GraphModule,
+    *,
+    phase: str,
+    demands: DemandCell,
+    losses: Mapping[str, str],
+    saved: Mapping[str, int],
+    why_not: str = "",
+) -> Callable[..., Any]:
+    """Return a function that runs one graph with static sizes. why_not: a reason to leave every node to PyTorch."""
     from torch._functorch.aot_autograd import make_boxed_func
 
     linear_layers(module)
@@ -113,7 +134,9 @@ def _compiled(
     devices = {v.device for v in _tensors(module)}
     calls = [n for n in module.graph.nodes if n.op == "call_function"]
     left: dict[str, str] = {}
-    if len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda"):
+    if why_not:
+        left = {n.name: why_not for n in calls}
+    elif len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda"):
         device = devices.pop()
         target = own_target(DeviceId(device.type, device.index or 0))
         left = dict(reasons_against(module, name, target))

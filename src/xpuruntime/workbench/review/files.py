@@ -11,11 +11,12 @@ from typing import Any
 from ...errors import FormatError
 from ...inference.models.programs import holds_program
 from ...profiler.receipt import Receipt
+from ...program.lock import Lock
 from ...program.plan import Plan
 from ...program.program import CompiledProgram
 from ...storage.files import read_regular
 from .receipt_file import output_states
-from .snapshot import Snapshot, of_plan, of_program, of_receipt
+from .snapshot import Snapshot, of_lock, of_plan, of_program, of_receipt
 
 __all__ = ["read_snapshot"]
 
@@ -70,7 +71,12 @@ def _receipt(data: Mapping[str, Any], name: str) -> Snapshot:
     return of_receipt(receipt, name, inputs, outputs)
 
 
+def _lock(data: Mapping[str, Any], name: str) -> Snapshot:
+    return of_lock(Lock.from_json(data), name)
+
+
 _READERS: dict[str, Callable[[Mapping[str, Any], str], Snapshot]] = {
     "xpuruntime-plan": _plan,
     "xpuruntime-receipt": _receipt,
+    "xpuruntime-lock": _lock,
 }

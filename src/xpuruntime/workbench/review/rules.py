@@ -13,11 +13,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ...policies import KernelPolicy, Policy, Rule
 from ...policies.fields import checks, kinds
 from ...policies.fields.record import (
     FieldKind,
@@ -31,6 +32,7 @@ from ...policies.fields.record import (
     shown,
 )
 from ...policies.files.document import Lines, line_of, located, read_document, save_document, to_json_text
+from ...policies.names import check_names
 from ...policies.vocabulary import nearest
 
 __all__ = ["RULE_KINDS", "CheckRule", "RuleFile", "check_schema", "load_rules", "parse_rules"]
@@ -49,16 +51,17 @@ def _percent(low: float, high: float) -> FieldKind:
 
 
 _SHARE, _CHANGE = _percent(0, 100), _percent(0, 10_000)
-_ENGINES = FieldKind(
-    checks.several(checks.engine_name),
-    {
-        "anyOf": [
-            kinds.ENGINE.schema,
-            {"type": "array", "items": kinds.ENGINE.schema, "minItems": 1, "uniqueItems": True},
-        ]
-    },
-    kinds.one_or_list,
-)
+
+
+def _words(check: Callable[[Any, FieldPath], Any], pattern: str) -> FieldKind:
+    """Return the kind of one name or a list. Its schema has no list of names, so that it stays the same when names are added."""
+    item = {"type": "string", "pattern": pattern}
+    listed = {"type": "array", "items": item, "minItems": 1, "maxItems": checks.MAX_LIST, "uniqueItems": True}
+    return FieldKind(checks.several(check), {"anyOf": [item, listed]}, kinds.one_or_list)
+
+
+_ENGINES = _words(checks.engine_name, checks.NAME)
+_KERNELS = _words(checks.kernel_name, r"^[A-Za-z_][A-Za-z0-9_.-]{0,200}(\[[a-z0-9=,]{1,100}\])?$")
 _COUNT = FieldKind(
     checks.integer(1, 1_000_000), {"type": "integer", "minimum": 1, "maximum": 1_000_000}, lambda value: value
 )
@@ -141,8 +144,8 @@ class KernelsOf:
     node: Any = of_kind(
         kinds.PATTERN, "pattern of node names, as in a policy; default: every node", default=()
     )
-    forbid: Any = of_kind(kinds.KERNEL_LIST, "kernels that no such node may have", default=())
-    require: Any = of_kind(kinds.KERNEL_LIST, "kernels of which every such node must have one", default=())
+    forbid: Any = of_kind(_KERNELS, "kernels that no such node may have", default=())
+    require: Any = of_kind(_KERNELS, "kernels of which every such node must have one", default=())
     name: str | None = of_kind(kinds.REASON, _NAME)
 
     def _check_together(self) -> None:
@@ -239,6 +242,9 @@ def parse_rules(data: Any, name: str = "rules", lines: Lines | None = None) -> R
     if not isinstance(listed, list) or not 0 < len(listed) <= MAX_RULES:
         raise Problem(("rules",), f"must be a list of 1 to {MAX_RULES} rules", got=shown(listed))
     rules = tuple(_rule(item, ("rules", i)) for i, item in enumerate(listed))
+    for i, rule in enumerate(rules):
+        if isinstance(rule, KernelsOf):
+            _check_kernels(rule, ("rules", i))
     return RuleFile(name, rules, tuple(line_of(("rules", i), lines or {}) or 0 for i in range(len(rules))))
 
 
@@ -253,6 +259,17 @@ def _rule(item: Any, path: FieldPath) -> CheckRule:
         raise Problem((*path, "rule"), "no such kind of rule", got=got, do=f"{near}{known}")
     rule: CheckRule = build(RULE_KINDS[word], {k: v for k, v in item.items() if k != "rule"}, path)
     return rule
+
+
+def _check_kernels(rule: KernelsOf, path: FieldPath) -> None:
+    """Raise Problem for a kernel that does not exist: a rule that forbids a misspelled name would always be satisfied."""
+    for field, names in (("forbid", rule.forbid), ("require", rule.require)):
+        if names:
+            named = KernelPolicy(rules=[Rule(op=rule.op, forbid=names)])
+            try:
+                check_names(Policy(kernel=named))
+            except Problem as problem:
+                raise Problem((*path, field), problem.what, got=problem.got, do=problem.do) from None
 
 
 def check_schema() -> dict[str, Any]:

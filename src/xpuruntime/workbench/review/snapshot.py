@@ -13,11 +13,12 @@ from ...evidence import Evidence
 from ...families import family_of_aten
 from ...ir import OPS
 from ...profiler.receipt import Receipt
+from ...program.lock import Lock
 from ...program.plan import Plan, Transfer
 from ...program.program import BufferKind, CompiledProgram, ExecutionPlan
 from ...program.segment import Segment
 
-__all__ = ["NodeState", "OutputState", "Snapshot", "of_plan", "of_program", "of_receipt"]
+__all__ = ["NodeState", "OutputState", "Snapshot", "of_lock", "of_plan", "of_program", "of_receipt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +243,43 @@ def of_program(program: CompiledProgram, name: str) -> Snapshot:
         (),
         decisions_of(program.decisions) | {("target", program.name): (", ".join(targets), "")},
         memory_bytes=arena + weights,
+        facts=facts,
+    )
+
+
+def of_lock(lock: Lock, name: str) -> Snapshot:
+    """Return the snapshot of a lock. Its validators, and per shape bucket its program, are facts."""
+    groups: dict[str, tuple[str, ...]] = {n: c.nodes for p in lock.programs for c in p.calls for n in c.nodes}
+    nodes = tuple(
+        NodeState(
+            n["name"],
+            n.get("op", ""),
+            n.get("family", ""),
+            n.get("engine", ""),
+            n.get("device", ""),
+            "r0",
+            n.get("kernel", ""),
+            n.get("precision", ""),
+            groups.get(n["name"], (n["name"],)),
+        )
+        for n in lock.nodes
+    )
+    buckets = {
+        ", ".join(f"{k}={v}" for k, v in sorted(p.shapes.items())) or "fixed shapes": p for p in lock.programs
+    }
+    facts = {k: v for k, v in lock.validators.items() if k != "model"} | {"threads": str(lock.threads)}
+    facts |= {f"code of {c.nodes[0]} for {b}": c.code for b, p in buckets.items() for c in p.calls if c.nodes}
+    facts |= {f"compiler for {b}": "; ".join(p.compilers) for b, p in buckets.items()}
+    facts |= {"on mismatch": lock.on_mismatch}
+    return Snapshot(
+        "lock",
+        name,
+        lock.model["name"],
+        lock.model["digest"],
+        nodes,
+        tuple(dict.fromkeys(n.device for n in nodes)),
+        tuple(dict.fromkeys(n.engine for n in nodes)),
+        memory_bytes=max((p.arena_bytes + p.weight_bytes for p in lock.programs), default=0) or None,
         facts=facts,
     )
 

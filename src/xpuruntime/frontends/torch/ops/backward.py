@@ -27,10 +27,13 @@ def _convolution(n: AtenLoweringContext) -> Results:
 
 def _layer_norm(n: AtenLoweringContext) -> Results:
     operands = [n.t(k) for k in ("input", "mean", "rstd")] + [n.opt("weight"), n.opt("bias")]
-    if operands[3] is None or operands[4] is None:
-        raise NotLowered("it has no weight or no bias")
-    shape = n["normalized_shape"]
-    return _masked(n, n.b.layer_norm_backward(n.x, *operands, normalized_shape=shape, outputs=3))
+    shape, count = (
+        n["normalized_shape"],
+        max(i for i, needed in enumerate([True, *n["output_mask"][1:]]) if needed),
+    )
+    results = n.b.layer_norm_backward(n.x, *operands, normalized_shape=shape, outputs=count + 1)
+    values = [results] if isinstance(results, str) else list(results)
+    return _masked(n, [*values, *[None] * (2 - count)])
 
 
 def _group_norm(n: AtenLoweringContext) -> Results:

@@ -1,0 +1,94 @@
+"""``xpu lock``: write every choice for a model to a file, so that later runs measure nothing and choose nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options
+from .command import CommandResult, command
+from .console import print_line, print_note, progress
+
+if TYPE_CHECKING:
+    from ..workbench.locks import LockResult
+
+__all__ = ["lock"]
+
+
+@command
+def lock(
+    model: options.Model,
+    engine: options.EngineFlags,
+    session: options.SessionFlags,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.lock", help="File of the lock.")],
+    shape: options.Shape = None,
+    bucket: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SIZE,...", help="Sizes of all symbolic dimensions of one shape bucket. Repeatable."
+        ),
+    ] = None,
+    on_mismatch: Annotated[
+        str,
+        typer.Option(
+            "--on-mismatch",
+            metavar="error|policy",
+            help="If something that the lock pins has changed: fail, or warn and run under the policy without the lock.",
+        ),
+    ] = "error",
+    measure_cost: Annotated[
+        float,
+        typer.Option(
+            "--measure-cost",
+            metavar="SECONDS",
+            min=0,
+            help="Measure for this long what the policy's demand for deterministic kernels costs.",
+        ),
+    ] = 0.0,
+    as_json: options.AsJson = False,
+) -> CommandResult:
+    """Pin every choice for a model under a policy: engine, device, precision, threads, and the kernel of every call with its code."""
+    from ..workbench.locks import make_lock
+
+    if shape and bucket:
+        raise typer.BadParameter("--shape and --bucket exclude each other")
+    if on_mismatch not in ("error", "policy"):
+        raise typer.BadParameter(f"must be error or policy; got {on_mismatch!r}", param_hint="--on-mismatch")
+    sizes = options.parse_sizes(shape)
+    buckets = [options.parse_sizes(b.split(","), "--bucket") for b in bucket or ()] or (
+        [sizes] if sizes else []
+    )
+    with progress(f"locking {model}"):
+        result = make_lock(
+            model,
+            options.session_options(session, engine=engine),
+            buckets,
+            on_mismatch=on_mismatch,
+            cost_seconds=measure_cost,
+        )
+    result.lock.save(output)
+    print_note(f"wrote {output}")
+    document = {
+        "file": str(output),
+        "lock": result.lock.to_json(),
+        "deterministic": None if result.cost is None else result.cost.to_json(),
+    }
+    return CommandResult(document, lambda: _show(result))
+
+
+def _show(result: LockResult) -> None:
+    made = result.lock
+    execution = made.policy["execution"]
+    where = f"{execution['engine']} on {execution['target']}, {made.threads} threads"
+    print_line(f"{made.model['name']} on {where}: plan {made.plan[:12]}")
+    for program in made.programs:
+        sizes = ", ".join(f"{k}={v}" for k, v in program.shapes.items()) or "fixed shapes"
+        kernels = ", ".join(f"{n} {k}" for k, n in Counter(c.kernel for c in program.calls).most_common())
+        print_line(f"  {sizes} on {program.target}: {kernels or 'no kernel'}")
+    for name, value in made.validators.items():
+        print_line(f"  {name}: {value}")
+    if result.cost is not None:
+        print_line(str(result.cost))

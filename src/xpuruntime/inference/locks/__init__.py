@@ -1,0 +1,1 @@
+"""Locks of sessions: making them, and opening a session under one."""

@@ -1,0 +1,176 @@
+"""Making a lock of an open session: its choices, verified by a second compilation that uses them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from ...errors import LockError
+from ...policies import Policy
+from ...program.lock import Lock, LockedProgram, changes_between, locked_program, plan_digest
+from ...program.plan import Plan
+from ...program.program import CompiledProgram
+from ...protocols import EngineRequest, ModelSource
+from ...runtime.execution.executor import Executor
+from ..native.engine import compiled, recorded
+from ..native.executable import NativeExecutable
+from ..partitioned.mixed import MixedExecutable
+from ..selection.candidate import LoadedEngine
+from ..selection.request import SessionRequest
+from .opening import bucket_of, bucket_text, lockable
+from .validators import validators_of
+
+__all__ = ["lock_of", "pinned_word"]
+
+_ALGORITHM = re.compile(r"cublasLtMatmul algorithm (\d+)\b")
+_ENGINE = re.compile(r"cudnnBackendExecute engine (\d+)\b")
+
+
+def lock_of(
+    model: ModelSource,
+    request: SessionRequest,
+    loaded: LoadedEngine,
+    plan: Plan,
+    original_threads: int | None,
+    on_mismatch: str = "error",
+) -> Lock:
+    """Return the lock of a session. Raises LockError for a session that cannot be locked.
+
+    With open shapes, the lock covers the shapes that the session has run.
+    """
+    who = f"lock of {model.name!r}"
+    executable = loaded.executable
+    if isinstance(executable, MixedExecutable):
+        raise LockError(
+            who, "a model on several engines cannot be locked", do="Name one engine and place nothing."
+        )
+    programs: tuple[LockedProgram, ...] = ()
+    engine_request = EngineRequest(loaded.candidate.device, threads=request.threads, kernels=request.kernels)
+    if isinstance(executable, NativeExecutable):
+        programs = tuple(_programs(loaded.model, executable, who))
+        if not programs:
+            do = "Run it once for each set of shapes first (xpu lock --shape, --bucket)."
+            raise LockError(who, "no shapes were run, so no kernel is chosen yet", do=do)
+    validators = validators_of(model, loaded.candidate.engine, engine_request)
+    names = ("name", "op", "family", "kernel")
+    regions = {r.id: r for r in plan.regions}
+    kernels = _kernels_of(programs)
+    nodes = tuple(
+        {
+            k: str(v)
+            for k, v in zip(names, (n.name, n.op, n.family, kernels.get(n.name, n.kernel)), strict=True)
+        }
+        | {
+            "engine": regions[n.region].engine,
+            "device": regions[n.region].device,
+            "precision": regions[n.region].precision,
+        }
+        for n in plan.nodes
+    )
+    return Lock(
+        {k: plan.model[k] for k in ("name", "digest", "format")},
+        plan_digest(lockable(plan, executable)),
+        _pinned_policy(request, loaded).to_dict(),
+        request.policy.to_dict(),
+        int(request.threads or 1),
+        validators,
+        programs,
+        nodes,
+        original_threads,
+        request.permit.value if request.permit is not None else "",
+        on_mismatch,
+        validators["xpuruntime"],
+    )
+
+
+def _kernels_of(programs: tuple[LockedProgram, ...]) -> dict[str, str]:
+    """Return the kernels of each node over all shape buckets."""
+    words: dict[str, dict[str, None]] = {}
+    for call in (c for p in programs for c in p.calls):
+        for node in call.nodes:
+            words.setdefault(node, {})[call.kernel] = None
+    return {node: " + ".join(kernels) for node, kernels in words.items()}
+
+
+def _pinned_policy(request: SessionRequest, loaded: LoadedEngine) -> Policy:
+    """Return the policy that names the engine, the device and the precision. Kernel rules stay, since passes read them.
+
+    The self-check is off: its verdict at the time of locking is what the lock rests on.
+    """
+    execution = replace(
+        request.execution,
+        engine=loaded.candidate.engine,
+        target=str(loaded.candidate.device),
+        precision=request.execution.precision if loaded.candidate.precision is not None else "model",
+        allow_fallback=(),
+        self_check="off",
+    )
+    return Policy(kernel=request.policy.kernel, execution=execution)
+
+
+def _programs(model: ModelSource, executable: NativeExecutable, who: str) -> Iterator[LockedProgram]:
+    for executor, request in executable.executors():
+        shapes = bucket_of(executable, executor)
+        implementations = tuple(executor.implementations)
+        if model.format == "program":
+            yield locked_program(executor.program, executor.plan, shapes, implementations, {})
+            continue
+        program, kernels = recorded(model, request, shapes)
+        _same(who, executor, program, shapes, implementations)
+        kernels = _with_algorithms(kernels, executor, implementations)
+        again = compiled(model, replace(request, locked=kernels), shapes)
+        _same(who, executor, again, shapes, implementations)
+        yield locked_program(again, again.entries[0].plans[0], shapes, implementations, kernels)
+
+
+def _same(
+    who: str,
+    executor: Executor,
+    program: CompiledProgram,
+    shapes: Mapping[str, int],
+    implementations: tuple[str, ...],
+) -> None:
+    """Check that a second compilation gives the calls of the session's program. Raise LockError."""
+    ours = locked_program(executor.program, executor.plan, shapes, implementations, {})
+    theirs = locked_program(program, program.entries[0].plans[0], shapes, implementations, {})
+    pinned = replace(ours, digest=theirs.digest)  # the digest covers the lock itself
+    changes = [
+        c for c in changes_between(pinned, theirs) if not c[0].startswith(("kernel of", "configuration of"))
+    ]
+    if changes:
+        name, old, new = changes[0]
+        raise LockError(
+            who,
+            f"a second compilation for {bucket_text(shapes)} differs from the session's program",
+            got=f"{name}: {old}, then {new}",
+            do="Report it: compilations of equal requests must be equal.",
+            changes=tuple(changes),
+        )
+
+
+def _with_algorithms(
+    kernels: Mapping[str, str], executor: Executor, implementations: tuple[str, ...]
+) -> dict[str, str]:
+    """Return the kernels with the algorithms that libraries chose, for those kernels that can be pinned (not run on a GPU yet)."""
+    chosen: dict[str, set[str]] = {}
+    for call, implementation in zip(executor.plan.calls, implementations, strict=False):
+        if call.outputs:
+            word = pinned_word(call.kernel.partition("/")[2], implementation)
+            chosen.setdefault(call.outputs[0].removesuffix(".out"), set()).add(word)
+    result = dict(kernels)
+    for key, word in kernels.items():
+        words = chosen.get(key.partition(" ")[2], set())
+        pinned = [w for w in words if w.partition("[")[0] == word]
+        if len(pinned) == 1:
+            result[key] = pinned[0]
+    return result
+
+
+def pinned_word(kernel: str, implementation: str) -> str:
+    """Return the word that pins the algorithm which a library reports; the kernel's own word without one."""
+    for name, pattern, pin in (("cublasLt", _ALGORITHM, "algorithm"), ("cudnn", _ENGINE, "engine")):
+        match = pattern.match(implementation)
+        if kernel == name and match is not None:
+            return f"{kernel}[{pin}={match[1]}]"
+    return kernel

@@ -1,0 +1,189 @@
+"""Opening a session under a lock: the request that the lock makes, its validators, and the comparison of what was loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...decisions import Candidate, Decision, Reason
+from ...engines import engine_names
+from ...errors import FormatError, LockChange, LockError, PolicyError
+from ...ir import bind
+from ...policies import Policy, PolicyLayer, Resolved, builtin_policy, load_policy, resolve
+from ...program.lock import Lock, changes_between, locked_program, plan_digest
+from ...program.plan import Plan
+from ...protocols import EngineRequest, Executable, ModelSource
+from ...runtime.execution.executor import Executor
+from ...targets import DeviceId
+from ...types import DType
+from ..native.executable import NativeExecutable
+from ..selection.request import SessionRequest
+
+__all__ = ["OpenLock", "open_lock"]
+
+_SHOWN = 4  # changes in an error's text
+_DO = "Write the lock again (xpu lock), restore what changed, or run without the lock."
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLock:
+    """A lock that a session is opened under. name: the file's name, for texts."""
+
+    lock: Lock
+    name: str
+
+    def request(self, strict: bool | None) -> SessionRequest:
+        """Return the session's request: every choice is the lock's. Environment and ``with_policy`` do not apply. Raises FormatError."""
+        lock = self.lock
+        policy = self._policy(lock.policy)
+        layers = [PolicyLayer(f"lock {self.name}", policy), PolicyLayer("built-in", builtin_policy())]
+        if strict is not None:
+            strictly = Policy(execution=replace(policy.execution, strict=strict))
+            layers.insert(0, PolicyLayer("argument", strictly))
+        return self._session_request(resolve(layers), lock.threads, dict(lock.kernels))
+
+    def fallback(self, strict: bool | None) -> SessionRequest:
+        """Return the request that the lock was made from, without the lock."""
+        policy = self._policy(self.lock.original)
+        execution = policy.execution if strict is None else replace(policy.execution, strict=strict)
+        layer = PolicyLayer(f"lock {self.name}", Policy(kernel=policy.kernel, execution=execution))
+        resolved = resolve([layer, PolicyLayer("built-in", builtin_policy())])
+        from ..selection.request import thread_count
+
+        return self._session_request(resolved, thread_count(self.lock.original_threads), None)
+
+    def _policy(self, document: Mapping[str, Any]) -> Policy:
+        try:
+            return load_policy(document, engines=engine_names())
+        except PolicyError as error:
+            what = "has a policy that this release does not read"
+            raise FormatError(
+                f"lock {self.name}", what, got=str(error), do="Write the lock again."
+            ) from error
+
+    def _session_request(
+        self, resolved: Resolved, threads: int, kernels: dict[str, str] | None
+    ) -> SessionRequest:
+        target = resolved.policy.execution.target
+        named = resolved.origin_of("execution.target") != "built-in"
+        return SessionRequest(
+            policy=resolved.policy,
+            device=DeviceId.parse(target) if target is not None and named else None,
+            permit=DType(self.lock.permit) if self.lock.permit else None,
+            threads=threads,
+            demanded={"lock": f"{self.name} (argument)"},
+            locked=kernels,
+        )
+
+    def validate(self, model: ModelSource, request: SessionRequest) -> tuple[LockChange, ...]:
+        """Return the validators that failed if the lock declares a fallback. Raises LockError otherwise."""
+        from .validators import changed_validators
+
+        engine = str(request.engine)
+        device = request.device or DeviceId("cpu")
+        asked = EngineRequest(device, threads=request.threads, kernels=request.kernels)
+        changes = changed_validators(self.lock, model, engine, asked)
+        if changes and self.lock.on_mismatch == "error":
+            raise self.error(model, "does not fit: something changed since it was written", changes)
+        return changes
+
+    def error(self, model: ModelSource, what: str, changes: tuple[LockChange, ...]) -> LockError:
+        """Return the error that names what changed, with old and new values."""
+        return LockError(
+            f"lock {self.name}, model {model.name}", what, got=changes_text(changes), do=_DO, changes=changes
+        )
+
+    def confirm(self, model: ModelSource, plan: Plan, executable: Executable) -> Decision:
+        """Compare plan and programs with the lock's. Programs of open shapes are compared before their first run. Raises LockError."""
+        if isinstance(executable, NativeExecutable):
+            if executable.only is not None:
+                self._confirm_program(model, executable, executable.only)
+            else:
+                executable.examine_with(
+                    lambda executor, *_: self._confirm_program(model, executable, executor)
+                )
+        here = plan_digest(lockable(plan, executable))
+        if here != self.lock.plan:
+            changes = (*self._node_changes(plan), ("digest of the plan", self.lock.plan, here))
+            raise self.error(model, "names another plan than the one that was made", changes)
+        return self._confirmed(model.name)
+
+    def _confirmed(self, subject: str) -> Decision:
+        text = "plan, kernels and their code are those of the lock"
+        return Decision("lock", subject, Candidate(self.name, Reason.LOCKED, text))
+
+    def _node_changes(self, plan: Plan) -> tuple[LockChange, ...]:
+        locked = {n["name"]: n.get("kernel", "") for n in self.lock.nodes}
+        if not any(n.kernel for n in plan.nodes):
+            return ()
+        return tuple(
+            (f"kernel of {n.name}", locked.get(n.name, "absent") or "none", n.kernel or "none")
+            for n in plan.nodes
+            if locked.get(n.name) != n.kernel
+        )
+
+    def _confirm_program(
+        self, model: ModelSource, executable: NativeExecutable, executor: Executor
+    ) -> Decision:
+        shapes = bucket_of(executable, executor)
+        locked = self.lock.program(shapes)
+        if locked is None:
+            known = "; ".join(bucket_text(p.shapes) for p in self.lock.programs) or "none"
+            absent: LockChange = ("shape bucket", known, bucket_text(shapes))
+            raise self.error(model, "has no program for these shapes", (absent,))
+        here = locked_program(
+            executor.program, executor.plan, shapes, tuple(executor.implementations), locked.kernels
+        )
+        if changes := changes_between(locked, here):
+            raise self.error(model, "names another program than the one that was made", changes)
+        return self._confirmed(bucket_text(shapes))
+
+
+def lockable(plan: Plan, executable: Executable) -> Plan:
+    """Return the plan as its digest covers it. The kernels of open shapes are those of their programs, not of the plan."""
+    if isinstance(executable, NativeExecutable) and executable.only is None:
+        return replace(plan, nodes=tuple(replace(n, kernel="") for n in plan.nodes))
+    return plan
+
+
+def bucket_of(executable: NativeExecutable, executor: Executor) -> dict[str, int]:
+    """Return the sizes of the session's symbolic dims in one of its programs."""
+    shapes = {s.name: tuple(int(d) for d in s.shape if isinstance(d, int)) for s in executor.entry.inputs}
+    return {name: int(size) for name, size in bind(executable.inputs, shapes).items()}
+
+
+def bucket_text(shapes: Mapping[str, int]) -> str:
+    """Return the sizes of a shape bucket in one line."""
+    return ", ".join(f"{k}={v}" for k, v in sorted(shapes.items())) or "fixed shapes"
+
+
+def changes_text(changes: tuple[LockChange, ...]) -> str:
+    """Return what changed, with the value in the lock and the value here."""
+    texts = [f"{name}: {old} in the lock, {new} here" for name, old, new in changes[:_SHOWN]]
+    more = f"; and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
+    return "; ".join(texts) + more
+
+
+def open_lock(
+    lock: Lock | Mapping[str, Any] | str | os.PathLike[str], arguments: Mapping[str, Any]
+) -> OpenLock:
+    """Read a lock. Raises FormatError, and PolicyError for an argument that a lock decides.
+
+    arguments: those of the session that choose something, by name; unset ones are None or False.
+    """
+    named = [name for name, value in arguments.items() if value not in (None, False)]
+    if named:
+        raise PolicyError(
+            "session",
+            "a lock decides everything that these arguments choose",
+            got=", ".join(named),
+            do="Drop them, or run without the lock.",
+        )
+    if isinstance(lock, Lock):
+        return OpenLock(lock, lock.model["name"])
+    if isinstance(lock, str | os.PathLike):
+        return OpenLock(Lock.load(lock), Path(lock).name)
+    return OpenLock(Lock.from_json(lock), "mapping")

@@ -1,0 +1,314 @@
+"""Lock: every free choice of a session as data, so that another process repeats it without measuring or choosing.
+
+A lock is a JSON file. It names the engine, the device, the precision, the threads and, for the native engine, the kernel of every call
+with its code and configuration, by shape bucket. Validators are the facts under which the choices hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import FormatError, LockChange
+from ..storage.files import read_regular, write_atomic
+from .plan import Plan
+from .program import CompiledProgram, ExecutionPlan
+
+__all__ = [
+    "ON_MISMATCH",
+    "Lock",
+    "LockedCall",
+    "LockedProgram",
+    "changes_between",
+    "locked_program",
+    "plan_digest",
+]
+
+FORMAT, VERSION = "xpuruntime-lock", 1
+ON_MISMATCH = ("error", "policy")
+"""What happens if a validator fails: an error, or a session without the lock under the policy that the lock was made from."""
+_MAX_BYTES = 1 << 28
+_DO = "Write the lock again (xpu lock)."
+
+
+@dataclass(frozen=True, slots=True)
+class LockedCall:
+    """One kernel call: the model's nodes and IR ops, the kernel, its code and its configuration.
+
+    code:   the function's name, which ends in a digest of its source; for a library's kernel, the library's name of it.
+    config: launch sizes and parameters: ``tasks``, ``grain``, ``scratch_bytes``, ``param.*``, ``option.*``.
+    implementation: the algorithm that a library reports (cuBLASLt's algorithm, cuDNN's engine).
+    """
+
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    kernel: str
+    code: str
+    library: str = ""
+    config: Mapping[str, str] = field(default_factory=dict)
+    implementation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LockedProgram:
+    """The program of one shape bucket.
+
+    shapes: sizes of symbolic dims. target: ``cpu:x86-64-v4``. digest: of everything that the program is built from.
+    compilers: the compilers of its binaries, with version and flags. kernels: the kernel of each call (``compiler.locked``).
+    """
+
+    shapes: Mapping[str, int]
+    target: str
+    digest: str
+    compilers: tuple[str, ...]
+    calls: tuple[LockedCall, ...]
+    arena_bytes: int = 0
+    weight_bytes: int = 0
+    kernels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """The choices of one session.
+
+    model:      name, digest and format. plan: digest of the plan (``plan_digest``).
+    policy:     the policy document that names every choice. original: the document that the lock was made from.
+    threads, original_threads: CPU threads of the locked session, and as requested (None: not requested).
+    permit:     a lower precision that the request permitted (``float16``), or empty.
+    programs:   those of the native engine, one for each shape bucket; empty for a vendor's engine.
+    validators: name and value of each fact that must be the same. on_mismatch: one of ``ON_MISMATCH``.
+    nodes:      name, op, family, engine, device, precision and kernel of each node, for ``xpu diff`` and ``xpu check``.
+    """
+
+    model: Mapping[str, str]
+    plan: str
+    policy: Mapping[str, Any]
+    original: Mapping[str, Any]
+    threads: int
+    validators: Mapping[str, str]
+    programs: tuple[LockedProgram, ...] = ()
+    nodes: tuple[Mapping[str, str], ...] = field(default=(), repr=False)
+    original_threads: int | None = None
+    permit: str = ""
+    on_mismatch: str = "error"
+    version: str = ""
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """Return the kernel of each call of every shape bucket."""
+        return {key: word for program in self.programs for key, word in program.kernels.items()}
+
+    def program(self, shapes: Mapping[str, int]) -> LockedProgram | None:
+        """Return the program of a shape bucket, or None."""
+        return next((p for p in self.programs if dict(p.shapes) == dict(shapes)), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, which ``from_json`` reads, with a digest of its content."""
+        body = dataclasses.asdict(self)
+        plain: dict[str, Any] = json.loads(json.dumps(body))
+        return {"format": FORMAT, "format_version": VERSION, "digest": _digest(plain), **plain}
+
+    @classmethod
+    def from_json(cls, data: object) -> Lock:
+        """Build a lock from ``to_json``'s data. Raises FormatError for other data, and for content that does not match its digest."""
+        try:
+            return _lock(data)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise FormatError("lock", "is not a lock that this release reads", got=error, do=_DO) from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the lock atomically. Raises StoreError."""
+        write_atomic(Path(path), json.dumps(self.to_json(), indent=1, sort_keys=True).encode() + b"\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Lock:
+        """Read a lock file. Raises FormatError if it is truncated, damaged, newer, or no lock."""
+        who = f"lock {os.fspath(path)}"
+        try:
+            data = json.loads(read_regular(Path(path), _MAX_BYTES).decode("utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise FormatError(who, "cannot be read", got=error, do=f"Check the path. {_DO}") from error
+        try:
+            return cls.from_json(data)
+        except FormatError as error:
+            raise FormatError(who, error.what, got=error.got, do=error.do) from error
+
+
+def _digest(plain: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+# ── from a session ──
+
+
+def plan_digest(plan: Plan) -> str:
+    """Return the sha256 of what runs where: regions, nodes with their kernels, transfers. Reasons and measured times do not count."""
+    regions = [[r.id, r.engine, r.engine_version, r.device, r.precision, r.threads] for r in plan.regions]
+    nodes = [[n.name, n.op, n.domain, n.region, n.kernel] for n in plan.nodes]
+    transfers = [[t.value, t.source, t.destination, t.shared] for t in plan.transfers]
+    parts = [plan.model["digest"], regions, nodes, transfers]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def locked_program(
+    program: CompiledProgram,
+    plan: ExecutionPlan,
+    shapes: Mapping[str, int],
+    implementations: tuple[str, ...],
+    kernels: Mapping[str, str],
+) -> LockedProgram:
+    """Return the record of a program's plan. ``implementations``: what libraries report, call by call."""
+    calls = tuple(
+        LockedCall(
+            c.nodes,
+            c.ops,
+            c.kernel,
+            c.symbol,
+            c.library,
+            {
+                "tasks": str(c.tasks),
+                "grain": str(c.grain),
+                "scratch_bytes": str(c.scratch_bytes),
+                **{f"param.{p.name}": str(p.value) for p in c.params},
+                **{f"option.{k}": json.dumps(v, default=str) for k, v in sorted(c.options.items())},
+            },
+            implementations[i] if i < len(implementations) else "",
+        )
+        for i, c in enumerate(plan.calls)
+    )
+    compilers = tuple(program.binaries[i].compiler for i in plan.binaries)
+    weights = sum(r.spec.size_bytes or 0 for r in program.recipes)
+    return LockedProgram(
+        dict(shapes), plan.target, program.digest, compilers, calls, plan.arena_bytes, weights, dict(kernels)
+    )
+
+
+def changes_between(locked: LockedProgram, here: LockedProgram) -> tuple[LockChange, ...]:
+    """Return what differs between a program in a lock and the program here."""
+    changes: list[LockChange] = [
+        (name, old, new)
+        for name, old, new in (
+            ("target", locked.target, here.target),
+            ("compiler", "; ".join(locked.compilers), "; ".join(here.compilers)),
+            ("number of kernel calls", str(len(locked.calls)), str(len(here.calls))),
+        )
+        if old != new
+    ]
+    for old, new in zip(locked.calls, here.calls, strict=False):
+        changes += _call_changes(old, new)
+    if not changes and locked.digest != here.digest:
+        changes.append(("digest of the program", locked.digest, here.digest))
+    return tuple(changes)
+
+
+def _call_changes(old: LockedCall, new: LockedCall) -> Iterator[LockChange]:
+    name = new.nodes[0] if new.nodes else new.kernel
+    fields = (
+        ("kernel", old.kernel, new.kernel),
+        ("code", old.code, new.code),
+        ("nodes", ", ".join(old.nodes), ", ".join(new.nodes)),
+        ("library's implementation", old.implementation, new.implementation),
+        (
+            "configuration",
+            json.dumps(dict(old.config), sort_keys=True),
+            json.dumps(dict(new.config), sort_keys=True),
+        ),
+    )
+    yield from ((f"{field} of {name}", was, now) for field, was, now in fields if was != now)
+
+
+# ── from a file ──
+
+
+def _lock(data: Any) -> Lock:
+    if data["format"] != FORMAT:
+        raise ValueError(f"format {str(data['format'])[:40]!r}")
+    if data["format_version"] != VERSION:
+        raise ValueError(f"version {str(data['format_version'])[:20]} where this release reads {VERSION}")
+    plain = {k: v for k, v in data.items() if k not in ("format", "format_version", "digest")}
+    fields = {f.name for f in dataclasses.fields(Lock)}
+    if set(plain) != fields:
+        raise ValueError(f"fields {sorted(set(plain) ^ fields)}")
+    if data["digest"] != _digest(plain):
+        raise ValueError(
+            "the content does not match its digest; a lock is written by xpu lock and not edited"
+        )
+    if plain["on_mismatch"] not in ON_MISMATCH:
+        raise ValueError(f"on_mismatch {str(plain['on_mismatch'])[:20]!r}")
+    requested = plain["original_threads"]
+    return Lock(
+        _texts(plain["model"], ("name", "digest", "format")),
+        _text(plain["plan"]),
+        _object(plain["policy"]),
+        _object(plain["original"]),
+        _count(plain["threads"]),
+        _texts(plain["validators"]),
+        tuple(map(_program, plain["programs"])),
+        tuple(_texts(n, ("name",)) for n in plain["nodes"]),
+        None if requested is None else _count(requested),
+        _text(plain["permit"]),
+        plain["on_mismatch"],
+        _text(plain["version"]),
+    )
+
+
+def _program(data: Mapping[str, Any]) -> LockedProgram:
+    return LockedProgram(
+        {str(k): _count(v) for k, v in data["shapes"].items()},
+        _text(data["target"]),
+        _text(data["digest"]),
+        _list(data["compilers"]),
+        tuple(map(_call, data["calls"])),
+        _count(data["arena_bytes"]),
+        _count(data["weight_bytes"]),
+        _texts(data["kernels"]),
+    )
+
+
+def _call(data: Mapping[str, Any]) -> LockedCall:
+    return LockedCall(
+        _list(data["nodes"]),
+        _list(data["ops"]),
+        _text(data["kernel"]),
+        _text(data["code"]),
+        _text(data["library"]),
+        _texts(data["config"]),
+        _text(data["implementation"]),
+    )
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise ValueError(f"must be text, not {type(value).__name__}")
+    return value
+
+
+def _list(values: object) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise ValueError(f"must be a list, not {type(values).__name__}")
+    return tuple(map(_text, values))
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError(f"must be a whole number from 0, not {str(value)[:40]}")
+    return value
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"must be an object, not {type(value).__name__}")
+    return value
+
+
+def _texts(value: object, required: tuple[str, ...] = ()) -> dict[str, str]:
+    texts = {_text(k): _text(v) for k, v in _object(value).items()}
+    if missing := [k for k in required if k not in texts]:
+        raise ValueError(f"{missing[0]} is missing")
+    return texts

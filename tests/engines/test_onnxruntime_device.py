@@ -1,0 +1,186 @@
+"""ONNX Runtime on device tensors, through the same functions on the host's memory with the CPU provider; and the options that are calls of SessionOptions.
+
+On a GPU: tests/gpu/onnxruntime_cuda.py.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+pytest.importorskip("onnxruntime")
+
+from xpuruntime.decisions import Reason
+from xpuruntime.engines.onnxruntime import engine, options
+from xpuruntime.engines.onnxruntime.device_run import GRAPH, FixedMemory, OrtDeviceExecutable
+from xpuruntime.errors import BuildError, InputError, RunError
+from xpuruntime.frontends.model_file import open_model
+from xpuruntime.protocols import EngineRequest
+from xpuruntime.runtime.device import Device
+from xpuruntime.runtime.memory.buffer import DeviceBuffer
+from xpuruntime.targets import DeviceId
+
+CPU = DeviceId("cpu")
+Make = Callable[..., onnx.ModelProto]
+node = helper.make_node
+
+
+def on_buffers(model: onnx.ModelProto, **given: str) -> OrtDeviceExecutable:
+    request = EngineRequest(CPU, threads=1, options=given)
+    settings = options.parse(request)
+    assert isinstance(settings, options.Settings)
+    return OrtDeviceExecutable(open_model(model), request, settings, Device("cpu").backend)
+
+
+@pytest.fixture
+def open_net(make: Make) -> onnx.ModelProto:
+    """An output whose size the inputs decide, and one whose size their values decide."""
+    return make(
+        [node("Relu", ["x"], ["y"], name="relu"), node("NonZero", ["y"], ["z"], name="nonzero")],
+        {"x": ("float32", ["n", 4])},
+        {"y": ("float32", ["n", 4]), "z": ("int64", [2, "found"])},
+    )
+
+
+def test_tensors_are_bound_and_outputs_are_tensors_of_the_same_library(open_net: onnx.ModelProto) -> None:
+    torch = pytest.importorskip("torch")
+    executable = on_buffers(open_net)
+    for count in (3, 0, 7):
+        x = torch.randn(count, 4)
+        y, z = executable.run_tensors({"x": x})
+        assert isinstance(y, torch.Tensor)
+        assert torch.equal(y, x.relu())
+        assert torch.equal(z, x.relu().nonzero().T)
+    x = torch.full((2, 4), float("nan"))
+    assert executable.run_tensors({"x": x})[0].isnan().all()
+    assert not executable.on_device
+    assert np.array_equal(executable.run({"x": x.numpy()})[0], x.numpy(), equal_nan=True)
+
+
+def test_buffers_of_the_runtime_are_read_in_place(open_net: onnx.ModelProto) -> None:
+    executable = on_buffers(open_net)
+    x = DeviceBuffer.from_numpy(np.array([[-1, 0, 1, 2]], np.float32))
+    y, z = executable.run_tensors({"x": x})
+    assert isinstance(y, DeviceBuffer)
+    assert y.to_numpy().tolist() == [[0, 0, 1, 2]]
+    assert z.to_numpy().tolist() == [[0, 0], [2, 3]]
+
+
+def test_wrong_tensors_are_our_errors(open_net: onnx.ModelProto) -> None:
+    torch = pytest.importorskip("torch")
+    executable = on_buffers(open_net)
+    for given, text in (
+        ({"x": torch.zeros(2, 4, dtype=torch.float64)}, "input 'x' must be float32; got float64"),
+        ({"x": torch.zeros(2, 5)}, r"input 'x' must be float32\[n, 4\].*; got the shape \[2, 5\]"),
+        ({"y": torch.zeros(2, 4)}, "takes the inputs x; got y"),
+    ):
+        with pytest.raises(InputError, match=text):
+            executable.run_tensors(given)
+    executable.close()
+    with pytest.raises(RunError, match="the session is closed"):
+        executable.run_tensors({"x": torch.zeros(2, 4)})
+
+
+def test_runs_on_fixed_memory_are_those_of_the_session(make: Make) -> None:
+    """What a session with CUDA graphs does: copy in, replay, copy out, one run at a time."""
+    proto = make(
+        [node("Relu", ["x"], ["y"], name="relu")], {"x": ("float32", [2, 3])}, {"y": ("float32", [2, 3])}
+    )
+    executable = on_buffers(proto)
+    fixed = FixedMemory(executable)
+    inputs = [np.random.default_rng(s).standard_normal((2, 3), dtype=np.float32) for s in range(16)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda x: fixed.run({"x": x})[0], inputs))
+    for x, y in zip(inputs, results, strict=True):
+        assert np.array_equal(y, np.maximum(x, 0))
+    executable._fixed = fixed
+    assert np.array_equal(executable.context().run({"x": inputs[0]})[0], np.maximum(inputs[0], 0))
+    with pytest.raises(RunError, match=f"takes no tensors of the device; got {GRAPH}=1"):
+        executable.run_tensors({"x": inputs[0]})
+    with pytest.raises(RunError, match="takes no bindings"):
+        executable.bind_context({"x": inputs[0]}, {"y": inputs[1]})
+
+
+def test_fixed_memory_needs_static_shapes(open_net: onnx.ModelProto) -> None:
+    with pytest.raises(BuildError, match=r"CUDA graphs need static shapes; got .*\[n, 4\].* fixed_shapes"):
+        FixedMemory(on_buffers(open_net))
+
+
+def ask(model: onnx.ModelProto, **given: str) -> Any:
+    return engine.supports(open_model(model), EngineRequest(CPU, options=given))
+
+
+def test_free_dimensions_are_fixed_by_name(open_net: onnx.ModelProto, opened: Callable[..., Any]) -> None:
+    executable = opened("onnxruntime", open_net, options={"free_dimension_overrides": "n=2"})
+    x = np.array([[-1, 0, 1, 2]] * 2, np.float32)
+    assert executable.run({"x": x})[0].tolist() == np.maximum(x, 0).tolist()
+    assert [i.shape for i in executable._session.get_inputs()] == [[2, 4]]
+    for text, reason in (
+        ("n", "cannot have 'n'"),
+        ("n=x", "cannot have 'n=x'"),
+        ("n=2,batch=3", "no symbolic dim 'batch' to override; it has n"),
+    ):
+        support = ask(open_net, free_dimension_overrides=text)
+        assert support.code is Reason.OPTION_UNKNOWN
+        assert reason in support.reason
+
+
+@pytest.mark.parametrize("level", range(4))
+def test_graph_optimization_levels(level: int, conv_net: onnx.ModelProto, opened: Callable[..., Any]) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 16, 8, 8), dtype=np.float32)
+    executable = opened("onnxruntime", conv_net, optimization=level)
+    want = opened("onnxruntime", conv_net, optimization=0).run({"x": x})[0]
+    np.testing.assert_allclose(executable.run({"x": x})[0], want, rtol=1e-5, atol=1e-6)
+    names = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
+    assert executable.evidence().options["graph_optimization_level"] == names[level]
+    steps = [r.op for r in executable.evidence({"x": x}).rows]
+    assert ("BatchNormalization" in steps) is (level == 0)
+
+
+def test_custom_op_libraries(make: Make, tmp_path: Path, opened: Callable[..., Any]) -> None:
+    proto = make(
+        [node("Own", ["x"], ["y"], domain="own")],
+        {"x": ("float32", [4])},
+        {"y": ("float32", [4])},
+        opsets=[("", 17), ("own", 1)],
+    )
+    assert "custom_op_libraries" in ask(proto).do
+    assert "does not exist" in ask(proto, custom_op_libraries="/nonexistent/lib.so").reason
+    library = tmp_path / "libown.so"
+    library.write_bytes(b"no library")
+    assert ask(proto, custom_op_libraries=str(library))
+    with pytest.raises(
+        BuildError,
+        match=r"custom-op library .*libown\.so'\] ONNX Runtime cannot load it; got .*file too short",
+    ):
+        opened("onnxruntime", proto, options={"custom_op_libraries": str(library)})
+
+
+def test_a_context_binary_is_not_for_the_cpu(make: Make) -> None:
+    proto = make(
+        [
+            node(
+                "EPContext",
+                ["x"],
+                ["y"],
+                name="part",
+                domain="com.microsoft",
+                embed_mode=1,
+                ep_cache_context="binary",
+            )
+        ],
+        {"x": ("float32", [4])},
+        {"y": ("float32", [4])},
+        opsets=[("", 17), ("com.microsoft", 1)],
+    )
+    support = ask(proto)
+    assert support.code is Reason.OP_UNSUPPORTED
+    assert "node 'part' holds a context binary" in support.reason
+    assert "engine='qnn'" in support.do

@@ -1,0 +1,112 @@
+"""ONNX Runtime on a CUDA device: right beside its CPU provider, device tensors on the caller's stream, CUDA graphs, NHWC, no inner CPU fallback.
+
+    python tests/gpu/onnxruntime_cuda.py --out cuda_onnxruntime.json [PART ...]
+
+Needs onnxruntime-gpu and PyTorch with CUDA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gpu_report import Report, called_us, run_parts
+from vendor_models import light_resnet50, opened_batch, reference, relative_error, small_net
+
+import xpuruntime as xrt
+
+DEVICE = "cuda:0"
+
+
+def opened(model: Any, **options: str) -> xrt.InferenceSession:
+    """Return a strict session on the CUDA provider: a node on the CPU is an error."""
+    policy = xrt.ExecutionPolicy(engine_options={"onnxruntime": options}, strict=True, caching=False)
+    return xrt.InferenceSession(model, device=DEVICE, engine="onnxruntime", exec_policy=policy)
+
+
+def outputs(report: Report, args: argparse.Namespace) -> Any:
+    """A small network and ResNet-50 from the host, in several configurations of cuDNN."""
+    found = {}
+    for name, options in {
+        "default": {},
+        "nhwc": {"prefer_nhwc": "1"},
+        "heuristic": {"cudnn_conv_algo_search": "HEURISTIC"},
+        "graph": {"enable_cuda_graph": "1"},
+    }.items():
+        for kind, (model, feeds) in {
+            "small": (small_net().SerializeToString(), opened_batch(1)),
+            "resnet50": light_resnet50(),
+        }.items():
+            want = reference(model, feeds)[0]
+            with opened(model, **options) as sess:
+                errors = [relative_error(next(iter(sess.run(feeds).values())), want) for _ in range(4)]
+                found[f"{kind} {name}"] = called_us(lambda: sess.run(feeds), 50)  # noqa: B023
+            report.bound(f"{kind}, {name}: largest error", max(errors), at_most=1e-4)
+    return found
+
+
+def graphs_read_their_inputs(report: Report, args: argparse.Namespace) -> Any:
+    """A replayed graph computes each run's own inputs, not those of its capture."""
+    model = small_net(4).SerializeToString()
+    with opened(model, enable_cuda_graph="1") as sess:
+        for seed in range(8):
+            feeds = opened_batch(4, seed=seed)
+            error = relative_error(sess.run(feeds)["y"], reference(model, feeds)[0])
+            report.bound(f"run {seed}", error, at_most=1e-4)
+
+
+def device_tensors(report: Report, args: argparse.Namespace) -> Any:
+    """PyTorch's tensors in and out, on two of its streams, with open batch sizes; what a run adds to the vendor's own call."""
+    import torch
+
+    model = small_net("batch").SerializeToString()
+    with opened(model) as sess:
+        side = torch.cuda.Stream()
+        for count in (1, 5, 2):
+            feeds = opened_batch(count, seed=count)
+            want = reference(model, feeds)[0]
+            for stream in (torch.cuda.default_stream(), side):
+                with torch.cuda.stream(stream):
+                    x = torch.from_numpy(feeds["x"]).cuda(non_blocking=True) * 2 / 2
+                    y = sess.run({"x": x})["y"]
+                    error = relative_error((y * 1).cpu().numpy(), want)
+                report.check(y.is_cuda, "the output stays on the device")
+                report.bound(f"batch {count}: largest error", error, at_most=1e-4)
+        x = torch.from_numpy(opened_batch(1)["x"]).cuda()
+        executable: Any = sess._executable
+        binding = executable._session.io_binding()
+        out = torch.empty((1, 10), device="cuda")
+        binding.bind_input("x", "cuda", 0, np.float32, tuple(x.shape), x.data_ptr())
+        binding.bind_output("y", "cuda", 0, np.float32, tuple(out.shape), out.data_ptr())
+        own_us = called_us(lambda: executable.execute(binding), 300)
+        ours_us = called_us(lambda: sess.run({"x": x}), 300)
+        report.bound(
+            "a run over the vendor's own call", ours_us - own_us, at_most=10.0, unit="us", required=False
+        )
+    return {"own_us": own_us, "ours_us": ours_us}
+
+
+PARTS = {
+    "outputs": outputs,
+    "graphs_read_their_inputs": graphs_read_their_inputs,
+    "device_tensors": device_tensors,
+}
+
+
+def gpu() -> str:
+    """Return the name of the device."""
+    import torch
+
+    return str(torch.cuda.get_device_name(0))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return 1 if a check fails."""
+    return run_parts(__doc__, PARTS, gpu=gpu, packages=("onnxruntime-gpu", "torch"), argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
