@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "doctest/doctest.h"
+#include "xpurt/backend.h"
 #include "xpurt/device.h"
 #include "xpurt/kernel.h"
 
@@ -77,6 +78,23 @@ TEST_CASE("the loader's error is a status with its message") {
     CHECK(cut.status.code == Code::unreadable);
     CHECK(cut.status.message.find("the loader rejected the object code") != std::string::npos);
     CHECK(cut.status.message.find("and from memory") != std::string::npos);
+}
+
+TEST_CASE("code in memory is named and read as it is in the file") {
+    const std::vector<char> bytes = kernels();
+    const auto module = load_module(bytes.data(), bytes.size());
+    REQUIRE(module.status.ok());
+    const auto* const add = static_cast<const char*>(module.value->symbol("add"));
+    const CalledCode called = code_at(add);
+    const std::string file(bytes.begin(), bytes.end()), text = module.value->text();
+    CHECK(called.symbol == "add");
+    CHECK(!called.code.empty());
+    CHECK(file.find(called.code) != std::string::npos);
+    CHECK(text.find(called.code) != std::string::npos);
+    CHECK(file.find(text) != std::string::npos);
+    CHECK(code_at(module.value->symbol("scale")).code != called.code);
+    CHECK(code_at(add + 1).symbol.empty());  // inside a function
+    CHECK(code_at(bytes.data()).symbol.empty());
 }
 
 namespace {

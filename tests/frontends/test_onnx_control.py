@@ -198,3 +198,29 @@ def test_repeated_lowering_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     assert "its bodies have more than 200,000 nodes" in reasons(import_onnx(model)[0])[0]
+
+
+def test_a_scan_of_opset_8_has_a_batch() -> None:
+    body = helper.make_graph(
+        [node("Add", ["s", "row"], ["t"]), node("Tanh", ["t"], ["y"])],
+        "body",
+        [info("s", F, [2]), info("row", F, [2])],
+        [info("t", F, [2]), info("y", F, [2])],
+    )
+    scan = node("Scan", ["", "start", "x"], ["last", "rows"], body=body, num_scan_inputs=1, directions=[1])
+    graph = helper.make_graph(
+        [scan],
+        "g",
+        [info("start", F, [3, 2]), info("x", F, [3, 4, 2])],
+        [info("last", F, [3, 2]), info("rows", F, [3, 4, 2])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=4)
+    r = np.random.default_rng(0)
+    feeds = {"start": r.standard_normal((3, 2)), "x": r.standard_normal((3, 4, 2))}
+    feeds = {n: a.astype(np.float32) for n, a in feeds.items()}
+    loops, weights = import_onnx(model)
+    assert depth_of(loops) == 2
+    for got, want in zip(
+        interp.run(loops, feeds, weights=weights).values(), reference(model, feeds), strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-5)

@@ -17,7 +17,12 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
 def test_there_are_notebooks() -> None:
-    assert {path.stem for path in NOTEBOOKS} >= {"choose_an_engine", "pin_a_policy", "language_model"}
+    assert {path.stem for path in NOTEBOOKS} >= {
+        "choose_an_engine",
+        "pin_a_policy",
+        "language_model",
+        "training",
+    }
 
 
 @pytest.mark.sampled(1)

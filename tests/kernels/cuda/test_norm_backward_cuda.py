@@ -9,6 +9,10 @@ import pytest
 from support.native import check, compile_native
 
 from xpuruntime import ir
+from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
+from xpuruntime.codegen.cuda.target import cuda_target
+from xpuruntime.compiler import compile as compile_graph
+from xpuruntime.errors import BuildError
 from xpuruntime.runtime import Executor
 from xpuruntime.testing.emulation.cuda_host import cuda_host
 from xpuruntime.types import DType
@@ -106,6 +110,25 @@ def test_no_number_spreads_within_its_row_only() -> None:
     assert np.isfinite(np.delete(outputs["y0"], (4, 7), 0)).all()
     assert np.isnan(outputs["y0"][4]).all()
     assert np.isfinite(np.delete(outputs["y2"], 5)).all()
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("level", ["sm_80", "sm_90", "sm_100"])
+def test_the_kernels_compile(level: str) -> None:
+    """GPT-2's sizes, rows of a block, and 64 bits, by NVIDIA's compiler."""
+    try:
+        nvrtc_toolchain()
+    except BuildError as error:
+        pytest.skip(str(error))
+    for shape, dtype, weight in (
+        ((64, 768), "bfloat16", "float32"),
+        ((3, 4096), "float16", "float16"),
+        ((3, 33), "float64", "float64"),
+    ):
+        graph, _ = case(shape, 1, dtype, weight=weight)
+        program = compile_graph(graph, target=cuda_target(f"cuda:{level}"))
+        assert len(program.entries[0].plans[0].calls) == 2
+        assert program.binaries[0].data
 
 
 @pytest.mark.parametrize(("dtype", "weight"), [("float32", "float32"), ("bfloat16", "float32")])

@@ -9,7 +9,7 @@ A size that a loop changes becomes a symbol of its body: the body is lowered aga
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from ...ir.infer import infer
 from ...types import Dim, DimLike, DType, TensorSpec
 from ..builder import ImportBuilder
 from ..not_lowered import NotLowered
-from .nodes import attributes
+from .nodes import attributes, version
 from .scope import Scope
 from .values import OnnxValues
 
@@ -30,6 +30,7 @@ __all__ = ["BodyValues", "lower_control"]
 MAX_NODES = 200_000
 """Nodes of bodies that one import lowers, repetitions included."""
 _ROUNDS = 8
+_SCAN = 9  # the opset in which Scan lost its batch axis
 
 LowerNodes = Callable[["BodyValues", Sequence[Any], Scope], None]
 """Lowers nodes into the values of a body."""
@@ -201,6 +202,8 @@ def lower_control(
     node: Any, values: OnnxValues, scope: Scope, lower: LowerNodes, budget: list[int]
 ) -> list[str]:
     """Append the nodes of an If, Loop or Scan and return its results. Raise NotLowered, IrError."""
+    if node.op_type == "Scan" and scope.opsets.get("", 1) < _SCAN:
+        node, scope = _batched(node), replace(scope, opsets={**scope.opsets, "": _SCAN})
     site = _Site(node, values, scope, lower, budget)
     return {"If": _if, "Loop": _loop, "Scan": _scan}[node.op_type](site)
 
@@ -397,6 +400,34 @@ def _scan(site: _Site) -> list[str]:
         *results[:states],
         *(_turned(site, value, axis, bool(reverse)) for value, axis, reverse in turned),
     ]
+
+
+def _batched(node: Any) -> Any:
+    """Return a Scan of opset 8, whose operands have a batch axis, as a Scan over the batch whose body is a Scan. Raise NotLowered."""
+    from onnx import NodeProto, helper
+
+    attrs = attributes(node)
+    graph, scanned = attrs["body"], int(attrs["num_scan_inputs"])
+    if node.input[0]:
+        raise NotLowered("Scan of opset 8 with the lengths of sequences is not supported")
+    differing = [n.op_type for n in graph.node if version(n.op_type, _SCAN - 1) != version(n.op_type, _SCAN)]
+    if differing:
+        raise NotLowered(f"opset {_SCAN - 1} defines {differing[0]} differently from opset {_SCAN}")
+    names = [f"{name}.batch" for name in (*node.input[1:], *node.output)]
+    inputs, outputs = names[: len(node.input) - 1], names[len(node.input) - 1 :]
+    inner = helper.make_node(
+        "Scan", inputs, outputs, name=node.name, body=graph, num_scan_inputs=scanned,
+        **({"scan_input_directions": attrs["directions"]} if "directions" in attrs else {}),
+    )  # fmt: skip
+    infos = [[helper.make_empty_tensor_value_info(n) for n in group] for group in (inputs, outputs)]
+    outer = NodeProto()
+    outer.CopyFrom(node)
+    del outer.attribute[:], outer.input[:]
+    outer.input.extend(node.input[1:])
+    body = helper.make_graph([inner], f"{graph.name}.batch", *infos)
+    outer.attribute.append(helper.make_attribute("body", body))
+    outer.attribute.append(helper.make_attribute("num_scan_inputs", len(inputs)))
+    return outer
 
 
 def _per(attrs: dict[str, Any], name: str, count: int) -> list[int]:

@@ -99,7 +99,7 @@ class OnnxLowering:
             return
         if op in _CONTROL:
             if op != "If" or not self._branch(node, scope):
-                self._control(node, scope, opset, mark)
+                self._control(node, scope, mark)
             return
         lower = TABLE.get(op)
         if lower is None:
@@ -191,10 +191,8 @@ class OnnxLowering:
         self._hand_out(node, scope, [self.values.value(o.name, inner) for o in graph.output])
         return True
 
-    def _control(self, node: Any, scope: Scope, opset: int, mark: Mark) -> None:
+    def _control(self, node: Any, scope: Scope, mark: Mark) -> None:
         """Lower an If whose condition is not known, a Loop or a Scan. Raise NotLowered."""
-        if opset < MIN_LOWERED_OPSET and node.op_type == "Scan":
-            raise NotLowered(f"opset {opset} defines the op differently from opset {MIN_LOWERED_OPSET}")
 
         def lower(body: BodyValues, nodes: Sequence[Any], inner: Scope) -> None:
             self.within(body).nodes(((n.name or n.op_type, n) for n in nodes), inner)

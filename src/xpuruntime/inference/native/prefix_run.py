@@ -64,9 +64,8 @@ def _moved(buffer: BufferAllocation, root: BufferAllocation) -> BufferAllocation
 
 
 def _logical(memory: Array, start: int, spec: TensorSpec) -> Array:
-    """Return the value in a block of bytes according to its layout."""
-    raw = memory.reshape(-1).view(np.uint8)[start : start + spec.extent_bytes]
-    elements = np.frombuffer(raw.tobytes(), spec.dtype.numpy)
+    """Return the value in a block of bytes according to its layout, as a view."""
+    elements = memory.reshape(-1).view(np.uint8)[start : start + spec.extent_bytes].view(spec.dtype.numpy)
     size = elements.itemsize
     strides = tuple(s * size for s in spec.physical.strides)
     shape = tuple(int(d) for d in spec.shape if isinstance(d, int))

@@ -26,6 +26,7 @@ from .partition import forward_and_backward
 from .region import FxRegion
 from .regions import divided, reasons_against
 from .report import CompiledGraphReport, remember_graph
+from .whole_pools import whole_pools
 
 __all__ = ["xpuruntime_backend"]
 
@@ -63,6 +64,7 @@ def xpuruntime_backend(
             )
     demands = DemandCell()
     route_attention(module, demands)
+    whole_pools(module)
     losses, saved = route_head_losses(module, demands), dict[str, int]()
 
     def compiler(phase: str) -> Callable[..., Any]:

@@ -15,6 +15,8 @@ from torch._functorch.partitioners import get_default_op_list, min_cut_remateria
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from .norm_statistics import keep_statistics
+
 __all__ = ["forward_and_backward"]
 
 _ATEN = torch.ops.aten
@@ -30,6 +32,7 @@ def forward_and_backward(
     saved: is filled with the values that forward keeps for backward -> their bytes; views of one value count once.
     """
     if any(n.op == "placeholder" and "tangents" in n.name and n.users for n in joint.graph.nodes):
+        keep_statistics(joint)
         op_types = get_default_op_list()  # PyTorch makes it anew at each call
         for node in joint.graph.nodes:
             packet = getattr(node.target, "overloadpacket", node.target)

@@ -42,7 +42,7 @@ class ConformanceCall:
     def name(self, dtype: str) -> str:
         """Return op, operands and dtype as text."""
         operands = ", ".join("-" if o is None else str(o) for o in self.operands)
-        attrs = "".join(f" {k}={v}" for k, v in self.attrs.items())
+        attrs = "".join(f" {k}={v.name if isinstance(v, Graph) else v}" for k, v in self.attrs.items())
         return f"{self.op}({operands}){attrs} {dtype}"
 
     def graph(self, dtype: str, seed: int = 0) -> tuple[Graph, dict[str, Array], dict[str, Array]]:
@@ -93,6 +93,15 @@ def _pool(op: str, x: str, size: int, stride: int, padding: int, **attrs: Any) -
     spatial = x.count("x") - 1
     return ConformanceCall(op, (x,), {"kernel_size": [size] * spatial, "stride": [stride] * spatial, "padding": [padding] * spatial,
                            "dilation": [1] * spatial} | attrs)  # fmt: skip
+
+
+def _body(name: str, op: str, *, numbered: bool = False) -> Graph:
+    """Return a branch of one op over float32[3, 5], or a loop's body that adds the number of the iteration to its result."""
+    b = GraphBuilder(name)
+    number = b.input("i", "int64[]") if numbered else ""
+    result = b.call(op, b.input("x", "float32[3, 5]"))
+    b.output("y", b.add(result, b.cast(number, dtype="float32")) if numbered else result)
+    return b.build()
 
 
 CALLS: tuple[ConformanceCall, ...] = (
@@ -190,4 +199,6 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("lstm", ("5x2x6", "w 1x16x6", "w 1x16x4", "w 1x32"), {"hidden_size": 4}, SINGLE, outputs=3),
     ConformanceCall("dft", ("2x8x2",), {"dim": 1}, SINGLE),
     ConformanceCall("det", ("3x4x4",), {}, SINGLE),
+    ConformanceCall("cond", ("bool ", "3x5"), {"then_branch": _body("then", "relu"), "else_branch": _body("else", "neg")}, SINGLE),
+    ConformanceCall("loop", ("i<4 ", None, "3x5"), {"body": _body("tanh", "tanh", numbered=True), "carried": 1}, SINGLE),
 )  # fmt: skip

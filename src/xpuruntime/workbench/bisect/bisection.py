@@ -10,7 +10,6 @@ from typing import Any
 
 from ...children import scratch
 from ...errors import InputError, XpuError
-from ...frontends.model_file import open_model
 from ...inference.native.model import native_model
 from ...policies import Policy
 from ...policies.files.load import load_policy
@@ -20,7 +19,6 @@ from ..values.observer import Observer
 from ..values.onnx_cut import OnnxCuts
 from ..values.pairs import common_values, limits_of
 from ..values.program_values import ProgramValues
-from ..values.reference_values import ReferenceValues
 from ..values.side import Side
 from ..values.statistics import difference
 from .changes import PolicyChange, applied, changes_between, rule_for, smallest
@@ -124,8 +122,7 @@ def _walked(
             subject = Subject(actual, reference, *cuts, state, feeds, calls)
             node = _faulty_node(subject, left, right)
             if actual.model.digest != reference.model.digest and len(node.nodes) > 1:
-                progress(f"comparing {len(node.nodes)} nodes one by one on the reference interpreter")
-                node = _narrowed(node, subject, kept)
+                node = _narrowed(node, subject)
             result = Bisection(
                 left.label, right.label, True, node, values=state.values, runs=state.runs, bound=bound
             )
@@ -185,39 +182,20 @@ def _source_of(subject: Subject, value: str) -> tuple[str, str, int]:
     return known
 
 
-def _narrowed(node: FaultyNode, subject: Subject, kept: KeptValues) -> FaultyNode:
-    """Return the node that differs between two models, of several that an engine computes together.
-
-    The interpreter runs these few nodes of both models on equal inputs; it shows every value between them. The result is the
-    unchanged argument if they agree there, or if the interpreter cannot run them.
-    """
-    if subject.cuts is None or subject.reference_cuts is None:
+def _narrowed(node: FaultyNode, subject: Subject) -> FaultyNode:
+    """Return the nodes that the two models define differently, of several that an engine computes together; all of them if there are none."""
+    cuts, other = subject.cuts, subject.reference_cuts
+    if cuts is None or other is None:
         return node
-    try:
-        observers = []
-        for cuts in (subject.cuts, subject.reference_cuts):
-            border = [v for v in subject.state.before if v in cuts.maker]
-            arrays = kept.load([*border, *subject.feeds])
-            part = open_model(cuts.cut(border, [subject.state.value], arrays), name=cuts.model.name)
-            observers.append(ReferenceValues(part, {s.name: arrays[s.name] for s in part.inputs}))
-        state = walk(observers[0], observers[1], lambda *_: 0.0, lambda _: None)
-    except (XpuError, KeyError):
-        return node
-    if not state.differs:
-        return node
-    refs = [
-        subject.cuts.nodes[i]
-        for i in subject.cuts.between((*state.before, *subject.state.before), [state.value])
+    group = cuts.between(subject.state.before, [subject.state.value])
+    changed = [
+        cuts.nodes[i] for i in group if cuts.definition(i) != other.definition_of(cuts.nodes[i].outputs)
     ]
-    module, file, line = _source_of(subject, state.value)
-    return replace(
-        node,
-        nodes=tuple(n.name for n in refs),
-        ops=tuple(n.op for n in refs),
-        module=module,
-        file=file,
-        line=line,
-    )
+    if not changed:
+        return node
+    module, file, line = _source_of(subject, changed[0].outputs[0])
+    names, ops = tuple(n.name for n in changed), tuple(n.op for n in changed)
+    return replace(node, nodes=names, ops=ops, module=module, file=file, line=line)
 
 
 def _ir_source(model: ModelSource, value: str) -> tuple[str, str, int] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ...protocols import Array
 from ..values.observer import Observer
@@ -34,7 +34,6 @@ class Walk:
     value:    first value that differs; empty if the outputs agree. statistics, tolerance: its difference.
     before:   the values that it is computed from, which agree; the model's inputs if there are none.
     values:   number of values that both sides show. runs: of both sides together.
-    found:    the value on both sides.
     """
 
     value: str = ""
@@ -43,7 +42,6 @@ class Walk:
     before: Sequence[str] = ()
     values: int = 0
     runs: int = 0
-    found: tuple[Array, Array] | None = field(default=None, repr=False)
 
     @property
     def differs(self) -> bool:
@@ -99,7 +97,7 @@ def _first(
         a, b = left[name], right.pop(name)
         statistics, tolerance = difference(a, b), limit(name, a, b)
         if statistics.reason(tolerance):
-            state.value, state.statistics, state.tolerance, state.found = name, statistics, tolerance, (a, b)
+            state.value, state.statistics, state.tolerance = name, statistics, tolerance
             return name
     if keep is not None:
         keep(left)

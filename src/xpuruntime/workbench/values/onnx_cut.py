@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -101,6 +102,34 @@ class OnnxCuts:
                 number = words[2].partition(", line ")[2].partition(",")[0].strip()
                 file, line = words[1], int(number) if number.isdecimal() else 0
         return SourceLine((module, file, line))
+
+    def definition(self, index: int) -> str:
+        """Return sha256 of everything that decides a node's function: op, attributes, names of its values, and its weights."""
+        node = self._onnx.NodeProto()
+        node.CopyFrom(self._proto.graph.node[index])
+        node.name, node.doc_string = "", ""
+        del node.metadata_props[:]
+        digest = hashlib.sha256(node.SerializeToString(deterministic=True))
+        for name in self.nodes[index].inputs:
+            if name in self._sparse:
+                digest.update(self._sparse[name].SerializeToString(deterministic=True))
+            elif name in self._tensors:
+                tensor = self._onnx.TensorProto()
+                tensor.CopyFrom(self._tensors[name])
+                self._load(tensor)
+                array = self._onnx.numpy_helper.to_array(tensor)
+                raw = repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes()
+                digest.update(f"{tensor.data_type} {list(tensor.dims)} ".encode() + raw)
+        return digest.hexdigest()
+
+    def definition_of(self, outputs: Sequence[str]) -> str:
+        """Return the definition of the node with these outputs; empty if there is none."""
+        index = self.maker.get(outputs[0]) if outputs else None
+        return (
+            self.definition(index)
+            if index is not None and self.nodes[index].outputs == tuple(outputs)
+            else ""
+        )
 
     # ── cuts ──
 

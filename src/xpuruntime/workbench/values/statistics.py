@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -77,9 +78,10 @@ def difference(actual: Array, reference: Array) -> DifferenceStatistics:
     complex_ = "c" in (actual.dtype.kind, reference.dtype.kind)
     exact = not (complex_ or DType.of(reference.dtype).is_float or DType.of(actual.dtype).is_float)
     total = _Totals(complex_)
-    a, b = actual.reshape(-1), reference.reshape(-1)
-    for at in range(0, a.size, _BLOCK):
-        total.add(at, a[at : at + _BLOCK], b[at : at + _BLOCK])
+    at = 0
+    for a, b in _blocks(actual, reference):
+        total.add(at, a, b)
+        at += a.size
     scale, max_abs = total.scale, total.max_abs
     max_rel = 0.0 if max_abs == 0 else (max_abs / scale if scale else math.inf)
     if total.misplaced:
@@ -88,6 +90,21 @@ def difference(actual: Array, reference: Array) -> DifferenceStatistics:
         actual.shape, reference.shape, max_abs, max_rel, total.cosine, (total.nans[0], total.nans[1]), (total.infs[0], total.infs[1]),
         total.misplaced, (total.argmax[0], total.argmax[1]), total.mismatched, actual.size, exact,
     )  # fmt: skip
+
+
+def _blocks(actual: Array, reference: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield both arrays in row-major order, block by block. Arrays in other layouts are not copied as a whole."""
+    if actual.flags.c_contiguous and reference.flags.c_contiguous:
+        a, b = actual.reshape(-1), reference.reshape(-1)
+        for at in range(0, a.size, _BLOCK):
+            yield a[at : at + _BLOCK], b[at : at + _BLOCK]
+    elif actual.size:
+        pairs: Any  # NumPy's stubs type the blocks of an iterator as single values
+        with np.nditer(
+            (actual, reference), flags=("external_loop", "buffered"), order="C", buffersize=_BLOCK
+        ) as pairs:
+            for a, b in pairs:
+                yield a, b
 
 
 class _Totals:
