@@ -320,6 +320,19 @@ def test_a_failing_node_falls_back_if_the_policy_admits_it(gru_net: onnx.ModelPr
         assert np.abs(sess.run(x=x)["y"] - want).max() <= 1e-5
 
 
+@SOME
+def test_wrong_values_of_the_vendor_are_found_on_opening(make: Callable[..., onnx.ModelProto]) -> None:
+    """QNN 2.51 pads a MaxPool of negative values with zeros, without an error."""
+    pool = node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2])
+    proto = make([pool], {"x": ("float32", [1, 4, 9, 9])}, {"y": ("float32", [1, 4, 5, 5])})
+    x = -5 - np.random.default_rng(0).random((1, 4, 9, 9), dtype=np.float32)
+    with pytest.raises(xrt.WrongResult, match="output 'y' disagrees with onnxruntime on the given inputs"):
+        session(proto, example_inputs={"x": x})
+    fallback = policy().merge(xrt.ExecutionPolicy(allow_fallback="cpu"))
+    with session(proto, example_inputs={"x": x}, exec_policy=fallback) as sess:
+        np.testing.assert_allclose(sess.run(x=x)["y"], reference(proto, {"x": x}), rtol=1e-5)
+
+
 def _settings() -> QnnSettings:
     settings = parse(request())
     assert isinstance(settings, QnnSettings)

@@ -213,6 +213,21 @@ def test_a_policy_swaps_exactly_the_kernels_of_attention(device: str) -> None:
     assert kernel_names(record, "train_backward") == backward
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients_stay_near_float64_where_few_keys_dominate(dtype: torch.dtype) -> None:
+    """With scores of several units the rounded result and log-sum-exp are not exact enough: the kernel corrects for both."""
+    values = operands((1, 4, 37, 64), (1, 4, 37, 64), (1, 4, 37, 64), dtype=dtype)
+    grad = torch.randn(1, 4, 37, 64, generator=torch.Generator().manual_seed(1)).to(dtype)
+    wide = [t.detach().double().requires_grad_() for t in values]
+    exact = gradients(lambda *x: attend(*x, is_causal=True, scale=1.0), wide, grad.double())
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        theirs = gradients(lambda *x: attend(*x, is_causal=True, scale=1.0), values, grad)
+    with xrt_torch.set_kernel_policy(attention="flash"):
+        mine = gradients(lambda *x: ops.attention(*x, causal=True, scale=1.0), values, grad)
+    for a, b, true in zip(mine, theirs, exact, strict=True):
+        assert rms(a - true) <= 1.5 * rms(b - true)
+
+
 def test_a_word_that_the_host_lacks_is_recorded_or_an_error() -> None:
     rule = {"op": "attention", "use": "flash_v2"}
     with pytest.raises(KernelUnavailable, match="forces 'flash_v2', which is unavailable"):

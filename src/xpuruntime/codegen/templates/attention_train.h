@@ -10,7 +10,8 @@
 //   dV^T [dv][keys] += dY^T [dv][queries] weights, dK^T [d][keys] += Q^T [d][queries] slopes
 //
 // Each task sums its gradients alone, so the bits do not depend on the number of threads. The log-sum-exp is rounded to the dtype of sums, an
-// error that all weights of a query share. Gradients of queries therefore also sum the weights, and both directions divide by that sum.
+// error that all weights of a query share. Gradients of queries therefore also sum the weights, and both directions divide by that sum. The result
+// is rounded, too, and so is delta, its sum with the gradient. The slopes of a query sum to 0 but for that error, which both directions subtract.
 
 // The log-sum-exp of a query from its row maximum and row sum; -inf for one that sees no key, whose sum is 0.
 template <class V> INLINE V attention_log_sum(V row_max, V row_sum) {
@@ -46,17 +47,19 @@ template <class T, class S> static T attention_delta(const S *grad, int64_t grad
 // What a weight is computed from: inf instead of the log-sum-exp of a query that sees no key, which makes its weights 0.
 template <class T> INLINE T attention_base(T lse) { return lse == MASKED_SCORE<T> ? -MASKED_SCORE<T> : lse; }
 
-// scores -> weights, slopes -> weights * (slopes - delta); base, norm (the weights' factor) and delta are of the lane. Returns a row's weights in `sum`.
+// scores -> weights, slopes -> weights * (slopes - delta); base, norm (the weights' factor) and delta are of the lane. Adds a row's weights and slopes
+// to `sums`, NV vectors of each.
 template <class T, int NV>
 INLINE void attention_slope(T *scores, T *slopes, const vec<T, GEMM_LANES<T>> *base, const vec<T, GEMM_LANES<T>> *norm,
-                            const vec<T, GEMM_LANES<T>> *delta, vec<T, GEMM_LANES<T>> *sum) {
+                            const vec<T, GEMM_LANES<T>> *delta, vec<T, GEMM_LANES<T>> *sums) {
     constexpr int L = GEMM_LANES<T>;
     GEMM_UNROLL for (int v = 0; v < NV; ++v) {
         auto weight = exp(load<L>(scores + v * L) - base[v]);
         if (norm) weight *= norm[v];
-        if (sum) sum[v] += weight;
+        const auto slope = weight * (load<L>(slopes + v * L) - delta[v]);
+        if (sums) sums[v] += weight, sums[NV + v] += slope;
         store<L>(scores + v * L, weight);
-        store<L>(slopes + v * L, weight * (load<L>(slopes + v * L) - delta[v]));
+        store<L>(slopes + v * L, slope);
     }
 }
 
@@ -104,20 +107,21 @@ INLINE void attention_columns_times(const typename P::S *a, int64_t row, int64_t
 }
 
 // Gradients of `queries` queries. P as attention_block's, and d_tail (rows of the last tile of d), g_d (stride of the gradient of y).
-// base and delta [lanes]: of each query; norm [lanes] gets the factor of its weights. scratch: q, grad and the result [d or dv][lanes], scores and slopes [block][lanes], k and v widened.
+// base and delta [lanes]: of each query; norm [lanes] gets the factor of its weights, and delta is corrected. scratch: the result, the sum of weights
+// times keys, q and grad [d or dv][lanes], scores and slopes [block][lanes], k and v widened.
 template <class P, class OffsetOf, class GradOf, class LastVisible, class Mask>
 INLINE typename P::T *attention_grad_queries(const typename P::S *q, const typename P::S *k, const typename P::S *v, const typename P::S *grad,
-                                             typename P::T scale, int64_t queries, int64_t keys, const typename P::T *base, const typename P::T *delta,
+                                             typename P::T scale, int64_t queries, int64_t keys, const typename P::T *base, typename P::T *delta,
                                              typename P::T *norm, void *scratch, OffsetOf offset_of, GradOf grad_of, LastVisible last_visible, Mask mask) {
     typedef typename P::T T;
     constexpr int L = GEMM_LANES<T>, lanes = P::NV * L;
     constexpr bool widen = !same<T, typename P::S>;
-    T *result = (T *)scratch, *q_trans = result + P::d * lanes, *grad_trans = q_trans + P::d * lanes, *scores = grad_trans + P::dv * lanes;
+    T *result = (T *)scratch, *weighted_keys = result + P::d * lanes, *q_trans = weighted_keys + P::d * lanes, *grad_trans = q_trans + P::d * lanes, *scores = grad_trans + P::dv * lanes;
     T *slopes = scores + P::block * lanes, *wide_k = slopes + P::block * lanes, *wide_v = wide_k + (widen ? P::block * P::d : 0);
-    for (int64_t i = 0; i < P::d * lanes; i += L) store<L>(result + i, vec<T, L>{});
+    for (int64_t i = 0; i < 2 * P::d * lanes; i += L) store<L>(result + i, vec<T, L>{});
     attention_to_lanes<T>(q, P::q_d, P::d, queries, lanes, scale, q_trans, offset_of);
     attention_to_lanes<T>(grad, P::g_d, P::dv, queries, lanes, (T)1, grad_trans, grad_of);
-    vec<T, L> bases[P::NV], deltas[P::NV], sums[P::NV] = {};
+    vec<T, L> bases[P::NV], deltas[P::NV], sums[2 * P::NV] = {};
     for (int i = 0; i < P::NV; ++i) bases[i] = load<L>(base + i * L), deltas[i] = load<L>(delta + i * L);
     int64_t last = keys;
     if constexpr (P::causal) {
@@ -143,9 +147,17 @@ INLINE typename P::T *attention_grad_queries(const typename P::S *q, const typen
             }
         for (int64_t j = 0; j < count; ++j) attention_slope<T, P::NV>(scores + j * lanes, slopes + j * lanes, bases, nullptr, deltas, sums);
         attention_columns_times<P, P::d_tail>(kb, P::k_row, P::k_d, wide_k, P::d, count, slopes, result);
+        attention_columns_times<P, P::d_tail>(kb, P::k_row, P::k_d, wide_k, P::d, count, scores, weighted_keys);
     }
-    for (int i = 0; i < P::NV; ++i)  // a query that sees no key has the sum 0
-        store<L>(norm + i * L, select(sums[i] == 0, vec<T, L>{}, splat<vec<T, L>>(1) / sums[i]));
+    for (int i = 0; i < P::NV; ++i) {  // a query that sees no key has the sum 0
+        const auto factor = select(sums[i] == 0, vec<T, L>{}, splat<vec<T, L>>(1) / sums[i]), error = sums[P::NV + i] * factor;
+        store<L>(norm + i * L, factor);
+        store<L>(delta + i * L, deltas[i] + error);
+        for (int64_t e = 0; e < P::d; ++e) {
+            T *at = result + e * lanes + i * L;
+            store<L>(at, load<L>(at) - error * load<L>(weighted_keys + e * lanes + i * L));
+        }
+    }
     return result;
 }
 

@@ -2,7 +2,7 @@
 
 Three stages (``templates/attention_train.h``): the sum of grad * y of each query, gradients of queries in blocks of queries, gradients of keys and
 values in blocks of keys. The weights of a block are computed again from the log-sum-exp of each query, so the scores are never stored as a
-whole. A task sums its own gradients alone, over all query heads that share a key head. It is compute-bound: seven products of the scores' size.
+whole. A task sums its own gradients alone, over all query heads that share a key head. It is compute-bound: eight products of the scores' size.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class FlashAttentionBackward(Kernel):
             )
         if s.batch * s.kv_heads * s.keys:
             stages.append(_grad_stage(call, text, lane_block(isa, item, s.keys), item, keys=True))
-        temps = (max(rows, 1) * item,) * 2  # of each query: the sum of grad * y, the factor of its weights
+        # Of each query: the sum of grad * y, which the second stage corrects, and the factor of its weights.
+        temps = (max(rows, 1) * item,) * 2
         return LoweredCall(tuple(stages), temps=temps, accumulates="float64" if item == 8 else "float32")
 
 
@@ -78,8 +79,10 @@ def _grad_stage(call: NodeCall, text: BackwardText, block: LaneBlock, item: int,
     names = ("grad", "q", "k", "v", "lse", "mask")
     args = [f"in{i}" for i, n in enumerate(_OPERANDS) if n in names and call.optional(i) is not None]
     # In the lanes: operands, results, scores and slopes, and three numbers of each query; then the rows of a block, widened.
-    scratch = ((2 * (s.d + s.dv) + 2 * block.keys + 3) * block.lanes + block.keys * (s.d + s.dv)) * item + 256
-    share = 2 * (s.d + s.dv) if keys else 2 * s.d + s.dv
+    scratch = (
+        (3 * s.d + 2 * s.dv + 2 * block.keys + 3) * block.lanes + block.keys * (s.d + s.dv)
+    ) * item + 256
+    share = 2 * (s.d + s.dv) if keys else 3 * s.d + s.dv
     flops = s.flops // (s.d + s.dv) * share
     what = "keys" if keys else "queries"
     return Stage(
@@ -132,7 +135,7 @@ class BackwardText:
             "    const P::S *grad = (const P::S *)args[0], *q = (const P::S *)args[1], *k = (const P::S *)args[2], *v = (const P::S *)args[3];",
             "    const P::T *lse = (const P::T *)args[4];",
             *([f"    {mask_argument(self.s, 5)}"] if self.masked else []),
-            f"    const P::T *delta = (const P::T *)args[{after}];",
+            f"    P::T *delta = (P::T *)args[{after}];",
             f"    P::T *norm = (P::T *)args[{after + 1}];",
             *(f"    P::S *{n} = (P::S *)args[{after + 2 + i}];" for i, n in enumerate(results.split())),
         ]
@@ -184,7 +187,10 @@ class BackwardText:
             "            [&](P::T *scores, int64_t at, int64_t keys) {",
             *(f"                {x}" for x in self._mask_of_queries(head)),
             "            });",
-            f"        for (int64_t lane = 0; lane < queries; ++lane) norm[(batch * {s.kv_heads} + head) * {rows} + row + lane] = norms[lane];",
+            "        for (int64_t lane = 0; lane < queries; ++lane) {",
+            f"            norm[(batch * {s.kv_heads} + head) * {rows} + row + lane] = norms[lane];",
+            f"            delta[(batch * {s.kv_heads} + head) * {rows} + row + lane] = deltas[lane];",
+            "        }",
             f"        attention_from_lanes(result, {s.d}, queries, {block.lanes}, [&](int64_t lane) {{ return norms[lane] * (P::T){s.scale!r}; }},",
             f"            {head('grad_q', g.q)}, {g.q[3]},",
             f"            [&](int64_t lane) {{ return {query_place(g.q, 'row + lane', s.queries)}; }});",
