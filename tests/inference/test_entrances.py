@@ -105,6 +105,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "place": ({"softmax": "onnxruntime"}, {"linear": "native"}),
     "strict": (True, False),
     "self_check": ("off", "always"),
+    "autocast": ({"norm": "low"},),
 }
 OPEN = {"static_shape", "fixed_shapes"}
 

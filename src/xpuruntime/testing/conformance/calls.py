@@ -147,6 +147,7 @@ CALLS: tuple[ConformanceCall, ...] = (
          outputs=3),
     ConformanceCall("rope_attention", ("1x8x1x40", "1x8x1x40", "1x8x1x24", "1x16", "1x16", "1x8x300x40", "1x8x300x24", "i<300 1"), {"size": 32}, outputs=3),
     # rows
+    ConformanceCall("layer_norm_backward", ("5x33", "5x33", "5x1", "5x1", "33", "33"), {"normalized_shape": [33]}, SINGLE, outputs=3, positive=True),
     ConformanceCall("softmax", ("6x257",), {"dim": -1}),
     ConformanceCall("softmax", ("5x33x7",), {"dim": 1}),
     ConformanceCall("log_softmax", ("4x1000",), {"dim": 1}),
@@ -195,7 +196,12 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("full", (), {"size": [3, 4], "value": 2.5, "dtype": "float32"}, SINGLE, plain=True),
     ConformanceCall("one_hot", ("i<6 3x5", "2"), {"depth": 6}, SINGLE),
     # others
-    ConformanceCall("quantize_linear", ("5x7", "w 1", None), {"dtype": "int8", "axis": 0}, SINGLE, positive=True),
+    ConformanceCall("quantize_linear", ("5x7", "w 1", None), {"dtype": "int8", "axis": 0}, SINGLE, positive=True, plain=True),
+    ConformanceCall("quantized_matmul", ("uint8 5x37", "w int8 37x19", *[None] * 7), {"dtype": "int32"}, SINGLE),
+    ConformanceCall("quantized_matmul", ("int8 5x37", "w int8 37x19", "w ", None, "w 19", None, "w 19", None, None),
+         {"dtype": "float32", "act": "relu"}, SINGLE, positive=True),
+    ConformanceCall("quantized_convolution", ("uint8 1x5x9x8", "w int8 7x5x3x3", "w ", "w uint8 ", "w 7", None, None, None, None),
+         {"dtype": "float32", "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}, SINGLE, positive=True),
     ConformanceCall("lstm", ("5x2x6", "w 1x16x6", "w 1x16x4", "w 1x32"), {"hidden_size": 4}, SINGLE, outputs=3),
     ConformanceCall("dft", ("2x8x2",), {"dim": 1}, SINGLE),
     ConformanceCall("det", ("3x4x4",), {}, SINGLE),
