@@ -23,7 +23,19 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))  # for `support`
 BUILD = ROOT / "build" / "fuzz"
 # Repeated here: importing fuzz_targets before atheris instruments it would disable the guidance.
-TARGETS = ("onnx", "ir-text", "ir-json", "policy", "program", "gguf", "config", "safetensors", "npz")
+TARGETS = (
+    "onnx",
+    "ir-text",
+    "ir-json",
+    "policy",
+    "program",
+    "gguf",
+    "config",
+    "safetensors",
+    "npz",
+    "review",
+    "rules",
+)
 
 
 def guided(target: str, seconds: int) -> None:

@@ -24,6 +24,7 @@ EXIT_CODES = {
         "DeviceUnavailable",
         "PrecisionUnavailable",
         "KernelUnavailable",
+        "LockError",
     },
     7: {"StrictError"},
     8: {

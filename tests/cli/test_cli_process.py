@@ -211,7 +211,9 @@ def test_a_broken_plugin_of_a_third_party_is_a_problem_that_stops_nothing_else(
     if importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("openvino"):
         compared = xpu_process("compare", model, "--json", "--samples", 1, PYTHONPATH=path)
         assert compared.code == 0
-        assert [c["name"] for c in compared.json["rejected"]] == ["broken"]
+        rejected = {c["name"] for c in compared.json["rejected"]}
+        assert "broken" in rejected
+        assert rejected <= {"broken", "tensorrt", "qnn"}
 
 
 @ort

@@ -82,7 +82,9 @@ def flat(steps: int, warm: int) -> int:
             optimizer.step()
 
     def counted() -> tuple[int, int, int, int]:
-        gc.collect()
+        for _ in range(10):  # extensions release some objects only after others were collected
+            if not gc.collect():
+                break
         tensors = sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
         return tensors, len(programs._prepared), len(requests._demands), sys.getallocatedblocks()
 
@@ -90,7 +92,8 @@ def flat(steps: int, warm: int) -> int:
     before = counted()
     run(steps)
     after = counted()
-    assert after[:3] == before[:3]
+    assert after[0] <= before[0]  # tensors of earlier tests may be freed
+    assert after[1:3] == before[1:3]
     return after[3] - before[3]
 
 

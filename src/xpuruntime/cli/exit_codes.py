@@ -32,7 +32,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.MODEL: "invalid model: missing, not a model, truncated, unsafe external data",
     ExitCode.INPUT: "invalid input: wrong name, dtype, rank or shape, or a file that holds no array",
     ExitCode.POLICY: "invalid policy: file, option or environment",
-    ExitCode.UNAVAILABLE: "a named engine, device, precision or kernel is not available; the decision says why",
+    ExitCode.UNAVAILABLE: "a named engine, device, precision or kernel is not available, or a lock does not hold here; the error says why",
     ExitCode.STRICT: "--strict: the run does not confirm the plan",
     ExitCode.FAILED: "an engine failed to build or to run the model",
     ExitCode.FILE: "a file or folder cannot be read or written: the store, --output, stdout, or a damaged file of xpuruntime",

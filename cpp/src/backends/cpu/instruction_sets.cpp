@@ -46,9 +46,8 @@ struct Flag {
 constexpr struct {
     std::string_view name;
     int level;
-} level_names[] = {
-    {"x86-64-v2", 2},      {"x86-64-v3", 3},      {"x86-64-v4", 4},
-    {"x86-64-v4+vnni", 5}, {"x86-64-v4+bf16", 6}, {"x86-64-v4+amx", 7}};
+} level_names[] = {{"x86-64-v2", 2},      {"x86-64-v3", 3},      {"x86-64-v4", 4},
+                   {"x86-64-v4+vnni", 5}, {"x86-64-v4+bf16", 6}, {"x86-64-v4+amx", 7}};
 
 // Bits: Intel SDM volume 2, CPUID; AMD APM volume 3, appendix E.
 constexpr Flag flag_table[] = {
