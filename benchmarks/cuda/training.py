@@ -4,8 +4,8 @@
     python benchmarks/cuda/training.py --device cpu --small        # tries the script: tiny sizes, no statement about times
 
 Each contender trains the same network on the same batches in a process of its own; the losses of its first steps must agree with eager's.
-All processes stay alive, and rounds of them alternate; a contender's time is the median over its rounds. Memory is the peak that PyTorch's
-allocator reports over one step.
+Processes start and compile side by side, except those that choose kernels by measuring them. All stay alive, and rounds of them alternate; a
+contender's time is the median over its rounds. Memory is the peak that PyTorch's allocator reports over one step.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ class Running:
 
 @contextmanager
 def started(part: str, name: str, args: argparse.Namespace) -> Iterator[Running]:
-    """Start a contender and wait for its first steps."""
+    """Start a contender's process."""
     command = [
         sys.executable,
         __file__,
@@ -319,10 +319,8 @@ def started(part: str, name: str, args: argparse.Namespace) -> Iterator[Running]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
         )
-        running = Running(process, errors)
         try:
-            running.facts |= running.read() or {}
-            yield running
+            yield Running(process, errors)
         finally:
             assert process.stdin is not None
             process.kill()
@@ -334,9 +332,14 @@ def compared(report: Report, args: argparse.Namespace, part: str) -> dict[str, A
     names = [n for n, c in CONTENDERS.items() if c.takes_part(part, args) and n in (args.only or CONTENDERS)]
     with ExitStack() as scope:
         running: dict[str, Running] = {}
-        for name in names:
-            running[name] = scope.enter_context(started(part, name, args))
-            print(f"   {name:34} ready after {running[name].facts.get('first_steps_s', '-')} s", flush=True)
+        for measuring in (False, True):
+            group = [n for n in names if bool(CONTENDERS[n].extra) == measuring]
+            running |= {n: scope.enter_context(started(part, n, args)) for n in group}
+            for name in group:
+                running[name].facts |= running[name].read() or {}
+                print(
+                    f"   {name:34} ready after {running[name].facts.get('first_steps_s', '-')} s", flush=True
+                )
         for _ in range(args.rounds):
             for each in running.values():
                 if "error" not in each.facts:

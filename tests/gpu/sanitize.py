@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 from gpu_report import Report, arguments, run_parts
 from small_net import compiled, feeds, right, weights
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 from support.native import check
 
 import xpuruntime as xrt

@@ -268,8 +268,14 @@ def _tried(step: Step) -> str:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    before = list(sys.path)
-    sys.path.insert(0, str(path.parent))
+    before, loaded = (
+        list(sys.path),
+        {n: m for n, m in sys.modules.items() if n.partition(".")[0] in ("support", "paths")},
+    )
+    # As in a process of its own: the test suite's folder and modules are not there unless the script adds them.
+    sys.path[:] = [str(path.parent), *(p for p in before if Path(p or ".").resolve() != ROOT / "tests")]
+    for name in loaded:
+        del sys.modules[name]
     try:
         spec.loader.exec_module(module)
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
@@ -280,6 +286,7 @@ def _tried(step: Step) -> str:
         return f"{type(error).__name__}: {error}"
     finally:
         sys.path[:] = before  # some scripts remove their folder
+        sys.modules.update(loaded)
     return "" if code == 0 else f"a dry run gives {code}: {output.getvalue()[-300:]}"
 
 
