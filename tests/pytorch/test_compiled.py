@@ -7,11 +7,13 @@ import copy
 import pytest
 import torch
 from support.training_cases import rms
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import xpuruntime as xrt
 import xpuruntime.pytorch as xrt_torch
 from xpuruntime.errors import KernelUnavailable
 from xpuruntime.pytorch.compiled import by_size, compiled_graphs, xpuruntime_backend
+from xpuruntime.pytorch.compiled.regions import reasons_against
 from xpuruntime.pytorch.compiled.report import forget_graphs
 
 
@@ -86,12 +88,25 @@ def test_what_stays_with_pytorch_has_a_reason(device: str) -> None:
     assert torch.allclose(net[1].running_var, twin[1].running_var)
     forward, backward = compiled_graphs()
     assert any("random numbers" in reason for reason in forward.left.values())
-    assert not any(
-        "convolution" in node or "pool" in node or "norm" in node
-        for g in (forward, backward)
-        for node in g.left
-    )
+    ours = ("convolution", "pool", "norm") if device == "cpu" else ("pool", "norm")
+    assert not any(word in node for g in (forward, backward) for node in g.left for word in ours)
     assert all(reason.strip() for g in (forward, backward) for reason in g.left.values())
+
+
+def test_gradients_of_convolutions_stay_with_the_library_on_cuda() -> None:
+    def gradients(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+        layout = ((1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+        results = torch.ops.aten.convolution_backward(grad, x, weight, None, *layout, (True, True, False))
+        return [results[0] * 2, results[1]]
+
+    sizes = ((2, 4, 6, 6), (2, 3, 6, 6), (4, 3, 3, 3))
+    traced = make_fx(gradients, tracing_mode="fake")(*(torch.zeros(s) for s in sizes))
+    left = {
+        target: reasons_against(traced, "gradients", target) for target in ("cpu:x86-64-v3", "cuda:sm_90")
+    }
+    assert left["cpu:x86-64-v3"] == {}
+    assert "windows" in left["cuda:sm_90"]["convolution_backward"]
+    assert not any("mul" in node for node in left["cuda:sm_90"])
 
 
 def test_without_gradients_there_is_one_graph(device: str) -> None:

@@ -22,6 +22,12 @@ _VIEWS = (
     "aten.alias.default", "aten.detach.default",
 )  # fmt: skip
 """Operators that move no data in PyTorch."""
+_LEFT = {
+    "cuda": {
+        "aten.convolution_backward.default": "our expansion stores the windows of its input; PyTorch's library computes them as it reads",
+    }
+}  # fmt: skip
+"""Kind of target -> operator -> reason why PyTorch computes it, though our compiler could."""
 _OUTSIDE = "xpuruntime_outside"
 """Mark of a node that stays outside of regions."""
 
@@ -43,7 +49,10 @@ def reasons_against(module: torch.fx.GraphModule, name: str, target: Any) -> Map
         support = is_op_supported(call, target) if isinstance(call, NodeCall) else call
         if not support:
             reasons.setdefault(source, support.reason)
+    left = _LEFT.get(str(target).partition(":")[0], {})
     for node in calls:
+        if str(node.target) in left:
+            reasons.setdefault(node.name, left[str(node.target)])
         value = node.meta.get("val")
         values = value if isinstance(value, tuple | list) else (value,)
         if not all(v is None or isinstance(v, torch.Tensor) for v in values):
