@@ -23,9 +23,9 @@ static __attribute__((noinline)) void deform(const Shape &s, const Deform &g, co
                 double low[3] = {0, 0, 0}, share[3] = {0, 0, 0};
                 for (int d = 3 - (int)g.dims; d < 3; d++) {
                     const int64_t field = (group * taps + tap) * g.dims + d - (3 - g.dims);
-                    const double place = (double)(at.at[d] * s.stride[d] - s.begin[d] + t[d] * s.dilation[d]) +
+                    const double coord = (double)(at.at[d] * s.stride[d] - s.begin[d] + t[d] * s.dilation[d]) +
                                          (double)::load<1>(offset + at.offset(g.offset) + field * g.offset[1]);
-                    low[d] = ::floor(place), share[d] = place - low[d];
+                    low[d] = ::floor(coord), share[d] = coord - low[d];
                 }
                 const double scale = mask ? (double)::load<1>(mask + at.offset(g.mask) + (group * taps + tap) * g.mask[1]) : 1.0;
                 double part[8];

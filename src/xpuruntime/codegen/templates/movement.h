@@ -12,12 +12,12 @@ __attribute__((noinline, cold)) static void fail(void *scratch, int64_t kind, in
   status[-3] = limit;
 }
 
-// A place in a dim of `size`: negative ones count from its end; one outside is reported and read as 0.
+// Return an index into a dim of `size`. A negative index counts from the end; one outside the dim is reported and read as 0.
 template <class I>
 static inline int64_t index_in(I index, int64_t size, void *scratch) {
-  int64_t place = (int64_t)index;
-  if (place < 0) place += size;
-  if ((uint64_t)place < (uint64_t)size) return place;
+  int64_t i = (int64_t)index;
+  if (i < 0) i += size;
+  if ((uint64_t)i < (uint64_t)size) return i;
   fail(scratch, INDEX_OUTSIDE, (int64_t)index, size);
   return 0;
 }
@@ -74,7 +74,7 @@ INLINE void transpose_block(T *to, int64_t rows, const T *from, int64_t columns)
 }
 
 // to[q * rows + p] = from[p * columns + q]: in tiles, and within them in squares of whole cache lines, so that a line that is read
-// or written is done with before a stride of a power of two puts another one in its place.
+// or written is complete before another one evicts it: strides of powers of two map many lines to few cache sets.
 template <int TILE, class T>
 static inline void transpose(T *to, int64_t rows, const T *from, int64_t columns, int64_t nq, int64_t np) {
   constexpr int64_t LINE = 64 / sizeof(T), EDGE = TILE < LINE ? TILE : LINE;

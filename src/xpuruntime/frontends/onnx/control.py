@@ -365,14 +365,14 @@ def _scan(site: _Site) -> list[str]:
     backward = _per(attrs, "scan_input_directions", scanned)
     sources = [site.operand(states + i) for i in range(scanned)]
     length: DimLike | None = None
-    places: list[tuple[str, int]] = []
+    scanned_axes: list[tuple[str, int]] = []
     for source, axis in zip(sources, axes, strict=True):
         if source is None:
             raise NotLowered("a scanned operand is absent")
         spec = site.spec(source)
         if not -spec.rank <= axis < spec.rank:
             raise NotLowered(f"axis {axis} is outside rank {spec.rank}")
-        places.append((source, axis % spec.rank))
+        scanned_axes.append((source, axis % spec.rank))
         size = spec.shape[axis]
         length = size if length is None or not isinstance(length, int) else length
 
@@ -380,7 +380,7 @@ def _scan(site: _Site) -> list[str]:
         for formal, value in zip(graph.input, carried, strict=False):
             inner.values[formal.name] = value
         last: str | None = None
-        for formal, (source, axis), reverse in zip(graph.input[states:], places, backward, strict=True):
+        for formal, (source, axis), reverse in zip(graph.input[states:], scanned_axes, backward, strict=True):
             at = "iteration"
             if reverse:
                 assert length is not None

@@ -103,8 +103,8 @@ def _named_code(data: bytes) -> Iterator[tuple[str, str]]:
             if info & 15 == _FUNCTION and length:
                 begin = names[4] + name
                 text = data[begin : data.index(b"\0", begin)].decode()
-                place = _file_offset(data, value)
-                yield text, hashlib.sha256(data[place : place + length]).hexdigest()
+                start = _file_offset(data, value)
+                yield text, hashlib.sha256(data[start : start + length]).hexdigest()
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int, int]]:

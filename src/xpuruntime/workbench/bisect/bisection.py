@@ -204,8 +204,8 @@ def _ir_source(model: ModelSource, value: str) -> tuple[str, str, int] | None:
         node = native_model(model).graph.producer(value)
     except XpuError:
         return None
-    place = next((s for s in (node.sources if node else ()) if s.file or s.module), None)
-    return None if place is None else (place.module, place.file, place.line)
+    source = next((s for s in (node.sources if node else ()) if s.file or s.module), None)
+    return None if source is None else (source.module, source.file, source.line)
 
 
 # ── policies ──

@@ -37,9 +37,9 @@ class FaultyNode:
 
     @property
     def source(self) -> str:
-        """Place in the model's source, as one clause; empty if unknown."""
-        place = f"{self.file}:{self.line}" if self.file else ""
-        return " in ".join(text for text in (place, self.module) if text)
+        """Location in the model's source, as one clause; empty if unknown."""
+        position = f"{self.file}:{self.line}" if self.file else ""
+        return " in ".join(text for text in (position, self.module) if text)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

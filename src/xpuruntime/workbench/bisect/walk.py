@@ -67,8 +67,8 @@ def walk(
         state.runs = actual.runs + reference.runs
         return state
     frontiers = Frontiers(order, actual.reads, outputs)
-    place = {v: i for i, v in enumerate(order)}
-    high = place[first] + 1
+    index_of = {v: i for i, v in enumerate(order)}
+    high = index_of[first] + 1
     while high - low > 1:
         middle = (low + high) // 2
         progress(f"{order[middle - 1]!r}: {high - low} values are left, {actual.runs + reference.runs} runs")
@@ -77,7 +77,7 @@ def walk(
         if first is None:
             low = middle
         else:
-            high = place[first] + 1
+            high = index_of[first] + 1
     state.before = frontiers.before[order[high - 1]]
     state.runs = actual.runs + reference.runs
     return state

@@ -224,8 +224,8 @@ def _no_new_host_copy(rule: NoNewHostCopy, snapshot: Snapshot, against: Snapshot
 def _host_copies(snapshot: Snapshot) -> list[Transfer]:
     """Return the transfers from a device's own memory to the host."""
 
-    def on_host(place: str) -> bool:
-        return place == "caller" or snapshot.regions.get(place, place).partition(":")[0] in (
+    def on_host(region: str) -> bool:
+        return region == "caller" or snapshot.regions.get(region, region).partition(":")[0] in (
             "cpu",
             "auto",
             "",

@@ -30,8 +30,8 @@ class SourceLine(tuple[str, str, int]):
 
     def __str__(self) -> str:
         module, file, line = self
-        place = f"{file}:{line}" if file else ""
-        return f"{place} in {module}" if place and module else place or module
+        position = f"{file}:{line}" if file else ""
+        return f"{position} in {module}" if position and module else position or module
 
 
 class OnnxCuts:

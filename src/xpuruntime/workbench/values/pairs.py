@@ -24,8 +24,8 @@ def common_values(actual: Observer, reference: Observer) -> list[str]:
     shared = [v for v in actual.order if v in known and _alike(actual, reference, v)]
     if _sorted(shared, reference.reads):
         return shared
-    place = {v: i for i, v in enumerate(reference.order)}
-    return sorted(shared, key=place.__getitem__)
+    index_of = {v: i for i, v in enumerate(reference.order)}
+    return sorted(shared, key=index_of.__getitem__)
 
 
 def _alike(actual: Observer, reference: Observer, value: str) -> bool:
@@ -39,9 +39,9 @@ def _alike(actual: Observer, reference: Observer, value: str) -> bool:
 
 def _sorted(order: Sequence[str], reads: Mapping[str, Sequence[str]]) -> bool:
     """Return True if no value is read before it is listed."""
-    place = {v: i for i, v in enumerate(order)}
+    index_of = {v: i for i, v in enumerate(order)}
     near = Frontiers(order, reads, ())
-    return all(place[before] < place[v] for v in order for before in near.before[v])
+    return all(index_of[before] < index_of[v] for v in order for before in near.before[v])
 
 
 def limits_of(
@@ -91,11 +91,11 @@ class Frontiers:
         self._reads = reads
         listed = set(order)
         self.before: dict[str, list[str]] = {v: self._nearest(v, listed) for v in order}
-        place = {v: i for i, v in enumerate(self.order)}
+        index_of = {v: i for i, v in enumerate(self.order)}
         self._last_use: dict[str, int] = {}
         for v, sources in self.before.items():
             for source in sources:
-                self._last_use[source] = max(self._last_use.get(source, -1), place[v])
+                self._last_use[source] = max(self._last_use.get(source, -1), index_of[v])
         for v in outputs:
             if v in listed:
                 self._last_use[v] = len(self.order)

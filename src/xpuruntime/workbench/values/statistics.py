@@ -127,9 +127,9 @@ class _Totals:
             self.nans[side] += int(nan.sum())
             self.infs[side] += int((np.isinf(values) & ~nan).sum())
             if not self._complex and not nan.all():
-                place = int(np.nanargmax(values))
-                if values[place] > self._largest[side] or self.argmax[side] is None:
-                    self._largest[side], self.argmax[side] = float(values[place]), at + place
+                index = int(np.nanargmax(values))
+                if values[index] > self._largest[side] or self.argmax[side] is None:
+                    self._largest[side], self.argmax[side] = float(values[index]), at + index
         both_nan = np.isnan(x) & np.isnan(y)
         finite = np.isfinite(x) & np.isfinite(y)
         self.misplaced += int((~finite & ~both_nan & (x != y)).sum())

@@ -28,9 +28,9 @@ template <class P, bool NARROW> struct RowState {
     static_assert(P::TILES_PER_STEP == 1, "");
     __device__ __forceinline__ void prefetch_mask(int key0, int end, int batch, int head, const P &p) {}
     __device__ __forceinline__ void load_queries(u32 tile) {
-        const u32 place = tiles::ldmatrix_rows_addr<CH>(tile, threadIdx.x % 32);
+        const u32 q_addr = tiles::ldmatrix_rows_addr<CH>(tile, threadIdx.x % 32);
 #pragma unroll
-        for (int kk = 0; kk < P::D / 16; ++kk) tiles::load_a_16x16<CH>(q[kk], place, 0, kk * 2);
+        for (int kk = 0; kk < P::D / 16; ++kk) tiles::load_a_16x16<CH>(q[kk], q_addr, 0, kk * 2);
 #pragma unroll
         for (int j = 0; j < ON; ++j)
 #pragma unroll
@@ -127,9 +127,9 @@ template <class P> struct RowState<P, true> {
     }
     __device__ __forceinline__ void load_queries(u32 tile) {
         const int lane = threadIdx.x % 32;
-        const u32 place = tile + tiles::swizzle<CH>(lane % 8, lane / 8) * 16;
+        const u32 q_addr = tile + tiles::swizzle<CH>(lane % 8, lane / 8) * 16;
 #pragma unroll
-        for (int i = 0; i < P::D / 32; ++i) tensor::ldmatrix_x4(q[i], tiles::tile_addr<CH>(place, 0, i * 4));
+        for (int i = 0; i < P::D / 32; ++i) tensor::ldmatrix_x4(q[i], tiles::tile_addr<CH>(q_addr, 0, i * 4));
 #pragma unroll
         for (int j = 0; j < ON; ++j)
 #pragma unroll

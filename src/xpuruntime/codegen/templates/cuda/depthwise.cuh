@@ -9,10 +9,10 @@
 // `finish.value(row, column, sum)` is the epilogue of a sum; a row is an output pixel.
 namespace depthwise {
 
-template <class W, int D> INLINE bool in(int place) {  // no bounds check for windows that are always inside the input
+template <class W, int D> INLINE bool in(int coord) {  // no bounds check for windows that are always inside the input
     constexpr bool below = W::begin[D] > 0;
     constexpr bool above = (W::out[D] - 1) * W::stride[D] - W::begin[D] + (W::kernel[D] - 1) * W::dilation[D] >= W::size[D];
-    return (!below || place >= 0) && (!above || place < W::size[D]);
+    return (!below || coord >= 0) && (!above || coord < W::size[D]);
 }
 
 template <class S, int V, int R, int Q, class W, class Finish>
@@ -78,10 +78,10 @@ INLINE void run(const S *x, const S *filters, S *y, uint32_t e, const Finish &fi
         for (int q = 0; q < Q; ++q) {
             if (line + r >= W::out[0] || column + q >= W::out[1]) continue;
             const int row = (image * W::out[0] + line + r) * W::out[1] + column + q;
-            unpacked<S, V> made;
+            unpacked<S, V> results;
 #pragma unroll
-            for (int u = 0; u < V; ++u) made.at[u] = finish.value(row, c + u, sums[r][q][u]);
-            put<V>(y + (image * W::y[0] + (line + r) * W::y[1] + (column + q) * W::y[2] + c), encoded(made), true);
+            for (int u = 0; u < V; ++u) results.at[u] = finish.value(row, c + u, sums[r][q][u]);
+            put<V>(y + (image * W::y[0] + (line + r) * W::y[1] + (column + q) * W::y[2] + c), encoded(results), true);
         }
 }
 

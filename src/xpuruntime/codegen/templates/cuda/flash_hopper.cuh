@@ -37,18 +37,18 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
     v += P::v_at(batch, head / P::group);
     y += P::y_at(batch, head);
 
-    int seen = P::keys;
+    int visible_keys = P::keys;
     if (P::CAUSAL) {
         const int last = (row0 + BM < P::queries ? row0 + BM : P::queries) + P::offset;
-        seen = last < seen ? (last > 0 ? last : 0) : seen;
+        visible_keys = last < visible_keys ? (last > 0 ? last : 0) : visible_keys;
     }
-    int blocks = (seen + BN - 1) / BN;
+    int blocks = (visible_keys + BN - 1) / BN;
     fetch<BM, D, THREADS, P::ALIGNED>(shared, q, P::q_row, P::d, P::queries - row0);
     const u16 *order = nullptr;
     if constexpr (P::SCANS_MASK) {
-        __shared__ u16 room[P::TILES + 1];
-        blocks = mask_scan::visible_blocks<P, BM, BN, THREADS / 32>(p.flags(batch, head), row0, room);
-        order = room;
+        __shared__ u16 visible[P::TILES + 1];
+        blocks = mask_scan::visible_blocks<P, BM, BN, THREADS / 32>(p.flags(batch, head), row0, visible);
+        order = visible;
     }
     // The first key of the n-th visible block.
     const auto key_of = [&](int n) { return (P::SCANS_MASK ? order[n] & ~mask_scan::ALL_VISIBLE : n) * BN; };

@@ -42,12 +42,12 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
     v += P::v_at(batch, head / P::group);
     y += P::y_at(batch, head);
 
-    int seen = P::keys;
+    int visible_keys = P::keys;
     if (P::CAUSAL) {
         const int last = (row0 + P::BM < P::queries ? row0 + P::BM : P::queries) + P::offset;
-        seen = last < seen ? (last > 0 ? last : 0) : seen;
+        visible_keys = last < visible_keys ? (last > 0 ? last : 0) : visible_keys;
     }
-    const int blocks = (seen + P::BN - 1) / P::BN;
+    const int blocks = (visible_keys + P::BN - 1) / P::BN;
 
     const auto fetch_keys = [&](int block) {
         unsigned char *const to = shared + Q_BYTES + block % 2 * 2 * KV_BYTES;

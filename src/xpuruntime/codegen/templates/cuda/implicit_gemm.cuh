@@ -23,11 +23,11 @@ __device__ __forceinline__ Corner corner(int row) {
 }
 // Compute the offset of element k of a pixel's window; return false in the padding.
 template <class S>
-__device__ __forceinline__ bool find(const Corner &at, int k, long long &place) {
+__device__ __forceinline__ bool find(const Corner &at, int k, long long &offset) {
     const int tap = k / S::channels, c = k % S::channels;
     const int d = at.d + tap / (S::kernel_h * S::kernel_w) * S::dilation_d, h = at.h + tap / S::kernel_w % S::kernel_h * S::dilation_h;
     const int w = at.w + tap % S::kernel_w * S::dilation_w;
-    place = at.image + (long long)d * S::x_d + (long long)h * S::x_h + (long long)w * S::x_w + (long long)c * S::x_c;
+    offset = at.image + (long long)d * S::x_d + (long long)h * S::x_h + (long long)w * S::x_w + (long long)c * S::x_c;
     return at.there && tap < S::taps && (unsigned)d < (unsigned)S::size_d && (unsigned)h < (unsigned)S::size_h &&
            (unsigned)w < (unsigned)S::size_w;
 }
@@ -39,15 +39,15 @@ struct Pixels {
     typedef Corner Row;
     __device__ __forceinline__ Row row(int r) const { return corner<S>(r); }
     __device__ __forceinline__ void fetch(const Row &r, int k, unsigned char *to) const {
-        long long place;
+        long long offset;
         if (ALIGNED) {
-            const bool there = find<S>(r, k, place);
-            tensor::cp_async_16(tensor::smem_addr(to), x + place, there);
+            const bool there = find<S>(r, k, offset);
+            tensor::cp_async_16(tensor::smem_addr(to), x + offset, there);
             return;
         }
         u16 values[8];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) values[i] = find<S>(r, k + i, place) ? x[place] : (u16)0;
+        for (int i = 0; i < 8; ++i) values[i] = find<S>(r, k + i, offset) ? x[offset] : (u16)0;
         tiles::copy_scalar(to, values, 8);
     }
 };
@@ -57,8 +57,8 @@ template <class S, class C, class T>
 struct Window {
     const T *x;
     __device__ __forceinline__ C operator()(int row, int k) const {
-        long long place;
-        return find<S>(corner<S>(row), k, place) ? (C)load<1>(x + place) : (C)0;
+        long long offset;
+        return find<S>(corner<S>(row), k, offset) ? (C)load<1>(x + offset) : (C)0;
     }
 };
 

@@ -15,11 +15,11 @@ static __device__ __noinline__ void fail(void *, int64_t kind, int64_t value, in
     words[0] = (unsigned long long)kind;
 }
 
-// A place in a dim of `size`: negative ones count from its end; one outside is reported and read as 0.
+// Return an index into a dim of `size`. A negative index counts from the end; one outside the dim is reported and read as 0.
 template <class I> INLINE int64_t index_in(I index, int64_t size, void *scratch = nullptr) {
-    int64_t place = (int64_t)index;
-    if (place < 0) place += size;
-    if ((uint64_t)place < (uint64_t)size) return place;
+    int64_t i = (int64_t)index;
+    if (i < 0) i += size;
+    if ((uint64_t)i < (uint64_t)size) return i;
     fail(scratch, INDEX_OUTSIDE, (int64_t)index, size);
     return 0;
 }

@@ -113,14 +113,14 @@ template <class W, int D, int R = 1> constexpr bool may_precede(int k) { return 
 template <class W, int D, int R = 1> constexpr bool may_pass(int k) { return last_of<W, D, R> + k * W::dilation[D] >= W::limit[D]; }
 
 template <class W, int D, int R = 1> INLINE bool in(int o, int k) {
-    const int place = o + k * W::dilation[D];
-    return (!may_precede<W, D, R>(k) || place >= 0) && (!may_pass<W, D, R>(k) || place < W::limit[D]);
+    const int coord = o + k * W::dilation[D];
+    return (!may_precede<W, D, R>(k) || coord >= 0) && (!may_pass<W, D, R>(k) || coord < W::limit[D]);
 }
 template <class W, int D, int R = 1> INLINE int nearest_in(int o, int k) {
-    int place = o + k * W::dilation[D];
-    if (may_precede<W, D, R>(k)) place = larger(place, 0);
-    if (may_pass<W, D, R>(k)) place = smaller(place, W::limit[D] - 1);
-    return place;
+    int coord = o + k * W::dilation[D];
+    if (may_precede<W, D, R>(k)) coord = larger(coord, 0);
+    if (may_pass<W, D, R>(k)) coord = smaller(coord, W::limit[D] - 1);
+    return coord;
 }
 template <class W, int D> INLINE int inside(int o) {  // taps in the input
     int n = 0;
@@ -206,8 +206,8 @@ INLINE void window_loop(PackReduction<Op, S, V> &acc, const S *x, int h, int v, 
         row_acc.start();
 #pragma unroll 4
         for (int b = 0; b < W::kernel[1]; ++b) {
-            const I place = (I)(h + a * W::dilation[0]) * (I)W::x[2] + (I)(v + b * W::dilation[1]) * (I)W::x[3];
-            if (in<W, 1>(v, b)) row_acc.add(fetch<V>(x + place, true), w);
+            const I offset = (I)(h + a * W::dilation[0]) * (I)W::x[2] + (I)(v + b * W::dilation[1]) * (I)W::x[3];
+            if (in<W, 1>(v, b)) row_acc.add(fetch<V>(x + offset, true), w);
         }
         acc.join(row_acc);
     }

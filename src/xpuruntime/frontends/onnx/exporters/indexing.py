@@ -22,7 +22,7 @@ class _IndexTuples:
     """The operands of ``index`` as GatherND's index tuples.
 
     front: dims of x, indexed ones first. shape: shape of the broadcast indices. at: position of its dims in the result.
-    places: value with an index tuple of the indexed dims for each element of ``shape``.
+    index_tuples: value with an index tuple of the indexed dims for each element of ``shape``.
     """
 
     def __init__(self, e: NodeExport, first: int) -> None:
@@ -43,7 +43,7 @@ class _IndexTuples:
             index = e.operand(first + d, DType.INT64)
             column = _unsqueezed(e, index, e.spec(first + d).rank)
             columns.append(e.add("Expand", [column, wide]))
-        self.places = columns[0] if len(columns) == 1 else e.add("Concat", columns, axis=-1)
+        self.index_tuples = columns[0] if len(columns) == 1 else e.add("Concat", columns, axis=-1)
 
     def result_order(self) -> list[int]:
         """Return the permutation from (indices, rest) to the result's dims."""
@@ -79,7 +79,7 @@ def _transposed(e: NodeExport, value: str, order: Sequence[int], *, out: bool = 
 
 def _index(e: NodeExport) -> None:
     p = _IndexTuples(e, 1)
-    gathered = e.add("GatherND", [_transposed(e, e.operand(0), p.front), p.places])
+    gathered = e.add("GatherND", [_transposed(e, e.operand(0), p.front), p.index_tuples])
     _transposed(e, gathered, p.result_order(), out=True)
 
 
@@ -93,7 +93,7 @@ def _index_put(e: NodeExport) -> None:
     shape = [([*p.shape, *p.rest])[i] for i in order]
     values = e.add("Expand", [e.operand(1, e.spec().dtype), e.builder.dims(shape)])
     values = _transposed(e, values, [order.index(i) for i in range(len(order))])
-    operands = [_transposed(e, e.operand(0), p.front), p.places, values]
+    operands = [_transposed(e, e.operand(0), p.front), p.index_tuples, values]
     scattered = e.add("ScatterND", operands, reduction="add" if accumulate else None)
     _transposed(e, scattered, [p.front.index(d) for d in range(len(p.front))], out=True)
 

@@ -109,7 +109,7 @@ def _argsort(n: AtenLoweringContext) -> Results:
 
 
 def _ranked(n: AtenLoweringContext, rank_of: Callable[[str, int], str | int]) -> Results:
-    """Lower a selection by rank along a dim, with its index. place: (sorted line, length) -> the rank, a number or a value per line."""
+    """Lower a selection by rank along a dim, with its index. rank_of: (sorted line, length) -> the rank, a number or a value per line."""
     x, spec = n.x, n.spec()
     dim = n["dim"] % max(spec.rank, 1) if "dim" in n.args else 0
     keep = bool(n["keepdim"]) if "keepdim" in n.args else False
@@ -140,26 +140,26 @@ def _kth(n: AtenLoweringContext) -> Results:
 def _median(n: AtenLoweringContext) -> Results:
     """Lower median: the lower of two middle elements; the first NaN of a line with NaN, which sorts directly behind all numbers."""
 
-    def place(line: str, length: int) -> str | int:
+    def rank_of(line: str, length: int) -> str | int:
         middle = (length - 1) // 2
         if not n.spec(line).dtype.is_float:
             return middle
         numbers = _numbers(n, line)
         return str(n.b.where(n.b.lt(numbers, length), numbers, middle))
 
-    return _ranked(n, place)
+    return _ranked(n, rank_of)
 
 
 def _nanmedian(n: AtenLoweringContext) -> Results:
     """Lower nanmedian: the median of the numbers; the first NaN if there are none."""
 
-    def place(line: str, length: int) -> str | int:
+    def rank_of(line: str, length: int) -> str | int:
         if not n.spec(line).dtype.is_float:
             return (length - 1) // 2
         last = n.b.clamp(n.b.sub(_numbers(n, line), 1), 0, None)
         return str(n.b.div(last, 2, rounding_mode="floor"))
 
-    return _ranked(n, place)
+    return _ranked(n, rank_of)
 
 
 def _numbers(n: AtenLoweringContext, line: str) -> str:

@@ -16,7 +16,7 @@ from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall, Operand, operand_ref
 from ..writer import MovesWriter
 from .elements import why_not_movable
-from .indices import Plan, halves, indexed, lookup, place, result, vector
+from .indices import Plan, halves, indexed, lookup, operand, result, vector
 from .scatters import index_copy, index_put, scatter, scatter_nd
 
 __all__ = ["Indexing"]
@@ -24,7 +24,7 @@ __all__ = ["Indexing"]
 
 def _gather(call: NodeCall) -> Plan:
     dtype, dim = call.outputs[0].dtype, call.attrs["dim"]
-    y, x, at = (vector(b) for b in (result(call), place(call, 0), place(call, 1)))
+    y, x, at = (vector(b) for b in (result(call), operand(call, 0), operand(call, 1)))
     size, step = x.shape[dim], x.strides[dim]
     source = x.cut(dim, 0, 1)
     source = Box(x.arg, y.shape, tuple(0 if i == dim else s for i, s in enumerate(source.strides)), x.offset)
@@ -34,7 +34,7 @@ def _gather(call: NodeCall) -> Plan:
 
 def _index_select(call: NodeCall) -> Plan:
     dim = call.attrs["dim"]
-    y, x, at = vector(result(call)), vector(place(call, 0)), place(call, 1)
+    y, x, at = vector(result(call)), vector(operand(call, 0)), operand(call, 1)
     if not call.tensor(0).spec.rank:
         at = vector(at)
     n, size, step = len(at.shape), x.shape[dim], x.strides[dim]
@@ -51,7 +51,7 @@ def _index_select(call: NodeCall) -> Plan:
 
 def _gather_nd(call: NodeCall) -> Plan:
     batch = call.attrs["batch_dims"]
-    x, at, y = place(call, 0), place(call, 1), result(call)
+    x, at, y = operand(call, 0), operand(call, 1), result(call)
     depth = at.shape[-1]
     lead, last = at.shape[:-1], len(at.shape) - 1
     strides = (*x.strides[:batch], *(0,) * (len(lead) - batch), *x.strides[batch + depth :])
@@ -64,7 +64,7 @@ def _gather_nd(call: NodeCall) -> Plan:
 
 
 def _index(call: NodeCall) -> Plan:
-    source, lookups = indexed(call, place(call, 0), 1, False)
+    source, lookups = indexed(call, operand(call, 0), 1, False)
     return ([Move(result(call), source, lookups)],)
 
 

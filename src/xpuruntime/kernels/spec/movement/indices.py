@@ -9,13 +9,13 @@ from ....codegen.loops.boxes import Box, Lookup, Move
 from ....types import DType, TensorSpec
 from ...kernel import NodeCall, operand_ref
 
-__all__ = ["Plan", "halves", "indexed", "lookup", "place", "result", "vector"]
+__all__ = ["Plan", "halves", "indexed", "lookup", "operand", "result", "vector"]
 
 Plan: TypeAlias = "tuple[list[Move], ...]"
 """Moves by stage. A stage may depend on those before it."""
 
 
-def place(call: NodeCall, position: int) -> Box:
+def operand(call: NodeCall, position: int) -> Box:
     """Return the box of an operand in its layout."""
     return Box.of(operand_ref("in", position), call.tensor(position).spec)
 
@@ -53,7 +53,7 @@ def indexed(call: NodeCall, x: Box, first: int, writes: bool) -> tuple[Box, tupl
     dtype = call.outputs[0].dtype
     rank = len(x.shape) - int(dtype is DType.COMPLEX128)
     indices = {
-        i - first: place(call, i) for i in range(first, len(call.inputs)) if call.inputs[i] is not None
+        i - first: operand(call, i) for i in range(first, len(call.inputs)) if call.inputs[i] is not None
     }
     indexed_dims = sorted(indices)
     if not indexed_dims:

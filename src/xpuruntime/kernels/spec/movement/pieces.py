@@ -125,12 +125,12 @@ def _sources(size: int, begin: int, end: int, mode: str) -> list[Piece]:
 def runs(positions: Sequence[int]) -> list[Piece]:
     """Return a list of positions as runs of constant step: -1, 0 or 1."""
     pieces: list[Piece] = []
-    for at, place in enumerate(positions):
+    for at, position in enumerate(positions):
         if pieces:
             start, length, first, step = pieces[-1]
-            delta = place - positions[at - 1]
+            delta = position - positions[at - 1]
             if abs(delta) <= 1 and (length == 1 or delta == step):
                 pieces[-1] = (start, length + 1, first, delta)
                 continue
-        pieces.append((at, 1, place, 1))
+        pieces.append((at, 1, position, 1))
     return pieces

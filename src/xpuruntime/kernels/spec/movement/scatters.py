@@ -10,19 +10,19 @@ from ....codegen.loops.boxes import Box, Move
 from ....codegen.loops.combine import combine_text, number_text, start_text
 from ....types import DType
 from ...kernel import NodeCall, Operand
-from .indices import Plan, halves, indexed, lookup, place, result, vector
+from .indices import Plan, halves, indexed, lookup, operand, result, vector
 
 __all__ = ["index_copy", "index_put", "scatter", "scatter_nd"]
 
 
 def _keep_operand(call: NodeCall) -> list[Move]:
-    return [Move(result(call), place(call, 0).expanded(result(call).shape), about="copy of the operand")]
+    return [Move(result(call), operand(call, 0).expanded(result(call).shape), about="copy of the operand")]
 
 
 def scatter(call: NodeCall) -> Plan:
     """Return the moves of values to positions along one dim. They replace old values or are reduced with them."""
     dtype, dim, reduce = call.outputs[0].dtype, call.attrs["dim"], call.attrs["reduce"]
-    y, at = vector(result(call)), vector(place(call, 1))
+    y, at = vector(result(call)), vector(operand(call, 1))
     if 0 in at.shape:
         return (_keep_operand(call),)
     shape = (*at.shape, 2) if dtype is DType.COMPLEX128 else at.shape
@@ -32,7 +32,7 @@ def scatter(call: NodeCall) -> Plan:
     values = call.inputs[2]
     source = None
     if isinstance(values, Operand):
-        source = vector(place(call, 2))
+        source = vector(operand(call, 2))
         source = Box(source.arg, shape, source.strides, source.offset)
     fill = number_text(values, dtype, reduce) if isinstance(values, bool | int | float) else "0"
     plan = [_keep_operand(call)]
@@ -55,7 +55,7 @@ def scatter(call: NodeCall) -> Plan:
 def scatter_nd(call: NodeCall) -> Plan:
     """Return the moves of slices to positions in several dims."""
     dtype, reduce = call.outputs[0].dtype, call.attrs["reduce"]
-    y, at, values = result(call), place(call, 1), place(call, 2)
+    y, at, values = result(call), operand(call, 1), operand(call, 2)
     depth, last = at.shape[-1], len(at.shape) - 1
     lead = at.shape[:-1]
     tail = len(values.shape) - len(lead)
@@ -71,7 +71,7 @@ def scatter_nd(call: NodeCall) -> Plan:
 def index_put(call: NodeCall) -> Plan:
     """Return the moves of values to positions of advanced indexing."""
     target, lookups = indexed(call, result(call), 2, True)
-    values = place(call, 1).expanded(target.shape)
+    values = operand(call, 1).expanded(target.shape)
     reduce = "add" if call.attrs["accumulate"] else "none"
     return (
         _keep_operand(call),
@@ -82,7 +82,7 @@ def index_put(call: NodeCall) -> Plan:
 def index_copy(call: NodeCall) -> Plan:
     """Return the moves of slices to positions along one dim."""
     dim = call.attrs["dim"]
-    y, values, at = vector(result(call)), vector(place(call, 2)), vector(place(call, 1))
+    y, values, at = vector(result(call)), vector(operand(call, 2)), vector(operand(call, 1))
     target = Box(y.arg, values.shape, tuple(0 if i == dim else s for i, s in enumerate(y.strides)), y.offset)
     box = Box(
         at.arg,
