@@ -45,8 +45,8 @@ TEST_CASE("blocks beyond the cache's limit are freed, and unknown blocks are ign
     MemoryPool pool(1000);
     pool.release(pool.allocate(4096));
     CHECK(pool.statistics().cached_bytes == 0);
-    int stranger = 0;
-    pool.release(&stranger);
+    int not_from_pool = 0;
+    pool.release(&not_from_pool);
     pool.release(nullptr);
     CHECK(pool.allocate(SIZE_MAX) == nullptr);
     CHECK(pool.allocate(SIZE_MAX / 4) == nullptr);

@@ -41,7 +41,7 @@ RefusedCall: TypeAlias = tuple[str, tuple[str, ...], str]
 """A kernel's name, the nodes of the model that it computes, and the reason of the refusal."""
 
 LockChange: TypeAlias = tuple[str, str, str]
-"""What changed, its value in the lock, and its value here."""
+"""The name of a changed item, its value in the lock, and its value here."""
 
 __all__ = [
     "BuildError",

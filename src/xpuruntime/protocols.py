@@ -398,7 +398,7 @@ class CompilesShapes(Protocol):
         """End each such compilation after ``seconds``; its run raises BuildTimeout."""
         ...
 
-    def keep_in(self, kept: ShapeStore) -> None:
+    def keep_in(self, store: ShapeStore) -> None:
         """Read programs for new shapes from the store if they are there, and store those that are compiled."""
         ...
 

@@ -110,6 +110,24 @@ def test_one_spelling() -> None:
     assert faults == []
 
 
+OPENING = re.compile(r'^\s*r?"""(?:What|Whether)\b')
+"""The first line of a docstring that asks instead of naming or saying what is done."""
+
+
+def questions(name: str, text: str) -> list[str]:
+    """Return one message per docstring that begins with What or Whether, attributes' included."""
+    return [
+        f"{name}:{number}: name the thing (a noun phrase), or say what is done (an imperative)"
+        for number, line in enumerate(text.splitlines(), 1)
+        if OPENING.match(line)
+    ]
+
+
+def test_no_docstring_begins_with_a_question() -> None:
+    faults = [q for n in files("src/*.py") for q in questions(n, (ROOT / n).read_text(encoding="utf-8"))]
+    assert faults == []
+
+
 SPECIFIED = {"Dim", "DeviceBuffer"}
 """Names of the specification that a protocol and its implementation, or a private class, share."""
 
@@ -143,6 +161,12 @@ def test_class_names_are_unique() -> None:
 )
 def test_a_planted_word_is_found(name: str, text: str, faults: int) -> None:
     assert len(banned(name, text)) == faults
+
+
+def test_a_planted_question_is_found() -> None:
+    assert len(questions("a.py", 'def f():\n    """What it does."""\n')) == 1
+    assert len(questions("a.py", '"""Whether it runs."""\n')) == 1
+    assert questions("a.py", '"""Whatever runs."""\nx = "What"\n') == []
 
 
 def test_a_second_class_of_a_name_is_found() -> None:

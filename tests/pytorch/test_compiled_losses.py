@@ -84,7 +84,7 @@ STORED: dict[str, tuple[Callable[..., Any], str]] = {
     "read": (lambda m, x, y: F.cross_entropy((z := m.head(x)).flatten(0, 1), y.flatten()) + z.square().mean(), "square reads them, too"),
     "capped": (lambda m, x, y: F.cross_entropy((m.head(x) / 30).tanh().flatten(0, 1), y.flatten()), "they go through tanh"),
     "smoothed": (lambda m, x, y: F.cross_entropy(m.head(x).flatten(0, 1), y.flatten(), label_smoothing=0.1), "it smooths labels"),
-    "weighted": (lambda m, x, y: F.cross_entropy(m.head(x).flatten(0, 1), y.flatten(), m.head.weight[:, 0].abs().detach()), "its words have weights"),
+    "weighted": (lambda m, x, y: F.cross_entropy(m.head(x).flatten(0, 1), y.flatten(), m.head.weight[:, 0].abs().detach()), "its classes have weights"),
     "each": (lambda m, x, y: F.cross_entropy(m.head(x).flatten(0, 1), y.flatten(), reduction="none").sum(), "its reduction is 'none'"),
     "probabilities": (lambda m, x, y: F.cross_entropy(m.head(x).flatten(0, 1), F.one_hot(y.flatten(), WORDS).float()), "not indices of int64"),
     "some words": (lambda m, x, y: F.cross_entropy(m.head(x)[..., 1:].flatten(0, 1), (y.flatten() - 1).clamp(0)), "they go through getitem"),

@@ -19,24 +19,27 @@ namespace xpurt {
 // A handle of device memory: an address on the CPU, any value on other devices.
 using Memory = void*;
 
-// A kernel that Backend::prepare has looked up or compiled, and a list of calls that Backend::record has put
-// into the form that the device takes. Both are immutable and may be used by several threads.
+// A kernel that Backend::prepare has looked up or compiled. It is immutable and may be used by several
+// threads.
 class PreparedKernel {
   public:
     virtual ~PreparedKernel() = default;
     // The implementation that the kernel's library reports; "" for generated code.
     virtual std::string implementation() const { return ""; }
 };
-// What a call of a recording runs, as found in memory rather than in the plan.
+// The code that a call of a recording runs, read from memory: it may differ from what the plan names.
 struct CalledCode {
-    // The name that the loader gives the function's address, or what a library's kernel reports.
+    // The dynamic loader's name of the function, or what a library's kernel reports.
     std::string symbol{};
     std::string code{};  // the function's machine code; "" if the system does not tell its size
 };
+// A list of calls that Backend::record has put into the form that the device takes. It is immutable and may
+// be used by several threads.
 class Recording {
   public:
     virtual ~Recording() = default;
-    // One entry for each call; empty for a device whose driver reports what it ran. Not called during runs.
+    // One entry for each call; empty on a device whose driver reports the kernels that it ran. Not called
+    // during runs.
     virtual std::vector<CalledCode> called_code() const { return {}; }
     // Device memory that a submission needs besides its arguments: workspaces of libraries.
     virtual size_t workspace_bytes() const noexcept { return 0; }
@@ -72,8 +75,8 @@ struct Submission {
     void* scratch = nullptr;  // scratch_stride bytes per thread
     size_t scratch_stride = 0;
     const std::atomic<uint64_t>* cancelled = nullptr;  // changes when the runs in flight must stop
-    uint64_t cancel_seen = 0;
-    const std::atomic<bool>* stop = nullptr;  // if not null: set by the caller to stop this run only
+    uint64_t cancel_seen = 0;                          // its value when this run began
+    const std::atomic<bool>* stop = nullptr;           // if not null: set by the caller to stop this run only
 
     bool is_cancelled() const noexcept {
         return cancelled->load(std::memory_order_relaxed) != cancel_seen ||
@@ -116,8 +119,9 @@ class Backend {
     virtual Status begin(RunState&, const StreamOrder&) { return {}; }
     // Finish a run on the caller's stream: record when the context may be used again.
     virtual Status end(RunState&) { return {}; }
-    // Copy from the host; `from` may be reused on return. And back: synchronize(state) fills `to`.
+    // Copy from the host. The host memory may be reused on return.
     virtual Status send(Memory, size_t, const void*, size_t, RunState&) { return no_transfers(); }
+    // Copy to the host. The host memory is filled when synchronize(state) returns.
     virtual Status fetch(void*, Memory, size_t, size_t, RunState&) { return no_transfers(); }
 
     // Do all slow work of a call once: look up, compile, choose an algorithm. `module` may be null where no

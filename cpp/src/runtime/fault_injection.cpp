@@ -15,7 +15,7 @@ size_t element_bytes(const std::string& dtype) {
     return static_cast<size_t>(std::max(bits, 8)) / 8;
 }
 
-// Change the element by more than any rounding error could.
+// Change the middle element by more than any rounding error could.
 template <typename T>
 void move_element(T* values, size_t count) {
     T largest = 0;
@@ -62,11 +62,12 @@ class FaultInjectingKernel final : public LibraryKernel {
             std::memset(output + (count_ - tile) / 2 * size_, 0, tile * size_);
             return;
         }
-        const std::vector<char> right(output, output + rows_ * columns_ * size_);
+        // A wrong stride: exchange rows and columns of the last matrix, or reverse a vector.
+        const std::vector<char> correct(output, output + rows_ * columns_ * size_);
         const size_t last = rows_ * columns_ - 1;
         for (size_t i = 0; i <= last; ++i) {
             const size_t from = rows_ > 1 ? (i % rows_) * columns_ + i / rows_ : last - i;
-            std::memcpy(output + i * size_, right.data() + from * size_, size_);
+            std::memcpy(output + i * size_, correct.data() + from * size_, size_);
         }
     }
 

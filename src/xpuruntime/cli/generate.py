@@ -24,7 +24,7 @@ _PRECISIONS = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingFlags:
-    """How the next token is chosen, and how many are generated."""
+    """Options of sampling, and the number of tokens to generate."""
 
     max_new_tokens: Annotated[
         int,

@@ -80,15 +80,15 @@ def lock(
 
 
 def _show(result: LockResult) -> None:
-    made = result.lock
-    execution = made.policy["execution"]
-    where = f"{execution['engine']} on {execution['target']}, {made.threads} threads"
-    print_line(f"{made.model['name']} on {where}: plan {made.plan[:12]}")
-    for program in made.programs:
+    lock = result.lock
+    execution = lock.policy["execution"]
+    where = f"{execution['engine']} on {execution['target']}, {lock.threads} threads"
+    print_line(f"{lock.model['name']} on {where}: plan {lock.plan[:12]}")
+    for program in lock.programs:
         sizes = ", ".join(f"{k}={v}" for k, v in program.shapes.items()) or "fixed shapes"
         kernels = ", ".join(f"{n} {k}" for k, n in Counter(c.kernel for c in program.calls).most_common())
         print_line(f"  {sizes} on {program.target}: {kernels or 'no kernel'}")
-    for name, value in made.validators.items():
+    for name, value in lock.validators.items():
         print_line(f"  {name}: {value}")
     if result.cost is not None:
         print_line(str(result.cost))

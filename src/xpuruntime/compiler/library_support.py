@@ -1,4 +1,4 @@
-"""Whether this machine's libraries compute the calls that are chosen for them."""
+"""Checks that this machine's libraries compute the calls that are chosen for them."""
 
 from __future__ import annotations
 

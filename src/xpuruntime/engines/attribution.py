@@ -161,20 +161,20 @@ def _live(source: SourceGraph, outputs: Collection[str]) -> set[str]:
 
 def _from_shapes(source: SourceGraph) -> set[str]:
     """Return the nodes that depend on inputs through shapes alone."""
-    found: set[str] = set()
+    nodes_of_shapes: set[str] = set()
     for node in source.nodes.values():
         makers = [source.maker[v].name for v in node.inputs if v in source.maker]
-        known = found | source.constant
+        known = nodes_of_shapes | source.constant
         from_weights = all(v in source.maker or v in source.weights for v in node.inputs)
         if node.op in _SHAPES or (makers and from_weights and all(m in known for m in makers)):
-            found.add(node.name)
-    return found - source.constant
+            nodes_of_shapes.add(node.name)
+    return nodes_of_shapes - source.constant
 
 
 def _nearest(source: SourceGraph, name: str, owner: Mapping[str, str]) -> list[str]:
     """Return the closest named nodes that read a node's results through unnamed ones, else those that it reads from."""
     for forward in (True, False):
-        found: dict[str, None] = {}
+        nearest: dict[str, None] = {}
         seen, todo = {name}, [name]
         while todo:
             node = source.nodes[todo.pop()]
@@ -184,10 +184,10 @@ def _nearest(source: SourceGraph, name: str, owner: Mapping[str, str]) -> list[s
                 near = [source.maker[v].name for v in node.inputs if v in source.maker]
             for other in near:
                 if other in owner:
-                    found[other] = None
+                    nearest[other] = None
                 elif other not in seen:
                     seen.add(other)
                     todo.append(other)
-        if found:
-            return list(found)
+        if nearest:
+            return list(nearest)
     return []

@@ -88,20 +88,20 @@ def _one_node(
     builder = GraphBuilder(op)
     operands: list[Any] = []
     feeds: dict[str, Any] = {}
-    for i, given in enumerate(inputs):
-        if given is None or isinstance(given, bool | int | float):
-            operands.append(given)
+    for i, operand in enumerate(inputs):
+        if operand is None or isinstance(operand, bool | int | float):
+            operands.append(operand)
             continue
         name = f"in{i}"
-        if isinstance(given, str | TensorSpec):
-            text = given if isinstance(given, str) else f"{given.dtype.value}{list(given.shape)}"
+        if isinstance(operand, str | TensorSpec):
+            text = operand if isinstance(operand, str) else f"{operand.dtype.value}{list(operand.shape)}"
             spec = TensorSpec.parse(text, name)
             feeds |= sample_feeds([spec], seed=seed + i)
         else:
-            feeds[name] = np.ascontiguousarray(given)
+            feeds[name] = np.ascontiguousarray(operand)
             spec = TensorSpec(feeds[name].shape, DType.of(feeds[name].dtype), name)
         operands.append(builder.input(name, spec))
-    made = builder.call(op, *operands, **attrs)
-    for i, value in enumerate((made,) if isinstance(made, str) else made):
+    results = builder.call(op, *operands, **attrs)
+    for i, value in enumerate((results,) if isinstance(results, str) else results):
         builder.output(f"out{i}", value)
     return builder.build(), feeds

@@ -89,9 +89,9 @@ def _inlined(writer: BodyInliner, node: Node, left: int) -> tuple[list[Node], li
 
 def _unrolled(writer: BodyInliner, inner: BodyInliner, node: Node, left: int) -> list[Input] | None:
     body: Graph = node.attrs["body"]
-    given = (*node.inputs, None, None)[:2]
-    trips = node.attrs["trips"] if given[0] is None else _number(writer, given[0])
-    going = 1 if given[1] is None else _number(writer, given[1])
+    limit_and_condition = (*node.inputs, None, None)[:2]
+    trips = node.attrs["trips"] if limit_and_condition[0] is None else _number(writer, limit_and_condition[0])
+    going = 1 if limit_and_condition[1] is None else _number(writer, limit_and_condition[1])
     if not isinstance(trips, int) or going != 1 or node.attrs["checked"] or own_symbols(body, frozenset()):
         return None
     work = max(trips, 1) * max(len(body) + len(body.outputs), 1)

@@ -116,6 +116,6 @@ def _form(spec: TensorSpec) -> tuple[object, ...]:
 
 
 def _fits(entry: EntryPoint, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Iterator[str]:
-    for role, own, given in (("input", entry.inputs, inputs), ("output", entry.outputs, outputs)):
-        if [_form(s) for s in own] != [_form(s) for s in given]:
+    for role, own, passed in (("input", entry.inputs, inputs), ("output", entry.outputs, outputs)):
+        if [_form(s) for s in own] != [_form(s) for s in passed]:
             yield f"does not have the {role}s of entry point {entry.name!r}"

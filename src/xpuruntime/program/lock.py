@@ -32,7 +32,7 @@ __all__ = [
 
 FORMAT, VERSION = "xpuruntime-lock", 1
 ON_MISMATCH = ("error", "policy")
-"""What happens if a validator fails: an error, or a session without the lock under the policy that the lock was made from."""
+"""Actions if a validator fails: an error, or a session without the lock under the policy that the lock was made from."""
 _MAX_BYTES = 1 << 28
 _DO = "Write the lock again (xpu lock)."
 

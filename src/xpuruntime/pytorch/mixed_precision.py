@@ -24,7 +24,7 @@ _table: ContextVar[Mapping[str, str]] = ContextVar("xpuruntime_autocast", defaul
 class autocast:  # noqa: N801  - the specification's name, as torch.autocast
     """Run ops in float16 or bfloat16 where that is safe, as ``torch.autocast`` does.
 
-    fp16, bf16: which precision; exactly one of them.
+    fp16, bf16: the precision; exactly one is True.
     table:      precisions by op family, over those of the policy: ``{"norm": "low"}``.
     enabled:    False makes the block an ordinary one.
 

@@ -23,11 +23,11 @@ def call_model_function(text: str) -> tuple[torch.nn.Module, tuple[torch.Tensor,
         raise ModelError(
             "model", "must be FILE.py:FUNCTION", got=repr(text), do="Write 'nets.py:make_model'."
         )
-    made = _call(Path(path), function)
-    module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
+    result = _call(Path(path), function)
+    module, inputs = result if isinstance(result, tuple) and len(result) == 2 else (None, None)
     inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
     if not isinstance(module, torch.nn.Module) or not isinstance(inputs, tuple | list):
-        got = type(made).__name__
+        got = type(result).__name__
         do = "Return (module, example_input), or (module, (input, ...))."
         raise ModelError(text, "must return a module and its example inputs", got=got, do=do)
     return module, tuple(inputs)

@@ -30,7 +30,7 @@ __all__ = ["ROUTES", "Route", "attention_of_pytorch", "install", "uninstall"]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The op that takes calls of a function. ``run`` has the function's own signature; it returns None for a call that it cannot take."""
+    """The op that replaces a function. ``run`` has the function's signature and returns None for a call that the op does not support."""
 
     family: str
     run: Callable[..., Tensor | None]
@@ -209,7 +209,7 @@ def install() -> None:
 
 
 def uninstall(every: bool = False) -> None:
-    """Take the mode from this thread's stack when no scope needs it. Below modes of others it stays and passes calls through."""
+    """Remove the mode from this thread's stack when no scope needs it. If another mode is above it, it stays and passes calls through."""
     _installed.scopes = 0 if every else max(0, _installed.scopes - 1)
     mode = _installed.mode
     if mode is not None and not _installed.scopes and _top_is(mode):

@@ -73,13 +73,16 @@ _active: tuple[StepRecord, ...] = ()
 
 
 def note(prepared: Prepared) -> None:
-    """Add a call to every record that is open. Backward runs in threads of autograd, so records are open for all threads."""
+    """Add a call to every open record. A record receives the calls of all threads, since autograd runs backward in its own threads."""
     for each in _active:
         each.prepared.append(prepared)
 
 
 def note_skipped(function: Any, family: str, reason: str) -> None:
-    """Add a call that PyTorch's own operators compute, of a function that the policy names or of an op by name, with the reason."""
+    """Add a call that PyTorch's own operators compute although the policy names its op family.
+
+    function: PyTorch's function, or the name of an op. reason: why no op of this package takes the call.
+    """
     for each in _active:
         name = f"{getattr(function, '__name__', str(function))} ({family})"
         each.skipped[name] += 1

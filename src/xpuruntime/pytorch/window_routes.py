@@ -105,7 +105,7 @@ def avg_pool(dims: int) -> Callable[..., Tensor | None]:
 
 
 def adaptive_avg_pool(dims: int) -> Callable[..., Tensor | None]:
-    """Return the function for ``adaptive_avg_pool1d`` and its kin, for results whose sizes divide those of the operand."""
+    """Return the function for ``adaptive_avg_pool1d``, 2d or 3d. It supports output sizes that divide the input sizes."""
 
     def run(input: Tensor, output_size: Numbers) -> Tensor | None:  # noqa: A002  - PyTorch's name
         if not is_plain(input) or not dims < input.dim() <= dims + 2:
@@ -138,7 +138,7 @@ def batch_norm(
 
 
 def _per_dim(value: Numbers, dims: int) -> Any:
-    """Return one number as one per dim. PyTorch's functions take a list of one, too."""
+    """Return one number as one per dim. PyTorch also accepts a list of one number."""
     if isinstance(value, int):
         return [value] * dims
     return list(value) * dims if len(value) == 1 else value

@@ -219,7 +219,7 @@ def _load(name: str, path: Path, specs: Mapping[str, TensorSpec], image: ImageRe
             _check_header(headers.get(name, next(iter(headers.values()))), spec)
             arrays = _arrays(path, name if name in headers else None)
         else:
-            arrays = dict.fromkeys(headers, np.empty(0))  # Refused below.
+            arrays = dict.fromkeys(headers, np.empty(0))  # rejected below
         if len(arrays) != 1 and name not in arrays:
             do = f"Name one of its arrays {name!r}, or give a .npy file."
             raise InputError(f"input {name!r}", "the file holds several arrays", got=sorted(arrays), do=do)

@@ -22,7 +22,7 @@ __all__ = ["DeterminismCost", "LockResult", "make_lock"]
 
 @dataclass(frozen=True, slots=True)
 class DeterminismCost:
-    """What the demand for deterministic kernels changes: the nodes with another kernel, and the measured ratio of run times.
+    """The cost of deterministic kernels: the nodes with another kernel, and the measured ratio of run times.
 
     nodes: name, kernel without the demand, kernel with it. ratio, low, high: time with / time without, with its 95% interval; None if
     it was not measured, or if no kernel differs. rounds: alternating runs that it rests on.

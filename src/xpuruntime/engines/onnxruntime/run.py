@@ -215,10 +215,10 @@ def _executable(
             who = f"onnxruntime, model {model.name}"
             raise BuildError(who, "cannot use CUDA graphs", got=error.what, do=error.do) from error
         return OrtExecutable(model, request, settings, session_options)
-    made: OrtExecutable = load_dotted("xpuruntime.engines.onnxruntime.device_run:OrtDeviceExecutable")(
+    executable: OrtExecutable = load_dotted("xpuruntime.engines.onnxruntime.device_run:OrtDeviceExecutable")(
         model, request, settings, backend, session_options
     )
-    return made
+    return executable
 
 
 def stoppable_load(

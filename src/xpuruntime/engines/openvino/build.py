@@ -121,8 +121,8 @@ def _options(request: EngineRequest) -> Support:
             do="Leave optimization_level at 3, or use engine='onnxruntime'.",
         )
     names = devices.writable_properties(name)
-    given = _own_options(request)
-    for key in given:
+    own_options = _own_options(request)
+    for key in own_options:
         if key in _SET_BY_ENGINE:
             return Support.no(
                 Reason.OPTION_UNKNOWN, f"OpenVINO option {key!r} is set by xpuruntime", do=_SET_BY_ENGINE[key]
@@ -135,7 +135,7 @@ def _options(request: EngineRequest) -> Support:
                 do=(f"Did you mean {near[0]!r}? " if near else "")
                 + f"Options are {', '.join(sorted(names - set(_SET_BY_ENGINE)))}.",
             )
-    refusal = devices.refuses_options(name, given) if given else ""
+    refusal = devices.refuses_options(name, own_options) if own_options else ""
     if refusal:
         return Support.no(
             Reason.OPTION_UNKNOWN,

@@ -77,7 +77,7 @@ def _precision(model: ModelSource, request: EngineRequest) -> Support:
 
 
 def _shapes(model: ModelSource) -> Support:
-    """Refuse dynamic dims of inputs. The provider would leave every node with one on the CPU."""
+    """Reject dynamic dims of inputs: the provider would leave every node that has one on the CPU."""
     for spec in model.inputs:
         if any(not isinstance(d, int) for d in spec.shape):
             symbols = ", ".join(dict.fromkeys(f"{d}: 1" for d in spec.shape if not isinstance(d, int)))
@@ -122,11 +122,11 @@ def context_nodes(model: ModelSource) -> bool:
 
 
 def fingerprint(request: EngineRequest) -> dict[str, str]:
-    """Return the versions of both packages, and all options of the provider, with the defaults that this engine sets."""
+    """Return the versions of both packages, and all options of the provider, also those that this engine sets by default."""
     settings = options.parse(request)
-    given = {} if isinstance(settings, Support) else settings.options
-    binary = {f"option.{k}": v for k, v in sorted(given.items()) if k != "backend_path"}
-    return {"onnxruntime": onnxruntime_version(), "onnxruntime-qnn": library.version(), **binary}
+    provider = {} if isinstance(settings, Support) else settings.options
+    values = {f"option.{k}": v for k, v in sorted(provider.items()) if k != "backend_path"}
+    return {"onnxruntime": onnxruntime_version(), "onnxruntime-qnn": library.version(), **values}
 
 
 def build(model: ModelSource, request: EngineRequest) -> Artifact:

@@ -1,7 +1,7 @@
 """Evidence of what QNN ran: the ops of its graphs, as dumped when the model was prepared, and the nodes that this session has on the CPU.
 
-The provider fuses activations into the op before them and converts layouts. Ops keep the names of their nodes, so the rest is assigned by
-data flow, only among the nodes that ONNX Runtime assigned to QNN.
+The provider fuses activations into the op before them and converts layouts. A QNN op has the name of one of its nodes. The other nodes that it
+computes are found by data flow, among the nodes that ONNX Runtime assigned to QNN.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def ops_of(graphs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ops = []
     for dump in graphs:
         graph = dump.get("graph")
-        if not graph:  # a log of tensors, next to each graph
+        if not graph:  # the other file of a graph, which logs its tensors
             continue
         types = {n: dtype_name(int(t.get("data_type", -1))) for n, t in graph["tensors"].items()}
         for name, node in graph["nodes"].items():

@@ -56,11 +56,11 @@ def usable(device: DeviceId, emulator: bool) -> Support:
     if device.kind != "npu" or device.index:
         return Support.no(Reason.DEVICE_MISMATCH, f"QNN supports npu, not {device}", do="Use device='npu'.")
     try:
-        found = ep_devices()
+        reported = ep_devices()
     except Exception as error:  # the vendor's exceptions have no common base class
         text = f"the provider library of onnxruntime-qnn {version()} cannot be loaded: {short(str(error))}"
         return Support.no(Reason.DEVICE_REFUSED, text, do="Reinstall it: pip install 'xpuruntime[qnn]'")
-    if not found:
+    if not reported:
         text = "the provider library of onnxruntime-qnn reports no device on this machine"
         return Support.no(
             Reason.NO_DEVICE, text, do="Use an x86-64 Linux machine, or one with a Qualcomm NPU."

@@ -40,7 +40,7 @@ class ContextBinary:
 def create_session(
     source: str | bytes, provider: Mapping[str, str], config: Mapping[str, str], options: Any = None
 ) -> Any:
-    """Return a session on the QNN provider, with the CPU provider for the nodes that QNN does not take. Raises the vendor's error.
+    """Return a session on the QNN provider, with the CPU provider for the nodes that QNN does not support. Raises the vendor's error.
 
     options: SessionOptions; new ones that record the placement by default.
     """

@@ -21,7 +21,7 @@ HTP_ARCHITECTURES = ("68", "69", "73", "75", "79", "81")
 _SWITCH = ("0", "1")
 _INTEGER: tuple[str, ...] = ()
 
-# Option -> the allowed values; none listed: a non-negative integer.
+# Option -> the allowed values; an empty tuple: any non-negative integer.
 _VALUES: Mapping[str, tuple[str, ...]] = {
     "emulator": _SWITCH,
     "htp_arch": HTP_ARCHITECTURES,

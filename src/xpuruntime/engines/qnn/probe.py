@@ -25,7 +25,7 @@ __all__ = ["Refusal", "refused_nodes", "try_units"]
 PROBE_S = 120.0
 """Longest time of one child, in seconds."""
 _LIMIT = "the time limit of a probe"
-_MOST = 256  # distinct nodes
+_MAX_UNITS = 256  # nodes that are probed; the others are not reported
 _QUANTIZING, _DEQUANTIZING = "QuantizeLinear", "DequantizeLinear"
 
 
@@ -40,7 +40,7 @@ class Refusal:
 
 def refused_nodes(model: ModelSource, settings: QnnSettings, who: str) -> list[Refusal]:
     """Return the first node of each kind that fails alone. Kinds differ in op, attributes, types, shapes or quantization."""
-    units = _units(model)[:_MOST]
+    units = _units(model)[:_MAX_UNITS]
     refusals: list[Refusal] = []
     with tempfile.TemporaryDirectory(prefix="xpu-qnn-probe-") as folder:
         log, done = Path(folder, "log"), 0
@@ -66,14 +66,14 @@ def _tried(units: Sequence[bytes], settings: QnnSettings, log: Path, who: str) -
         )
     except (
         BuildError
-    ) as error:  # it died or hung on the unit after the last line; BuildTimeout is a BuildError
+    ) as error:  # the child died or hung on the unit after the log's last line; BuildTimeout is a BuildError
         lines = log.read_text().splitlines()
         return [*lines, f"{error.what}: {error.got}"] if len(lines) < len(units) else lines
     return log.read_text().splitlines()
 
 
 def try_units(units: Sequence[bytes], provider: Mapping[str, str], log: str) -> None:
-    """Create a session for each unit, and write its error to a line of the log. Stop at the first one. Runs in a child."""
+    """Create a session for each unit, and write a line to the log: its error, or nothing. Stop after the first error. Runs in a child."""
     with Path(log).open("a", buffering=1) as lines:
         for unit in units:
             try:
@@ -123,7 +123,7 @@ def _specs(proto: Any) -> dict[str, Any]:
         inferred = onnx.shape_inference.infer_shapes(proto).graph
     except (
         Exception
-    ):  # a model over 2 GiB, or one that the checker refuses: only inputs and outputs are known
+    ):  # a model over 2 GiB, or one that the checker rejects: only inputs and outputs are known
         inferred = proto.graph
     return {v.name: v for v in (*inferred.value_info, *inferred.input, *inferred.output)}
 
@@ -134,8 +134,8 @@ def _unit(
     """Return a model of these nodes, or None if the type of an input is unknown."""
     import onnx
 
-    made = {o for n in nodes for o in n.output}
-    read = dict.fromkeys(i for n in nodes for i in n.input if i and i not in made)
+    produced = {o for n in nodes for o in n.output}
+    read = dict.fromkeys(i for n in nodes for i in n.input if i and i not in produced)
     inputs = [i for i in read if i not in weights]
     if any(i not in specs for i in inputs):
         return None
@@ -157,7 +157,7 @@ def _kind(
     specs: Mapping[str, Any],
     weights: Mapping[str, Any],
 ) -> tuple[object, ...]:
-    """Return everything that may decide if the vendor takes the node: its names and the values of its weights do not."""
+    """Return a node's op, attributes, types and shapes. Nodes that differ only in names or values of weights are of one kind."""
 
     def value(name: str) -> object:
         if name in weights:

@@ -1,4 +1,4 @@
-"""A session on context binaries. Nodes that QNN left run on ONNX Runtime's CPU provider in the same session."""
+"""A session on context binaries. Nodes that QNN does not support run on ONNX Runtime's CPU provider in the same session."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class QnnExecutable(OrtExecutable):
         super().__init__(model, request, Settings(((PROVIDER, dict(settings.options)), (CPU, {}))))
 
     def evidence(self, feeds: dict[str, Array] | None = None) -> Evidence:
-        """Return each op of QNN's graphs and each node that stayed on the CPU. With ``feeds``, add the cycles that a profiled twin reports."""
+        """Return each op of QNN's graphs and each node that stayed on the CPU. With ``feeds``, add the cycles that a second session with profiling reports."""
         self.alive()
         counts = None if feeds is None else self._cycles(feeds)
         return collect(self._model, self._session, self._qnn, self._artifact.meta, counts)
@@ -54,7 +54,7 @@ class QnnExecutable(OrtExecutable):
             ) from error
 
     def _cycles(self, feeds: dict[str, Array]) -> dict[str, int]:
-        """Return the cycles of each op, from the vendor's profile of the twin's last run."""
+        """Return the cycles of each op, from the vendor's profile of a second session."""
         with tempfile.TemporaryDirectory(prefix="xpu-qnn-") as folder:
             profile = Path(folder, "profile.csv")
             twin = self._create(None, {"profiling_level": "detailed", "profiling_file_path": str(profile)})

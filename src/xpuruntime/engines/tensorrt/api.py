@@ -55,7 +55,7 @@ def short(text: str, limit: int = 700) -> str:
 
 
 class BuildRequest:
-    """What one engine is built with.
+    """The settings of one build.
 
     flags:    precisions that the builder may use, besides that of the model (up to TensorRT 10).
     typed:    the types of the model decide (from TensorRT 10 on).

@@ -82,7 +82,7 @@ def _types(model: ModelSource) -> Support:
 
 
 def build_request(model: ModelSource, request: EngineRequest, vendor: Api) -> BuildRequest:
-    """Return what the engine is built with. The model's own precision is the default, also for TF32, which the vendor has on."""
+    """Return the settings of the build. The default precision is the model's own: TF32, which TensorRT enables by default, is an option."""
     settings = options.parse(request, vendor)
     assert isinstance(settings, TensorRtSettings)
     profiles = options.profiles_of(model, settings)
@@ -90,9 +90,7 @@ def build_request(model: ModelSource, request: EngineRequest, vendor: Api) -> Bu
     lower = request.precision if request.precision is not model.precision else None
     typed = lower is None and vendor.has("NetworkDefinitionCreationFlag.STRONGLY_TYPED")
     flags: list[DType] = [] if lower is None else [lower]
-    if (
-        not typed
-    ):  # without the model's types, its quantized and half-precision ops need the builder's permission
+    if not typed:  # a network without STRONGLY_TYPED computes in INT8 and 16 bits only if flags allow it
         own = (model.precision, *((DType.INT8,) if model.quantized is DType.INT8 else ()))
         flags += [d for d in own if d in vendor.precisions() and d not in flags]
     return BuildRequest(

@@ -88,8 +88,8 @@ def _tensors(layer: Any, key: str) -> Sequence[Mapping[str, Any]]:
 def _type_of(tensors: Sequence[Mapping[str, Any]]) -> str:
     """Return the element type of the first tensor (``Row major linear FP16``); empty without one."""
     text = str(tensors[0].get("Format/Datatype", "")) if tensors else ""
-    found = _TYPE.findall(text)
-    return _TYPES[found[-1].lower()] if found else ""
+    names = _TYPE.findall(text)
+    return _TYPES[names[-1].lower()] if names else ""
 
 
 def _operands(layer: Any) -> tuple[str, str]:
@@ -98,8 +98,8 @@ def _operands(layer: Any) -> tuple[str, str]:
         return "", ""
     inputs = _tensors(layer, "Inputs")
     weights = layer.get("Weights")
-    if isinstance(weights, Mapping) and inputs and (found := _TYPE.findall(str(weights.get("Type", "")))):
-        return _type_of(inputs), _TYPES[found[0].lower()]
+    if isinstance(weights, Mapping) and inputs and (names := _TYPE.findall(str(weights.get("Type", "")))):
+        return _type_of(inputs), _TYPES[names[0].lower()]
     if "gemm" in _kind(layer).lower() or "matmul" in _kind(layer).lower():
         return (_type_of(inputs), _type_of(inputs[1:])) if len(inputs) > 1 else ("", "")
     return "", ""

@@ -16,7 +16,7 @@ __all__ = ["TensorRtSettings", "parse", "plugin_digests", "profiles_of"]
 
 _SWITCH = ("0", "1")
 _INTEGER: tuple[str, ...] = ()
-# Settings of IBuilderConfig that are integers -> the allowed texts; none listed: a non-negative integer.
+# Settings of IBuilderConfig that are integers -> the allowed texts; an empty tuple: any non-negative integer.
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "builder_optimization_level": ("0", "1", "2", "3", "4", "5"),
     "avg_timing_iterations": _INTEGER,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["TensorRtExecutable", "load"]
 
 _PROFILED_RUNS = 10
-_MOST_CONTEXTS = 16  # kept for the next runs; each holds activation memory on the device
+_MAX_CONTEXTS = 16  # in the pool; each holds activation memory on the device
 
 
 class TensorRtExecutable(RunsTensors):
@@ -41,8 +41,8 @@ class TensorRtExecutable(RunsTensors):
         self._who = f"tensorrt, model {model.name}"
         self._io = TensorIO(self._who, model.inputs, backend)
         self._backend = backend
-        self._free: deque[Any] = deque(maxlen=_MOST_CONTEXTS)
-        self._locked = threading.Lock()
+        self._free: deque[Any] = deque(maxlen=_MAX_CONTEXTS)
+        self._lock = threading.Lock()
         tensors = vendor.tensors(engine)
         self._engine_types = {n: dtype for n, _, dtype, _, _ in tensors}
         self._on_host = {n for n, is_input, _, _, host in tensors if is_input and host}
@@ -84,9 +84,9 @@ class TensorRtExecutable(RunsTensors):
     def _run(self, tensors: Mapping[str, Any], stream: int) -> list[DeviceBuffer]:
         self._alive()
         host = {n: np.ascontiguousarray(tensors[n]) for n in self._on_host if n in tensors}
-        given = {n: self._to_engine(n, t) for n, t in tensors.items()}
+        values = {n: self._to_engine(n, t) for n, t in tensors.items()}
         buffers = (
-            self._io.imported(given, stream) if not self._narrowed(given) else self._narrow(given, stream)
+            self._io.imported(values, stream) if not self._narrowed(values) else self._narrow(values, stream)
         )
         shapes = {n: b.shape for n, b in buffers.items() if n not in self._on_host}
         addresses = {n: b.address for n, b in buffers.items() if n not in self._on_host}
@@ -138,20 +138,21 @@ class TensorRtExecutable(RunsTensors):
 
     def _context(self) -> Any:
         try:
-            with self._locked:
+            with self._lock:
                 return self._api.context(self._engine)
         except Exception as error:
             raise self._failed(error) from error
 
     # ── element types: TensorRT 8.6 reads int64 as int32 ──
 
-    def _narrowed(self, given: Mapping[str, Any]) -> bool:
+    def _narrowed(self, values: Mapping[str, Any]) -> bool:
+        """Return True if the engine reads one of these inputs in another element type than the model."""
         return any(
-            self._engine_types.get(s.name) not in (None, s.dtype) for s in self.inputs if s.name in given
+            self._engine_types.get(s.name) not in (None, s.dtype) for s in self.inputs if s.name in values
         )
 
     def _to_engine(self, name: str, value: Any) -> Any:
-        """Return an array in the engine's element type; a tensor in the device's memory must have it already."""
+        """Return an array in the engine's element type; a tensor on the device must have that type."""
         spec = next((s for s in self.inputs if s.name == name), None)
         target = self._engine_types.get(name)
         if spec is None or target in (None, spec.dtype):
@@ -169,10 +170,10 @@ class TensorRtExecutable(RunsTensors):
             )
         return converted
 
-    def _narrow(self, given: Mapping[str, Any], stream: int) -> dict[str, DeviceBuffer]:
+    def _narrow(self, values: Mapping[str, Any], stream: int) -> dict[str, DeviceBuffer]:
         types = self._engine_types
         specs = [TensorSpec(s.shape, types[s.name] or s.dtype, s.name) for s in self.inputs]
-        return TensorIO(self._who, specs, self._backend).imported(given, stream)
+        return TensorIO(self._who, specs, self._backend).imported(values, stream)
 
     def _to_model(self, array: Array, spec: TensorSpec) -> Array:
         return array if array.dtype == spec.dtype.numpy else array.astype(spec.dtype.numpy)
@@ -199,7 +200,7 @@ class TensorRtExecutable(RunsTensors):
 
     def _times(self, feeds: dict[str, Array]) -> dict[str, float]:
         """Return microseconds by layer, the median over runs of a context with the vendor's profiler."""
-        context, kept = self._context(), self._free
+        context, pool = self._context(), self._free
         collected: dict[str, list[float]] = {}
 
         def once() -> None:
@@ -214,7 +215,7 @@ class TensorRtExecutable(RunsTensors):
                 for name, ms in self._api.profiled(context, once):
                     collected.setdefault(name, []).append(ms * 1e3)
         finally:
-            self._free = kept
+            self._free = pool
         return {name: typical(t) for name, t in collected.items()}
 
     def close(self) -> None:

@@ -265,12 +265,12 @@ class IOBinding:
         memory = (ctypes.c_char * size).from_address(buffer_ptr)
         return np.frombuffer(memory, dtype).reshape(tuple(shape))
 
-    def _in_place(self, checked: Array, given: Array, what: str) -> Array:
-        if checked is not given or not given.flags.c_contiguous or not given.flags.aligned:
+    def _in_place(self, checked: Array, array: Array, what: str) -> Array:
+        if checked is not array or not array.flags.c_contiguous or not array.flags.aligned:
             raise InputError(
                 self._who,
                 f"{what} is bound in place, so it must be C-contiguous and aligned",
-                got=f"strides {given.strides}",
+                got=f"strides {array.strides}",
                 do="Use numpy.ascontiguousarray(value).",
             )
-        return given
+        return array

@@ -28,14 +28,14 @@ _TIMED_OUT, _CANCELLED = "timed out", "cancelled"
 _MOST = 1024  # each may need a thread and an arena, and ``close`` visits each of them
 
 
-def contexts_limit(given: int | None) -> int:
+def contexts_limit(limit: int | None) -> int:
     """Return how many runs may be in progress. Raises PolicyError."""
-    if given is None:
+    if limit is None:
         return cpu().usable_cores
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _MOST:
         do = f"Give 1 to {_MOST}."
-        raise PolicyError("session", "contexts must be a positive integer", got=repr(given), do=do)
-    return given
+        raise PolicyError("session", "contexts must be a positive integer", got=repr(limit), do=do)
+    return limit
 
 
 class _Plain:

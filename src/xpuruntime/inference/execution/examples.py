@@ -18,22 +18,22 @@ from .seeded_inputs import sample_feeds
 __all__ = ["digest_of", "examples_of", "measuring_feeds"]
 
 
-def examples_of(model: ModelSource, given: Any) -> dict[str, Array] | None:
+def examples_of(model: ModelSource, example: Any) -> dict[str, Array] | None:
     """Return the ``example_inputs`` of a session as arrays by input name, or None without any.
 
-    given: tensors by input name, one tensor, or a sequence in the model's order. Raises InputError for inputs that a run would refuse. Example
+    example: tensors by input name, one tensor, or a sequence in the model's order. Raises InputError for inputs that a run would refuse. Example
     arguments of a traced PyTorch module that are no inputs of the model give None instead.
     """
-    if given is None:
+    if example is None:
         return None
     traced = model.format == "graph"
     feeds = Feeds(f"session({model.name!r}): example_inputs", model.inputs)
     names = [s.name for s in model.inputs]
     try:
-        by_name = isinstance(given, Mapping) and (not traced or set(given) == set(names))
-        values = given.values() if isinstance(given, Mapping) else given
-        listed = list(values) if isinstance(given, Mapping | Sequence) else [given]
-        return feeds.check(dict(given) if by_name else feeds.named(listed))[0]
+        by_name = isinstance(example, Mapping) and (not traced or set(example) == set(names))
+        values = example.values() if isinstance(example, Mapping) else example
+        listed = list(values) if isinstance(example, Mapping | Sequence) else [example]
+        return feeds.check(dict(example) if by_name else feeds.named(listed))[0]
     except InputError:
         if traced:
             return None

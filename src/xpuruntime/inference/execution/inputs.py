@@ -56,15 +56,15 @@ class Feeds:
         # No array's shape equals a shape with a symbol, so such inputs take the slow path.
         self._fast = tuple((s.name, s.dtype.numpy, tuple(s.shape)) for s in inputs)
 
-    def check(self, given: Mapping[str, Any]) -> tuple[dict[str, Array], ToCaller | None]:
+    def check(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], ToCaller | None]:
         """Return checked arrays by name, and the function that converts outputs to the caller's kind (None: NumPy). Raises InputError."""
-        if type(given) is dict and len(given) == self._count:
+        if type(inputs) is dict and len(inputs) == self._count:
             for name, dtype, shape in self._fast:
-                value = given.get(name)
+                value = inputs.get(name)
                 if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
-                    return self._slow(given)
-            return given, None
-        return self._slow(given)
+                    return self._slow(inputs)
+            return inputs, None
+        return self._slow(inputs)
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
         """Return a list in the model's order as a dictionary. Raises InputError for the wrong number of values."""
@@ -85,12 +85,12 @@ class Feeds:
         """Return one input or output array after checking it against its spec. Raises InputError."""
         return self._fit(spec, value, _NUMPY_CAST)
 
-    def _slow(self, given: Mapping[str, Any]) -> tuple[dict[str, Array], ToCaller | None]:
-        self._check_names(given)
+    def _slow(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], ToCaller | None]:
+        self._check_names(inputs)
         feeds: dict[str, Array] = {}
         to_caller: ToCaller | None = None
         for name, spec in self._specs.items():
-            value = given[name]
+            value = inputs[name]
             back = None
             if not isinstance(value, np.ndarray):
                 value, back = self._import(name, value)
@@ -105,8 +105,8 @@ class Feeds:
         if self._bounds:
             check_bounds(self.who, self._inputs, self._bounds, {n: a.shape for n, a in feeds.items()})
 
-    def _check_names(self, given: Mapping[str, Any]) -> None:
-        for name in given:
+    def _check_names(self, inputs: Mapping[str, Any]) -> None:
+        for name in inputs:
             if name not in self._specs:
                 near = difflib.get_close_matches(str(name), self._names, n=1)
                 raise InputError(
@@ -116,13 +116,13 @@ class Feeds:
                     do=(f"Did you mean {near[0]!r}? " if near else "")
                     + f"Inputs are {', '.join(self._names)}.",
                 )
-        missing = [n for n in self._names if n not in given]
+        missing = [n for n in self._names if n not in inputs]
         if missing:
             spec = self._specs[missing[0]]
             raise InputError(
                 self.who,
                 f"input {missing[0]!r} is missing",
-                got=f"only {', '.join(map(repr, given))}" if given else "no inputs",
+                got=f"only {', '.join(map(repr, inputs))}" if inputs else "no inputs",
                 do=f"Add {missing[0]!r}: {spec}.",
             )
 

@@ -29,7 +29,7 @@ def _symbol_size(name: str) -> int:
     return next((size for pattern, size in _SYMBOL_SIZES if re.search(pattern, name, re.IGNORECASE)), 1)
 
 
-def sample_symbols(inputs: Iterable[TensorSpec], given: Mapping[str, int] | None = None) -> dict[str, int]:
+def sample_symbols(inputs: Iterable[TensorSpec], symbols: Mapping[str, int] | None = None) -> dict[str, int]:
     """Return a size for every symbol in the inputs' shapes: the given size, else one by name; spatial dims of images get 64."""
     sizes: dict[str, int] = {}
     for spec in inputs:
@@ -37,7 +37,7 @@ def sample_symbols(inputs: Iterable[TensorSpec], given: Mapping[str, int] | None
             for symbol in sorted(d.symbols) if isinstance(d, Dim) else ():
                 image = spec.rank == 4 and axis >= 2 and spec.dtype.is_float
                 sizes.setdefault(symbol, 64 if image else _symbol_size(symbol))
-    return sizes | dict(given or {})
+    return sizes | dict(symbols or {})
 
 
 def sample_feeds(

@@ -84,8 +84,8 @@ class OpenLock:
 
         engine = str(request.engine)
         device = request.device or DeviceId("cpu")
-        asked = EngineRequest(device, threads=request.threads, kernels=request.kernels)
-        changes = changed_validators(self.lock, model, engine, asked)
+        engine_request = EngineRequest(device, threads=request.threads, kernels=request.kernels)
+        changes = changed_validators(self.lock, model, engine, engine_request)
         if changes and self.lock.on_mismatch == "error":
             raise self.error(model, "does not fit: something changed since it was written", changes)
         return changes

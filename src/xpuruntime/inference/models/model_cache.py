@@ -63,8 +63,8 @@ def fixed_known(model: ModelSource, sizes: Mapping[str, int | Sequence[int]], st
     """Return ``fix_shapes``; with a store record, defer making the bytes until they are read. Raises as ``fix_shapes``."""
     if model.format != "onnx" or store.mode == "off":
         return fix_shapes(model, sizes)
-    asked = {n: s if isinstance(s, int) else list(s) for n, s in sizes.items()}
-    key = {"fixed": asked, "of": model.digest, **_readers()}
+    fixed = {n: s if isinstance(s, int) else list(s) for n, s in sizes.items()}
+    key = {"fixed": fixed, "of": model.digest, **_readers()}
     known: _Deferred | None = store.recall(
         KIND,
         digest(key),

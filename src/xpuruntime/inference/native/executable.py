@@ -139,10 +139,10 @@ class NativeExecutable(
         if isinstance(self._programs, Compiled):
             self._programs.limit(seconds)
 
-    def keep_in(self, kept: ShapeStore) -> None:
+    def keep_in(self, store: ShapeStore) -> None:
         """Read programs for new shapes from the store if they are there, and store those that are compiled."""
         if isinstance(self._programs, Compiled):
-            self._programs.keep_in(kept)
+            self._programs.keep_in(store)
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -326,9 +326,9 @@ class _RunContext:
         """Run as the executable does; return outputs by name if it takes the tensors unchanged."""
         if (
             self._inputs is None
-            and (found := self._executable.try_run_tensors(feeds, self._flag)) is not None
+            and (outputs := self._executable.try_run_tensors(feeds, self._flag)) is not None
         ):
-            return found
+            return outputs
         return self._executable.run_until(
             feeds if self._inputs is None else self._inputs, self._flag, self._out
         )

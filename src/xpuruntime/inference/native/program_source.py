@@ -93,9 +93,9 @@ class Compiled:
 
         self._compile_for, self._limit_s = within, seconds
 
-    def keep_in(self, kept: ShapeStore) -> None:
+    def keep_in(self, store: ShapeStore) -> None:
         """Read programs from the store if they are there, and store those that are compiled."""
-        self._kept = kept
+        self._kept = store
 
     def find(self, shapes: Mapping[str, tuple[int, ...]]) -> Found:
         """Return the stored program, otherwise compile and store it."""

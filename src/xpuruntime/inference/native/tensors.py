@@ -12,14 +12,14 @@ from ..execution.inputs import on_a_device
 __all__ = ["run_on_tensors"]
 
 
-def run_on_tensors(executor: Executor, given: Mapping[str, Any]) -> Sequence[Any]:
+def run_on_tensors(executor: Executor, inputs: Mapping[str, Any]) -> Sequence[Any]:
     """Return outputs in the program's order as tensors of the inputs' library, without a copy.
 
     The run is queued on the caller's stream (PyTorch's current one, otherwise the default stream) and is not waited for.
     """
     stream = executor.backend.current_stream()
-    outputs = executor.run(given, stream=stream)
-    library = next(_library(v) for v in given.values() if on_a_device({"": v}))
+    outputs = executor.run(inputs, stream=stream)
+    library = next(_library(v) for v in inputs.values() if on_a_device({"": v}))
     return [library(buffer) for buffer in outputs.values()]
 
 

@@ -75,8 +75,8 @@ def library(tensor: Any) -> Callable[[Any], Any]:
         return DeviceBuffer.from_dlpack
     module = sys.modules.get(type(tensor).__module__.partition(".")[0])
     for holder in (module, getattr(module, "numpy", None)):
-        if found := getattr(holder, "from_dlpack", None):
-            return found  # type: ignore[no-any-return]
+        if from_dlpack := getattr(holder, "from_dlpack", None):
+            return from_dlpack  # type: ignore[no-any-return]
     return lambda made: made
 
 
@@ -120,8 +120,8 @@ class Elsewhere:
         executor = self._executor((self.op, number, attributes, tuple(facts)), request, attributes, facts)
         names = ROWS[self.op].operands
         inputs = {n: b for n, b in zip(names, buffers, strict=True) if b is not None}
-        (made,) = executor.run(inputs, stream=stream).values()
-        return library(first)(made)
+        (output,) = executor.run(inputs, stream=stream).values()
+        return library(first)(output)
 
     def _executor(
         self, key: Any, request: Any, attributes: tuple[Any, ...], facts: list[TensorFacts | None]

@@ -62,14 +62,14 @@ def chosen_mix(
     singles = [o for o in outcomes if isinstance(o, LoadedEngine)]
     refused = [o for o in outcomes if isinstance(o, Candidate)]
     feeds, told = measuring_feeds(model, request.examples)
-    made, why_not = _loaded_mixes(model, singles, place, feeds, store)
-    contending = made if place else [*singles, *made]  # a demanded placement has no alternative
+    mixes, why_not = _loaded_mixes(model, singles, place, feeds, store)
+    contending = mixes if place else [*singles, *mixes]  # a demanded placement has no alternative
     contenders = [Contender(_name(o), o.executable, o.precision) for o in contending]
     decision, warnings = measure(model, contenders, feeds, env.get_seconds("XPU_AUTO_SECONDS"), told)
-    best = _by_margin(contenders, [_name(o) for o in made], decision)
+    best = _by_margin(contenders, [_name(o) for o in mixes], decision)
     head = best.chosen
     loaded = next((o for o in contending if head and _name(o) == head.name), None)
-    for other in (*singles, *made):
+    for other in (*singles, *mixes):
         if other is not loaded:
             other.executable.close()
     decision = Decision("engine", model.name, head, (*best.rejected, *refused, *why_not))
@@ -101,13 +101,13 @@ def _loaded_mixes(
         if graph.states:
             return [], [Candidate(who, Reason.OP_UNSUPPORTED, "a session's model has no states")]
         costs = measured_costs(graph, {o.candidate.engine: o.executable for o in singles}, feeds)
-        found, refused = searched(model, graph, costs, singles[0].candidate, place, feeds, store)
+        mixes, refused = searched(model, graph, costs, singles[0].candidate, place, feeds, store)
     except XpuError as error:
         return [], [Candidate(who, Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)]
-    if not found and not refused:
+    if not mixes and not refused:
         text = "by measured costs, one engine is the fastest for every node"
         refused = [Candidate(who, Reason.SLOWER, text)]
-    return found, refused
+    return mixes, refused
 
 
 def _name(loaded: LoadedEngine) -> str:

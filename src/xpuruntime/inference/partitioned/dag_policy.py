@@ -24,14 +24,14 @@ _log = logger("xpuruntime.session")
 
 def settled_demands(plan: PartitionPlan, policy: Any) -> Resolved:
     """Return the demands of the argument, the plan, ``with_policy`` and the environment. Raises PolicyError, UnavailableError."""
-    given = plan.demands.policy
-    demands = effective_policy({}, policy, given, builtin=False)
+    compiled = plan.demands.policy
+    demands = effective_policy({}, policy, compiled, builtin=False)
     possible("DAGExecutor", demands)
     fallback = {DeviceId.parse(d) for d in demands.policy.execution.allow_fallback or ()}
     fell = []
     for field in PARTITIONED:
         value = getattr(demands.policy.execution, field)
-        if value == getattr(given.execution, field) or _satisfies(plan, field, value):
+        if value == getattr(compiled.execution, field) or _satisfies(plan, field, value):
             continue
         if field in ("target", "precision") and {DeviceId.parse(r.device) for r in plan.regions} <= fallback:
             fell.append(f"{field} {value}")
@@ -40,7 +40,7 @@ def settled_demands(plan: PartitionPlan, policy: Any) -> Resolved:
     if fell:
         _log.warning("DAGExecutor: %s is unavailable; the plan's own is used", ", ".join(fell))
     engines = {e for r in plan.regions for e in (r.engine, *(a.partition(" on ")[0] for a in r.alternatives))}
-    known = {r for layer in given.kernel.layers for r in layer.rules}
+    known = {r for layer in compiled.kernel.layers for r in layer.rules}
     for layer in demands.policy.kernel.layers:
         for rule in layer.rules:
             if rule not in known and (rule.use or (limits(rule) and engines != {"native"})):

@@ -94,11 +94,11 @@ def with_host_steps(
 
 def decides_sizes(graph: Graph, node: Node) -> bool:
     """Return True if a node's results have sizes that neither its operands nor the model's inputs determine."""
-    given = frozenset[str]().union(
+    input_symbols = frozenset[str]().union(
         *(s.symbols for s in graph.input_specs),
         *(graph.spec(v).symbols for v in node.values if graph.values[v].spec),
     )
-    return any(v.spec is not None and not v.spec.symbols <= given for v in node.outputs)
+    return any(v.spec is not None and not v.spec.symbols <= input_symbols for v in node.outputs)
 
 
 def mixed(

@@ -128,8 +128,8 @@ class _Probes:
     def _names(self) -> dict[str, str]:
         """Return the graph's value of each buffer that a call writes."""
         names = {n: n for call in self.plan.calls for n in call.outputs}
-        given = zip(self.executor.entry.output_buffers, self.graph.outputs, strict=True)
-        return names | {buffer: output.value for buffer, output in given}
+        outputs = zip(self.executor.entry.output_buffers, self.graph.outputs, strict=True)
+        return names | {buffer: output.value for buffer, output in outputs}
 
     def _values(self, source: NativeModel, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return expected values by buffer. Raises OutOfTime, IrError, and ValueError if they do not fit into memory."""

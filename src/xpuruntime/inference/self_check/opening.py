@@ -81,12 +81,12 @@ def _examining(
     check = replace(check, module=None, arguments=None, examples=None)
 
     def examine(
-        executor: Executor, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any], began: float
+        executor: Executor, shapes: Mapping[str, tuple[int, ...]], inputs: Mapping[str, Any], began: float
     ) -> Decision:
         if why := _demandeddiffers_by_demand(executor):
             return Verdict.none(why).decision(model.name)
         sizes = bind(native_model(model).graph.input_specs, shapes)
-        feeds, told = dict(given), "the inputs of the run"
+        feeds, told = dict(inputs), "the inputs of the run"
         if not all(
             isinstance(v, np.ndarray) for v in feeds.values()
         ):  # on a device, where they may still be in flight

@@ -46,17 +46,17 @@ def depth_of(graph: Graph) -> int:
 def own_symbols(body: Graph, outer: frozenset[str]) -> frozenset[str]:
     """Return the symbols that get their sizes inside a body. ``outer``: symbols of the node's operands."""
     inputs = frozenset().union(*(v.spec.symbols for v in body.inputs if v.spec is not None))
-    found: set[str] = set(inputs - outer)
+    symbols: set[str] = set(inputs - outer)
     for node in body.nodes:
         for name in ("count", "sizes"):
             value = node.attrs.get(name)
-            found.update(
+            symbols.update(
                 s
                 for d in (value if isinstance(value, tuple) else (value,))
                 if isinstance(d, Dim)
                 for s in d.symbols
             )
-    return frozenset(found)
+    return frozenset(symbols)
 
 
 def _body(c: OpCall, name: str, operands: Sequence[TensorSpec], first: int, fixed: int) -> Graph:

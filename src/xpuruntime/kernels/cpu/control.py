@@ -42,11 +42,11 @@ class HostControl(Kernel):
         options: dict[str, object] = {"op": call.op, "entries": [b.name for b in bodies]}
         temps: tuple[int, ...] = ()
         if call.op == "loop":
-            given = (*call.inputs, None, None)[:2]
+            limit_and_condition = (*call.inputs, None, None)[:2]
             temps = tuple(max(s.size_bytes or 0, 1) for s in call.outputs[: attrs["carried"]])
             options |= {
-                "limited": given[0] is not None,
-                "conditional": given[1] is not None,
+                "limited": limit_and_condition[0] is not None,
+                "conditional": limit_and_condition[1] is not None,
                 "carried": attrs["carried"],
                 "trips": -1 if attrs["trips"] is None else attrs["trips"],
                 "checked": attrs["checked"],

@@ -26,16 +26,16 @@ MAX_BLOCKS_YZ = 65535
 """Maximum blocks of a grid along y or z (CUDA C++ Programming Guide, technical specifications)."""
 
 REFERENCE_SMS = 132
-"""SMs that tuned launches occupy: those of an H100. A smaller device runs the same blocks in more waves. ``multiprocessors`` is the target's number."""
+"""Number of SMs that the tuned launch configurations fill: that of an H100. With fewer SMs, the same grid runs in more waves."""
 
 
 def multiprocessors(target: CodegenTarget) -> int:
-    """Return the number of SMs of the target."""
+    """Return the number of SMs of the target, or ``REFERENCE_SMS`` if the target does not record it."""
     return target.config.num_sms or REFERENCE_SMS
 
 
 def shared_limit(target: CodegenTarget) -> int:
-    """Return the maximum shared memory per block in bytes; 48 KiB, which every GPU has, if the target does not say."""
+    """Return the maximum shared memory per block in bytes; 48 KiB, which every GPU has, if the target does not record it."""
     return target.config.smem_per_block or 48 * 1024
 
 

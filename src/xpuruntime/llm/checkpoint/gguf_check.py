@@ -12,9 +12,11 @@ from ...storage.files import open_regular
 __all__ = ["check_gguf"]
 
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of the format's values by their type's number; 8 is a string, 9 an array."""
+"""Size in bytes of the values of a type, by the type's number. Strings and arrays have no fixed size."""
 _UINT32, _STRING, _ARRAY = 4, 8, 9
 _MAX_DIMS, _MAX_DEPTH, _MAX_ELEMENTS = 4, 4, 1 << 48
+_MIN_TENSOR_BYTES = 8 + 4 + 4 + 8  # length of the name, number of dims, type, offset
+_MIN_PAIR_BYTES = 8 + 4 + 1  # length of the key, type, value
 
 
 def check_gguf(path: Path, who: str) -> None:
@@ -41,7 +43,7 @@ class _GgufCursor:
         version = self.number(4)
         if version not in (2, 3):
             raise ValueError(f"version {version}; versions 2 and 3 are supported")
-        tensors, pairs = self.count(24), self.count(13)
+        tensors, pairs = self.count(_MIN_TENSOR_BYTES), self.count(_MIN_PAIR_BYTES)
         for _ in range(pairs):
             self.pair()
         names: set[bytes] = set()
@@ -49,7 +51,7 @@ class _GgufCursor:
         for _ in range(tensors):
             name = self.string()
             if name in names:
-                raise ValueError(f"tensor {name[:80]!r} twice")
+                raise ValueError(f"duplicate tensor {name[:80]!r}")
             names.add(name)
             farthest = max(farthest, self.tensor(name))
         begin = -(-self.at // self.alignment) * self.alignment
@@ -62,10 +64,10 @@ class _GgufCursor:
         key, kind = self.string(), self.number(4)
         if key == b"general.alignment":
             if kind != _UINT32:
-                raise ValueError(f"an alignment of type {kind}")
+                raise ValueError(f"general.alignment has type {kind}, not {_UINT32}")
             self.alignment = self.number(4)
             if not 1 <= self.alignment <= 1 << 20 or self.alignment & (self.alignment - 1):
-                raise ValueError(f"an alignment of {self.alignment}")
+                raise ValueError(f"general.alignment is {self.alignment}, not a power of two up to 1 MiB")
             return
         self.value(kind, 0)
 
@@ -83,13 +85,15 @@ class _GgufCursor:
                 for _ in range(count):
                     self.value(item, depth + 1)
         else:
-            raise ValueError(f"a value of type {kind}")
+            raise ValueError(
+                f"a value has type {kind} at depth {depth}; known are 0 to 12, and arrays of depth {_MAX_DEPTH}"
+            )
 
     def tensor(self, name: bytes) -> int:
         """Return the offset of the tensor's data."""
         dims = [self.number(8) for _ in range(self.number(4, _MAX_DIMS))]
         if any(d < 1 for d in dims) or math.prod(dims) > _MAX_ELEMENTS:
-            raise ValueError(f"tensor {name[:80]!r} of shape {dims}")
+            raise ValueError(f"tensor {name[:80]!r} has the shape {dims}")
         self.number(4)
         offset = self.number(8)
         if offset % self.alignment:
@@ -100,10 +104,12 @@ class _GgufCursor:
         return self.bytes(self.count(1))
 
     def count(self, min_bytes: int) -> int:
-        """Read a count of items of at least ``min_bytes`` bytes each."""
+        """Read a number of items, of at least ``min_bytes`` bytes each, which must fit in the rest of the file."""
         count = self.number(8)
         if count * min_bytes > len(self.data) - self.at:
-            raise ValueError(f"{count} items at byte {self.at} of {len(self.data)}")
+            raise ValueError(
+                f"{count} items at byte {self.at} do not fit in a file of {len(self.data)} bytes"
+            )
         return count
 
     def number(self, size: int, maximum: int | None = None) -> int:
@@ -114,6 +120,6 @@ class _GgufCursor:
 
     def bytes(self, size: int) -> bytes:
         if size > len(self.data) - self.at:
-            raise ValueError(f"{size} bytes at byte {self.at} of {len(self.data)}")
+            raise ValueError(f"{size} bytes at byte {self.at} do not fit in a file of {len(self.data)} bytes")
         self.at += size
         return self.data[self.at - size : self.at]

@@ -1,4 +1,4 @@
-"""What cannot be captured: calls that wait for the device, and optimizers that count on the host."""
+"""Obstacles to capturing: calls that wait for the device, and optimizers that count their steps on the host."""
 
 from __future__ import annotations
 

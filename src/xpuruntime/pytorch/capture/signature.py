@@ -1,4 +1,4 @@
-"""What a graph was captured for: a call's shapes and numbers, the gradients that exist, and the settings of optimizers."""
+"""The signature that a graph was captured for: a call's shapes and numbers, the gradients that exist, and the settings of optimizers."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ _log = logger("xpuruntime.pytorch")
 
 @dataclass(slots=True)
 class CaptureReport:
-    """How the calls of one signature ran.
+    """Statistics of the calls of one signature.
 
-    eager, replays: numbers of calls. obstacles: why there is no graph; empty if there is one, or not yet. kernels: of the ops of this
-    package that the graph holds.
+    eager, replays: numbers of calls. obstacles: why the step is not captured; empty if it is, or if it still warms up. kernels:
+    those of this package's ops in the graph.
     """
 
     signature: str
@@ -41,7 +41,7 @@ class CaptureReport:
 
 @dataclass(slots=True)
 class _Gradient:
-    """A parameter's gradient in a graph. accumulates: the graph adds to it; otherwise it writes it."""
+    """A parameter's gradient in a graph. accumulates: True if the graph adds to it, False if the graph overwrites it."""
 
     parameter: torch.Tensor
     gradient: torch.Tensor
@@ -50,7 +50,7 @@ class _Gradient:
 
 @dataclass(slots=True)
 class _Entry:
-    """The state of one signature. ``held``: what the graph reads and writes, and the executors whose memory is in it."""
+    """The state of one signature. ``held``: objects that must live as long as the graph, since it uses their memory."""
 
     report: CaptureReport
     graph: torch.cuda.CUDAGraph | None = None
@@ -149,14 +149,14 @@ class CapturedStep:
         devices = {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_cuda}
         if not devices:
             return self._step(*args, **kwargs)
-        with self._beside(), self._optimizers_seen():
+        with self._on_capture_stream(), self._noting_optimizers():
             result = self._step(*args, **kwargs)
         for device in devices:
             self._parameters += leaves_with_gradients(device)
         return result
 
     @contextmanager
-    def _beside(self) -> Iterator[None]:
+    def _on_capture_stream(self) -> Iterator[None]:
         """Run the block on the stream that capturing uses: autograd keeps the stream of a parameter's first gradient."""
         if self._stream is None:
             self._stream = torch.cuda.Stream()
@@ -169,7 +169,7 @@ class CapturedStep:
         """Run eagerly on another stream, as capturing does. The last call also looks for obstacles."""
         report = entry.report
         report.eager += 1
-        with self._beside(), self._optimizers_seen():
+        with self._on_capture_stream(), self._noting_optimizers():
             if report.eager < self._warmup:
                 result = self._step(*args, **kwargs)
             else:
@@ -181,7 +181,7 @@ class CapturedStep:
         return result
 
     @contextmanager
-    def _optimizers_seen(self) -> Iterator[None]:
+    def _noting_optimizers(self) -> Iterator[None]:
         """Note the optimizers that step inside the block."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -231,7 +231,12 @@ class CapturedStep:
             _Gradient(p, p.grad, before.get(key) is p.grad) for key, p in known.items() if p.grad is not None
         ]
         self._parameters = list(known.values())
-        for key, p in known.items():  # as they were before the call, which is a replay of the graph
+        for (
+            key,
+            p,
+        ) in (
+            known.items()
+        ):  # capturing computes nothing; the replay that follows reads and writes the gradients
             p.grad = before.get(key)
         entry.graph, entry.outputs, entry.held = graph, outputs, steps.prepared
         entry.report.captured = True
@@ -259,7 +264,7 @@ class CapturedStep:
 
 
 def _static(leaf: Any) -> Any:
-    """Return a tensor of its own for an argument, which every replay reads."""
+    """Return a copy of an argument, which the graph reads. Each replay first copies the current argument to it."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     static = leaf.detach().clone()

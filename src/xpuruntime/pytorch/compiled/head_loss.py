@@ -24,7 +24,7 @@ from ..requests import DemandCell
 __all__ = ["FUSED", "route_head_losses"]
 
 FUSED = "fused with the layer that computes its logits"
-"""What a report says of a loss whose logits are not stored."""
+"""The outcome in a report of a loss whose logits are not stored."""
 
 _COPIES = ("contiguous", "clone")
 _CASTS = ("float", "double", "to", "type")
@@ -97,11 +97,11 @@ def _rewrite(module: GraphModule, loss: Node, demands: DemandCell) -> None:
 def _arguments(loss: Node) -> tuple[Node, Node, Mapping[str, Any]]:
     """Return the node of the logits, that of the targets, and the options that the op takes."""
     names = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction")
-    given = dict(zip((*names, "label_smoothing"), loss.args, strict=False)) | dict(loss.kwargs)
-    logits, target = given.pop("input"), given.pop("target")
-    options = {**_LOSS_DEFAULTS, **given}
+    args = dict(zip((*names, "label_smoothing"), loss.args, strict=False)) | dict(loss.kwargs)
+    logits, target = args.pop("input"), args.pop("target")
+    options = {**_LOSS_DEFAULTS, **args}
     if options["weight"] is not None:
-        raise _StaysError("its words have weights")
+        raise _StaysError("its classes have weights")
     if options["label_smoothing"]:
         raise _StaysError("it smooths labels")
     if options["size_average"] is not None or options["reduce"] is not None:
@@ -119,22 +119,22 @@ def _of_log_softmax(node: Any, reader: Node) -> Node:
     if not isinstance(node, Node) or (node.target not in (F.log_softmax, torch.log_softmax, "log_softmax")):
         raise _StaysError("its operand is not a log_softmax")
     _only_reader(node, reader)
-    given = dict(
+    args = dict(
         zip(
             ("input", "dim", *(("_stacklevel",) if node.target is F.log_softmax else ())),
             node.args,
             strict=False,
         )
     )
-    given |= node.kwargs
-    dtype = given.get("dtype")
-    if given.get("dim") not in (-1, _value(node).dim() - 1) or dtype not in (
+    args |= node.kwargs
+    dtype = args.get("dtype")
+    if args.get("dim") not in (-1, _value(node).dim() - 1) or dtype not in (
         None,
         torch.float32,
         torch.float64,
     ):
         raise _StaysError("its log_softmax is not over the last dim")
-    source: Node = given["input"]
+    source: Node = args["input"]
     return source
 
 
@@ -146,7 +146,7 @@ def _head_of(logits: Any, reader: Node) -> _LogitsLayer:
         if (head := _layer(node)) is not None:
             head.after = [node, *reversed(between)]
             if _value(head.after[-1]).dim() not in (1, 2) and not _swaps(head.after[-1]):
-                raise _StaysError("their last dim is not that of the words")
+                raise _StaysError("their last dim is not the vocabulary")
             return head
         if node.op not in ("call_function", "call_method") or not node.args or not _keeps_rows(node):
             raise _StaysError(f"they go through {_name(node)}")
@@ -165,9 +165,9 @@ def _only_reader(node: Node, reader: Node) -> None:
 
 def _layer(node: Node) -> _LogitsLayer | None:
     if node.op == "call_function" and node.target in (F.linear, torch._C._nn.linear):
-        given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | dict(node.kwargs)
-        if all(isinstance(given.get(k), Node) for k in ("input", "weight")):
-            return _LogitsLayer(given["input"], given["weight"], given.get("bias"), False)
+        args = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | dict(node.kwargs)
+        if all(isinstance(args.get(k), Node) for k in ("input", "weight")):
+            return _LogitsLayer(args["input"], args["weight"], args.get("bias"), False)
     product = node.target == "matmul" if node.op == "call_method" else node.target in _PRODUCTS
     if product and not node.kwargs and len(node.args) == 2 and all(isinstance(a, Node) for a in node.args):
         x, weight = node.args

@@ -1,4 +1,4 @@
-"""Regions: connected nodes of an FX graph that our compiler takes."""
+"""Regions: connected nodes of an FX graph that our compiler supports."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _VIEWS = (
     "aten.alias.default", "aten.detach.default",
 )  # fmt: skip
 """Operators that move no data in PyTorch."""
-_LEFT = {
+_KEPT_IN_PYTORCH = {
     "cuda": {
-        "aten.convolution_backward.default": "our expansion stores the windows of its input; PyTorch's library computes them as it reads",
+        "aten.convolution_backward.default": "our expansion stores an im2col matrix; PyTorch's library does not",
     }
 }  # fmt: skip
 """Kind of target -> operator -> reason why PyTorch computes it, though our compiler could."""
@@ -33,7 +33,7 @@ _OUTSIDE = "xpuruntime_outside"
 
 
 def reasons_against(module: torch.fx.GraphModule, name: str, target: Any) -> Mapping[str, str]:
-    """Return node -> the reason why our compiler does not take it on a target. Nodes that it takes are not listed."""
+    """Return node -> the reason why our compiler does not support it on a target. Supported nodes are not listed."""
     calls = [n for n in module.graph.nodes if n.op == "call_function"]
     try:
         graph = import_fx(module, name)
@@ -49,10 +49,10 @@ def reasons_against(module: torch.fx.GraphModule, name: str, target: Any) -> Map
         support = is_op_supported(call, target) if isinstance(call, NodeCall) else call
         if not support:
             reasons.setdefault(source, support.reason)
-    left = _LEFT.get(str(target).partition(":")[0], {})
+    kept_ops = _KEPT_IN_PYTORCH.get(str(target).partition(":")[0], {})
     for node in calls:
-        if str(node.target) in left:
-            reasons.setdefault(node.name, left[str(node.target)])
+        if str(node.target) in kept_ops:
+            reasons.setdefault(node.name, kept_ops[str(node.target)])
         value = node.meta.get("val")
         values = value if isinstance(value, tuple | list) else (value,)
         if not all(v is None or isinstance(v, torch.Tensor) for v in values):
@@ -61,7 +61,7 @@ def reasons_against(module: torch.fx.GraphModule, name: str, target: Any) -> Map
         if node.target is torch.ops.aten.as_strided.default:
             for source in (node, *node.all_input_nodes):
                 reasons.setdefault(source.name, "as_strided reads its memory by strides")
-    # An item of a result that stays with PyTorch stays there, too.
+    # PyTorch also computes the getitem of a tuple that it computes.
     for node in calls:
         if str(node.target) == "<built-in function getitem>" and node.args[0].name in reasons:
             reasons.setdefault(node.name, reasons[node.args[0].name])
@@ -69,12 +69,15 @@ def reasons_against(module: torch.fx.GraphModule, name: str, target: Any) -> Map
 
 
 def _view_names() -> list[str]:
-    """Return the views' names as PyTorch's partitioner has them: a region neither begins nor ends with one."""
+    """Return the names of views as PyTorch's partitioner writes them. It removes them from both ends of a region."""
     return [f"torch.ops.{name}" for name in _VIEWS]
 
 
 def views_last(module: torch.fx.GraphModule) -> None:
-    """Give each result that is a view its own chain of views, so that a region returns what the view is of, and copies nothing."""
+    """Compute each output that is a view outside of the regions, from a copy of its chain of views.
+
+    The region then returns the tensor under the view, without a copy.
+    """
     (out,) = (n for n in module.graph.nodes if n.op == "output")
 
     def twin(node: Any) -> Any:
@@ -94,19 +97,21 @@ def views_last(module: torch.fx.GraphModule) -> None:
     module.recompile()
 
 
-class _Taken(OperatorSupportBase):  # type: ignore[misc]  # PyTorch is untyped here
-    def __init__(self, left: Mapping[str, str]) -> None:
-        self._left = left
+class _Supported(OperatorSupportBase):  # type: ignore[misc]  # PyTorch is untyped here
+    def __init__(self, unsupported: Mapping[str, str]) -> None:
+        self._unsupported = unsupported
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
-        return node.op == "call_function" and node.name not in self._left and _OUTSIDE not in node.meta
+        return node.op == "call_function" and node.name not in self._unsupported and _OUTSIDE not in node.meta
 
 
-def divided(module: torch.fx.GraphModule, left: Mapping[str, str]) -> tuple[torch.fx.GraphModule, list[str]]:
-    """Return the module with each region as a submodule, and the regions' names."""
+def divided(
+    module: torch.fx.GraphModule, unsupported: Mapping[str, str]
+) -> tuple[torch.fx.GraphModule, list[str]]:
+    """Return the module with each region as a submodule, and the regions' names. unsupported: node -> reason, as of ``reasons_against``."""
     views_last(module)
     partitioner = CapabilityBasedPartitioner(
-        module, _Taken(left), allows_single_node_partition=True, non_compute_ops=_view_names()
+        module, _Supported(unsupported), allows_single_node_partition=True, non_compute_ops=_view_names()
     )
     partitions = partitioner.propose_partitions()
     partitioner.remove_bookend_non_compute_ops(partitions)

@@ -1,4 +1,4 @@
-"""What PyTorch's graphs became: regions, and the nodes that stay with PyTorch, each with a reason."""
+"""Reports of compiled graphs: regions, and the nodes that stay with PyTorch, each with a reason."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What each training op computes, forward and backward, as functions that write IR. One file per op; none knows torch."""
+"""Definitions of the training ops, forward and backward, as functions that write IR. One file per op; none imports torch."""

@@ -15,7 +15,7 @@ __all__ = [
 def _batch_norm(w: Writer) -> list[str]:
     """Write the result and, if there are running statistics, those after the step."""
     running = w.optional("running_mean"), w.optional("running_var")
-    kept = running[0] is not None
+    tracked = running[0] is not None
     results = w.b.batch_norm_train(
         w["x"],
         w.optional("weight"),
@@ -23,9 +23,9 @@ def _batch_norm(w: Writer) -> list[str]:
         *running,
         momentum=w.attributes["momentum"],
         eps=w.attributes["eps"],
-        outputs=5 if kept else 1,
+        outputs=5 if tracked else 1,
     )
-    return [results[0], *results[3:]] if kept else [results]
+    return [results[0], *results[3:]] if tracked else [results]
 
 
 def _batch_norm_backward(w: Writer) -> list[str]:

@@ -98,10 +98,10 @@ class _Control:
 
     def _repeat(self, body: Executor, addresses: list[int]) -> None:
         options, carried = self._options, int(self._options["carried"])
-        given = iter(addresses[: self._inputs])
-        limit = ctypes.c_int64.from_address(next(given)).value if options["limited"] else options["trips"]
-        going = _flag(next(given)) if options["conditional"] else True
-        operands = list(given)
+        inputs = iter(addresses[: self._inputs])
+        limit = ctypes.c_int64.from_address(next(inputs)).value if options["limited"] else options["trips"]
+        going = _flag(next(inputs)) if options["conditional"] else True
+        operands = list(inputs)
         unlimited = not options["limited"] and options["trips"] < 0
         state, captured = operands[:carried], operands[carried:]
         outputs = addresses[self._inputs :]

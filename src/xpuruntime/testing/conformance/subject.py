@@ -26,7 +26,7 @@ __all__ = ["DeviceUnderTest", "subject"]
 
 @dataclass(frozen=True)
 class DeviceUnderTest:
-    """What a suite is run on. ``target``: the target of generated code, None for a vendor's engine. ``device``: a name, or a backend."""
+    """The engine or kernels that a suite checks. ``target``: the target of generated code, None for a vendor's engine. ``device``: a name, or a backend."""
 
     name: str
     engine: str

@@ -65,8 +65,8 @@ def bisect(
             return Bisection(search.labels[0], search.labels[1], False, trials=trials)
         actual, changes = actual.with_policy(changed.policy), changed.texts
     with scratch("xpu-bisect-") as folder:
-        kept = KeptValues(folder / "inputs.npz", feeds)
-        result, subject = _walked(actual, reference, feeds, tolerance, kept, progress)
+        kept_values = KeptValues(folder / "inputs.npz", feeds)
+        result, subject = _walked(actual, reference, feeds, tolerance, kept_values, progress)
         result = replace(result, changes=changes, trials=trials)
         if by == "policy" and not result.differs:
             note = "the outputs differ between the policies, but every value that both sides show agrees"
@@ -74,7 +74,7 @@ def bisect(
         if result.node is None or save is None or subject is None:
             return result
         progress("saving the reproduction and running it in a fresh process")
-        saved = save_reproduction(Path(save), subject, result, kept)
+        saved = save_reproduction(Path(save), subject, result, kept_values)
         notes = result.notes
         if saved.fails is False:
             notes += (
@@ -101,7 +101,7 @@ def _same_inputs(model: ModelSource, other: ModelSource) -> None:
 
 
 def _walked(
-    actual: Side, reference: Side, feeds: Mapping[str, Array], tolerance: float | None, kept: KeptValues, progress: Progress
+    actual: Side, reference: Side, feeds: Mapping[str, Array], tolerance: float | None, kept_values: KeptValues, progress: Progress
 ) -> tuple[Bisection, Subject | None]:  # fmt: skip
     progress(f"opening {actual.model.name}")
     left = actual.observe(feeds)
@@ -111,7 +111,7 @@ def _walked(
         try:
             _comparable(actual, reference, left, right)
             limit = limits_of(actual, reference, left, right, tolerance)
-            state = walk(left, right, limit, kept.keep, progress)
+            state = walk(left, right, limit, kept_values.keep, progress)
             bound = most_runs(len(actual.model.nodes) if actual.model.nodes else state.values)
             if not state.differs:
                 return Bisection(

@@ -68,7 +68,7 @@ def _leaves(data: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def applied(before: Policy, changes: Sequence[PolicyChange]) -> Policy:
-    """Return the policy after some changes. Raises PolicyError if they are no valid policy without the others."""
+    """Return the policy after some changes. Raises PolicyError if the result is not a valid policy."""
     data = before.to_dict()
     for change in changes:
         holder = data
@@ -88,7 +88,8 @@ def applied(before: Policy, changes: Sequence[PolicyChange]) -> Policy:
 def rule_for(nodes: Sequence[str], kernel: str, reason: str) -> dict[str, Any]:
     """Return the rule that makes one kernel of the catalogue compute nodes, as a document's data.
 
-    It is a demand where the kernel's family is one of policies, so that other ops of fused nodes are left alone; else a preference.
+    If policies know the kernel's family, the rule forces the kernel for ops of that family only, not for other ops of a fused node. Otherwise it
+    prefers the kernel.
     """
     family, _, word = kernel.partition("/")
     patterns = [f"re:{re.escape(name)}" for name in nodes]

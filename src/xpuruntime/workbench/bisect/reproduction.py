@@ -46,17 +46,17 @@ class KeptValues:
 
     def load(self, names: Sequence[str]) -> dict[str, Array]:
         """Return values by name, the model's inputs among them."""
-        found = {n: self._feeds[n] for n in names if n in self._feeds}
-        left = [n for n in names if n not in found]
+        values = {n: self._feeds[n] for n in names if n in self._feeds}
+        left = [n for n in names if n not in values]
         if left and self._kept:
             with np.load(self._path, allow_pickle=False) as stored:
-                found |= {n: stored[n] for n in left if n in stored.files}
-        return found
+                values |= {n: stored[n] for n in left if n in stored.files}
+        return values
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a bisection found: both sides, their models as cuts (None for programs), the search, and each side's nodes and kernels by call."""
+    """The result of a bisection: both sides, their models as cuts (None for programs), the search, and each side's nodes and kernels by call."""
 
     actual: Side
     reference: Side
@@ -79,7 +79,9 @@ def check_new_folder(folder: Path) -> None:
         raise StoreError(f"folder {folder}", "exists already", got=str(folder.absolute()), do=do)
 
 
-def save_reproduction(folder: Path, subject: Subject, result: Bisection, kept: KeptValues) -> Reproduction:
+def save_reproduction(
+    folder: Path, subject: Subject, result: Bisection, kept_values: KeptValues
+) -> Reproduction:
     """Write the smallest model that shows the difference in a fresh process: the node alone, the model up to it, or the whole model.
 
     Raises StoreError if the folder exists or cannot be written.
@@ -94,7 +96,7 @@ def save_reproduction(folder: Path, subject: Subject, result: Bisection, kept: K
     saved: Reproduction | None = None
     for scope, pinned in _attempts(subject):
         try:
-            command = _write(folder, subject, result, kept, scope, pinned)
+            command = _write(folder, subject, result, kept_values, scope, pinned)
         except XpuError:  # a part that is no valid model alone, or a rule that cannot name the kernel
             continue
         saved = Reproduction(folder, scope, _fails(folder, command), shlex.join(["xpu", *command]))
@@ -114,7 +116,7 @@ def _attempts(subject: Subject) -> list[tuple[str, bool]]:
 
 
 def _write(
-    folder: Path, subject: Subject, result: Bisection, kept: KeptValues, scope: str, pinned: bool
+    folder: Path, subject: Subject, result: Bisection, kept_values: KeptValues, scope: str, pinned: bool
 ) -> list[str]:
     """Write models, policies and inputs of a scope; return the arguments of ``xpu``."""
     for old in folder.iterdir():  # of a larger or smaller scope
@@ -134,10 +136,10 @@ def _write(
         assert subject.reference_cuts is not None
         files, feeds = [], {}
         for cuts, name in ((subject.cuts, _MODEL), (subject.reference_cuts, _REFERENCE)):
-            border = [v for v in before if v in cuts.maker]
-            names = [*border, *subject.feeds]
-            arrays = kept.load(names)
-            proto = cuts.cut(border, [subject.state.value], arrays)
+            boundary = [v for v in before if v in cuts.maker]
+            names = [*boundary, *subject.feeds]
+            arrays = kept_values.load(names)
+            proto = cuts.cut(boundary, [subject.state.value], arrays)
             read = [i.name for i in proto.graph.input]
             feeds |= {n: arrays[n] for n in read}
             (folder / name).write_bytes(proto.SerializeToString(deterministic=True))

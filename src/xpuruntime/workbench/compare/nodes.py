@@ -238,13 +238,13 @@ def _compared(
 def _chunks(names: Sequence[str], actual: Observer, reference: Observer, budget: int) -> list[list[str]]:
     """Return runs of values whose bytes on both sides fit the budget. A value of unknown size has a chunk of its own."""
     chunks: list[list[str]] = []
-    room = 0
+    bytes_left = 0
     for name in names:
         sizes = [o.bytes_of(name) for o in (actual, reference)]
         size = budget if None in sizes else sum(s for s in sizes if s is not None)
-        if not chunks or size > room:
+        if not chunks or size > bytes_left:
             chunks.append([])
-            room = budget
+            bytes_left = budget
         chunks[-1].append(name)
-        room -= size
+        bytes_left -= size
     return chunks

@@ -82,9 +82,9 @@ def _samples(
     try:
         executor = Executor(program, device_of(entry), entry=entry.name, policy=SETTLED)
     except UnavailableError:
-        made = [list(interp.run(graph, f, weights=weights, states={}).values()) for f in feeds]
+        expected = [list(interp.run(graph, f, weights=weights, states={}).values()) for f in feeds]
         return [
-            _sample(entry, f, outputs, INTERPRETER, False) for f, outputs in zip(feeds, made, strict=True)
+            _sample(entry, f, outputs, INTERPRETER, False) for f, outputs in zip(feeds, expected, strict=True)
         ]
     samples = []
     with executor:

@@ -112,8 +112,8 @@ def _file(program: CompiledProgram, path: Path) -> ProgramCheck:
     segments = [a.data for a in arrays if isinstance(a.data, Segment)]
     for segment in segments:
         segment.view()
-    made = str(program.facts.get("xpuruntime", "")) or "an unknown release"
-    text = f"{path.stat().st_size} bytes, every digest is right; format {MAJOR}.{MINOR} or older, compiled by xpuruntime {made}, read by {__version__}"
+    compiled_by = str(program.facts.get("xpuruntime", "")) or "an unknown release"
+    text = f"{path.stat().st_size} bytes, every digest is right; format {MAJOR}.{MINOR} or older, compiled by xpuruntime {compiled_by}, read by {__version__}"
     return ProgramCheck("file", True, text)
 
 

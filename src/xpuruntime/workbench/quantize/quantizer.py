@@ -99,20 +99,20 @@ def quantize(
         reference = _values(prepared, feeds, [*outputs, *watched])
         progress("calibrating")
         ranges = _ranges(tools, prepared, feeds, method, activations, folder)
-        kept = list(exclude)
+        in_float = list(exclude)
         for _ in range(_ROUNDS):
-            progress(f"quantizing, {len(kept)} nodes in floats")
-            quantized = _with_pairs(tools, prepared, ranges, activations, per_channel, kept)
+            progress(f"quantizing, {len(in_float)} nodes in floats")
+            quantized = _with_pairs(tools, prepared, ranges, activations, per_channel, in_float)
             measured = _names_in(quantized, products, watched)
             values = _values(quantized, feeds, [*outputs, *measured.values()])
             error = relative_error(*([v[n] for n in outputs] for v in (values, reference)))
             nodes = _node_errors(
-                quantized, products, {n: values[v] for n, v in measured.items()}, reference, kept
+                quantized, products, {n: values[v] for n, v in measured.items()}, reference, in_float
             )
             left = [n.node for n in nodes if not n.kept]
             if max_error is None or error <= max_error or not left:
                 break
-            kept += left[: max(1, math.ceil(len(left) / 8))]
+            in_float += left[: max(1, math.ceil(len(left) / 8))]
         _write(quantized, target)
     policy = target.with_suffix(".policy.yaml")
     _write_policy(policy, target.name)
@@ -230,9 +230,9 @@ def _values(model: Any, feeds: Samples, names: Sequence[str]) -> dict[str, Array
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     present = {o.name for o in shown.graph.output}
-    made = {v for n in shown.graph.node for v in n.output}
+    produced = {v for n in shown.graph.node for v in n.output}
     inputs = {i.name for i in shown.graph.input}
-    wanted = [n for n in dict.fromkeys(names) if n in made]
+    wanted = [n for n in dict.fromkeys(names) if n in produced]
     shown.graph.output.extend(onnx.ValueInfoProto(name=n) for n in wanted if n not in present)
     session = _session(shown)
     collected: dict[str, list[Array]] = {n: [] for n in names}
@@ -292,7 +292,7 @@ def _ranges(tools: _Tools, model: Any, feeds: Samples, method: str, activations:
 
 
 def _with_pairs(
-    tools: _Tools, model: Any, ranges: Any, activations: str, per_channel: bool, kept: Sequence[str]
+    tools: _Tools, model: Any, ranges: Any, activations: str, per_channel: bool, in_float: Sequence[str]
 ) -> Any:
     """Return a copy of the model with pairs around all nodes except those in ``kept``."""
     q = tools.quantization
@@ -307,7 +307,7 @@ def _with_pairs(
         kind,
         ranges,
         [],
-        list(kept),
+        list(in_float),
         list(q.registry.QDQRegistry),
         {"ActivationSymmetric": activations == "int8", "WeightSymmetric": True},
     )
@@ -317,7 +317,7 @@ def _with_pairs(
 
 
 _INPUT, _RESULT = "_QuantizeLinear_Input", "_DequantizeLinear_Output"
-"""What ONNX Runtime's quantizer appends to the names of values before and after a pair."""
+"""Suffixes that ONNX Runtime's quantizer appends to the names of values before and after a pair."""
 
 
 def _watched(model: Any, products: Sequence[Any]) -> list[str]:
@@ -329,8 +329,8 @@ def _watched(model: Any, products: Sequence[Any]) -> list[str]:
 
 def _names_in(quantized: Any, products: Sequence[Any], watched: Sequence[str]) -> dict[str, str]:
     """Return the value of the quantized model for each watched one: behind its pair, if there is one."""
-    made = {v for n in quantized.graph.node for v in n.output} | {i.name for i in quantized.graph.input}
-    names = {n: next((v for v in (n + _RESULT, n) if v in made), "") for n in watched}
+    produced = {v for n in quantized.graph.node for v in n.output} | {i.name for i in quantized.graph.input}
+    names = {n: next((v for v in (n + _RESULT, n) if v in produced), "") for n in watched}
     return {n: v for n, v in names.items() if v}
 
 
@@ -339,9 +339,9 @@ def _node_errors(
     products: Sequence[Any],
     values: Mapping[str, Array],
     reference: Mapping[str, Array],
-    kept: Sequence[str],
+    in_float: Sequence[str],
 ) -> tuple[NodeError, ...]:
-    # A bounding activation after a node is part of its pair, and its result has the node's place.
+    # A bounding activation after a node is part of its pair: its result replaces the node's.
     now = {n.name: n.output[0].removesuffix(_INPUT) for n in quantized.graph.node}
 
     def error(name: str) -> float:
@@ -354,7 +354,7 @@ def _node_errors(
         result = now.get(node.name, node.output[0])
         whole = error(result if result in reference else node.output[0])
         rows.append(NodeError(node.name, node.op_type, whole, max(0.0, whole - error(node.input[0]))))
-    rows = [replace(r, kept=r.node in kept) for r in rows]
+    rows = [replace(r, kept=r.node in in_float) for r in rows]
     return tuple(sorted(rows, key=lambda r: -r.added))
 
 

@@ -66,7 +66,7 @@ class QuantizeReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the error is within the budget, and at least one product is quantized."""
+        """True if the error is within the budget and at least one product is quantized."""
         return self.worst is not None and (self.max_error is None or self.error <= self.max_error)
 
     @property

@@ -30,7 +30,7 @@ _SUPPORT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RuleCoverage:
-    """What one rule or keyword does on the model.
+    """The effect of one rule or keyword on the model.
 
     matches: nodes that get a kernel and that it matches. chooses: those whose kernel it chose. excludes: those at which it removed a
     candidate. All are names of nodes of the model.

@@ -68,6 +68,12 @@ _COUNT = FieldKind(
 _NAME = "shown in results; default: the rule's kind and values"
 
 
+def _require(field: str, value: object, example: str) -> None:
+    """Raise Problem if a field without a default is not given."""
+    if value in (None, (), []):
+        raise Problem((field,), "is missing", do=f"Write {field}: {example}.")
+
+
 @record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaysOn:
@@ -88,8 +94,7 @@ class EnginesAllowed:
     name: str | None = of_kind(kinds.REASON, _NAME)
 
     def _check_together(self) -> None:
-        if not self.allow:
-            raise Problem(("allow",), "is missing", do="Write allow: native, or a list.")
+        _require("allow", self.allow, "native, or a list")
 
 
 @record
@@ -118,8 +123,7 @@ class TimeWithin:
     name: str | None = of_kind(kinds.REASON, _NAME)
 
     def _check_together(self) -> None:
-        if self.percent is None:
-            raise Problem(("percent",), "is missing", do="Write percent: 5.")
+        _require("percent", self.percent, "5")
 
 
 @record
@@ -131,8 +135,7 @@ class CoverageAtLeast:
     name: str | None = of_kind(kinds.REASON, _NAME)
 
     def _check_together(self) -> None:
-        if self.percent is None:
-            raise Problem(("percent",), "is missing", do="Write percent: 90.")
+        _require("percent", self.percent, "90")
 
 
 @record
@@ -170,8 +173,7 @@ class MemoryAtMost:
     name: str | None = of_kind(kinds.REASON, _NAME)
 
     def _check_together(self) -> None:
-        if self.bytes is None:
-            raise Problem(("bytes",), "is missing", do="Write bytes: 512 MiB.")
+        _require("bytes", self.bytes, "512 MiB")
 
 
 CheckRule: TypeAlias = (

@@ -60,11 +60,11 @@ class OutputState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The content of a file that differences and rules need. None means that this kind of file does not say.
+    """The content of a file that differences and rules need. None: this kind of file does not hold it.
 
     kind:       ``plan``, ``receipt``, ``program`` or ``lock``. name: the file's name, for texts.
     regions:    device of each region. transfers: values that cross regions. decisions: by question and subject, the choice and its reason code.
-    time_us:    time of one run: the sum of the measured steps. spread_us: the sum of their spreads. timed_runs: runs that it rests on.
+    time_us:    time of one run: the sum of the measured steps. spread_us: the sum of their spreads. timed_runs: number of measured runs.
     memory_bytes: scratch memory and weights. coverage: share of nodes that evidence names. confirmed: whether evidence confirms the plan.
     inputs:     sha256 of each input by name. outputs: what was recorded of each output.
     """
@@ -130,7 +130,7 @@ def of_plan(plan: Plan, name: str) -> Snapshot:
 
 
 def decisions_of(decisions: Iterable[Decision]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return the choices that are not about single kernels, which nodes show."""
+    """Return all decisions except those on the kernel of one call, which are in the nodes."""
     return {
         (d.question, d.subject): ("nothing", "") if d.chosen is None else (d.chosen.name, d.chosen.code.value)
         for d in decisions
@@ -141,14 +141,14 @@ def decisions_of(decisions: Iterable[Decision]) -> dict[tuple[str, str], tuple[s
 def of_receipt(
     receipt: Receipt, name: str, inputs: Mapping[str, str], outputs: tuple[OutputState, ...]
 ) -> Snapshot:
-    """Return the snapshot of a receipt, in which evidence replaces the plan where it names a node."""
+    """Return the snapshot of a receipt, with the plan's facts on a node replaced by the evidence on it."""
     base = of_plan(receipt.plan, name)
-    seen: dict[str, NodeState] = {}
+    executed: dict[str, NodeState] = {}
     by_name = {n.name: n for n in base.nodes}
     for region, evidence in receipt.evidence.items():
         for state in _executed(region, evidence, by_name):
-            before = seen.get(state.name)
-            seen[state.name] = state if before is None else _joined(before, state)
+            before = executed.get(state.name)
+            executed[state.name] = state if before is None else _joined(before, state)
     rows = [row for e in receipt.evidence.values() for row in e.rows]
     timed = [row.time_us for row in rows if row.time_us is not None]
     spreads = [row.spread_us for row in rows if row.spread_us is not None]
@@ -157,7 +157,7 @@ def of_receipt(
         name,
         base.model,
         base.model_digest,
-        tuple(seen.get(n.name, n) for n in base.nodes),
+        tuple(executed.get(n.name, n) for n in base.nodes),
         tuple(dict.fromkeys((*base.devices, *(row.device for row in rows if row.device)))),
         base.engines,
         base.regions,

@@ -105,7 +105,7 @@ class Frontiers:
 
     def _nearest(self, value: str, listed: set[str]) -> list[str]:
         """Return the closest listed values that a value is computed from."""
-        found: dict[str, None] = {}
+        nearest: dict[str, None] = {}
         seen, todo = set[str](), list(self._reads.get(value, ()))
         while todo:
             name = todo.pop()
@@ -113,10 +113,10 @@ class Frontiers:
                 continue
             seen.add(name)
             if name in listed:
-                found[name] = None
+                nearest[name] = None
             else:
                 todo += self._reads.get(name, ())
-        return list(found)
+        return list(nearest)
 
     def at(self, count: int) -> list[str]:
         """Return those of the first ``count`` values that a later value or the caller reads."""

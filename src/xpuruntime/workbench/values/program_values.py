@@ -1,4 +1,4 @@
-"""Values of a compiled program: the buffers that its kernel calls write. Each read is a run of a prefix of the plan."""
+"""Values of a compiled program: the buffers that its kernel calls write. Reading some runs the plan up to the call that writes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ProgramValues:
     Passes keep the names of the values that they keep, so a buffer and a value of the model that have one name hold the same value.
 
     graph: the model's graph as imported, which gives outputs the names of their values; None for a program without its model.
-    named: the values of the model, the only ones that are shown (not copies into another layout); None to show every buffer.
+    named: the values to show: those of the model, not copies into another layout; None to show every buffer.
     close: called by ``close``.
     """
 
@@ -80,20 +80,20 @@ class ProgramValues:
 
     def values(self, names: Sequence[str]) -> dict[str, Array]:
         """Return values by name, from as few runs as their memory allows: one, unless a value is overwritten before the last is written."""
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         if set(names) <= set(self.outputs) or any(v in self._by_run for v in names):
             outputs = dict(zip(self.outputs, self._executor_run(), strict=True))
-            found |= {v: outputs[v] for v in names if v in outputs}
-        left = sorted((v for v in names if v not in found), key=lambda v: self._writer[self._buffer_of[v]])
+            arrays |= {v: outputs[v] for v in names if v in outputs}
+        left = sorted((v for v in names if v not in arrays), key=lambda v: self._writer[self._buffer_of[v]])
         while left:
             end = self._writer[self._buffer_of[left[-1]]]
             group = [v for v in left if not self._overwritten(self._buffer_of[v], end)]
             buffers = [self._buffer_of[v] for v in group]
             memory = values_after(self._executor, self._arrays, end, buffers)
-            found |= {v: memory[b] for v, b in zip(group, buffers, strict=True)}
+            arrays |= {v: memory[b] for v, b in zip(group, buffers, strict=True)}
             self.runs += 1
-            left = [v for v in left if v not in found]
-        return found
+            left = [v for v in left if v not in arrays]
+        return arrays
 
     def _executor_run(self) -> Sequence[Array]:
         """Run the whole program once, with new states."""

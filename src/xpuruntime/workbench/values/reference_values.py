@@ -49,17 +49,17 @@ class ReferenceValues:
 
     def values(self, names: Sequence[str]) -> dict[str, Array]:
         """Evaluate nodes in order until the last requested value. Raises IrError, InputError."""
-        wanted, found = {self._aliases.get(n, n) for n in names}, dict[str, Array]()
+        wanted, arrays = {self._aliases.get(n, n) for n in names}, dict[str, Array]()
 
         def watch(node: Node, results: tuple[Array, ...]) -> None:
-            found.update((v.name, a) for v, a in zip(node.outputs, results, strict=True) if v.name in wanted)
-            if len(found) == len(wanted):
+            arrays.update((v.name, a) for v, a in zip(node.outputs, results, strict=True) if v.name in wanted)
+            if len(arrays) == len(wanted):
                 raise _Enough
 
         self.runs += 1
         with contextlib.suppress(_Enough):
             interp.run(self._source.graph, self._feeds, weights=self._source.weights, states={}, watch=watch)
-        return {n: found[self._aliases.get(n, n)] for n in names}
+        return {n: arrays[self._aliases.get(n, n)] for n in names}
 
     def shape_of(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of a value, if inference knows it."""

@@ -39,8 +39,8 @@ def write_control(builder: OnnxGraphBuilder, node: Node, label: str, write: Writ
             "Reshape", [builder.dim(node.attrs["trips"]), builder.constant(np.zeros(0, np.int64))]
         )
     body = _loop_body(builder, node, operands[carried:], write)
-    given = [limit, "" if condition is None else _name(node, condition), *operands[:carried]]
-    _add(builder, node, label, "Loop", given, {"body": body})
+    loop_inputs = [limit, "" if condition is None else _name(node, condition), *operands[:carried]]
+    _add(builder, node, label, "Loop", loop_inputs, {"body": body})
 
 
 def _name(node: Node, operand: Input) -> str:

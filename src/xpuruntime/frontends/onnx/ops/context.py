@@ -15,7 +15,7 @@ from ...not_lowered import NotLowered
 __all__ = ["NotLowered", "OnnxLoweringContext", "OpLowering", "Results", "lowest", "numbers"]
 
 Results: TypeAlias = "str | Sequence[str | None]"
-"""What a lowering returns: the value of each output in ONNX's order; None for one without readers."""
+"""The results of a lowering: the value of each output in ONNX's order; None for one without readers."""
 OpLowering: TypeAlias = "Callable[[OnnxLoweringContext], Results]"
 
 

@@ -1,4 +1,4 @@
-"""Lowerings of normalizations"""
+"""Lowerings of normalizations."""
 
 from __future__ import annotations
 

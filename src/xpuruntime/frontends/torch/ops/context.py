@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 Results: TypeAlias = "str | Sequence[str | None]"
-"""What a lowering returns: the value of each result in ATen's order; None for one without readers."""
+"""The results of a lowering: the value of each result in ATen's order; None for one without readers."""
 OpLowering: TypeAlias = "Callable[[AtenLoweringContext], Results]"
 
 IGNORED_ARGUMENTS = frozenset(

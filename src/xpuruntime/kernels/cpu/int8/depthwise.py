@@ -37,8 +37,8 @@ def depthwise_stage(call: NodeCall, shape: ConvShape, target: CodegenTarget) -> 
     isa = isa_of(target)
     lanes = isa.lanes(4)
     taps, stride = shape.kernel[2], shape.stride[2]
-    room = registers(isa) - taps - 3
-    pixels = max(1, min(6, room, shape.out[2]))
+    free_registers = registers(isa) - taps - 3
+    pixels = max(1, min(6, free_registers, shape.out[2]))
     rows, channels, tasks = shape.cut(target.config.max_threadgroup_3d_z, shape.groups, 4 * lanes)
     t = Int8Tiling("Pairs", 1, 1, lanes, 1, 1)
     a = Int8Arguments(call, isa, t)

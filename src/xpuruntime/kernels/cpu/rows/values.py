@@ -1,4 +1,4 @@
-"""The values of a row reduction on CPUs (see ``loops``): how each is loaded, computed and stored, and which stay in scratch between passes."""
+"""The lines of C++ that load, compute and store the values of a row reduction, and the values that stay in scratch between its passes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...spec.row_plan import EXPENSIVE, RowNeeds, RowOutput, inner_step
 __all__ = ["UNROLL", "RowLoops", "RowValues"]
 
 UNROLL = 4
-"""Independent accumulators of one reduction, which hide its latency; across, adjacent vectors of rows."""
+"""Number of independent accumulators of a reduction, which hide the latency of its instructions. If SIMD lanes are rows: of adjacent vectors of rows."""
 _MAX_SCRATCH = 128 * 1024
 """Maximum scratch in bytes for values that later passes reuse: half of a small L2 cache."""
 _NARROW = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
@@ -27,8 +27,9 @@ _NARROW = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 class RowLoops:
     """The loops of a plan over rows and along them, and their split into tasks.
 
-    kept:    the dims that the reduction keeps; across, lanes are along the last one.
-    run:     the reduced dims; along, lanes are along the last one.
+    kept:    the dims that the reduction keeps: one row for each of their positions.
+    run:     the reduced dims: the elements of a row.
+    across:  True if SIMD lanes are adjacent rows, False if they are adjacent elements of one row.
     """
 
     call: NodeCall
@@ -107,7 +108,7 @@ class RowValues:
         return f"gather<N>({base} + {index} * {step}, {step}, n...)" if step else f"broadcast<N>({base})"
 
     def row_level(self, at: int) -> list[str]:
-        """Return the lines of operations with one value per row that are computable after ``at`` passes. Across, their results are array elements."""
+        """Return the lines of operations with one value per row that are computable after ``at`` passes. With ``across``, they are assigned to elements of arrays, not declared."""
         return [self._statement(o, declare=not self.rows.across) for o in self.needs.row_level(at)]
 
     def _statement(self, o: Operation, *, declare: bool = True) -> str:
@@ -121,7 +122,7 @@ class RowValues:
         base = "c" if self.rows.across else "i"
         for name in self.needs.closure(names, stop=ready):
             if name in ready:
-                lines.append(f"const {self.type(name)} {name} = load<N>({self._place(name)});")
+                lines.append(f"const {self.type(name)} {name} = load<N>({self._cached_address(name)});")
             elif name in self.needs.inputs:
                 space = self.rows.kept if self.rows.across else self.rows.run
                 step = inner_step(space, name)
@@ -133,7 +134,7 @@ class RowValues:
             else:
                 lines.append(self._statement(self.needs.operations[name]))
                 if name in self.cached:
-                    lines.append(f"store<N>({self._place(name)}, {name});")
+                    lines.append(f"store<N>({self._cached_address(name)}, {name});")
         ready |= {n for n in self.needs.closure(names, stop=set()) if n in self.cached}
         return lines
 
@@ -141,7 +142,7 @@ class RowValues:
         """Return the C type that a value is computed in."""
         return compute_type(self.plan.spec(name)[0])
 
-    def _place(self, name: str) -> str:
+    def _cached_address(self, name: str) -> str:
         """Return the address of a cached value at the current position."""
         if self.rows.across:
             return f"{self.cached[name]} + (r * U + u) * N"

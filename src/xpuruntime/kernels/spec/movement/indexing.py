@@ -1,6 +1,6 @@
-"""Gathers and scatters: moves with lookups (``codegen/loops/moves``).
+"""Gathers and scatters, as moves of boxes whose offsets are looked up in index tensors while the kernel runs.
 
-The run reports an index outside its dim. Nothing outside is read or written.
+An index outside its dim is an error of the run. The kernel reads and writes nothing outside the tensors.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Indexing(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return a stage per part of the plan. A scatter's result may reuse the operand's memory."""
+        """Return one launch per list of moves. A scatter first copies its operand, unless the result is in the operand's memory."""
         template, dtype = _TEMPLATES[call.op], call.outputs[0].dtype
         positions = [i for i, v in enumerate(call.inputs) if isinstance(v, Operand)]
         args = (*(operand_ref("in", i) for i in positions), "out0")

@@ -1,4 +1,4 @@
-"""Positions that index operands name, as boxes and lookups of moves (``codegen/loops/moves``)."""
+"""Boxes of operands, and lookups: the offsets of a move that index tensors give while the kernel runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...kernel import NodeCall, operand_ref
 __all__ = ["Plan", "halves", "indexed", "lookup", "operand", "result", "vector"]
 
 Plan: TypeAlias = "tuple[list[Move], ...]"
-"""Moves by stage. A stage may depend on those before it."""
+"""A list of moves for each launch. A launch may read what those before it wrote."""
 
 
 def operand(call: NodeCall, position: int) -> Box:
@@ -26,7 +26,7 @@ def result(call: NodeCall) -> Box:
 
 
 def lookup(call: NodeCall, position: int, box: Box, dim_step: int, size: int, writes: bool = False) -> Lookup:
-    """Return the lookup of positions along a dim, by an index operand whose box is expanded to the move's dims."""
+    """Return the lookup of a dim's indices in an index operand, whose box has the dims of the move."""
     return Lookup(
         operand_ref("in", position),
         call.tensor(position).spec.dtype,

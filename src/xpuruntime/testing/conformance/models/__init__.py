@@ -53,7 +53,7 @@ def findings(
             do="Name networks as `xpu conformance DEVICE --suite models --json` does, without the library.",
         )
     results = Results(None if settings.results is None else Path(settings.results))
-    yield from (CaseFinding(**row) for row in results.rows)
+    yield from (CaseFinding(**finding) for finding in results.findings)
     remaining = [t.without(results.cases) for t in tasks]
     workers = settings.workers or jobs or len(os.sched_getaffinity(0))
     for finding in run([t for t in remaining if t.cases], workers, settings):

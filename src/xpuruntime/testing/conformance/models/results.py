@@ -1,4 +1,4 @@
-"""Results as JSON lines from which a later run continues: a header with versions, then one finding per line."""
+"""A file of findings from which a later run continues, as JSON lines: first the versions of libraries, then one finding per line."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ class Results:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self.rows: list[dict[str, Any]] = []
+        self.findings: list[dict[str, Any]] = []
         if path is None:
             return
         lines = path.read_text().splitlines() if path.exists() else []
         for line in lines[1:]:
             try:
-                row = json.loads(line)
+                finding = json.loads(line)
             except json.JSONDecodeError:
-                continue  # cut short when the run was stopped
-            self.rows.append({**row, "kernels": tuple(row["kernels"])})
+                continue  # the last line of a run that was stopped
+            self.findings.append({**finding, "kernels": tuple(finding["kernels"])})
         if not lines:
             path.write_text(json.dumps(versions()) + "\n")
         elif json.loads(lines[0]) != versions():
             raise InputError(
                 f"suite models, results {path}",
-                "were written by other versions",
+                "were written with other versions of the libraries",
                 got=lines[0],
-                do="Name another file.",
+                do="Name another file, or remove this one.",
             )
 
     @property
     def cases(self) -> frozenset[str]:
         """Return the cases that have a finding."""
-        return frozenset(r["case"] for r in self.rows)
+        return frozenset(f["case"] for f in self.findings)
 
     def add(self, finding: CaseFinding) -> None:
         """Write a finding immediately."""
