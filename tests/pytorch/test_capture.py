@@ -10,6 +10,7 @@ import torch
 
 import xpuruntime.pytorch as xrt_torch
 from xpuruntime.errors import InputError
+from xpuruntime.pytorch.capture.obstacles import watched
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 LOSS = torch.nn.functional.mse_loss
@@ -235,3 +236,21 @@ def test_memory_is_flat_over_many_replays() -> None:
             step(x, t)
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() == before
+
+
+def test_compiled_code_stays_in_use_while_a_step_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a dispatch mode of another kind PyTorch would run the module as it is, then and ever after."""
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
+    runs: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        return lambda *inputs: (runs.append(1), graph(*inputs))[1]
+
+    model, (x, _) = net("cpu"), batches(1, device="cpu")[0]
+    compiled = torch.compile(model, backend=backend)
+    compiled(x).sum().backward()
+    with watched() as obstacles:
+        compiled(x).sum().backward()
+    compiled(x).sum().backward()
+    assert (len(runs), obstacles) == (3, [])

@@ -40,9 +40,20 @@ class Obstacle:
 
 
 class _CurrentOp(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is untyped here
-    """A mode that knows which operator runs."""
+    """A mode that knows which operator runs.
+
+    Under a mode of the other kind torch.compile skips its code, and goes on skipping it after the mode has ended.
+    """
 
     name = ""
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
