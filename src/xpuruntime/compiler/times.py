@@ -9,7 +9,7 @@ A call is identified by ``call_key``: op, attributes, operands and results with 
 and every usable kernel of the call was measured (``policies.choose``).
 
 The other fields are optional and decide nothing: ``facts`` (device, versions, model), and for each call its ``op``, its ``nodes``,
-``intervals_us`` (a 95% interval by kernel) and ``rounds``; ``runs`` has the whole runs by which the times are judged.
+``intervals_us`` (a 95% interval by kernel) and ``rounds``; ``runs`` has whole runs, from which the error of a prediction follows.
 """
 
 from __future__ import annotations
