@@ -72,7 +72,7 @@ def _tables(command: Any, heading: str) -> Iterator[str]:
     for panel in sorted(panels, key=lambda name: name == "Options"):
         rows = [_option(p) for p in panels[panel]]
         yield (
-            f"\n{heading} {panel}\n\n| option | meaning | value | default |\n|---|---|---|---|\n"
+            f"\n{heading} {panel}\n\n| option | value | default | meaning |\n|---|---|---|---|\n"
             + "".join(rows)
         )
 
@@ -83,7 +83,7 @@ def _option(parameter: Any) -> str:
     text = parameter.help or ""
     if parameter.multiple and "repeatable" not in text.lower():
         text += " Repeatable."
-    cells = [names, _cell(text), value.replace("|", "\\|"), _default(parameter)]
+    cells = [names, value.replace("|", "\\|"), _default(parameter), _cell(text)]
     return "| " + " | ".join(cells) + " |\n"
 
 
