@@ -1,4 +1,4 @@
-"""certify: whether a model computes in training what it computes in an inference session, under one policy.
+"""certify: a comparison of a model in training with the same model in an inference session, under one policy.
 
 The training side is the forward pass of ``torch.compile(module, backend="xpuruntime")`` with gradients; the inference side is a native
 session. Both run on the same inputs. The results are compared bit by bit, as a whole and after each leaf module.
@@ -39,14 +39,14 @@ _TIMED_RUNS = 5
 _TAPPED_SAMPLES = 2
 """Inputs for which the results of leaf modules are compared; they may need much memory."""
 _MARGIN = 4.0
-"""The stated bound over the largest difference that was measured. Differences of rounding vary little from input to input."""
+"""Ratio of the stated bound to the largest measured difference. Rounding errors vary little from input to input."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueMatch:
     """Two arrays compared: an output of the model, or the result of a leaf module.
 
-    elements, differing: how many there are, and how many differ in a bit. ulp: the largest difference in units in the last place of the
+    elements, differing: the number of elements, and of those that differ in a bit. ulp: the largest difference in units in the last place of the
     larger one. relative: the largest difference over the largest absolute value.
     """
 
@@ -291,13 +291,13 @@ def _with_hooks(
 ) -> list[dict[str, NDArray[Any]]]:
     """Return the results of leaf modules in the compiled forward, for each draw."""
     torch.compiler.reset()
-    seen: dict[str, torch.Tensor] = {}
+    recorded: dict[str, torch.Tensor] = {}
     hooks = []
     for name in names:
 
         def note(_: Any, args: Any, result: Any, name: str = name) -> None:
             if isinstance(result, torch.Tensor):
-                seen[name] = result.clone()  # a later op may overwrite it in place
+                recorded[name] = result.clone()  # a later op may overwrite it in place
 
         hooks.append(module.get_submodule(name).register_forward_hook(note))
     values = []
@@ -306,9 +306,9 @@ def _with_hooks(
             warnings.simplefilter("ignore")
             compiled = torch.compile(module, backend=xpuruntime_backend)
             for draw in draws:
-                seen.clear()
+                recorded.clear()
                 compiled(*_placed(draw, device))
-                values.append({name: _array(value) for name, value in seen.items()})
+                values.append({name: _array(value) for name, value in recorded.items()})
     finally:
         for hook in hooks:
             hook.remove()
@@ -361,7 +361,7 @@ def _tensors(outputs: Any) -> list[torch.Tensor]:
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:
     tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype is torch.bfloat16:  # NumPy has no such type of its own
+    if tensor.dtype is torch.bfloat16:  # NumPy has no bfloat16
         return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)  # type: ignore[no-any-return]
     array: NDArray[Any] = tensor.numpy()
     return array

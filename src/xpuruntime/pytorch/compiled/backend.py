@@ -1,4 +1,4 @@
-"""xpuruntime_backend: what ``torch.compile(model, backend="xpuruntime")`` calls."""
+"""xpuruntime_backend: the function that ``torch.compile(model, backend="xpuruntime")`` calls."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _WITHOUT_KERNEL = (
     "native_group_norm_backward", "embedding_dense_backward", "avg_pool2d_backward",
     "_adaptive_avg_pool2d_backward",
 )  # fmt: skip
-"""ATen ops with a form in the IR and no kernel: PyTorch decomposes them to ops that have one."""
+"""ATen ops that have an IR op but no kernel: PyTorch decomposes them to ops that have one."""
 
 _INFERENCE_ONLY = ("_scaled_dot_product_flash_attention_for_cpu",)
-"""ATen ops whose decomposition returns another second result than the op: its backward would compute wrong gradients."""
+"""ATen ops whose decomposition returns a wrong second result, from which backward would compute wrong gradients."""
 
 
 def xpuruntime_backend(
@@ -50,8 +50,8 @@ def xpuruntime_backend(
 ) -> Any:
     """Compile a graph of PyTorch's compiler: forward, and backward when gradients are wanted.
 
-    Regions of nodes that our compiler takes become programs under the policy of ``set_kernel_policy``; PyTorch runs the others.
-    ``compiled_graphs()`` lists them with reasons. A policy that changes later is followed from the next call on. If the policy names
+    Regions of nodes that our compiler supports become programs under the policy of ``set_kernel_policy``; PyTorch runs the other nodes.
+    ``compiled_graphs()`` lists them with reasons. A new policy takes effect at the next call. If the policy names
     attention, calls of ``scaled_dot_product_attention`` become our op. The cross entropy of a language model's head becomes
     ``linear_cross_entropy``, which does not store the logits, unless something else reads them; ``CompiledGraphReport.losses`` has the reason.
     Raises InputError for a mode or options of ``torch.compile``.
@@ -88,7 +88,7 @@ def xpuruntime_backend(
 
 @functools.cache
 def _decompositions() -> dict[Any, Any]:
-    """Return PyTorch's decompositions to core ATen, without those of ops that our compiler has whole."""
+    """Return PyTorch's decompositions to core ATen, without those of ops that our compiler supports."""
     from torch._decomp import core_aten_decompositions
 
     table = dict(core_aten_decompositions())

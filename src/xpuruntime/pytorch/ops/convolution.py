@@ -1,4 +1,4 @@
-"""convolution, plain and transposed, of one to three spatial dims."""
+"""The op ``convolution``, also transposed, with one to three spatial dims."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def convolution(
     transposed: bool = False,
     output_padding: _Numbers = 0,
 ) -> Tensor:
-    """Return the convolution of x [batch, channels, ...] with 1 to 3 spatial dims, as ``torch.nn.functional.conv2d`` and its kin.
+    """Return the convolution of x [batch, channels, ...] with 1 to 3 spatial dims, as ``torch.nn.functional.conv1d``, ``conv2d`` and ``conv3d``.
 
     weight [outputs, channels / groups, ...]; transposed: [channels, outputs / groups, ...], as of ``conv_transpose2d``. bias [outputs].
-    padding: numbers of both sides, ``valid`` or ``same``. x may be without the batch dim.
+    padding: numbers for both sides, ``valid`` or ``same``. x may lack the batch dim.
     """
     x, weight, bias = float_operands("convolution", x, weight, bias, optional=1)
     flag("convolution", "transposed", transposed)
@@ -81,7 +81,7 @@ def _per_dim(name: str, value: Any, n: int, least: int) -> tuple[int, ...]:
 def _padding(
     padding: Any, weight: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...], transposed: bool
 ) -> tuple[int, ...]:
-    """Return a number per dim for both sides; for ``same`` of an even window the begins, then the ends."""
+    """Return one number per dim for both sides, or two if they differ (``same``, even window): those of the begins, then of the ends."""
     n = len(stride)
     if padding == "valid":
         return (0,) * n
@@ -149,7 +149,7 @@ def _eager(
 
 
 def _padded(x: Tensor, padding: list[int], n: int) -> tuple[Tensor, list[int]]:
-    """Return x with different pads of both sides in it, and the padding that remains."""
+    """Return x and its padding. If the two sides differ, which PyTorch's operator does not support, x is padded here."""
     begins, ends = _both(padding, n)
     if begins == ends:
         return x, list(begins)

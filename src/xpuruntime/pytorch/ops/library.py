@@ -199,12 +199,12 @@ def _save(op: TrainingOp) -> Callable[..., None]:
 
 
 def _first_order(op: TrainingOp) -> Callable[..., tuple[Any, ...]]:
-    places = [op.forward.operands.index(n) for n in op.gradients]
+    positions = [op.forward.operands.index(n) for n in op.gradients]
     arguments = len(op.forward.operands) + len(op.attributes) + 1
 
     def gradients(ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
         results: list[Any] = [None] * arguments
-        wanted = [bool(ctx.needs_input_grad[p]) for p in places]
+        wanted = [bool(ctx.needs_input_grad[p]) for p in positions]
         for i, grad in enumerate(grads[:1] if op.one_gradient else grads):
             if grad is None or not any(wanted):
                 continue
@@ -213,9 +213,9 @@ def _first_order(op: TrainingOp) -> Callable[..., tuple[Any, ...]]:
             )  # z of linear has no activation
             operands = (grad, *ctx.saved_tensors)
             got = iter(_dispatch(f"{op.name}_backward", *operands, *attributes, wanted, ctx.demand))
-            for place in (p for p, w in zip(places, wanted, strict=True) if w):
+            for position in (p for p, w in zip(positions, wanted, strict=True) if w):
                 value = next(got)
-                results[place] = value if results[place] is None else results[place] + value
+                results[position] = value if results[position] is None else results[position] + value
         return tuple(results)
 
     return gradients
@@ -233,25 +233,25 @@ def _second_order(op: TrainingOp) -> Callable[..., tuple[Any, ...]]:
     def gradients(ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
         args = list(ctx.others)
         with torch.enable_grad():
-            for place, tensor in zip(ctx.tensors, ctx.saved_tensors, strict=True):
-                keep = tensor.is_floating_point() and ctx.needs_input_grad[place]
-                # A view has a place of its own in the graph, so that a saved result is not followed to the operands it came from.
-                args[place] = tensor.view_as(tensor) if tensor.requires_grad and keep else tensor.detach()
+            for position, tensor in zip(ctx.tensors, ctx.saved_tensors, strict=True):
+                keep = tensor.is_floating_point() and ctx.needs_input_grad[position]
+                # Gradients are taken with respect to views: a saved result has a history, which leads to the saved operands.
+                args[position] = tensor.view_as(tensor) if tensor.requires_grad and keep else tensor.detach()
             values = op.eager_backward(*args[:-2])
             outputs = [v for v, wanted in zip(values, args[-2], strict=True) if wanted]
         pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o.requires_grad]
-        places = [p for p in ctx.tensors if ctx.needs_input_grad[p]]
+        positions = [p for p in ctx.tensors if ctx.needs_input_grad[p]]
         results: list[Any] = [None] * len(args)
-        if pairs and places:
+        if pairs and positions:
             got = torch.autograd.grad(
                 [o for o, _ in pairs],
-                [args[p] for p in places],
+                [args[p] for p in positions],
                 [g for _, g in pairs],
                 create_graph=torch.is_grad_enabled(),
                 allow_unused=True,
             )
-            for place, value in zip(places, got, strict=True):
-                results[place] = value
+            for position, value in zip(positions, got, strict=True):
+                results[position] = value
         return tuple(results)
 
     return gradients

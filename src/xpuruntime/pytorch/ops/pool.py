@@ -30,7 +30,7 @@ def max_pool(
     dilation: _Numbers = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Return the maxima of windows of x [batch, channels, ...], as ``torch.nn.functional.max_pool2d`` and its kin.
+    """Return the maxima of windows of x [batch, channels, ...], as ``torch.nn.functional.max_pool1d``, 2d and 3d.
 
     kernel_size: one number per spatial dim. stride: by default kernel_size. Of equal elements the first one has the gradient.
     """
@@ -45,7 +45,7 @@ def max_pool_with_indices(
     dilation: _Numbers = 1,
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the maxima and their places within the plane of their channel, int64."""
+    """Return the maxima, and the flat index of each within its channel, int64."""
     (x,) = float_operands("max_pool", x)
     window = _window("max_pool", x, kernel_size, stride, padding, dilation, ceil_mode)
     y, indices = call("max_pool", x, *map(list, window), ceil_mode, demand_number())
@@ -61,7 +61,7 @@ def avg_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """Return the means of windows of x [batch, channels, ...], as ``torch.nn.functional.avg_pool2d`` and its kin.
+    """Return the means of windows of x [batch, channels, ...], as ``torch.nn.functional.avg_pool1d``, 2d and 3d.
 
     kernel_size: one number per spatial dim. stride: by default kernel_size. divisor_override: a divisor in place of the window's size.
     """

@@ -28,7 +28,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ProgramCheck:
-    """One check. ok: None if there was nothing to check. text: what was found."""
+    """One check. ok: None if there was nothing to check. text: the result in words."""
 
     name: str
     ok: bool | None

@@ -328,7 +328,7 @@ def _watched(model: Any, products: Sequence[Any]) -> list[str]:
 
 
 def _names_in(quantized: Any, products: Sequence[Any], watched: Sequence[str]) -> dict[str, str]:
-    """Return the value of the quantized model for each watched one: behind its pair, if there is one."""
+    """Return the quantized model's value for each watched value: the result of its DequantizeLinear, if it has one."""
     produced = {v for n in quantized.graph.node for v in n.output} | {i.name for i in quantized.graph.input}
     names = {n: next((v for v in (n + _RESULT, n) if v in produced), "") for n in watched}
     return {n: v for n, v in names.items() if v}
