@@ -66,7 +66,7 @@ FIELDS = {  # fields of a record by their names, arguments, exceptions, the oper
     "engines/openvino/build.py": {"os"},
     "inference/ops/calls.py": {"counts"},
     "inference/ops/policy_scope.py": {"type(policy)"},
-    "inference/partitioned/dag_policy.py": {"demands.policy.execution", "given.execution"},
+    "inference/partitioned/dag_policy.py": {"demands.policy.execution", "compiled.execution"},
     "inference/partitioned/region_runners.py": {"evidence"},
     "kernels/user/triton.py": {"error", "getattr(error, 'node', None)"},
     "llm/sampling.py": {"self"},
