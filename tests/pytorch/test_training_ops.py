@@ -168,7 +168,7 @@ def test_a_gradient_multiplied_by_one_percent_fails_the_comparison(monkeypatch: 
     monkeypatch.setattr(library, "run", scaled)
     case = next(c for c in CASES if c.name == "rms_norm")
     with pytest.raises(AssertionError, match="result 1"):
-        test_values_and_gradients_are_as_near_to_float64_as_those_of_pytorch(case, torch.float32, "cpu")
+        assert_near_float64(case, torch.float32, "cpu")
 
 
 @pytest.mark.parametrize("wanted", ["x", "weight", "nothing"])
