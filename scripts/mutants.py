@@ -5,30 +5,46 @@
     scripts/mutants.py --sources ir/promotion.py dims.py --tests tests/ir tests/test_types.py
 
 Without ``--tests``, each mutant runs the tests that reach its line, as ``scripts/coverage`` recorded them in build/coverage; a mutant of a
-line that no test reaches survives. A mutant that all tests miss is printed: it needs a test, or does not change the behavior.
-Mutants are copies of the package in build/mutants; the sources and the environment are not changed.
+line that no test reaches survives. If only the gate is recorded, its record serves for the full run, too: that one runs the cases
+that the gate's sample leaves out of the files that reach the line, and misses files of which the gate runs nothing.
+A mutant that all tests miss is printed: it needs a test, or does not change the behavior.
+Several mutants run at the same time (``--jobs``), each in a copy of the package in build/mutants; the sources and the environment are
+not changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import json
 import os
+import queue
 import random
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from coverage import CoverageData
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "xpuruntime"
 BUILD = ROOT / "build" / "mutants"
 COVERAGE = ROOT / "build" / "coverage"
 LEFT_OUT = {"testing"}  # tools for tests
-MAX_TESTS = 400  # of one mutant
+EVERYTHING = "all"  # the seed that leaves no case out
+MAX_TESTS = 400  # of one run of a mutant
+HANGS = 120  # seconds of one test
 
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
@@ -40,6 +56,18 @@ OPERATORS: dict[type[ast.operator], str] = {
 # An editable install finds its modules before PYTHONPATH does.
 SITE = """import sys
 sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "ScikitBuildRedirectingFinder"]
+"""
+# Keeps the tests that a file names, at most so many. Test IDs on the command line would be an error where a mutant renames a case.
+PLUGIN = """import json, os
+
+def pytest_collection_modifyitems(config, items):
+    with open(os.environ["MUTANT_TESTS"]) as file:
+        wanted = json.load(file)
+    names, done = set(wanted["tests"]), set(wanted["done"])
+    def is_left_out(item):
+        return bool(item.get_closest_marker("sampled")) and item.nodeid not in done or "part" in getattr(item, "fixturenames", ())
+    kept = [item for item in items if (item.nodeid in names if names else is_left_out(item))]
+    items[:] = kept[: wanted["limit"]]
 """
 
 
@@ -135,9 +163,9 @@ def compiles(mutant: Mutant) -> bool:
         return False
 
 
-def package() -> Path:
-    """Return a copy of the installed package, its libraries included, with the sources of this checkout."""
-    tree = BUILD / "tree"
+def package(job: int) -> Path:
+    """Return a copy of the package with the sources of this checkout and the installed core, for one worker."""
+    tree = BUILD / f"tree{job}"
     shutil.rmtree(tree, ignore_errors=True)
     shutil.copytree(SOURCE, tree / "xpuruntime", ignore=shutil.ignore_patterns("__pycache__"))
     core = find_spec("xpuruntime._core")
@@ -145,66 +173,151 @@ def package() -> Path:
     assert core.origin is not None
     shutil.copy(core.origin, tree / "xpuruntime")
     (tree / "sitecustomize.py").write_text(SITE)
+    (tree / "mutant_tests.py").write_text(PLUGIN)
     return tree
 
 
-def reaching(mutant: Mutant, run: str) -> list[str] | None:
-    """Return the tests that reach a mutant's line in a recorded run; None for a line that is read when the module is imported."""
+@functools.cache
+def recorded(run: str) -> CoverageData | None:
+    """Return the coverage of a run; None if it was not recorded."""
     from coverage import CoverageData
 
+    if not (COVERAGE / run).is_file():
+        return None
     data = CoverageData(str(COVERAGE / run))
     data.read()
-    end = str(mutant.file.relative_to(SOURCE.parent))
-    tests: list[str] = []
+    return data
+
+
+def reaching(mutant: Mutant, run: str) -> list[str]:
+    """Return the tests that reach a mutant's line in a recorded run, those of the source's own folder first.
+
+    A line that is only read when the module is imported is reached by every test of that folder.
+    """
+    data = recorded(run)
+    assert data is not None
+    path = mutant.file.relative_to(SOURCE)
+    own = f"tests/{path.parts[0].removesuffix('.py')}/"
+    contexts: set[str] = set()
     for measured in data.measured_files():
-        if measured.endswith(end):
-            tests += data.contexts_by_lineno(measured).get(mutant.line, [])
-    names = sorted({t.partition("|")[0] for t in tests if t})
-    return names if names or "" not in tests else None
+        if measured.endswith(f"/{path.as_posix()}"):
+            contexts.update(data.contexts_by_lineno(measured).get(mutant.line, ()))
+    if contexts == {""}:  # coverage's name for the time before the first test
+        folder = own if (ROOT / own).is_dir() else "tests/layout/"
+        contexts = {c for c in data.measured_contexts() if c.startswith(folder)}
+    tests = sorted({c.rpartition("|")[0] for c in contexts if c})
+    tests = [t for t in tests if (ROOT / t.partition("::")[0]).is_file()]
+    random.Random(str(mutant)).shuffle(tests)
+    return sorted(tests, key=lambda t: not t.startswith(own))
 
 
-def killed(tree: Path, tests: list[str], seed: str, seconds: int) -> tuple[bool, bool]:
-    """Return whether a test fails on the package in a folder, and whether the seed left cases out. A run over time counts as failed."""
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--seed", seed]
-    command += ["-m", "not conformance and not gpu and not serial", *tests]
+@dataclass(frozen=True)
+class Selection:
+    """Tests by name; or, without names, the cases that the gate's sample leaves out, except those that are done."""
+
+    tests: list[str]
+    done: list[str]
+    limit: int = MAX_TESTS
+
+
+class Outcome(NamedTuple):
+    """The result of a run of tests: "found", "missed", "sampled" (missed, and the seed left cases out) or "time"; and the tests that fail."""
+
+    word: str
+    failed: tuple[str, ...] = ()
+
+
+MISSED = Outcome("missed")
+
+
+def outcome(
+    tree: Path,
+    seed: str,
+    seconds: int,
+    paths: list[str],
+    selection: Selection | None = None,
+    first: bool = True,
+) -> Outcome:
+    """Run the tests of some files and folders on the package in a tree. first: up to the first test that fails."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--seed", seed, *paths]
+    command += ["-m", "not conformance and not gpu and not serial"]
+    command += ["--timeout", str(HANGS), "--timeout-method", "thread", *(["-x"] if first else [])]
+    variables = environment(tree)
+    if selection:
+        names = tree / "tests.json"
+        names.write_text(json.dumps(asdict(selection)))
+        command += ["-p", "mutant_tests"]
+        variables["MUTANT_TESTS"] = str(names)
     try:
         process = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment(tree),
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
+            command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        return True, True
-    if process.returncode not in (0, 1, 2, 3, 5):
-        sys.exit(
-            f"mutants: pytest ended with {process.returncode}\n{process.stdout[-3000:]}{process.stderr[-3000:]}"
-        )
-    return process.returncode not in (0, 5), "cases left out" in process.stdout
+        return Outcome("time")
+    text = process.stdout + process.stderr
+    if process.returncode == pytest.ExitCode.USAGE_ERROR and "while loading conftest" not in text:
+        sys.exit(f"mutants: pytest cannot run\n{text[-3000:]}")
+    if process.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        return Outcome("found", tuple(re.findall(r"^FAILED (.+?)(?: - .*)?$", text, re.MULTILINE)))
+    return Outcome("sampled") if "cases left out" in text else MISSED
 
 
 def environment(tree: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def found_by(tree: Path, mutant: Mutant, args: argparse.Namespace) -> dict[str, bool]:
-    """Return whether the gate and the full run find a mutant."""
-    result: dict[str, bool] = {}
-    for run, seed in (("gate", args.gate_seed), ("all", "all")):
-        tests = args.tests or reaching(mutant, run)
-        if tests is None:
-            tests = ["tests/" + mutant.file.relative_to(SOURCE).parts[0].removesuffix(".py")]
-            tests = [t for t in tests if (ROOT / t).is_dir()] or ["tests/layout"]
-        tests = random.Random(seed).sample(tests, min(MAX_TESTS, len(tests)))
-        hit, sampled = killed(tree, tests, seed, args.seconds) if tests else (False, False)
-        result[run] = hit
-        # The full run includes the gate's tests. It has no others if the seed left none out.
-        if run == "gate" and (hit or (args.tests and not sampled)):
-            return {"gate": hit, "all": hit}
-    return result
+def found_by(tree: Path, mutant: Mutant, args: argparse.Namespace) -> Outcome:
+    """Return which run finds a mutant: "gate" (then the full run does, too), "all", "none", or "time" if a run takes too long."""
+    run = functools.partial(outcome, tree, seconds=args.seconds)
+    if args.tests:
+        gate = run(args.gate_seed, paths=args.tests)
+        full = run(EVERYTHING, paths=args.tests) if gate.word == "sampled" else gate
+    else:
+        tests = reaching(mutant, "gate")[:MAX_TESTS]
+        gate = run(args.gate_seed, paths=files_of(tests), selection=Selection(tests, [])) if tests else MISSED
+        if gate.word == "found":
+            full = gate
+        elif recorded("all"):
+            rest = [test for test in reaching(mutant, "all") if test not in set(tests)][:MAX_TESTS]
+            full = run(EVERYTHING, paths=files_of(rest), selection=Selection(rest, [])) if rest else MISSED
+        else:
+            full = run(EVERYTHING, paths=files_of(tests), selection=Selection([], tests)) if tests else MISSED
+    if gate.word == "found":
+        return Outcome("gate", gate.failed)
+    if full.word == "found":
+        return Outcome("all", full.failed)
+    return Outcome("time" if "time" in (gate.word, full.word) else "none")
+
+
+def check_unchanged(tree: Path, tests: set[str], args: argparse.Namespace) -> None:
+    """Exit if a test that found a mutant fails on the sources as they are."""
+    names = sorted(tests)
+    run = outcome(tree, EVERYTHING, args.seconds, files_of(names), Selection(names, []), first=False)
+    if names and run.word in ("found", "time"):
+        failed = "\n".join(run.failed)
+        sys.exit(f"mutants: these tests fail on the sources as they are, so the figures are wrong.\n{failed}")
+
+
+def files_of(tests: list[str]) -> list[str]:
+    """Return the files of tests, each once."""
+    return list(dict.fromkeys(t.partition("::")[0] for t in tests))
+
+
+def judged(trees: queue.Queue[Path], mutant: Mutant, args: argparse.Namespace) -> Outcome:
+    """Apply a mutant to a free copy of the package, and return which run finds it."""
+    tree = trees.get()
+    target = tree / mutant.file.relative_to(SOURCE.parent)
+    target.write_bytes(mutant.applied())
+    try:
+        return found_by(tree, mutant, args)
+    finally:
+        shutil.copy(mutant.file, target)
+        trees.put(tree)
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def main() -> int:
@@ -220,33 +333,37 @@ def main() -> int:
         default=[],
         help="tests of each mutant, in place of those that coverage recorded",
     )
+    parser.add_argument("--jobs", type=int, default=cores(), help="mutants at the same time; default: cores")
     parser.add_argument("--seconds", type=int, default=600, help="for one run of tests")
     parser.add_argument(
         "--share", type=float, default=0.95, help="of the full run's mutants, that the gate must find"
     )
     args = parser.parse_args()
-    if not args.tests and not all((COVERAGE / run).is_file() for run in ("gate", "all")):
+    if not args.tests and not recorded("gate"):
         sys.exit("mutants: no recorded coverage. Run scripts/coverage first, or name --tests.")
-    tree = package()
-    if args.tests and killed(tree, args.tests, "all", args.seconds)[0]:
-        sys.exit("mutants: the tests fail on the sources as they are.")
-    counts = {"gate": 0, "all": 0}
+    if not args.tests and not recorded("all"):
+        print(
+            "Only the gate is recorded: the full run is the cases that the gate leaves out of the files that reach a line."
+        )
+    trees: queue.Queue[Path] = queue.Queue()
+    for job in range(args.jobs):
+        trees.put(package(job))
+    killers: set[str] = set()
+    counts = dict.fromkeys(("gate", "all", "none", "time"), 0)
     mutants = drawn(args.sources, args.count, args.seed)
-    for mutant in mutants:
-        target = tree / mutant.file.relative_to(SOURCE.parent)
-        target.write_bytes(mutant.applied())
-        try:
-            result = found_by(tree, mutant, args)
-        finally:
-            shutil.copy(mutant.file, target)
-        for run, hit in result.items():
-            counts[run] += hit
-        killer = "gate" if result["gate"] else "all" if result["all"] else "none"
-        print(f"{killer:5} {mutant}", flush=True)
-    share = counts["gate"] / counts["all"] if counts["all"] else 1.0
+    with ThreadPoolExecutor(args.jobs) as pool:
+        runs = {pool.submit(judged, trees, mutant, args): mutant for mutant in mutants}
+        for number, run in enumerate(as_completed(runs), 1):
+            found, failed = run.result()
+            counts[found] += 1
+            killers.update(failed)
+            print(f"{number:3}/{len(mutants)} {found:4} {runs[run]}", flush=True)
+    check_unchanged(trees.get(), killers, args)
+    gate, full = counts["gate"], counts["gate"] + counts["all"]
+    share = gate / full if full else 1.0
     print(
-        f"{len(mutants)} mutants: the gate finds {counts['gate']}, all tests {counts['all']}; "
-        f"the gate finds {share:.1%} of what all tests find"
+        f"{len(mutants)} mutants: the gate finds {gate}, all tests {full}; the gate finds {share:.1%} of what all tests find; "
+        f"{counts['time']} took more than {args.seconds} s"
     )
     return 0 if share >= args.share else 1
 

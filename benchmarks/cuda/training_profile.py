@@ -40,7 +40,7 @@ def first_steps(step: Callable[..., Any], batches: Sequence[Any], device: str) -
     seconds = time.perf_counter() - start
     rows = sorted(pstats.Stats(recorder).stats.items(), key=lambda row: -row[1][3])  # type: ignore[attr-defined]
     functions = [
-        {"function": f"{file.rpartition('site-packages/')[2]}:{line} {name}", "calls": calls, "seconds": round(total, 2)}
+        {"function": f"{file.rpartition('/site-packages/')[2].rpartition('/site/')[2]}:{line} {name}", "calls": calls, "seconds": round(total, 2)}
         for (file, line, name), (_, calls, _, total, _) in rows
         if "xpuruntime" in file or name in ("compile", "compile_fx")
     ]  # fmt: skip

@@ -27,6 +27,7 @@ from typing import Any
 
 __all__ = ["Report", "arguments", "machine", "queued_us", "run_parts", "write"]
 
+_ROOT = Path(__file__).resolve().parents[2]
 Part = Callable[["Report", argparse.Namespace], Any]
 
 
@@ -42,13 +43,13 @@ def machine(gpu: str, *packages: str) -> dict[str, Any]:
     return {
         "gpu": gpu,
         "versions": versions,
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", *sys.argv]).replace(f"{_ROOT}/", ""),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
 
 
 def _own() -> str:
-    lines = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8").splitlines()
+    lines = (_ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines()
     return next(x.split('"')[1] for x in lines if x.startswith("version = "))
 
 

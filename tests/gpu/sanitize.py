@@ -183,7 +183,7 @@ def under(name: str, report: Report, args: argparse.Namespace) -> Any:
     programs = [line for line in output.splitlines() if line.startswith(("right ", "WRONG ", "FAILED "))]
     row = {
         "tool": path,
-        "command": " ".join(command),
+        "command": " ".join(command).replace(f"{Path(__file__).resolve().parents[2]}/", ""),
         "programs": programs,
         "errors": summary[-1] if summary else None,
         "exit_code": code,

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.onnx_models import save_small_mlp
 
 import xpuruntime as xrt
 from xpuruntime.decisions import Reason
@@ -33,26 +34,8 @@ ORDER = {"engine_order": {"cpu": ["onnxruntime", "native"]}}
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two products, a relu and a softmax; ``x`` float32[batch, 16]."""
     path = tmp_path_factory.mktemp("model") / "mlp.onnx"
-    save(path, np.random.default_rng(0))
+    save_small_mlp(path, np.random.default_rng(0))
     return path
-
-
-def save(path: Path, rng: np.random.Generator) -> None:
-    from onnx import helper, numpy_helper
-
-    nodes = [
-        helper.make_node("MatMul", ["x", "w1"], ["a"], name="fc1"),
-        helper.make_node("Relu", ["a"], ["r"], name="relu"),
-        helper.make_node("MatMul", ["r", "w2"], ["c"], name="fc2"),
-        helper.make_node("Softmax", ["c"], ["y"], name="top"),
-    ]
-    weights = [
-        numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n)
-        for n, s in (("w1", (16, 32)), ("w2", (32, 8)))
-    ]
-    ports = [helper.make_tensor_value_info(n, 1, ["batch", d]) for n, d in (("x", 16), ("y", 8))]
-    graph = helper.make_graph(nodes, "mlp", ports[:1], ports[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
 def policy(*rules: dict[str, Any], batch: int | None = 2, **execution: Any) -> dict[str, Any]:
@@ -234,7 +217,7 @@ def test_a_declared_fallback_runs_under_the_policy_with_one_warning(
 
 
 def test_another_model_is_refused(gemv: tuple[Lock, np.ndarray[Any, Any]], tmp_path: Path) -> None:
-    save(tmp_path / "other.onnx", np.random.default_rng(1))
+    save_small_mlp(tmp_path / "other.onnx", np.random.default_rng(1))
     with pytest.raises(LockError, match="model: ") as raised:
         xrt.InferenceSession(tmp_path / "other.onnx", lock=gemv[0])
     assert [c[0] for c in raised.value.changes] == ["model"]

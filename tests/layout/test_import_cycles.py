@@ -1,4 +1,4 @@
-"""Imports between files run one way: no cycle of imports in the package, those inside functions included."""
+"""Imports run one way, those inside functions included: no cycle between files, and none between folders of one parent."""
 
 from __future__ import annotations
 
@@ -108,6 +108,42 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     assert cycle_in(package_edges(), UPWARDS) == []
 
 
+def folder_cycle_in(edges: Edges) -> list[str]:
+    """Return the folders of one cycle between the folders of one parent, or nothing. A folder includes its subfolders."""
+    parents = {m.rpartition(".")[0] for m in edges}
+    folders = {f for m in parents for f in _with_ancestors(m)}
+    for parent in folders | {""}:
+        graph: dict[str, set[str]] = {}
+        for importer, imports in edges.items():
+            source = _subfolder(parent, importer, folders)
+            targets = {_subfolder(parent, m, folders) for m in imports} - {source, None}
+            if source is not None:
+                graph.setdefault(source, set()).update(f for f in targets if f is not None)
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            return list(error.args[1])
+    return []
+
+
+def _with_ancestors(folder: str) -> list[str]:
+    parts = folder.split(".") if folder else []
+    return [".".join(parts[: n + 1]) for n in range(len(parts))]
+
+
+def _subfolder(parent: str, module: str, folders: Collection[str]) -> str | None:
+    """Return the folder directly in ``parent`` that holds a module; None for a file of ``parent`` and for files elsewhere."""
+    prefix = f"{parent}." if parent else ""
+    if not module.startswith(prefix):
+        return None
+    folder = prefix + module.removeprefix(prefix).partition(".")[0]
+    return folder if folder in folders else None
+
+
+def test_no_folder_imports_itself_by_way_of_its_neighbors() -> None:
+    assert folder_cycle_in(package_edges()) == []
+
+
 def test_every_exception_is_needed() -> None:
     assert [pair for pair in UPWARDS if not cycle_in(package_edges(), UPWARDS.keys() - {pair})] == []
 
@@ -127,6 +163,19 @@ def test_a_planted_cycle_is_found() -> None:
     ) == {"a", "b", "c"}
     assert cycle(texts | {"c": "if TYPE_CHECKING:\n    from .a import y"}) == []
     assert cycle(texts | {"c": "def f():\n    if TYPE_CHECKING:\n        from .a import y"}) == []
+
+
+def test_a_planted_cycle_of_folders_is_found() -> None:
+    texts = {
+        "p.a.x": "from ..b.x import f",
+        "p.b.x": "",
+        "p.b.c.y": "def f():\n    from ...a.z import g",
+        "p.a.z": "",
+        "p.base": "from .a.x import f",
+    }
+    assert cycle(texts) == []
+    assert set(folder_cycle_in(edges_of(texts))) == {"p.a", "p.b"}
+    assert folder_cycle_in(edges_of(texts | {"p.b.c.y": "from ...base import g"})) == []
 
 
 def test_an_exception_allows_imports_in_functions_alone() -> None:

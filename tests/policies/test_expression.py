@@ -76,6 +76,12 @@ def test_what_is_refused(text, says):
     assert says in str(caught.value)
 
 
+def test_a_condition_of_the_greatest_length_parses():
+    assert Condition.parse("M<=1".ljust(MAX_CHARS)).text == "M <= 1"
+    with pytest.raises(ValueError, match=f"at most {MAX_CHARS} characters"):
+        Condition.parse("M<=1".ljust(MAX_CHARS + 1))
+
+
 @given(st.text(max_size=MAX_CHARS + 10))
 def test_any_text_parses_or_is_refused(text):
     try:

@@ -136,6 +136,16 @@ def test_errors_name_file_line_key_and_the_nearest_known(write, name, text, line
     assert caught.value.to_json()["error"] == "PolicyError"
 
 
+@pytest.mark.parametrize("name", ["p.yaml", "p.json"])
+def test_the_greatest_depth_is_read(write, name):
+    for depth, says in (
+        (document.MAX_DEPTH + 1, "must be a mapping"),
+        (document.MAX_DEPTH + 2, "is nested more than 32 levels deep"),
+    ):
+        with pytest.raises(PolicyError, match=says):
+            load_policy(write("[" * depth + "]" * depth, name))
+
+
 def test_errors_about_the_file_itself(write, tmp_path):
     for path, says in [
         (tmp_path / "none.yaml", "cannot be read; got No such file or directory."),

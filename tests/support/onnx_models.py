@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from xpuruntime.protocols import Array
 
-__all__ = ["build_model", "small_classifier"]
+__all__ = ["build_model", "save_small_mlp", "small_classifier"]
 
 
 def build_model(
@@ -61,3 +62,19 @@ def small_classifier(seed: int = 0, batch: int | str = "batch") -> Any:
         [("output", TensorProto.FLOAT, [batch, 10])],
         {name: w.astype(np.float32) for name, w in weights.items()},
     )
+
+
+def save_small_mlp(path: Path, rng: np.random.Generator) -> None:
+    """Write two products, a ReLU and a softmax (nodes fc1, relu, fc2, top): ``x`` [batch, 16] -> ``y`` [batch, 8], float32."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["a"], name="fc1"),
+        helper.make_node("Relu", ["a"], ["r"], name="relu"),
+        helper.make_node("MatMul", ["r", "w2"], ["c"], name="fc2"),
+        helper.make_node("Softmax", ["c"], ["y"], name="top"),
+    ]
+    weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("w1", (16, 32)), ("w2", (32, 8)))}
+    x, y = ((n, TensorProto.FLOAT, ["batch", d]) for n, d in (("x", 16), ("y", 8)))
+    onnx.save(build_model(nodes, [x], [y], weights), path)

@@ -207,8 +207,9 @@ def test_bisection_needs_at_most_twice_the_memory_of_a_plain_run(tmp_path):
                 info.type.tensor_type.shape.dim[axis].dim_value = 512
         onnx.save(model, path)
         files.append(str(path))
-    done = children.run(children.python("-c", MEMORY, *files), 300)
-    assert done.returncode == 0, done.stderr[-2000:]
+    for _ in range(2):  # the first one compiles: its plain run holds the compiler's memory, too
+        done = children.run(children.python("-c", MEMORY, *files), 300)
+        assert done.returncode == 0, done.stderr[-2000:]
     facts = json.loads(done.stdout.splitlines()[-1])
     assert facts["value"] == "t5"
     assert facts["runs"] <= facts["bound"]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.onnx_models import save_small_mlp
 
 import xpuruntime as xrt
 from xpuruntime.errors import FormatError, InputError
@@ -24,7 +25,7 @@ from xpuruntime.workbench.review.files import read_snapshot
 from xpuruntime.workbench.review.receipt_file import receipt_document, save_receipt
 from xpuruntime.workbench.review.snapshot import NodeState, Snapshot
 
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
 
 RULES: dict[str, Any] = {"version": 1, "kernel": {"rules": [{"node": "fc2", "use": "gemv"}]}}
 FIXED = {"fixed_shapes": {"batch": 2}}
@@ -32,23 +33,8 @@ FIXED = {"fixed_shapes": {"batch": 2}}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from onnx import helper, numpy_helper
-
-    rng = np.random.default_rng(0)
-    nodes = [
-        helper.make_node("MatMul", ["x", "w1"], ["a"], name="fc1"),
-        helper.make_node("Relu", ["a"], ["r"], name="relu"),
-        helper.make_node("MatMul", ["r", "w2"], ["c"], name="fc2"),
-        helper.make_node("Softmax", ["c"], ["y"], name="top"),
-    ]
-    weights = [
-        numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n)
-        for n, s in (("w1", (16, 32)), ("w2", (32, 8)))
-    ]
-    ports = [helper.make_tensor_value_info(n, 1, ["batch", d]) for n, d in (("x", 16), ("y", 8))]
-    graph = helper.make_graph(nodes, "mlp", ports[:1], ports[1:], weights)
     path = tmp_path_factory.mktemp("model") / "mlp.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    save_small_mlp(path, np.random.default_rng(0))
     return path
 
 
@@ -263,6 +249,18 @@ def test_a_half_written_file_is_a_named_error(files: dict[str, Path], tmp_path: 
             path.write_bytes(data[:end])
             with pytest.raises(FormatError):
                 read_snapshot(path)
+
+
+def test_a_model_is_no_plan_and_the_error_says_how_to_write_one(model: Path, tmp_path: Path) -> None:
+    text = tmp_path / "model.txt"
+    text.write_text("ir_version: 8")
+    for path, got in ((model, "got binary data"), (text, "got text that is not JSON")):
+        with pytest.raises(FormatError) as caught:
+            diff_files(path, path)
+        message = str(caught.value)
+        assert f"[file {path}] is not a plan, receipt, program or lock" in message
+        assert got in message
+        assert "Write one of a model with xpu explain --save" in message
 
 
 def test_a_diff_is_a_value(files: dict[str, Path]) -> None:

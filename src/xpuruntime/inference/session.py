@@ -44,9 +44,9 @@ from .like_onnxruntime import NodeArg, no_options, node_args, pick, policy_of
 from .models.model_cache import fixed_known
 from .models.modules import open_any
 from .models.node_facts import NodeDetail, node_details
+from .select import Selection, select
 from .selection.policy_warnings import policy_warnings
 from .selection.request import half, session_request
-from .selection.select import Selection, select
 from .self_check import QUESTION, SelfCheck
 from .session_plan import REGION, detailed, first_plan, with_kernels
 

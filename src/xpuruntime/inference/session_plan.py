@@ -10,8 +10,8 @@ from ..program.plan import Plan, PlanNode, Region
 from ..protocols import ModelSource, ReportsDecisions, ReportsKernels
 from .models.node_facts import NodeDetail
 from .partitioned.mixed import MixedExecutable
+from .select import Selection
 from .selection.request import SessionRequest
-from .selection.select import Selection
 from .selection.vendor_policy import family_of_ref, kernel_decisions
 
 __all__ = ["REGION", "detailed", "first_plan", "with_kernels"]

@@ -45,7 +45,7 @@ _KINDS = {
 
 
 def read_regular(path: str | os.PathLike[str], max_bytes: int | None = None) -> bytes:
-    """Return the content of a regular file. Raise OSError for anything else, and for a file of more than ``most`` bytes."""
+    """Return the content of a regular file. Raise OSError for anything else, and for a file of more than ``max_bytes`` bytes."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if max_bytes is not None and size > max_bytes:

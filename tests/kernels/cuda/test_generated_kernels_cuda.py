@@ -253,6 +253,27 @@ def test_scatters_that_add_up() -> None:
     check(b.build(), feeds, target=TARGET)
 
 
+@pytest.mark.parametrize(("rows", "repeated"), [(9, True), (300, True), (300, False), (9, False)])
+def test_rows_that_add_up_at_positions_that_repeat(rows: int, repeated: bool) -> None:
+    """The gradient of an embedding: a block adds all rows of one position, in their order."""
+    b = ir.GraphBuilder("g")
+    x, at = b.input("x", "float32[400, 5]"), b.input("at", f"int64[{rows}]")
+    b.output("z", b.index_put(x, b.input("y", f"float32[{rows}, 5]"), at, accumulate=True))
+    places = rng.integers(-3, 4, rows) if repeated else rng.permutation(400)[:rows] - 200
+    feeds = {"x": values((400, 5), "float32"), "at": places, "y": values((rows, 5), "float32")}
+    check(b.build(), feeds, target=TARGET)
+
+
+def test_rows_that_add_up_at_positions_in_two_dims() -> None:
+    b = ir.GraphBuilder("g")
+    x, y = b.input("x", "int64[5, 4, 3]"), b.input("y", "int64[6, 7, 3]")
+    at = [b.input("p", "int64[6, 1]"), b.input("q", "int64[7]")]
+    b.output("z", b.index_put(x, y, *at, accumulate=True))
+    feeds = {"x": rng.integers(0, 9, (5, 4, 3)), "y": rng.integers(0, 9, (6, 7, 3))}
+    feeds |= {"p": rng.integers(0, 5, (6, 1)), "q": rng.integers(-4, 4, 7)}
+    check(b.build(), feeds, target=TARGET)
+
+
 def test_an_index_outside_fails_the_run() -> None:
     b = ir.GraphBuilder("g")
     x, at = b.input("x", "float32[3, 4]"), b.input("at", "int64[5]")

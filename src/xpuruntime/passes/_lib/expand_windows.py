@@ -103,13 +103,10 @@ def expand_max_pool_backward(emit: Expansion) -> None:
         _forward(emit, result.name, _zeros(emit, result.name))
         return
     wide = emit.wide(0)
-    first = emit("mul", emit("arange", start=0, end=planes, dtype=DType.INT64), size)
-    places = emit("view", indices, size=(planes, windows))
-    places = emit("add", places, emit("view", first, size=(planes, 1)))
-    zeros = emit("full", size=(planes * size,), value=0.0, dtype=emit.spec(wide).dtype)
-    values = emit("view", wide, size=(planes * windows,))
-    places = emit("view", places, size=(planes * windows,))
-    total = emit("index_put", zeros, values, places, accumulate=True)
+    positions = emit("view", indices, size=(planes, windows))
+    zeros = emit("full", size=(planes, size), value=0.0, dtype=emit.spec(wide).dtype)
+    values = emit("view", wide, size=(planes, windows))
+    total = emit("scatter", zeros, positions, values, dim=1, reduce="add")
     _forward(emit, result.name, emit("view", total, size=shape))
 
 

@@ -40,9 +40,9 @@ class Obstacle:
 
 
 class _CurrentOp(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is untyped here
-    """A mode that knows which operator runs.
+    """A mode that records the name of the operator that runs.
 
-    Under a mode of the other kind torch.compile skips its code, and goes on skipping it after the mode has ended.
+    It is an infra mode. Under any other mode torch.compile does not use its compiled code, even after that mode has ended.
     """
 
     name = ""

@@ -10,6 +10,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from ...compiler.partition.support import call_of, is_op_supported
+from ...compiler.resolve import resolve_target
 from ...errors import XpuError
 from ...frontends.torch.fx_module import import_fx
 from ...kernels.kernel import NodeCall
@@ -40,13 +41,14 @@ def reasons_against(module: torch.fx.GraphModule, name: str, target: Any) -> Map
     except XpuError as error:
         return {n.name: f"{error.what} ({error.got})" for n in calls}
     reasons: dict[str, str] = {}
+    resolved = resolve_target(target)  # once, because it asks the driver
     for node in graph.nodes:
         source = node.sources[0].name if node.sources else ""
         if node.op == "opaque":
             reasons.setdefault(source, str(node.attrs["reason"]))
             continue
         call = call_of(graph, node)
-        support = is_op_supported(call, target) if isinstance(call, NodeCall) else call
+        support = is_op_supported(call, resolved) if isinstance(call, NodeCall) else call
         if not support:
             reasons.setdefault(source, support.reason)
     left = _LEFT.get(str(target).partition(":")[0], {})

@@ -32,13 +32,14 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
         return of_program(CompiledProgram.load(path), str(path))
     who = f"file {os.fspath(path)}"
     try:
-        text = read_regular(Path(path), _MAX_BYTES).decode("utf-8")
+        content = read_regular(Path(path), _MAX_BYTES)
     except (OSError, ValueError) as error:
         raise FormatError(who, "cannot be read", got=error, do="Check the path.") from error
     try:
-        data = json.loads(text)
+        data = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise FormatError(who, "is not JSON", got=error, do=_WRITE) from error
+        got = "binary data" if isinstance(error, UnicodeDecodeError) else f"text that is not JSON ({error})"
+        raise FormatError(who, _OTHER, got=got, do=_WRITE) from error
     for key in ("receipt", "plan"):  # documents of commands
         if isinstance(data, dict) and "format" not in data and isinstance(data.get(key), dict):
             data = data[key]
@@ -46,14 +47,15 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
         got = repr(kind)[:80] if isinstance(data, dict) else type(data).__name__
-        raise FormatError(who, "is not a plan, receipt, program or lock", got=f"format {got}", do=_WRITE)
+        raise FormatError(who, _OTHER, got=f"format {got}", do=_WRITE)
     try:
         return reader(data, str(path))
     except FormatError as error:
         raise FormatError(f"{error.who} {path}", error.what, got=error.got, do=error.do) from error
 
 
-_WRITE = "Write one with xpu explain --save PLAN.json, xpu run --save-receipt RECEIPT.json, xpu compile or xpu lock."
+_OTHER = "is not a plan, receipt, program or lock"
+_WRITE = "Write one of a model with xpu explain --save PLAN.json, xpu run --save-receipt RECEIPT.json, xpu compile or xpu lock."
 
 
 def _plan(data: Mapping[str, Any], name: str) -> Snapshot:

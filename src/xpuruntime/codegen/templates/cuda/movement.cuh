@@ -102,3 +102,22 @@ template <class I> INLINE bool rising(const I *at, int n, int64_t step) {
     for (int i = 1 + threadIdx.x; i < n; i += blockDim.x) rises = rises && at[(i - 1) * step] < at[i * step];
     return __syncthreads_and(rises) != 0;
 }
+
+// Add the rows whose position is that of row `row`, in ascending order, if `row` is the first of them. position(k) returns the position of row k,
+// add(k) adds row k by all threads of the block. All threads of a block call it, at most 1,024 in whole warps.
+template <class Position, class Add> INLINE void add_rows_in_order(int row, int rows, Position position, Add add) {
+    __shared__ unsigned same_position[32];  // a bit per row of a chunk, a word per warp
+    const int64_t own = position(row);
+    bool is_repeated = false;
+    for (int k = threadIdx.x; k < row; k += blockDim.x) is_repeated = is_repeated || position(k) == own;
+    if (__syncthreads_or(is_repeated)) return;
+    for (int first = row; first < rows; first += blockDim.x) {
+        const int k = first + threadIdx.x;
+        const unsigned votes = __ballot_sync(0xffffffffu, k < rows && position(k) == own);
+        if (threadIdx.x % 32 == 0) same_position[threadIdx.x / 32] = votes;
+        if (__syncthreads_or(votes != 0))
+            for (int i = 0; i < (int)blockDim.x; ++i)
+                if (same_position[i / 32] >> i % 32 & 1) add(first + i);
+        __syncthreads();  // the words may still be read
+    }
+}

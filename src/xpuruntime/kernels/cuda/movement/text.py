@@ -14,6 +14,8 @@ __all__ = ["move_lines"]
 def move_lines(tiling: MoveTiling, kind: str, first: int) -> list[str]:
     """Return the body of a move's blocks. ``first``: its first block in the launch; ``kind``: the C type of its elements."""
     block = f"(blockIdx.x - {first})" if first else "blockIdx.x"
+    if tiling.adds_rows:
+        return _Text(tiling, kind).adding_rows(block)
     return _transposed(tiling, block) if tiling.source_dim is not None else _Text(tiling, kind).lines(block)
 
 
@@ -64,6 +66,36 @@ class _Text:
             body = [f"if (t < {count}) {{", *indented(body), "}"]
         return [*lines, *body]
 
+    def adding_rows(self, block: str) -> list[str]:
+        """Return the lines of a block that adds one row, and the later ones of its position, with threads over the other dims."""
+        tiling, move = self.tiling, self.move
+        kind, columns = tiling.index, math.prod(d.length for d in tiling.parallel)
+        inside = [f"i{d}" for d in range(len(tiling.parallel))]
+        outside = [f"s{d}" for d in range(len(tiling.serial))]
+        row = _split("k", [d.length for d in tiling.serial], "int", "s")
+        lookups = [(k, x) for k, x in enumerate(move.lookups) if x.writes]
+        position = " + ".join(f"at{k} * {x.step}" for k, x in lookups)
+        return [
+            "const auto position = [&](int k) -> int64_t {",
+            *indented([*row, *self._positions([*("0" for _ in inside), *outside]), f"return {position};"]),
+            "};",
+            "const auto add = [&](int k) {",
+            *indented(row),
+            *indented([f"for ({kind} c = threadIdx.x; c < {columns}; c += {tiling.threads}) {{"]),
+            *indented(indented([*_split("c", [d.length for d in tiling.parallel], kind, "i"), *self._one([*inside, *outside])])),
+            *indented(["}"]),
+            "};",
+            f"add_rows_in_order({block}, {tiling.rows}, position, add);",
+        ]  # fmt: skip
+
+    def _positions(self, names: Sequence[str]) -> list[str]:
+        """Return the lines that look positions up."""
+        lines = list[str]()
+        for k, x in enumerate(self.move.lookups):
+            where = " + ".join(self._sum(x.offset, names, 2 + k)) or "0"
+            lines.append(f"const int64_t at{k} = index_in({x.arg}[{where}], {x.size});")
+        return lines
+
     def _loops(self, names: list[str]) -> list[str]:
         """Return the loops of one thread around a pack."""
         dims = self.tiling.serial
@@ -98,10 +130,7 @@ class _Text:
 
     def _one(self, names: Sequence[str]) -> list[str]:
         """Return the lines that move one pack: looked-up positions, then the load and the store."""
-        move, tiling, lines = self.move, self.tiling, list[str]()
-        for k, x in enumerate(move.lookups):
-            where = " + ".join(self._sum(x.offset, names, 2 + k)) or "0"
-            lines.append(f"const int64_t at{k} = index_in({x.arg}[{where}], {x.size});")
+        move, tiling, lines = self.move, self.tiling, self._positions(names)
         target = self._address(names, "target")
         source = self._address(names, "source") if move.source else ""
         if tiling.width > 1:

@@ -25,6 +25,8 @@ _MIN_TRANSPOSE = 8
 """Shortest dims that use transpose tiles."""
 _MAX_SCAN = 1 << 16
 """Positions that a block scans to see whether they increase."""
+_ADDED_ROWS = (8, 1 << 20)
+"""Rows that blocks add in parallel: with fewer, a thread adds all of them sooner; with more, as every block scans all positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class MoveTiling:
     parallel:     dims over threads, the last one contiguous in the target.
     serial:       dims that one thread loops over.
     checks_order: whether the kernel scans the positions at run time: if they increase, serial dims run in parallel, too.
+    adds_rows:    whether each index of the serial dims is a row with one position, which a block adds with the later rows of that position.
     source_dim:   the dim along which the source is contiguous, if it is not the target's. The move is then a tiled transpose.
     tile:         width of a transpose tile in elements.
     width:        elements of a pack.
@@ -83,7 +86,7 @@ class MoveTiling:
         parallel = [d for d in dims if not (writes and d.steps[0] == 0)]
         parallel.sort(key=lambda d: (-abs(d.steps[0]), -abs(d.steps[1])))
         self.serial, self.parallel = _joined(serial), _joined(parallel) or [Dim(1, (0,) * len(tracks))]
-        self.checks_order = self._scans_positions()
+        self.checks_order, self.adds_rows = self._scans_positions(), self._has_position_per_row()
         if self.checks_order:
             self.parallel, self.serial = [*self.serial, *self.parallel], []
         self.source_dim = self._source_dim()
@@ -113,6 +116,16 @@ class MoveTiling:
             and len(self.serial) == 1
             and not any(d.steps[2] for d in self.parallel)
             and 1 < self.serial[0].length <= _MAX_SCAN
+        )
+
+    def _has_position_per_row(self) -> bool:
+        """Return whether values are combined in rows whose positions do not depend on the parallel dims, and the rows are many."""
+        moving = [2 + k for k, x in enumerate(self.move.lookups) if x.writes]
+        least, most = _ADDED_ROWS
+        return (
+            bool(self.move.combine and moving)
+            and not any(d.steps[k] for d in self.parallel for k in moving)
+            and least < self.rows <= most
         )
 
     def _source_dim(self) -> int | None:
@@ -173,6 +186,11 @@ class MoveTiling:
         return [*(d.length for d in self.parallel[:-1]), math.ceil(self.last.length / each)]
 
     @property
+    def rows(self) -> int:
+        """Iterations of the serial dims."""
+        return math.prod(d.length for d in self.serial)
+
+    @property
     def tiles(self) -> tuple[list[Dim], int, int]:
         """The dims outside the tiles of a transpose, and the number of tiles along its rows and columns."""
         assert self.source_dim is not None
@@ -186,6 +204,8 @@ class MoveTiling:
         if self.source_dim is not None:
             others, tile_rows, tile_columns = self.tiles
             return math.prod(d.length for d in others) * tile_rows * tile_columns
+        if self.adds_rows:
+            return self.rows
         return blocks_for(math.prod(self.lengths), self.threads)
 
     @property

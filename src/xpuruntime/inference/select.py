@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ...decisions import Candidate, Decision, Reason
-from ...errors import (
+from ..decisions import Candidate, Decision, Reason
+from ..errors import (
     BuildError,
     BuildTimeout,
     DeviceUnavailable,
@@ -18,14 +18,14 @@ from ...errors import (
     WrongResult,
     XpuError,
 )
-from ...protocols import ModelSource
-from ...storage.store import Store
-from ...targets import DeviceId
-from ..partitioned.auto_mixed import chosen_mix, wanted_by
-from .auto_choice import measured_choice
-from .candidate import EngineCandidate, LoadedEngine, attempt, checked
-from .partition_fallback import partition_fallback
-from .request import SessionRequest
+from ..protocols import ModelSource
+from ..storage.store import Store
+from ..targets import DeviceId
+from .partitioned.auto_mixed import chosen_mix, wanted_by
+from .partitioned.partition_fallback import partition_fallback
+from .selection.auto_choice import measured_choice
+from .selection.candidate import EngineCandidate, LoadedEngine, attempt, checked
+from .selection.request import SessionRequest
 
 __all__ = ["Selection", "select"]
 

@@ -10,9 +10,9 @@ from ...errors import BuildError
 from ...protocols import ModelSource
 from ...storage.store import Store
 from ...targets import DeviceId
-from ..partitioned.mixed import forces_kernels, lacks_ops, lacks_sizes, mixed, with_host_steps
-from .candidate import EngineCandidate, LoadedEngine
-from .request import SessionRequest
+from ..selection.candidate import EngineCandidate, LoadedEngine
+from ..selection.request import SessionRequest
+from .mixed import forces_kernels, lacks_ops, lacks_sizes, mixed, with_host_steps
 
 __all__ = ["partition_fallback"]
 
