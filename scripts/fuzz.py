@@ -35,6 +35,7 @@ TARGETS = (
     "npz",
     "review",
     "rules",
+    "times",
 )
 
 

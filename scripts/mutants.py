@@ -357,7 +357,7 @@ def main() -> int:
             found, failed = run.result()
             counts[found] += 1
             killers.update(failed)
-            print(f"{number:3}/{len(mutants)} {found:4} {runs[run]}", flush=True)
+            print(f"{number:3}/{len(mutants)} {found:4} {runs[run]}  {' '.join(failed)}".rstrip(), flush=True)
     check_unchanged(trees.get(), killers, args)
     gate, full = counts["gate"], counts["gate"] + counts["all"]
     share = gate / full if full else 1.0

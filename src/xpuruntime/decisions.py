@@ -85,7 +85,7 @@ REASONS: dict[Reason, str] = {
     Reason.FORCED: "a policy rule with `use` forces it",
     Reason.PREFERRED: "a policy rule with `prefer` lists it first",
     Reason.FASTEST: "the fastest measured candidate with right outputs",
-    Reason.RECORDED: "an earlier measurement in the store chose it",
+    Reason.RECORDED: "an earlier measurement, in the store or in a file, chose it",
     Reason.LOCKED: "a lock names it; nothing was measured or chosen",
     Reason.FALLBACK: "the requested one is unavailable, and the policy allows this fallback",
     Reason.DEFAULT: "the first usable one in the built-in order",

@@ -69,6 +69,11 @@ def test_weights_of_a_graph_are_read_lazily(tmp_path) -> None:
             weights[name]
 
 
+def test_a_file_of_one_byte_of_data_is_read(tmp_path) -> None:
+    save_weights({"x": np.array([7], np.uint8)}, tmp_path / "w.safetensors")
+    assert read_safetensors(tmp_path / "w.safetensors")["x"].tolist() == [7]
+
+
 def test_damaged_files_are_refused(tmp_path) -> None:
     path = tmp_path / "w.safetensors"
     save_weights({"x": np.arange(6, dtype=np.float32)}, path)

@@ -11,8 +11,11 @@ import pytest
 from support.onnx_models import small_classifier
 
 import xpuruntime as xrt
+from xpuruntime import ir
 from xpuruntime.errors import StoreError, XpuError
+from xpuruntime.frontends.onnx_writer import to_onnx
 from xpuruntime.profiler import trace as module
+from xpuruntime.profiler.events import EventRing
 
 pytest.importorskip("onnxruntime", reason="an engine is needed")
 X = np.zeros((1, 3, 8, 8), np.float32)
@@ -54,9 +57,41 @@ def test_the_file_is_chromes_trace_format(session, tmp_path: Path) -> None:
     with xrt.profile() as trace:
         session.run(input=X)
     trace.save(tmp_path / "t.json")
-    (event,) = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    assert event["ph"] == "X"
+    process, thread, event = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert event["dur"] == pytest.approx(trace.spans[0].duration_ns / 1e3)
+    assert (event["pid"], event["tid"]) == (process["pid"], thread["tid"])
+    assert process["args"] == {"name": "xpuruntime"}
+    # The fields and types that the format demands of complete and metadata events.
+    demands = {"X": {"name": str, "cat": str, "ts": float, "dur": float}, "M": {"name": str, "args": dict}}
+    for e in (process, thread, event):
+        for field, kind in {**demands[e["ph"]], "pid": int, "tid": int}.items():
+            assert type(e[field]) is kind, (field, e)
+
+
+def test_kernels_of_the_native_engine_are_within_their_run(tmp_path: Path) -> None:
+    """Recordings follow each other: the core must not take a new ring for an old one that had its address."""
+    graph = ir.GraphBuilder("net")
+    x, w = graph.input("x", "float32[4, 8]"), graph.weight("w", "float32[6, 8]")
+    graph.output("y", graph.softmax(graph.linear(x, w), dim=-1))
+    array = np.ones((4, 8), np.float32)
+    with xrt.Executor(xrt.compile(graph.build(), target="cpu"), "cpu") as executor:
+        kernels = [c.kernel for c in executor.plan.calls]
+        executor.bind({"w": np.ones((6, 8), np.float32)})
+        for _ in range(3):
+            ring = EventRing(64)
+            executor.run_arrays([array], ring=ring.core)
+            names = ring.names()
+            assert [names[e["name"]] for e in ring.drain()] == kernels
+    model = to_onnx(graph.build(), {"w": np.ones((6, 8), np.float32)})
+    with xrt.InferenceSession(model, engine="native", device="cpu", threads=1) as native:
+        for _ in range(3):
+            with xrt.profile() as trace:
+                native.run(x=array)
+            run = next(s for s in trace.spans if s.name.startswith("native on cpu"))
+            inside = [s for s in trace.spans if s is not run]
+            assert [s.name for s in inside] == kernels
+            assert all(run.start_ns <= s.start_ns for s in inside)
+            assert all(s.start_ns + s.duration_ns <= run.start_ns + run.duration_ns for s in inside)
 
 
 def test_an_unwritable_file_is_a_clear_error(session, tmp_path: Path) -> None:

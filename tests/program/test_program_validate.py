@@ -16,6 +16,7 @@ from xpuruntime.program.program import (
     CompiledProgram,
     EntryPoint,
     ExecutionPlan,
+    GoldenSample,
     KernelCall,
     KernelParam,
     RecipeStep,
@@ -219,6 +220,22 @@ def test_a_result_in_place_of_its_operand_and_a_state_handed_through() -> None:
     assert list(problems(plan(calls=calls, buffers=in_place))) == []
     through = entry(output_buffers=("s",), plans=(replace(PLAN, calls=CALLS[:4], buffers=BUFFERS[:-1]),))
     assert list(problems(through)) == []
+
+
+def test_a_sample_names_an_entry_point_and_its_values() -> None:
+    x = replace(WEIGHT, name="x", file="", format="", data=bytes(64))
+    sample = GoldenSample("main", (x,), (), "interpreter")
+    for broken, says in (
+        (replace(sample, entry="other"), "is of the entry point 'other', which does not exist"),
+        (sample, "does not have the outputs of 'main'"),
+    ):
+        assert [says in p for p in problems(replace(GOOD, golden=(broken,)))] == [True]
+
+
+def test_a_buffer_has_a_name() -> None:
+    assert PLAN.buffer("b").name == "b"
+    with pytest.raises(KeyError, match="nowhere"):
+        PLAN.buffer("nowhere")
 
 
 def test_empty_buffers_may_lie_anywhere() -> None:

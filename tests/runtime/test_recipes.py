@@ -260,6 +260,8 @@ BAD = [
     ("slice", ("w",), {"dim": 0, "begin": 0, "end": 5}, "0:5 of dim 0"),
     ("concat", ("w", "y"), {"dim": 0}, "cannot be concatenated along dim 0"),
     ("stack", ("w", "y"), {"dim": 0}, "cannot be stacked at dim 0"),
+    ("stack", ("w", "w"), {"dim": 4}, "cannot be stacked at dim 4"),
+    ("maximum", ("c", "c"), {}, "is not defined for complex64"),
     ("add", ("w", "v"), {}, "do not broadcast"),
     ("add", ("w", "i"), {}, "several dtypes"),
     ("add", ("b", "b"), {}, "bool has no arithmetic"),
@@ -285,6 +287,7 @@ def test_a_wrong_step_says_what_is_wrong(
         "v": np.zeros(7, np.float32),
         "i": np.zeros(2, np.int32),
         "b": np.zeros(2, bool),
+        "c": np.zeros(7, np.complex64),
     }
     bad = recipe("float32[7]", RecipeStep(op, inputs, attrs))
     with pytest.raises(ValueError, match=says):

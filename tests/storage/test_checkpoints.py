@@ -122,6 +122,14 @@ def test_a_tied_weight_has_any_of_its_names() -> None:
     assert match_names("w", tied, {"model.head.w": A}) == {"embed.w": "model.head.w"}
 
 
+def test_a_weight_has_the_names_of_its_aliases() -> None:
+    b = GraphBuilder("tied")
+    b.output("y", b.add(b.input("x", "float32[4]"), b.weight("w", "float32[4]")))
+    weights = b.build().weights
+    assert WeightSource("w", {"old": A}, weights, {"w": ["old"]}).find(weights[0]) is A
+    assert WeightSource("w", {"old": A}, weights, {"w": "old"}).find(weights[0]) is None
+
+
 def test_what_a_model_holds_itself_is_taken_from_a_checkpoint_where_it_fits(tmp_path: Path) -> None:
     b = GraphBuilder("held")
     b.weight("a", "float32[4]", data="AAAAAAAAgD8AAABAAABAQA==")

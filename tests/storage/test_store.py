@@ -87,7 +87,8 @@ def test_modes(store: Store, tmp_path: Path) -> None:
     off = Store(store.root, mode="off")
     assert off.get("engine", key) is None
     assert Store(tmp_path / "never", mode="off").put("engine", KEY_OF, b"x") == key
-    assert not (tmp_path / "never").exists()
+    with Store(tmp_path / "never", mode="off").lock(key):
+        assert not (tmp_path / "never").exists()
     with pytest.raises(PolicyError, match=r"\[store\] mode must be rw, ro or off; got 'on'"):
         Store(store.root, mode="on")
 

@@ -193,6 +193,18 @@ def test_clearing_removes_locks_that_nobody_holds(store: Store, kept: Path) -> N
         pass
 
 
+def test_clearing_closes_the_lock_files(store: Store) -> None:
+    opened = Path("/proc/self/fd")
+    if not opened.is_dir():
+        pytest.skip("needs /proc")
+    for i in range(20):
+        with store.lock(f"k{i}"):
+            pass
+    before = len(list(opened.iterdir()))
+    store.trim(0)
+    assert len(list(opened.iterdir())) < before + 20
+
+
 def test_a_lock_that_is_a_link_makes_no_file(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -126,6 +126,23 @@ def _rules(data: bytes) -> None:
     _read_as_file("r.yaml", data, read)
 
 
+def _times(data: bytes) -> None:
+    """Read a file of kernel times, or a journal of a tuning."""
+    from xpuruntime.compiler.times import KernelTimes
+    from xpuruntime.workbench.tune.journal import read_records
+
+    def read(path: Path) -> None:
+        times = KernelTimes.load(path)
+        if KernelTimes.load(times.to_json()) != times:
+            raise AssertionError("the written times read as different times")
+        str(times.origin), str(times.calibration), str(times.digest)
+
+    if b"journal" in data[:200]:
+        read_records(data)
+    else:
+        _read_as_file("t.json", data, read)
+
+
 _RULES: Mapping[str, Any] = {
     "version": 1,
     "rules": [
@@ -143,6 +160,7 @@ FILE_TARGETS: Mapping[str, Callable[[bytes], None]] = MappingProxyType(
         "npz": _npz,
         "review": _review,
         "rules": _rules,
+        "times": _times,
     }
 )
 
@@ -167,6 +185,22 @@ def file_seeds(target: str) -> list[bytes]:
         from xpuruntime.policies.files.document import to_yaml_text
 
         return [json.dumps(_RULES).encode(), to_yaml_text(_RULES).encode()]
+    if target == "times":
+        row = {"op": "linear", "nodes": ["fc"], "times_us": {"gemv": 1.5, "generated": 2}, "rounds": 7,
+               "intervals_us": {"gemv": [1.25, 1.75]}}  # fmt: skip
+        run = {"shapes": {"n": 2}, "predicted_us": 1.5, "tuned_us": 2.5, "default_us": 3.0, "rounds": 7}
+        file = {"format": "xpuruntime kernel times", "version": 1, "target": "cpu:x86-64-v3", "threads": 2,
+                "calls": {"0" * 16: row}, "facts": {"device": "d"}, "runs": [run]}  # fmt: skip
+        head = {"format": "xpuruntime tuning journal", "version": 1, "subject": {"model": "m"}}
+        done = {
+            "bucket": 0,
+            "stage": "calls",
+            "round": 0,
+            "seconds": 0.5,
+            "times_us": {"0" * 16: {"gemv": 1.5}},
+        }
+        lines = b"".join(json.dumps(r).encode() + b"\n" for r in (head, done))
+        return [json.dumps(file).encode(), lines, json.dumps(head).encode() + b"\n"]
     arrays: dict[str, Any] = {"x": np.ones((2, 3), np.float32), "n": np.arange(4)}
     seeds = []
     for save in (np.savez, np.savez_compressed):
@@ -346,5 +380,6 @@ FILE_MUTATORS: Mapping[str, Callable[[bytes, int], bytes]] = MappingProxyType(
         "npz": _mutate_npz,
         "review": _mutate_config,
         "rules": _mutate_config,
+        "times": _mutate_config,
     }
 )

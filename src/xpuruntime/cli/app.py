@@ -27,6 +27,7 @@ from .lint import lint
 from .lock import lock
 from .quantize import quantize
 from .run import run
+from .tune import tune
 from .verify import verify
 
 __all__ = ["app"]
@@ -82,6 +83,7 @@ for _command in (
     check,
     lint,
     lock,
+    tune,
     compare,
     bisect,
     certify,

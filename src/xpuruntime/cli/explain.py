@@ -11,7 +11,7 @@ import typer
 from ..errors import UnavailableError
 from . import options
 from .command import CommandResult, command
-from .console import print_text, progress
+from .console import print_line, print_table, print_text, progress
 from .exit_codes import ExitCode
 
 __all__ = ["explain"]
@@ -26,9 +26,18 @@ def explain(
     save: Annotated[
         Path | None, typer.Option("--save", metavar="PLAN.json", help="Write the plan to a file.")
     ] = None,
+    times: options.Times = None,
+    shape: options.Shape = None,
     as_json: options.AsJson = False,
 ) -> CommandResult:
-    """Show what would run and why: the chosen engine, every rejected candidate with its reason, and the plan."""
+    """Show what would run and why: the chosen engine, every rejected candidate with its reason, and the plan.
+
+    With --times, the native engine's kernels on a device that this machine may lack (--device h200), and the predicted time.
+    """
+    if times is not None:
+        return _predicted(model, times, engine, session, options.parse_sizes(shape), save)
+    if shape:
+        raise typer.BadParameter("--shape needs --times", param_hint="--shape")
     session_options = options.session_options(session, engine=engine)
     try:
         with progress(f"planning {model}"), session_options.open(_without_code(model)) as opened:
@@ -47,6 +56,50 @@ def explain(
         "error": None,
     }
     return CommandResult(document, lambda: print_text(plan.explain(nodes=nodes)))
+
+
+def _predicted(
+    model: str,
+    times: Path,
+    engine: options.EngineFlags,
+    session: options.SessionFlags,
+    shapes: dict[str, int],
+    save: Path | None,
+) -> CommandResult:
+    """Return the prediction for a device by a file of times. Flags of a session, which is not opened, are refused."""
+    from ..workbench.tune import predict
+
+    refused = {
+        "--engine": engine.engine not in (None, "native"),
+        "--fp16": engine.fp16,
+        "--strict": engine.strict is not None,
+        "--allow-fallback": bool(engine.allow_fallback),
+        "--precision": session.precision is not None,
+        "--threads": session.threads is not None,
+        "--compile-timeout": session.compile_timeout is not None,
+        "--save": save is not None,
+    }
+    if named := [flag for flag, given in refused.items() if given]:
+        raise typer.BadParameter(
+            "--times opens no session, so this option has no effect", param_hint=named[0]
+        )
+    with progress(f"compiling {model}"):
+        result = predict(model, times, device=engine.device, policy=session.policy, shapes=shapes)
+
+    def show() -> None:
+        rows = [
+            (
+                ", ".join(c.nodes[:3]),
+                c.op,
+                c.kernel,
+                "not measured" if c.time_us is None else f"{c.time_us:.2f}",
+            )
+            for c in result.calls
+        ]
+        print_table("Kernels", ("nodes", "op", "kernel", "us"), rows, right=("us",))
+        print_line(result.sentence)
+
+    return CommandResult(result.to_json(), show)
 
 
 def _without_code(model: str) -> Any:

@@ -13,6 +13,7 @@ from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ..workbench.review.policy_review import PolicyReview
+    from ..workbench.tune.prediction import Prediction
 
 __all__ = ["lint"]
 
@@ -40,18 +41,36 @@ def lint(
         str, typer.Option(help="Phase that rules test: inference, prefill, decode, ...")
     ] = "inference",
     nodes: Annotated[bool, typer.Option("--nodes", help="List the nodes of each rule.")] = False,
+    times: options.Times = None,
     as_json: options.AsJson = False,
 ) -> CommandResult:
     """Check a policy: contradictions, dead rules, and with a model the nodes that each rule decides."""
     from ..workbench.review.policy_review import review_policy
 
     sizes = options.parse_sizes(shape)
-    if model is None and (sizes or target or nodes):
-        raise typer.BadParameter("--target, --shape and --nodes need a model")
+    if model is None and (sizes or target or nodes or times):
+        raise typer.BadParameter("--target, --shape, --nodes and --times need a model")
+    prediction: Prediction | None = None
     with progress(f"checking {policy}"):
+        if times is not None and model is not None:
+            from ..compiler.times import KernelTimes
+            from ..workbench.tune import predict
+            from ..workbench.tune.prediction import target_for
+
+            measured = KernelTimes.load(times)
+            target = target_for(target, measured)
         result = review_policy(policy, model, target=target, shapes=sizes, phase=phase)
+        if times is not None and model is not None and result.ok:
+            prediction = predict(model, measured, device=target, policy=policy, shapes=sizes)
     code = ExitCode.OK if result.ok else ExitCode.NO
-    return CommandResult(result.to_json(), lambda: _show(result, nodes), code)
+    document = result.to_json() | {"prediction": None if prediction is None else prediction.to_json()}
+
+    def show() -> None:
+        _show(result, nodes)
+        if prediction is not None:
+            print_line(prediction.sentence)
+
+    return CommandResult(document, show, code)
 
 
 def _show(result: PolicyReview, nodes: bool) -> None:

@@ -38,10 +38,12 @@ __all__ = [
     "SessionFlags",
     "Shape",
     "Threads",
+    "Times",
     "Tolerance",
     "Verbose",
     "engine_list",
     "parse_numbers",
+    "parse_seconds",
     "parse_sizes",
     "session_options",
 ]
@@ -117,6 +119,14 @@ Shape: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--shape", metavar="NAME=SIZE", help="Size of a symbolic dimension. Repeatable.", rich_help_panel=_IN
+    ),
+]
+Times: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--times",
+        metavar="TIMES.json",
+        help="Measured kernel times (xpu tune): choose kernels by them and predict the time of a run. No device is needed.",
     ),
 ]
 Tolerance: TypeAlias = Annotated[
@@ -350,6 +360,21 @@ def parse_sizes(values: Sequence[str] | None, option: str = "--shape") -> dict[s
         if sizes.setdefault(name, int(size)) != int(size):
             raise typer.BadParameter(f"{name!r} is given twice; got {text!r}", param_hint=option)
     return sizes
+
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_seconds(text: str, option: str) -> float:
+    """Parse ``"60s"``, ``"5m"``, ``"1h"`` or ``"90"`` into seconds. Raise typer.BadParameter."""
+    number = text.rstrip("smh")
+    try:
+        seconds = float(number) * _UNITS[text[len(number) :]]
+    except (ValueError, KeyError):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise typer.BadParameter(f"write a time such as 60s, 5m or 1h; got {text!r}", param_hint=option)
+    return seconds
 
 
 def parse_numbers(text: str, option: str, counts: Sequence[int]) -> tuple[float, ...]:

@@ -14,7 +14,10 @@ from ..program.program import StateRef
 from .memory import Memory, MemoryUse
 from .weights import KnownValues
 
-__all__ = ["LoweredGraph", "StageCall", "calls_of"]
+__all__ = ["COUNTERS", "LoweredGraph", "StageCall", "calls_of"]
+
+COUNTERS = "temp.counters"
+"""The buffer of the counters that calls of a program share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ class Chooser:
         words = (name for layer in policy.layers for name in _kernels_named(layer))
         self._pinned = {name: parted(name) for name in words if parted(name)[1]}
         self._decisions: dict[tuple[str, ...], list[Decision]] = {}
+        self._measured = self._timed = 0  # nodes in the file of times, and those whose kernel it chooses
         self.declined: list[str] = []
 
     def usable(self, call: NodeCall) -> str:
@@ -150,8 +151,10 @@ class Chooser:
                 do="Fix the kernel, or forbid it in a policy.",
             ) from lowered
         assert decision.chosen is not None  # choose() returned a name
+        self._measured += bool(measured)
+        self._timed += decision.chosen.code is Reason.FASTEST
         if self.lock is not None:
-            self.lock.record(node, call, chosen)
+            self.lock.record(node, call, chosen, _timeable(decision))
         return Chosen(kernel, lowered, decision.chosen.reason), decision
 
     def _locked(self, node: Node, call: NodeCall, lock: KernelLock) -> tuple[Chosen, Decision]:
@@ -193,8 +196,23 @@ class Chooser:
         return candidates | pinned_variants
 
     def decided(self) -> list[Decision]:
-        """Return the decisions, with one decision for all nodes that have the same answer and reasons."""
-        return [_merged_decision(group) for group in self._decisions.values()]
+        """Return the decisions, with one decision for all nodes that have the same answer and reasons, and one about the file of times."""
+        return [
+            *(self._about_times() if self.times.calls else ()),
+            *(_merged_decision(group) for group in self._decisions.values()),
+        ]
+
+    def _about_times(self) -> Iterator[Decision]:
+        """Yield the decision that tells which file of measured times was used, and for how many nodes it decides."""
+        times = self.times
+        name = f"sha256:{times.digest[:12]}"
+        if times.target != self.target.name:
+            why = f"{times.origin}; the target is {self.target.name}"
+            yield Decision("times", self.graph.name, None, (Candidate(name, Reason.NOT_APPLICABLE, why),))
+            return
+        text = f"{times.origin}; {self._measured} nodes are in the file, and it chooses the kernels of {self._timed}"
+        text += f" ({times.caveat})" if times.caveat else ""
+        yield Decision("times", self.graph.name, Candidate(name, Reason.RECORDED, text))
 
 
 def _kernels_named(layer: KernelPolicy) -> Iterator[str]:
@@ -213,6 +231,13 @@ def _code(kernel: Kernel, call: NodeCall, target: CodegenTarget) -> LoweredCall 
         if not is_fault(error) or isinstance(error, MemoryError):
             raise
         return error
+
+
+def _timeable(decision: Decision) -> list[str]:
+    """Return the rejected kernels that measured times could have chosen; none if a policy decided."""
+    if decision.chosen is None or decision.chosen.code not in (Reason.DEFAULT, Reason.FASTEST):
+        return []
+    return [c.name for c in decision.rejected if c.code in (Reason.LOWER_PREFERENCE, Reason.SLOWER)]
 
 
 def _is_users(kernel: Kernel) -> bool:

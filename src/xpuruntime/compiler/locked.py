@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..errors import LockError
 from ..ir import Node
 from ..ir.family import source_names
 from ..kernels.kernel import NodeCall
+from .calls import COUNTERS, StageCall
 from .times import call_key
 
 __all__ = ["KernelLock"]
@@ -18,20 +19,43 @@ class KernelLock:
 
     kernels: the words of kernels (``generated``, ``cublasLt[algorithm=21]``). None records the choices of a compilation.
     ``used`` has those that a compilation needed: a lock may cover other shapes, too.
+    ``alternatives``: kernels that a measurement may choose for each recorded call, the chosen one first.
+    ``stages``: by entry point, the key of each call of the program; empty for a call without a node.
     """
 
     def __init__(self, kernels: Mapping[str, str] | None = None) -> None:
         self.recording = kernels is None
         self.kernels: dict[str, str] = dict(kernels or {})
         self.used: dict[str, str] = {}
+        self.alternatives: dict[str, tuple[str, ...]] = {}
+        self.stages: dict[str, tuple[str, ...]] = {}
+        self._values: dict[str, str] = {}
 
-    def record(self, node: Node, call: NodeCall, kernel: str) -> None:
-        """Add the choice of a kernel."""
-        self.kernels[_key(node, call)] = kernel
+    def record(self, node: Node, call: NodeCall, kernel: str, others: Sequence[str] = ()) -> None:
+        """Add the choice of a kernel. ``others``: usable kernels that only their order or their time excludes."""
+        key = self._note(node, call)
+        self.kernels[key] = kernel
+        self.alternatives[key] = (kernel, *others)
+
+    def note_stages(self, entry: str, calls: Sequence[StageCall]) -> None:
+        """Attribute the calls of an entry point to the recorded calls. A stage that writes a temp belongs to the node that reads it."""
+        keys, readers = [], dict[str, str]()
+        for call in reversed(calls):
+            outputs = [o for o in call.outputs if o != COUNTERS] or call.outputs
+            names = (readers.get(o) or self._values.get(o) for o in outputs)
+            key = next((k for k in names if k), "")
+            keys.append(key)
+            readers |= {i: key for i in call.inputs if i.startswith("temp.")}
+        self.stages[entry] = tuple(reversed(keys))
+
+    def _note(self, node: Node, call: NodeCall) -> str:
+        key = _key(node, call)
+        self._values |= {v.name: key for v in node.outputs}
+        return key
 
     def kernel(self, node: Node, call: NodeCall) -> str:
         """Return the kernel of a call. Raises LockError for a call that was not recorded."""
-        key = _key(node, call)
+        key = self._note(node, call)
         word = self.kernels.get(key)
         if word is None:
             name = source_names(node)[0]

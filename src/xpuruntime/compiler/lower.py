@@ -18,7 +18,7 @@ from ..passes.layout import Layouts
 from ..policies import KernelPolicy
 from ..program.program import BufferKind, StateRef
 from ..types import DType, TensorSpec
-from .calls import LoweredGraph, StageCall, calls_of
+from .calls import COUNTERS, LoweredGraph, StageCall, calls_of
 from .chooser import Chooser, OffersOf
 from .concat import Placement, place_concats
 from .locked import KernelLock
@@ -29,8 +29,6 @@ from .views import free_views, view_of
 from .weights import KnownValues
 
 __all__ = ["lower", "lower_with"]
-
-_COUNTERS = "temp.counters"
 
 
 def lower(
@@ -208,7 +206,7 @@ class _Lowerer:
         temps = [self._temp(size) for size in lowered.temps]
         self.counters = max(self.counters, lowered.counters)
         names: dict[str, str] = {f"out{i}": v.name for i, v in enumerate(node.outputs)} | {
-            "counters": _COUNTERS
+            "counters": COUNTERS
         }
         names |= {f"temp{i}": t for i, t in enumerate(temps)}
         for at, operand in enumerate(node.inputs):
@@ -232,9 +230,9 @@ class _Lowerer:
             return
         spec = TensorSpec((-(-self.counters // 4),), DType.INT32)
         attrs = Attrs({"size": spec.shape, "value": 0, "dtype": spec.dtype})
-        node = Node("full", (), attrs, (Value(_COUNTERS, spec),), ())
+        node = Node("full", (), attrs, (Value(COUNTERS, spec),), ())
         kernel, lowered, because = self.chooser.choose(node, NodeCall(node, (), (spec,)))
-        self.memory.declare(_COUNTERS, BufferKind.SCRATCH, spec)
+        self.memory.declare(COUNTERS, BufferKind.SCRATCH, spec)
         first = len(self.calls)
         self._emit(node, kernel.name, lowered, because)
         self.calls = [*self.calls[first:], *self.calls[:first]]

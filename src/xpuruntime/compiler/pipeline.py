@@ -188,6 +188,8 @@ def _compile(
             lowering = lower(
                 laid, layouts, t, demands.kernel, offers, phase=phase_of_entry, times=measured, lock=lock
             )
+            if lock is not None:
+                lock.note_stages(name, lowering.calls)
             plans[name].append(plan_of(lowering, code))
             buffer_names[name] = lowering.inputs, lowering.outputs
             lowered.append(lowering)

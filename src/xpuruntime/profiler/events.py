@@ -83,6 +83,11 @@ class EventRing:
         self._core = _core.EventRing(capacity)
         self._ids: dict[str, int] = {}
 
+    @property
+    def core(self) -> _core.EventRing:
+        """Return the core's ring, into which an executor's run records its kernels."""
+        return self._core
+
     def _id(self, name: str) -> int:
         number = self._ids.get(name)
         if number is None:

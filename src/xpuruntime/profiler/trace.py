@@ -47,13 +47,19 @@ class Trace:
         self.dropped = 0
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write Chrome's trace event format (JSON, microseconds). Raises StoreError."""
+        """Write Chrome's trace event format (JSON, microseconds), with the names of the process and its threads. Raises StoreError."""
         from pathlib import Path
 
         process = os.getpid()
+        threads = {s.thread: None for s in self.spans}
+        names = [("process_name", 0, "xpuruntime"), *(("thread_name", t, f"thread {t}") for t in threads)]
         events: list[dict[str, Any]] = [
+            {"name": n, "ph": "M", "pid": process, "tid": t, "args": {"name": text}} for n, t, text in names
+        ]
+        events += [
             {
                 "name": s.name,
+                "cat": "xpuruntime",
                 "ph": "X",
                 "pid": process,
                 "tid": s.thread,

@@ -84,6 +84,7 @@ class Lock:
     programs:   those of the native engine, one for each shape bucket; empty for a vendor's engine.
     validators: name and value of each fact that must be the same. on_mismatch: one of ``ON_MISMATCH``.
     nodes:      name, op, family, engine, device, precision and kernel of each node, for ``xpu diff`` and ``xpu check``.
+    kernel_times: the file of measured times that chose kernels, with its digest and facts; empty without one. It is not read again.
     """
 
     model: Mapping[str, str]
@@ -98,6 +99,7 @@ class Lock:
     permit: str = ""
     on_mismatch: str = "error"
     version: str = ""
+    kernel_times: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def kernels(self) -> dict[str, str]:
@@ -255,6 +257,7 @@ def _lock(data: Any) -> Lock:
         _text(plain["permit"]),
         plain["on_mismatch"],
         _text(plain["version"]),
+        _texts(plain["kernel_times"]),
     )
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from ...errors import LockError
 from ...policies import Policy
 from ...program.lock import Lock, LockedProgram, changes_between, locked_program, plan_digest
 from ...program.plan import Plan
 from ...program.program import CompiledProgram
-from ...protocols import EngineRequest, ModelSource
+from ...protocols import EngineRequest, Executable, ModelSource
 from ...runtime.execution.executor import Executor
-from ..native.engine import compiled, recorded
+from ..native.engine import TIMES, compiled, recorded, times_of
 from ..native.executable import NativeExecutable
 from ..partitioned.mixed import MixedExecutable
 from ..selection.candidate import LoadedEngine
@@ -81,7 +82,26 @@ def lock_of(
         request.permit.value if request.permit is not None else "",
         on_mismatch,
         validators["xpuruntime"],
+        _kernel_times(executable, request, engine_request),
     )
+
+
+def _kernel_times(
+    executable: Executable, request: SessionRequest, engine_request: EngineRequest
+) -> dict[str, str]:
+    """Return the file of measured times that the session's kernels were chosen by, with its digest and facts; empty without one."""
+    options = request.execution.options_for("native")
+    if not isinstance(executable, NativeExecutable) or TIMES not in options:
+        return {}
+    times = times_of(replace(engine_request, options=options))
+    return {**times.facts, "file": options[TIMES], "digest": times.digest, "target": times.target}
+
+
+def _without_times(options: Mapping[str, Mapping[str, str | int | float]] | None) -> Any:
+    """Return engine options without the file of times: the lock names the kernels that it chose."""
+    native = {k: v for k, v in (options or {}).get("native", {}).items() if k != TIMES}
+    kept = {name: own for name, own in (options or {}).items() if name != "native"}
+    return kept | ({"native": native} if native else {}) or None
 
 
 def _kernels_of(programs: tuple[LockedProgram, ...]) -> dict[str, str]:
@@ -105,6 +125,7 @@ def _pinned_policy(request: SessionRequest, loaded: LoadedEngine) -> Policy:
         precision=request.execution.precision if loaded.candidate.precision is not None else "model",
         allow_fallback=(),
         self_check="off",
+        engine_options=_without_times(request.execution.engine_options),
     )
     return Policy(kernel=request.policy.kernel, execution=execution)
 

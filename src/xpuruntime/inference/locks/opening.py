@@ -113,6 +113,8 @@ class OpenLock:
 
     def _confirmed(self, subject: str) -> Decision:
         text = "plan, kernels and their code are those of the lock"
+        if times := self.lock.kernel_times:
+            text += f", which were chosen by {times.get('file', '')} (sha256:{times.get('digest', '')[:12]})"
         return Decision("lock", subject, Candidate(self.name, Reason.LOCKED, text))
 
     def _node_changes(self, plan: Plan) -> tuple[LockChange, ...]:

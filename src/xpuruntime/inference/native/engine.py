@@ -19,7 +19,9 @@ from ...ir import Graph
 from ...plugins.registered import registered_kernels
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, EngineRequest, ModelSource
+from ...runtime.device import cpu, cuda
 from ...runtime.execution.demands import broken_rule
+from ...targets import DeviceId
 from ...types import DType
 from ..models.programs import buckets_of
 from .devices import devices, version
@@ -32,10 +34,26 @@ from .targets import reaches, target_of
 
 if TYPE_CHECKING:
     from ...compiler.locked import KernelLock
+    from ...compiler.times import KernelTimes
 
-__all__ = ["build", "compiler_facts", "devices", "fingerprint", "load", "recorded", "supports", "version"]
+__all__ = [
+    "TIMES",
+    "build",
+    "compiler_facts",
+    "devices",
+    "fingerprint",
+    "load",
+    "machine_facts",
+    "recorded",
+    "recorded_lock",
+    "supports",
+    "times_of",
+    "version",
+]
 
 _MOST_BUCKETS = 4096
+TIMES = "kernel_times"
+"""The engine option that names a file of measured times (``xpu tune``)."""
 _TRIAL_SIZES = (640, 64, 1)
 """Sizes for which a model is imported to see if it depends on sizes only: an image's, a sequence's, a batch's."""
 PRECISIONS = (DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
@@ -65,11 +83,11 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
 
 
 def _options(request: EngineRequest) -> Support:
-    unknown = [name for name in request.options if name != "shape_buckets"]
+    unknown = [name for name in request.options if name not in ("shape_buckets", TIMES)]
     if unknown:
         return Support.no(
             Reason.OPTION_UNKNOWN,
-            f"the native engine's only option is shape_buckets, got {', '.join(unknown)}",
+            f"the native engine's options are shape_buckets and {TIMES}, got {', '.join(unknown)}",
             do="Remove it; kernels are chosen by a KernelPolicy.",
         )
     count = request.options.get("shape_buckets", "1")
@@ -79,6 +97,11 @@ def _options(request: EngineRequest) -> Support:
             f"shape_buckets must be a number from 1 to {_MOST_BUCKETS}, got {count!r}",
             do="It is how many programs a session with open shapes keeps.",
         )
+    try:
+        times_of(request)
+    except FormatError as error:
+        why = f"{TIMES}: {error.who} {error.what}: {error.got}"
+        return Support.no(Reason.OPTION_UNKNOWN, why, do=error.do)
     return Support.yes()
 
 
@@ -91,6 +114,9 @@ def _settled(model: ModelSource, request: EngineRequest) -> Support:
             f"the program was compiled for {model.precision.value}",
             do="Compile the model again with another precision.",
         )
+    if TIMES in request.options:
+        why = f"{TIMES} chooses no kernel of a program that is compiled already"
+        return Support.no(Reason.OPTION_UNKNOWN, why, do="Give the times to compile(times=) instead.")
     plans = [p for e in program.entries for p in e.plans if p.target.partition(":")[0] == request.device.kind]
     if broken := broken_rule(program, plans, kernel_policy(request)):
         return Support.no(
@@ -147,6 +173,8 @@ def fingerprint(request: EngineRequest) -> dict[str, str]:
 
         if users := named_digests(kernel_policy(request)):
             facts["user_kernels"] = json.dumps(users, sort_keys=True)
+    if TIMES in request.options and request.locked is None:
+        facts[TIMES] = times_of(request).digest
     return facts
 
 
@@ -154,6 +182,26 @@ def compiler_facts() -> Mapping[str, str]:
     """Return the facts of this machine and package that decide the generated code."""
     # Only a compiler named by the user counts; the default is not part of the request.
     return {"compiler": _compiler_digest(), "cxx": os.environ.get("CXX", "")}
+
+
+def machine_facts(device: DeviceId) -> dict[str, str]:
+    """Return the facts of this machine and package that measured times depend on: device, driver, releases."""
+    facts = {"xpuruntime": __version__, "compiler": _compiler_digest()[:16]}
+    if device.kind != "cuda":
+        return facts | {"device": cpu().model}
+    report = cuda()
+    gpu = next((d for d in report.devices if d.index == device.index), None)
+    return facts | {"device": "" if gpu is None else gpu.name, "driver": report.driver_version}
+
+
+def times_of(request: EngineRequest) -> KernelTimes:
+    """Return the measured times that the option ``kernel_times`` names, with what is different here. Raises FormatError."""
+    from ...compiler.times import KernelTimes
+
+    if TIMES not in request.options:
+        return KernelTimes()
+    times = KernelTimes.load(request.options[TIMES])
+    return times.compared(machine_facts(request.device), request.threads)
 
 
 @functools.cache
@@ -213,10 +261,21 @@ def recorded(
     model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]
 ) -> tuple[CompiledProgram, dict[str, str]]:
     """Compile as ``compiled``. Return the program and the kernel of each call, for a lock. Raises BuildError."""
+    program, lock = recorded_lock(model, request, shapes)
+    return program, dict(lock.kernels)
+
+
+def recorded_lock(
+    model: ModelSource,
+    request: EngineRequest,
+    shapes: Mapping[str, int],
+    kernels: Mapping[str, str] | None = None,
+) -> tuple[CompiledProgram, KernelLock]:
+    """Compile as ``compiled`` with the given kernels, or record the choices. Return the program and its ``KernelLock``. Raises BuildError."""
     from ...compiler.locked import KernelLock
 
-    lock = KernelLock()
-    return _compiled(model, replace(request, locked=None), shapes, lock), dict(lock.kernels)
+    lock = KernelLock(kernels)
+    return _compiled(model, replace(request, locked=None), shapes, lock), lock
 
 
 def _compiled(
@@ -240,6 +299,7 @@ def _compiled(
             policy=Resolved(Policy(kernel=kernel_policy(request), execution=execution), {}),
             shapes=shapes,
             weights=source.weights,
+            times=times_of(request) if lock is None or lock.recording else None,
             lock=lock,
         )
     except (BuildError, LockError):

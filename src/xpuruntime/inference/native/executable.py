@@ -17,6 +17,7 @@ from ... import __version__, _core
 from ...decisions import Decision
 from ...errors import KernelRefused, RunError
 from ...printable import logger
+from ...profiler import trace
 from ...program.node_kernels import kernels_by_node
 from ...program.program import CompiledProgram, ExecutionPlan
 from ...protocols import (
@@ -104,7 +105,13 @@ class NativeExecutable(
         if executor is None or self._closed:
             raise RunError(self._who, "the session is closed", do="Make a new one.")
         self._last = executor  # one store, so threads need no lock: a receipt describes one of the last runs
-        return executor.run_arrays([feeds[n] for n in self._order], out, stop=stop)
+        recording = trace.RING
+        return executor.run_arrays(
+            [feeds[n] for n in self._order],
+            out,
+            stop=stop,
+            ring=None if recording is None else recording.core,
+        )
 
     @property
     def on_device(self) -> bool:
@@ -324,8 +331,11 @@ class _RunContext:
 
     def run(self, feeds: dict[str, Array], watched: bool = False) -> Any:
         """Run as the executable does; return outputs by name if it takes the tensors unchanged."""
+        # The core's call on tensors records no kernels, so arrays take the other path while a recording is open.
+        records = trace.RING is not None and all(isinstance(f, np.ndarray) for f in feeds.values())
         if (
             self._inputs is None
+            and not records
             and (found := self._executable.try_run_tensors(feeds, self._flag)) is not None
         ):
             return found

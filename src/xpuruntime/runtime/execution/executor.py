@@ -117,6 +117,7 @@ class Executor:
         self._addresses = Addresses(self._who, program, self.states, bound)
         self._weights: Weights | None = None
         self._bindings: _core.WeightBindings | None = None
+        self._ring: _core.EventRing | None = None
         self._on_tensors: _core.TensorRun | None = None  # created by the first run on tensors
         self._inputs, self._outputs = self.entry.inputs, self.entry.outputs
         self._in_names = tuple(s.name for s in self._inputs)
@@ -167,6 +168,8 @@ class Executor:
         stop:   a flag that cancels this run after its current kernel.
         Raises InputError, and RunError if the run fails or is cancelled.
         """
+        if ring is not None:
+            self._ring = ring  # the core knows a ring by its address, which no other may get
         bindings = self._bindings or self.bind(None)
         outputs = tuple(np.empty(*m) for m in self._output_forms) if out is None else tuple(out)
         if self._takes_arrays and len(inputs) == len(self._inputs) and len(outputs) == len(self._outputs):

@@ -1,0 +1,75 @@
+"""``xpu tune``: measure the kernels of a model on this device, and write the file of times that ``compile`` reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options
+from .command import CommandResult, command
+from .console import print_line, print_note, print_table, progress
+
+if TYPE_CHECKING:
+    from ..workbench.tune.report import TuneResult
+
+__all__ = ["tune"]
+
+
+@command
+def tune(
+    model: options.Model,
+    session: options.SessionFlags,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="TIMES.json", help="File of the measured times.")
+    ],
+    device: options.Device = None,
+    bucket: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SIZE,...", help="Sizes of all symbolic dimensions of one shape bucket. Repeatable."
+        ),
+    ] = None,
+    budget: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Stop after this time (60s, 5m, 1h) and write what is measured. The next call continues.",
+        ),
+    ] = "60s",
+    rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds; an interval needs six.")] = 15,
+    as_json: options.AsJson = False,
+) -> CommandResult:
+    """Measure every usable kernel of each call inside the model, in alternating rounds. A tuning that was killed continues."""
+    from ..workbench.tune import tune as measure
+
+    seconds = options.parse_seconds(budget, "--budget")
+    buckets = [options.parse_sizes(b.split(","), "--bucket") for b in bucket or ()]
+    chosen = options.session_options(session, device=device)
+    with progress(f"tuning {model}") as show:
+        result = measure(model, output, chosen, buckets, budget_s=seconds, rounds=rounds, progress=show)
+    print_note(f"wrote {output}")
+    return CommandResult(result.to_json(), lambda: _show(result))
+
+
+def _show(result: TuneResult) -> None:
+    print_line(result.sentence)
+    rows = [
+        (
+            ", ".join(c.nodes[:3]) or "(no node)",
+            c.op,
+            ", ".join(f"{k} {us:.1f}" for k, us in sorted(c.times_us.items(), key=lambda item: item[1])),
+            f"{c.ratio:.2f} [{c.low:.2f}, {c.high:.2f}]",
+        )
+        for c in result.contested
+    ]
+    if rows:
+        print_table("Kernels, in us", ("nodes", "op", "median", "default / fastest [95%]"), rows)
+    for run in result.times.runs:
+        sizes = ", ".join(f"{k}={v}" for k, v in run.shapes.items()) or "fixed shapes"
+        print_line(
+            f"{sizes}: a run takes {run.tuned_us:.1f} us with the fastest kernels, {run.default_us:.1f} us by default"
+        )
+    print_line(result.times.calibration)
+    print_line(f"use it: policy execution: {{engine_options: {{native: {{kernel_times: {result.path}}}}}}}")

@@ -1,0 +1,186 @@
+"""The journal of a tuning: finished measurements, one record a line, appended and synced, so that a kill loses at most the last one.
+
+The first line describes what is measured. A tuning of something else does not continue it. A last line without an end, which a kill left, is
+removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ...errors import FormatError, StoreError
+from ...storage.files import store_error
+
+__all__ = ["Journal", "Round", "read_records"]
+
+FORMAT, VERSION = "xpuruntime tuning journal", 1
+_MAX_BYTES = 1 << 30
+_DO = "Delete it to measure anew, or name another output."
+Times = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One finished round of a shape bucket.
+
+    stage: ``calls`` (each kernel of each call) or ``runs`` (whole runs). times_us: by call and kernel, or by ``whole run`` and side.
+    """
+
+    bucket: int
+    stage: str
+    index: int
+    seconds: float
+    times_us: Times
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "bucket": self.bucket,
+            "stage": self.stage,
+            "round": self.index,
+            "seconds": self.seconds,
+            "times_us": {k: dict(v) for k, v in self.times_us.items()},
+        }
+
+
+@dataclass(slots=True)
+class Journal:
+    """An open journal. One process at a time holds it.
+
+    rounds: the finished rounds, in order. Use it as a context manager.
+    """
+
+    path: Path
+    subject: Mapping[str, Any]
+    rounds: list[Round] = field(default_factory=list)
+    _file: Any = None
+
+    def __enter__(self) -> Self:
+        """Open or create the file and read its rounds. Raises FormatError for a journal of something else, StoreError."""
+        try:
+            handle = os.open(
+                self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK, 0o666
+            )
+            self._file = os.fdopen(handle, "r+b", buffering=0)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._close()
+            do = "Wait for it, or name another output."
+            raise StoreError(f"journal {self.path}", "is in use by another tuning", do=do) from error
+        except OSError as error:
+            self._close()
+            raise store_error(self.path, "cannot open the journal", error) from error
+        try:
+            self._resume()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the file."""
+        self._close()
+
+    @property
+    def seconds(self) -> float:
+        """Return the time that the finished rounds took."""
+        return sum(r.seconds for r in self.rounds)
+
+    def done(self, bucket: int, stage: str) -> list[Round]:
+        """Return the finished rounds of a stage of a bucket."""
+        return [r for r in self.rounds if (r.bucket, r.stage) == (bucket, stage)]
+
+    def add(self, measured: Round) -> None:
+        """Append a finished round and sync it. Raises StoreError."""
+        self._write(measured.to_json())
+        self.rounds.append(measured)
+
+    def remove(self) -> None:
+        """Delete the file: its content is in the file of times."""
+        self.path.unlink(missing_ok=True)
+
+    def _resume(self) -> None:
+        size = os.fstat(self._file.fileno()).st_size
+        if size > _MAX_BYTES:
+            raise FormatError(f"journal {self.path}", "is too large", got=f"{size} bytes", do=_DO)
+        data = self._file.read(size) or b""
+        whole = data[: data.rfind(b"\n") + 1]
+        subject, self.rounds = read_records(whole, str(self.path))
+        if subject is None:
+            self._file.truncate(0)
+            self._file.seek(0)
+            self._write({"format": FORMAT, "version": VERSION, "subject": self.subject})
+            return
+        changed = [k for k in {**subject, **self.subject} if subject.get(k) != self.subject.get(k)]
+        if changed:
+            raise FormatError(
+                f"journal {self.path}",
+                f"is of another tuning: {', '.join(changed)} differ",
+                got="; ".join(f"{k}: {subject.get(k)}, now {self.subject.get(k)}" for k in changed)[:400],
+                do=_DO,
+            )
+        self._file.truncate(len(whole))
+        self._file.seek(len(whole))
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        line = memoryview(json.dumps(record, sort_keys=True).encode() + b"\n")
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise store_error(self.path, "cannot write the journal", error) from error
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_records(data: bytes, name: str = "") -> tuple[dict[str, Any] | None, list[Round]]:
+    """Return the subject and the finished rounds of a journal's whole lines; None for an empty one. Raises FormatError."""
+    lines = data.split(b"\n")[:-1]
+    if not lines:
+        return None, []
+    at = 1
+    try:
+        head = json.loads(lines[0].decode("utf-8"))
+        if head["format"] != FORMAT or head["version"] != VERSION or not isinstance(head["subject"], dict):
+            raise ValueError(f"format {str(head['format'])[:40]!r}, version {str(head['version'])[:20]}")
+        rounds = []
+        for line in lines[1:]:
+            at += 1
+            rounds.append(_round(json.loads(line.decode("utf-8"))))
+    except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
+        who = f"journal {name}" if name else "journal"
+        raise FormatError(
+            who, f"line {at} is not a record that this release reads", got=error, do=_DO
+        ) from error
+    return head["subject"], rounds
+
+
+def _round(data: Any) -> Round:
+    bucket, index, stage, times = data["bucket"], data["round"], data["stage"], data["times_us"]
+    if type(bucket) is not int or type(index) is not int or stage not in ("calls", "runs"):
+        raise ValueError("a round needs a bucket, a stage and an index")
+    if not isinstance(times, dict) or not all(isinstance(v, dict) for v in times.values()):
+        raise ValueError("times_us must be times by call and kernel")
+    plain = {key: {kernel: _time(us) for kernel, us in row.items()} for key, row in times.items()}
+    seconds = data["seconds"]
+    return Round(bucket, stage, index, 0.0 if seconds == 0 else _time(seconds), plain)
+
+
+def _time(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
+        raise ValueError(f"must be a positive number, not {str(value)[:40]}")
+    return float(value)
