@@ -13,6 +13,7 @@ from xpuruntime.pytorch import ops
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(**named(CASES))
 def test_values_and_gradients_are_as_near_to_float64_as_those_of_pytorch(
@@ -21,6 +22,7 @@ def test_values_and_gradients_are_as_near_to_float64_as_those_of_pytorch(
     assert_near_float64(case, dtype, device)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(**named(CASES))
 def test_numerical_gradients_of_first_and_second_order(case: OpCase, device: str) -> None:
     operands = case.operands(torch.float64, device)
