@@ -13,7 +13,7 @@ import sys
 
 OPTIONS = {
     "index-url": "--default-index",
-    "extra-index-url": "--extra-index-url",
+    "extra-index-url": "--index",
     "find-links": "--find-links",
     "constraint": "--constraint",
     "trusted-host": "--allow-insecure-host",

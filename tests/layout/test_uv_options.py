@@ -24,12 +24,17 @@ def uv_options(repository: Path) -> Run:
 
 
 def test_later_sections_override_and_lists_are_split(uv_options: Run) -> None:
-    lines = (
-        ":env:.find-links='/b'\nglobal.find-links='/a'\nglobal.extra-index-url='http://one\\nhttp://two'\n"
-        "install.no-index='false'\ndownload.index-url='http://other'\nglobal.cert='/etc/ca.pem'\n"
-    )
+    settings = {
+        ":env:.find-links": "/b",
+        "global.find-links": "/a",
+        "global.extra-index-url": "http://one\nhttp://two",
+        "install.no-index": "false",
+        "download.index-url": "http://other",
+        "global.cert": "/etc/ca.pem",
+    }
+    lines = "".join(f"{key}={value!r}\n" for key, value in settings.items())
     assert uv_options(lines).stdout.split() == [
-        "--find-links", "/b", "--extra-index-url", "http://one", "--extra-index-url", "http://two",
+        "--find-links", "/b", "--index", "http://one", "--index", "http://two",
     ]  # fmt: skip
     assert uv_options(lines, "--cert").stdout.strip() == "/etc/ca.pem"
 
