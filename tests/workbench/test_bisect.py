@@ -260,6 +260,55 @@ def test_changes_are_single_and_can_be_applied_one_by_one():
         "kernel.conv", "kernel.rules", "kernel.rules", "execution.optimization_level", "execution.place./head/*", "execution.place.conv",
     ]  # fmt: skip
     assert applied(before, changes[3:4]).execution.optimization_level == 1
+    left_out = Policy.from_dict(
+        {"version": 1, "execution": {"engine_options": {"native": {"without_passes": "cse, fuse_conv"}}}}
+    )
+    single = changes_between(before, left_out)[-2:]
+    assert [str(c).rpartition(".")[2] for c in single] == [
+        "without_passes + cse",
+        "without_passes + fuse_conv",
+    ]
+    options = applied(Policy(), single[1:]).execution.options_for("native")
+    assert options == {"without_passes": "fuse_conv"}
+    assert changes_between(applied(left_out, changes_between(left_out, Policy())), Policy()) == []
+
+
+def test_the_pass_that_changes_the_bits_is_named(tmp_path):
+    """Folding a batch norm into the weights rounds once more; the other two passes have no effect on this model."""
+    from xpuruntime import InferenceSession, Policy, PolicyError
+
+    random = np.random.default_rng(5)
+    arrays = {
+        "w": random.standard_normal((8, 3, 3, 3)),
+        **{n: random.random(8) + 0.5 for n in ("s", "b", "m", "v")},
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+            helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["y"], name="norm"),
+        ],
+        "net", [helper.make_tensor_value_info("x", 1, [1, 3, 9, 9])], [helper.make_tensor_value_info("y", 1, [1, 8, 7, 7])],
+        [numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items()],
+    )  # fmt: skip
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+    def without(passes):
+        return Policy.from_dict(
+            {"version": 1, "execution": {"engine_options": {"native": {"without_passes": passes}}}}
+        )
+
+    feeds = {"x": random.standard_normal((1, 3, 9, 9)).astype(np.float32)}
+    outputs = []
+    for policy in (Policy(), without("fold_batch_norm")):
+        with InferenceSession(str(path), engine="native", device="cpu", policy=policy) as session:
+            outputs.append(session.run(feeds)["y"])
+    np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-5)
+    sides = [native(path, policy=p) for p in (without("cse,fold_batch_norm,recognize_rope"), Policy())]
+    result = bisect(*sides, feeds, tolerance=0)
+    assert result.changes == ("execution.engine_options.native.without_passes + fold_batch_norm",)
+    with pytest.raises(PolicyError, match="must name passes, separated by commas, got fold_bn"):
+        InferenceSession(str(path), engine="native", device="cpu", policy=without("cse, fold_bn"))
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -145,7 +145,7 @@ def _compile(
         resolved, default_level if passes is None else None, fell=len(notes) > note_count
     )
     if casts and "cast_precision" not in rewrites:
-        if passes is not None:
+        if passes is not None and not _only_leaves_out(passes):
             raise refuse(
                 "compile",
                 "precision",
@@ -227,6 +227,12 @@ def _compile(
         with part("emit", bug_types=(FormatError,)):
             validate(program, f"program {first.name!r}", "")
     return program
+
+
+def _only_leaves_out(passes: Sequence[str] | str | int) -> bool:
+    """Return True for names with a minus that keep ``cast_precision``: the level decides about all other passes."""
+    names = [] if isinstance(passes, str | int) else passes
+    return bool(names) and all(n.startswith("-") and n != "-cast_precision" for n in names)
 
 
 def _recorded_demands(resolved: Resolved, level: int | None, *, fell: bool) -> dict[str, Any]:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TIMES",
+    "WITHOUT_PASSES",
     "build",
     "compiler_facts",
     "devices",
@@ -52,6 +53,8 @@ __all__ = [
 ]
 
 _MOST_BUCKETS = 4096
+WITHOUT_PASSES = "without_passes"
+"""The engine option that names passes to leave out of the request's optimization level, separated by commas."""
 TIMES = "kernel_times"
 """The engine option that names a file of measured times (``xpu tune``)."""
 _TRIAL_SIZES = (640, 64, 1)
@@ -83,11 +86,12 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
 
 
 def _options(request: EngineRequest) -> Support:
-    unknown = [name for name in request.options if name not in ("shape_buckets", TIMES)]
+    known = ("shape_buckets", TIMES, WITHOUT_PASSES)
+    unknown = [name for name in request.options if name not in known]
     if unknown:
         return Support.no(
             Reason.OPTION_UNKNOWN,
-            f"the native engine's options are shape_buckets and {TIMES}, got {', '.join(unknown)}",
+            f"the native engine's options are {', '.join(known)}; got {', '.join(unknown)}",
             do="Remove it; kernels are chosen by a KernelPolicy.",
         )
     count = request.options.get("shape_buckets", "1")
@@ -97,6 +101,14 @@ def _options(request: EngineRequest) -> Support:
             f"shape_buckets must be a number from 1 to {_MOST_BUCKETS}, got {count!r}",
             do="It is how many programs a session with open shapes keeps.",
         )
+    if WITHOUT_PASSES in request.options:
+        from ...passes import PASSES
+
+        names = [p.name for p in PASSES]
+        wrong = [n for n in _left_out(request) if n not in names]
+        if wrong or not _left_out(request):
+            why = f"{WITHOUT_PASSES} must name passes, separated by commas, got {', '.join(wrong) or 'none'}"
+            return Support.no(Reason.OPTION_UNKNOWN, why, do=f"The passes are {', '.join(names)}.")
     try:
         times_of(request)
     except FormatError as error:
@@ -114,9 +126,10 @@ def _settled(model: ModelSource, request: EngineRequest) -> Support:
             f"the program was compiled for {model.precision.value}",
             do="Compile the model again with another precision.",
         )
-    if TIMES in request.options:
-        why = f"{TIMES} chooses no kernel of a program that is compiled already"
-        return Support.no(Reason.OPTION_UNKNOWN, why, do="Give the times to compile(times=) instead.")
+    for option, argument in ((TIMES, "times"), (WITHOUT_PASSES, "passes")):
+        if option in request.options:
+            why = f"{option} has no effect on a program that is compiled already"
+            return Support.no(Reason.OPTION_UNKNOWN, why, do=f"Give it to compile({argument}=) instead.")
     plans = [p for e in program.entries for p in e.plans if p.target.partition(":")[0] == request.device.kind]
     if broken := broken_rule(program, plans, kernel_policy(request)):
         return Support.no(
@@ -192,6 +205,12 @@ def machine_facts(device: DeviceId) -> dict[str, str]:
     report = cuda()
     gpu = next((d for d in report.devices if d.index == device.index), None)
     return facts | {"device": "" if gpu is None else gpu.name, "driver": report.driver_version}
+
+
+def _left_out(request: EngineRequest) -> list[str]:
+    """Return the passes that the option ``without_passes`` names, each once."""
+    names = (n.strip() for n in request.options.get(WITHOUT_PASSES, "").split(","))
+    return list(dict.fromkeys(n for n in names if n))
 
 
 def times_of(request: EngineRequest) -> KernelTimes:
@@ -298,6 +317,7 @@ def _compiled(
             target=target,
             policy=Resolved(Policy(kernel=kernel_policy(request), execution=execution), {}),
             shapes=shapes,
+            passes=[f"-{name}" for name in _left_out(request)] or None,
             weights=source.weights,
             times=times_of(request) if lock is None or lock.recording else None,
             lock=lock,

@@ -18,7 +18,7 @@ from ...policies.fields.record import dump
 __all__ = ["PolicyChange", "applied", "changes_between", "rule_for", "smallest"]
 
 _Item = TypeVar("_Item")
-_LISTS = ("rules",)
+_LISTS = ("rules", "without_passes")
 _MAPPINGS = ("fixed_shapes", "engine_options", "engine_order", "place")
 
 
@@ -44,8 +44,8 @@ def _shown(value: Any) -> str:
 
 
 def changes_between(before: Policy, after: Policy) -> list[PolicyChange]:
-    """Return the changes that turn one policy into another, in the order of the document."""
-    old, new = dict(_leaves(before.to_dict())), dict(_leaves(after.to_dict()))
+    """Return the changes that turn one policy into another, in the order of the document. Each pass that is left out is one change."""
+    old, new = dict(_leaves(_split(before.to_dict()))), dict(_leaves(_split(after.to_dict())))
     changes = []
     for path in dict.fromkeys((*old, *new)):
         a, b = old.get(path), new.get(path)
@@ -59,6 +59,24 @@ def changes_between(before: Policy, after: Policy) -> list[PolicyChange]:
     return changes
 
 
+def _split(data: dict[str, Any]) -> dict[str, Any]:
+    """Turn the text of the engine option ``without_passes`` into a list."""
+    native = data.get("execution", {}).get("engine_options", {}).get("native", {})
+    if isinstance(passes := native.get("without_passes"), str):
+        native["without_passes"] = [name.strip() for name in passes.split(",") if name.strip()]
+    return data
+
+
+def _joined(data: dict[str, Any]) -> dict[str, Any]:
+    """Turn the list of ``_split`` into the option's text; none for an empty list."""
+    native = data.get("execution", {}).get("engine_options", {}).get("native", {})
+    if "without_passes" in native and not native["without_passes"]:
+        del native["without_passes"]
+    elif "without_passes" in native:
+        native["without_passes"] = ",".join(native["without_passes"])
+    return data
+
+
 def _leaves(data: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, value in data.items():
         if isinstance(value, Mapping) and (not path or key in _MAPPINGS or path[-1] in _MAPPINGS):
@@ -69,7 +87,7 @@ def _leaves(data: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
 
 def applied(before: Policy, changes: Sequence[PolicyChange]) -> Policy:
     """Return the policy after some changes. Raises PolicyError if they are no valid policy without the others."""
-    data = before.to_dict()
+    data = _split(before.to_dict())
     for change in changes:
         holder = data
         for key in change.path[:-1]:
@@ -82,7 +100,7 @@ def applied(before: Policy, changes: Sequence[PolicyChange]) -> Policy:
             holder.pop(key, None)
         else:
             holder[key] = change.after
-    return Policy.from_dict(data)
+    return Policy.from_dict(_joined(data))
 
 
 def rule_for(nodes: Sequence[str], kernel: str, reason: str) -> dict[str, Any]:
