@@ -55,7 +55,7 @@ CASES: dict[str, dict[str, Any]] = {
         "tokens": 24,
     },
 }
-INT4 = {"matmul": "int4_weights", "rules": [{"op": "matmul", "node": "scores", "use": "int8_weights"}]}
+INT4 = {"weights": "int4", "rules": [{"op": "matmul", "node": "scores", "weights": "int8"}]}
 """The policy of the case with weights of four bits. The package's file has eight in its output layer, too."""
 SECONDS = 1500
 """Longer than this no case takes."""

@@ -16,7 +16,6 @@ using namespace nb::literals;
 namespace xpurt::bindings {
 namespace {
 
-constexpr int32_t cpu_device = 1;  // kDLCPU
 constexpr int64_t keep_gil_bytes =
     1 << 14;  // bytes; a smaller run ends before another thread could take the GIL
 constexpr size_t max_operands = 8;

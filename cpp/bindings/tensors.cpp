@@ -17,8 +17,6 @@ PyTypeObject* array_type = nullptr;
 
 namespace {
 
-constexpr int32_t cpu_device = 1;  // kDLCPU
-
 // NumPy's dtype objects that are singletons, with DLPack's type codes.
 struct ArrayDtype {
     PyObject* descr;

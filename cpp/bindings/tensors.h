@@ -24,6 +24,7 @@ struct ArrayFields {
     PyObject* descr;
     int flags;
 };
+constexpr int32_t cpu_device = 1;  // kDLCPU
 constexpr int c_contiguous = 0x1, aligned = 0x100, writeable = 0x400;
 
 extern PyTypeObject* array_type;  // null: the layout is not verified, and arrays are passed by address only

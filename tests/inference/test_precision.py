@@ -66,7 +66,7 @@ X = np.random.default_rng(1).normal(size=(1, 8, 6, 6)).astype(np.float32)
 def test_int8_on_a_float_model_is_an_error_that_offers_kernels_by_their_words(engine, strict, path) -> None:
     with pytest.raises(PrecisionUnavailable, match="is not quantized") as caught:
         xrt.InferenceSession(path, device="cpu", engine=engine, exec_policy=INT8, strict=strict)
-    assert "kernel: {matmul: int8_weights}" in caught.value.do
+    assert "kernel: {weights: int8}" in caught.value.do
     assert "allow_fallback" in caught.value.do
 
 
@@ -188,7 +188,7 @@ def test_weights_in_few_bits_are_told_apart_from_activations() -> None:
         engine="native",
         device="cpu",
         example_inputs=(x,),
-        kernel_policy=xrt.KernelPolicy(matmul="int8_weights"),
+        kernel_policy=xrt.KernelPolicy(weights="int8"),
         exec_policy=xrt.ExecutionPolicy(self_check="off"),  # weights in few bits change results
     ) as sess:
         sess.run([x])

@@ -383,7 +383,7 @@ def test_random_numbers_have_no_reference():
 
 def test_weights_that_a_policy_rounds_are_not_called_wrong(tmp_path):
     module, x = torch.nn.Linear(64, 64).eval(), torch.randn(1, 64)
-    policy = xrt.KernelPolicy(matmul="int8_weights")
+    policy = xrt.KernelPolicy(weights="int8")
     with opened(module, example_inputs=x, kernel_policy=policy, cache_dir=tmp_path) as session:
         assert "int8_weights" in {c.kernel.partition("/")[2] for c in session._executable.only.plan.calls}
         assert "rounds the weights" in verdict_of(session).reason

@@ -66,8 +66,8 @@ def test_every_aten_op_has_a_judge() -> None:
 
 @pytest.mark.parametrize("name", BRIDGES)
 def test_a_part_of_the_samples(name: str, part: Callable[[Sequence[str], int], list[str]]) -> None:
-    """Six samples of each dtype; in the gate two of float32 and of a drawn one."""
-    others = tuple(part(FEW[1:], 1))
+    """Six samples of each dtype; in the gate two of float32 and one drawn for each op."""
+    others = tuple(word.split()[1] for word in part([f"{name} {dtype}" for dtype in FEW[1:]], 1))
     whole = len(others) == len(FEW) - 1
     dtypes = FEW if whole else ("float32", *others)
     if name.startswith("fft"):

@@ -58,7 +58,7 @@ def linear(
     return b.build(), feeds, arrays
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("weight", [True, False], ids=["weight", "activation"])
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_products_drawn_at_random(m: int, n: int, k: int, weight: bool) -> None:
     check(graph, feeds, weights=weights, target=OWN, passes="none")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("act", ["none", "relu", "gelu", "silu"])
 def test_products_end_in_bias_residual_and_activation(target: CppTarget, act: str) -> None:
@@ -208,7 +208,7 @@ CONVOLUTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(target: CppTarget, name: str) -> None:
@@ -271,7 +271,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention(target: CppTarget, name: str) -> None:

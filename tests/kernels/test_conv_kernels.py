@@ -162,7 +162,7 @@ TRANSPOSED = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SHAPES)
 def test_generated_computes_shapes_that_fit_nothing(name):
     conv(**SHAPES[name], split=5)
@@ -185,13 +185,13 @@ def test_generated_takes_channels_that_lie_apart(name):
     conv(**SHAPES[name], last=False)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TRANSPOSED)
 def test_generated_computes_transposed_ones(name):
     conv(**TRANSPOSED[name], transposed=True, last=name != "groups", split=6)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TRANSPOSED)
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_transposed_ones_end_in_residuals_and_activations(name, dtype):
@@ -222,7 +222,7 @@ def test_phases_compute_nothing_twice():
     assert sum(s.flops for s in stages) == 2 * 20 * 4 * 6 * 8
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("level", "dtype"), itertools.product(LEVELS, [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 )
@@ -241,7 +241,7 @@ def test_generated_on_every_level_and_dtype(level, dtype):
     )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "act",
     ["relu", "relu6", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hardswish", "leaky_relu", "none"],
@@ -298,7 +298,7 @@ DEPTHWISE = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_depthwise(name):
     shape = DEPTHWISE[name] | {"groups": DEPTHWISE[name]["c"], "kernel_row": CpuDepthwise(), "split": 4}
@@ -306,7 +306,7 @@ def test_depthwise(name):
     conv(**shape, dtype=ml_dtypes.bfloat16, pad_to=8)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("level", "dtype"), itertools.product(LEVELS, [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 )
@@ -317,7 +317,7 @@ def test_depthwise_on_every_level_and_dtype(level, dtype):
     )  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "dtype", [np.int8, np.uint8, np.int16, np.int32, np.int64, np.float32, np.float64, np.float16]
 )
@@ -364,7 +364,7 @@ def test_kernels_say_why_not():
         conv(dtype=np.int32)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [{}, {"groups": 2, "offset_groups": 2}, {"line": True}])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16])
 def test_deformed(options, dtype):

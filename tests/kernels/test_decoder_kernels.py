@@ -64,7 +64,7 @@ def layers(dtype: str) -> tuple[Graph, dict[str, Any], dict[str, Any]]:
     return b.build(), feeds, known
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("target", LEVELS)
 def test_layers_with_norms_and_gates(dtype: str, target: str) -> None:
@@ -147,7 +147,7 @@ CACHES: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("case", range(len(CACHES)))
 def test_rotations_and_caches(case: int, dtype: str) -> None:

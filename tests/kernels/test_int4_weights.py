@@ -67,7 +67,7 @@ def rounded(w: np.ndarray[Any, Any], group: int) -> np.ndarray[Any, Any]:
 SHAPES = [(1, 70, 33), (1, 256, 128), (5, 40, 65), (7, 64, 256), (40, 100, 64), (130, 72, 96)]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("group", KERNELS)
 @pytest.mark.parametrize(("rows", "n", "k"), SHAPES)
 def test_a_layer_computes_what_its_codes_and_scales_say(group: int, rows: int, n: int, k: int) -> None:
@@ -77,7 +77,7 @@ def test_a_layer_computes_what_its_codes_and_scales_say(group: int, rows: int, n
     assert abs(got - want).max() <= 1e-5 * abs(want).max()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:x86-64-v2"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_floats_and_other_levels(dtype: str, target: str) -> None:

@@ -51,7 +51,7 @@ WINDOWS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows(name):
     x = draw(2, 85, 9, 8)
@@ -81,7 +81,7 @@ def test_places_of_maxima(over):
         pool("max_pool", x, stride=(2, 1), padding=[1, 1], indices_over=over, last=last)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("level", "dtype"), itertools.product(LEVELS, FLOATS))
 def test_every_level_and_dtype(level, dtype):
     x = draw(1, 37, 6, 5, dtype=dtype)
@@ -89,7 +89,7 @@ def test_every_level_and_dtype(level, dtype):
         pool(op, x, stride=(1, 2), padding=[1, 1], target=level)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
 )
@@ -118,7 +118,7 @@ def test_other_ranks(shape, kernel):
         pool(op, draw(*shape), kernel=kernel)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [(1, 1), (3, 2), (7, 7), (5, 9)])
 @pytest.mark.parametrize("op", ["adaptive_avg_pool", "adaptive_max_pool"])
 def test_adaptive(op, size):

@@ -41,7 +41,7 @@ def layer(
     return [*operands, *more], attrs | ({"linear_before_reset": True} if op == "gru" else {})
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_packed_layers(op: str, direction: str) -> None:

@@ -39,7 +39,7 @@ def values(dtype: str) -> Any:
     return lambda *shape: rng.standard_normal(shape).astype(own)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 def test_rope(dtype: str, target: str) -> None:

@@ -37,7 +37,7 @@ def values(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray[Any,
     return np.asarray(rng.integers(low, 10, shape)).astype(kind.numpy)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("shape", "dim"), AXES)
 def test_every_reduction(shape: tuple[int, ...], dim: tuple[int, ...]) -> None:
     b = ir.GraphBuilder("reduce")
@@ -50,7 +50,7 @@ def test_every_reduction(shape: tuple[int, ...], dim: tuple[int, ...]) -> None:
             check(b.build(), {"x": values(shape, "float32")}, passes="none", split=split)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("dtype", "level"), everywhere((*FLOATS, "int8", "uint8", "int32", "int64", "uint64", "bool"))
 )
@@ -112,7 +112,7 @@ def test_long_sums_stay_exact_enough() -> None:
     check(b.build(), feeds, passes="none", tolerance=1e-6)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("dtype", "level"), everywhere(FLOATS))
 def test_softmax_and_norms_in_every_dtype(dtype: str, level: str) -> None:
     b = ir.GraphBuilder("rows")
@@ -173,7 +173,7 @@ def test_softmax_to_another_dtype() -> None:
     check(b.build(), {"x": values((4, 20), "float16")}, passes="none")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("dtype", "level"), everywhere((*FLOATS, "int8", "uint8", "int64", "bool")))
 def test_places_of_extremes(dtype: str, level: str) -> None:
     """Many ties, so that first and last differ; NaN in floats."""
@@ -241,7 +241,7 @@ def scaled_outputs(b: Any, x: str, s: str) -> None:
     b.output("z", b.cast(b.gt(y, 0.5), dtype="int8"))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("build", "specs"),

@@ -63,8 +63,8 @@ def test_a_calibrated_model_is_nearer_than_a_rounded_one(models: tuple[Checkpoin
 def test_the_loader_finds_its_grids(models: tuple[Checkpoint, Checkpoint]) -> None:
     found, better = models
     kernels = {
-        "matmul": "int4_weights",
-        "rules": [{"op": "matmul", "node": "scores", "forbid": "int4_weights"}],
+        "weights": "int4",
+        "rules": [{"op": "matmul", "node": "scores", "weights": "model"}],
     }
     tokens = prompt(10)
     with Generator(better, capacity=32, buckets=(16,)) as wide:

@@ -16,6 +16,7 @@ from xpuruntime.errors import BuildError, InputError, ModelError
 from xpuruntime.llm import DecoderConfig, Generator, Sampling, decoder_graph, open_checkpoint
 from xpuruntime.llm.sampling import pick, probabilities
 from xpuruntime.passes.trace import dispatches
+from xpuruntime.policies.vocabulary import WEIGHT_KERNELS
 from xpuruntime.runtime.weights.int4 import int4_groups, int4_values
 from xpuruntime.testing.conformance.seeded.decoders import greedy, prompt, reference
 
@@ -100,7 +101,8 @@ def test_weights_of_fewer_bits_are_the_rounded_model_in_little_memory(
 
     sizes = {"tie_word_embeddings": False, "hidden_size": 192, "intermediate_size": 256}
     model = reference("llama", **sizes)
-    policy = {"version": 1, "kernel": {"matmul": kernel}}
+    word = next(w for w, k in WEIGHT_KERNELS.items() if k == kernel)
+    policy = {"version": 1, "kernel": {"weights": word}}
     tokens = prompt(30)
     want = logits_of(model, tokens)
     with Generator(model, capacity=64, buckets=(16,)) as plain:

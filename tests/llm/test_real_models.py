@@ -69,10 +69,10 @@ def test_a_trained_model_says_what_transformers_says(trained: tuple[Any, Any, Ge
 
 
 NARROW: dict[str, tuple[dict[str, Any], float, float]] = {
-    "int8": ({"matmul": "int8_weights"}, 0.5, 0.02),
-    "int4": ({"matmul": "int4_weights"}, 0.44, 0.1),
+    "int8": ({"weights": "int8"}, 0.5, 0.02),
+    "int4": ({"weights": "int4"}, 0.44, 0.1),
     "int4, output layer in int8": (
-        {"matmul": "int4_weights", "rules": [{"op": "matmul", "node": "scores", "use": "int8_weights"}]}, 0.46, 0.02
+        {"weights": "int4", "rules": [{"op": "matmul", "node": "scores", "weights": "int8"}]}, 0.46, 0.02
     ),
 }  # fmt: skip
 """Demands on kernels, the memory that they may take of the whole, and the nats a token that they may lose."""

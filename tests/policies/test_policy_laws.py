@@ -14,7 +14,7 @@ from xpuruntime.families import FAMILIES
 from xpuruntime.policies import ExecutionPolicy, KernelPolicy, Policy, Rule
 from xpuruntime.policies.files import document
 from xpuruntime.policies.policy import from_document
-from xpuruntime.policies.vocabulary import ENGINES, KERNELS, PHASES, PRECISIONS
+from xpuruntime.policies.vocabulary import ENGINES, KERNELS, PHASES, PRECISIONS, WEIGHTS
 from xpuruntime.targets import DEVICE_KINDS
 
 _line = st.text(
@@ -34,14 +34,22 @@ def _fields(cls, **strategies):
 
 
 def _rule(demand, names, conditions, reason):
-    values = {"use": names[0]} if demand == "use" else {demand: names} if demand != "limit" else {}
+    values = (
+        {"use": names[0]}
+        if demand == "use"
+        else {demand: names}
+        if demand not in ("limit", "weights")
+        else {}
+    )
     limit = {"workspace_bytes": 2**20 + len(names)} if demand == "limit" else {}
+    values = {"weights": "int4"} if demand == "weights" else values
+    conditions = {k: v for k, v in conditions.items() if k != "op"} if demand == "weights" else conditions
     return Rule(**conditions, **values, **limit, **reason)
 
 
 _rules = st.builds(
     _rule,
-    st.sampled_from(["use", "prefer", "forbid", "limit"]),
+    st.sampled_from(["use", "prefer", "forbid", "limit", "weights"]),
     _some(_names),
     st.fixed_dictionaries(
         {},
@@ -58,6 +66,7 @@ _rules = st.builds(
 _layers = _fields(
     KernelPolicy,
     **{f: _some(_names) for f in KERNELS if f in ("matmul", "conv", "rope")},
+    weights=st.sampled_from([*WEIGHTS]),
     rules=st.lists(_rules, max_size=3),
 )
 _kernel = st.lists(_layers, max_size=3).map(lambda ls: _merged(KernelPolicy(), ls))

@@ -58,6 +58,10 @@ def rules(*items):
             ("shadowed", ("rules", 1), "never has an effect: rules[0] demands the same wherever it matches"),
         ),
         (
+            KernelPolicy(matmul=["gemv", "int8_weights"]),
+            ("deprecated", ("matmul",), "'int8_weights' is deprecated"),
+        ),
+        (
             rules({"op": "rope", "forbid": list(KERNELS["rope"])}),
             ("forbids_all", ("rules",), "every known kernel of rope is forbidden"),
         ),

@@ -66,6 +66,7 @@ NETWORKS: dict[str, Callable[[], tuple[torch.nn.Module, torch.Tensor]]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kernel", ["flash", "naive"])
 def test_each_kernel_of_attention_is_the_same_on_both_sides(kernel: str) -> None:
     torch.manual_seed(0)

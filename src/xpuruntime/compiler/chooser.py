@@ -16,11 +16,13 @@ from ..errors import BuildError, KernelUnavailable, LockError
 from ..faults import as_error, is_fault, part
 from ..ir import Graph, Node
 from ..ir.family import source_names
-from ..kernels.catalogue import answer, failed
+from ..kernels.catalogue import answer, failed, kernels_of
 from ..kernels.kernel import Kernel, LoweredCall, NodeCall
 from ..kernels.user.kernel import UserKernel
 from ..policies import KernelPolicy, NodeFacts, Offer, choose
+from ..policies.choose import weights_of
 from ..policies.fields.pins import parted
+from ..policies.vocabulary import WEIGHT_KERNELS
 from ..printable import logger
 from .demands import facts_of
 from .library_support import declined
@@ -34,6 +36,7 @@ OffersOf: TypeAlias = Callable[[NodeCall, CodegenTarget], Sequence[tuple[Kernel,
 
 _log = logger("xpuruntime.compiler")
 
+_LINEAR = ("linear", "fused_linear")
 Rows: TypeAlias = dict[str, tuple[Kernel, Support]]
 
 
@@ -117,6 +120,7 @@ class Chooser:
             candidates[name] = candidates[name][0], failed(error)
         measured = self.times.of(call, self.target.name)
         facts = self.facts(node)
+        self._check_weights(node, facts)
         while True:
             offers = [_offer(n, k, s, code.get(n), measured.get(n)) for n, (k, s) in candidates.items()]
             try:
@@ -156,6 +160,18 @@ class Chooser:
         if self.lock is not None:
             self.lock.record(node, call, chosen, _timeable(decision))
         return Chosen(kernel, lowered, decision.chosen.reason), decision
+
+    def _check_weights(self, node: Node, facts: NodeFacts) -> None:
+        """Raise KernelUnavailable for a linear layer if no kernel of the target stores weights as the policy demands."""
+        if node.op not in _LINEAR or (stored := weights_of(self.policy, facts)) is None:
+            return
+        kernel = WEIGHT_KERNELS.get(stored[0])
+        if kernel and f"matmul/{kernel}" not in {k.name for k in kernels_of("linear", self.target.kind)}:
+            raise KernelUnavailable(
+                f"node {facts.node}",
+                f"{stored[1]} demands weights in {stored[0]}, for which {self.target.name} has no kernel",
+                do="Remove weights, write weights: model, or run on the cpu.",
+            )
 
     def _locked(self, node: Node, call: NodeCall, lock: KernelLock) -> tuple[Chosen, Decision]:
         """Return the kernel that the lock names. No other kernel is lowered. Raises LockError if it cannot be had."""

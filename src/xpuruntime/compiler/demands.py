@@ -24,6 +24,8 @@ from ..kernels.user.kernel import user_kernels
 from ..passes.context import PassContext
 from ..plugins.registered import registered_kernels
 from ..policies import KernelPolicy, NodeFacts, Offer, Policy, choose
+from ..policies.choose import weights_of
+from ..policies.vocabulary import WEIGHT_KERNELS
 from ..types import DType
 
 __all__ = ["Demands", "facts_of"]
@@ -175,6 +177,9 @@ class Demands:
 
     def _names(self, facts: NodeFacts) -> Iterator[str]:
         """Yield the kernels that the policy names for a node, in its order."""
+        stored = weights_of(self.kernel, facts)
+        if stored is not None and stored[0] in WEIGHT_KERNELS:
+            yield WEIGHT_KERNELS[stored[0]]
         for layer in self.kernel.layers:
             for rule in layer.rules:
                 if rule.matches(facts):

@@ -1,7 +1,7 @@
 """calibrated: four-bit rounding of a checkpoint's layers that minimizes the change of outputs on given texts.
 
     better = calibrated(open_checkpoint("model"), [text, ...])
-    Generator(better, policy={"version": 1, "kernel": {"matmul": "int4_weights"}})        # the compiler quantizes to the same grids
+    Generator(better, policy={"version": 1, "kernel": {"weights": "int4"}})        # the compiler quantizes to the same grids
 
 The method is GPTQ (Frantar, Ashkboos, Hoefler, Alistarh 2022). The rounding error of one input's weight is compensated in the weights of
 correlated inputs that are not rounded yet. ``H`` is the sum of x x^T over a layer's inputs on the texts. Columns are rounded in order, and

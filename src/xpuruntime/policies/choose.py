@@ -3,7 +3,8 @@
 Order of demands
 1. Support, limits (workspace, determinism) and ``forbid`` remove candidates, each with a reason.
 2. ``use`` forces one kernel: it is chosen, or KernelUnavailable is raised. ``use`` in any layer beats ``prefer`` in every layer.
-3. ``prefer`` rules, then plain keywords, from the highest layer to the lowest. The first remaining kernel is chosen.
+3. ``weights``, from the highest layer that says it: the kernel that stores them so comes first, and other such kernels are not
+   preferred. Then ``prefer`` rules, then plain keywords, from the highest layer to the lowest. The first remaining kernel is chosen.
 4. Otherwise the fastest kernel, if all remaining ones were measured; else the first in the catalogue's order. Kernels that change
    results are excluded here: only ``use`` and ``prefer`` choose them.
 
@@ -23,9 +24,9 @@ from .fields.pins import plain_kernel
 from .fields.record import FieldPath
 from .kernel_policy import KernelPolicy
 from .rule import NodeFacts, Rule
-from .vocabulary import KERNELS_NOT_IMPLEMENTED, LIBRARY_KERNELS
+from .vocabulary import KERNELS_NOT_IMPLEMENTED, LIBRARY_KERNELS, WEIGHT_KERNELS
 
-__all__ = ["NodeDemands", "Offer", "RuleRef", "choose", "node_demands", "vendor_keeps_to"]
+__all__ = ["NodeDemands", "Offer", "RuleRef", "choose", "node_demands", "vendor_keeps_to", "weights_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,10 @@ def vendor_keeps_to(policy: KernelPolicy, facts: NodeFacts, engine: str) -> Supp
     if demands.exact:
         why = f"{engine} does not report if its kernel for {facts.node} is deterministic; {demands.exact} demands deterministic kernels"
         return Support.no(Reason.FORBIDDEN, why, do=do)
+    stored = weights_of(policy, facts)
+    if stored is not None and stored[0] in WEIGHT_KERNELS:
+        why = f"{engine} does not store the weights of {facts.node} in {stored[0]}, which {stored[1]} demands"
+        return Support.no(Reason.NOT_APPLICABLE, why, do=do)
     names = [n for n in demands.forbid if n in LIBRARY_KERNELS]
     if names:
         why = f"{engine} chooses its kernels itself, so it cannot follow a rule that forbids {', '.join(names)}: {demands.forbid[names[0]]}"
@@ -174,7 +179,25 @@ def node_demands(policy: KernelPolicy, facts: NodeFacts) -> NodeDemands:
         if not settled and demands_of_layer:
             settled = True
             deterministic_rule = next((who for demanded, who in demands_of_layer if demanded), None)
+    if (stored := weights_of(policy, facts)) is not None:
+        word, by = stored
+        others = {name: who for name, who in prefer.items() if name not in WEIGHT_KERNELS.values()}
+        prefer = ({WEIGHT_KERNELS[word]: by} if word in WEIGHT_KERNELS else {}) | others
     return NodeDemands(use, prefer, forbid, limit, deterministic_rule)
+
+
+def weights_of(policy: KernelPolicy, facts: NodeFacts) -> tuple[str, RuleRef] | None:
+    """Return the word of ``weights`` that applies to a node and what says so; None if nothing does, or for other op families."""
+    if facts.family != "matmul":
+        return None
+    for at, layer in _layers_of(policy):
+        for i, rule in enumerate(layer.rules):
+            if rule.weights is not None and rule.matches(facts):
+                return rule.weights, _who(at, layer, i, rule)
+        if layer.weights is not None:
+            origin = layer.origin or "the policy"
+            return layer.weights, RuleRef((*at, "weights"), f"weights: {layer.weights} of {origin}")
+    return None
 
 
 def _layers_of(policy: KernelPolicy) -> Iterator[tuple[FieldPath, KernelPolicy]]:

@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import DeviceUnavailable, EngineUnavailable, PolicyError, PrecisionUnavailable, XpuError
 from .files.load import PolicyLike
 from .precedence import Resolved, effective_policy
-from .vocabulary import KERNELS
+from .vocabulary import WEIGHT_KERNELS
 
 __all__ = [
     "ENTRANCES",
@@ -199,13 +199,9 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
 )  # fmt: skip
 """By entry point and field; sessions honor every field (``SESSION``)."""
 
-_WORDS = " or ".join(
-    word for word in KERNELS["matmul"] if word.endswith("8_weights") or word == "int4_weights"
-)
-
 INSTEAD_OF_INT8 = (
     "Quantize the model, weights and activations, with calibration data and hand that in; or keep only weights in few bits, by a policy "
-    f"for the native engine such as kernel: {{matmul: int8_weights}} ({_WORDS}); or add allow_fallback='cpu' to compute in the "
+    f"for the native engine such as kernel: {{weights: int8}} ({' or '.join(WEIGHT_KERNELS)}); or add allow_fallback='cpu' to compute in the "
     "model's own precision."
 )
 """Advice for a request of int8 with a float model."""

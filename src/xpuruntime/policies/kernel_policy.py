@@ -24,7 +24,7 @@ from .fields.record import (
 )
 from .files.file_form import FileForm
 from .rule import Rule
-from .vocabulary import KERNELS
+from .vocabulary import KERNELS, WEIGHT_KERNELS
 
 __all__ = ["KernelPolicy"]
 
@@ -59,9 +59,10 @@ def rule_schema() -> dict[str, Any]:
     return {
         **schema_of(Rule),
         "anyOf": [
-            {"required": [key]} for key in ("use", "prefer", "forbid", "workspace_bytes", "deterministic")
+            {"required": [key]}
+            for key in ("use", "prefer", "forbid", "workspace_bytes", "deterministic", "weights")
         ],
-        "not": {"required": ["use", "prefer"]},
+        "not": {"anyOf": [{"required": ["use", "prefer"]}, {"required": ["use", "weights"]}]},
     }
 
 
@@ -92,6 +93,9 @@ class KernelPolicy(FileForm):
     out. ``rules`` can also force and forbid, and match names, dtypes, shapes and phases. An empty policy leaves every choice to the
     layers below, down to the built-in default. Values are frozen and picklable. Raises PolicyError.
 
+    ``weights="int8"`` stores the constant weights of linear layers in fewer bits. The highest layer that has it decides; in a layer,
+    rules come before it.
+
     Layers: ``a.merge(b)`` puts ``b`` over ``a`` and keeps both as layers (``under``). A demand of ``b`` wins over the same demand of
     ``a``, while conflicting demands of one layer are an error. Merging is associative; the empty policy is its identity.
     """
@@ -119,6 +123,10 @@ class KernelPolicy(FileForm):
     signal: Names = _preference("signal")
     control: Names = _preference("control")
     other: Names = _preference("other")
+    weights: str | None = of_kind(
+        kinds.WEIGHTS_KIND,
+        "type that constant weights of linear layers are stored in, with float arithmetic; model: the model's own",
+    )
     rules: Sequence[Rule] = of_kind(_RULES, "rules; earlier rules' preferences come first", default=())
     under: Sequence[KernelPolicy] = of_kind(
         _UNDER, "lower layers, highest first, as merging creates them", default=()
@@ -141,6 +149,12 @@ class KernelPolicy(FileForm):
         for family in KERNELS:
             if names := getattr(self, family):
                 yield family, names
+
+    def stored_weights(self) -> str:
+        """Return the word of ``weights`` that demands fewer bits, of the highest layer or of any rule; ``""`` if there is none."""
+        keyword = next((layer.weights for layer in self.layers if layer.weights is not None), None)
+        words = (keyword, *(rule.weights for layer in self.layers for rule in layer.rules))
+        return next((word for word in words if word and word in WEIGHT_KERNELS), "")
 
     def merge(self, other: KernelPolicy) -> KernelPolicy:
         """Merge ``other`` over this policy: if both make the same demand, ``other`` wins."""

@@ -22,16 +22,17 @@ from .fields.record import FieldPath, path_text
 from .kernel_policy import KernelPolicy
 from .policy import Policy
 from .rule import Rule, parsed, phase_covered
-from .vocabulary import KERNELS, PHASES
+from .vocabulary import KERNELS, PHASES, WEIGHT_KERNELS
 
-__all__ = ["CODES", "MODEL_CODES", "LintFinding", "lint"]
+__all__ = ["CODES", "MODEL_CODES", "WEIGHTS_ADVICE", "LintFinding", "lint", "weights_clash"]
 
 CODES: dict[str, str] = {
-    "conflict": "two rules of one layer force different kernels on the same op (an error)",
+    "conflict": "two rules of one layer force different kernels on the same op, or weights meets precision: int8 (an error)",
     "never": "no shape satisfies the shape condition of a rule",
     "shadowed": "a rule never has an effect, since another rule decides wherever it matches",
     "forbids_all": "rules without further conditions forbid every known kernel of a family",
     "forbidden_preference": "a preferred kernel is forbidden wherever the preference applies",
+    "deprecated": "a kernel has a newer spelling, which a later release requires",
     "unused_options": "options are set for an engine that the policy does not choose",
 }
 """Findings of ``lint``, which needs no model."""
@@ -46,6 +47,8 @@ MODEL_CODES: dict[str, str] = {
 }
 """Findings about a policy and a model (``xpu lint POLICY MODEL``)."""
 
+WEIGHTS_ADVICE = "Remove weights, which a quantized model has no use for, or remove precision: int8."
+_WEIGHTS_OF = {kernel: word for word, kernel in WEIGHT_KERNELS.items()}
 _TRIES = 20_000  # evaluations per call of lint
 _PAIRS = 200_000  # pairs of rules per call of lint
 
@@ -91,6 +94,8 @@ def lint(policy: Policy) -> tuple[LintFinding, ...]:
         findings += _never(at, layer.rules, solver)
         findings += _shadowed(at, layer.rules, solver)
         findings += _forbidden(at, layer)
+        findings += _deprecated(at, layer)
+    findings += _integers_and_floats(policy)
     findings += _unused_options(policy)
     return tuple(sorted(findings, key=lambda f: not f.is_error))
 
@@ -123,7 +128,7 @@ def _shadowed(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator
     for (j, rule), (i, wider) in itertools.islice(itertools.permutations(enumerate(rules), 2), _PAIRS):
         if j not in shadowed and not _apart(rule, wider) and _covers(wider, rule, solver):
             same_demand = i < j and (rule.use, rule.prefer) == (wider.use, wider.prefer)
-            only_choice = not rule.forbid and rule.workspace_bytes is None and rule.deterministic is None
+            only_choice = not any(_limits(rule)[0:1]) and _limits(rule)[1:] == (None, None, None)
             if only_choice and wider.use and (rule.prefer or (same_demand and rule.use)):
                 why = f"rules[{i}] forces {wider.use!r} wherever it matches"
             elif same_demand and _limits(rule) == _limits(wider):
@@ -140,7 +145,7 @@ def _shadowed(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator
 
 
 def _limits(rule: Rule) -> tuple[object, ...]:
-    return rule.forbid, rule.workspace_bytes, rule.deterministic
+    return rule.forbid, rule.workspace_bytes, rule.deterministic, rule.weights
 
 
 def _forbidden(at: FieldPath, layer: KernelPolicy) -> Iterator[LintFinding]:
@@ -169,6 +174,35 @@ def _forbidden(at: FieldPath, layer: KernelPolicy) -> Iterator[LintFinding]:
                     (*at, "rules", i, "prefer"),
                     f"{name!r} is preferred, but a rule forbids it",
                 )
+
+
+def _deprecated(at: FieldPath, layer: KernelPolicy) -> Iterator[LintFinding]:
+    keywords = [((*at, family), names) for family, names in layer.preferences()]
+    demands = [
+        ((*at, "rules", i, key), names)
+        for i, rule in enumerate(layer.rules)
+        for key, names in (("use", (rule.use or "",)), ("prefer", rule.prefer), ("forbid", rule.forbid))
+    ]
+    for path, names in (*keywords, *demands):
+        for name in names:
+            if (word := _WEIGHTS_OF.get(name)) is not None:
+                word = "model" if path[-1] == "forbid" else word
+                yield LintFinding(
+                    "deprecated", path, f"{name!r} is deprecated", f"Write weights: {word} instead."
+                )
+
+
+def _integers_and_floats(policy: Policy) -> Iterator[LintFinding]:
+    if clash := weights_clash(policy):
+        yield LintFinding("conflict", ("kernel",), clash, WEIGHTS_ADVICE, is_error=True)
+
+
+def weights_clash(policy: Policy) -> str:
+    """Return why weight-only quantization cannot be combined with the precision, or an empty text."""
+    word = policy.kernel.stored_weights()
+    if not word or policy.execution.precision != "int8":
+        return ""
+    return f"weights: {word} computes in floats, while precision: int8 demands integer arithmetic"
 
 
 def _unused_options(policy: Policy) -> Iterator[LintFinding]:

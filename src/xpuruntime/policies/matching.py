@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from .fields.record import FieldPath
 from .kernel_policy import KernelPolicy
 from .rule import NodeFacts, Rule
+from .vocabulary import WEIGHT_KERNELS
 
 __all__ = ["PolicyDemand", "ambiguities", "demands_of", "places_of"]
 
@@ -35,7 +36,10 @@ class PolicyDemand:
         """Return the kernels that it forces or prefers, in order."""
         if self.rule is None:
             return self.names
-        return (self.rule.use,) if self.rule.use else tuple(self.rule.prefer)
+        if self.rule.use:
+            return (self.rule.use,)
+        stored = WEIGHT_KERNELS.get(self.rule.weights or "")
+        return (*((stored,) if stored else ()), *self.rule.prefer)
 
     def matches(self, facts: NodeFacts) -> bool:
         """Return True if it applies to the node."""
@@ -49,6 +53,9 @@ def demands_of(policy: KernelPolicy) -> tuple[PolicyDemand, ...]:
     demands: list[PolicyDemand] = []
     for at, layer in layers:
         demands += [PolicyDemand((*at, "rules", i), rule) for i, rule in enumerate(layer.rules)]
+        if layer.weights is not None:
+            stored = WEIGHT_KERNELS.get(layer.weights)
+            demands.append(PolicyDemand((*at, "weights"), None, "matmul", (stored,) if stored else ()))
         demands += [PolicyDemand((*at, f), None, f, names) for f, names in layer.preferences()]
     return tuple(demands)
 
@@ -69,7 +76,9 @@ def ambiguities(
             forces_forbidden = (a.use and a.use in b.forbid) or (b.use and b.use in a.forbid)
             if forces_forbidden or (a.use and b.use and a.use != b.use):
                 yield first, second, True
-            elif a.prefer and b.prefer and not forced and a.prefer[0] != b.prefer[0]:
+            elif (a.weights and b.weights and not forced and a.weights != b.weights) or (
+                a.prefer and b.prefer and not forced and a.prefer[0] != b.prefer[0]
+            ):
                 yield first, second, False
 
 

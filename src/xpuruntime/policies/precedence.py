@@ -18,6 +18,7 @@ from .context import current_policy
 from .execution_policy import ExecutionPolicy
 from .fields.record import fields_of
 from .files.load import PolicyLike, load_policy
+from .lint import WEIGHTS_ADVICE, weights_clash
 from .policy import Policy
 
 __all__ = [
@@ -59,7 +60,7 @@ class Resolved:
 
 
 def resolve(layers: Iterable[PolicyLayer]) -> Resolved:
-    """Merge layers; the first one is the highest."""
+    """Merge layers; the first one is the highest. Raises PolicyError for demands that exclude each other."""
     effective = Policy()
     origins: dict[str, str] = {}
     for layer in reversed(tuple(layers)):
@@ -69,6 +70,8 @@ def resolve(layers: Iterable[PolicyLayer]) -> Resolved:
             Policy(kernel=replace(kernel, under=under), execution=layer.policy.execution)
         )
         origins |= dict.fromkeys(_set_in(layer.policy), layer.origin)
+    if clash := weights_clash(effective):
+        raise PolicyError("policy", clash, do=WEIGHTS_ADVICE)
     return Resolved(effective, dict(sorted(origins.items())))
 
 

@@ -13,7 +13,7 @@ from ..types import DimLike, DType
 from .fields import kinds
 from .fields.expression import Condition
 from .fields.record import Names, Problem, of_kind, record
-from .vocabulary import dims_of_family, nearest
+from .vocabulary import WEIGHT_KERNELS, dims_of_family, nearest
 
 __all__ = ["NodeFacts", "Rule", "matches_name"]
 
@@ -46,7 +46,7 @@ class Rule:
 
     Conditions (all optional): ``op``, ``node``, ``dtype``, ``shape``, ``phase``. Demands (at least one): ``use`` (this kernel or an
     error), ``prefer`` (these first, in order), ``forbid`` (never these), ``workspace_bytes`` (at most), ``deterministic`` (only
-    kernels that give equal bits on every run). A rule has either ``use`` or ``prefer``. Raises PolicyError.
+    kernels that give equal bits on every run), ``weights`` (type of stored weights). A rule has either ``use`` or ``prefer``. Raises PolicyError.
 
     >>> Rule(op="matmul", shape="M <= 16", phase="decode", use="gemv", reason="few rows: bound by memory")
     """
@@ -74,15 +74,33 @@ class Rule:
     deterministic: bool | None = of_kind(
         kinds.BOOLEAN, "true: only kernels that give equal bits on every run, with any number of threads"
     )
+    weights: str | None = of_kind(
+        kinds.WEIGHTS_KIND,
+        "type that constant weights of linear layers are stored in; model: the model's own",
+    )
     reason: str | None = of_kind(kinds.REASON, "the reason, which explain shows")
 
     def _check_together(self) -> None:
-        limits = self.workspace_bytes is not None or self.deterministic is not None
+        limits = (
+            self.workspace_bytes is not None or self.deterministic is not None or self.weights is not None
+        )
         if self.use is None and not self.prefer and not self.forbid and not limits:
-            do = "Add use, prefer, forbid, workspace_bytes or deterministic."
+            do = "Add use, prefer, forbid, workspace_bytes, deterministic or weights."
             raise Problem((), "a rule demands nothing", do=do)
         if self.use is not None and self.prefer:
             raise Problem(("prefer",), "has no effect together with use", do="Keep one of the two.")
+        if self.use is not None and self.weights is not None:
+            raise Problem(("weights",), "has no effect together with use", do="Keep one of the two.")
+        if self.weights is not None and self.op and "matmul" not in self.op:
+            do = "Write op: matmul, or remove weights."
+            raise Problem(
+                ("weights",), "only ops of the family matmul have such weights", got=repr(self.op), do=do
+            )
+        kernel = WEIGHT_KERNELS.get(self.weights or "")
+        if kernel in self.forbid:
+            raise Problem(
+                ("forbid",), f"forbids {kernel!r}, which computes weights: {self.weights}", do="Remove one."
+            )
         for name in (*([self.use] if self.use else ()), *self.prefer):
             if name in self.forbid:
                 raise Problem(("forbid",), f"forbids {name!r}, which the same rule names", do="Remove one.")

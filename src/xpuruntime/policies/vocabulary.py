@@ -25,6 +25,8 @@ __all__ = [
     "PRECISIONS_NOT_IMPLEMENTED",
     "REGION_RUNNERS",
     "SELF_CHECKS",
+    "WEIGHTS",
+    "WEIGHT_KERNELS",
     "dims_of_family",
     "nearest",
 ]
@@ -72,6 +74,29 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Words by family. Each names a kernel of the catalogue or an option of a vendor engine (a test checks this)."""
 assert KERNELS.keys() <= FAMILIES.keys()
+
+WEIGHTS: Mapping[str, str] = MappingProxyType(
+    {
+        "model": "the model's own type",
+        "int8": "8 bits, one scale per output channel",
+        "int4": "4 bits, a scale and a minimum per group of 32 inputs",
+        "int4_64": "4 bits, groups of 64 inputs",
+        "int4_128": "4 bits, groups of 128 inputs",
+    }
+)
+"""Type that the weights of linear layers are stored in -> its meaning. Activations and arithmetic stay floats."""
+
+WEIGHT_KERNELS: Mapping[str, str] = MappingProxyType(
+    {
+        "int8": "int8_weights",
+        "int4": "int4_weights",
+        "int4_64": "int4_weights_64",
+        "int4_128": "int4_weights_128",
+    }
+)
+"""Word of ``weights`` -> the kernel of ``matmul`` that implements it. As words of policies these kernels are deprecated."""
+assert set(WEIGHT_KERNELS) == set(WEIGHTS) - {"model"}
+assert set(WEIGHT_KERNELS.values()) <= set(KERNELS["matmul"])
 
 LIBRARY_KERNELS = frozenset({"cublas", "cublasLt", "cudnn", "flash", "flash_decode", "flash_v2", "onednn"})
 """Kernels that vendor engines may also use internally. Only the native engine has the others."""

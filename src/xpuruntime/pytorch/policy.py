@@ -64,6 +64,13 @@ def set_kernel_policy(policy: Any = None, /, **families: Any) -> PolicyScope:
                 )
         named: dict[str, Any] = {f: (k,) if isinstance(k, str) else tuple(k) for f, k in families.items()}
         merged = merged.merge(load_policy(Policy(kernel=KernelPolicy(**named))))
+    if word := merged.kernel.stored_weights():
+        raise PolicyError(
+            "set_kernel_policy",
+            "training has no weights in fewer bits",
+            got=f"weights: {word}",
+            do="Remove weights; they are for inference, where weights are constant.",
+        )
     return PolicyScope(merged)
 
 

@@ -142,7 +142,7 @@ def _kinds(queries: int, keys: int) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", list(_kinds(1, 1)))
 @pytest.mark.parametrize(("keys", "attrs"), [(528, {}), (520, {}), (512, {"softcap": 9.0})])
 def test_keys_that_no_query_of_a_block_sees_are_left_out(

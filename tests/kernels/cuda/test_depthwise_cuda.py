@@ -37,7 +37,7 @@ def run(x: Any, w: Any, *more: Any, dtype: str = "bfloat16", act: str = "", **at
     judge(Depthwise(), "fused_convolution" if act else "convolution", *operands, weights="1", **given)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_tiles_of_every_size(tile: tuple[int, int], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ def test_norms_and_softmax_along_rows(dtype: str) -> None:
     judge(build, [(5, 9, 96), (96,), (96,)], dtype)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("length", [1, 3, 31, 32, 257, 1024, 5000])
 def test_rows_of_every_length(length: int) -> None:
     judge(lambda b, x: (b.softmax(x, dim=1), b.argmax(x, dim=1), b.var(x, dim=[1])), [(6, length)])

@@ -51,7 +51,7 @@ def kernels_of(program: CompiledProgram) -> list[str]:
 # ── columns ──
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(4000, 96), (4111, 70), (5000, 3), (3, 2000, 40), (2048, 33)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
 def test_blocks_that_share_columns(shape: tuple[int, ...], dtype: str) -> None:
@@ -203,7 +203,7 @@ def last(build: Callable[..., Any]) -> Callable[..., Any]:
     return lambda b, x: b.permute(build(b, b.permute(x, dims=[0, 3, 1, 2])), dims=[0, 2, 3, 1])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [(n, d) for n in WINDOWS for d in ("float32", "bfloat16")]

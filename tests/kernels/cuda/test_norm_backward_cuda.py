@@ -57,7 +57,7 @@ def kernels_of(graph: ir.Graph, feeds: dict[str, Array]) -> list[str]:
     return [c.symbol for c in compile_native(graph, feeds, target=TARGET).entries[0].plans[0].calls]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("shape", "dims", "dtype", "weight"),
     [

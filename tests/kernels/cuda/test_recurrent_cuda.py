@@ -61,7 +61,7 @@ def layer(
     check(b.build(), feeds, weights=weights, target=cuda_host(), tolerance=limit)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", GATES)
 def test_a_layer(op: str, form: str) -> None:

@@ -70,7 +70,7 @@ class PartitionRequest:
 
     def _keeps_to(self, graph: Graph, node: Node, engine: str) -> Support:
         """Return whether an engine without selectable kernels satisfies the rules."""
-        if not any(layer.rules for layer in self.kernels.layers):
+        if not any(layer.rules or layer.weights for layer in self.kernels.layers):
             return Support.yes()
         return vendor_keeps_to(self.kernels, facts_of(graph, node, phase="inference", device="cpu"), engine)
 

@@ -15,7 +15,7 @@ from ...families import family_of_aten, family_of_onnx
 from ...ir import OPS
 from ...policies import KernelPolicy, NodeFacts, Offer, Rule, choose
 from ...policies.choose import vendor_keeps_to
-from ...policies.vocabulary import LIBRARY_KERNELS
+from ...policies.vocabulary import LIBRARY_KERNELS, WEIGHT_KERNELS
 from ...program.plan import PlanNode, Region
 from ...protocols import ModelSource, NodeRef
 from ...targets import DeviceId
@@ -68,7 +68,7 @@ def vendor_refused(
 
     met: op families whose kernel the vendor's options select.
     """
-    if policy is None or not any(limits(rule) for layer in policy.layers for rule in layer.rules):
+    if policy is None or not any(layer.weights or any(map(limits, layer.rules)) for layer in policy.layers):
         return Support.yes()
     details = node_details(model)
     for node in model.nodes:
@@ -84,7 +84,10 @@ def vendor_refused(
 def limits(rule: Rule) -> bool:
     """Return True if no vendor engine can satisfy a rule."""
     return bool(
-        rule.deterministic or rule.workspace_bytes is not None or LIBRARY_KERNELS.intersection(rule.forbid)
+        rule.deterministic
+        or rule.workspace_bytes is not None
+        or rule.weights in WEIGHT_KERNELS
+        or LIBRARY_KERNELS.intersection(rule.forbid)
     )
 
 
@@ -143,7 +146,9 @@ def _undecided(policy: KernelPolicy, nodes: Sequence[NodeFacts], region: Region)
         else:
             text = f"it matches none of the {len(nodes)} nodes of {region.id}"
         no = Candidate(
-            rule.use or ", ".join(rule.prefer or rule.forbid) or "limits", Reason.NOT_APPLICABLE, text
+            rule.use or ", ".join(rule.prefer or rule.forbid) or rule.weights or "limits",
+            Reason.NOT_APPLICABLE,
+            text,
         )
         own = Candidate(f"{region.engine}'s own", Reason.ONLY_ONE, f"{region.engine} owns the region")
         decisions.append(Decision(f"kernel rule ({rule.label()})", region.id, own, (no,)))

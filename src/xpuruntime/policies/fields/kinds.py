@@ -18,6 +18,7 @@ from ..vocabulary import (
     PRECISIONS,
     PRECISIONS_NOT_IMPLEMENTED,
     SELF_CHECKS,
+    WEIGHTS,
 )
 from . import checks, pins
 from .expression import MAX_CHARS
@@ -46,6 +47,7 @@ __all__ = [
     "SELF_CHECK",
     "SHAPES",
     "SIZE",
+    "WEIGHTS_KIND",
     "kernel_preference",
     "kernels_of",
     "without_kernel",
@@ -141,6 +143,7 @@ BOOLEAN = FieldKind(checks.boolean, {"type": "boolean"}, _same)
 LEVEL = FieldKind(checks.integer(0, 3), {"type": "integer", "minimum": 0, "maximum": 3}, _same)
 SECONDS = FieldKind(checks.seconds, {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6}, _same)
 SELF_CHECK = FieldKind(checks.word(SELF_CHECKS, "word of self_check"), {"enum": [*SELF_CHECKS]}, _same)
+WEIGHTS_KIND = FieldKind(checks.word(WEIGHTS, "type of weights"), {"enum": [*WEIGHTS]}, _same)
 SIZE = FieldKind(
     checks.size,
     {

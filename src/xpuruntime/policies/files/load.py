@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -74,9 +76,20 @@ def read_policy(
         for finding in findings:
             if finding.is_error and raise_conflicts:
                 raise Problem(finding.path, finding.text, do=finding.do)
+            if finding.code == "deprecated":
+                _warn(who, line_of(finding.path, lines), finding)
     except Problem as problem:
         raise located(problem, who, lines) from None
     return LoadedPolicy(policy, findings, lines)
+
+
+def _warn(who: str, line: int | None, finding: LintFinding) -> None:
+    """Issue a DeprecationWarning at the caller outside of this package."""
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("xpuruntime."):
+        level, frame = level + 1, frame.f_back
+    where = who if line is None else f"{who}:{line}"
+    warnings.warn(f"{where}: {finding}", DeprecationWarning, stacklevel=level)
 
 
 def _source(source: PolicyLike, part: Part | None) -> tuple[str, Lines, Any]:
