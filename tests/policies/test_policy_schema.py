@@ -72,7 +72,7 @@ def test_there_are_examples():
 # What the reader refuses and a schema cannot say (or, for names, does not know).
 BEYOND_THE_SCHEMA = re.compile(
     r"comparison|not a condition|is not an integer, a dim|at most 300 char|too many parts|no such dim|not a regular expression"
-    r"|which the same rule asks for|is listed twice|is there already|is another spelling of|no such engine|no such kernel|does not implement this kernel|one line of text|bytes, such as"
+    r"|which the same rule names|which computes weights|have such weights|is listed twice|is there already|is another spelling of|no such engine|no such kernel|does not implement this kernel|one line of text|bytes, such as"
 )
 
 _odd = (

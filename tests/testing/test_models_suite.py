@@ -52,7 +52,7 @@ def test_a_network_that_fails_is_a_finding_and_not_the_end(tmp_path: Path) -> No
     again = judged(**{**asked, "only": ("plain", "unbuilt", "crash", "changes")})
     assert again == found
     file.write_text(json.dumps({"torch": "1.0"}) + "\n")
-    with pytest.raises(InputError, match="were written by other versions"):
+    with pytest.raises(InputError, match="were written with other versions"):
         judged(**asked)
 
 
