@@ -42,6 +42,7 @@ from . import (
     in_place_state,
     inline_control,
     layout,
+    narrow_operands,
     simplify,
     unflatten,
 )
@@ -116,6 +117,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("fuse_rope_attention", "fuse rotations, updates of the KV cache and attention, if a kernel computes them", fuse_rope_attention.run, NAMED),
     GraphPass("decompose", "expand ops that no kernel computes", decompose.run, BASIC),
     GraphPass("cast_precision", "store float32 values in a narrower type where the policy says so", cast_precision.run, BASIC),
+    GraphPass("narrow_operands", "let kernels that compute in float32 read 16-bit operands without a conversion", narrow_operands.run, ALL),
     GraphPass("clean_up", "run fold_constants, simplify, cse and dead_code again", _clean, EXTENDED),
     GraphPass("fuse_pointwise", "fuse elementwise nodes of one shape into one kernel", fuse_pointwise.run, ALL),
     GraphPass("in_place_state", "order reads of a state's old content before its update", in_place_state.run, BASIC),

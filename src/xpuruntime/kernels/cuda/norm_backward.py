@@ -131,7 +131,8 @@ def _rows_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
     )
     factor = " * (C)w.at[u]" if weight is not None else ""
     read = [
-        f"const auto g = {fetched.format('in0 + at + i')}, x = {fetched.format('in1 + at + i')};",
+        f"const auto g = {fetched.format('in0 + at + i')};",
+        f"const auto x = {fetched.format('in1 + at + i')};",
         *([f"const auto w = {fetched.format('in4 + i')};"] if weight is not None else []),
         *each_element([
             "xhat[k][u] = ((C)x.at[u] - mean) * rstd;",

@@ -19,6 +19,7 @@ from ..ops.library import LIBRARY
 from ..programs import BACKWARD, FORWARD
 from ..requests import DemandCell
 from .attention import route_attention
+from .boxed import boxed
 from .by_size import MAX_SIZES, GraphBySize, has_dynamic_sizes
 from .head_loss import route_head_losses
 from .linear_layers import linear_layers
@@ -129,8 +130,6 @@ def _compiled_graph(
     why_not: str = "",
 ) -> Callable[..., Any]:
     """Return a function that runs one graph with static sizes. why_not: a reason to leave every node to PyTorch."""
-    from torch._functorch.aot_autograd import make_boxed_func
-
     linear_layers(module)
     name = f"{phase}_{len(list(module.graph.nodes))}"
     devices = {v.device for v in _tensors(module)}
@@ -156,7 +155,7 @@ def _compiled_graph(
     report = CompiledGraphReport(name, phase, len(regions), len(calls) - len(stay), stay, losses, saved)
     remember_graph(report)
     _log.info("%s", report)
-    return make_boxed_func(whole.forward)  # type: ignore[no-any-return]
+    return boxed(whole)
 
 
 def _is_own(node: torch.fx.Node) -> bool:
