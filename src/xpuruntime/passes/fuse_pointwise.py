@@ -85,7 +85,9 @@ def iteration_space(graph: Graph, node: Node) -> IterationSpace | None:
     dims = _reduced(node, x.rank)
     last = tuple(range(x.rank - len(dims), x.rank))
     reducible = x.dtype.is_float and x.rank <= 3 and dims and dims == last
-    ranks = {graph.spec(v.name).rank for v in node.outputs}  # those of the statistics of a norm are of size 1 where it reduces
+    ranks = {
+        graph.spec(v.name).rank for v in node.outputs
+    }  # those of the statistics of a norm are of size 1 where it reduces
     return IterationSpace(x.shape, dims) if reducible and ranks == {x.rank} else None
 
 

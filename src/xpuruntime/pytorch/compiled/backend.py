@@ -22,6 +22,7 @@ from .attention import route_attention
 from .boxed import boxed
 from .by_size import MAX_SIZES, GraphBySize, has_dynamic_sizes
 from .head_loss import route_head_losses
+from .left_to_pytorch import channels_last, left_operators, whole_operators
 from .linear_layers import linear_layers
 from .partition import forward_and_backward
 from .region import FxRegion
@@ -66,6 +67,7 @@ def xpuruntime_backend(
     demands = DemandCell()
     route_attention(module, demands)
     whole_pools(module)
+    channels_last(module)
     losses, saved = route_head_losses(module, demands), dict[str, int]()
 
     def compiler(phase: str) -> Callable[..., Any]:
@@ -81,21 +83,25 @@ def xpuruntime_backend(
         fw_compiler=compiler(FORWARD),
         bw_compiler=compiler(BACKWARD),
         inference_compiler=compiler("inference"),
-        decompositions=_decompositions(),
+        decompositions=_decompositions(whole_operators(_device(example_inputs))),
         partition_fn=functools.partial(forward_and_backward, saved),
     )
     return backend(module, example_inputs)
 
 
+def _device(inputs: Sequence[Any]) -> torch.device:
+    return next((t.device for t in inputs if isinstance(t, torch.Tensor)), torch.device("cpu"))
+
+
 @functools.cache
-def _decompositions() -> dict[Any, Any]:
-    """Return PyTorch's decompositions to core ATen, without those of ops that our compiler supports."""
+def _decompositions(whole: tuple[torch._ops.OpOverload, ...]) -> dict[Any, Any]:
+    """Return PyTorch's decompositions to core ATen, without those of ops that our compiler supports and without ``whole`` operators."""
     from torch._decomp import core_aten_decompositions
 
     table = dict(core_aten_decompositions())
     for op in list(table):
         name = op.name().removeprefix("aten::")
-        if (name in TABLE and name not in _WITHOUT_KERNEL) or name in _INFERENCE_ONLY:
+        if (name in TABLE and name not in _WITHOUT_KERNEL) or name in _INFERENCE_ONLY or op in whole:
             del table[op]
     return table
 
@@ -140,7 +146,7 @@ def _compiled_graph(
     elif len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda"):
         device = devices.pop()
         target = own_target(DeviceId(device.type, device.index or 0))
-        left = dict(reasons_against(module, name, target))
+        left = dict(reasons_against(module, name, target, left_operators(device, phase)))
     else:
         shown = ", ".join(sorted(map(str, devices))) or "no device"
         left = {n.name: f"the graph is on {shown}" for n in calls}

@@ -32,9 +32,13 @@ def levels(module: GraphModule, unsupported: Container[str]) -> dict[Node, int]:
     for node in module.graph.nodes:
         level = 0
         for source in node.all_input_nodes:
-            level = max(level, found[source] + (_waits(source, unsupported) and not _waits(node, unsupported)))
+            level = max(
+                level, found[source] + (_waits(source, unsupported) and not _waits(node, unsupported))
+            )
         found[node] = level
-        if not _waits(node, unsupported) and all(n in free or n.op != "call_function" for n in node.all_input_nodes):
+        if not _waits(node, unsupported) and all(
+            n in free or n.op != "call_function" for n in node.all_input_nodes
+        ):
             free.add(node)
     for node in reversed(module.graph.nodes):
         readers = [found[u] for u in node.users if u.op != "output"]
@@ -70,7 +74,9 @@ def views_at_readers(module: GraphModule, level: Mapping[Node, int]) -> dict[Nod
         if reader.op not in ("call_function", "output"):
             continue
         at = level.get(reader)
-        new = torch.fx.map_arg((reader.args, reader.kwargs), lambda n, at=at, reader=reader: twin(n, at, reader))
+        new = torch.fx.map_arg(
+            (reader.args, reader.kwargs), lambda n, at=at, reader=reader: twin(n, at, reader)
+        )
         reader.args, reader.kwargs = new
     module.graph.eliminate_dead_code()
     module.recompile()

@@ -23,7 +23,9 @@ def linear_layers(module: GraphModule) -> None:
         bias = node.args[0] if node.target is _ATEN.addmm.default else None
         x, transposed = node.args[-2:]
         weight = _transposed(transposed)
-        if weight is not None and (twice := _transposed(weight)) is not None:  # the gradient of a linear layer's operand
+        if (
+            weight is not None and (twice := _transposed(weight)) is not None
+        ):  # the gradient of a linear layer's operand
             node.replace_input_with(transposed, twice)
             continue
         if weight is None or node.kwargs or (bias is not None and not _is_bias(bias, weight)):

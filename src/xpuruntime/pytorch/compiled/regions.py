@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,21 +18,20 @@ from .levels import levels, views_at_readers
 
 __all__ = ["divided", "reasons_against"]
 
-_KEPT_IN_PYTORCH = {
-    "cuda": {
-        "aten.convolution_backward.default": "our expansion stores an im2col matrix; PyTorch's library does not",
-    }
-}  # fmt: skip
-"""Kind of target -> operator -> reason why PyTorch computes it, though our compiler could."""
 
-def reasons_against(module: torch.fx.GraphModule, name: str, target: Any) -> Mapping[str, str]:
-    """Return node -> the reason why our compiler does not support it on a target. Supported nodes are not listed."""
+def reasons_against(
+    module: torch.fx.GraphModule, name: str, target: Any, kept_ops: Mapping[str, str] = MappingProxyType({})
+) -> Mapping[str, str]:
+    """Return node -> the reason why our compiler does not support it on a target. Supported nodes are not listed.
+
+    kept_ops: operator -> reason why PyTorch computes it, though our compiler could.
+    """
     calls = [n for n in module.graph.nodes if n.op == "call_function"]
     try:
         graph = import_fx(module, name)
     except XpuError as error:
         return {n.name: f"{error.what} ({error.got})" for n in calls}
-    reasons: dict[str, str] = {}
+    reasons = {n.name: kept_ops[str(n.target)] for n in calls if str(n.target) in kept_ops}
     resolved = resolve_target(target)  # once, because it asks the driver
     for node in graph.nodes:
         source = node.sources[0].name if node.sources else ""
@@ -42,10 +42,7 @@ def reasons_against(module: torch.fx.GraphModule, name: str, target: Any) -> Map
         support = is_op_supported(call, resolved) if isinstance(call, NodeCall) else call
         if not support:
             reasons.setdefault(source, support.reason)
-    kept_ops = _KEPT_IN_PYTORCH.get(str(target).partition(":")[0], {})
     for node in calls:
-        if str(node.target) in kept_ops:
-            reasons.setdefault(node.name, kept_ops[str(node.target)])
         value = node.meta.get("val")
         values = value if isinstance(value, tuple | list) else (value,)
         if not all(v is None or isinstance(v, torch.Tensor) for v in values):
@@ -71,6 +68,8 @@ def divided(
         parts.setdefault(at, {})[node] = None
     whole = fuse_by_partitions(module, [parts[at] for at in sorted(parts)], prefix="region_")
     for node in whole.graph.nodes:
-        if node.target is torch.ops.aten.view.default:  # a region may return other strides than PyTorch traced
+        if (
+            node.target is torch.ops.aten.view.default
+        ):  # a region may return other strides than PyTorch traced
             node.target = torch.ops.aten.reshape.default
     return whole, [str(n.target) for n in whole.graph.nodes if n.op == "call_module"]

@@ -116,7 +116,9 @@ def _compute(
         operands = (rows, padded, padded_bias, places)
         if any(wanted):
             scaled = (*operands, scale.reshape(1, 1), dweight, dbias)
-            call = FormulaCall(CROSS_ENTROPY_GRADIENTS, "matmul", BACKWARD, scaled, (ignore_index, tuple(wanted)), demand)
+            call = FormulaCall(
+                CROSS_ENTROPY_GRADIENTS, "matmul", BACKWARD, scaled, (ignore_index, tuple(wanted)), demand
+            )
         else:
             call = FormulaCall(CROSS_ENTROPY, "matmul", FORWARD, operands, (ignore_index,), demand)
         results = run(call)
