@@ -45,6 +45,7 @@ from . import (
     narrow_operands,
     simplify,
     unflatten,
+    widen_products,
 )
 from . import recognize_activation as recognize_activation
 from . import recognize_attention as recognize_attention
@@ -111,6 +112,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("split_batch_norm", "replace other batch norms by a scale and a shift", fold_batch_norm.split, ALL),
     GraphPass("concat_linear", "merge linear layers of one input", concat_linear.run, ALL),
     GraphPass("align_products", "pad products of 16-bit values to whole vector loads, in training on CUDA", align_products.run, ALL),
+    GraphPass("widen_products", "compute products of 16-bit gradients in float32 where they are converted to it", widen_products.run, ALL),
     GraphPass("fuse_gate", "fuse gate, up and their product into one layer, for few rows", fuse_gate.run, NAMED),
     GraphPass("fuse_norm_linear", "fuse a norm into the layer that reads it, for few rows", fuse_norm_linear.run, NAMED),
     GraphPass("fuse_rope_append", "fuse rotations and updates of the KV cache", fuse_rope_append.run, NAMED),

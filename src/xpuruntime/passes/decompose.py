@@ -78,6 +78,14 @@ def _linear(emit: Expansion) -> None:
         emit.last("add", emit("matmul", emit.input(0), product), emit.input(2))
 
 
+def _mm_wide(emit: Expansion) -> None:
+    product = emit("mm", emit.wide(0), emit.wide(1))
+    if emit.input(2) is None:
+        emit.editor.forward(emit.node.name, product)
+    else:
+        emit.last("add", product, emit.input(2))
+
+
 def _addmm(emit: Expansion) -> None:
     alpha, beta = emit.node.attrs["alpha"], emit.node.attrs["beta"]
     product = emit("mm", emit.input(1), emit.input(2))
@@ -293,6 +301,7 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "linear": _linear,
     "addmm": _addmm,
     "mm": lambda emit: emit.last("matmul", emit.input(0), emit.input(1)),
+    "mm_wide": _mm_wide,
     "bmm": lambda emit: emit.last("matmul", emit.input(0), emit.input(1)),
     "silu_mul": _silu_mul,
     "norm_linear": _norm_linear,

@@ -1,7 +1,7 @@
-"""Convolutions and batch norms of a training step on CUDA: PyTorch's library computes them, on values that are channels-last.
+"""Convolutions, batch norms and max pools of a training step on CUDA: PyTorch's library computes them, on values that are channels-last.
 
 The library's kernels on tensor cores work on channels-last values and convert others twice per call. A value that is channels-last once stays so
-through elementwise operators, batch norms and pools, in backward, too. A policy that names ``conv`` or ``norm`` chooses our kernels.
+through elementwise operators, batch norms and pools, in backward, too. A policy that names ``conv``, ``norm`` or ``pool`` chooses our kernels.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ _LEFT = {
     "aten.convolution_backward.default": ("", "our expansion stores an im2col matrix; PyTorch's library does not"),
     "aten._native_batch_norm_legit_functional.default": ("norm", _FASTER.format("norm")),
     "aten.native_batch_norm_backward.default": ("norm", _FASTER.format("norm")),
+    "aten.max_pool2d_with_indices.default": ("pool", _FASTER.format("pool")),
+    "aten.max_pool2d_with_indices_backward.default": ("pool", _FASTER.format("pool")),
 }  # fmt: skip
 """Operator -> the family whose name in a policy chooses our kernels (empty: we have none), and the reason."""
 _WHOLE = (torch.ops.aten.native_batch_norm_backward.default,)
