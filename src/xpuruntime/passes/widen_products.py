@@ -37,7 +37,9 @@ def _widened(editor: Editor, node: Node, context: PassContext) -> None:
     product = producer_of(editor, node.inputs[0])
     if product is None or product.op not in _PRODUCTS or product.spec.dtype not in _NARROW:
         return
-    if product.spec.rank != 2 or any((s := spec_of(editor, v)) is None or s.rank != 2 for v in product.inputs):
+    if product.spec.rank != 2 or any(
+        (s := spec_of(editor, v)) is None or s.rank != 2 for v in product.inputs
+    ):
         return
     if len(editor.graph.users(product.name)) == 1 and _may(editor, node, product, context, product.inputs):
         editor.replace(node, "mm_wide", *product.inputs, None, absorbs=[product])
@@ -50,7 +52,11 @@ def _added(editor: Editor, node: Node, context: PassContext) -> None:
         product, other = producer_of(editor, node.inputs[at]), spec_of(editor, node.inputs[1 - at])
         if product is None or product.op != "mm_wide" or product.inputs[2:] not in ((), (None,)):
             continue
-        if other != product.spec or len(editor.graph.users(product.name)) != 1 or node.inputs[0] == node.inputs[1]:
+        if (
+            other != product.spec
+            or len(editor.graph.users(product.name)) != 1
+            or node.inputs[0] == node.inputs[1]
+        ):
             continue
         inputs = (*product.inputs[:2], node.inputs[1 - at])
         if _may(editor, node, product, context, inputs):
@@ -62,4 +68,6 @@ def _may(editor: Editor, node: Node, product: Node, context: PassContext, inputs
     """Return True if a kernel that the policy allows computes the product with these operands."""
     operands = (*inputs, *[None] * (3 - len(inputs)))
     wide = Node("mm_wide", operands, type(node.attrs)(), node.outputs, node.sources)
-    return bool(context.may_become("mm_wide", editor.graph, [product])) and bool(context.computes(editor.graph, wide))
+    return bool(context.may_become("mm_wide", editor.graph, [product])) and bool(
+        context.computes(editor.graph, wide)
+    )

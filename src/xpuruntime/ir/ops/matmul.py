@@ -53,7 +53,9 @@ def _mm_wide(c: OpCall) -> TensorSpec:
         raise Mismatch("operands must have 16 bits", f"{a} and {b}")
     result = TensorSpec(matmul_shape(a, b), DType.FLOAT32)
     if added is not None and (added.dtype is not DType.FLOAT32 or added.shape != result.shape):
-        raise Mismatch(f"what is added to a product of {dtype.value} must be as the product", f"{added} and {result}")
+        raise Mismatch(
+            f"what is added to a product of {dtype.value} must be as the product", f"{added} and {result}"
+        )
     return result
 
 
@@ -140,7 +142,12 @@ def _det(c: OpCall) -> TensorSpec:
 
 ROWS: tuple[OpEntry, ...] = (
     op("mm(x, other) -> y", "matmul", _mm, aten="mm"),
-    op("mm_wide(x, other, added?) -> y", "matmul", _mm_wide, meaning="x @ other + added in float32, of 16-bit matrices"),
+    op(
+        "mm_wide(x, other, added?) -> y",
+        "matmul",
+        _mm_wide,
+        meaning="x @ other + added in float32, of 16-bit matrices",
+    ),
     op("bmm(x, other) -> y", "matmul", _bmm, aten="bmm"),
     op("matmul(x, other) -> y", "matmul", _matmul, aten="matmul", onnx="MatMul", meaning="NumPy's matmul"),
     op(
