@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -138,18 +139,19 @@ def _compiled_graph(
     """Return a function that runs one graph with static sizes. why_not: a reason to leave every node to PyTorch."""
     linear_layers(module)
     name = f"{phase}_{len(list(module.graph.nodes))}"
-    devices = {v.device for v in _tensors(module)}
+    device = _main_device(module)
     calls = [n for n in module.graph.nodes if n.op == "call_function"]
     left: dict[str, str] = {}
     if why_not:
         left = {n.name: why_not for n in calls}
-    elif len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda"):
-        device = devices.pop()
+    elif device is not None:
         target = own_target(DeviceId(device.type, device.index or 0))
         left = dict(reasons_against(module, name, target, left_operators(device, phase)))
+        left |= {
+            n.name: f"it is on {other}" for n in calls if (other := _other_device(n, device)) is not None
+        }
     else:
-        shown = ", ".join(sorted(map(str, devices))) or "no device"
-        left = {n.name: f"the graph is on {shown}" for n in calls}
+        left = {n.name: "the graph has no tensor on a CPU or CUDA device" for n in calls}
     named = {n.name: f"{n.target}" for n in calls if not _is_own(n)}
     whole, regions = divided(module, left)
     for region in regions:
@@ -170,6 +172,16 @@ def _is_own(node: torch.fx.Node) -> bool:
     return str(target).startswith(f"{LIBRARY}.")
 
 
-def _tensors(module: torch.fx.GraphModule) -> list[torch.Tensor]:
-    values = [n.meta.get("val") for n in module.graph.nodes if n.op in ("placeholder", "call_function")]
-    return [v for v in values if isinstance(v, torch.Tensor)]
+def _main_device(module: torch.fx.GraphModule) -> torch.device | None:
+    """Return the device on which most values are, of those that our compiler has targets for."""
+    values = (n.meta.get("val") for n in module.graph.nodes if n.op in ("placeholder", "call_function"))
+    counts = Counter(
+        v.device for v in values if isinstance(v, torch.Tensor) and v.device.type in ("cpu", "cuda")
+    )
+    return max(counts, key=counts.__getitem__) if counts else None
+
+
+def _other_device(node: torch.fx.Node, main: torch.device) -> torch.device | None:
+    """Return a device besides the main one that a node reads or writes."""
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    return next((v.device for v in values if isinstance(v, torch.Tensor) and v.device != main), None)
