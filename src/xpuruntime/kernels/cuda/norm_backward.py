@@ -38,8 +38,8 @@ _WARPS = 4
 _THREAD_ELEMENTS = 16
 """Elements of a row per thread where a block has the row, up to the largest block."""
 _MAX_THREADS = 1024
-_BLOCKS_PER_SM = 4
-"""Blocks per SM: enough loads in flight to hide the memory latency, and few partial sums."""
+_BLOCKS_PER_SM = 3
+"""Blocks per SM: as many as fit with up to 168 registers per thread, so that none waits, and few partial sums."""
 _PACK_BYTES = 16
 _ADDED = 32
 """Columns of a block of the second kernel, and threads that share the partial sums of a column."""

@@ -22,6 +22,8 @@ _LEFT = {
     "aten.convolution_backward.default": ("", "our expansion stores an im2col matrix; PyTorch's library does not"),
     "aten._native_batch_norm_legit_functional.default": ("norm", _FASTER.format("norm")),
     "aten.native_batch_norm_backward.default": ("norm", _FASTER.format("norm")),
+    "aten.cudnn_batch_norm.default": ("norm", _FASTER.format("norm")),
+    "aten.cudnn_batch_norm_backward.default": ("norm", _FASTER.format("norm")),
     "aten.max_pool2d_with_indices.default": ("pool", _FASTER.format("pool")),
     "aten.max_pool2d_with_indices_backward.default": ("pool", _FASTER.format("pool")),
 }  # fmt: skip

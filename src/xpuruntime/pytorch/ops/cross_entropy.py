@@ -99,7 +99,7 @@ def _compute(
     number: int,
 ) -> list[Tensor]:
     """Return the loss, then the gradients of x, weight and bias for a gradient of 1 (empty where they are not wanted)."""
-    demand, (words, size) = demand_of(number), weight.shape
+    demand, words = demand_of(number), weight.shape[0]
     wide = _wide(x.dtype)
     _check_targets(target, words, ignore_index)
     loss = torch.zeros((), dtype=wide, device=x.device)
