@@ -215,10 +215,16 @@ def _gather(x: Sequence[Any], attrs: Attributes) -> Array:
 
 
 def _split(x: Sequence[Any], attrs: Attributes) -> list[Array]:
-    sizes = attrs.get("split") or (x[1].tolist() if len(x) > 1 and x[1] is not None else None)
+    sizes, axis = attrs.get("split"), attrs.get("axis", 0)
+    if sizes is None and len(x) > 1 and x[1] is not None:
+        sizes = x[1].tolist()
+    if sizes is None and "num_outputs" in attrs:
+        size, parts = x[0].shape[axis], attrs["num_outputs"]
+        part_size = -(-size // parts)
+        sizes = [part_size] * (parts - 1) + [size - part_size * (parts - 1)]
     if sizes is None:
         raise UnknownContent
-    return list(np.split(x[0], np.cumsum(sizes)[:-1], axis=attrs.get("axis", 0)))
+    return list(np.split(x[0], np.cumsum(sizes)[:-1], axis=axis))
 
 
 def _reduce(function: Callable[[Any, Any], Any]) -> Fold:
@@ -284,6 +290,7 @@ FOLDS: Mapping[str, Fold] = MappingProxyType(
         "Range": _range,
         "ReduceProd": _reduce(lambda a, b: a * b),
         "ReduceSum": _reduce(lambda a, b: a + b),
+        "Relu": _numeric(lambda v: np.maximum(v, v.dtype.type(0))),
         "Reshape": _reshape,
         "Slice": _slice,
         "Split": _split,
