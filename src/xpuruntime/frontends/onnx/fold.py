@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ... import casts
 from ...protocols import Array
 from ...types import Dim, DimLike, DType
 
@@ -63,9 +64,8 @@ def fold(op: str, operands: Sequence[Array | None], attrs: Attributes) -> list[A
         results = [_normalized(np.asarray(r)) for r in (outputs if isinstance(outputs, list) else [outputs])]
     except (UnknownContent, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None
-    return (
-        results if all(r.size <= MAX_FOLDED_ELEMENTS and r.dtype.kind in "biufO" for r in results) else None
-    )
+    kinds = "biufOV" if op == "Cast" else "biufO"  # V: bfloat16, with which no rule computes
+    return results if all(r.size <= MAX_FOLDED_ELEMENTS and r.dtype.kind in kinds for r in results) else None
 
 
 def _result_elements(op: str, arrays: Sequence[Array], attrs: Attributes) -> int:
@@ -166,9 +166,9 @@ def _cast(x: Sequence[Any], attrs: Attributes) -> Array:
         if not to.is_integer or to.bits < 32:
             raise UnknownContent
         return np.asarray(x[0])
-    if to is DType.STRING:
+    if to is DType.STRING or (to.bits <= 8 and to.numpy.kind == "V"):  # attributes decide how narrow floats round
         raise UnknownContent
-    return np.asarray(x[0]).astype(to.numpy)
+    return casts.to(np.asarray(x[0]), to)
 
 
 def _slice(x: Sequence[Any], attrs: Attributes) -> Array:

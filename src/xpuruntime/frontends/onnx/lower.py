@@ -26,7 +26,7 @@ from .nodes import (
     version,
 )
 from .opaque import captured, encode
-from .ops import TABLE, OnnxLoweringContext
+from .ops import DOMAINS, TABLE, OnnxLoweringContext
 from .proto import sub_graphs
 from .scope import Scope
 from .values import Mark, OnnxValues
@@ -94,9 +94,10 @@ class OnnxLowering:
         op = node.op_type
         if (domain, op) in self.functions:
             raise NotLowered("it is a local function of the model")
-        if domain:
+        table = DOMAINS.get(domain, {}) if domain else TABLE
+        if domain and op not in table:
             raise NotLowered(f"the op is of domain {domain!r}")
-        opset = scope.opsets.get("", 1)
+        opset = scope.opsets.get(domain, 1)
         if op == "Constant":
             self.values.constant(node, scope)
             return
@@ -104,16 +105,16 @@ class OnnxLowering:
             if op != "If" or not self._branch(node, scope):
                 self._control(node, scope, mark)
             return
-        lower = TABLE.get(op)
+        lower = table.get(op)
         if lower is None:
             raise NotLowered(NOT_LOWERED_REASONS.get(op, "the op is not in the table of ONNX ops"))
-        if opset < MIN_LOWERED_OPSET and version(op, opset) != version(op, MIN_LOWERED_OPSET):
+        if not domain and opset < MIN_LOWERED_OPSET and version(op, opset) != version(op, MIN_LOWERED_OPSET):
             raise NotLowered(f"opset {opset} defines the op differently from opset {MIN_LOWERED_OPSET}")
         inputs = [self.values.value(i, scope) if i else None for i in node.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
         attrs = attributes(node)
-        if self._folded(op, inputs, attrs, node, scope):
+        if not domain and self._folded(op, inputs, attrs, node, scope):
             return
         context = OnnxLoweringContext(
             self.values.b,
@@ -257,9 +258,9 @@ class OnnxLowering:
             )
             if body is None:
                 return False
-            opsets = {
-                "" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import
-            } or scope.opsets
+            opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import}
+            if local is None or not opsets:  # ONNX's own bodies do not name every domain that they use
+                opsets = {**scope.opsets, **opsets}
             inner = Scope(opsets, prefix=self._prefix(node, scope), depth=scope.depth + 1)
             for formal, actual in itertools.zip_longest(
                 body.input, node.input[: len(body.input)], fillvalue=""
@@ -276,7 +277,8 @@ class OnnxLowering:
             self.nodes(((n.name or n.op_type, n) for n in body_nodes(body, node)), inner)
             if local is None and any(n.op == "opaque" for n in self.values.b.nodes[mark[0] :]):
                 return False
-            results = [self.values.value(o, inner) for o in body.output[: len(node.output)]]
+            wanted = zip(body.output, node.output, strict=False)  # a body may lack outputs that the node does not have
+            results = [self.values.value(formal, inner) if actual else "" for formal, actual in wanted]
             self._hand_out(node, scope, results)
         except (NotLowered, IrError):
             return False
