@@ -159,7 +159,25 @@ def test_casts_of_types_below_a_byte(kind: str) -> None:
             if other != kind:
                 c.add("cast", values, dtype=other)
     spread = c.rng.standard_normal(501) * 10.0 ** c.rng.uniform(-2, 20, 501)
-    special = [0.0, -0.0, 0.25, 0.75, 1.75, 2.5, 5.0, 5.1, 7.0, -0.25, -5.0, -7.5, np.inf, -np.inf, np.nan, 2.0**63, -(2.0**63)]
+    special = [
+        0.0,
+        -0.0,
+        0.25,
+        0.75,
+        1.75,
+        2.5,
+        5.0,
+        5.1,
+        7.0,
+        -0.25,
+        -5.0,
+        -7.5,
+        np.inf,
+        -np.inf,
+        np.nan,
+        2.0**63,
+        -(2.0**63),
+    ]
     for other in (*FLOATS, *EIGHT[:4]):
         with np.errstate(all="ignore"):
             given = np.concatenate([spread, special]).astype(DType(other).numpy)

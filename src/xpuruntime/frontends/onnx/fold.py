@@ -166,7 +166,9 @@ def _cast(x: Sequence[Any], attrs: Attributes) -> Array:
         if not to.is_integer or to.bits < 32:
             raise UnknownContent
         return np.asarray(x[0])
-    if to is DType.STRING or (to.bits <= 8 and to.numpy.kind == "V"):  # attributes decide how narrow floats round
+    if to is DType.STRING or (
+        to.bits <= 8 and to.numpy.kind == "V"
+    ):  # attributes decide how narrow floats round
         raise UnknownContent
     return casts.to(np.asarray(x[0]), to)
 

@@ -229,7 +229,10 @@ class OnnxLowering:
         rows: list[list[str]] = [[] for _ in graph.output[1 + count :]]
         for i in range(trips):
             inner = Scope.of_graph(graph, scope.opsets, scope, f"{self._prefix(node, scope)}{i}/")
-            fixed = [np.reshape(i, [1] * rank_of(graph.input[0])), np.ones([1] * rank_of(graph.input[1]), np.bool_)]
+            fixed = [
+                np.reshape(i, [1] * rank_of(graph.input[0])),
+                np.ones([1] * rank_of(graph.input[1]), np.bool_),
+            ]
             for formal, content in zip(graph.input[:2], fixed, strict=True):
                 inner.values[formal.name] = self.values.known_value(content, None)
                 self.values.known[inner.values[formal.name]] = content
@@ -237,7 +240,11 @@ class OnnxLowering:
             self.nodes(((n.name or n.op_type, n) for n in graph.node), self._sourced(inner))
             results = [self.values.value(o.name, inner) for o in graph.output]
             going = self.values.content(results[0])
-            if going is None or not going.all() or any(n.op == "opaque" for n in self.values.b.nodes[mark[0] :]):
+            if (
+                going is None
+                or not going.all()
+                or any(n.op == "opaque" for n in self.values.b.nodes[mark[0] :])
+            ):
                 self.values.undo(mark)
                 return False
             carried = results[1 : 1 + count]
@@ -277,7 +284,9 @@ class OnnxLowering:
             self.nodes(((n.name or n.op_type, n) for n in body_nodes(body, node)), inner)
             if local is None and any(n.op == "opaque" for n in self.values.b.nodes[mark[0] :]):
                 return False
-            wanted = zip(body.output, node.output, strict=False)  # a body may lack outputs that the node does not have
+            wanted = zip(
+                body.output, node.output, strict=False
+            )  # a body may lack outputs that the node does not have
             results = [self.values.value(formal, inner) if actual else "" for formal, actual in wanted]
             self._hand_out(node, scope, results)
         except (NotLowered, IrError):

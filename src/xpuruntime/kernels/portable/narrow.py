@@ -44,7 +44,9 @@ def _values(dtype: DType) -> list[float]:
     """Return the value of every code."""
     codes = np.arange(1 << dtype.bits, dtype=np.uint8)
     if dtype.is_integer:
-        return [float(v - (v >> (dtype.bits - 1) << dtype.bits if dtype.is_signed else 0)) for v in codes.tolist()]
+        return [
+            float(v - (v >> (dtype.bits - 1) << dtype.bits if dtype.is_signed else 0)) for v in codes.tolist()
+        ]
     return [float(v) for v in codes.view(dtype.numpy).astype(np.float64)]
 
 
@@ -137,7 +139,12 @@ def wrapped() -> list[str]:
 
 
 def element_tasks(
-    y: Box, dtype: DType, lines: Sequence[str], code: str, head: Sequence[str] = (), parts: frozenset[str] = frozenset()
+    y: Box,
+    dtype: DType,
+    lines: Sequence[str],
+    code: str,
+    head: Sequence[str] = (),
+    parts: frozenset[str] = frozenset(),
 ) -> TaskText:
     """Return the text that writes a code for each element: one task per element, or per byte of a packed result, which is dense.
 
@@ -145,7 +152,9 @@ def element_tasks(
     """
     names, total = [f"i{d}" for d in range(len(y.shape))], math.prod(y.shape)
     if dtype not in PACKED:
-        return TaskText([*unravel(y.shape), *lines, f"*({address(y, names)}) = {code};"], total, head, parts=parts)
+        return TaskText(
+            [*unravel(y.shape), *lines, f"*({address(y, names)}) = {code};"], total, head, parts=parts
+        )
     per_byte = 8 // dtype.bits
     body = [
         "uint8_t packed = 0;",
@@ -203,7 +212,9 @@ def _not_copied(call: NodeCall) -> Support | None:
     spec = call.tensor(0).spec
     if spec.dtype not in PACKED:
         return refuse(spec.dtype, "a copy of packed elements")
-    return None if spec.is_dense and call.outputs[0].is_dense else refuse(spec.dtype, "a copy between layouts")
+    return (
+        None if spec.is_dense and call.outputs[0].is_dense else refuse(spec.dtype, "a copy between layouts")
+    )
 
 
 _COPY = OpTemplate(_copy, _not_copied, packed=True)

@@ -54,7 +54,9 @@ def _quantize(call: NodeCall) -> TaskText:
     quotient = f"(double)convert<{quotient_type}>({_loaded(x, names)} / {_loaded(*scale)})"
     head = codes_table(dtype)
     if not dtype.is_integer:
-        return element_tasks(y, dtype, [], f"encode({quotient} + {zero})", [*head, *encoder(dtype, a["saturate"])])
+        return element_tasks(
+            y, dtype, [], f"encode({quotient} + {zero})", [*head, *encoder(dtype, a["saturate"])]
+        )
     low, high = _limits(dtype)
     kind = storage(dtype) if dtype in STORAGE else "uint8_t"
     line = f"const double place = rint({quotient}) + {zero};"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,10 @@ def _trees(n: OnnxLoweringContext) -> Results:
     }  # fmt: skip
     alone = (following["true"] >= nodes) & (following["true"] == following["false"])  # a tree that is a leaf
     taken = n.b.cat(_conditions(n), n.b.full(size=[rows, weights.size], value=False, dtype=DType.BOOL), dim=1)
-    position = n.b.expand(n.b.constant(np.where(alone[roots], following["true"][roots], roots)[None, :]), size=[rows, roots.size])
+    position = n.b.expand(
+        n.b.constant(np.where(alone[roots], following["true"][roots], roots)[None, :]),
+        size=[rows, roots.size],
+    )
     tables = [n.b.constant(following[side]) for side in ("true", "false")]
     for _ in range(_depth(following, roots, nodes)):
         branches = [n.b.index_select(table, position, dim=0) for table in tables]
@@ -118,11 +121,13 @@ def _members(n: OnnxLoweringContext, modes: Array) -> Array | None:
                 continue
             visited.add(node)
             order.append(node)
-            for side in ("false", "true"):
-                if not n.attrs[f"nodes_{side}leafs"][node]:
-                    todo.append(int(n.attrs[f"nodes_{side}nodeids"][node]))
+            todo += [
+                int(n.attrs[f"nodes_{side}nodeids"][node])
+                for side in ("false", "true")
+                if not n.attrs[f"nodes_{side}leafs"][node]
+            ]
     listed = [node for node in order if modes[node] == _MEMBER]
-    if len(sets) <= len(listed) - 1 or len(sets) - 1 != len(listed):
+    if len(sets) - 1 != len(listed):
         raise NotLowered("its sets of members do not match its nodes")
     table = np.full((modes.size, max(len(s) for s in sets)), np.nan, values.dtype)
     for node, content in zip(listed, sets, strict=False):
@@ -134,13 +139,14 @@ def _members(n: OnnxLoweringContext, modes: Array) -> Array | None:
 
 _MAX_COMPARED = 1 << 22  # n-grams times windows of a row
 
+
 def _grams(n: OnnxLoweringContext) -> list[Array]:
     """Return the n-grams of the pool as [number, length], for lengths 1, 2, ..."""
     pool = np.asarray(n.attrs["pool_int64s"], np.int64)
     starts = [*n.attrs["ngram_counts"], pool.size]
     return [
         pool[start:end][: (end - start) // size * size].reshape(-1, size)
-        for size, (start, end) in enumerate(zip(starts, starts[1:], strict=False), 1)
+        for size, (start, end) in enumerate(itertools.pairwise(starts), 1)
     ]
 
 
@@ -165,11 +171,13 @@ def _tf_idf(n: OnnxLoweringContext) -> Results:
             if low <= size <= high and windows > 0 and len(table):
                 counts = n.b.add(counts, _matches(n, str(x), table, distance, windows))
         parts.append(counts)
-    columns = np.full(max(indexes) + 1, len(indexes), np.int64)  # the last one is 0, for columns without an n-gram
+    columns = np.full(
+        max(indexes) + 1, len(indexes), np.int64
+    )  # the last one is 0, for columns without an n-gram
     columns[indexes] = np.arange(len(indexes))
-    parts.append(n.b.full(size=[rows, 1], value=0.0, dtype=DType.FLOAT32))
-    y = n.b.index_select(n.b.cat(*parts, dim=1), n.b.constant(columns), dim=1)
-    y = _weighted(n, str(y), columns.size)
+    found = _weighted(n, str(n.b.cat(*parts, dim=1)), len(indexes))
+    nothing = n.b.full(size=[rows, 1], value=0.0, dtype=DType.FLOAT32)
+    y = str(n.b.index_select(n.b.cat(found, nothing, dim=1), n.b.constant(columns), dim=1))
     return y if spec.rank == 2 else str(n.b.view(y, size=[columns.size]))
 
 
@@ -185,14 +193,15 @@ def _matches(n: OnnxLoweringContext, x: str, grams: Array, distance: int, window
     return str(n.b.sum(n.b.cast(found, dtype=DType.FLOAT32), dim=[2], keepdim=False))
 
 
-def _weighted(n: OnnxLoweringContext, counts: str, columns: int) -> str:
-    mode, weights = n.attrs["mode"], n.attr("weights") or [1.0] * columns
+def _weighted(n: OnnxLoweringContext, counts: str, grams: int) -> str:
+    """Return counts times weights, which are in the order of the pool."""
+    mode, weights = n.attrs["mode"], n.attr("weights") or [1.0] * grams
     if mode == "TF":
         return counts
-    if len(weights) < columns:
-        raise NotLowered("it has fewer weights than columns")
+    if len(weights) != grams:
+        raise NotLowered("it needs one weight for each n-gram")
     counts = counts if mode == "TFIDF" else str(n.b.cast(n.b.gt(counts, 0.0), dtype=DType.FLOAT32))
-    return str(n.b.mul(counts, n.b.constant(np.asarray(weights[:columns], np.float32)[None, :])))
+    return str(n.b.mul(counts, n.b.constant(np.asarray(weights, np.float32)[None, :])))
 
 
 LOWERINGS: dict[str, OpLowering] = {

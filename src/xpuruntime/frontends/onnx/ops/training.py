@@ -90,7 +90,9 @@ def _momentum(n: OnnxLoweringContext, rate: str, operands: Sequence[str]) -> Seq
     x, gradient, velocity = operands
     g, alpha = _regularized(n, x, gradient), float(n.attrs["alpha"])
     share = n.cast(
-        str(n.b.where(_started(n), n.b.full(size=[], value=float(n.attrs["beta"]), dtype=DType.FLOAT64), 1.0)),
+        str(
+            n.b.where(_started(n), n.b.full(size=[], value=float(n.attrs["beta"]), dtype=DType.FLOAT64), 1.0)
+        ),
         n.spec_of(x).dtype,
     )
     velocity = str(n.b.add(n.b.mul(velocity, alpha), n.b.mul(g, share)))
