@@ -116,6 +116,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
 def _print_version(requested: bool) -> None:
     if requested:
         typer.echo(f"xpu {__version__}")
