@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ..review.diff import Diff, NodeChange
 from ..review.diff_text import diff_text
 from ..review.snapshot import NodeState, Snapshot
-from .page import Page, PageNode, PageTable
+from .page import Page, PageNode, PageTable, Value
 from .receipt_page import transfer_table
 
 __all__ = ["diff_page"]
@@ -92,7 +92,7 @@ def _kind(old: NodeState | None, new: NodeState | None, change: NodeChange | Non
 
 def _tables(changes: Diff) -> list[PageTable]:
     texts = [line.strip() for line in diff_text(changes, times=0).splitlines()]
-    rows = {
+    rows: dict[str, list[tuple[Value, ...]]] = {
         "Facts that differ": [(f.field, f.old, f.new) for f in (*changes.model, *changes.facts)],
         "Decisions that differ": [(f"{d.question} of {d.subject}", d.old, d.new) for d in changes.decisions],
         "Outputs": [
