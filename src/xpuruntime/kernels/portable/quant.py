@@ -58,8 +58,8 @@ def _quantize(call: NodeCall) -> TaskText:
     low, high = _limits(dtype)
     body = [
         *unravel(y.shape),
-        f"const double place = rint({quotient}) + {zero};",
-        f"*({address(y, names)}) = ({storage(dtype)})(place < {low} ? {low} : place > {high} ? {high} : place);",
+        f"const double code = rint({quotient}) + {zero};",
+        f"*({address(y, names)}) = ({storage(dtype)})(code < {low} ? {low} : code > {high} ? {high} : code);",
     ]
     return TaskText(body, math.prod(y.shape), parts=frozenset({"arith"}))
 
@@ -101,8 +101,8 @@ def _dynamic(call: NodeCall) -> TaskText:
         "*out1 = scale;",
         "*out2 = (uint8_t)zero;",
         *loop,
-        f"  const float v = *({address(x, names)}), place = rint(scale != 0 ? v / scale : v) + zero;",
-        f"  *({address(y, names)}) = (uint8_t)(place < 0 ? 0.0f : place > 255 ? 255.0f : place);",
+        f"  const float v = *({address(x, names)}), code = rint(scale != 0 ? v / scale : v) + zero;",
+        f"  *({address(y, names)}) = (uint8_t)(code < 0 ? 0.0f : code > 255 ? 255.0f : code);",
         "}",
     ]
     return TaskText(body, 1, per=2 * total, parts=frozenset({"arith"}))
@@ -118,9 +118,9 @@ def _fake(call: NodeCall) -> TaskText:
         f"const float scale = (float)load<1>({_spread(call, 1, y.shape, axis)});",
         f"const float zero = (float)load<1>({_spread(call, 2, y.shape, axis)});",
         f"const {compute} moved = ({compute})load<1>({address(x, names)}) * ({compute})(1.0f / scale);",
-        f"{compute} place = rint(({compute})(moved + ({compute})zero));",
-        f"place = minimum(maximum(place, ({compute}){number(float(a['quant_min']))}), ({compute}){number(float(a['quant_max']))});",
-        f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>((place - ({compute})zero) * ({compute})scale));",
+        f"{compute} code = rint(({compute})(moved + ({compute})zero));",
+        f"code = minimum(maximum(code, ({compute}){number(float(a['quant_min']))}), ({compute}){number(float(a['quant_max']))});",
+        f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>((code - ({compute})zero) * ({compute})scale));",
     ]
     return TaskText(body, math.prod(y.shape), parts=frozenset({"arith"}))
 
