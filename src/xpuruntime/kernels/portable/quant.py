@@ -59,8 +59,8 @@ def _quantize(call: NodeCall) -> TaskText:
         )
     low, high = _limits(dtype)
     kind = storage(dtype) if dtype in STORAGE else "uint8_t"
-    line = f"const double place = rint({quotient}) + {zero};"
-    code = f"({kind})({'(int64_t)' if dtype in PACKED else ''}(place < {low} ? {low} : place > {high} ? {high} : place))"
+    line = f"const double code = rint({quotient}) + {zero};"
+    code = f"({kind})({'(int64_t)' if dtype in PACKED else ''}(code < {low} ? {low} : code > {high} ? {high} : code))"
     return element_tasks(y, dtype, [line], code, head, frozenset({"arith"}))
 
 
@@ -100,8 +100,8 @@ def _dynamic(call: NodeCall) -> TaskText:
         "*out1 = scale;",
         "*out2 = (uint8_t)zero;",
         *loop,
-        f"  const float v = *({address(x, names)}), place = rint(scale != 0 ? v / scale : v) + zero;",
-        f"  *({address(y, names)}) = (uint8_t)(place < 0 ? 0.0f : place > 255 ? 255.0f : place);",
+        f"  const float v = *({address(x, names)}), code = rint(scale != 0 ? v / scale : v) + zero;",
+        f"  *({address(y, names)}) = (uint8_t)(code < 0 ? 0.0f : code > 255 ? 255.0f : code);",
         "}",
     ]
     return TaskText(body, 1, per=2 * total, parts=frozenset({"arith"}))
@@ -117,9 +117,9 @@ def _fake(call: NodeCall) -> TaskText:
         f"const float scale = {_loaded(*_spread(call, 1, y.shape, axis), 'float')};",
         f"const float zero = {_loaded(*_spread(call, 2, y.shape, axis), 'float')};",
         f"const {compute} moved = ({compute})load<1>({address(x, names)}) * ({compute})(1.0f / scale);",
-        f"{compute} place = rint(({compute})(moved + ({compute})zero));",
-        f"place = minimum(maximum(place, ({compute}){number(float(a['quant_min']))}), ({compute}){number(float(a['quant_max']))});",
-        f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>((place - ({compute})zero) * ({compute})scale));",
+        f"{compute} code = rint(({compute})(moved + ({compute})zero));",
+        f"code = minimum(maximum(code, ({compute}){number(float(a['quant_min']))}), ({compute}){number(float(a['quant_max']))});",
+        f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>((code - ({compute})zero) * ({compute})scale));",
     ]
     return TaskText(body, math.prod(y.shape), parts=frozenset({"arith"}))
 
