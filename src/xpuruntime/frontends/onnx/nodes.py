@@ -21,8 +21,8 @@ __all__ = [
 ]
 
 NOT_LOWERED_REASONS = {
-    **dict.fromkeys(("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer"), "text is not supported"),
-    **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values are not supported"),
+    **dict.fromkeys(("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch"), "text is not supported"),
+    "Optional": "optional values are not supported",
     **dict.fromkeys(
         ("ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
          "SequenceLength", "SequenceMap", "SplitToSequence"),
