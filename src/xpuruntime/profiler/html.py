@@ -50,7 +50,7 @@ class Section:
     """A titled part of the page.
 
     parts: blocks, sentences, receipts (or a sequence of them: engines side by side), plans, decisions, comparisons, benchmarks.
-    id:    the section's place for links within the page; made from the title where empty.
+    id:    the section's anchor for links within the page; made from the title where empty.
     """
 
     title: str

@@ -21,8 +21,8 @@ __all__ = [
 ]
 
 NOT_LOWERED_REASONS = {
-    **dict.fromkeys(("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer"), "text"),
-    **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values"),
+    **dict.fromkeys(("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch"), "text"),
+    "Optional": "optional values",
     **dict.fromkeys(
         ("ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
          "SequenceLength", "SequenceMap", "SplitToSequence"),
