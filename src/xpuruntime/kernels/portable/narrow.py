@@ -59,15 +59,15 @@ def codes_table(*dtypes: DType) -> list[str]:
     ]
 
 
-def decoded(dtype: DType, place: Box, names: Sequence[str]) -> str:
+def decoded(dtype: DType, box: Box, names: Sequence[str]) -> str:
     """Return an element as a double: of a narrow type by its table, otherwise by the prelude."""
     if dtype in EIGHT_BITS:
-        return f"values_{dtype.value}[*({address(place, names)})]"
+        return f"values_{dtype.value}[*({address(box, names)})]"
     if dtype in PACKED:
-        per_byte, at = 8 // dtype.bits, offset(place, names)
-        code = f"({place.arg}[({at}) / {per_byte}] >> ({at}) % {per_byte} * {dtype.bits}) & {(1 << dtype.bits) - 1}"
+        per_byte, at = 8 // dtype.bits, offset(box, names)
+        code = f"({box.arg}[({at}) / {per_byte}] >> ({at}) % {per_byte} * {dtype.bits}) & {(1 << dtype.bits) - 1}"
         return f"values_{dtype.value}[{code}]"
-    return f"(double)load<1>({address(place, names)})"
+    return f"(double)load<1>({address(box, names)})"
 
 
 def encoder(dtype: DType, saturate: bool, round_mode: str | None = None) -> list[str]:

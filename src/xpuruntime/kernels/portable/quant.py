@@ -21,7 +21,7 @@ __all__ = ["KERNELS"]
 def _spread(
     call: NodeCall, position: int, shape: tuple[int, ...], axis: int, block: int = 0
 ) -> tuple[Box, list[str]]:
-    """Return the place of a scale or zero point and its indices: one value, one per position along the axis, or one per block of it."""
+    """Return the box of a scale or zero point and its indices: one value, one per position along the axis, or one per block of it."""
     scale = whole(call, position)
     names = [f"i{d}" for d in range(len(shape))]
     if block:
@@ -40,8 +40,8 @@ def _zero(call: NodeCall, axis: int, block: int, shape: tuple[int, ...]) -> str:
     return "" if zero is None else decoded(zero.spec.dtype, *_spread(call, 2, shape, axis, block))
 
 
-def _loaded(place: Box, names: Sequence[str], kind: str = "double") -> str:
-    return f"({kind})load<1>({address(place, names)})"
+def _loaded(box: Box, names: Sequence[str], kind: str = "double") -> str:
+    return f"({kind})load<1>({address(box, names)})"
 
 
 def _quantize(call: NodeCall) -> TaskText:

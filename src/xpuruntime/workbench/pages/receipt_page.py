@@ -77,7 +77,7 @@ def _findings(receipt: Receipt) -> PageTable:
 
 
 def transfer_table(title: str, transfers: Iterable[Transfer]) -> PageTable:
-    """Return a table of values that cross regions."""
+    """Return a table of the values that one region computes and another one reads."""
     rows = tuple(_transfer(t) for t in transfers)
     return PageTable(title, ("value", "from", "to", "bytes", ""), rows)
 
@@ -116,6 +116,7 @@ def _lanes(receipt: Receipt | None, trace: Trace | None) -> tuple[tuple[Lane, ..
 
 
 def _recorded(trace: Trace, receipt: Receipt) -> tuple[Lane, ...]:
+    """Return the recorded spans: a lane for each thread, and one for each level of nesting below it."""
     nodes = _nodes_of_steps(receipt)
     threads: dict[int, list[tuple[float, float, str, str]]] = {}
     for s in trace.spans:
@@ -146,7 +147,7 @@ def _nested(spans: Sequence[tuple[float, float, str, str]]) -> list[list[tuple[f
 
 
 def _nodes_of_steps(receipt: Receipt) -> dict[tuple[str, int], str]:
-    """Return the first node of each step by kernel and number, as a recording lists them. A recording does not name the region."""
+    """Return the first node of each step by its kernel and number, which a recording has. Empty for several regions: a recording names none."""
     if len(receipt.evidence) != 1:
         return {}
     rows = next(iter(receipt.evidence.values())).rows
@@ -167,7 +168,7 @@ def _steps(region: str, evidence: Evidence) -> Lane:
 
 
 def _activities(region: str, evidence: Evidence) -> Lane:
-    """Return what the device's driver recorded, by the device's clock."""
+    """Return the kernels that the device's driver recorded, at the times of the device's clock."""
     spans = [
         (k.start_us, k.time_us, str(k), row.nodes[0] if row.nodes else "")
         for row in evidence.rows

@@ -153,7 +153,7 @@ def _grams(n: OnnxLoweringContext) -> list[Array]:
 def _tf_idf(n: OnnxLoweringContext) -> Results:
     """Lower TfIdfVectorizer on integers: each n-gram is compared with every window of its length, at every distance between elements."""
     if "pool_int64s" not in n.attrs or not n.spec().dtype.is_integer:
-        raise NotLowered("text")
+        raise NotLowered("text is not supported")
     spec, grams, indexes = n.spec(), _grams(n), list(n.attrs["ngram_indexes"])
     low, high, skips = (int(n.attrs[a]) for a in ("min_gram_length", "max_gram_length", "max_skip_count"))
     if sum(len(g) for g in grams) != len(indexes) or len(set(indexes)) != len(indexes):

@@ -127,14 +127,14 @@ def _size(n: OnnxLoweringContext) -> Results:
 def _get_element(n: OnnxLoweringContext) -> Results:
     """Lower OptionalGetElement of a tensor, which is the tensor."""
     if n.b.values[n.x].spec is None:
-        raise NotLowered("optional values")
+        raise NotLowered("optional values are not supported")
     return str(n.b.clone(n.x))
 
 
 def _has_element(n: OnnxLoweringContext) -> Results:
     """Lower OptionalHasElement of a tensor, which is true, or of no operand, which is false."""
     if n.inputs and n.b.values[n.x].spec is None:
-        raise NotLowered("optional values")
+        raise NotLowered("optional values are not supported")
     return str(n.b.constant(np.array(bool(n.inputs))))
 
 
