@@ -80,6 +80,8 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """``XPU_TEST_LEVEL=x86-64-v2 pytest ...``: as on a processor of that level, which must not be above this machine's.
     ``XPU_TEST_DEVICE=cuda:0 pytest tests/native tests/kernels``: native tests on that device; ``XPU_TEST_TARGET`` is its code, where it does not say."""
+    # What is imported while tests are collected lives to the end: collections of garbage that walk it took a fifteenth of the gate.
+    gc.disable()
     # Workers inherit the seed, so that all of them draw the same cases.
     os.environ[SEED] = seed_of(config.getoption("seed") or os.environ.get(SEED, ""))
     where = os.environ.get("XPU_TEST_DEVICE", "")
@@ -116,6 +118,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(
                     pytest.mark.skip(reason=f"runs code of {level}, and this processor is below it")
                 )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Collect the garbage of imports, and keep what is left out of later collections."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def keep_sampled(config: pytest.Config, items: list[pytest.Item]) -> None:
