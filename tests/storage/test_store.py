@@ -166,7 +166,9 @@ def test_a_put_keeps_the_total_within_the_limit_and_never_removes_what_it_wrote(
     assert [e.key for e in store.entries()] == [large]
 
 
-def test_a_store_with_room_is_not_listed_at_every_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_with_room_is_not_listed_at_every_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trim, trimmed = Store.trim, []
     monkeypatch.setattr(Store, "trim", lambda store, **more: trimmed.append(more) or trim(store, **more))
     keys = [Store(tmp_path, limit=1 << 30, mode="rw").put("engine", {"i": i}, b"x" * 100) for i in range(20)]

@@ -237,7 +237,7 @@ class Store:
         return key
 
     def _has_room_for(self, bytes_: int) -> bool:
-        """Count bytes that were written. Return True if the store is within its limit, judged by the last listing of all files."""
+        """Count bytes that were written. Return True if the store is within its limit, as far as the last listing of all files shows."""
         with _LISTING:
             listed = _LISTED.get(self.root.absolute())
             if listed is None:
