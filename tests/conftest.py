@@ -13,6 +13,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -126,6 +127,10 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+    if torch := sys.modules.get("torch"):
+        # torch.manual_seed formats the stack for each kind of device that may be initialized later, which took half of test_interp_opinfo.
+        for module in (torch.cuda, torch.xpu, torch.mtia):
+            module.traceback = types.SimpleNamespace(format_stack=list)
 
 
 def keep_sampled(config: pytest.Config, items: list[pytest.Item]) -> None:
