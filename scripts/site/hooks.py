@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages of notebooks, and files of the repository that pages link to.
+"""Hooks of mkdocs: pages of notebooks, files of the repository that pages link to, and tables on phones.
 
 A notebook `docs/notebooks/NAME.ipynb` becomes a page with its cells and the outputs stored in it. A link that leaves `docs` puts its
 target into the site, so that every link is checked and works offline.
@@ -20,6 +20,8 @@ DOCS = ROOT / "docs"
 OUTSIDE = "repository"  # the folder of the site with files from outside `docs`
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+CODE = re.compile(r"<code>[^<]*</code>")
 IMAGES = {"image/png": ("png", base64.b64decode), "image/svg+xml": ("svg", str.encode)}
 
 
@@ -62,6 +64,34 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
         return f"{match[1]}{os.path.relpath(site_file, here)}{match[3]}"
 
     return _outside_of_fences(markdown, lambda text: LINK.sub(rewritten, text))
+
+
+def on_page_content(html: str, **kwargs: Any) -> str:
+    """Write each column's heading into its cells: on a phone, the rows of a table are stacked, and a cell shows its own heading.
+
+    A `\\|` within code of a table is a bar, as on GitHub; Python-Markdown leaves the backslash there.
+    """
+    return TABLE.sub(
+        lambda table: CODE.sub(lambda code: code[0].replace("\\|", "|"), _labeled(table[0])), html
+    )
+
+
+def _labeled(table: str) -> str:
+    """Return a table of more than two columns with the attribute ``data-label`` in all but the first cell of each row."""
+    headings = [re.sub(r"<[^>]+>", "", cell) for cell in re.findall(r"<th[^>]*>(.*?)</th>", table, re.DOTALL)]
+    if len(headings) < 3:
+        return table
+
+    def row(match: re.Match[str]) -> str:
+        labels = iter(headings)
+
+        def cell(opening: re.Match[str]) -> str:
+            label = next(labels, "")
+            return f'<td{opening[1]} data-label="{label}">' if label and label != headings[0] else opening[0]
+
+        return re.sub(r"<td([^>]*)>", cell, match[0])
+
+    return re.sub(r"<tr>.*?</tr>", row, table, flags=re.DOTALL)
 
 
 def _targets(page: Path) -> list[Path]:

@@ -97,6 +97,7 @@ class EvidenceRow:
                other steps, and if the vendor reports none.
     spread_us: the largest minus the smallest time of the profiled runs; None if the engine reports one number.
     code:      the function that the step calls, if the engine can read it from memory.
+    flops, bytes: arithmetic operations and minimum memory traffic of the step; 0 if the engine does not report them.
     """
 
     nodes: tuple[str, ...]
@@ -110,6 +111,8 @@ class EvidenceRow:
     weights: str = ""
     spread_us: float | None = None
     code: CalledCode | None = None
+    flops: int = 0
+    bytes: int = 0
 
     @property
     def in_integers(self) -> bool:
@@ -117,10 +120,10 @@ class EvidenceRow:
         return bool(self.weights) and all("int" in t for t in (self.activations, self.weights))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; ``seen``, ``activations``, ``weights``, ``spread_us`` and ``code`` are left out when empty."""
+        """Return plain data; ``seen``, ``activations``, ``weights``, ``spread_us``, ``code``, ``flops`` and ``bytes`` are left out when empty."""
         data = {k: getattr(self, k) for k in ("nodes", "op", "device", "kernel", "precision", "time_us")}
         data["nodes"] = list(self.nodes)
-        data |= {k: v for k in ("activations", "weights") if (v := getattr(self, k))}
+        data |= {k: v for k in ("activations", "weights", "flops", "bytes") if (v := getattr(self, k))}
         data |= {} if self.spread_us is None else {"spread_us": self.spread_us}
         data |= {"seen": [s.to_json() for s in self.seen]} if self.seen else {}
         return data | ({} if self.code is None else {"code": self.code.to_json()})
@@ -141,6 +144,7 @@ class EvidenceRow:
             _text(data.get("weights", "")),
             _number(data.get("spread_us")),
             CalledCode.from_json(data["code"]) if "code" in data else None,
+            *(_count(data.get(k, 0)) for k in ("flops", "bytes")),
         )
 
 
@@ -155,6 +159,8 @@ class Evidence:
     timed_runs:       number of runs that each time rests on; 0 without times.
     explained:        nodes that no step names, and what became of each: computed when loading, removed, part of another step.
     binaries:         the executable code of whole binaries, if the engine can read it from memory.
+    transfers:        copies since the session was opened, where they happen: ``h2d`` and ``d2h`` (number) with ``_bytes``, ``inner_h2d`` and
+                      ``inner_d2h`` (of values inside the model), ``waits`` (of the host for the device). Empty if nothing was copied or reported.
     """
 
     engine: str
@@ -168,6 +174,7 @@ class Evidence:
     timed_runs: int = 0
     explained: Mapping[str, str] = field(default_factory=dict)
     binaries: tuple[CalledCode, ...] = ()
+    transfers: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -183,6 +190,7 @@ class Evidence:
             "rows": [r.to_json() for r in self.rows],
             "explained": dict(self.explained),
             "binaries": [b.to_json() for b in self.binaries],
+            "transfers": dict(self.transfers),
         }
 
     @classmethod
@@ -200,6 +208,7 @@ class Evidence:
             timed_runs=_count(data.get("timed_runs", 0)),
             explained={str(k): _text(v) for k, v in dict(data.get("explained", {})).items()},
             binaries=tuple(map(CalledCode.from_json, data.get("binaries", ()))),
+            transfers={str(k): _count(v) for k, v in dict(data.get("transfers", {})).items()},
             **words,
         )
 

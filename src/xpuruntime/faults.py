@@ -65,13 +65,13 @@ class Fault:
     """One failure of xpuruntime's own code.
 
     parts:  the code that failed, from the outside in. node: the node being handled, with its source; ``""`` if unknown.
-    place:  file and line in this package. text: the exception in one line.
+    source: file and line in this package. text: the exception in one line.
     folder: folder of the reproduction; ``""`` if none could be written.
     """
 
     parts: tuple[str, ...]
     node: str
-    place: str
+    source: str
     text: str
     folder: str = ""
     command: str = ""
@@ -81,7 +81,7 @@ class Fault:
         """``pass fuse_conv failed at node %c (conv, "Conv_0") with KeyError: 'x' (passes/fuse_conv.py:57)``."""
         who = " in ".join(reversed(self.parts)) or "it"
         at = f" at node {self.node}" if self.node else ""
-        return f"{who} failed{at} with {self.text} ({self.place})"
+        return f"{who} failed{at} with {self.text} ({self.source})"
 
 
 _SUBJECT: ContextVar[FaultSubject | None] = ContextVar("subject", default=None)
@@ -209,17 +209,17 @@ def as_known(error: Exception, who: str) -> XpuError:
 
 
 def recorded(error: Exception) -> Fault:
-    """Return the fault of an exception. Write its reproduction once per place and subject; never raise."""
+    """Return the fault of an exception. Write its reproduction once per source line and subject; never raise."""
     subject = _SUBJECT.get() or FaultSubject()
     frames = _frames(error)
     parts: tuple[str, ...] = getattr(error, _PARTS, ())
-    fault = Fault(parts, _node_of(frames), _place_of(frames), _text_of(error))
-    key = (type(error), parts, fault.place)
+    fault = Fault(parts, _node_of(frames), _source_of(frames), _text_of(error))
+    key = (type(error), parts, fault.source)
     _log.debug("%s", fault.sentence, exc_info=error)
     if key not in subject._written:
         subject._written[key] = write_report(subject, fault.sentence, error)
     folder, _, command = subject._written[key].partition("\n")
-    return Fault(parts, fault.node, fault.place, fault.text, folder, command)
+    return Fault(parts, fault.node, fault.source, fault.text, folder, command)
 
 
 def _advice(fault: Fault) -> str:
@@ -246,7 +246,7 @@ def _frames(error: BaseException) -> list[tuple[Any, int]]:
     return list(traceback.walk_tb(error.__traceback__))
 
 
-def _place_of(frames: list[tuple[Any, int]]) -> str:
+def _source_of(frames: list[tuple[Any, int]]) -> str:
     """Return file and line of the innermost frame in this package."""
     for frame, line in reversed(frames):
         file = frame.f_code.co_filename

@@ -51,7 +51,7 @@ def test_flags_of_run() -> None:
         "model", "--engine", "-e", "--device", "-d", "--allow-fallback", "--fp16", "--strict", "--no-strict", "--policy",
         "--precision", "--threads", "--cache-dir", "--compile-timeout", "--run-timeout", "--input", "-i", "--seed", "--shape",
         "--image-size", "--image-mean", "--image-std", "--image-layout", "--image-range", "--output", "-o", "--top-k", "--receipt",
-        "--save-receipt", "--lock", "--trace", "--json",
+        "--save-receipt", "--html", "--lock", "--trace", "--json",
     }  # fmt: skip
 
 

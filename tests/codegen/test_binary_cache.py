@@ -80,8 +80,9 @@ def test_what_is_not_kept_is_compiled_each_time(compiler: Toolchain, tmp_path: P
 def test_a_refused_text_is_refused_again(compiler: Toolchain, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     for _ in range(2):
-        with pytest.raises(BuildError, match="rejects the generated code"):
+        with pytest.raises(BuildError, match="rejects the generated code") as caught:
             compiler.build("int f() { return nothing; }", store=store)
+        assert caught.value.do == "Set CXX to another compiler."
     assert list(store.entries()) == []
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 from support.native import check
 
+from xpuruntime import ir
 from xpuruntime.compiler import compile as compile_graph
-from xpuruntime.ir import GraphBuilder
+from xpuruntime.compiler.control import apart
+from xpuruntime.ir import GraphBuilder, Weight, interp
+from xpuruntime.ir.graph import Value
 from xpuruntime.runtime import Executor
 from xpuruntime.types import DType
 
@@ -56,3 +59,21 @@ def test_a_slice_of_a_weight_may_begin_at_its_end() -> None:
         {"x": np.ones((2, 3), np.float32)},
         weights={"w": np.arange(15, dtype=np.float32).reshape(5, 3)},
     )
+
+
+def test_values_of_a_body_with_the_names_of_its_weights_get_different_names() -> None:
+    body = ir.parse("""
+    graph "body" {
+      input %p: float32[2]
+      input %q: float32[2]
+      %w: float32[2] = add(%p, %q)
+      %w_: float32[2] = mul(%w, %q)
+      %sum: float32[2] = add(%w, %w_)
+      output "y" = %sum
+    }
+    """)
+    weights = [Weight(Value(name, v.spec)) for name, v in zip(("w", "w_"), body.inputs, strict=True)]
+    bound = apart(body, weights)
+    arrays = {"w": np.float32([1, 2]), "w_": np.float32([3, 4])}
+    assert (bound.inputs, [w.name for w in bound.weights]) == ((), ["w", "w_"])
+    assert interp.run(bound, {}, weights=arrays)["y"].tolist() == [16.0, 30.0]

@@ -64,6 +64,18 @@ def test_an_op_of_pytorch_runs_on_onnx_runtime(op: str, attrs: dict) -> None:
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize(("op", "opset", "inputs"), [("sum", 13, 2), ("mean", 17, 1), ("mean", 18, 2)])
+def test_axes_are_an_input_from_the_opset_on_that_has_one(op: str, opset: int, inputs: int) -> None:
+    b = ir.GraphBuilder("g")
+    b.input("x", "float32[3, 4]")
+    b.output("y", b.call(op, "x", dim=[1]))
+    proto = to_onnx(b.build(), opset=opset)
+    onnx.checker.check_model(proto, full_check=True)
+    assert [len(n.input) for n in proto.graph.node if n.op_type.startswith("Reduce")] == [inputs]
+    x = R.standard_normal((3, 4)).astype(np.float32)
+    np.testing.assert_allclose(on_ort(proto, {"x": x})[0], getattr(x, op)(axis=1), rtol=1e-6)
+
+
 @pytest.mark.parametrize("mode", [None, "floor", "trunc"])
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 def test_division_rounds_as_asked(mode: str | None, dtype: str) -> None:

@@ -226,6 +226,23 @@ def test_a_branch_is_opaque_and_the_rest_is_not() -> None:
     assert "relu" in [n.op for n in graph]
 
 
+def under_gradients(x: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        y = x * 2
+    return y + 1
+
+
+def under_autocast(x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        y = x @ x.t()
+    return y.float() + 1
+
+
+@pytest.mark.parametrize("function", [under_gradients, under_autocast])
+def test_a_block_under_another_mode_is_part_of_the_graph(function: Any) -> None:
+    assert not opaque(same(function, torch.randn(3, 4)))
+
+
 def test_a_composite_that_its_row_cannot_take_is_decomposed() -> None:
     q = torch.randn(2, 3, 4, 8)
     one = torch.randn(1, 1, 5, 8)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from xpuruntime import ops
+from xpuruntime.inference.ops.tensor_layout import facts_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from op_tensors import close, kept, some  # noqa: F401  (kept is a fixture)
@@ -125,6 +126,15 @@ def test_dtypes(op: str, dtype: Any) -> None:
     assert got.dtype == dtype
     limit = {torch.bfloat16: 2**-8, torch.float16: 2**-10, torch.float64: 1e-12}[dtype]
     assert (got.double() - want).abs().max() <= limit * want.abs().max()
+
+
+def test_the_core_and_dlpack_agree_on_every_dtype() -> None:
+    integers = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+    floats = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+    for dtype in (*integers, *floats):
+        facts = facts_of(torch.zeros(2, dtype=dtype))
+        assert facts is not None, dtype
+        assert f"torch.{facts.dtype.value}" == str(dtype)
 
 
 def views(shape: tuple[int, ...], seed: int) -> Iterator[Any]:

@@ -89,6 +89,7 @@ def test_activations_take_their_numbers_in_order() -> None:
         (["Affine"], [2.0], [1.0], [2.0, -3.0]),
         (["LeakyRelu"], [0.1], [], [0.5, -0.2]),
         (["HardSigmoid"], [0.5], [0.25], [0.5, 0.0]),
+        (["HardSigmoid"], [2.0], [0.25], [1.0, 0.0]),
         (["Relu"], [], [], [0.5, 0.0]),
     ):
         (y,) = interp.apply("rnn", x, w, r, hidden_size=2, activations=names, alpha=alpha, beta=beta)
@@ -238,4 +239,9 @@ def test_integer_products_are_exact() -> None:
     shifted = F.conv2d(
         torch.from_numpy(x.astype(np.float64) - 7), torch.from_numpy(w.astype(np.float64)), padding=1
     )
+    np.testing.assert_array_equal(got, shifted.numpy())
+    zw = np.array([3, -128, 127], np.int8)  # of each filter
+    (got,) = interp.apply("convolution_integer", x, w, np.array(7, np.uint8), zw, **attrs)
+    filters = torch.from_numpy(w.astype(np.float64) - zw.reshape(3, 1, 1, 1))
+    shifted = F.conv2d(torch.from_numpy(x.astype(np.float64) - 7), filters, padding=1)
     np.testing.assert_array_equal(got, shifted.numpy())

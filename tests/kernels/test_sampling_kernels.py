@@ -11,11 +11,13 @@ from xpuruntime.kernels.cpu import movement
 from xpuruntime.kernels.cpu.tasks import LoopedTasks
 from xpuruntime.kernels.portable import creation, narrow, quant
 from xpuruntime.kernels.portable.windows import resize
+from xpuruntime.storage.tensor_files import pack_bits, unpack_bits
 from xpuruntime.types import DType
 
 PORTABLE = (*resize.KERNELS, *creation.KERNELS, *quant.KERNELS, *narrow.KERNELS)
 KERNELS = (*movement.KERNELS, *(LoopedTasks(k) for k in PORTABLE))
 WORDS = "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric tf_half_pixel_for_nn"
+PACKED = ("int4", "uint4", "int2", "uint2", "float4_e2m1fn")
 EIGHT = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 
 
@@ -83,6 +85,18 @@ def test_quantize_and_back(target: str) -> None:
                 c.add("quantize_linear", z, scale, zero, dtype=kind, axis=1, saturate=saturate)
             codes = np.arange(120, dtype=np.uint8).view(DType(kind).numpy).reshape(3, 8, 5)
             c.add("dequantize_linear", codes, scale, zero, axis=1)
+        for kind in PACKED if dtype != "float16" else ():  # 3 * 7 * 5 elements end within a byte
+            w, own = z[:, :7], DType(kind).numpy
+            every = np.resize(np.arange(1 << DType(kind).bits, dtype=np.uint8), 105)
+            codes = unpack_bits(pack_bits(every.view(np.int8), DType(kind)), DType(kind), (3, 7, 5))
+            zero, zeros = codes[0, :, 0], codes[:, :4]
+            c.add("quantize_linear", w, one, dtype=kind)
+            c.add("quantize_linear", w, scale[:7], zero, dtype=kind, axis=1)
+            c.add("quantize_linear", w, blocks, zeros, dtype=kind, axis=1, block_size=2)
+            c.add("dequantize_linear", codes, one)
+            c.add("dequantize_linear", codes, scale[:7], zero, axis=1)
+            c.add("dequantize_linear", codes, blocks, zeros, axis=1, block_size=2)
+            c.add("dequantize_linear", codes[:0].astype(own), one)
         own = np.abs(c.array(8)) + np.float32(0.1)
         for zero in (c.array(8, dtype="int32"), c.array(8)):
             c.add("fake_quantize", z, own, zero, quant_min=-128, quant_max=127, axis=1)
@@ -130,6 +144,55 @@ def test_casts_of_eight_bit_floats(kind: str) -> None:
                 c.add("cast", given, dtype=kind, saturate=saturate, **({"round_mode": mode} if mode else {}))
     c.add("cast", np.arange(-300, 300), dtype=kind)
     c.add("cast", np.array([True, False]), dtype=kind)
+    assert check_cases(c) == []
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_casts_of_types_below_a_byte(kind: str) -> None:
+    """Every code to every type and back, in tensors that end within a byte, and numbers that wrap or round."""
+    c = Cases(KERNELS)
+    dtype = DType(kind)
+    for count in (1, 5, 1 << dtype.bits, (1 << dtype.bits) + 3, 0):
+        codes = np.resize(np.arange(1 << dtype.bits, dtype=np.uint8), count)
+        values = unpack_bits(pack_bits(codes.view(np.int8), dtype), dtype, (count,))
+        for other in (*EVERY, *EIGHT, *PACKED):
+            if other != kind:
+                c.add("cast", values, dtype=other)
+    spread = c.rng.standard_normal(501) * 10.0 ** c.rng.uniform(-2, 20, 501)
+    special = [
+        0.0,
+        -0.0,
+        0.25,
+        0.75,
+        1.75,
+        2.5,
+        5.0,
+        5.1,
+        7.0,
+        -0.25,
+        -5.0,
+        -7.5,
+        np.inf,
+        -np.inf,
+        np.nan,
+        2.0**63,
+        -(2.0**63),
+    ]
+    for other in (*FLOATS, *EIGHT[:4]):
+        with np.errstate(all="ignore"):
+            given = np.concatenate([spread, special]).astype(DType(other).numpy)
+        c.add("cast", given, dtype=kind)
+        if dtype.is_float:
+            c.add("cast", given, dtype=kind, saturate=False)
+    for other in ("int64", "uint64", "int32", "uint8", "int8"):
+        c.add("cast", c.rng.integers(-(2**63), 2**63, (3, 7)).astype(other), dtype=kind)
+    c.add("cast", np.array([True, False, True]), dtype=kind)
+    c.add("cast", np.array(3.0), dtype=kind)
+    copied = unpack_bits(np.arange(7, dtype=np.uint8), dtype, (1, 5))
+    c.add("clone", copied)
+    c.add("view", copied, size=[5, 1])
+    c.add("squeeze", copied, dims=[0])
+    c.add("unsqueeze", copied, dims=[0])
     assert check_cases(c) == []
 
 

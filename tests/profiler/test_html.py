@@ -264,6 +264,11 @@ def test_sizes(value: int, text: str) -> None:
     assert size(value) == text
 
 
+def test_long_labels_keep_as_much_as_fits_of_both_ends() -> None:
+    assert drawing.literal("a" * 44) == "a" * 44
+    assert drawing.literal("b" * 40 + "$" + "c" * 40, 11) == "bbbbb…ccccc"
+
+
 def test_a_plot_of_equal_outputs_has_no_logarithm_of_zero() -> None:
     svg = figures.dots(
         [figures.Dot("row", 0, 0.0)], {0: "one"}, "difference", "nothing differs at all", log=True

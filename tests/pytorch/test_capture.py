@@ -11,6 +11,7 @@ import torch
 import xpuruntime.pytorch as xrt_torch
 from xpuruntime.errors import InputError
 from xpuruntime.pytorch.capture.obstacles import watched
+from xpuruntime.pytorch.capture.signature import call_signature
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 LOSS = torch.nn.functional.mse_loss
@@ -57,6 +58,14 @@ def test_on_the_host_a_step_runs_eagerly_and_says_why() -> None:
     assert losses == trained(twin, inside(twin, torch.optim.SGD(twin.parameters(), 0.1)), data)
     assert "has no tensor on a CUDA device" in str(step.report[-1].obstacles[0])
     assert not step.report[-1].captured
+
+
+def test_a_call_with_an_argument_that_cannot_be_compared_has_no_signature() -> None:
+    x = torch.zeros(2, 3)
+    assert call_signature([x, {1}], "x, s") is None
+    assert call_signature([x, 1], "x, s") == call_signature([x + 1, 1], "x, s")
+    different = ([x, True], [x, 1.0], [x, 2], [x.t(), 1], [x.double(), 1])
+    assert call_signature([x, 1], "x, s") not in [call_signature(leaves, "x, s") for leaves in different]
 
 
 def test_the_block_runs_its_body() -> None:

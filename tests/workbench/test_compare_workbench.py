@@ -12,6 +12,7 @@ from xpuruntime.errors import EngineUnavailable, InputError, UnavailableError
 from xpuruntime.types import DType, TensorSpec
 from xpuruntime.workbench.compare.engines import REFERENCE, compare_engines
 from xpuruntime.workbench.compare.models import compare_models
+from xpuruntime.workbench.compare.nodes import compare_engine_nodes
 from xpuruntime.workbench.inputs import Inputs
 from xpuruntime.workbench.session_options import SessionOptions
 
@@ -58,6 +59,8 @@ def test_against_an_engine_by_its_alias(net) -> None:
 def test_one_engine_alone_is_no_comparison(net) -> None:
     with pytest.raises(EngineUnavailable, match="there is nothing to compare with; got only onnxruntime"):
         compare_engines(net, ["onnxruntime"])
+    with pytest.raises(EngineUnavailable, match="there is nothing to compare with; got onnxruntime"):
+        compare_engine_nodes(net, ["onnxruntime"])
 
 
 def test_an_engine_that_was_not_named_may_stay_away(net) -> None:

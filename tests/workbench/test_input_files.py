@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from pathlib import Path
 
 import ml_dtypes
@@ -168,6 +169,15 @@ def test_saved_outputs_come_back(tmp_path: Path) -> None:
         assert stored["text"].tolist() == ["one", "two"]
         assert stored["none"].shape == (0, 3)
         assert stored["file"].shape == ()
+
+
+def test_an_output_may_exceed_the_size_that_plain_zip_files_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)  # instead of 2 GiB
+    save_outputs(tmp_path / "out.npz", {"y": np.arange(300)})
+    with np.load(tmp_path / "out.npz") as stored:
+        assert stored["y"].tolist() == list(range(300))
 
 
 def test_bfloat16_input_comes_back_from_numpys_raw_bytes(tmp_path: Path) -> None:

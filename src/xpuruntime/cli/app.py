@@ -1,42 +1,89 @@
-"""The application ``xpu`` and its table of commands. Commands import the workbench when they run, which keeps ``xpu --help`` fast."""
+"""The application ``xpu`` and its table of commands.
+
+A command's module is imported when the command runs or when its help is printed, and imports the workbench when it runs.
+"""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
-from .bench import bench
-from .bisect import bisect
-from .cache import cache
-from .certify import certify
-from .check import check
-from .compare import compare
-from .compile import compile as compile_
-from .conformance import conformance
-from .devices import devices
-from .diff import diff
-from .doctor import doctor
 from .exit_codes import MEANINGS
-from .explain import explain
-from .generate import generate
-from .inspect import inspect
-from .lint import lint
-from .lock import lock
-from .quantize import quantize
-from .run import run
-from .tune import tune
-from .verify import verify
 
 __all__ = ["app"]
+
+# In the order of the help text. The module cli/NAME.py defines NAME: a function, or a Typer application with commands of its own.
+_COMMANDS = (
+    "devices",
+    "doctor",
+    "run",
+    "generate",
+    "compile",
+    "quantize",
+    "inspect",
+    "verify",
+    "explain",
+    "diff",
+    "check",
+    "lint",
+    "lock",
+    "tune",
+    "compare",
+    "bisect",
+    "certify",
+    "bench",
+    "conformance",
+    "cache",
+)
 
 _CODES = "\n\n".join(f"{int(code):>3}  {meaning}" for code, meaning in MEANINGS.items())
 
 
+class _Commands(Mapping[str, Any]):
+    """The commands by name. Each is imported at its first use."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in _COMMANDS:
+            raise KeyError(name)
+        if name not in self._loaded:
+            self._loaded[name] = _load(name)
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
+
+
+def _load(name: str) -> Any:
+    """Import a command and return Typer's object for it."""
+    entry = getattr(importlib.import_module(f".{name}", __package__), name)
+    if not isinstance(entry, typer.Typer):
+        function, entry = entry, typer.Typer(add_completion=False)
+        entry.command(cls=_Command)(function)
+    command = typer.main.get_command(entry)
+    command.name = name
+    return command
+
+
 class _Group(TyperGroup):
     """The group of all commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "commands": _Commands()})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands without importing them."""
+        return list(self.commands)
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return ``--help`` with a default."""
@@ -68,30 +115,6 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-for _command in (
-    devices,
-    doctor,
-    run,
-    generate,
-    compile_,
-    quantize,
-    inspect,
-    verify,
-    explain,
-    diff,
-    check,
-    lint,
-    lock,
-    tune,
-    compare,
-    bisect,
-    certify,
-    bench,
-    conformance,
-):
-    app.command(cls=_Command)(_command)
-app.add_typer(cache, name="cache")
 
 
 def _print_version(requested: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from . import options
 from .command import CommandResult, command
-from .console import print_line, print_table, print_warning, progress
+from .console import print_line, print_note, print_table, print_warning, progress
 from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def bisect(
         ),
     ] = None,
     no_save: Annotated[bool, typer.Option("--no-save", help="Write no reproduction.")] = False,
+    html: options.Html = None,
     as_json: options.AsJson = False,
 ) -> CommandResult:
     """Find the first node whose values differ between two sides, and save a model, policy and inputs that repeat it alone."""
@@ -118,6 +119,12 @@ def bisect(
     with progress(f"bisecting {model}") as update:
         feeds = source.samples(first.inputs)[0]
         result = bisect_sides(a, b, feeds, by=by, tolerance=tolerance, save=folder, progress=update)
+    if html is not None:
+        from ..workbench.pages.bisect_page import bisect_page
+        from ..workbench.pages.page import write_page
+
+        write_page(html, bisect_page(result, first))
+        print_note(f"wrote {html}")
     document = result.to_json() | {"inputs": source.describe(first.inputs)}
     return CommandResult(document, lambda: _show(result), ExitCode.OK if result.ok else ExitCode.NO)
 

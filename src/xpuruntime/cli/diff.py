@@ -31,14 +31,23 @@ def diff(
         Path | None,
         typer.Option("--markdown", metavar="FILE.md", help="Also write the differences as Markdown."),
     ] = None,
+    html: options.Html = None,
     as_json: options.AsJson = False,
 ) -> CommandResult:
     """Show what changed from A to B: nodes, copies, decisions, times, memory and recorded outputs. Nodes are matched by name."""
     from ..storage.store import write_atomic
-    from ..workbench.review.diff import diff_files
+    from ..workbench.review.diff import diff as diff_snapshots
     from ..workbench.review.diff_text import diff_markdown, diff_text
+    from ..workbench.review.files import read_snapshot
 
-    changes = diff_files(a, b)
+    old, new = read_snapshot(a), read_snapshot(b)
+    changes = diff_snapshots(old, new)
+    if html is not None:
+        from ..workbench.pages.diff_page import diff_page
+        from ..workbench.pages.page import write_page
+
+        write_page(html, diff_page(changes, old, new))
+        print_note(f"wrote {html}")
     if markdown is not None:
         write_atomic(markdown, diff_markdown(changes).encode())
         print_note(f"wrote {markdown}")

@@ -11,7 +11,7 @@ import typer
 from ..errors import UnavailableError
 from . import options
 from .command import CommandResult, command
-from .console import print_line, print_table, print_text, progress
+from .console import print_line, print_note, print_table, print_text, progress
 from .exit_codes import ExitCode
 
 __all__ = ["explain"]
@@ -28,6 +28,7 @@ def explain(
     ] = None,
     times: options.Times = None,
     shape: options.Shape = None,
+    html: options.Html = None,
     as_json: options.AsJson = False,
 ) -> CommandResult:
     """Show what would run and why: the chosen engine, every rejected candidate with its reason, and the plan.
@@ -35,7 +36,7 @@ def explain(
     With --times, the native engine's kernels on a device that this machine may lack (--device h200), and the predicted time.
     """
     if times is not None:
-        return _predicted(model, times, engine, session, options.parse_sizes(shape), save)
+        return _predicted(model, times, engine, session, options.parse_sizes(shape), save, html)
     if shape:
         raise typer.BadParameter("--shape needs --times", param_hint="--shape")
     session_options = options.session_options(session, engine=engine)
@@ -48,6 +49,13 @@ def explain(
         return _unavailable(error)
     if save is not None:
         _save(save, plan.to_json())
+    if html is not None:
+        from ..workbench.pages.page import write_page
+        from ..workbench.pages.receipt_page import snapshot_page
+        from ..workbench.review.snapshot import of_plan
+
+        write_page(html, snapshot_page(of_plan(plan, "")))
+        print_note(f"wrote {html}")
     chosen = plan.decision("engine")
     document = {
         **(chosen.to_json() if chosen else {}),
@@ -65,6 +73,7 @@ def _predicted(
     session: options.SessionFlags,
     shapes: dict[str, int],
     save: Path | None,
+    html: Path | None,
 ) -> CommandResult:
     """Return the prediction for a device by a file of times. Flags of a session, which is not opened, are refused."""
     from ..workbench.tune import predict
@@ -78,6 +87,7 @@ def _predicted(
         "--threads": session.threads is not None,
         "--compile-timeout": session.compile_timeout is not None,
         "--save": save is not None,
+        "--html": html is not None,
     }
     if named := [flag for flag, given in refused.items() if given]:
         raise typer.BadParameter(

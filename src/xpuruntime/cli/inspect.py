@@ -1,4 +1,4 @@
-"""``xpu inspect``: describe a model and which engines run it, a saved plan, or a compiled program."""
+"""``xpu inspect``: describe a model and which engines run it, a saved plan or receipt, or a compiled program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from . import options
 from .command import CommandResult, command
-from .console import join_sentences, print_line, print_table, print_text, progress
+from .console import join_sentences, print_line, print_note, print_table, print_text, progress
 
 if TYPE_CHECKING:
     from ..workbench.inspection import Inspection, Parameters
@@ -24,8 +24,8 @@ def inspect(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL|PLAN.json|PROGRAM.npubin",
-            help="A model, a plan saved by explain, or a compiled program.",
+            metavar="MODEL|PLAN.json|RECEIPT.json|PROGRAM.npubin",
+            help="A model, a plan saved by explain, a receipt saved by run, or a compiled program.",
         ),
     ],
     device: Annotated[
@@ -60,6 +60,7 @@ def inspect(
     entry: Annotated[
         str, typer.Option(help="Entry point of a program. Default: all; of --export the first.")
     ] = "",
+    html: options.Html = None,
     as_json: options.AsJson = False,
 ) -> CommandResult:
     """Show a model's inputs, outputs, ops and parameters, and which engines run it. Of a compiled program, show kernels, memory,
@@ -67,6 +68,9 @@ def inspect(
     """
     from ..inference.models.programs import holds_program
 
+    is_file = Path(model).suffix.lower() == ".json"
+    if html is not None:
+        _page(model, html, is_file or holds_program(model))
     if holds_program(model):
         if passes:
             raise typer.BadParameter("--passes needs a model; this is a compiled program")
@@ -79,8 +83,8 @@ def inspect(
         return _passes(model, options.parse_sizes(shape), nodes, only or 3)
     if shape or only:
         raise typer.BadParameter("--shape and --only need --passes")
-    if Path(model).suffix.lower() == ".json":
-        return _plan(Path(model), nodes)
+    if is_file:
+        return _plan_or_receipt(Path(model), nodes)
     from ..workbench.inspection import inspect_model
 
     with progress(f"reading {model}"):
@@ -105,8 +109,22 @@ def _passes(model: str, shapes: dict[str, int], diffs: bool, level: str | int) -
     return CommandResult(document, lambda: print_text(trace_table(traces, diffs=diffs).rstrip()))
 
 
-def _plan(path: Path, nodes: bool) -> CommandResult:
+def _page(path: str, html: Path, has_plan: bool) -> None:
+    """Write the page of a plan, receipt, lock or program. Raise BadParameter for a model."""
+    from ..workbench.pages.page import write_page
+    from ..workbench.pages.receipt_page import snapshot_page
+    from ..workbench.review.files import read_snapshot
+
+    if not has_plan:
+        message = "needs a plan, a receipt or a program; for a model use xpu explain --html"
+        raise typer.BadParameter(message, param_hint="--html")
+    write_page(html, snapshot_page(read_snapshot(path)))
+    print_note(f"wrote {html}")
+
+
+def _plan_or_receipt(path: Path, nodes: bool) -> CommandResult:
     from ..errors import FormatError
+    from ..profiler.receipt import Receipt
     from ..program.plan import Plan
     from ..storage.files import read_regular
 
@@ -114,19 +132,25 @@ def _plan(path: Path, nodes: bool) -> CommandResult:
         text = read_regular(path, _MAX_PLAN_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise FormatError(f"plan {path}", "cannot be read", got=error, do="Check the path.") from error
-    plan = Plan.from_json(_plan_data(text))
+    data = _plan_data(text)
+    if isinstance(data, dict) and data.get("format") == "xpuruntime-receipt":
+        receipt = Receipt.from_json(data)
+        return CommandResult(receipt.to_json(), lambda: print_text(receipt.text()))
+    plan = Plan.from_json(data)
     return CommandResult(plan.to_json(), lambda: print_text(plan.explain(nodes=nodes)))
 
 
 def _plan_data(text: str) -> Any:
-    """Return the plan of a JSON text: the document of ``xpu explain --json``, or a plan alone."""
+    """Return the plan or receipt of a JSON text, which may be the document of a command."""
     import json
 
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
         return text  # Plan.from_json raises the error.
-    return data["plan"] if isinstance(data, dict) and isinstance(data.get("plan"), dict) else data
+    if isinstance(data, dict) and "format" not in data:
+        data = next((data[k] for k in ("receipt", "plan") if isinstance(data.get(k), dict)), data)
+    return data
 
 
 def _show(inspection: Inspection, nodes: bool) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "Device",
     "EngineFlags",
     "EngineListFlags",
+    "Html",
     "ImageLayout",
     "ImageMean",
     "ImageRange",
@@ -71,6 +72,14 @@ def _model_files() -> str:
 
 Model: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help=_model_files())]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Html: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE.html",
+        help="Also write one page with graph, timeline, roofline plot and tables. It loads nothing.",
+    ),
+]
 Verbose: TypeAlias = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show paths, full reasons and advice.")
 ]

@@ -57,6 +57,7 @@ def run(
         Path | None,
         typer.Option("--trace", metavar="FILE.json", help="Write the run as a Chrome trace."),
     ] = None,
+    html: options.Html = None,
     as_json: options.AsJson = False,
 ) -> CommandResult:
     """Run a model once and show statistics of its outputs."""
@@ -73,7 +74,7 @@ def run(
         update(f"running {model}")
         with profile() as recorded:
             outputs = opened.run(arrays)
-        run_receipt = opened.receipt() if receipt or receipt_file is not None else None
+        run_receipt = opened.receipt() if receipt or receipt_file is not None or html is not None else None
         plan, specs = opened.plan, opened.model.inputs
     if trace is not None:
         recorded.save(trace)
@@ -83,6 +84,12 @@ def run(
 
         save_receipt(receipt_file, run_receipt, arrays, outputs)
         print_note(f"wrote {receipt_file}")
+    if html is not None and run_receipt is not None:
+        from ..workbench.pages.page import write_page
+        from ..workbench.pages.receipt_page import receipt_page
+
+        write_page(html, receipt_page(run_receipt, recorded))
+        print_note(f"wrote {html}")
     if output is not None:
         save_outputs(output, outputs)
         print_note(f"wrote {output}")

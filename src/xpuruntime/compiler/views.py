@@ -34,10 +34,12 @@ def view_of(node: Node, spec_of: Callable[[str], TensorSpec]) -> tuple[View, ...
         return None
     x = spec_of(node.inputs[0])
     outs = [spec_of(v.name) for v in node.outputs]
-    if any(o.dtype is not x.dtype or o.dtype.bits < 8 for o in outs):
+    if any(o.dtype is not x.dtype or not o.dtype.bits for o in outs):
         return None
     if OPS[node.op].view == "reshape":
         return (View(0),) if _runs(x.shape, _strides(x)) == _runs(outs[0].shape, _strides(outs[0])) else None
+    if x.dtype.bits < 8:  # a part may begin within a byte
+        return None
     parts = _parts(node, x)
     if parts is None:
         return None

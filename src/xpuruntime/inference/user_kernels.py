@@ -62,16 +62,17 @@ def register_kernel(
                Operands come first, then results, then ``params``; on a CPU then the first task and the end of the task range.
     function:  a Triton function (``triton.jit``), or a Python function of operands (arrays, numbers, None) and attributes by keyword that
                returns the result, or a tuple of results.
-    launch:    node -> ``Launch`` (CUDA, Triton: its grid) or ``Tasks`` (CPU); by default one thread or task for each element of the result.
-    supports:  node -> None for yes, a text for no. ``dtypes``: dtypes that every tensor may have.
-    params:    node -> numbers by name, passed by value. ``constants``: node -> numbers by name that the source or Triton function may use.
+    launch:    call -> ``Launch`` (CUDA, Triton: its grid) or ``Tasks`` (CPU); by default one thread or task for each element of the result.
+    supports:  call -> None for yes, or the reason why not. ``dtypes``: dtypes that every tensor may have.
+    params:    call -> numbers by name, passed by value. ``constants``: call -> numbers by name that the source or Triton function may use.
     parts:     parts of the prelude that the source uses; ``flags``: compiler flags. ``options``: Triton's (``num_warps``, ``num_stages``).
     arrays:    arguments of a Python function: ``numpy`` arrays or ``torch`` tensors.
     deterministic: equal inputs give equal bits on every run; policies may demand it.
-    verify:    nodes on which it is verified now: ``{"inputs": ["float32[4, 128]"], "attrs": {"dim": 1}}``, and further keywords
+    verify:    nodes on which its results are compared with the interpreter's now: ``{"inputs": ["float32[4, 128]"], "attrs": {"dim": 1}}``, and further keywords
                of ``verify_kernel``. A kernel that fails is not registered.
 
-    Raises KernelUnavailable for an unknown name, op or kind, and the errors of ``verify_kernel``.
+    A ``call`` is one node: ``call.inputs`` and ``call.outputs`` have shapes and dtypes, ``call.attrs`` the attributes.
+    Raises KernelUnavailable for a bad name, op, target or source, and the errors of ``verify_kernel``.
     """
     full, ops = checked(name, op, target)
     body: KernelBody
@@ -105,17 +106,19 @@ def register_kernel(
             )
         host = HostFunction(f"{full}@{target}", function, code_digest(function, arrays), arrays)
         body = HostBody(host.name, host.digest)
-    kinds = None if dtypes is None else frozenset(DType.of(d) for d in dtypes)
+    supported_dtypes = None if dtypes is None else frozenset(DType.of(d) for d in dtypes)
     registered = UserKernel(
         full,
         ops,
         target,
         body,
         supports,
-        kinds,
+        supported_dtypes,
         deterministic,
         accumulates,
-        code_digest(body.digest, full, ops, supports, str(sorted(kinds or ())), deterministic, accumulates),
+        code_digest(
+            body.digest, full, ops, supports, str(sorted(supported_dtypes or ())), deterministic, accumulates
+        ),
     )
     register(registered, host)
     try:
@@ -132,17 +135,17 @@ def kernel(
 ) -> Callable[[_Function], _Function]:
     """Register a Python or Triton function as a kernel, as a decorator that returns it unchanged."""
 
-    def keep(function: _Function) -> _Function:
+    def decorate(function: _Function) -> _Function:
         register_kernel(name, op=op, target=target, function=function, **options)
         return function
 
-    return keep
+    return decorate
 
 
-def _text(source: str | PathLike[str], name: str, kind: str) -> tuple[str, str]:
-    """Return the source and its file name in errors: the path, or a name made of the kernel's word."""
+def _text(source: str | PathLike[str], name: str, target: str) -> tuple[str, str]:
+    """Return the source, and the file name that compilers show: that of the path, or one made of the kernel's word."""
     if isinstance(source, str) and ("\n" in source or "{" in source):
-        return textwrap.dedent(source).lstrip("\n"), name.partition("/")[2] + _SUFFIXES[kind]
+        return textwrap.dedent(source).lstrip("\n"), name.partition("/")[2] + _SUFFIXES[target]
     if not str(source).strip():
         raise KernelUnavailable(
             f"kernel {name}",

@@ -13,6 +13,7 @@ from ..ir import Editor, Graph, Node
 from ..types import DType
 from ._lib.expand_attention import expand_attention_backward, expand_attention_train
 from ._lib.expand_batch_norm import expand_batch_norm_train
+from ._lib.expand_integer_conv import expand_convolution_integer, expand_qlinear_convolution
 from ._lib.expand_recurrent import expand_recurrent
 from ._lib.expand_windows import (
     expand_avg_pool_backward,
@@ -310,6 +311,8 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "attention_train": expand_attention_train,
     "attention_backward": expand_attention_backward,
     "convolution_backward": expand_convolution_backward,
+    "convolution_integer": expand_convolution_integer,
+    "qlinear_convolution": expand_qlinear_convolution,
     "max_pool_backward": expand_max_pool_backward,
     "avg_pool_backward": expand_avg_pool_backward,
     "batch_norm_train": expand_batch_norm_train,

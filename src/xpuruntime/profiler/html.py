@@ -28,7 +28,7 @@ from .receipt import Receipt
 from .receipt_views import receipt_blocks
 from .views import Series, decision_blocks, machine_blocks, plan_table
 
-__all__ = ["Badge", "Section", "html_report"]
+__all__ = ["Badge", "Section", "html_report", "page_style"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _BLOCKS = (Columns, FactList, Figure, Fold, Heading, Listing, Picture, Prose, Table)
@@ -50,7 +50,7 @@ class Section:
     """A titled part of the page.
 
     parts: blocks, sentences, receipts (or a sequence of them: engines side by side), plans, decisions, comparisons, benchmarks.
-    id:    the section's place for links within the page; made from the title where empty.
+    id:    the section's anchor for links within the page; made from the title where empty.
     """
 
     title: str
@@ -112,11 +112,16 @@ def html_report(
         lead=lead,
         badge=badge,
         sections=pages,
-        css=(_TEMPLATES / "report.css").read_text(encoding="utf-8"),
+        css=page_style(),
         written=time.strftime("%Y-%m-%d %H:%M %Z"),
     )
     write_atomic(path, text.encode())
     return path
+
+
+def page_style() -> str:
+    """Return the style sheet of pages: fonts, light and dark colors, tables, badges."""
+    return (_TEMPLATES / "report.css").read_text(encoding="utf-8")
 
 
 def _data_uri(picture: Picture) -> str:

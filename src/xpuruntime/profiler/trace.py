@@ -31,12 +31,16 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class TraceSpan:
-    """One finished span: name, operating-system thread, start (ns of the monotonic clock) and duration (ns)."""
+    """One finished span: name, operating-system thread, start (ns of the monotonic clock) and duration (ns).
+
+    step: number of the kernel call in its plan; -1 if it is none.
+    """
 
     name: str
     thread: int
     start_ns: int
     duration_ns: int
+    step: int = -1
 
 
 class Trace:
@@ -75,7 +79,9 @@ class Trace:
         """Move the events of the ring into this trace."""
         names, events = ring.names(), ring.drain()
         spans = (
-            TraceSpan(names[e["name"]], int(e["thread"]), int(e["time_ns"]), int(e["duration_ns"]))
+            TraceSpan(
+                names[e["name"]], int(e["thread"]), int(e["time_ns"]), int(e["duration_ns"]), int(e["step"])
+            )
             for e in events
         )
         self.spans = tuple(sorted((*self.spans, *spans), key=lambda s: s.start_ns))

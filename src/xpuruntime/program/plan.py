@@ -1,4 +1,4 @@
-"""Plan: a table of nodes with their regions, the decisions, and the transfers. A plan holds no graph."""
+"""Plan: a table of nodes with their regions and their edges, the decisions, and the transfers. A plan holds no values or attributes."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class PlanNode:
     spec:    type of its result, as ``float32[batch, 10]``; empty if unknown.
     lowered: the IR ops that it was lowered to; ``opaque: reason`` if only vendor engines support it; empty if it was not lowered.
     kernel:  the kernels that compute it (``matmul/gemv``); empty if it needs none, or if they are the engine's own or not chosen yet.
+    reads:   names of the nodes whose results it reads.
     """
 
     name: str
@@ -57,6 +58,7 @@ class PlanNode:
     spec: str = ""
     lowered: str = ""
     kernel: str = ""
+    reads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class Plan:
             "inputs": [_spec_json(s) for s in self.inputs],
             "outputs": [_spec_json(s) for s in self.outputs],
             "regions": [{k: _plain(getattr(r, k)) for k in Region.__slots__} for r in self.regions],
-            "nodes": [{k: getattr(n, k) for k in PlanNode.__slots__} for n in self.nodes],
+            "nodes": [{k: _plain(getattr(n, k)) for k in PlanNode.__slots__} for n in self.nodes],
             "transfers": [{k: getattr(t, k) for k in Transfer.__slots__} for t in self.transfers],
             "decisions": [d.to_json() for d in self.decisions],
             "warnings": list(self.warnings),
@@ -143,7 +145,7 @@ class Plan:
                 inputs=tuple(_spec_parse(s) for s in read["inputs"]),
                 outputs=tuple(_spec_parse(s) for s in read["outputs"]),
                 regions=tuple(_typed(Region(**_tuples(r))) for r in read["regions"]),
-                nodes=tuple(_typed(PlanNode(**n)) for n in read["nodes"]),
+                nodes=tuple(_typed(PlanNode(**_tuples(n))) for n in read["nodes"]),
                 transfers=tuple(_typed(Transfer(**t)) for t in read["transfers"]),
                 decisions=tuple(Decision.from_json(d) for d in read["decisions"]),
                 warnings=tuple(map(str, read["warnings"])),
@@ -159,7 +161,7 @@ class Plan:
 
 _Entry = TypeVar("_Entry", Region, PlanNode, Transfer)
 _NUMBERS = ("threads", "bytes", "float_products")
-_LISTS = ("alternatives", "inputs", "outputs")
+_LISTS = ("alternatives", "inputs", "outputs", "reads")
 
 
 def _typed(entry: _Entry) -> _Entry:

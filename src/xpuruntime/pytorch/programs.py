@@ -150,14 +150,14 @@ def prepared_graph(
     Raises KernelUnavailable and its kin if the policy forces a kernel that cannot be had; InternalError for a fault of our compiler.
     """
     try:
-        place = _device(device)
+        device_id = _device(device)
         dtypes = {v.spec.dtype for v in graph.inputs if v.spec is not None}
-        demands = held_demands(f"{name} ({phase})", demanded("ops", {}, demand.policy), place, dtypes)
+        demands = held_demands(f"{name} ({phase})", demanded("ops", {}, demand.policy), device_id, dtypes)
         # Level 0 has no passes, but an op without a kernel must be expanded.
         passes = ["decompose"] if demands.policy.execution.optimization_level == 0 else None
-        program, _ = program_of(graph, place, demands, phase, passes)
+        program, _ = program_of(graph, device_id, demands, phase, passes)
         # A training step has many programs, each of which runs once: their arenas share PyTorch's memory, in the order of its stream.
-        executor = Executor(program, Device(place), policy=SETTLED, borrows_arena=place.kind != "cpu")
+        executor = Executor(program, Device(device_id), policy=SETTLED, borrows_arena=device_id.kind != "cpu")
         executor.bind(None)
     except (UnavailableError, BuildError, IrError, _Unsupported) as error:
         return _refused(name, families, phase, demand, error)
@@ -185,11 +185,11 @@ def _spec(tensor: torch.Tensor) -> TensorSpec:
     return TensorSpec(tuple(tensor.shape), dtype)
 
 
-def _device(place: torch.device) -> DeviceId:
-    key = place.type, place.index
-    device = _DEVICES.get(key)
-    if device is None:
-        if place.type not in ("cpu", "cuda"):
-            raise _Unsupported(f"programs run on cpu and cuda, not on {place}")
-        device = _DEVICES[key] = DeviceId(place.type, place.index or 0)
-    return device
+def _device(device: torch.device) -> DeviceId:
+    key = device.type, device.index
+    device_id = _DEVICES.get(key)
+    if device_id is None:
+        if device.type not in ("cpu", "cuda"):
+            raise _Unsupported(f"programs run on cpu and cuda, not on {device}")
+        device_id = _DEVICES[key] = DeviceId(device.type, device.index or 0)
+    return device_id

@@ -92,9 +92,9 @@ def _facts(path: Path) -> os.stat_result | None:
         return None
 
 
-def _replaceable(existing: os.stat_result, place: Path) -> bool:
+def _replaceable(existing: os.stat_result, path: Path) -> bool:
     """Return True for a regular file with this path. An open file under ``/dev/fd`` may have no path."""
-    facts = _facts(place)
+    facts = _facts(path)
     return stat.S_ISREG(existing.st_mode) and facts is not None and os.path.samestat(existing, facts)
 
 

@@ -74,7 +74,7 @@ def test_many_parts_of_a_task_are_joined_group_by_group(keys: int, dv: int, head
     graph, _, known = one_node("attention", [array((1, heads, 1, 32)), *[array((1, 1, keys, 32))] * 2])
     cut = decode_tile_config(AttentionShape.of(call_of(graph, known)), cuda_target("cuda:sm_90"))
     assert cut.splits == math.ceil(keys / 64)
-    assert cut.group < cut.splits
+    assert cut.merge_group < cut.splits
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

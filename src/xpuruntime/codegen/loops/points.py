@@ -65,20 +65,20 @@ def unravel(shape: Sequence[int], what: str = "task", prefix: str = "i") -> list
     return lines
 
 
-def address(place: Box, names: Sequence[str]) -> str:
+def address(box: Box, names: Sequence[str]) -> str:
     """Return the address of an element: ``in0 + 3 + i0 * 4``."""
-    return " + ".join([place.arg, *_steps(place, names)])
+    return " + ".join([box.arg, *_steps(box, names)])
 
 
-def offset(place: Box, names: Sequence[str]) -> str:
+def offset(box: Box, names: Sequence[str]) -> str:
     """Return the offset of an element in its argument: ``3 + i0 * 4``."""
-    return " + ".join(_steps(place, names)) or "0"
+    return " + ".join(_steps(box, names)) or "0"
 
 
-def _steps(place: Box, names: Sequence[str]) -> list[str]:
-    steps = zip(names, place.strides, strict=True)
+def _steps(box: Box, names: Sequence[str]) -> list[str]:
+    steps = zip(names, box.strides, strict=True)
     return [
-        *([str(place.offset)] if place.offset else []),
+        *([str(box.offset)] if box.offset else []),
         *(name if stride == 1 else f"{name} * {stride}" for name, stride in steps if stride and name != "0"),
     ]
 

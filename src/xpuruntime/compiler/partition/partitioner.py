@@ -30,6 +30,7 @@ from ...types import DType
 from ..entrance import check_static, fixed_symbols
 from ..pipeline import Model, _graph
 from ..resolve import resolve_target
+from ..transfers import check_graph, check_plan
 from .cost import Costs
 from .measured import cheapest_path, crossing_bytes
 from .offers import PartitionRequest, Supports
@@ -102,6 +103,9 @@ def partition(
     partition_request = PartitionRequest(engine, other_engines, dict(place or {}), kernels, supports, target)
     rates = costs if isinstance(costs, Costs) else Costs(measured=costs or {})
     plan = replace(_Partitioner(graph, partition_request, rates, request).run(absorb), demands=resolved)
+    transfers = resolved.policy.execution.transfers
+    check_graph("partition", transfers, graph)
+    check_plan("partition", transfers, plan.plan)
     return _without_alternatives(plan, split_engine(engine)[0]) if without_alternatives else plan
 
 
@@ -164,7 +168,7 @@ class _Partitioner:
     ) -> None:
         self.graph, self.engines, self.costs, self.request = graph, engines, costs, request
         self.nodes = [n for n in graph.nodes if n.op != "constant"]
-        self.place = {v.name: i for i, n in enumerate(self.nodes) for v in n.outputs}
+        self.producer = {v.name: i for i, n in enumerate(self.nodes) for v in n.outputs}
         self.atoms: list[Atom] = []
         self.before: list[set[int]] = []
 
@@ -184,7 +188,7 @@ class _Partitioner:
     # ── atoms ──
 
     def _reads(self, node: Node) -> set[int]:
-        return {self.place[v] for v in node.values if v in self.place}
+        return {self.producer[v] for v in node.values if v in self.producer}
 
     def _make_atoms(self) -> None:
         reads = [self._reads(n) for n in self.nodes]
@@ -201,7 +205,7 @@ class _Partitioner:
             for i, n in enumerate(self.nodes)
         ]
         untyped = [
-            {i, *(self.place[u.outputs[0].name] for u in self.graph.users(v.name))}
+            {i, *(self.producer[u.outputs[0].name] for u in self.graph.users(v.name))}
             for i, n in enumerate(self.nodes)
             for v in n.outputs
             if v.spec is None and self.graph.users(v.name)
@@ -357,11 +361,14 @@ class _Partitioner:
             for i in self.atoms[a].nodes:
                 node = self.nodes[i]
                 for value in node.values:
-                    if value in self.place and (other := owner[self.of[self.place[value]]]) != own_region:
+                    if (
+                        value in self.producer
+                        and (other := owner[self.of[self.producer[value]]]) != own_region
+                    ):
                         crossing[other].add(value)
                 for value in (v.name for v in node.outputs):
                     for user in self.graph.users(value):
-                        if (other := owner[self.of[self.place[user.name]]]) != own_region:
+                        if (other := owner[self.of[self.producer[user.name]]]) != own_region:
                             crossing[other].add(value)
         return crossing
 

@@ -127,7 +127,7 @@ class PlanWriter:
                 _named(o.name, s) for o in graph.outputs if (s := graph.values[o.value].spec) is not None
             ),
             regions=tuple(regions),
-            nodes=tuple(_plan_node(n, home[n.name]) for n in self.nodes),
+            nodes=tuple(_plan_node(graph, n, home[n.name]) for n in self.nodes),
             transfers=self._transfers(regions, home, readers),
             decisions=tuple(decisions),
         )
@@ -230,8 +230,9 @@ def _named(name: str, spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.shape, spec.dtype, name)
 
 
-def _plan_node(node: Node, region: str) -> PlanNode:
+def _plan_node(graph: Graph, node: Node, region: str) -> PlanNode:
     opaque = node.op == "opaque"
+    producers = dict.fromkeys(p.name for v in node.values if (p := graph.producer(v)) and p.op != "constant")
     return PlanNode(
         name=node.name,
         op=str(node.attrs["op_type"]) if opaque else node.op,
@@ -240,4 +241,5 @@ def _plan_node(node: Node, region: str) -> PlanNode:
         domain=str(node.attrs["domain"]) if opaque else "",
         spec="" if node.outputs[0].spec is None else str(node.outputs[0].spec),
         lowered=f"opaque: {node.attrs['reason']}" if opaque else "",
+        reads=tuple(producers),
     )

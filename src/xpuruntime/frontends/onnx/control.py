@@ -25,7 +25,7 @@ from .nodes import attributes, version
 from .scope import Scope
 from .values import OnnxValues
 
-__all__ = ["BodyValues", "lower_control"]
+__all__ = ["BodyValues", "lower_control", "rank_of"]
 
 MAX_NODES = 200_000
 """Nodes of bodies that one import lowers, repetitions included."""
@@ -243,7 +243,7 @@ def _loop(site: _Site) -> list[str]:
 
     def start(body: BodyValues, inner: Scope, carried: Sequence[str]) -> None:
         inner.values[graph.input[0].name] = _shaped(site, body, "iteration", graph.input[0])
-        going = np.ones([1] * _rank(graph.input[1]), np.bool_)
+        going = np.ones([1] * rank_of(graph.input[1]), np.bool_)
         name = str(body.b.constant(going))
         body.known[name] = going
         inner.values[graph.input[1].name] = name
@@ -254,7 +254,8 @@ def _loop(site: _Site) -> list[str]:
     return _repeated(site, graph, initial, start, True, trips, count, condition)
 
 
-def _rank(declared: Any) -> int:
+def rank_of(declared: Any) -> int:
+    """Return the rank of a condition or iteration number as a body declares it: 0 or 1."""
     shape = declared.type.tensor_type
     return min(len(shape.shape.dim), 1) if shape.HasField("shape") else 0
 
@@ -265,6 +266,7 @@ def _trips(site: _Site, limit: str | None) -> tuple[DimLike | None, str | None]:
         return None, None
     content = site.values.content(limit)
     if content is None or content.size != 1:
+        site.values.deciding |= site.values.roots(limit)
         return None, site.scalar(limit)
     number = content.reshape(-1)[0]
     return (number if isinstance(number, Dim) else max(int(number), 0)), None

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ... import casts
 from ...protocols import Array
 from ...types import Dim, DimLike, DType
 
@@ -63,9 +64,8 @@ def fold(op: str, operands: Sequence[Array | None], attrs: Attributes) -> list[A
         results = [_normalized(np.asarray(r)) for r in (outputs if isinstance(outputs, list) else [outputs])]
     except (UnknownContent, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None
-    return (
-        results if all(r.size <= MAX_FOLDED_ELEMENTS and r.dtype.kind in "biufO" for r in results) else None
-    )
+    kinds = "biufOV" if op == "Cast" else "biufO"  # V: bfloat16, with which no rule computes
+    return results if all(r.size <= MAX_FOLDED_ELEMENTS and r.dtype.kind in kinds for r in results) else None
 
 
 def _result_elements(op: str, arrays: Sequence[Array], attrs: Attributes) -> int:
@@ -166,9 +166,11 @@ def _cast(x: Sequence[Any], attrs: Attributes) -> Array:
         if not to.is_integer or to.bits < 32:
             raise UnknownContent
         return np.asarray(x[0])
-    if to is DType.STRING:
+    if to is DType.STRING or (
+        to.bits <= 8 and to.numpy.kind == "V"
+    ):  # attributes decide how narrow floats round
         raise UnknownContent
-    return np.asarray(x[0]).astype(to.numpy)
+    return casts.to(np.asarray(x[0]), to)
 
 
 def _slice(x: Sequence[Any], attrs: Attributes) -> Array:
@@ -215,10 +217,16 @@ def _gather(x: Sequence[Any], attrs: Attributes) -> Array:
 
 
 def _split(x: Sequence[Any], attrs: Attributes) -> list[Array]:
-    sizes = attrs.get("split") or (x[1].tolist() if len(x) > 1 and x[1] is not None else None)
+    sizes, axis = attrs.get("split"), attrs.get("axis", 0)
+    if sizes is None and len(x) > 1 and x[1] is not None:
+        sizes = x[1].tolist()
+    if sizes is None and "num_outputs" in attrs:
+        size, parts = x[0].shape[axis], attrs["num_outputs"]
+        part_size = -(-size // parts)
+        sizes = [part_size] * (parts - 1) + [size - part_size * (parts - 1)]
     if sizes is None:
         raise UnknownContent
-    return list(np.split(x[0], np.cumsum(sizes)[:-1], axis=attrs.get("axis", 0)))
+    return list(np.split(x[0], np.cumsum(sizes)[:-1], axis=axis))
 
 
 def _reduce(function: Callable[[Any, Any], Any]) -> Fold:
@@ -284,6 +292,7 @@ FOLDS: Mapping[str, Fold] = MappingProxyType(
         "Range": _range,
         "ReduceProd": _reduce(lambda a, b: a * b),
         "ReduceSum": _reduce(lambda a, b: a + b),
+        "Relu": _numeric(lambda v: np.maximum(v, v.dtype.type(0))),
         "Reshape": _reshape,
         "Slice": _slice,
         "Split": _split,

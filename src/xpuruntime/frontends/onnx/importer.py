@@ -65,7 +65,7 @@ def import_onnx(
            are computed from one, are then known. The graph is correct for these sizes only.
     Inputs that are not tensors (sequences, optionals, maps), and values of unknown rank, have no spec.
     ``graph.metadata``: ``opset``, ``opsets`` by domain, ``ir_version``, ``producer``, ``deciding`` (inputs whose content must be bound
-    to lower more nodes), ``types`` (base64 TypeProtos of inputs and outputs without a spec).
+    to lower more nodes, or to know more sizes), ``types`` (base64 TypeProtos of inputs and outputs without a spec).
     Raises ModelError (see ``open_model``).
     """
     if isinstance(model, ModelSource):

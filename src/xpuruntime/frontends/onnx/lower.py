@@ -7,12 +7,14 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...errors import IrError
 from ...faults import is_fault
 from ...ir import Source, Value
 from ...types import DType, TensorSpec
 from ..not_lowered import NotLowered
-from .control import MAX_NODES, BodyValues, lower_control
+from .control import MAX_NODES, BodyValues, lower_control, rank_of
 from .fold import fold
 from .nodes import (
     NOT_LOWERED_REASONS,
@@ -24,7 +26,7 @@ from .nodes import (
     version,
 )
 from .opaque import captured, encode
-from .ops import TABLE, OnnxLoweringContext
+from .ops import DOMAINS, TABLE, OnnxLoweringContext
 from .proto import sub_graphs
 from .scope import Scope
 from .values import Mark, OnnxValues
@@ -34,6 +36,7 @@ __all__ = ["MIN_LOWERED_OPSET", "OnnxLowering"]
 MIN_LOWERED_OPSET = 9
 """Ops whose definition is older than this opset are not lowered: their meaning differs."""
 _MAX_DEPTH = 40  # nesting of function calls
+_MAX_UNROLLED = 64  # iterations of a loop that is written out
 _CONTROL = frozenset(["If", "Loop", "Scan"])
 
 
@@ -91,9 +94,10 @@ class OnnxLowering:
         op = node.op_type
         if (domain, op) in self.functions:
             raise NotLowered("it is a local function of the model")
-        if domain:
+        table = DOMAINS.get(domain, {}) if domain else TABLE
+        if domain and op not in table:
             raise NotLowered(f"the op is of domain {domain!r}")
-        opset = scope.opsets.get("", 1)
+        opset = scope.opsets.get(domain, 1)
         if op == "Constant":
             self.values.constant(node, scope)
             return
@@ -101,16 +105,16 @@ class OnnxLowering:
             if op != "If" or not self._branch(node, scope):
                 self._control(node, scope, mark)
             return
-        lower = TABLE.get(op)
+        lower = table.get(op)
         if lower is None:
             raise NotLowered(NOT_LOWERED_REASONS.get(op, "the op is not in the table of ONNX ops"))
-        if opset < MIN_LOWERED_OPSET and version(op, opset) != version(op, MIN_LOWERED_OPSET):
+        if not domain and opset < MIN_LOWERED_OPSET and version(op, opset) != version(op, MIN_LOWERED_OPSET):
             raise NotLowered(f"opset {opset} defines the op differently from opset {MIN_LOWERED_OPSET}")
         inputs = [self.values.value(i, scope) if i else None for i in node.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
         attrs = attributes(node)
-        if self._folded(op, inputs, attrs, node, scope):
+        if not domain and self._folded(op, inputs, attrs, node, scope):
             return
         context = OnnxLoweringContext(
             self.values.b,
@@ -200,9 +204,55 @@ class OnnxLowering:
         try:
             results = lower_control(node, self.values, scope, lower, self._budget)
         except NotLowered as no:  # a known condition or number of iterations may still make it possible
-            deciding = next((n for n in node.input[:2] if n), "") if node.op_type != "Scan" else ""
-            raise NotLowered(no.reason, self.values.value(deciding, scope) if deciding else no.value) from no
+            if node.op_type == "Loop" and self._unrolled(node, scope, mark):
+                return
+            names = node.input[:2] if node.op_type != "Scan" else ()
+            given = [self.values.value(n, scope) for n in names if n]
+            deciding = next((v for v in given if self.values.content(v) is None), no.value)
+            raise NotLowered(no.reason, deciding) from no
         self._bind_outputs(node, scope, list(results), mark[0])
+
+    def _unrolled(self, node: Any, scope: Scope, mark: Mark) -> bool:
+        """Lower a Loop as its iterations in a row. Return False unless their number is known and small, and the body never ends it."""
+        self.values.undo(mark)
+        names = [n if n == "" else self.values.value(n, scope) for n in node.input]
+        known = [self.values.content(n) if n else None for n in names[:2]]
+        if known[0] is None or known[0].size != 1 or known[0].dtype == object:
+            return False
+        if names[1:2] not in ([], [""]) and (known[1] is None or not known[1].all()):
+            return False
+        trips, graph = max(int(known[0].reshape(-1)[0]), 0), attributes(node)["body"]
+        carried, count = names[2:], len(node.input) - 2
+        self._budget[0] -= trips * (len(graph.node) + 1)
+        if trips == 0 or trips > _MAX_UNROLLED or self._budget[0] < 0 or "" in carried:
+            return False
+        rows: list[list[str]] = [[] for _ in graph.output[1 + count :]]
+        for i in range(trips):
+            inner = Scope.of_graph(graph, scope.opsets, scope, f"{self._prefix(node, scope)}{i}/")
+            fixed = [
+                np.reshape(i, [1] * rank_of(graph.input[0])),
+                np.ones([1] * rank_of(graph.input[1]), np.bool_),
+            ]
+            for formal, content in zip(graph.input[:2], fixed, strict=True):
+                inner.values[formal.name] = self.values.known_value(content, None)
+                self.values.known[inner.values[formal.name]] = content
+            inner.values.update(zip((f.name for f in graph.input[2:]), carried, strict=True))
+            self.nodes(((n.name or n.op_type, n) for n in graph.node), self._sourced(inner))
+            results = [self.values.value(o.name, inner) for o in graph.output]
+            going = self.values.content(results[0])
+            if (
+                going is None
+                or not going.all()
+                or any(n.op == "opaque" for n in self.values.b.nodes[mark[0] :])
+            ):
+                self.values.undo(mark)
+                return False
+            carried = results[1 : 1 + count]
+            for row, value in zip(rows, results[1 + count :], strict=True):
+                row.append(str(self.values.b.unsqueeze(value, dims=[0])))
+        stacked = [str(self.values.b.call("cat", *row, dim=0)) for row in rows]
+        self._hand_out(node, scope, [*carried, *stacked])
+        return True
 
     def _inlined(self, node: Any, domain: str, scope: Scope, mark: Mark) -> bool:
         """Inline a function. Return False if there is no body, or if ONNX's own definition leads to opaque nodes."""
@@ -215,9 +265,9 @@ class OnnxLowering:
             )
             if body is None:
                 return False
-            opsets = {
-                "" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import
-            } or scope.opsets
+            opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import}
+            if local is None or not opsets:  # ONNX's own bodies do not name every domain that they use
+                opsets = {**scope.opsets, **opsets}
             inner = Scope(opsets, prefix=self._prefix(node, scope), depth=scope.depth + 1)
             for formal, actual in itertools.zip_longest(
                 body.input, node.input[: len(body.input)], fillvalue=""
@@ -234,7 +284,10 @@ class OnnxLowering:
             self.nodes(((n.name or n.op_type, n) for n in body_nodes(body, node)), inner)
             if local is None and any(n.op == "opaque" for n in self.values.b.nodes[mark[0] :]):
                 return False
-            results = [self.values.value(o, inner) for o in body.output[: len(node.output)]]
+            wanted = zip(
+                body.output, node.output, strict=False
+            )  # a body may lack outputs that the node does not have
+            results = [self.values.value(formal, inner) if actual else "" for formal, actual in wanted]
             self._hand_out(node, scope, results)
         except (NotLowered, IrError):
             return False

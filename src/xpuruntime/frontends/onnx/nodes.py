@@ -21,19 +21,20 @@ __all__ = [
 ]
 
 NOT_LOWERED_REASONS = {
-    **dict.fromkeys(("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer"), "text"),
-    **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values"),
+    **dict.fromkeys(("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch"), "text is not supported"),
+    "Optional": "optional values are not supported",
     **dict.fromkeys(
         ("ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
          "SequenceLength", "SequenceMap", "SplitToSequence"),
-        "sequences",
+        "sequences are not supported",
     ),
-    "ImageDecoder": "it decodes image files",
+    "ImageDecoder": "decoding of image files is not supported",
 }  # fmt: skip
+"""Op -> the reason why it is opaque."""
 
 
 def defaults(node: Any, opset: int, local: Any) -> dict[str, Any]:
-    """Return the attribute defaults of an op that ONNX defines; nothing for a local function."""
+    """Return the defaults of an op's attributes; nothing if the model itself defines the op, by the function ``local``."""
     if local is not None:
         return {}
     import onnx
@@ -46,7 +47,7 @@ def attributes(node: Any) -> dict[str, Any]:
     """Return a node's attributes as Python values: tensors as arrays, graphs unchanged."""
     values: dict[str, Any] = {}
     for a in node.attribute:
-        match a.type:
+        match a.type:  # onnx.AttributeProto.AttributeType
             case 1:
                 values[a.name] = float(a.f)
             case 2:
@@ -114,7 +115,7 @@ def body_nodes(body: Any, call: Any) -> list[Any]:
 
 
 def version(op: str, opset: int) -> int:
-    """Return the opset that introduced the op's meaning in ``opset``; 0 if the op is newer."""
+    """Return the opset of the op's definition that is valid in ``opset``; 0 if the op is newer."""
     import onnx
 
     try:
@@ -124,7 +125,10 @@ def version(op: str, opset: int) -> int:
 
 
 def schema_body(node: Any, domain: str, opset: int, type_of: Callable[[str], Any]) -> Any:
-    """Return ONNX's own definition of the op as a function for these operands; None if it has none."""
+    """Return ONNX's own definition of the op as a function for these operands; None if it has none.
+
+    type_of: the name of a value -> its TypeProto, or None if its type is unknown.
+    """
     import onnx
 
     try:

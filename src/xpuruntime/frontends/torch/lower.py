@@ -30,7 +30,6 @@ from .ops import (
 
 __all__ = ["AtenLowering", "UnknownNumber"]
 
-_INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 _CONTROL_FLOW = ("cond", "while_loop", "map_impl", "scan", "associative_scan")
 
 
@@ -99,10 +98,6 @@ class AtenLowering:
             return
         if is_number(result):
             self.values[node] = self._number(node, result)
-            return
-        kind = getattr(target, "__name__", str(target))
-        if kind in _INLINED:
-            self._inline(node)
             return
         op, domain = op_name(target)
         if result is None:
@@ -297,19 +292,6 @@ class AtenLowering:
                 self.values[node] = TensorRef(scalar)
             else:
                 self.values[node] = UnknownNumber("it reads a number that is known only at run time")
-
-    def _inline(self, node: Any) -> None:
-        """Inline the body of a block under another gradient mode."""
-        body = next(a for a in node.args if getattr(a, "op", "") == "get_attr")
-        graph = self.values[body].graph
-        operands = node.args[node.args.index(body) + 1 :]
-        placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-        for inner, outer in zip(placeholders, operands, strict=True):
-            self.values[inner] = self.values[outer]
-        self.nodes(graph.nodes)
-        (out,) = (n for n in graph.nodes if n.op == "output")
-        results = [self.values[v] if hasattr(v, "op") else v for v in as_list(out.args[0])]
-        self.values[node] = results
 
     # ── opaque ──
 

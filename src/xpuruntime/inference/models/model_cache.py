@@ -152,8 +152,8 @@ def _plain(model: ModelSource) -> dict[str, Any]:
     }
 
 
-def _source(known: Mapping[str, Any], kind: type[Any], **place: Any) -> Any:
-    """Return the inverse of ``_plain``."""
+def _source(known: Mapping[str, Any], kind: type[Any], **rest: Any) -> Any:
+    """Return the inverse of ``_plain``. rest: the fields that ``_plain`` leaves out."""
     return kind(
         format=known["format"],
         digest=known["digest"],
@@ -168,5 +168,5 @@ def _source(known: Mapping[str, Any], kind: type[Any], **place: Any) -> Any:
         quantized=None if known["quantized"] is None else DType(known["quantized"]),
         products=Products(*known["products"]),
         functions=frozenset((domain, name) for domain, name in known["functions"]),
-        **place,
+        **rest,
     )

@@ -64,7 +64,17 @@ def _row(
     if function is not None and function.name:
         code = CalledCode(function.name, function.digest, function.planned, function.expected)
     return EvidenceRow(
-        call.nodes, "+".join(call.ops), device, kernel, precision, time_us, (), *operands, code=code
+        call.nodes,
+        "+".join(call.ops),
+        device,
+        kernel,
+        precision,
+        time_us,
+        (),
+        *operands,
+        code=code,
+        flops=call.flops,
+        bytes=call.bytes,
     )
 
 

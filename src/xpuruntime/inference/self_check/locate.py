@@ -259,9 +259,9 @@ class _Probes:
         ]:
             what = ", ".join(f"{c.kernel} for {', '.join(c.nodes)}" for c in unseen[:3])
             text += f", or one of its inputs, whose values cannot be compared ({what})"
-        place = next((s for n in reversed(names) for s in n.sources if s.file), None)
-        if place is not None:
-            text += f", from {place.file}:{place.line}" + (f" in {place.module}" if place.module else "")
+        source = next((s for n in reversed(names) for s in n.sources if s.file), None)
+        if source is not None:
+            text += f", from {source.file}:{source.line}" + (f" in {source.module}" if source.module else "")
         return f"{text}: {self.distances[at]}"
 
     def _nodes(self, call: KernelCall) -> Sequence[Node]:

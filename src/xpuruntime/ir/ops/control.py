@@ -59,8 +59,8 @@ def own_symbols(body: Graph, outer: frozenset[str]) -> frozenset[str]:
     return frozenset(symbols)
 
 
-def _body(c: OpCall, name: str, operands: Sequence[TensorSpec], first: int, fixed: int) -> Graph:
-    """Return a checked body. ``first``: inputs before those of the operands; ``fixed``: operands up to here may change their sizes."""
+def _body(c: OpCall, name: str, operands: Sequence[TensorSpec], first: int, carried: int) -> Graph:
+    """Return a checked body. ``first``: inputs before those of the operands; ``carried``: the first operands, whose sizes may change."""
     if not isinstance(c[name], Body):
         raise Mismatch(f"{name} must be a graph", type(c[name]).__name__)
     body = cast("Graph", c[name])
@@ -83,14 +83,14 @@ def _body(c: OpCall, name: str, operands: Sequence[TensorSpec], first: int, fixe
         if value.dtype is not operand.dtype or value.rank != operand.rank:
             raise Mismatch(f"input %{value.name} of {name} has another type", f"{value} for {operand}")
         for inner, outer in zip(value.shape, operand.shape, strict=True):
-            changes = at < fixed and isinstance(inner, Dim) and not inner.symbols <= known
+            changes = at < carried and isinstance(inner, Dim) and not inner.symbols <= known
             if inner != outer and not changes and isinstance(inner, int) == isinstance(outer, int):
                 raise Mismatch(f"input %{value.name} of {name} has another shape", f"{value} for {operand}")
     return body
 
 
 def _sized(c: OpCall, shapes: Sequence[tuple[DType, Sequence[DimLike | None]]]) -> list[TensorSpec]:
-    """Return the results, with the node's own symbols where a dim is not known (None)."""
+    """Return the results' specs. A dim that is not known (None) is the node's own symbol, from ``sizes``."""
     sizes: Sequence[DimLike] = c["sizes"]
     count = sum(len(shape) for _, shape in shapes)
     if sizes and len(sizes) != count:
@@ -132,13 +132,13 @@ def _cond(c: OpCall) -> list[TensorSpec]:
         if then.dtype is not other.dtype or then.rank != other.rank:
             raise Mismatch("the branches have results of different types", f"{then} and {other}")
         dims = [
-            a if a == b and not _of(a, own) else None for a, b in zip(then.shape, other.shape, strict=True)
+            a if a == b and not _uses(a, own) else None for a, b in zip(then.shape, other.shape, strict=True)
         ]
         shapes.append((then.dtype, dims))
     return _sized(c, shapes)
 
 
-def _of(d: DimLike, symbols: frozenset[str]) -> bool:
+def _uses(d: DimLike, symbols: frozenset[str]) -> bool:
     return isinstance(d, Dim) and bool(d.symbols & symbols)
 
 
@@ -167,13 +167,16 @@ def _loop(c: OpCall) -> list[TensorSpec]:
     own = own_symbols(body, outer)
     shapes = list(_carried(body, operands[:carried], results[:carried], outer))
     count = c["trips"] if condition is None and not c["checked"] else None
-    shapes += [(s.dtype, [count, *(None if _of(d, own) else d for d in s.shape)]) for s in results[carried:]]
+    shapes += [
+        (s.dtype, [count, *(None if _uses(d, own) else d for d in s.shape)]) for s in results[carried:]
+    ]
     return _sized(c, shapes)
 
 
 def _carried(
     body: Graph, operands: Sequence[TensorSpec], results: Sequence[TensorSpec], outer: frozenset[str]
 ) -> Iterator[tuple[DType, list[DimLike | None]]]:
+    """Yield dtype and dims of the carried values after the loop; None for a dim that changes from iteration to iteration."""
     for value, spec, result in zip(body.input_specs[1:], operands, results, strict=False):
         if result.dtype is not spec.dtype or result.rank != spec.rank:
             raise Mismatch(f"the carried value %{value.name} changes its type", f"{spec} to {result}")

@@ -98,7 +98,10 @@ def _scatter_nd(c: OpCall) -> TensorSpec:
 
 
 def _indexed(x: TensorSpec, indices: list[TensorSpec | None]) -> tuple[DimLike, ...]:
-    """Infer NumPy's advanced indexing: indices broadcast together, and adjacent index dims are replaced in place."""
+    """Return the shape of NumPy's advanced indexing. The indices broadcast to one shape.
+
+    It replaces the indexed dims if they are adjacent; otherwise it comes first.
+    """
     if len(indices) > x.rank:
         raise Mismatch("has more indices than dims", f"{len(indices)} for {x}")
     indexed_dims = [i for i, index in enumerate(indices) if index is not None]
@@ -154,7 +157,7 @@ def _tensor_scatter(c: OpCall) -> TensorSpec:
 
 
 def _place_one_hot(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:
-    """Wrap ``dim`` to the rank of the result, which has one more dim."""
+    """Count a negative ``dim`` from the end of the result, which has one dim more than the indices."""
     indices = operands[0]
     if isinstance(indices, TensorSpec) and attrs["dim"] < 0:
         attrs["dim"] += indices.rank + 1
@@ -269,7 +272,7 @@ ROWS: tuple[OpEntry, ...] = (
         _one_hot,
         place=_place_one_hot,
         onnx="OneHot",
-        meaning="values is [off, on]; an index outside [-depth, depth) gives all off; dim counts in y, from 0",
+        meaning="values is [off, on]; an index outside [-depth, depth) gives all off; dim is that of y",
     ),
     op(
         "topk(x; k: dim, dim: axis = -1, largest: bool = true, sorted: bool = true) -> values, indices",

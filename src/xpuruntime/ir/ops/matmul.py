@@ -79,12 +79,12 @@ _TERM = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
 
 
 def einsum_terms(equation: str, ranks: list[int]) -> tuple[list[list[str]], list[str]]:
-    """Return the label of each axis, of each operand and of the result; ellipsis axes are ``.0`` (outermost) on. Raises Mismatch."""
+    """Return the labels of each operand's axes and of the result's axes. Axes of an ellipsis are ``.0`` (outermost), ``.1`` ... Raises Mismatch."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks) or not all(_TERM.fullmatch(t) for t in [*terms, right]):
         raise Mismatch(f"not an equation for {len(ranks)} operands", repr(equation))
-    extra = max(
+    widest = max(
         (r - len(t.replace("...", "")) for t, r in zip(terms, ranks, strict=True) if "..." in t), default=0
     )
     labels = []
@@ -92,12 +92,12 @@ def einsum_terms(equation: str, ranks: list[int]) -> tuple[list[list[str]], list
         num_labels = len(term.replace("...", ""))
         if num_labels > rank or ("..." not in term and num_labels != rank):
             raise Mismatch(f"term {term!r} does not fit rank {rank}", repr(equation))
-        labels.append(_labels(term, rank - num_labels, extra))
+        labels.append(_labels(term, rank - num_labels, widest))
     if arrow:
-        result = _labels(right, extra, extra)
+        result = _labels(right, widest, widest)
     else:
         all_labels = [label for axis in labels for label in axis]
-        result = [f".{i}" for i in range(extra)] + sorted(
+        result = [f".{i}" for i in range(widest)] + sorted(
             a for a in set(all_labels) if all_labels.count(a) == 1 and a[0] != "."
         )
     if len(set(result)) != len(result) or not set(result) <= {label for axis in labels for label in axis}:
@@ -105,9 +105,10 @@ def einsum_terms(equation: str, ranks: list[int]) -> tuple[list[list[str]], list
     return labels, result
 
 
-def _labels(term: str, ellipsis: int, extra: int) -> list[str]:
+def _labels(term: str, ellipsis: int, widest: int) -> list[str]:
+    """Return the labels of a term. ``ellipsis``: number of axes of its ellipsis, of which the widest one of all terms has ``widest``."""
     head, dots, tail = term.partition("...")
-    return [*head, *(f".{i}" for i in range(extra - ellipsis, extra) if dots), *tail]
+    return [*head, *(f".{i}" for i in range(widest - ellipsis, widest) if dots), *tail]
 
 
 def _einsum(c: OpCall) -> TensorSpec:

@@ -119,7 +119,7 @@ def slice_length(
     if step < 1:
         raise Mismatch("step must be positive", step, "Flip the dim first.")
 
-    def place(value: DimLike) -> DimLike:
+    def wrapped(value: DimLike) -> DimLike:
         if isinstance(value, int):
             if value < 0:
                 value = value + d
@@ -128,7 +128,7 @@ def slice_length(
         return value
 
     end = d if end is None or (isinstance(end, int) and end >= 2**31 - 1) else end
-    start, end = place(start), place(end)
+    start, end = wrapped(start), wrapped(end)
     length = ceil_div(end - start, step)
     return start, end, max(length, 0) if isinstance(length, int) else length
 

@@ -32,7 +32,7 @@ def _rope(call: NodeCall) -> TaskText:
     if positions is not None:
         at = over_rows(sizes(positions.spec), positions.spec.physical.strides, len(rows))
         where = address(Box("in3", tuple(rows), at), names)
-        body.append(f"const int64_t place = index_in(*({where}), {sizes(call.tensor(1).spec)[0]}, scratch);")
+        body.append(f"const int64_t row = index_in(*({where}), {sizes(call.tensor(1).spec)[0]}, scratch);")
     x_strides = x.physical.strides
     body += [
         f"const {kind} *x = {address(Box('in0', rows, x_strides[:-1]), names)};",

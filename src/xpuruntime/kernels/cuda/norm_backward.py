@@ -114,12 +114,12 @@ def _rows_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
         arguments.append(Argument("temp0", "temp0", c, True))
     packed = ["in0", "in1", "out0", *(["in4"] if weight is not None else [])]
     inside = f"if (i < {t.size}) " if t.packs * t.threads * t.width != t.size else ""
-    place = f"const int i = (k * {t.threads} + threadIdx.x) * {t.width};"
+    index = f"const int i = (k * {t.threads} + threadIdx.x) * {t.width};"
     fetched = f"decoded(fetch<{t.width}>({{}}, aligned.value))"
 
     def each_pack(body: list[str]) -> list[str]:
         loop = ["#pragma unroll", f"for (int k = 0; k < {t.packs}; ++k) {{"]
-        return [*loop, *indented([place, f"{inside}{{", *indented(body), "}"]), "}"]
+        return [*loop, *indented([index, f"{inside}{{", *indented(body), "}"]), "}"]
 
     def each_element(body: list[str]) -> list[str]:
         return ["#pragma unroll", f"for (int u = 0; u < {t.width}; ++u) {{", *indented(body), "}"]

@@ -55,7 +55,7 @@ class Rope(Kernel):
         if positions is not None:
             steps = over_rows(sizes(positions.spec), positions.spec.physical.strides, len(rows))
             where = address(Box("in3", tuple(rows), steps), names)
-            lines.append(f"const int64_t place = index_in(*({where}), {sizes(call.tensor(1).spec)[0]});")
+            lines.append(f"const int64_t row = index_in(*({where}), {sizes(call.tensor(1).spec)[0]});")
         lines += [
             f"const {kind} *x = {address(Box('in0', tuple(rows), x.physical.strides[:-1]), names)};",
             f"{kind} *y = {address(Box('out0', tuple(rows), y.physical.strides[:-1]), names)};",

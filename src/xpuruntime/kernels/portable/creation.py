@@ -65,9 +65,9 @@ def _one_hot(call: NodeCall) -> TaskText:
     step = values.strides[0]
     body = [
         *unravel(y.shape),
-        f"int64_t place = (int64_t)load<1>({address(at, index_names)});",
-        f"if (place < 0) place += {depth};",
-        f"*({address(y, names)}) = in1[place == i{dim} ? {step} : 0];",
+        f"int64_t hot = (int64_t)load<1>({address(at, index_names)});",
+        f"if (hot < 0) hot += {depth};",
+        f"*({address(y, names)}) = in1[hot == i{dim} ? {step} : 0];",
     ]
     return TaskText(body, math.prod(y.shape))
 

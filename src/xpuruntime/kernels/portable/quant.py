@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ...codegen.loops.boxes import Box
-from ...codegen.loops.points import address, number, storage, unravel
+from ...codegen.loops.points import STORAGE, address, number, storage, unravel
 from ...decisions import Support
 from ...ir.interp.quant import _limits
 from ...types import DType
 from ..kernel import NodeCall
 from ..spec.support import FLOATS, INTEGERS, NUMBERS, computes, first, refuse
-from .narrow import EIGHT_BITS, decoded, encoder, values_table
+from .narrow import NARROW, PACKED, codes_table, decoded, element_tasks, encoder, not_packable
 from .tasks import OpTemplate, TaskText, TemplateKernel, result, whole
 
 __all__ = ["KERNELS"]
 
 
-def _spread(call: NodeCall, position: int, shape: tuple[int, ...], axis: int, block: int = 0) -> str:
-    """Return the address of a scale or zero point: one value, one per position along the axis, or one per block of it."""
+def _spread(
+    call: NodeCall, position: int, shape: tuple[int, ...], axis: int, block: int = 0
+) -> tuple[Box, list[str]]:
+    """Return the box of a scale or zero point and its indices: one value, one per position along the axis, or one per block of it."""
     scale = whole(call, position)
     names = [f"i{d}" for d in range(len(shape))]
     if block:
         names[axis] = f"(i{axis} / {block})"
-        return address(scale, names)
+        return scale, names
     if math.prod(scale.shape) == 1:
-        return scale.arg
+        return Box(scale.arg, (), ()), []
     if len(scale.shape) == 1 and shape:
-        return address(scale, [names[axis]])
-    return address(_broadcast(scale, shape), names)
-
-
-def _broadcast(box: Box, shape: tuple[int, ...]) -> Box:
-    return box.expanded(shape)
+        return scale, [names[axis]]
+    return scale.expanded(shape), names
 
 
 def _zero(call: NodeCall, axis: int, block: int, shape: tuple[int, ...]) -> str:
     """Return the zero point as a double; empty if there is none."""
     zero = call.optional(2)
-    return "" if zero is None else decoded(zero.spec.dtype, _spread(call, 2, shape, axis, block), "values")
+    return "" if zero is None else decoded(zero.spec.dtype, *_spread(call, 2, shape, axis, block))
+
+
+def _loaded(box: Box, names: Sequence[str], kind: str = "double") -> str:
+    return f"({kind})load<1>({address(box, names)})"
 
 
 def _quantize(call: NodeCall) -> TaskText:
@@ -48,20 +51,17 @@ def _quantize(call: NodeCall) -> TaskText:
     quotient_type = storage(a["precision"] or call.tensor(1).spec.dtype)
     scale = _spread(call, 1, y.shape, a["axis"], a["block_size"])
     zero = _zero(call, a["axis"], a["block_size"], y.shape) or "0.0"
-    quotient = (
-        f"(double)convert<{quotient_type}>((double)load<1>({address(x, names)}) / (double)load<1>({scale}))"
-    )
-    if dtype in EIGHT_BITS:
-        head = [values_table(dtype, "values"), *encoder(dtype, a["saturate"])]
-        body = [*unravel(y.shape), f"*({address(y, names)}) = encode({quotient} + {zero});"]
-        return TaskText(body, math.prod(y.shape), head)
+    quotient = f"(double)convert<{quotient_type}>({_loaded(x, names)} / {_loaded(*scale)})"
+    head = codes_table(dtype)
+    if not dtype.is_integer:
+        return element_tasks(
+            y, dtype, [], f"encode({quotient} + {zero})", [*head, *encoder(dtype, a["saturate"])]
+        )
     low, high = _limits(dtype)
-    body = [
-        *unravel(y.shape),
-        f"const double place = rint({quotient}) + {zero};",
-        f"*({address(y, names)}) = ({storage(dtype)})(place < {low} ? {low} : place > {high} ? {high} : place);",
-    ]
-    return TaskText(body, math.prod(y.shape), parts=frozenset({"arith"}))
+    kind = storage(dtype) if dtype in STORAGE else "uint8_t"
+    line = f"const double code = rint({quotient}) + {zero};"
+    code = f"({kind})({'(int64_t)' if dtype in PACKED else ''}(code < {low} ? {low} : code > {high} ? {high} : code))"
+    return element_tasks(y, dtype, [line], code, head, frozenset({"arith"}))
 
 
 def _dequantize(call: NodeCall) -> TaskText:
@@ -70,14 +70,13 @@ def _dequantize(call: NodeCall) -> TaskText:
     dtype = call.tensor(0).spec.dtype
     scale = _spread(call, 1, y.shape, a["axis"], a["block_size"])
     zero = _zero(call, a["axis"], a["block_size"], y.shape)
-    value = decoded(dtype, address(x, names), "values") + (f" - {zero}" if zero else "")
+    value = decoded(dtype, x, names) + (f" - {zero}" if zero else "")
     body = [
         *unravel(y.shape),
-        f"const double value = ({value}) * (double)load<1>({scale});",
+        f"const double value = ({value}) * {_loaded(*scale)};",
         f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>(value));",
     ]
-    head = [values_table(dtype, "values")] if dtype in EIGHT_BITS else []
-    return TaskText(body, math.prod(y.shape), head)
+    return TaskText(body, math.prod(y.shape), codes_table(dtype))
 
 
 def _dynamic(call: NodeCall) -> TaskText:
@@ -101,8 +100,8 @@ def _dynamic(call: NodeCall) -> TaskText:
         "*out1 = scale;",
         "*out2 = (uint8_t)zero;",
         *loop,
-        f"  const float v = *({address(x, names)}), place = rint(scale != 0 ? v / scale : v) + zero;",
-        f"  *({address(y, names)}) = (uint8_t)(place < 0 ? 0.0f : place > 255 ? 255.0f : place);",
+        f"  const float v = *({address(x, names)}), code = rint(scale != 0 ? v / scale : v) + zero;",
+        f"  *({address(y, names)}) = (uint8_t)(code < 0 ? 0.0f : code > 255 ? 255.0f : code);",
         "}",
     ]
     return TaskText(body, 1, per=2 * total, parts=frozenset({"arith"}))
@@ -115,17 +114,17 @@ def _fake(call: NodeCall) -> TaskText:
     compute = "double" if call.tensor(0).spec.dtype is DType.FLOAT64 else "float"
     body = [
         *unravel(y.shape),
-        f"const float scale = (float)load<1>({_spread(call, 1, y.shape, axis)});",
-        f"const float zero = (float)load<1>({_spread(call, 2, y.shape, axis)});",
+        f"const float scale = {_loaded(*_spread(call, 1, y.shape, axis), 'float')};",
+        f"const float zero = {_loaded(*_spread(call, 2, y.shape, axis), 'float')};",
         f"const {compute} moved = ({compute})load<1>({address(x, names)}) * ({compute})(1.0f / scale);",
-        f"{compute} place = rint(({compute})(moved + ({compute})zero));",
-        f"place = minimum(maximum(place, ({compute}){number(float(a['quant_min']))}), ({compute}){number(float(a['quant_max']))});",
-        f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>((place - ({compute})zero) * ({compute})scale));",
+        f"{compute} code = rint(({compute})(moved + ({compute})zero));",
+        f"code = minimum(maximum(code, ({compute}){number(float(a['quant_min']))}), ({compute}){number(float(a['quant_max']))});",
+        f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>((code - ({compute})zero) * ({compute})scale));",
     ]
     return TaskText(body, math.prod(y.shape), parts=frozenset({"arith"}))
 
 
-_QUANTIZED = INTEGERS - {DType.INT64, DType.UINT64} | EIGHT_BITS - {DType.FLOAT8_E8M0FNU}
+_QUANTIZED = INTEGERS - {DType.INT64, DType.UINT64} | NARROW - {DType.FLOAT8_E8M0FNU}
 
 
 def _to_quantized(call: NodeCall) -> Support | None:
@@ -133,6 +132,7 @@ def _to_quantized(call: NodeCall) -> Support | None:
     return first(
         None if dtype in _QUANTIZED else refuse(dtype, "quantized values"),
         None if precision is None or precision in FLOATS else refuse(precision, "a quotient"),
+        not_packable(call),
         computes(0, dtypes=NUMBERS)(call),
         computes(1)(call),
     )
@@ -155,8 +155,8 @@ KERNELS = (
     TemplateKernel(
         "quantize/generated",
         {
-            "quantize_linear": OpTemplate(_quantize, _to_quantized),
-            "dequantize_linear": OpTemplate(_dequantize, _from_quantized),
+            "quantize_linear": OpTemplate(_quantize, _to_quantized, packed=True),
+            "dequantize_linear": OpTemplate(_dequantize, _from_quantized, packed=True),
             "dynamic_quantize_linear": OpTemplate(_dynamic, computes(dtypes=frozenset({DType.FLOAT32}))),
             "fake_quantize": OpTemplate(_fake, _fakes),
         },

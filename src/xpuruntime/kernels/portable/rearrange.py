@@ -43,11 +43,11 @@ def _reverse_sequence(call: NodeCall) -> TaskText:
     x, lengths, y = whole(call, 0), whole(call, 1), result(call)
     time, batch = call.attrs["time_dim"], call.attrs["batch_dim"]
     at = _names(len(y.shape))
-    source = [*at[:time], "place", *at[time + 1 :]]
+    source = [*at[:time], "step", *at[time + 1 :]]
     body = [
         *unravel(y.shape),
         f"const int64_t count = (int64_t)*({address(lengths, [f'i{batch}'])});",
-        f"const int64_t place = index_in(i{time} < count ? count - 1 - i{time} : i{time}, {y.shape[time]}, scratch);",
+        f"const int64_t step = index_in(i{time} < count ? count - 1 - i{time} : i{time}, {y.shape[time]}, scratch);",
         f"*({address(y, at)}) = *({address(x, source)});",
     ]
     return TaskText(body, math.prod(y.shape))

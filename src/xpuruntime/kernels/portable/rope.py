@@ -23,7 +23,7 @@ def table_row(call: NodeCall, position: int, rows: Sequence[int]) -> str:
     if positions is None:
         row_strides = over_rows(sizes(table)[:-1], steps[:-1], len(rows))
         return address(Box(operand_ref("in", position), tuple(rows), row_strides), names)
-    return f"{operand_ref('in', position)} + place * {steps[0]}"
+    return f"{operand_ref('in', position)} + row * {steps[0]}"
 
 
 def named_by(call: NodeCall, position: int) -> str:
@@ -36,8 +36,8 @@ def named_by(call: NodeCall, position: int) -> str:
 def row_of(call: NodeCall, name: str, spec: TensorSpec, row: str = "t") -> str:
     """Return the address of the row of this task's batch, head and position."""
     steps = spec.physical.strides
-    place = Box(name, sizes(spec)[:3], tuple(steps[:3]))
-    return address(place, ["b", "h", row])
+    box = Box(name, sizes(spec)[:3], tuple(steps[:3]))
+    return address(box, ["b", "h", row])
 
 
 def table_lines(call: NodeCall) -> list[str]:
@@ -45,8 +45,8 @@ def table_lines(call: NodeCall) -> list[str]:
     kind = C_TYPES[call.outputs[0].dtype]
     rows, steps = sizes(call.tensor(3).spec), [call.tensor(i).spec.physical.strides for i in (3, 4)]
     if call.optional(POSITIONS) is not None:
-        first = f"const int64_t place = index_in({named_by(call, POSITIONS)}, {rows[0]}, scratch);"
-        at = [f"place * {s[0]}" for s in steps]
+        first = f"const int64_t row = index_in({named_by(call, POSITIONS)}, {rows[0]}, scratch);"
+        at = [f"row * {s[0]}" for s in steps]
         lines = [first]
     else:
         at = [f"t * {s[-2]}" + (f" + b * {s[0]}" if len(s) == 3 and rows[0] != 1 else "") for s in steps]

@@ -112,11 +112,13 @@ class OpTemplate:
 
     why_not:     returns the refusal of a node, or None.
     thread_text: the text for GPU threads, if it differs.
+    packed:      whether the text reads and writes types below a byte, which are packed.
     """
 
     text: Callable[[NodeCall], TaskText]
     why_not: Callable[[NodeCall], Support | None] = field(default=lambda call: None)
     thread_text: Callable[[NodeCall], TaskText] | None = None
+    packed: bool = False
 
 
 class TemplateKernel(PortableKernel):
@@ -128,11 +130,13 @@ class TemplateKernel(PortableKernel):
         self._templates = templates
 
     def supports(self, call: NodeCall) -> Support:
-        """Return the template's answer. Elements must have whole bytes and must not be complex."""
+        """Return the template's answer. Elements must be numbers and not complex, and have whole bytes unless the template packs them."""
+        template = self._templates[call.op]
         for spec in (*call.outputs, *(t.spec for t in call.tensors)):
-            if not element_bytes(spec.dtype) or spec.dtype.is_complex:
+            unit = spec.dtype.bits if template.packed else element_bytes(spec.dtype)
+            if not unit or spec.dtype.is_complex:
                 return refuse(spec.dtype, f"{call.op} on values")
-        refused = self._templates[call.op].why_not(call)
+        refused = template.why_not(call)
         return Support.yes() if refused is None else refused
 
     def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:
@@ -176,7 +180,7 @@ def _arguments(call: NodeCall) -> list[str]:
     for at, name in enumerate(_names(call)):
         dtype = specs[name].dtype
         const = "" if name.startswith("out") else "const "
-        kind = storage(dtype) if dtype in STORAGE else f"uint{8 * element_bytes(dtype)}_t"
+        kind = storage(dtype) if dtype in STORAGE else f"uint{8 * max(element_bytes(dtype), 1)}_t"
         lines.append(f"[[maybe_unused]] {const}{kind} *const {name} = ({const}{kind} *)args[{at}];")
     return lines
 

@@ -196,9 +196,9 @@ def _scaled(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
         )
     grad = grads[0]
     results: list[Any] = [None] * 8
-    for place, gradient in enumerate(ctx.saved_tensors):
-        if ctx.wanted[place] and grad is not None:
-            results[place] = gradient * grad.to(gradient.dtype)
+    for i, gradient in enumerate(ctx.saved_tensors):
+        if ctx.wanted[i] and grad is not None:
+            results[i] = gradient * grad.to(gradient.dtype)
     return tuple(results)
 
 

@@ -56,7 +56,14 @@ class Arguments:
             return value
         array = host_array(value)
         self.fit(TensorSpec(tuple(array.shape), dtype_of(array)), spec, description)
-        if self.on_host and array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
+        whole = spec.dtype.bits >= 8  # smaller types are packed in buffers
+        if (
+            self.on_host
+            and whole
+            and array.flags.c_contiguous
+            and array.flags.aligned
+            and array.dtype.isnative
+        ):
             return self.wrapped(array, spec)
         self.converted += 1
         return DeviceBuffer.from_numpy(array.astype(spec.dtype.numpy, copy=False), self.backend, spec=spec)

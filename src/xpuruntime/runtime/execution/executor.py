@@ -128,8 +128,10 @@ class Executor:
         )
         self._arguments = Arguments(self._who, self.backend)
         self._on_host = self.backend.core_is_host
+        # Types below a byte are packed in buffers, but not in arrays.
+        self._packs = any(0 < s.dtype.bits < 8 for s in (*self._inputs, *self._outputs))
         # True if the core reads and writes NumPy arrays itself.
-        self._takes_arrays = self._on_host or self.backend.stages
+        self._takes_arrays = (self._on_host or self.backend.stages) and not self._packs
 
     # ── weights ──
 
@@ -240,6 +242,8 @@ class Executor:
             return DeviceRecord(absent=f"{self.device} does not record its work.")
         open_library("cupti")
         observation = _core.Observation()
+        if self._packs:
+            return DeviceRecord(absent="A program with inputs or outputs below a byte is not recorded.")
         outputs = tuple(np.empty(*m) for m in self._output_forms)
         arrays = self._arguments.arrays(inputs, self._inputs)
         result = self._core.run_arrays(bindings, arrays, outputs, None, None, None, observation)
@@ -389,7 +393,7 @@ class Executor:
                 raise InputError(
                     self._who, f"out array {spec.name!r} must be C-contiguous, aligned and writeable"
                 )
-        if self.backend.stages:
+        if self.backend.stages and not self._packs:
             outputs = tuple(outputs)
             result = self._core.run_arrays(
                 bindings, self._arguments.arrays(inputs, self._inputs), outputs, times, ring, stop
@@ -399,12 +403,13 @@ class Executor:
                 raise self._failed(result)
             return list(outputs)
         arguments = [self._arguments.buffer(a, s) for a, s in zip(inputs, self._inputs, strict=True)]
-        if self._on_host:
+        in_place = self._on_host and not self._packs
+        if in_place:
             results = [self._arguments.wrapped(a, s) for a, s in zip(outputs, self._outputs, strict=True)]
         else:
             results = [DeviceBuffer.empty(s, self.backend) for s in self._outputs]
         self._run_memory(bindings, arguments, results, times, ring, stop)
-        if not self._on_host:
+        if not in_place:
             for array, buffer in zip(outputs, results, strict=True):
                 np.copyto(array, buffer.to_numpy())
         return list(outputs)

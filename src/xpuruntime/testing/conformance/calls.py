@@ -176,6 +176,7 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("where", ("bool 5x7", "5x7", 0.5)),
     ConformanceCall("cast", ("33x65",), {"dtype": "int32"}),
     ConformanceCall("cast", ("33x65",), {"dtype": "float8_e4m3fn"}),
+    ConformanceCall("cast", ("33x65",), {"dtype": "int4"}, SINGLE),
     # indexing
     ConformanceCall("permute", ("5x6x7",), {"dims": [2, 0, 1]}),
     ConformanceCall("cat", ("3x5", "3x4"), {"dim": 1}),

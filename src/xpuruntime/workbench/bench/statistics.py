@@ -11,6 +11,7 @@ Timings are skewed and their tails come from the machine, so all statistics use 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,12 +91,9 @@ class Ratio:
 def _lower_rank(n: int, tail: float) -> int:
     """Return the largest j with P(Binomial(n, 1/2) < j) <= tail: the rank (from 1) of the interval's lower end; 0 if there is none."""
     start = max(0, int(n / 2 - 12 * math.sqrt(n)))  # The probability below this is less than 1e-60.
-    below, log_half = 0.0, math.log(2.0)
-    for k in range(start, n // 2 + 1):
-        below += math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * log_half)
-        if below > tail:
-            return k
-    return n // 2
+    logs = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in range(start, n + 1))
+    sums = itertools.accumulate(math.exp(log - n * math.log(2.0)) for log in logs)
+    return start + sum(1 for _ in itertools.takewhile(lambda below: below <= tail, sums))
 
 
 def median_interval(values: Sequence[float] | NDArray[Any], confidence: float = CONFIDENCE) -> Interval:

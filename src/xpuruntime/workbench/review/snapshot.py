@@ -11,6 +11,7 @@ from typing import Any
 from ...decisions import Decision
 from ...evidence import Evidence
 from ...families import family_of_aten
+from ...inference.models.edges import call_reads
 from ...ir import OPS
 from ...profiler.receipt import Receipt
 from ...program.lock import Lock
@@ -29,6 +30,7 @@ class NodeState:
     kernel:      the kernels or the vendor's steps that compute it; empty if none does, or if the file does not say.
     precision:   element type that it computes in; empty if the file does not say.
     time_us, spread_us: median time of its group, and the largest minus the smallest; None if not measured.
+    reads:       names of the nodes whose results it reads; empty if the file does not say.
     """
 
     name: str
@@ -42,6 +44,7 @@ class NodeState:
     group: tuple[str, ...] = ()
     time_us: float | None = None
     spread_us: float | None = None
+    reads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Snapshot:
     time_us:    time of one run: the sum of the measured steps. spread_us: the sum of their spreads. timed_runs: number of measured runs.
     memory_bytes: scratch memory and weights. coverage: share of nodes that evidence names. confirmed: whether evidence confirms the plan.
     inputs:     sha256 of each input by name. outputs: what was recorded of each output.
+    source:     the content of the file.
     """
 
     kind: str
@@ -89,6 +93,7 @@ class Snapshot:
     inputs: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[OutputState, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    source: Plan | Receipt | CompiledProgram | Lock | None = field(default=None, repr=False, compare=False)
 
     def node(self, name: str) -> NodeState | None:
         """Return a node by name, or None."""
@@ -112,6 +117,7 @@ def of_plan(plan: Plan, name: str) -> Snapshot:
                 node.kernel,
                 region.precision if region else "",
                 (node.name,),
+                reads=node.reads,
             )
         )
     return Snapshot(
@@ -126,6 +132,7 @@ def of_plan(plan: Plan, name: str) -> Snapshot:
         plan.transfers,
         decisions_of(plan.decisions),
         facts={f"{r.engine} version": r.engine_version for r in plan.regions},
+        source=plan,
     )
 
 
@@ -173,6 +180,7 @@ def of_receipt(
         inputs,
         outputs,
         base.facts,
+        receipt,
     )
 
 
@@ -194,6 +202,7 @@ def _executed(region: str, evidence: Evidence, by_name: Mapping[str, NodeState])
                     row.nodes,
                     row.time_us,
                     row.spread_us,
+                    planned.reads,
                 )
 
 
@@ -216,6 +225,7 @@ def _joined(a: NodeState, b: NodeState) -> NodeState:
         tuple(dict.fromkeys((*a.group, *b.group))),
         added(a.time_us, b.time_us),
         added(a.spread_us, b.spread_us),
+        tuple(dict.fromkeys((*a.reads, *b.reads))),
     )
 
 
@@ -244,6 +254,7 @@ def of_program(program: CompiledProgram, name: str) -> Snapshot:
         decisions_of(program.decisions) | {("target", program.name): (", ".join(targets), "")},
         memory_bytes=arena + weights,
         facts=facts,
+        source=program,
     )
 
 
@@ -281,6 +292,7 @@ def of_lock(lock: Lock, name: str) -> Snapshot:
         tuple(dict.fromkeys(n.engine for n in nodes)),
         memory_bytes=max((p.arena_bytes + p.weight_bytes for p in lock.programs), default=0) or None,
         facts=facts,
+        source=lock,
     )
 
 
@@ -300,6 +312,7 @@ def _weights_digest(program: CompiledProgram) -> str:
 def _nodes_of_calls(plan: ExecutionPlan, prefix: str) -> list[NodeState]:
     types = {b.name: b.spec.dtype for b in plan.buffers if b.kind is not BufferKind.WEIGHT}
     device = plan.target.partition(":")[0]
+    reads = call_reads(plan)
     states: dict[str, NodeState] = {}
     for call in plan.calls:
         precision = next((types[o].value for o in call.outputs if o in types), "")
@@ -307,8 +320,18 @@ def _nodes_of_calls(plan: ExecutionPlan, prefix: str) -> list[NodeState]:
             op = call.ops[i] if len(call.ops) == len(call.nodes) else call.ops[0] if call.ops else ""
             family = OPS[op].family if op in OPS else family_of_aten(op)
             group = tuple(prefix + n for n in call.nodes)
+            before_it = tuple(prefix + n for n in reads[node])
             state = NodeState(
-                prefix + node, op, family, "native", device, "r0", call.kernel, precision, group
+                prefix + node,
+                op,
+                family,
+                "native",
+                device,
+                "r0",
+                call.kernel,
+                precision,
+                group,
+                reads=before_it,
             )
             before = states.get(state.name)
             states[state.name] = state if before is None else _joined(before, state)

@@ -47,6 +47,8 @@ _REPEATS, _MOST_REPEATS = 3, 30  # timed runs of a variant in one round, after o
 _LEAST_S = 0.002  # short runs are repeated for this long
 _WHOLE = "whole run"
 Progress = Callable[[str], None]
+_Time = tuple[str, str, float]
+"""A call's key, its kernel, and microseconds."""
 
 
 def tune(
@@ -149,6 +151,49 @@ def _subject(session: InferenceSession, buckets: Sequence[_Bucket], rounds: int)
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """A program of the model that is measured.
+
+    name: the name under which the times of whole runs are stored. words: the kernel of each call. keys: the key of each stage, empty for a
+    stage of no node. arrays: the inputs in the program's order.
+    """
+
+    name: str
+    words: Mapping[str, str]
+    executor: Executor
+    keys: tuple[str, ...]
+    arrays: list[NDArray[Any]]
+
+    def call_times(self) -> Iterator[_Time]:
+        """Yield the time of each node's call: the sum of its stages in a run. The clock has a resolution of one nanosecond."""
+        for _ in self._repeated():
+            clock = np.zeros(len(self.executor.plan.calls), np.int64)
+            self.executor.run_arrays(self.arrays, times=clock)
+            sums: dict[str, int] = defaultdict(int)
+            for key, ns in zip(self.keys, clock.tolist(), strict=True):
+                if key:
+                    sums[key] += ns
+            for key, ns in sums.items():
+                yield _call(key), self.words[key], max(ns, 1) / 1e3
+
+    def run_times(self) -> Iterator[_Time]:
+        """Yield the time of a whole run without the executor's clock."""
+        for _ in self._repeated():
+            began = time.perf_counter_ns()
+            self.executor.run_arrays(self.arrays)
+            yield _WHOLE, self.name, max(time.perf_counter_ns() - began, 1) / 1e3
+
+    def _repeated(self) -> Iterator[int]:
+        """Warm up, then yield once for each timed run of a round."""
+        self.executor.run_arrays(self.arrays)
+        began = time.monotonic()
+        for i in range(_MOST_REPEATS):
+            if i >= _REPEATS and time.monotonic() - began > _LEAST_S:
+                return
+            yield i
+
+
 class _Contest:
     """The calls of one bucket with their kernels, and the programs that measure them."""
 
@@ -177,22 +222,19 @@ class _Contest:
             best[key] = min(words, key=times.__getitem__) if is_complete else self.lock.kernels[key]
         return best
 
-    def open(self, words: Mapping[str, str]) -> tuple[Executor, tuple[str, ...]]:
-        """Return an executor of the model with these kernels, and the key of each call."""
+    def open(self, name: str, words: Mapping[str, str]) -> _Variant:
+        """Return the model with these kernels, ready to run. The caller closes its executor."""
         bucket = self.bucket
         program, lock = recorded_lock(self.session.model, bucket.request, bucket.shapes, words)
         executor = Executor(
             program, Device(bucket.request.device), threads=bucket.executor.threads, policy=SETTLED
         )
-        arrays = sized_model(self.session.model, bucket.shapes).weights
-        weights = load_weights(arrays, program, executor.device, shared=self._weights)
+        stored = sized_model(self.session.model, bucket.shapes).weights
+        weights = load_weights(stored, program, executor.device, shared=self._weights)
         self._weights.append(weights)
         executor.bind(weights)
-        return executor, lock.stages[program.entries[0].name]
-
-    def arrays(self, executor: Executor) -> list[NDArray[Any]]:
-        """Return the inputs in the program's order."""
-        return [np.ascontiguousarray(self.bucket.feeds[s.name]) for s in executor.entry.inputs]
+        arrays = [np.ascontiguousarray(bucket.feeds[s.name]) for s in executor.entry.inputs]
+        return _Variant(name, words, executor, lock.stages[program.entries[0].name], arrays)
 
     def samples(self, journal: Journal) -> dict[str, dict[str, list[float]]]:
         """Return the times of each call by kernel, one for each finished round."""
@@ -252,23 +294,21 @@ class _Tuner:
 
     def measure(self, contest: _Contest) -> None:
         """Measure the rounds of a bucket that the journal does not have."""
-        calls = [contest.words(v) for v in range(contest.variants)]
-        self._stage(contest, "calls", calls, _call_times)
+        variants = {str(v): contest.words(v) for v in range(contest.variants)}
+        self._stage(contest, "calls", variants, _Variant.call_times)
         if not self.finished:
             return
-        sides = [contest.fastest(self.journal), dict(contest.lock.kernels)]
-        self._stage(contest, "runs", sides, _run_times)
+        sides = {"tuned": contest.fastest(self.journal), "default": dict(contest.lock.kernels)}
+        self._stage(contest, "runs", sides, _Variant.run_times)
 
     def _stage(
         self,
         contest: _Contest,
         stage: str,
-        sides: Sequence[Mapping[str, str]],
-        take: Callable[
-            [_Contest, int, Mapping[str, str], Executor, tuple[str, ...], list[Any]],
-            Iterator[tuple[str, str, float]],
-        ],
+        kernels: Mapping[str, Mapping[str, str]],
+        measure: Callable[[_Variant], Iterator[_Time]],
     ) -> None:
+        """Measure the missing rounds of a stage. kernels: those of each variant, by its name."""
         first = len(self.journal.done(contest.number, stage))
         if first >= self.rounds:
             return
@@ -276,21 +316,18 @@ class _Tuner:
             self.finished = False
             return
         with ExitStack() as stack:
-            opened = []
-            for side in sides:
-                executor, keys = contest.open(side)
-                stack.callback(executor.close)
-                opened.append((executor, keys, contest.arrays(executor)))
+            variants = []
+            for name, words in kernels.items():
+                variants.append(contest.open(name, words))
+                stack.callback(variants[-1].executor.close)
             for index in range(first, self.rounds):
                 if self._spent():
                     self.finished = False
                     return
                 began = time.monotonic()
                 samples: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-                order = range(len(sides)) if index % 2 == 0 else reversed(range(len(sides)))
-                for i in order:
-                    executor, keys, arrays = opened[i]
-                    for key, kernel, us in take(contest, i, sides[i], executor, keys, arrays):
+                for variant in variants if index % 2 == 0 else reversed(variants):
+                    for key, kernel, us in measure(variant):
                         samples[key][kernel].append(us)
                 times = {k: {n: float(np.median(us)) for n, us in v.items()} for k, v in samples.items()}
                 self.journal.add(Round(contest.number, stage, index, time.monotonic() - began, times))
@@ -300,51 +337,6 @@ class _Tuner:
 
     def _spent(self) -> bool:
         return bool(self.journal.rounds) and time.monotonic() - self.started > self.budget_s
-
-
-def _call_times(
-    contest: _Contest,
-    side: int,
-    words: Mapping[str, str],
-    executor: Executor,
-    keys: tuple[str, ...],
-    arrays: list[Any],
-) -> Iterator[tuple[str, str, float]]:
-    """Yield the time of each node's call in one variant: the sum of its stages in a run. The clock has a resolution of one nanosecond."""
-    for _ in _repeated(executor, arrays):
-        clock = np.zeros(len(executor.plan.calls), np.int64)
-        executor.run_arrays(arrays, times=clock)
-        sums: dict[str, int] = defaultdict(int)
-        for key, ns in zip(keys, clock.tolist(), strict=True):
-            if key:
-                sums[key] += ns
-        for key, ns in sums.items():
-            yield _call(key), words[key], max(ns, 1) / 1e3
-
-
-def _run_times(
-    contest: _Contest,
-    side: int,
-    words: Mapping[str, str],
-    executor: Executor,
-    keys: tuple[str, ...],
-    arrays: list[Any],
-) -> Iterator[tuple[str, str, float]]:
-    """Yield the time of a whole run without the executor's clock."""
-    for _ in _repeated(executor, arrays):
-        began = time.perf_counter_ns()
-        executor.run_arrays(arrays)
-        yield _WHOLE, ("tuned", "default")[side], max(time.perf_counter_ns() - began, 1) / 1e3
-
-
-def _repeated(executor: Executor, arrays: list[Any]) -> Iterator[int]:
-    """Warm up, then yield once for each timed run of a round."""
-    executor.run_arrays(arrays)
-    began = time.monotonic()
-    for i in range(_MOST_REPEATS):
-        if i >= _REPEATS and time.monotonic() - began > _LEAST_S:
-            return
-        yield i
 
 
 def _times(

@@ -44,51 +44,6 @@ __device__ __forceinline__ void row_stats(const u16 *grad, const u16 *y, const f
     stats[P::rows + row] = sum;
 }
 
-// acc [16 MI, BN] = rows [16 MI, D] columns [BN, D]^T
-template <class T, int CH, int MI, int SN>
-__device__ __forceinline__ void multiply_transposed(float (&acc)[MI][SN][4], u32 rows, u32 columns) {
-#pragma unroll
-    for (int i = 0; i < MI; ++i)
-#pragma unroll
-        for (int j = 0; j < SN; ++j)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) acc[i][j][e] = 0;
-#pragma unroll
-    for (int kk = 0; kk < CH / 2; ++kk) {
-        u32 fa[MI][4], fb[4];
-#pragma unroll
-        for (int i = 0; i < MI; ++i) tiles::load_a_16x16<CH>(fa[i], rows, i * 16, kk * 2);
-#pragma unroll
-        for (int j = 0; j < SN / 2; ++j) {
-            tiles::load_b_16x16<CH>(fb, columns, j * 16, kk * 2);
-#pragma unroll
-            for (int i = 0; i < MI; ++i) {
-                tensor::mma_m16n8k16<T>(acc[i][2 * j], fa[i], fb[0], fb[1]);
-                tensor::mma_m16n8k16<T>(acc[i][2 * j + 1], fa[i], fb[2], fb[3]);
-            }
-        }
-    }
-}
-
-// acc [16 MI, D] += factors [16 MI, BN] columns [BN, D]
-template <class T, int CH, int MI, int SN>
-__device__ __forceinline__ void multiply_add(float (&acc)[MI][CH][4], const u32 (&factors)[MI][SN][2], u32 columns) {
-#pragma unroll
-    for (int kk = 0; kk < SN / 2; ++kk) {
-        u32 fb[4];
-#pragma unroll
-        for (int j = 0; j < CH / 2; ++j) {
-            tiles::load_b_trans_16x16<CH>(fb, columns, kk * 16, j * 2);
-#pragma unroll
-            for (int i = 0; i < MI; ++i) {
-                const u32 fa[4] = {factors[i][2 * kk][0], factors[i][2 * kk][1], factors[i][2 * kk + 1][0], factors[i][2 * kk + 1][1]};
-                tensor::mma_m16n8k16<T>(acc[i][2 * j], fa, fb[0], fb[1]);
-                tensor::mma_m16n8k16<T>(acc[i][2 * j + 1], fa, fb[2], fb[3]);
-            }
-        }
-    }
-}
-
 // Store the rows of a warp below `limit`, from row `first` on.
 template <class P, int MI, int CH>
 __device__ __forceinline__ void store_rows(const float (&acc)[MI][CH][4], u16 *to, long long stride, int size, int first, int limit, float factor) {
@@ -209,8 +164,8 @@ __device__ __forceinline__ void gradients(const u16 *q, const u16 *k, const u16 
         if (step + 1 < steps) fetch_columns(step + 1);
         const u32 buffer = step % 2 * 2 * COLUMN_BYTES;
         float weights[MI][SN][4], slopes[MI][SN][4];  // from logits, and from grad v^T
-        multiply_transposed<T, CH>(weights, rows, columns_n + buffer);
-        multiply_transposed<T, CH>(slopes, rows + ROW_BYTES, columns_n + buffer + COLUMN_BYTES);
+        flash::multiply_transposed<T, CH>(weights, rows, columns_n + buffer);
+        flash::multiply_transposed<T, CH>(slopes, rows + ROW_BYTES, columns_n + buffer + COLUMN_BYTES);
 
         const int column0 = column_of(step);
         const int last_key = KEYS ? first + 16 * MI - 1 : column0 + P::BN - 1, first_query = KEYS ? column0 : first;
@@ -255,8 +210,8 @@ __device__ __forceinline__ void gradients(const u16 *q, const u16 *k, const u16 
                     packed_slopes[i][j][half] = T::pack(slope[0], slope[1]);
                 }
         }
-        multiply_add<T, CH>(row_grads, packed_slopes, columns_k + buffer);
-        if constexpr (KEYS) multiply_add<T, CH>(value_grads, packed_weights, columns_k + buffer + COLUMN_BYTES);
+        flash::multiply_add<T, CH>(row_grads, packed_slopes, columns_k + buffer);
+        if constexpr (KEYS) flash::multiply_add<T, CH>(value_grads, packed_weights, columns_k + buffer + COLUMN_BYTES);
     }
     tensor::cp_async_wait<0>();
 

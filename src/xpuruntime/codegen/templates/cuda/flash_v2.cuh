@@ -27,6 +27,51 @@ __device__ __forceinline__ void fetch(unsigned char *tile, const u16 *from, int 
         tiles::load_chunk_async<ALIGNED>(tile + i * STEP * CHUNKS * 16, from + (long long)(i * STEP) * stride, c * 8, width, r0 + i * STEP < limit);
 }
 
+// acc [16 MI, BN] = rows [16 MI, D] columns [BN, D]^T
+template <class T, int CH, int MI, int SN>
+__device__ __forceinline__ void multiply_transposed(float (&acc)[MI][SN][4], u32 rows, u32 columns) {
+#pragma unroll
+    for (int i = 0; i < MI; ++i)
+#pragma unroll
+        for (int j = 0; j < SN; ++j)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) acc[i][j][e] = 0;
+#pragma unroll
+    for (int kk = 0; kk < CH / 2; ++kk) {
+        u32 fa[MI][4], fb[4];
+#pragma unroll
+        for (int i = 0; i < MI; ++i) tiles::load_a_16x16<CH>(fa[i], rows, i * 16, kk * 2);
+#pragma unroll
+        for (int j = 0; j < SN / 2; ++j) {
+            tiles::load_b_16x16<CH>(fb, columns, j * 16, kk * 2);
+#pragma unroll
+            for (int i = 0; i < MI; ++i) {
+                tensor::mma_m16n8k16<T>(acc[i][2 * j], fa[i], fb[0], fb[1]);
+                tensor::mma_m16n8k16<T>(acc[i][2 * j + 1], fa[i], fb[2], fb[3]);
+            }
+        }
+    }
+}
+
+// acc [16 MI, D] += factors [16 MI, BN] columns [BN, D]
+template <class T, int CH, int MI, int SN>
+__device__ __forceinline__ void multiply_add(float (&acc)[MI][CH][4], const u32 (&factors)[MI][SN][2], u32 columns) {
+#pragma unroll
+    for (int kk = 0; kk < SN / 2; ++kk) {
+        u32 fb[4];
+#pragma unroll
+        for (int j = 0; j < CH / 2; ++j) {
+            tiles::load_b_trans_16x16<CH>(fb, columns, kk * 16, j * 2);
+#pragma unroll
+            for (int i = 0; i < MI; ++i) {
+                const u32 fa[4] = {factors[i][2 * kk][0], factors[i][2 * kk][1], factors[i][2 * kk + 1][0], factors[i][2 * kk + 1][1]};
+                tensor::mma_m16n8k16<T>(acc[i][2 * j], fa, fb[0], fb[1]);
+                tensor::mma_m16n8k16<T>(acc[i][2 * j + 1], fa, fb[2], fb[3]);
+            }
+        }
+    }
+}
+
 template <class P>
 __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v, u16 *y, const P &p) {
     DYNAMIC_SMEM(shared);
@@ -81,27 +126,7 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
         const u32 keys = keys0 + block % 2 * 2 * KV_BYTES, values = values0 + block % 2 * 2 * KV_BYTES;
 
         float s[MI][SN][4];
-#pragma unroll
-        for (int i = 0; i < MI; ++i)
-#pragma unroll
-            for (int j = 0; j < SN; ++j)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) s[i][j][e] = 0;
-#pragma unroll
-        for (int kk = 0; kk < P::D / 16; ++kk) {
-            u32 fq[MI][4], fk[4];
-#pragma unroll
-            for (int i = 0; i < MI; ++i) tiles::load_a_16x16<CH>(fq[i], queries, i * 16, kk * 2);
-#pragma unroll
-            for (int j = 0; j < SN / 2; ++j) {
-                tiles::load_b_16x16<CH>(fk, keys, j * 16, kk * 2);
-#pragma unroll
-                for (int i = 0; i < MI; ++i) {
-                    tensor::mma_m16n8k16<T>(s[i][2 * j], fq[i], fk[0], fk[1]);
-                    tensor::mma_m16n8k16<T>(s[i][2 * j + 1], fq[i], fk[2], fk[3]);
-                }
-            }
-        }
+        multiply_transposed<T, CH>(s, queries, keys);
 
         const int key0 = block * P::BN;
         const bool edge = key0 + P::BN > P::keys || (P::CAUSAL && key0 + P::BN - 1 > first + P::offset);
@@ -149,20 +174,7 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
                 }
             }
 
-#pragma unroll
-        for (int kk = 0; kk < P::BN / 16; ++kk) {
-            u32 fv[4];
-#pragma unroll
-            for (int j = 0; j < ON / 2; ++j) {
-                tiles::load_b_trans_16x16<CH>(fv, values, kk * 16, j * 2);
-#pragma unroll
-                for (int i = 0; i < MI; ++i) {
-                    const u32 fp[4] = {weights[i][2 * kk][0], weights[i][2 * kk][1], weights[i][2 * kk + 1][0], weights[i][2 * kk + 1][1]};
-                    tensor::mma_m16n8k16<T>(out[i][2 * j], fp, fv[0], fv[1]);
-                    tensor::mma_m16n8k16<T>(out[i][2 * j + 1], fp, fv[2], fv[3]);
-                }
-            }
-        }
+        multiply_add<T, CH>(out, weights, values);
     }
     tensor::cp_async_wait<0>();
 

@@ -8,6 +8,7 @@ from ....ir.tables import joined
 from . import (
     activation,
     attention,
+    classic,
     conv,
     create,
     elementwise,
@@ -21,10 +22,11 @@ from . import (
     resize,
     rnn,
     signal,
+    training,
 )
 from .context import OnnxLoweringContext, OpLowering, Results
 
-__all__ = ["TABLE", "OnnxLoweringContext", "OpLowering", "Results"]
+__all__ = ["DOMAINS", "TABLE", "OnnxLoweringContext", "OpLowering", "Results"]
 
 _FILES = (
     elementwise,
@@ -44,5 +46,10 @@ _FILES = (
     signal,
 )
 
-TABLE: Mapping[str, OpLowering] = joined("ONNX op", (file.LOWERINGS for file in _FILES))
+TABLE: Mapping[str, OpLowering] = joined("ONNX op", (*(file.LOWERINGS for file in _FILES), classic.TEXT))
 """Op of the default ONNX domain -> its lowering."""
+DOMAINS: Mapping[str, Mapping[str, OpLowering]] = {
+    "ai.onnx.ml": classic.LOWERINGS,
+    "ai.onnx.preview.training": training.LOWERINGS,
+}
+"""Other domain -> op -> its lowering."""

@@ -124,6 +124,20 @@ def _size(n: OnnxLoweringContext) -> Results:
     return str(n.b.view(shape_value(n, [total]), size=[]))
 
 
+def _get_element(n: OnnxLoweringContext) -> Results:
+    """Lower OptionalGetElement of a tensor, which is the tensor."""
+    if n.b.values[n.x].spec is None:
+        raise NotLowered("optional values are not supported")
+    return str(n.b.clone(n.x))
+
+
+def _has_element(n: OnnxLoweringContext) -> Results:
+    """Lower OptionalHasElement of a tensor, which is true, or of no operand, which is false."""
+    if n.inputs and n.b.values[n.x].spec is None:
+        raise NotLowered("optional values are not supported")
+    return str(n.b.constant(np.array(bool(n.inputs))))
+
+
 def shape_value(n: OnnxLoweringContext, values: list[Any]) -> str:
     """Return an int64[len] value: a constant if all are integers, else ``dims``."""
     if any(isinstance(v, Dim) for v in values):
@@ -138,6 +152,8 @@ LOWERINGS: dict[str, OpLowering] = {
     "EyeLike": _eye,
     "MelWeightMatrix": _mel,
     "Multinomial": _multinomial,
+    "OptionalGetElement": _get_element,
+    "OptionalHasElement": _has_element,
     "RandomNormal": _random("randn", _NORMAL, like=False),
     "RandomNormalLike": _random("randn", _NORMAL, like=True),
     "RandomUniform": _random("rand", _UNIFORM, like=False),

@@ -22,6 +22,7 @@ def _average(n: OnnxLoweringContext) -> Results:
 
 
 def _max(n: OnnxLoweringContext) -> Results:
+    """Lower MaxPool. Indices are a result only if something reads them."""
     over = "tensor_column_major" if n.attr("storage_order", 0) else "tensor"
     if n.has_readers(1):
         return tuple(n.b.call("max_pool", n.x, outputs=2, **_window(n), indices_over=over))
@@ -29,7 +30,7 @@ def _max(n: OnnxLoweringContext) -> Results:
 
 
 def _unpool(n: OnnxLoweringContext) -> Results:
-    """Lower MaxUnpool; the default size is what a MaxPool with this window would have read."""
+    """Lower MaxUnpool. By default, the result has the size of an input from which a MaxPool with this window makes the size of x."""
     kernel = list(n.attr("kernel_shape"))
     rank = len(kernel)
     stride = n.attr("strides") or [1] * rank
@@ -48,7 +49,7 @@ def _unpool(n: OnnxLoweringContext) -> Results:
 
 
 def _roi_align(n: OnnxLoweringContext) -> Results:
-    """Lower RoiAlign; half-pixel coordinates are an attribute since opset 16, before, regions were not shifted."""
+    """Lower RoiAlign. Since opset 16 an attribute selects half-pixel coordinates; in earlier opsets regions are not shifted."""
     default = "half_pixel" if n.opset >= 16 else "output_half_pixel"
     return str(
         n.b.roi_align(

@@ -174,16 +174,16 @@ class FlashText:
         s = self.s
         if not s.lse:
             return []
-        lse, place = (
+        lse, index = (
             f"lse + batch * {s.lse[0]} + head * {s.lse[1] * s.group}",
             query_place(s.lse, query, s.queries),
         )
         if self.few_queries:
             return [
-                f"        for (int64_t i = 0; i < P::queries; ++i) ({lse})[{place}] = attention_few_lse<P>(state + i * {self.state});"
+                f"        for (int64_t i = 0; i < P::queries; ++i) ({lse})[{index}] = attention_few_lse<P>(state + i * {self.state});"
             ]
         return [
-            f"        attention_store_lse(state, {lse}, queries, [&](int64_t lane) {{ return {place}; }});"
+            f"        attention_store_lse(state, {lse}, queries, [&](int64_t lane) {{ return {index}; }});"
         ]
 
     def _results(self, at: int) -> str:

@@ -117,14 +117,14 @@ def _stage(call: NodeCall, shape: ConvShape, t: Int8Tiling, a: Int8Arguments) ->
             f"        int8::gather<int8::{t.arithmetic}>(shape, from, zero, pixel, count, {t.words * t.word}, rows, {t.pitch // (2 if pairs else 1)});",
             "    }",
         ]
-    place = f"(pixel + r + i) * {y_stride}"
+    offset = f"(pixel + r + i) * {y_stride}"
     if y_stride is None:
         lines += [
             "    conv::Pixel at(shape, pixel);",
             "    for (int64_t i = 0; i < count; i++, at.next(shape)) places[i] = at.offset(shape.y);",
         ]
-        place = "places[r + i]"
-    y = f"y + {place} + (group * {shape.filters} + column) * {shape.y[1]}"
+        offset = "places[r + i]"
+    y = f"y + {offset} + (group * {shape.filters} + column) * {shape.y[1]}"
     first = f"group * {shape.filters} + column"
     lines += [
         f"    {line}" for line in loop(t, a, address, pitch, y, str(shape.y[1]), first, "columns", first)

@@ -1,4 +1,4 @@
-"""The text of a decoder's linear layer around its product on CPUs: operands, the RMS norm before it, and the epilogue."""
+"""The C++ text around the matrix product of a decoder's linear layer: operands, the RMS norm before it, and the epilogue after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["LayerText"]
 
 @dataclass(frozen=True, slots=True)
 class LayerText(LinearLayer):
-    """The text of a linear layer around its product."""
+    """A linear layer with the C++ text around its product."""
 
     @property
     def storage(self) -> str:
@@ -36,7 +36,7 @@ class LayerText(LinearLayer):
     def epilogue(self, columns: int, scaled: str = "", gate_row: str = "r") -> list[str]:
         """Return the epilogue of row ``r`` of a panel, which stores to the result ``y``.
 
-        scaled:   an array with one scale per output.
+        scaled:   name of an array with one scale per output; empty for none.
         gate_row: the row index into ``gate``, which holds the gate's sums in a gated layer.
         """
         t = self.sums
@@ -47,7 +47,7 @@ class LayerText(LinearLayer):
         ]
         halves = [
             ("x", f"gate + {gate_row} * {columns}", "col + j"),
-            ("through", "sums", f"{self.n} + col + j"),
+            ("up", "sums", f"{self.n} + col + j"),
         ]
         for name, sums, at in halves if self.halves == 2 else [("x", "sums", "col + j")]:
             lines.append(f"    auto {name} = load<L>({sums} + j);")
@@ -60,7 +60,7 @@ class LayerText(LinearLayer):
         if self.act != "none":
             lines.append(f"    x = {ACTIVATIONS[self.act][0]};")
         if self.halves == 2:
-            lines.append("    x = x * through;")
+            lines.append("    x = x * up;")
         return [*lines, f"    gemm_store<{t}>(y + r * {self.n} + col + j, x, n);", "}"]
 
     def keep_gate(self, columns: int) -> str:
@@ -78,5 +78,5 @@ class LayerText(LinearLayer):
         return frozenset({"decoder", *ACTIVATIONS[self.act][1]})
 
     def grain(self, panel_bytes: int) -> int:
-        """Return the minimum tasks per thread: two microseconds at 20 GB/s of B."""
+        """Return the minimum panels of the weight per thread: those that a core reads in two microseconds at 20 GB/s."""
         return max(1, round(4e4 / max(panel_bytes, 1)))

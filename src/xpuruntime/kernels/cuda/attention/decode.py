@@ -36,10 +36,10 @@ __all__ = [
 ]  # fmt: skip
 
 ROWS = 16
-"""Query rows of a block (queries times heads of a group): the m of one tensor-core instruction."""
+"""Query rows of a block: the m dim of one tensor-core instruction. A row is a query of one of the heads that share a key head."""
 
 _MAX_ROWS = 64
-"""Maximum query rows of a key head; more are a case for ``flash_v2``."""
+"""Maximum query rows of a key head; ``flash_v2`` computes more."""
 WARPS = 4
 """Warps of a block without a cluster."""
 CLUSTER = 8
@@ -77,14 +77,14 @@ class DecodeTileConfig:
     tiles_per_step: int = 1
 
     @property
-    def group(self) -> int:
+    def merge_group(self) -> int:
         """Splits that one block merges: all of them, or about the square root of their number where that is too many."""
         return self.splits if self.splits <= _MAX_COMBINED else math.ceil(math.sqrt(self.splits))
 
     @property
     def counters(self) -> int:
         """Atomic counters of a task: one for the final merge, and one per group if the merge has two levels."""
-        groups = math.ceil(self.splits / self.group)
+        groups = math.ceil(self.splits / self.merge_group)
         return 1 + groups if groups > 1 else 1
 
     def part_bytes(self, dv: int) -> int:
@@ -92,26 +92,28 @@ class DecodeTileConfig:
         return math.ceil(self.splits * self.rows * (math.ceil(dv / 4) + 0.5)) * 16
 
     @property
-    def tiles(self) -> int:
+    def tile_bytes(self) -> int:
         """Bytes of shared memory for the query tile and each warp's tiles of keys and values."""
         return 16 * self.d * 2 * (1 + 2 * self.warps * self.slots * self.tiles_per_step)
 
     @property
     def states(self) -> int:
         """Offset of the warps' softmax states. They reuse the tiles' memory, except in a cluster, where separate memory saves a barrier."""
-        return self.tiles if self.cluster else 0
+        return self.tile_bytes if self.cluster else 0
 
     @property
     def cluster_smem(self) -> int:
         """Offset of the memory through which the blocks of a cluster exchange partial results."""
-        return max(self.tiles, self.states + self.warps * self.rows * (self.d + 4) * 4)
+        return max(self.tile_bytes, self.states + self.warps * self.rows * (self.d + 4) * 4)
 
     @property
     def bounds(self) -> int:
-        """Offset of the bounds of the mask, which the warps compute."""
-        bytes_per_split = math.ceil(self.rows * self.d / 4 / self.splits)
+        """Offset of each warp's first and last key that the mask leaves visible."""
+        float4_per_block = math.ceil(
+            self.rows * self.d / 4 / self.splits
+        )  # sums that a block of a cluster merges
         return self.cluster_smem + (
-            math.ceil((self.splits * bytes_per_split * 24 + 8) / 16) * 16 if self.cluster else 0
+            math.ceil((self.splits * float4_per_block * 24 + 8) / 16) * 16 if self.cluster else 0
         )
 
     @property
@@ -207,7 +209,7 @@ class FusedWork:
 
 
 def few_queries(call: NodeCall) -> Support:
-    """Return whether it is attention in float16 or bfloat16 with few queries per key head."""
+    """Return yes for attention in float16 or bfloat16 with few queries per key head."""
     answer = supported_halves(call)
     if not answer:
         return answer
@@ -253,7 +255,7 @@ def _stage(
     all_rows = s.group * s.queries
     shared_mask = s.mask and not s.mask[1] and not s.mask[2] and not s.causal
     numbers = {
-        "D": config.d, "d": s.d, "dv": s.dv, "rows": config.rows, "keys": s.keys, "SPLITS": config.splits, "KEYS_PER_SPLIT": config.keys_per_split, "GROUP": config.group,
+        "D": config.d, "d": s.d, "dv": s.dv, "rows": config.rows, "keys": s.keys, "SPLITS": config.splits, "KEYS_PER_SPLIT": config.keys_per_split, "GROUP": config.merge_group,
         "WARPS": config.warps, "STAGES": config.stages, "SMEM_TILES": config.slots, "TILES_PER_STEP": config.tiles_per_step, "STATES_OFFSET": config.states, "CLUSTER_SMEM": config.cluster_smem, "BOUNDS_OFFSET": config.bounds, "k_row": s.k[2], "v_row": s.v[2], "MASK_ROWS": 1 if shared_mask else config.rows, "NEW_TOKENS": 0, **added.numbers,
     }  # fmt: skip
     custom_logit = bool(s.mask) or bool(s.softcap)

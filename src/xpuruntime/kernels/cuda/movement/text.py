@@ -139,9 +139,9 @@ class _Text:
         if move.combine:
             return [
                 *lines,
-                f"{self.kind} *const place = {target};",
-                f"const {self.kind} have = *place, give = {value};",
-                f"*place = {move.combine};",
+                f"{self.kind} *const element = {target};",
+                f"const {self.kind} have = *element, give = {value};",
+                f"*element = {move.combine};",
             ]
         return [*lines, f"*({target}) = {value};"]
 

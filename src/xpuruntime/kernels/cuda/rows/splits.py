@@ -135,7 +135,7 @@ def _times(index: str, step: int) -> str:
 
 
 def _position_again(
-    writer: RowText, first: Operation, place: Operation, operand: str, step: int
+    writer: RowText, first: Operation, position: Operation, operand: str, step: int
 ) -> list[str]:
     lines = []
     for name in writer.needs.closure([operand], set()):
@@ -143,6 +143,6 @@ def _position_again(
         if entry is None:
             lines.append(writer.statement(writer.needs.operations[name]))
             continue
-        part = place.name if entry.operand == POSITION else first.name
+        part = position.name if entry.operand == POSITION else first.name
         lines.append(f"const {compute_type(entry.dtype)} {name} = ld_cg({part}_parts + {_times('s', step)});")
     return lines

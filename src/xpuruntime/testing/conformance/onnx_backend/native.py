@@ -88,7 +88,7 @@ def _compiled(case: BackendCase, target: Batch, level: int | None) -> list[_Job]
         feeds = dict(zip(case.inputs, inputs, strict=False))
         bound: tuple[str, ...] = ()
         try:
-            lowered_case = lowered(case, feeds)
+            lowered_case = lowered(case, feeds, settle=True)
             bound = lowered_case.bound
             if lowered_case.opaque:
                 return NativeVerdict(

@@ -76,19 +76,24 @@ class LoweredCase:
     bound: tuple[str, ...]
 
 
-def lowered(case: BackendCase, feeds: Mapping[str, Any]) -> LoweredCase:
-    """Return the frontend's graph. Inputs that determine shapes are bound if lowering needs them. Raises XpuError."""
+def lowered(case: BackendCase, feeds: Mapping[str, Any], *, settle: bool = False) -> LoweredCase:
+    """Return the frontend's graph. Inputs that determine shapes are bound if lowering needs them. Raises XpuError.
+
+    settle: bind them also where the graph could find out the sizes at run time, for engines with static shapes.
+    """
     from ....frontends.onnx.importer import import_onnx
+    from ....inference.native.model import is_settled
     from ....ir import verify
 
     bound: dict[str, Any] = {}
-    for _ in range(4):
+    while True:
         graph, weights = import_onnx(case.model, bind=bound)
         opaque = [n for n in graph if n.op == "opaque"]
-        deciding = [n for n in graph.metadata["deciding"] if n not in bound and n in feeds]
-        if not opaque or not deciding:
+        deciding = {n: feeds[n] for n in graph.metadata["deciding"] if n not in bound and n in feeds}
+        untyped = any(v.spec is None for v in graph.inputs)
+        if not deciding or (not opaque and (not settle or untyped or is_settled(graph))):
             break
-        bound |= {n: feeds[n] for n in deciding}
+        bound |= deciding
     why = "; ".join(sorted({f"{n.attrs['op_type']}: {n.attrs['reason']}" for n in opaque}))
     borders = (*graph.inputs, *(graph.values[o.value] for o in graph.outputs))
     if not why and any(v.spec is None for v in borders):

@@ -46,10 +46,10 @@ EMULATOR void send(void *to, const void *from, uint32_t bytes, ClusterBarrier *b
     if (barrier.ready != MBARRIER_READY) FAULT("block %u has not initialized its mbarrier", rank);
     Cell *const cells = dynamic_cells(at, bytes) + ((int64_t)rank - (int64_t)machine.thread->rank) * (int64_t)shared.apart;
     for (uint32_t i = 0; i < bytes; ++i) {
-        char place[64];
+        char name[64];
         if (cells[i].written >= machine.start_tick && cells[i].writer == UNDER_WAY) under_way(cells + i, true);
         if (cells[i].written >= machine.cluster_tick || cells[i].read >= machine.cluster_tick)
-            FAULT("data is sent to %s of block %u, which uses it", place_of(cells + i, place, sizeof place), rank);
+            FAULT("data is sent to %s of block %u, which uses it", describe(cells + i, name, sizeof name), rank);
         cells[i].writer = UNDER_WAY, cells[i].written = machine.tick;
     }
     memcpy(dynamic_memory() + ((int64_t)rank - (int64_t)machine.thread->rank) * (int64_t)shared.apart + at, from, bytes);

@@ -44,8 +44,8 @@ EMULATOR void check_tiles(const Running &r) {
         const Cell *const cells = shared.cells + machine.thread->rank * shared.apart + r.row[i] * 16;
         for (int e = 0; e < 16; ++e)
             if (cells[e].written >= r.began) {
-                char place[64];
-                FAULT("%s is written while wgmma reads it", place_of(cells + e, place, sizeof place));
+                char name[64];
+                FAULT("%s is written while wgmma reads it", describe(cells + e, name, sizeof name));
             }
     }
 }

@@ -85,14 +85,14 @@ template <class A> EMULATOR A argument(void *const *args, const uint64_t *params
 }
 template <class T> constexpr int is_pointer = 0;
 template <class T> constexpr int is_pointer<T *> = 1;
-template <int... I> struct places {};
+template <int... I> struct indices {};
 template <int N, int... I> struct up_to : up_to<N - 1, N - 1, I...> {};
-template <int... I> struct up_to<0, I...> { typedef places<I...> type; };
+template <int... I> struct up_to<0, I...> { typedef indices<I...> type; };
 template <class... A> struct Call {
     void (*f)(A...);
     void *const *args;
     const uint64_t *params;
-    template <int... I> __attribute__((no_sanitize("thread"))) void go(places<I...>) const {
+    template <int... I> __attribute__((no_sanitize("thread"))) void go(indices<I...>) const {
         constexpr int pointers = (0 + ... + is_pointer<A>);
         f(argument<A>(args, params, I, pointers)...);
     }

@@ -31,23 +31,23 @@ __attribute__((section(".data"))) static Copies copies = {};
 EMULATOR unsigned char *dynamic_memory() { return shared.memory + machine.thread->rank * shared.apart; }
 EMULATOR_INLINE size_t statics() { return (size_t)(statics_end - statics_begin); }
 
-EMULATOR const char *place_of(const Cell *cell, char *text, size_t size) {
+EMULATOR const char *describe(const Cell *cell, char *text, size_t size) {
     const bool dynamic = cell >= shared.cells && cell < shared.cells + SHARED_SPACE;
     const size_t at = dynamic ? (size_t)(cell - shared.cells) % shared.apart : (size_t)(cell - shared.static_cells) % statics();
     snprintf(text, size, "byte %zu of %s shared memory", at, dynamic ? "dynamic" : "static");
     return text;
 }
 EMULATOR void race(const Cell *cell, bool writes, bool wrote, unsigned other) {
-    char place[64], who[48];
+    char name[64], who[48];
     if (other == SEVERAL_WARPS) snprintf(who, sizeof who, "threads of several warps");
     else if (other & SEVERAL_LANES) snprintf(who, sizeof who, "threads of warp %u", (other & ~SEVERAL_LANES) % warps_of_block());
     else snprintf(who, sizeof who, "thread %u", other % machine.count);
-    FAULT("race on %s: thread %u %s what %s %s, with no barrier between", place_of(cell, place, sizeof place), machine.current % machine.count,
+    FAULT("race on %s: thread %u %s what %s %s, with no barrier between", describe(cell, name, sizeof name), machine.current % machine.count,
           writes ? "writes" : "reads", who, wrote ? "wrote" : "read");
 }
 EMULATOR void under_way(const Cell *cell, bool writes) {
-    char place[64];
-    FAULT("%s is %s while an asynchronous copy to it is under way", place_of(cell, place, sizeof place), writes ? "written" : "read");
+    char name[64];
+    FAULT("%s is %s while an asynchronous copy to it is under way", describe(cell, name, sizeof name), writes ? "written" : "read");
 }
 
 // Warps are numbered over all blocks that run at once, threads, too.

@@ -15,8 +15,8 @@ template <class T> EMULATOR void read_row(float *to, u64 tile, u32 at, Running &
         if (c.written < machine.start_tick || c.writer >= MAX_THREADS) continue;
         const Thread &w = machine.threads[c.writer];
         if (w.old_fence_tick > c.written || (w.fence_tick > c.written && w.fence_tick < machine.block->tick)) continue;
-        char place[64];
-        FAULT("wgmma reads %s, which thread %u wrote without fence_proxy_async and a barrier after it", place_of(&c, place, sizeof place), c.writer % machine.count);
+        char name[64];
+        FAULT("wgmma reads %s, which thread %u wrote without fence_proxy_async and a barrier after it", describe(&c, name, sizeof name), c.writer % machine.count);
     }
     if (r.rows == MAX_ROWS) FAULT("wgmma reads more than %u rows", MAX_ROWS);
     r.row[r.rows++] = (u16)(from / 16);
