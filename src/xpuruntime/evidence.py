@@ -159,6 +159,8 @@ class Evidence:
     timed_runs:       number of runs that each time rests on; 0 without times.
     explained:        nodes that no step names, and what became of each: computed when loading, removed, part of another step.
     binaries:         the executable code of whole binaries, if the engine can read it from memory.
+    transfers:        copies since the session was opened, where they happen: ``h2d`` and ``d2h`` (number) with ``_bytes``, ``inner_h2d`` and
+                      ``inner_d2h`` (of values inside the model), ``waits`` (of the host for the device). Empty if nothing was copied or reported.
     """
 
     engine: str
@@ -172,6 +174,7 @@ class Evidence:
     timed_runs: int = 0
     explained: Mapping[str, str] = field(default_factory=dict)
     binaries: tuple[CalledCode, ...] = ()
+    transfers: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -187,6 +190,7 @@ class Evidence:
             "rows": [r.to_json() for r in self.rows],
             "explained": dict(self.explained),
             "binaries": [b.to_json() for b in self.binaries],
+            "transfers": dict(self.transfers),
         }
 
     @classmethod
@@ -204,6 +208,7 @@ class Evidence:
             timed_runs=_count(data.get("timed_runs", 0)),
             explained={str(k): _text(v) for k, v in dict(data.get("explained", {})).items()},
             binaries=tuple(map(CalledCode.from_json, data.get("binaries", ()))),
+            transfers={str(k): _count(v) for k, v in dict(data.get("transfers", {})).items()},
             **words,
         )
 

@@ -107,6 +107,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "strict": (True, False),
     "self_check": ("off", "always"),
     "autocast": ({"norm": "low"},),
+    "transfers": ({"h2d": "io_only", "d2h": "io_only", "sync": "none"}, {"sync": "any"}),
 }
 OPEN = {"static_shape", "fixed_shapes"}
 

@@ -99,6 +99,14 @@ _execution = _fields(
         st.sampled_from(["low", "float32", "own"]),
         max_size=3,
     ),
+    transfers=st.fixed_dictionaries(
+        {},
+        optional={
+            "h2d": st.sampled_from(["any", "io_only"]),
+            "d2h": st.sampled_from(["any", "io_only"]),
+            "sync": st.sampled_from(["any", "none"]),
+        },
+    ),
     strict=st.booleans(),
 )
 _policies = st.builds(lambda k, e: Policy(kernel=k, execution=e), _kernel, _execution)
@@ -156,7 +164,7 @@ def test_merge_is_a_monoid(a, b, c):
 def test_the_upper_one_wins(low, high):
     merged = low.merge(high).execution
     for name, value in high.execution.set_fields().items():
-        if name not in ("fixed_shapes", "engine_options", "engine_order", "place", "autocast"):
+        if name not in ("fixed_shapes", "engine_options", "engine_order", "place", "autocast", "transfers"):
             assert getattr(merged, name) == value
     for engine in high.execution.engine_options or {}:
         assert high.execution.options_for(engine).items() <= merged.options_for(engine).items()

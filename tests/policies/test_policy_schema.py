@@ -163,6 +163,11 @@ _execution_policy = _some(
         max_size=2,
     ),
     self_check=st.sampled_from(["first_open", "always", "off", "never", False]),
+    transfers=st.dictionaries(
+        st.sampled_from(["h2d", "d2h", "sync", "p2p"]),
+        st.sampled_from(["any", "io_only", "none", True]),
+        max_size=3,
+    ),
     strict=st.booleans(),
     threads=st.integers(),
 )

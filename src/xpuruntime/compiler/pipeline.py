@@ -45,6 +45,7 @@ from .entrance import check_phase, fixed_symbols, phases_of, settled_precision, 
 from .locked import KernelLock
 from .lower import lower
 from .times import KernelTimes
+from .transfers import check_graph
 
 __all__ = ["Model", "compile"]
 
@@ -132,6 +133,8 @@ def _compile(
     steps = find_passes(default_level if passes is None else passes, default_level)
     rewrites, physical = [s.name for s in steps], any(s.physical for s in steps)
     entries, sizes = _entries(model, shapes, resolved, subject)
+    for graph in entries.values():
+        check_graph("compile", resolved.policy.execution.transfers, graph)
     subject.replay_args = (
         ()
         if passes is None

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
+from ..compiler.transfers import check_placement, check_plan
 from ..decisions import Reason
 from ..errors import EngineUnavailable, InputError, PolicyError, StrictError
 from ..fault_reports import report_folders, reports_into
@@ -49,6 +50,7 @@ from .selection.policy_warnings import policy_warnings
 from .selection.request import half, session_request
 from .self_check import QUESTION, SelfCheck
 from .session_plan import REGION, detailed, first_plan, with_kernels
+from .transfers import check_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -157,6 +159,7 @@ class InferenceSession:
             source = self._model
             if request.static_shape:
                 source = fixed_known(self._model, execution.fixed_shapes or {}, used)
+            check_model(f"session({self._model.name!r})", execution.transfers, source)
             examples = examples_of(source, example_inputs)
             module = (
                 model if self._model.format == "graph" and not hasattr(model, "graph_signature") else None
@@ -203,6 +206,13 @@ class InferenceSession:
         warnings = (*selection.warnings, *findings, *self._inner_fallbacks())
         if execution.strict:
             self._be_strict(selection, self._evidence(self._strict_feeds(selection, examples)))
+        if execution.transfers:
+            try:
+                check_plan(who, execution.transfers, self._plan)
+                check_placement(who, execution.transfers, self._plan, self._evidence())
+            except BaseException:
+                self.close()
+                raise
         if execution.run_timeout_s is not None and not self._contexts.stoppable:
             self.close()
             raise EngineUnavailable(

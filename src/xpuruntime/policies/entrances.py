@@ -87,6 +87,9 @@ _ONLY_SESSIONS_CHECK = FieldUse(
     "it does not compare with a reference",
     "Use self_check: first_open, or open an InferenceSession.",
 )
+_NO_COPIES = FieldUse(
+    "a program runs on one device and copies nothing inside a run; sync: none is an error if it branches or loops by values"
+)
 _AUTOCAST = FieldUse("no effect: it is the table of `xpuruntime.pytorch.autocast`")
 _OWN_KERNELS = "it computes with xpuruntime's own kernels, which are the engine native"
 
@@ -103,6 +106,7 @@ _COMPILED: dict[str, FieldUse] = {
     "engine_options": FieldUse("no effect for engines that are not used", _no_buckets, "native's options are for sessions with symbolic shapes", _SESSION),
     "engine_order": FieldUse("orders that include `native` are supported", _orders_native, _OWN_KERNELS, "Add native to the order, or open an InferenceSession."),
     "place": FieldUse("`native` is supported", _places_native, _OWN_KERNELS, "Use partition and DAGExecutor, or an InferenceSession."),
+    "transfers": _NO_COPIES,
     "strict": FieldUse("an error if a library declines a chosen kernel"),
     "self_check": _ONLY_SESSIONS_CHECK,
     "autocast": _AUTOCAST,
@@ -126,6 +130,7 @@ SESSION: Mapping[str, FieldUse] = MappingProxyType(
         "engine_options": FieldUse("passed to the chosen engine; an unknown option is an error"),
         "engine_order": FieldUse("order of candidates, if no engine is named"),
         "place": FieldUse("one region per part, on the cpu"),
+        "transfers": FieldUse("an error if the model, the plan or a run breaks a limit"),
         "strict": FieldUse("an error if the evidence differs from the plan"),
         "self_check": FieldUse("the outputs are compared with a reference when the session opens"),
         "autocast": FieldUse("no effect: it is the table of `xpuruntime.pytorch.autocast`; `precision` decides what the session computes in"),
@@ -144,6 +149,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "target": FieldUse("the device, if no argument names one", _kinds("cpu", "cuda", "auto"), "xpuruntime generates no code for it", "Use cpu or cuda:0."),
             "precision": FieldUse("the precision, if dtype= is not given"),
             "fixed_shapes": _refused("its sizes are arguments", "Pass batch=, capacity= and buckets=."),
+            "transfers": FieldUse("h2d and d2h: its programs copy nothing inside a run", lambda value: value.get("sync") != "none", "the host reads each token to decide whether to go on", "Leave sync out."),
         }),
         "ops": MappingProxyType({
             **_COMPILED,
@@ -152,6 +158,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "fixed_shapes": _refused("the operands determine its sizes", "Remove it."),
             "allow_fallback": FieldUse("also allows operands on these devices, with one warning"),
             "caching": FieldUse("use of the store"),
+            "transfers": FieldUse("a call is one program on the device of its operands, which copies nothing and waits for nothing inside"),
         }),
         "partition": MappingProxyType({
             "target": FieldUse("the device of the engine, if no argument names one"),
@@ -168,6 +175,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "engine_order": FieldUse("the engines after the first, if no argument names others"),
             "place": FieldUse("honored, or an error"),
             "self_check": _ONLY_SESSIONS_CHECK,
+            "transfers": FieldUse("an error if the graph or the plan breaks a limit"),
             "strict": FieldUse("an error if the evidence differs from the plan, or a region runs on another engine"),
             "autocast": _AUTOCAST,
         }),
@@ -180,6 +188,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "run_timeout_s": _refused("its runs have no time limit", _SESSION),
             "engine_options": FieldUse("passed to the engines of the regions", _no_buckets, "native's options are for sessions with symbolic shapes", _SESSION),
             "self_check": _ONLY_SESSIONS_CHECK,
+            "transfers": FieldUse("an error if the graph, the plan or a run breaks a limit"),
             "strict": FieldUse("an error if the evidence differs from the plan, or a region runs on another engine"),
             "autocast": _AUTOCAST,
         }),

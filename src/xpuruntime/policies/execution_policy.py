@@ -65,6 +65,10 @@ class ExecutionPolicy(FileForm):
         kinds.AUTOCAST,
         "precision by op family inside xpuruntime.pytorch.autocast: {norm: low}; low is the type of the block, own that of the operands",
     )
+    transfers: Mapping[str, str] | None = of_kind(
+        kinds.TRANSFER_LIMITS,
+        "limits inside a run: {h2d: io_only, d2h: io_only, sync: none} allows copies of inputs and outputs only, and no wait of the host",
+    )
     strict: bool | None = of_kind(
         kinds.BOOLEAN,
         "raise an error if an engine falls back internally, or if the evidence differs from the plan",

@@ -25,6 +25,7 @@ __all__ = [
     "PRECISIONS_NOT_IMPLEMENTED",
     "REGION_RUNNERS",
     "SELF_CHECKS",
+    "TRANSFERS",
     "WEIGHTS",
     "WEIGHT_KERNELS",
     "dims_of_family",
@@ -134,6 +135,10 @@ AUTOCAST_PRECISIONS: Mapping[str, str] = MappingProxyType(
 
 SELF_CHECKS: tuple[str, ...] = ("first_open", "always", "off")
 """The times at which a session is compared with an independent reference."""
+TRANSFERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"h2d": ("any", "io_only"), "d2h": ("any", "io_only"), "sync": ("any", "none")}
+)
+"""Kinds of transfers inside a run, and the words that limit each one."""
 ENGINE_ALIASES: Mapping[str, str] = MappingProxyType({"onnxrt": "onnxruntime"})
 
 PHASES: Mapping[str, str] = MappingProxyType(

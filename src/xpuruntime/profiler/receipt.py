@@ -339,6 +339,9 @@ def _evidence_text(region: str, evidence: Evidence, rows: int) -> list[str]:
     source += f", times from a {evidence.time_source}" if evidence.time_source else ", no times"
     lines = [f"  {region}: {evidence.engine} {evidence.version}, {len(timed)} steps, {source}"]
     lines += [f"    {line}" for line in _operands(evidence.rows)]
+    if any(evidence.transfers.values()):
+        counted = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in evidence.transfers.items() if v)
+        lines.append(f"    transfers since the session was opened: {counted}")
     for row in timed[:rows]:
         clock = (
             ""

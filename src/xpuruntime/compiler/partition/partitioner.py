@@ -30,6 +30,7 @@ from ...types import DType
 from ..entrance import check_static, fixed_symbols
 from ..pipeline import Model, _graph
 from ..resolve import resolve_target
+from ..transfers import check_graph, check_plan
 from .cost import Costs
 from .measured import cheapest_path, crossing_bytes
 from .offers import PartitionRequest, Supports
@@ -102,6 +103,9 @@ def partition(
     partition_request = PartitionRequest(engine, other_engines, dict(place or {}), kernels, supports, target)
     rates = costs if isinstance(costs, Costs) else Costs(measured=costs or {})
     plan = replace(_Partitioner(graph, partition_request, rates, request).run(absorb), demands=resolved)
+    transfers = resolved.policy.execution.transfers
+    check_graph("partition", transfers, graph)
+    check_plan("partition", transfers, plan.plan)
     return _without_alternatives(plan, split_engine(engine)[0]) if without_alternatives else plan
 
 

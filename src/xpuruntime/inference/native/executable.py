@@ -228,7 +228,15 @@ class NativeExecutable(
             timed_runs=0 if times is None else PROFILED_RUNS,
             explained=explained_nodes(plan, self._model),
             binaries=binaries_of(executor),
+            transfers=self._transfers(executor),
         )
+
+    def _transfers(self, executor: Executor) -> dict[str, int]:
+        """Return the bytes that runs copied between the host and a device with its own memory."""
+        if executor.backend.core_is_host:
+            return {}
+        counters = self.counters
+        return {"h2d_bytes": counters["sent"], "d2h_bytes": counters["fetched"]}
 
     def _observe(self, executor: Executor, feeds: dict[str, Array] | None) -> DeviceRecord:
         """Return the kernels that the driver reports for a run of these inputs, observed once per executor. The executor's states do not change."""

@@ -24,6 +24,7 @@ import numpy as np
 
 from ...compiler import compile as compile_graph
 from ...compiler.partition.partitioner import PartitionPlan
+from ...compiler.transfers import check_graph, check_plan
 from ...decisions import Decision
 from ...errors import RunError, StrictError
 from ...faults import contained
@@ -87,6 +88,10 @@ class DAGExecutor:
         self._first = plan.plan
         demands = settled_demands(plan, policy) if request is None else Resolved(Policy(), {})
         self._strict = bool(demands.policy.execution.strict)
+        execution = (demands.policy if request is None else request.policy).execution
+        self._transfers = dict(execution.transfers or {})
+        check_graph(self._who, self._transfers, self.graph)
+        check_plan(self._who, self._transfers, self._first)
         self.backend: RuntimeBackend = backend_for(demands, backend)
         cutter = None if original is None else OnnxExtractor(original, self.graph)
         request = request or request_of(demands)
@@ -130,6 +135,7 @@ class DAGExecutor:
         self._stateful = threading.Lock()
         self._loading = threading.Lock()
         self._counts: Counter[str] = Counter()
+        self._moved: dict[str, Counter[str]] = {p.work.region.id: Counter() for p in self._regions}
         self._counting = threading.Lock()
         self._last: Mapping[str, Any] | None = None
         self._closed = False
@@ -230,12 +236,14 @@ class DAGExecutor:
         pass_ = DagRun(self, symbols, watch, stopped)
         values: dict[str, Any] = {**feeds, **self._states}
         self._schedule.run(values, pass_.work if timer is None else timer.around(pass_.work))
-        outputs = {o.name: pass_.host(self._kept(o.value, values)) for o in graph.outputs}
+        outputs = {o.name: pass_.output(o.value, self._kept(o.value, values)) for o in graph.outputs}
         for state in graph.states:
             if state.next is not None:
-                self._states[state.name] = pass_.host(self._kept(state.next, values))
+                self._states[state.name] = pass_.output(state.next, self._kept(state.next, values))
         with self._counting:
             self._counts.update(pass_.counts)
+            for region, counts in pass_.moved.items():
+                self._moved[region].update(counts)
             self._counts["runs"] += 1
         return outputs
 
@@ -283,7 +291,9 @@ class DAGExecutor:
         seen: Watch = {}
         if inputs is not None:
             self._execute(inputs, seen)
-        return {p.region.id: p.evidence(*seen.get(p.region.id, (None, None))) for p in self._regions}
+        regions = {p.region.id: p.evidence(*seen.get(p.region.id, (None, None))) for p in self._regions}
+        with self._counting:
+            return {k: replace(e, transfers={**e.transfers, **self._moved[k]}) for k, e in regions.items()}
 
     def region_times(self, feeds: Mapping[str, Array], clock: Callable[[], int]) -> dict[str, float]:
         """Return seconds of each region in one run on checked arrays, transfers included. ``clock`` returns nanoseconds.

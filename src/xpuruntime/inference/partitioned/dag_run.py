@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ...compiler.transfers import transfer_error
 from ...errors import RunError
 from ...ir import bind
 from ...profiler import trace
@@ -56,7 +57,9 @@ class DagRun:
     ) -> None:
         self.executor, self.symbols, self.watch, self.stopped = executor, symbols, watch, stopped
         self.counts: Counter[str] = Counter()
+        self.moved: dict[str, Counter[str]] = {}
         self._made: set[str] = set()
+        self._home = {v: p.work.region.id for p in executor._regions for v in p.work.region.outputs}
         self._copies: dict[tuple[int, bool], Any] = {}
         self._lock = threading.Lock()
 
@@ -74,40 +77,76 @@ class DagRun:
             self.watch[region.id] = inputs, dict(self.symbols)
         symbols = dict(self.symbols)
         if trace.RING is None:
-            results = placed.run(inputs, symbols, self.bring)
+            results = placed.run(inputs, symbols, self._bring(region.id))
         else:
             results = trace.timed(
-                f"{region.id}: {placed.region.engine}", placed.run, inputs, symbols, self.bring
+                f"{region.id}: {placed.region.engine}", placed.run, inputs, symbols, self._bring(region.id)
             )
         self._made.update(region.outputs)
         if self.executor.graph.symbols:
             self._learn(region.outputs, results)
         return results
 
-    def bring(self, values: Mapping[str, Any], to_device: bool) -> Mapping[str, Any]:
-        """Return the values on the region's side, copied at most once for all regions there."""
-        return {n: self.device(v) if to_device else self.host(v) for n, v in values.items()}
+    def _bring(self, region: str) -> Callable[[Mapping[str, Any], bool], Mapping[str, Any]]:
+        """Return a function that moves values to the region's side, copied at most once for all regions there."""
 
-    def host(self, value: Any) -> Any:
-        """Return a value in host memory."""
-        if not isinstance(value, DeviceBuffer):
+        def bring(values: Mapping[str, Any], to_device: bool) -> Mapping[str, Any]:
+            return {n: self._moved(region, n, v, to_device) for n, v in values.items()}
+
+        return bring
+
+    def output(self, name: str, value: Any) -> Any:
+        """Return a value that leaves the graph, in host memory."""
+        return self._moved("", name, value, False)
+
+    def _moved(self, region: str, name: str, value: Any, to_device: bool) -> Any:
+        """Return a value on one side. region: the region that reads it; empty for the caller. Raise PolicyError for a forbidden copy."""
+        if isinstance(value, DeviceBuffer) is to_device:
             return value
-        return self._copied(value, False, lambda: value.to_numpy())
-
-    def device(self, value: Any) -> Any:
-        """Return a value in device memory."""
-        if isinstance(value, DeviceBuffer):
-            return value
-        return self._copied(value, True, lambda: DeviceBuffer.from_numpy(value, self.executor.backend))
-
-    def _copied(self, value: Any, to_device: bool, copy: Callable[[], Any]) -> Any:
         key = id(value), to_device
         with self._lock:
             if key not in self._copies:
-                copied = copy()
+                if region and name in self._made:
+                    self._check(region, name, to_device)
+                copied = self._copy(name, value, to_device)
                 self._copies[key] = value, copied  # keeps the value alive, so that its id stays unique
-                self.counts.update(copies=1, bytes=_size(value))
+                self._count(region, name, _size(value), to_device)
             return self._copies[key][1]
+
+    def _copy(self, name: str, value: Any, to_device: bool) -> Any:
+        def copy() -> Any:
+            return DeviceBuffer.from_numpy(value, self.executor.backend) if to_device else value.to_numpy()
+
+        if trace.RING is None:
+            return copy()
+        return trace.timed(
+            f"{'copy to the device' if to_device else 'wait and copy to the host'}: {name}", copy
+        )
+
+    def _count(self, region: str, name: str, size: int, to_device: bool) -> None:
+        self.counts.update(copies=1, bytes=size)
+        owner = region or self._home[name]
+        direction = "h2d" if to_device else "d2h"
+        counts = {direction: 1, f"{direction}_bytes": size}
+        if region and name in self._made:
+            counts[f"inner_{direction}"] = 1
+        if not to_device:
+            counts["waits"] = 1
+        self.moved.setdefault(owner, Counter()).update(counts)
+
+    def _check(self, region: str, name: str, to_device: bool) -> None:
+        """Raise PolicyError if the policy forbids a copy inside a run."""
+        limits = self.executor._transfers
+        fields = ["h2d"] if to_device else ["d2h", "sync"]
+        for field in fields:
+            if limits.get(field, "any") != "any":
+                side = "the device" if to_device else "the host"
+                nodes = [n.name for n in self.executor.plan.nodes if n.region == region]
+                text = (
+                    f"value {name!r} is copied to {side} inside a run, for {', '.join(map(repr, nodes[:3]))}"
+                )
+                do = "Place these nodes and their neighbors on one device, or allow the copy with any."
+                raise transfer_error(self.executor._who, field, limits[field], [text], do)
 
     def _learn(self, names: Sequence[str], results: Sequence[Any]) -> None:
         """Bind sizes that a region's results determine."""

@@ -15,8 +15,9 @@ from ...compiler import compile as compile_graph
 from ...compiler.partition.partitioner import PartitionPlan, partition
 from ...decisions import Candidate, Reason, Support
 from ...errors import UnavailableError, XpuError
-from ...ir import Graph, Node
+from ...ir import Graph
 from ...ir.family import source_names
+from ...ir.host_waits import decides_sizes
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved
 from ...program.plan import Plan, PlanNode
 from ...protocols import Array, Evidence, HasRegions, ModelSource, Stoppable
@@ -90,15 +91,6 @@ def with_host_steps(
     except UnavailableError as error:
         return Candidate(first.name, Reason.OP_UNSUPPORTED, f"{error.what}: {error.got}", error.do)
     return mix if isinstance(mix, Candidate) else (mix, ", ".join(steps))
-
-
-def decides_sizes(graph: Graph, node: Node) -> bool:
-    """Return True if a node's results have sizes that neither its operands nor the model's inputs determine."""
-    input_symbols = frozenset[str]().union(
-        *(s.symbols for s in graph.input_specs),
-        *(graph.spec(v).symbols for v in node.values if graph.values[v].spec),
-    )
-    return any(v.spec is not None and not v.spec.symbols <= input_symbols for v in node.outputs)
 
 
 def mixed(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...decisions import Candidate, Decision, Reason
-from ...errors import EngineUnavailable, InputError, InternalError, KernelUnavailable, XpuError
+from ...errors import EngineUnavailable, InputError, InternalError, KernelUnavailable, PolicyError, XpuError
 from ...faults import as_known
 from ...printable import logger
 from ...program.plan import Region
@@ -82,7 +82,7 @@ class Placed:
                     continue
             try:
                 return runner.run(bring(values, runner.on_device), symbols)
-            except InputError:
+            except (InputError, PolicyError):  # another engine does not change these
                 raise
             except Exception as error:
                 with self._lock:

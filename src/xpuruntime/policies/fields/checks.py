@@ -36,6 +36,7 @@ __all__ = [
     "size",
     "text",
     "word",
+    "words_by_key",
 ]
 
 MAX_LIST = 64
@@ -249,6 +250,19 @@ def mapping(
         return MappingProxyType(dict(sorted(entries.items())))
 
     return check
+
+
+def words_by_key(
+    words: Mapping[str, Iterable[str]], noun: str, description: str
+) -> Callable[[object, FieldPath], MappingProxyType[str, str]]:
+    """Return a check for a mapping in which each known key has words of its own."""
+    key = word(words, noun)
+    by_key = {name: word(known, f"word of {name}") for name, known in words.items()}
+
+    def value(data: object, path: FieldPath) -> str:
+        return by_key[str(path[-1])](data, path)
+
+    return mapping(key, value, description)
 
 
 def extents(value: object, path: FieldPath) -> int | tuple[int, ...]:

@@ -18,6 +18,7 @@ from ..vocabulary import (
     PRECISIONS,
     PRECISIONS_NOT_IMPLEMENTED,
     SELF_CHECKS,
+    TRANSFERS,
     WEIGHTS,
 )
 from . import checks, pins
@@ -47,6 +48,7 @@ __all__ = [
     "SELF_CHECK",
     "SHAPES",
     "SIZE",
+    "TRANSFER_LIMITS",
     "WEIGHTS_KIND",
     "kernel_preference",
     "kernels_of",
@@ -205,6 +207,15 @@ AUTOCAST = FieldKind(
         "type": "object",
         "propertyNames": {"enum": [*AUTOCAST_FAMILIES]},
         "additionalProperties": {"enum": [*AUTOCAST_PRECISIONS]},
+    },
+    _plain_mapping,
+)
+TRANSFER_LIMITS = FieldKind(
+    checks.words_by_key(TRANSFERS, "transfer", "kinds of transfers to limits"),
+    {
+        "type": "object",
+        "properties": {name: {"enum": [*words]} for name, words in TRANSFERS.items()},
+        "additionalProperties": False,
     },
     _plain_mapping,
 )

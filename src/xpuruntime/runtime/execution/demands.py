@@ -113,6 +113,10 @@ def check_program(
     execution = demands.policy.execution
     for field, why in _differences(program, entry, plan, execution):
         raise refuse("Executor", field, demands, why, f"{_RECOMPILE}, or drop {field}.")
+    if (execution.transfers or {}).get("sync") == "none" and any(e.is_body for e in program.entries):
+        why = "the program branches or loops, and the host decides what runs next"
+        do = "Compile a model without control flow, or leave sync out."
+        raise refuse("Executor", "transfers", demands, why, do)
     if why := broken_rule(program, [plan], demands.policy.kernel):
         raise KernelUnavailable(
             "Executor", "cannot honor kernel.rules", got=why, do=f"{_RECOMPILE}, or drop the rule."
