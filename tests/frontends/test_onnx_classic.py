@@ -133,6 +133,7 @@ def test_a_forest_that_cannot_be_lowered_says_why() -> None:
     ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
 def test_n_grams(mode: str) -> None:
     draw = np.random.default_rng(len(mode))
@@ -159,6 +160,7 @@ def test_n_grams(mode: str) -> None:
                 np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("step", [0, 3])
 @pytest.mark.parametrize(
     ("op", "states", "attributes"),
@@ -248,6 +250,7 @@ def test_loops_are_written_out_if_their_bodies_need_the_number() -> None:
     assert [n.op for n in graph.nodes].count("opaque") == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("channels", [False, True])
 def test_integer_convolutions_with_filters_at_run_time(channels: bool) -> None:
     """The expansions of both ops are exact: the native engine against the interpreter."""

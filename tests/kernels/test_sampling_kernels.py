@@ -105,6 +105,7 @@ def test_quantize_and_back(target: str) -> None:
     assert check_cases(c, target=target) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", EIGHT)
 def test_casts_of_eight_bit_floats(kind: str) -> None:
     """Every code, every halfway point between two, what is beyond, NaN, infinities and both zeros."""
@@ -147,6 +148,7 @@ def test_casts_of_eight_bit_floats(kind: str) -> None:
     assert check_cases(c) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", PACKED)
 def test_casts_of_types_below_a_byte(kind: str) -> None:
     """Every code to every type and back, in tensors that end within a byte, and numbers that wrap or round."""

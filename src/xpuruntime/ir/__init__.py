@@ -25,6 +25,7 @@ from .serialization.json_reader import from_json, load
 from .serialization.json_writer import save
 from .serialization.text_reader import parse
 from .serialization.weights import open_weights, save_weights
+from .shapes.padded import PaddedGraph, pad_counts
 from .shapes.symbols import bind, specialize
 from .verify import problems, verify
 
@@ -44,6 +45,7 @@ __all__ = [
     "Node",
     "OpEntry",
     "Output",
+    "PaddedGraph",
     "Source",
     "State",
     "Value",
@@ -62,6 +64,7 @@ __all__ = [
     "match",
     "onnx_index",
     "open_weights",
+    "pad_counts",
     "parse",
     "problems",
     "promote",

@@ -60,10 +60,10 @@ def _compress(n: OnnxLoweringContext) -> Results:
 
 
 def _unique(n: OnnxLoweringContext) -> Results:
-    if not n.attr("sorted", 1):
-        raise NotLowered("Unique with sorted=0 is not supported")
     last = max((i for i in range(4) if n.has_readers(i)), default=0)
-    outputs = n.b.call("unique", n.x, count=_count(n), dim=n.attr("axis"), outputs=last + 1)
+    outputs = n.b.call(
+        "unique", n.x, count=_count(n), dim=n.attr("axis"), sorted=bool(n.attr("sorted", 1)), outputs=last + 1
+    )
     return outputs if isinstance(outputs, str) else tuple(outputs)
 
 

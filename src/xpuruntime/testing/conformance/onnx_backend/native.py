@@ -14,7 +14,7 @@ from typing import Any
 from ....codegen.target import CodegenTarget
 from ....compiler import compile as compile_graph
 from ....errors import BuildError, KernelRefused, XpuError
-from ....ir import Graph, bind
+from ....ir import Graph, PaddedGraph, bind, pad_counts
 from ....program.program import CompiledProgram
 from ....protocols import Array
 from ....runtime import Executor
@@ -48,6 +48,7 @@ class _Job:
     names: list[str]
     bound: tuple[str, ...]
     program: CompiledProgram = field(repr=False)
+    padded: PaddedGraph = field(repr=False)
 
 
 def check_natively(
@@ -95,7 +96,8 @@ def _compiled(case: BackendCase, target: Batch, level: int | None) -> list[_Job]
                     CaseVerdict(case.name, case.kind, Outcome.OPAQUE, lowered_case.opaque, bound),
                     reason=f"opaque {lowered_case.opaque}"[:90],
                 )
-            program = _program(lowered_case.graph, feeds, target, level)
+            padded = _padded(lowered_case.graph)
+            program = _program(padded.graph, feeds, target, level)
         except XpuError as error:
             verdict = CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), bound)
             return NativeVerdict(verdict, reason=why_refused(error))
@@ -105,8 +107,14 @@ def _compiled(case: BackendCase, target: Batch, level: int | None) -> list[_Job]
             )
             return NativeVerdict(verdict, reason="the compiler failed")
         names = [o.name for o in lowered_case.graph.outputs]
-        jobs.append(_Job(case, feeds, expected, lowered_case.weights, names, bound, program))
+        jobs.append(_Job(case, feeds, expected, lowered_case.weights, names, bound, program, padded))
     return jobs
+
+
+def _padded(graph: Graph) -> PaddedGraph:
+    """Return the graph with a count for each result whose size only a run knows, or unchanged if there is none."""
+    known = frozenset[str]().union(*(s.symbols for s in graph.input_specs))
+    return pad_counts(graph) if graph.symbols - known else PaddedGraph(graph, {})
 
 
 def _program(graph: Graph, feeds: Mapping[str, Any], target: Batch, level: int | None) -> CompiledProgram:
@@ -135,7 +143,8 @@ def _run(
         try:
             with Executor(program, device, threads=threads) as executor:
                 executor.bind(job.weights)
-                outputs = executor.run_arrays([job.feeds[s.name] for s in program.input_specs])
+                results = executor.run_arrays([job.feeds[s.name] for s in program.input_specs])
+            outputs = list(job.padded.cut(dict(zip(executor.output_names, results, strict=True))).values())
         except KernelRefused as error:  # a target named in full, whose libraries were not queried before
             verdict = CaseVerdict(case.name, case.kind, Outcome.REFUSED, str(error), job.bound)
             return NativeVerdict(verdict, tuple(ran), why_refused(error))
