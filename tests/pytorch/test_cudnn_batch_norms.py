@@ -51,7 +51,7 @@ def test_a_norm_and_its_gradient_become_those_of_cudnn() -> None:
     (after,) = (n for n in module.graph.nodes if n.op == "output")
     assert [tuple(n.meta["val"].shape) for n in after.args[0]] == shapes
     forward, backward = (n for n in module.graph.nodes if "cudnn" in str(n.target))
-    running = [n for n in after.args[0][1:3]]
+    running = list(after.args[0][1:3])
     assert all(n.target is _ATEN.clone.default for n in running)  # the buffers themselves stay as they were
     assert list(forward.args[3:5]) == running
     assert backward.args[8].args == (forward, 3)  # what cuDNN reserved

@@ -41,8 +41,12 @@ def _widened(editor: Editor, node: Node, context: PassContext) -> None:
         (s := spec_of(editor, v)) is None or s.rank != 2 for v in product.inputs
     ):
         return
-    if len(editor.graph.users(product.name)) == 1 and _may(editor, node, product, context, product.inputs):
+    if _is_read_once(editor.graph, product) and _may(editor, node, product, context, product.inputs):
         editor.replace(node, "mm_wide", *product.inputs, None, absorbs=[product])
+
+
+def _is_read_once(graph: Graph, node: Node) -> bool:
+    return len(graph.users(node.name)) == 1 and node.name not in graph.kept
 
 
 def _added(editor: Editor, node: Node, context: PassContext) -> None:

@@ -21,8 +21,7 @@ ScopedContext::ScopedContext(const Device& device) noexcept {
     CUcontext current = nullptr;
     if (device.driver.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == device.context) return;
     const CUresult result = device.driver.cuCtxPushCurrent_v2(device.context);
-    // A thread without a context keeps this one: libraries that find none, such as PyTorch's, warn and set the same.
-    if (result == CUDA_SUCCESS && current != nullptr) pushed_on_ = &device;
+    if (result == CUDA_SUCCESS) pushed_on_ = &device;
     device.log_if_failed(result, "cuCtxPushCurrent_v2");
 }
 
