@@ -97,6 +97,26 @@ def test_a_view_in_two_regions_is_made_in_both() -> None:
     assert first.op == "call_module"
 
 
+def test_results_of_one_node_are_in_its_region() -> None:
+    """A norm that is computed again for readers of two regions."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        value, mean, root = _ATEN.native_layer_norm(x, [4], None, None, 1e-5)
+        return torch.sin(y + root) + mean * value
+
+    x, y = torch.rand(3, 4), torch.rand(3, 4)
+    module = make_fx(step)(x, y)
+    left = {n.name: "in this test" for n in module.graph.nodes if "sin" in str(n.target)}
+    at = {n.name: level for n, level in levels(module, left).items()}
+    assert {at[n.name] for n in module.graph.nodes if "norm" in n.name or n.target is operator.getitem} == {0}
+    whole, names = divided(module, left)
+    for name in names:
+        (out,) = (n for n in whole.get_submodule(name).graph.nodes if n.op == "output")
+        results = out.args[0] if isinstance(out.args[0], tuple) else out.args
+        assert all(isinstance(n.meta["val"], torch.Tensor) for n in results)
+    assert torch.equal(whole(x, y), step(x, y))
+
+
 def test_arguments_are_free_after_their_last_reader() -> None:
     graph = Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")

@@ -44,7 +44,13 @@ def levels(module: GraphModule, unsupported: Container[str]) -> dict[Node, int]:
         readers = [found[u] for u in node.users if u.op != "output"]
         if node in free and node.op == "call_function" and readers:
             found[node] = min(readers)
+            for part in _parts(node):
+                found[part] = found[node]  # a region returns tensors, no tuples of them
     return {n: level for n, level in found.items() if n.op == "call_function" and n.name not in unsupported}
+
+
+def _parts(node: Node) -> list[Node]:
+    return [u for u in node.users if u.target is operator.getitem and u.args[0] is node]
 
 
 def _waits(node: Node, unsupported: Container[str]) -> bool:
