@@ -186,3 +186,33 @@ def test_lock_of_another_model_names_it(xpu, tmp_path: Path, model: Path, other:
     assert (done.code, done.json["error"]) == (6, "LockError")
     assert [c["name"] for c in done.json["changes"]] == ["model"]
     assert xpu("lock", model, "-o", path, "--on-mismatch", "ignore").code == 2
+
+
+def test_pages_and_files_for_other_viewers(xpu, tmp_path: Path, model: Path) -> None:
+    receipt, trace = tmp_path / "r.json", tmp_path / "t.pftrace"
+    options = ("--engine", "native", "--device", "cpu")
+    done = xpu(
+        "run", model, *options, "--save-receipt", receipt, "--trace", trace, "--html", tmp_path / "r.html"
+    )
+    assert done.code == 0, done.stderr
+    assert trace.read_bytes()[:1] == b"\n"  # field 1, a message
+    pages = {"r.html": "line: receipt"}
+    for page, title, *words in (
+        ("i.html", "line: receipt", "inspect", receipt),
+        ("e.html", "line: plan", "explain", model, *options),
+        ("d.html", "line: difference of two receipts", "diff", receipt, receipt),
+        ("b.html", "line: bisection", "bisect", model, "--engine-a", "native", "--no-save"),
+    ):
+        done = xpu(*words, "--html", tmp_path / page)
+        assert done.code == 0, done.stderr
+        pages[page] = title
+    for page, title in pages.items():
+        text = (tmp_path / page).read_text(encoding="utf-8")
+        assert f"<title>{title}</title>" in text
+        assert '["product",' in text
+    assert xpu("inspect", receipt, "--json").json["format"] == "xpuruntime-receipt"
+    assert xpu("inspect", receipt, "--export", tmp_path / "v.onnx").code == 0
+    assert xpu("inspect", receipt, "--export", tmp_path / "v.json").code == 0
+    assert {p.name for p in tmp_path.glob("v.*")} >= {"v.onnx", "v.json", "v.engine.json", "v.step_us.json"}
+    assert xpu("inspect", receipt, "--export", tmp_path / "v.png").code == 2
+    assert xpu("inspect", model, "--html", tmp_path / "m.html").code == 2

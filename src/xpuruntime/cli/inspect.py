@@ -54,7 +54,9 @@ def inspect(
     export: Annotated[
         Path | None,
         typer.Option(
-            metavar="OUT.onnx", help="Write a program as an ONNX graph for viewers, one node per kernel call."
+            metavar="OUT.onnx|OUT.json",
+            help="Write a program, plan or receipt for viewers: an ONNX graph (Netron; of a program, one node per kernel call), or"
+            " a graph with node data (Model Explorer).",
         ),
     ] = None,
     entry: Annotated[
@@ -71,6 +73,10 @@ def inspect(
     is_file = Path(model).suffix.lower() == ".json"
     if html is not None:
         _page(model, html, is_file or holds_program(model))
+    other_viewer = export is not None and (is_file or export.suffix == ".json")
+    if export is not None and other_viewer and (is_file or holds_program(model)):
+        _export(model, export)
+        export = None
     if holds_program(model):
         if passes:
             raise typer.BadParameter("--passes needs a model; this is a compiled program")
@@ -78,7 +84,9 @@ def inspect(
 
         return inspect_program.describe(model, buffers=nodes, source=source, export=export, entry=entry)
     if source or export or entry:
-        raise typer.BadParameter("--source, --export and --entry need a compiled program (.npubin)")
+        raise typer.BadParameter(
+            "--source and --entry need a compiled program (.npubin), --export also takes plans"
+        )
     if passes:
         return _passes(model, options.parse_sizes(shape), nodes, only or 3)
     if shape or only:
@@ -120,6 +128,16 @@ def _page(path: str, html: Path, has_plan: bool) -> None:
         raise typer.BadParameter(message, param_hint="--html")
     write_page(html, snapshot_page(read_snapshot(path)))
     print_note(f"wrote {html}")
+
+
+def _export(path: str, export: Path) -> None:
+    """Write the files for other viewers. Raise BadParameter for another suffix."""
+    from ..workbench.pages.viewers import write_for_viewers
+    from ..workbench.review.files import read_snapshot
+
+    if export.suffix not in (".onnx", ".json"):
+        raise typer.BadParameter(f"must end in .onnx or .json; got {export}", param_hint="--export")
+    print_note("wrote " + ", ".join(map(str, write_for_viewers(export, read_snapshot(path)))))
 
 
 def _plan_or_receipt(path: Path, nodes: bool) -> CommandResult:

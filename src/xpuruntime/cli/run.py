@@ -55,7 +55,11 @@ def run(
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option("--trace", metavar="FILE.json", help="Write the run as a Chrome trace."),
+        typer.Option(
+            "--trace",
+            metavar="FILE.pftrace|FILE.json",
+            help="Write the run as a trace for ui.perfetto.dev: Perfetto's format (.pftrace) or Chrome's.",
+        ),
     ] = None,
     html: options.Html = None,
     as_json: options.AsJson = False,

@@ -2,7 +2,7 @@
 
     with xrt.profile() as trace:
         session.run(inputs)
-    trace.save("trace.json")
+    trace.save("trace.pftrace")  # or trace.json
 
 Without a recording, a run only checks one variable. With ``nvtx_ranges=True`` the same spans go to NVIDIA's tools too.
 """
@@ -21,6 +21,7 @@ from ..errors import XpuError
 from ..storage.store import write_atomic
 from . import nvtx
 from .events import EventKind, EventRing
+from .perfetto import perfetto_bytes
 
 __all__ = ["RING", "Profiler", "Trace", "TraceSpan", "mark", "profile", "timed"]
 
@@ -51,10 +52,15 @@ class Trace:
         self.dropped = 0
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write Chrome's trace event format (JSON, microseconds), with the names of the process and its threads. Raises StoreError."""
+        """Write Perfetto's format to a file ``.pftrace``, otherwise Chrome's trace event format (JSON, microseconds), with the names of the
+        process and its threads. Raises StoreError.
+        """
         from pathlib import Path
 
         process = os.getpid()
+        if Path(path).suffix == ".pftrace":
+            write_atomic(Path(path), perfetto_bytes(self.spans, process, "xpuruntime"))
+            return
         threads = {s.thread: None for s in self.spans}
         names = [("process_name", 0, "xpuruntime"), *(("thread_name", t, f"thread {t}") for t in threads)]
         events: list[dict[str, Any]] = [
