@@ -13,6 +13,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -80,6 +81,8 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """``XPU_TEST_LEVEL=x86-64-v2 pytest ...``: as on a processor of that level, which must not be above this machine's.
     ``XPU_TEST_DEVICE=cuda:0 pytest tests/native tests/kernels``: native tests on that device; ``XPU_TEST_TARGET`` is its code, where it does not say."""
+    # What is imported while tests are collected lives to the end: collections of garbage that walk it took a fifteenth of the gate.
+    gc.disable()
     # Workers inherit the seed, so that all of them draw the same cases.
     os.environ[SEED] = seed_of(config.getoption("seed") or os.environ.get(SEED, ""))
     where = os.environ.get("XPU_TEST_DEVICE", "")
@@ -116,6 +119,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(
                     pytest.mark.skip(reason=f"runs code of {level}, and this processor is below it")
                 )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Collect the garbage of imports, and keep what is left out of later collections."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    if torch := sys.modules.get("torch"):
+        # torch.manual_seed formats the stack for each kind of device that may be initialized later, which took half of test_interp_opinfo.
+        for module in (torch.cuda, torch.xpu, torch.mtia):
+            module.traceback = types.SimpleNamespace(format_stack=list)
 
 
 def keep_sampled(config: pytest.Config, items: list[pytest.Item]) -> None:

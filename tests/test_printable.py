@@ -156,9 +156,10 @@ def test_tables_and_progress_take_text_as_text(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     monkeypatch.setattr(sys, "stderr", terminal := io.StringIO())
     terminal.isatty = lambda: True  # type: ignore[method-assign]
-    console.print_table("t", ("a",), [(EVIL,)])
+    console.print_table(f"[/red] :snake: {EVIL}", ("a",), [(EVIL,)])
     console.print_line(EVIL)
     with console.progress("reading [/red][bold]m.onnx") as now:
         now("[/nothing]")
     shown = sys.stdout.getvalue()  # type: ignore[attr-defined]
+    assert shown.startswith("[/red] :snake: n")
     assert not set(shown) & set("\x1b\x07\x9b\x85\u202e\u2028\r")

@@ -79,11 +79,11 @@ class PythonBackend final : public Backend {
         Status status = guarded([&] {
             nb::list list;
             for (const RecordedCall& item : calls) {
-                nb::list places;
-                for (const BufferRef& place : item.call->args)
-                    places.append(nb::make_tuple(place.slot, place.offset));
+                nb::list refs;
+                for (const BufferRef& ref : item.call->args)
+                    refs.append(nb::make_tuple(ref.slot, ref.offset));
                 list.append(
-                    nb::make_tuple(static_cast<const PyKernel&>(*item.kernel).object, nb::tuple(places)));
+                    nb::make_tuple(static_cast<const PyKernel&>(*item.kernel).object, nb::tuple(refs)));
             }
             recording->object = driver_.object.attr("record")(list);
         });

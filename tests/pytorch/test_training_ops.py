@@ -40,16 +40,21 @@ def test_numerical_gradients_of_first_and_second_order(case: OpCase, device: str
 
 
 @pytest.mark.parametrize(**named(CASES))
-def test_operands_that_are_not_contiguous(case: OpCase, device: str) -> None:
-    operands = case.operands(torch.float32, device)
-    spread = [torch.stack((t.detach(), t.detach()), -1)[..., 0].requires_grad_() for t in operands]
-    assert not all(t.is_contiguous() for t in spread)
-    y = case.run(*operands)
-    grad = torch.randn_like(y)
-    for mine, other in zip(
-        gradients(case.run, spread, grad), gradients(case.run, operands, grad), strict=True
-    ):
-        assert torch.equal(mine, other)
+def test_operands_that_are_not_contiguous(
+    case: OpCase, device: str, part: Callable[[Sequence[str], int], list[str]]
+) -> None:
+    """In each dtype; in the gate in the one that the test of values draws, whose programs are there."""
+    by_name = {f"{case.name} {dtype}": dtype for dtype in DTYPES}
+    for name in part(list(by_name), 1):
+        operands = case.operands(by_name[name], device)
+        spread = [torch.stack((t.detach(), t.detach()), -1)[..., 0].requires_grad_() for t in operands]
+        assert not all(t.is_contiguous() for t in spread)
+        y = case.run(*operands)
+        grad = torch.randn_like(y)
+        for mine, other in zip(
+            gradients(case.run, spread, grad), gradients(case.run, operands, grad), strict=True
+        ):
+            assert torch.equal(mine, other)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, *DTYPES], ids=str)

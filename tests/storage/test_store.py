@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -163,3 +164,29 @@ def test_a_put_keeps_the_total_within_the_limit_and_never_removes_what_it_wrote(
         assert sum(e.bytes_ for e in store.entries()) <= 50_000
     large = store.put("engine", {"large": 1}, b"x" * 60_000)
     assert [e.key for e in store.entries()] == [large]
+
+
+def test_a_store_with_room_is_not_listed_at_every_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trim, trimmed = Store.trim, []
+    monkeypatch.setattr(Store, "trim", lambda store, **more: trimmed.append(more) or trim(store, **more))
+    keys = [Store(tmp_path, limit=1 << 30, mode="rw").put("engine", {"i": i}, b"x" * 100) for i in range(20)]
+    assert trimmed == [{"keep": keys[0]}]
+    monkeypatch.setattr("xpuruntime.storage.store._LIST_AGAIN", 0)
+    last = Store(tmp_path, limit=1 << 30, mode="rw").put("engine", {"i": 20}, b"x" * 100)
+    assert trimmed[1:] == [{"keep": last}]
+
+
+def test_entries_of_other_processes_count_towards_the_limit(tmp_path: Path) -> None:
+    """They appear after this process listed the store, and a small part of the room may be written before it does so again."""
+    store = Store(tmp_path / "store", limit=100_000, mode="rw")
+    store.put("engine", {"i": -1}, b"x" * 1000)
+    other = Store(tmp_path / "other", limit=100_000, mode="rw")
+    for i in range(9):
+        other.put("engine", {"i": i}, b"x" * 10_000)
+    shutil.copytree(other.root, store.root, dirs_exist_ok=True)
+    for i in range(100, 107):
+        store.put("engine", {"i": i}, b"x" * 1000)
+    assert len(store.entries()) < 1 + 9 + 7
+    assert sum(e.bytes_ for e in store.entries()) <= 100_000

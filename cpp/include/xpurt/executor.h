@@ -152,7 +152,7 @@ class Executor {
     size_t scratch_stride_ = 0;
     struct ArgumentPatch {
         size_t arg;
-        BufferRef place;
+        BufferRef ref;
     };
     std::vector<ArgumentPatch> patches_;        // arguments that change from run to run: inputs and outputs
     std::vector<ArgumentPatch> arena_patches_;  // arguments in the arena, which the caller may provide

@@ -65,18 +65,18 @@ Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<Backend> back
 }
 
 Status Executor::prepare() {
-    const auto fits = [&](const BufferRef& place) {
-        return place.slot >= 0 && place.slot < plan_.slots() && place.offset >= 0;
+    const auto fits = [&](const BufferRef& ref) {
+        return ref.slot >= 0 && ref.slot < plan_.slots() && ref.offset >= 0;
     };
     for (const KernelCall& call : plan_.calls) {
         first_arg_.push_back(arg_count_);
         if (call.tasks < 0 || call.grain < 1 || call.scratch_bytes < 0 || call.inputs < 0 ||
             static_cast<size_t>(call.inputs) > call.args.size())
             return invalid("call of " + call.kernel + " has invalid counts");
-        for (const BufferRef& place : call.args) {
-            if (!fits(place)) return invalid("call of " + call.kernel + " names memory outside the plan");
-            if (place.slot == 0) arena_patches_.push_back({arg_count_, place});
-            if (place.slot > 0 && place.slot < plan_.first_weight()) patches_.push_back({arg_count_, place});
+        for (const BufferRef& ref : call.args) {
+            if (!fits(ref)) return invalid("call of " + call.kernel + " names memory outside the plan");
+            if (ref.slot == 0) arena_patches_.push_back({arg_count_, ref});
+            if (ref.slot > 0 && ref.slot < plan_.first_weight()) patches_.push_back({arg_count_, ref});
             ++arg_count_;
         }
         if (call.scratch_bytes > 0)
@@ -313,16 +313,16 @@ Status Executor::submit(Context& context, const Run& run) {
                   context.slots.begin() + plan_.first_weight());
         size_t arg = 0;
         for (const KernelCall& call : plan_.calls)
-            for (const BufferRef& place : call.args)
-                context.args[arg++] = advance(context.slots[static_cast<size_t>(place.slot)], place.offset);
+            for (const BufferRef& ref : call.args)
+                context.args[arg++] = advance(context.slots[static_cast<size_t>(ref.slot)], ref.offset);
         context.weights_id = run.weights->id();
     } else {
         for (const ArgumentPatch& patch : patches_)
             context.args[patch.arg] =
-                advance(context.slots[static_cast<size_t>(patch.place.slot)], patch.place.offset);
+                advance(context.slots[static_cast<size_t>(patch.ref.slot)], patch.ref.offset);
         if (moved)
             for (const ArgumentPatch& patch : arena_patches_)
-                context.args[patch.arg] = advance(arena, patch.place.offset);
+                context.args[patch.arg] = advance(arena, patch.ref.offset);
     }
 
     Submission submission;

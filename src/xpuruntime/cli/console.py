@@ -35,7 +35,8 @@ def result_console() -> Console:
             """Raise the BrokenPipeError again: ``command`` knows the exit code, while Rich would exit with 1."""
             raise
 
-    console = ResultConsole(file=sys.stdout, highlight=False, soft_wrap=False)
+    # Names of models may look like markup or like an emoji (``:name:``).
+    console = ResultConsole(file=sys.stdout, highlight=False, soft_wrap=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console
@@ -69,14 +70,18 @@ def print_warning(text: str) -> None:
 def print_table(
     title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], *, right: Iterable[str] = ()
 ) -> None:
-    """Print a table without a frame. Columns in ``right`` are right-aligned. Cells are plain text, not markup."""
+    """Print a table without a frame. Columns in ``right`` are right-aligned. Titles and cells are plain text, not markup."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     right_aligned = set(right)
     grid = Table(
-        title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
+        title=printable.line(title) or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
     )
     for column in columns:
         grid.add_column(column, justify="right" if column in right_aligned else "left", overflow="fold")

@@ -46,6 +46,10 @@ __all__ = ["Entry", "Store", "digest", "write_atomic"]
 
 _T = TypeVar("_T")
 _ABANDONED = 3600.0  # seconds after which the writer of a temporary file must have been killed
+# To list every file at each put takes longer than to write an entry, once there are thousands. A process lists them again after
+# so many seconds, or when so many processes that wrote as much as it did could have filled the store.
+_LIST_AGAIN = 10.0
+_WRITERS = 16
 _NO_FILE = (
     errno.EISDIR,
     errno.ELOOP,
@@ -226,9 +230,21 @@ class Store:
             return key
         path = self.path(kind, key)
         self._prepare(path)
-        write_atomic(path, *entry_parts(kind, key, ingredients, payload), private=True)
-        self.trim(keep=key)
+        parts = entry_parts(kind, key, ingredients, payload)
+        write_atomic(path, *parts, private=True)
+        if not self._has_room_for(sum(map(len, parts))):
+            self.trim(keep=key)
         return key
+
+    def _has_room_for(self, bytes_: int) -> bool:
+        """Count bytes that were written. Return True if the store is within its limit, as far as the last listing of all files shows."""
+        with _LISTING:
+            listed = _LISTED.get(self.root.absolute())
+            if listed is None:
+                return False
+            listed.written += bytes_
+            fresh = time.monotonic() - listed.time < _LIST_AGAIN
+            return fresh and listed.written * _WRITERS <= self.limit - listed.total
 
     def _prepare(self, path: Path) -> None:
         """Create the folders of a file, private to this user. Raise StoreError."""
@@ -343,6 +359,8 @@ class Store:
                 path.unlink()
                 removed.append(path)
             total -= size
+        with _LISTING:
+            _LISTED[self.root.absolute()] = _Listed(total, time.monotonic())
         if limit == 0:
             self._remove_locks()
         return removed
@@ -387,6 +405,17 @@ class Store:
             os.close(handle)
 
 
+@dataclass(slots=True)
+class _Listed:
+    """Total bytes of a store when this process last listed all its files, at a monotonic time, and what this process wrote since."""
+
+    total: int
+    time: float
+    written: int = 0
+
+
+_LISTED: dict[Path, _Listed] = {}
+_LISTING = threading.Lock()
 _REPORTED: set[Path] = set()
 _REPORTING = threading.Lock()
 

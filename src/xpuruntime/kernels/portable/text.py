@@ -9,7 +9,7 @@ from ...codegen.expr.terms import compute_type, constant
 from ...codegen.loops.plans import CONSTANT, LoopPlan, Operation
 from ..spec.conv_shape import ConvShape
 
-__all__ = ["ACTIVATIONS", "braces", "offset_text", "query_place", "shape_text", "statement"]
+__all__ = ["ACTIVATIONS", "braces", "offset_text", "query_offset", "shape_text", "statement"]
 
 
 def braces(values: Sequence[int]) -> str:
@@ -55,7 +55,7 @@ def offset_text(index: str, shape: Sequence[int], strides: Sequence[int]) -> str
     return " + ".join(reversed(texts)) or "0"
 
 
-def query_place(strides: Sequence[int], index: str, queries: int) -> str:
+def query_offset(strides: Sequence[int], index: str, queries: int) -> str:
     """Return the offset of query ``index`` of a key head's group: heads are the outer dim, positions the inner one."""
     if strides[1] == strides[2] * queries:
         return f"({index}) * {strides[2]}"

@@ -21,7 +21,7 @@ __all__ = ["CudaHost", "cuda_host"]
 # Linked with libm, whose functions replace CUDA's. The compiler reports every access to memory under the names of the thread sanitizer's
 # runtime, which cuda/accesses.h defines.
 FLAGS = (
-    "-O1",
+    "-O0",
     "-fsanitize=thread",
     "-fno-gnu-unique",
     "-Wl,-Bsymbolic",

@@ -121,9 +121,9 @@ class CudnnLibrary final : public StreamLibrary {
         // Buffers are aligned to 16 bytes; an argument with an offset (a slice, an operand of a
         // concatenation) may be aligned to less.
         std::vector<int64_t> alignment;
-        for (const BufferRef& place : call.args) {
+        for (const BufferRef& ref : call.args) {
             int64_t alignment_of_arg = 16;
-            while (place.offset % alignment_of_arg != 0) alignment_of_arg /= 2;
+            while (ref.offset % alignment_of_arg != 0) alignment_of_arg /= 2;
             alignment.push_back(alignment_of_arg);
         }
         const std::string text = text_of_options(call, alignment);

@@ -16,7 +16,7 @@ from ....codegen.target import CodegenTarget
 from ....decisions import Support
 from ....types import DType, TensorSpec
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage
-from ...portable.text import query_place
+from ...portable.text import query_offset
 from ...spec.attention import AttentionGradients, AttentionShape, mask_of, supported
 from ..abi import isa_of
 from .blocks import LaneBlock, lane_block
@@ -176,13 +176,13 @@ class BackwardText:
             f"        const int64_t queries = {rows} - row < {block.lanes} ? {rows} - row : {block.lanes};",
             f"        for (int64_t lane = 0; lane < {block.lanes}; ++lane) {{",
             "            const int64_t i = row + (lane < queries ? lane : 0);",
-            f"            base[lane] = attention_base(({head('lse', s.lse)})[{query_place(s.lse, 'i', s.queries)}]);",
+            f"            base[lane] = attention_base(({head('lse', s.lse)})[{query_offset(s.lse, 'i', s.queries)}]);",
             f"            deltas[lane] = delta[(batch * {s.kv_heads} + head) * {rows} + i];",
             "        }",
             f"        const P::T *result = attention_grad_queries<P>({head('q', s.q)}, {head('k', s.k, True)}, {head('v', s.v, True)}, {head('grad', g.y)},",
             f"            (P::T){s.scale!r}, queries, {s.keys}, base, deltas, norms, norms + {block.lanes},",
-            f"            [&](int64_t lane) {{ return {query_place(s.q, 'row + lane', s.queries)}; }},",
-            f"            [&](int64_t lane) {{ return {query_place(g.y, 'row + lane', s.queries)}; }},",
+            f"            [&](int64_t lane) {{ return {query_offset(s.q, 'row + lane', s.queries)}; }},",
+            f"            [&](int64_t lane) {{ return {query_offset(g.y, 'row + lane', s.queries)}; }},",
             f"            [&](int64_t lane) {{ return (row + lane) % {s.queries} + {s.offset}; }},",
             "            [&](P::T *scores, int64_t at, int64_t keys) {",
             *(f"                {x}" for x in self._mask_of_queries(head)),
@@ -193,7 +193,7 @@ class BackwardText:
             "        }",
             f"        attention_from_lanes(result, {s.d}, queries, {block.lanes}, [&](int64_t lane) {{ return norms[lane] * (P::T){s.scale!r}; }},",
             f"            {head('grad_q', g.q)}, {g.q[3]},",
-            f"            [&](int64_t lane) {{ return {query_place(g.q, 'row + lane', s.queries)}; }});",
+            f"            [&](int64_t lane) {{ return {query_offset(g.q, 'row + lane', s.queries)}; }});",
             "    }",
             "}",
             "",
@@ -204,7 +204,7 @@ class BackwardText:
         s = self.s
         if not self.masked:
             return []
-        row = query_place(s.mask, "row + lane", s.queries)
+        row = query_offset(s.mask, "row + lane", s.queries)
         return [
             f"attention_mask_lanes<P::T, P::NV>(scores, keys, queries, {s.mask[3]},",
             f"    [&](int64_t lane) {{ return {head('mask', s.mask)} + {row} + at * {s.mask[3]}; }});",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....codegen.c_types import C_TYPES, STORAGE, accumulator
-from ...portable.text import query_place
+from ...portable.text import query_offset
 from ...spec.attention import AttentionShape
 
 __all__ = ["FlashText", "mask_argument"]
@@ -101,7 +101,7 @@ class FlashText:
             return [f"        {x}" for x in self._few(head, first, last)]
         lines = [
             f"const int64_t first = {first}, last = {last};",
-            f"const auto offset_of = [&](int64_t lane) {{ return {query_place(s.q, 'row + lane', s.queries)}; }};",
+            f"const auto offset_of = [&](int64_t lane) {{ return {query_offset(s.q, 'row + lane', s.queries)}; }};",
             f"const auto last_visible = [&](int64_t lane) {{ return (row + lane) % {s.queries} + {s.offset}; }};",
             "const auto apply_mask = [&](P::T *scores, int64_t at, int64_t keys) {",
             *(f"    {x}" for x in self._mask(head[3])),
@@ -116,13 +116,13 @@ class FlashText:
         s = self.s
         state = f"parts + task * {self.partial_size}" if self.splits > 1 else "(P::T *)scratch"
         work = "scratch" if self.splits > 1 else f"(P::T *)scratch + {self.partial_size}"
-        at = f"mask + {head[3]} + {query_place(s.mask, 'i', s.queries)} + j * {s.mask[3]}" if s.mask else "0"
+        at = f"mask + {head[3]} + {query_offset(s.mask, 'i', s.queries)} + j * {s.mask[3]}" if s.mask else "0"
         masked = f"attention_masked(score, {at})" if s.mask else "score"
         return [
             f"const int64_t first = {first}, last = {last};",
             f"P::T *state = {state};",
             f"attention_few<P>(q + {head[0]}, k + {head[1]}, v + {head[2]}, (P::T){s.scale!r}, first, last, state, {work},",
-            f"                 [&](int64_t i) {{ return {query_place(s.q, 'i', s.queries)}; }},",
+            f"                 [&](int64_t i) {{ return {query_offset(s.q, 'i', s.queries)}; }},",
             f"                 [&](int64_t i) {{ return i % {s.queries} + {s.offset}; }},",
             f"                 [&](P::T score, int64_t i, int64_t j) {{ return {masked}; }});",
         ]
@@ -134,7 +134,7 @@ class FlashText:
         step = s.mask[3]
         if not s.mask[2] and (s.group == 1 or not s.mask[1]):
             return [f"attention_mask_keys<P::T, P::NV>(scores, keys, mask + {head} + at * {step}, {step});"]
-        row = query_place(s.mask, "row + lane", s.queries)
+        row = query_offset(s.mask, "row + lane", s.queries)
         return [
             f"attention_mask_lanes<P::T, P::NV>(scores, keys, queries, {step},",
             f"    [&](int64_t lane) {{ return mask + {head} + {row} + at * {step}; }});",
@@ -154,7 +154,7 @@ class FlashText:
             y = f"y + batch * {s.y[0]} + head * {s.y[1] * s.group}"
             return [
                 "        for (int64_t i = 0; i < P::queries; ++i)",
-                f"            attention_few_finish<P>(state + i * {self.state}, {y} + {query_place(s.y, 'i', s.queries)});",
+                f"            attention_few_finish<P>(state + i * {self.state}, {y} + {query_offset(s.y, 'i', s.queries)});",
                 *self._log_sums("i"),
                 "    }",
                 "}",
@@ -162,7 +162,7 @@ class FlashText:
             ]
         return [
             f"        attention_finish{'_tiles' * self.tiles}<P>(state, y + batch * {s.y[0]} + head * {s.y[1] * s.group}, queries,",
-            f"                            [&](int64_t lane) {{ return {query_place(s.y, 'row + lane', s.queries)}; }});",
+            f"                            [&](int64_t lane) {{ return {query_offset(s.y, 'row + lane', s.queries)}; }});",
             *self._log_sums("row + lane"),
             "    }",
             "}",
@@ -176,7 +176,7 @@ class FlashText:
             return []
         lse, index = (
             f"lse + batch * {s.lse[0]} + head * {s.lse[1] * s.group}",
-            query_place(s.lse, query, s.queries),
+            query_offset(s.lse, query, s.queries),
         )
         if self.few_queries:
             return [

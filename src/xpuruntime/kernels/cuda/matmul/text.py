@@ -91,9 +91,9 @@ def finish_text(p: Product, arguments: list[Argument], sums: str) -> list[str]:
 
     lines = ["struct KERNEL_finish {", *(f"    {a.text};" for a in operands)]
     head = "    __device__ __forceinline__"
-    row_place = offset((*p.y_strides[:-1], 0))
+    row_offset = offset((*p.y_strides[:-1], 0))
     lines += [
-        f"{head} tensor::u16 *line(int row) const {{ return (tensor::u16 *)y + ({row_place}); }}",
+        f"{head} tensor::u16 *line(int row) const {{ return (tensor::u16 *)y + ({row_offset}); }}",
         f"{head} {sums} value(int row, int column, {sums} sum) const {{",
         f"        {sums} x = sum;",
     ]

@@ -36,7 +36,7 @@ def _sorted(call: NodeCall) -> TaskText:
     tasks = math.prod(outer) if count else 0
     write = [
         f"for (int64_t k = 0; k < {count}; ++k) {{{{",
-        f"  store<1>({address(values, at)}, keys[{{place}}]);",
+        f"  store<1>({address(values, at)}, keys[{{index}}]);",
         f"  store<1>({address(indices, at)}, (int64_t)sorted[k]);",
         "}}",
     ]
@@ -47,7 +47,7 @@ def _sorted(call: NodeCall) -> TaskText:
             f"int32_t *const sorted = (int32_t *)((char *)scratch + {8 * count});",
             f"for (int64_t k = 0; k < {n}; ++k) heap_push<{way}>(keys, sorted, {count}, ({key})load<1>({address(x, at)}), k);",
             f"heap_sort<{way}>(keys, sorted, {count});",
-            *(line.format(place="k") for line in write),
+            *(line.format(index="k") for line in write),
         ]
         return TaskText(body, tasks, per=n * 4, scratch_bytes=16 * count, parts=frozenset({"sorting"}))
     body = [
@@ -56,7 +56,7 @@ def _sorted(call: NodeCall) -> TaskText:
         f"int32_t *const order = (int32_t *)((char *)scratch + {8 * n}), *const spare = order + {n};",
         f"for (int64_t k = 0; k < {n}; ++k) keys[k] = load<1>({address(x, at)}), order[k] = (int32_t)k;",
         f"const int32_t *const sorted = merge_sort<{way}>(keys, order, spare, {n});",
-        *(line.format(place="sorted[k]") for line in write),
+        *(line.format(index="sorted[k]") for line in write),
     ]
     return TaskText(body, tasks, per=n * 16, scratch_bytes=16 * n, parts=frozenset({"sorting"}))
 
