@@ -427,3 +427,26 @@ def test_programs_of_open_shapes_are_checked_when_they_are_compiled(tmp_path, mo
         session.run([x])  # these were right when they were compiled
         with pytest.raises(WrongResult, match=r"inputs of input \[2, 12\]; got output .* node 'tanh'"):
             session.run([torch.randn(2, 12)])
+
+
+def test_weights_below_a_byte_are_compared_with_the_model_as_it_is_written(tmp_path, loads_engines):
+    """ONNX Runtime quantizes what it multiplies with such weights, which no engine need follow."""
+    pytest.importorskip("onnxruntime")
+    from onnx import TensorProto, helper, numpy_helper
+
+    draw, kind = np.random.default_rng(0), DType.INT4.numpy
+    codes = draw.integers(-8, 8, (65, 33)).astype(np.int8)
+    scales = draw.random(33).astype(np.float32)
+    weights = [numpy_helper.from_array(codes.astype(kind), "w"), numpy_helper.from_array(scales, "s")]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["wide"], axis=1),
+        helper.make_node("MatMul", ["x", "wide"], ["y"]),
+    ]
+    types = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [5, d]) for n, d in (("x", 65), ("y", 33))]
+    graph = helper.make_graph(nodes, "g", types[:1], types[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = draw.standard_normal((5, 65)).astype(np.float32)
+    with opened(model, ALWAYS, cache_dir=tmp_path) as session:
+        assert verdict_of(session).name == "onnxruntime"
+        y = session.run({"x": x})["y"]
+    np.testing.assert_allclose(y, x.astype(np.float64) @ (codes * scales), rtol=1e-4, atol=1e-4)

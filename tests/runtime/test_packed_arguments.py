@@ -23,13 +23,14 @@ def values(kind: str, *shape: int) -> np.ndarray[Any, Any]:
 
 
 def graph(*shape: int) -> Graph:
-    """Every kind is viewed, cast, and computed."""
+    """Every kind is viewed, moved, cast, and computed."""
     b = GraphBuilder("packed")
     for kind in KINDS:
         x = b.input(kind, TensorSpec(shape, DType(kind)))
         wide = b.cast(x, dtype="float32")
         b.output(f"flat {kind}", b.view(x, size=[int(np.prod(shape))]))
         b.output(f"wide {kind}", wide)
+        b.output(f"turned {kind}", b.permute(b.cat(x, x, dim=1), dims=[1, 0]))
         b.output(f"back {kind}", b.cast(b.mul(wide, -1.0), dtype=kind))
     return b.build()
 

@@ -110,8 +110,9 @@ def test_layers_are_longest_paths_and_cycles_end() -> None:
     assert len(layers_of([[1], [0], [2]])) == 3
 
 
-def test_a_deep_graph_is_as_wide_as_a_screen() -> None:
-    points = positions([[], *([k] for k in range(1999))])
+@pytest.mark.parametrize("deep", [True, False])
+def test_deep_and_wide_graphs_have_the_shape_of_a_screen(deep: bool) -> None:
+    points = positions([[], *([k if deep else 0] for k in range(1999))])
     width = (max(x for x, _ in points) + 1) * 190
     height = (max(y for _, y in points) + 1) * 46
     assert 1 < width / height < 4
@@ -186,6 +187,23 @@ def test_recorded_spans_are_nested_rows(receipt: Receipt) -> None:
         "inside (1)": ((1.0, 2.0, kernel, first), (4.0, 2.0, "other", "")),
         "thread 8": ((2.0, 1.0, "wait", ""),),
     }
+
+
+def test_regions_of_a_recording_and_counted_transfers_are_shown(receipt: Receipt) -> None:
+    (region,), (first, *rest) = receipt.plan.regions, receipt.plan.nodes
+    plan = replace(
+        receipt.plan,
+        regions=(region, replace(region, id="r1", engine="onnxruntime")),
+        nodes=(first, *(replace(n, region="r1") for n in rest)),
+    )
+    evidence = receipt.evidence["r0"]
+    moved = replace(evidence, transfers={"h2d": 3, "inner_d2h": 1, "waits": 0})
+    trace = Trace()
+    trace.spans = (TraceSpan("r0: native", 7, 0, 10), TraceSpan("r1: onnxruntime", 7, 10, 10))
+    page = receipt_page(replace(receipt, plan=plan, evidence={"r0": moved, "r1": evidence}), trace)
+    assert [span[3] for span in page.lanes[0].spans] == [first.name, rest[0].name]
+    (counted,) = [t for t in page.tables if t.title == "Counted transfers"]
+    assert counted.rows == (("r0", "h2d", 3), ("r0", "inner d2h", 1))
 
 
 def test_a_diff_marks_changed_added_and_removed_nodes(receipt: Receipt) -> None:

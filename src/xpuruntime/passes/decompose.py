@@ -14,6 +14,7 @@ from ..types import DType
 from ._lib.expand_attention import expand_attention_backward, expand_attention_train
 from ._lib.expand_batch_norm import expand_batch_norm_train
 from ._lib.expand_integer_conv import expand_convolution_integer, expand_qlinear_convolution
+from ._lib.expand_packed import expand_packed
 from ._lib.expand_recurrent import expand_recurrent
 from ._lib.expand_windows import (
     expand_avg_pool_backward,
@@ -33,6 +34,8 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
     naive: set[str] = set()
 
     def rule(editor: Editor, node: Node) -> None:
+        if expand_packed(editor, node):
+            return
         expand = EXPANSIONS.get(node.op)
         if expand is None or (len(node.outputs) > 1 and node.op not in _SEVERAL):
             return

@@ -293,7 +293,12 @@ def test_an_index_outside_fails_the_run() -> None:
 def test_lines_and_tables() -> None:
     def build(b: Any, x: Any) -> tuple[Any, ...]:
         top, places = b.topk(x, k=4, dim=1)
-        return top, places, b.cumsum(x, dim=1), b.tril(x), b.resize(x, size=[10, 37], mode="linear")
+        packed = [b.cast(x, dtype=dtype) for dtype in ("int4", "uint2", "float4_e2m1fn")]
+        return (
+            *(top, places, b.cumsum(x, dim=1), b.tril(x), b.resize(x, size=[10, 37], mode="linear")),
+            *packed,  # two or four elements in a byte, which one thread writes
+            *(b.cast(value, dtype="float32") for value in packed),
+        )
 
     judge(build, [(5, 37)])
 

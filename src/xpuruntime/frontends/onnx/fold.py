@@ -224,7 +224,7 @@ def _split(x: Sequence[Any], attrs: Attributes) -> list[Array]:
         size, parts = x[0].shape[axis], attrs["num_outputs"]
         part_size = -(-size // parts)
         sizes = [part_size] * (parts - 1) + [size - part_size * (parts - 1)]
-    if sizes is None:
+    if sizes is None or min(sizes) < 0:
         raise UnknownContent
     return list(np.split(x[0], np.cumsum(sizes)[:-1], axis=axis))
 

@@ -9,6 +9,7 @@ __all__ = ["layers_of", "positions"]
 CELL_WIDTH, CELL_HEIGHT = 190, 46  # as drawn by graph.js
 _ASPECT = 2.0  # width / height of the whole graph
 _GAP = 0.6  # between strips, in cells
+_WIDEST = 40  # nodes per row; a wider layer takes several rows
 
 
 def layers_of(reads: Sequence[Sequence[int]]) -> list[int]:
@@ -51,19 +52,24 @@ def positions(reads: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
     for node, layer in enumerate(layers):
         members[layer].append(node)
     column = [0.0] * len(reads)
-    for nodes in members:
-        center = {n: sum(column[i] for i in reads[n]) / len(reads[n]) if reads[n] else 0.0 for n in nodes}
-        nodes.sort(key=center.__getitem__)
-        for k, n in enumerate(nodes):
-            column[n] = k - (len(nodes) - 1) / 2
-    widths = [len(nodes) for nodes in members]
+    rows: list[list[int]] = []
+    for layer_nodes in members:
+        center = {n: sum(column[i] for i in reads[n]) / max(len(reads[n]), 1) for n in layer_nodes}
+        layer_nodes.sort(key=center.__getitem__)
+        count = -(-len(layer_nodes) // _WIDEST)
+        for first in range(count):
+            row = layer_nodes[first::count]  # every row spans the whole layer
+            rows.append(row)
+            for k, n in enumerate(row):
+                column[n] = k - (len(row) - 1) / 2
+    widths = [len(row) for row in rows]
     height = _strip_height(widths)
     points = [(0.0, 0.0)] * len(reads)
     left = 0.0
-    for first in range(0, len(members), height):
+    for first in range(0, len(rows), height):
         width = max(widths[first : first + height])
-        for k, nodes in enumerate(members[first : first + height]):
-            for n in nodes:
+        for k, row in enumerate(rows[first : first + height]):
+            for n in row:
                 points[n] = (left + width / 2 + column[n], k + 0.5)
         left += width + _GAP
     return points

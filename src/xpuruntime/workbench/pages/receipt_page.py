@@ -29,6 +29,8 @@ def snapshot_page(snapshot: Snapshot, trace: Trace | None = None) -> Page:
     tables = [] if receipt is None else [_findings(receipt)]
     if plan is not None and plan.transfers:
         tables.append(transfer_table("Copies", plan.transfers))
+    if receipt is not None:
+        tables.append(_counted(receipt))
     tables.append(decision_table(decisions_of_file(snapshot)))
     facts = dict(snapshot.facts) | (dict(receipt.versions) if receipt is not None else {})
     tables.append(PageTable("Versions", ("name", "value"), tuple(facts.items())))
@@ -74,6 +76,17 @@ def _findings(receipt: Receipt) -> PageTable:
     )
     note = ". ".join(receipt.attribution.lines())
     return PageTable("Findings", ("region", "the plan says", "the evidence", "what was seen"), rows, note)
+
+
+def _counted(receipt: Receipt) -> PageTable:
+    rows = [
+        (region, k.replace("_", " "), n)
+        for region, e in receipt.evidence.items()
+        for k, n in e.transfers.items()
+        if n
+    ]
+    note = "Counted where they happen, since the session was opened. Inner copies are of values inside the model."
+    return PageTable("Counted transfers", ("region", "kind", "count"), tuple(rows), note)
 
 
 def transfer_table(title: str, transfers: Iterable[Transfer]) -> PageTable:
@@ -147,9 +160,10 @@ def _nested(spans: Sequence[tuple[float, float, str, str]]) -> list[list[tuple[f
 
 
 def _nodes_of_steps(receipt: Receipt) -> dict[tuple[str, int], str]:
-    """Return the first node of each step by its kernel and number, which a recording has. Empty for several regions: a recording names none."""
+    """Return the first node of each step by its kernel and number, which a recording has; for several regions, of each region."""
     if len(receipt.evidence) != 1:
-        return {}
+        first = {n.region: n.name for n in reversed(receipt.plan.nodes)}
+        return {(f"{r.id}: {r.engine}", -1): first.get(r.id, "") for r in receipt.plan.regions}
     rows = next(iter(receipt.evidence.values())).rows
     return {(row.kernel.partition(": ")[0], i): row.nodes[0] for i, row in enumerate(rows) if row.nodes}
 
