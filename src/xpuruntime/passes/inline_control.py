@@ -4,7 +4,7 @@ A loop is unrolled if its number of iterations and all sizes are known, and the 
 compiled loop costs a call of the host per iteration, and its body cannot be fused with its surroundings; large bodies are worth that.
 
 A target without control flow (CUDA) unrolls up to ``MAX_NODES_WITHOUT_CONTROL`` nodes, and computes both branches of a cond and selects,
-if neither can fail and all sizes are known. A loop that may end early goes on to its limit, and the results of its end are selected.
+if neither can fail and all sizes are known. A loop that may end early runs to its limit, and the results of its end are selected.
 """
 
 from __future__ import annotations
