@@ -110,3 +110,33 @@ def test_a_view_that_is_an_output_is_moved() -> None:
     b.output("z", b.call("relu", parts[0]))
     x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
     check(b.build(), {"x": x})
+
+
+def copies(graph: Graph) -> int:
+    calls = compile_graph(graph, passes=1).entries[0].plans[0].calls
+    return sum("clone" in c.ops for c in calls)
+
+
+def test_an_output_that_views_a_whole_value_needs_no_copy() -> None:
+    """The caller's memory is where the value under the view is computed; other views of it, and readers, follow."""
+    b = GraphBuilder("g")
+    x = b.input("x", "float32[4, 6]")
+    y = b.exp(x)
+    b.output("flat", b.view(y, size=[24]))
+    b.output("sum", b.sum(y, dim=[1], keepdim=False))
+    graph = b.build()
+    assert copies(graph) == 0
+    check(graph, {"x": np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)})
+
+
+def test_outputs_that_share_or_cut_a_value_are_copied() -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", "float32[4, 6]")
+    y = b.exp(x)
+    b.output("flat", b.view(y, size=[24]))
+    b.output("other", b.view(y, size=[2, 12]))
+    b.output("part", b.slice(y, dim=0, start=0, end=2))
+    b.output("input", b.view(x, size=[3, 8]))
+    graph = b.build()
+    assert copies(graph) == 3
+    check(graph, {"x": np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)})

@@ -25,6 +25,8 @@ UNREAD = {
     "gru": {"hidden_size"},
     "lstm": {"hidden_size"},
     "max_pool_backward": {"stride", "padding", "dilation", "ceil_mode"},  # the indices say it all
+    **{op: {"wide_statistics"} for op in ("layer_norm", "rms_norm")},  # the dtypes of results say it
+    "layer_norm_backward_add": {"narrow"},
     **{op: {"dtype"} for op in ("rand", "randn", "bernoulli", "multinomial", "dequantize_linear", "eye")},
     **{op: {"count"} for op in ("nonzero", "masked_select", "compress", "unique", "non_max_suppression")},
     "cond": {"sizes"},

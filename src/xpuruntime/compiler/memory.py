@@ -55,6 +55,20 @@ class Memory:
         base = self._values[of]
         self._values[name] = _Value(base.kind, spec, spec.size_bytes or 0, base.root, base.offset + offset)
 
+    def own(self, view: str, kind: BufferKind) -> bool:
+        """Give a view that covers a whole scratch buffer the memory of that buffer, with another kind. Return False if it covers less."""
+        value = self._values[view]
+        base = self._values[value.root]
+        if base.kind is not BufferKind.SCRATCH or value.offset or value.size != base.size:
+            return False
+        old = value.root
+        for name, v in list(self._values.items()):
+            if v.root == old:
+                v.root, v.kind = view, kind
+                if name != view:  # an owner is declared before its views
+                    self._values[name] = self._values.pop(name)
+        return True
+
     def update(self, state: str, value: str) -> None:
         """Mark ``value`` as the state's next content, which may be written to the state's memory."""
         self._updates[value] = state

@@ -82,6 +82,14 @@ def _linear(emit: Expansion) -> None:
         emit.last("add", emit("matmul", emit.input(0), product), emit.input(2))
 
 
+def _mm_wide(emit: Expansion) -> None:
+    product = emit("mm", emit.wide(0), emit.wide(1))
+    if emit.input(2) is None:
+        emit.editor.forward(emit.node.name, product)
+    else:
+        emit.last("add", product, emit.input(2))
+
+
 def _addmm(emit: Expansion) -> None:
     alpha, beta = emit.node.attrs["alpha"], emit.node.attrs["beta"]
     product = emit("mm", emit.input(1), emit.input(2))
@@ -176,6 +184,7 @@ def _layer_norm(emit: Expansion) -> None:
 def _layer_norm_backward(emit: Expansion) -> None:
     """Write dx = rstd (h - mean(h) - xhat mean(h xhat)) with h = grad weight, and the sums over rows for weight and bias."""
     grad, x, mean, rstd, weight = (emit.wide(i) for i in range(5))
+    adds = emit.node.op == "layer_norm_backward_add"
     rank, normalized = emit.node.spec.rank, len(emit.node.attrs["normalized_shape"])
     last, leading = tuple(range(rank - normalized, rank)), tuple(range(rank - normalized))
     xhat = emit("mul", emit("sub", x, mean), rstd)
@@ -183,8 +192,12 @@ def _layer_norm_backward(emit: Expansion) -> None:
     centered = emit("sub", h, emit("mean", h, dim=last, keepdim=True))
     along = emit("mul", xhat, emit("mean", emit("mul", h, xhat), dim=last, keepdim=True))
     results = [emit("mul", emit("sub", centered, along), rstd)]
+    if adds:
+        results = [emit("add", results[0], emit.wide(5))]
     totals = [emit("mul", grad, xhat), grad][: len(emit.node.outputs) - 1]
     results += [emit("sum", v, dim=leading, keepdim=False) if leading else v for v in totals]
+    if adds:
+        results.append(results[0])
     for old, new in zip(emit.node.outputs, results, strict=True):
         assert old.spec is not None
         same = emit.spec(new).dtype is old.spec.dtype
@@ -297,6 +310,7 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "linear": _linear,
     "addmm": _addmm,
     "mm": lambda emit: emit.last("matmul", emit.input(0), emit.input(1)),
+    "mm_wide": _mm_wide,
     "bmm": lambda emit: emit.last("matmul", emit.input(0), emit.input(1)),
     "silu_mul": _silu_mul,
     "norm_linear": _norm_linear,
@@ -305,6 +319,7 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
     "layer_norm_backward": _layer_norm_backward,
+    "layer_norm_backward_add": _layer_norm_backward,
     "batch_norm": _batch_norm,
     "group_norm": _group_norm,
     "softmax": _softmax,
@@ -327,7 +342,7 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
 """Op -> its expansion."""
 _SEVERAL = frozenset(
     [
-        "layer_norm_backward", "rope_append", "rope_attention", "attention_train", "attention_backward", "convolution_backward", "batch_norm_train",
+        "layer_norm_backward", "layer_norm_backward_add", "rope_append", "rope_attention", "attention_train", "attention_backward", "convolution_backward", "batch_norm_train",
         "rnn", "gru", "lstm",
     ]
 )  # fmt: skip

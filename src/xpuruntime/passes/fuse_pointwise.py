@@ -75,9 +75,9 @@ def iteration_space(graph: Graph, node: Node) -> IterationSpace | None:
     """Return the iteration space of a node; None if no body may contain it."""
     op = OPS[node.op]
     specs = [graph.values[v].spec for v in node.values] + [v.spec for v in node.outputs]
-    if len(node.outputs) != 1 or any(s is None or s.dtype not in TYPES for s in specs):
+    if any(s is None or s.dtype not in TYPES for s in specs):
         return None
-    if op.pointwise and not op.random:
+    if op.pointwise and not op.random and len(node.outputs) == 1:
         return IterationSpace(node.spec.shape)
     if node.op not in ROW_OPS or not isinstance(node.inputs[0], str):
         return None
@@ -85,7 +85,10 @@ def iteration_space(graph: Graph, node: Node) -> IterationSpace | None:
     dims = _reduced(node, x.rank)
     last = tuple(range(x.rank - len(dims), x.rank))
     reducible = x.dtype.is_float and x.rank <= 3 and dims and dims == last
-    return IterationSpace(x.shape, dims) if reducible and node.spec.rank == x.rank else None
+    ranks = {
+        graph.spec(v.name).rank for v in node.outputs
+    }  # those of the statistics of a norm are of size 1 where it reduces
+    return IterationSpace(x.shape, dims) if reducible and ranks == {x.rank} else None
 
 
 def _reduced(node: Node, rank: int) -> tuple[int, ...]:

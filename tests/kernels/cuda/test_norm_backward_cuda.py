@@ -87,6 +87,35 @@ def test_gradients_of_a_layer_norm(shape: tuple[int, ...], dims: int, dtype: str
     assert all(a.tobytes() == b.tobytes() for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype", "narrow"),
+    [((9, 768), "bfloat16", "bfloat16"), ((5, 33), "float16", "bfloat16"), ((3, 1100), "float32", "float16")],
+)
+def test_a_residual_is_added_and_the_sum_is_converted(
+    shape: tuple[int, ...], dtype: str, narrow: str
+) -> None:
+    """Gradients of 16 bits beside an operand of float32, as in a step under autocast."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal(shape).astype(np.float32)
+    feeds = {
+        "grad": rng.standard_normal(shape).astype(DType(dtype).numpy),
+        "x": x,
+        "mean": x.mean(-1, keepdims=True),
+        "rstd": 1 / np.sqrt(x.var(-1, keepdims=True) + 1e-5),
+        "weight": rng.standard_normal(shape[1:]).astype(np.float32),
+        "residual": rng.standard_normal(shape).astype(np.float32),
+    }
+    b = ir.GraphBuilder("g")
+    values = [b.input(n, f"{DType.of(a.dtype).value}{list(a.shape)}") for n, a in feeds.items()]
+    results = b.layer_norm_backward_add(*values, normalized_shape=[shape[1]], narrow=narrow)
+    for i, value in enumerate(results):
+        b.output(f"y{i}", value)
+    graph = b.build()
+    check(graph, feeds, target=TARGET)
+    assert len(kernels_of(graph, feeds)) == 2
+    check(graph, feeds)  # the host expands it
+
+
 def test_gradients_that_nothing_reads_are_not_computed() -> None:
     graph, feeds = case((5, 40), 1, "float32", weight="float32", outputs=1)
     check(graph, feeds, target=TARGET)

@@ -153,6 +153,22 @@ def layer_norm_backward(
     return grad_x, (grad * normal).sum(axis=lead), grad.sum(axis=lead)
 
 
+def layer_norm_backward_add(
+    grad: Array,
+    x: Array,
+    mean: Array,
+    rstd: Array,
+    weight: Array,
+    residual: Array,
+    *,
+    normalized_shape: Sequence[int],
+) -> tuple[Array, Array, Array, Array]:
+    """Compute the gradients, with the residual added to that of x; the last result is rounded to fewer bits."""
+    grad_x, *sums = layer_norm_backward(grad, x, mean, rstd, weight, None, normalized_shape=normalized_shape)
+    total = grad_x + residual
+    return total, sums[0], sums[1], total
+
+
 def group_norm_backward(
     grad: Array, x: Array, mean: Array, rstd: Array, weight: Array | None, *, groups: int
 ) -> tuple[Array, Array, Array]:
@@ -189,6 +205,7 @@ RULES: dict[str, InterpRule] = {
     "max_pool_backward": wide(max_pool_backward),
     "adaptive_avg_pool_backward": wide(adaptive_avg_pool_backward),
     "layer_norm_backward": wide(layer_norm_backward),
+    "layer_norm_backward_add": wide(layer_norm_backward_add),
     "group_norm_backward": wide(group_norm_backward),
     "embedding_backward": wide(embedding_backward),
 }

@@ -18,6 +18,12 @@ def _product(x: Array, other: Array) -> Array:
     return np.asarray(np.matmul(x, other))
 
 
+def mm_wide(x: Array, other: Array, added: Array | None) -> Array:
+    """Compute x @ other + added."""
+    product = np.matmul(x, other)
+    return np.asarray(product if added is None else product + added)
+
+
 def addmm(bias: Array, x: Array, other: Array, *, beta: float, alpha: float) -> Array:
     """Compute beta * bias + alpha * (x @ other); with beta 0 the bias is not read, so that its NaNs do not propagate."""
     a, b = (_scalar(value, x) for value in (alpha, beta))
@@ -63,6 +69,7 @@ def det(x: Array) -> Array:
 
 RULES: dict[str, InterpRule] = {
     "mm": wide(_product),
+    "mm_wide": wide(mm_wide),
     "bmm": wide(_product),
     "matmul": wide(_product),
     "addmm": wide(addmm),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...types import TensorSpec
-from ..schema import OpCall, OpEntry, op
+from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import like
 from .pool import WINDOW
 
@@ -23,6 +23,17 @@ def _convolution(c: OpCall) -> list[TensorSpec]:
 def _layer_norm(c: OpCall) -> list[TensorSpec]:
     x, shape = c.tensor(1), c["normalized_shape"]
     return [like(x), *(like(c.optional(at) or x, shape) for at in (4, 5))]
+
+
+def _layer_norm_add(c: OpCall) -> list[TensorSpec]:
+    x, residual = c.tensor(1), c.tensor(5)
+    if residual != x:
+        raise Mismatch("the residual must be as x", f"{residual} and {x}")
+    return [
+        *_layer_norm(c)[:1],
+        *(like(c.tensor(4), c["normalized_shape"]) for _ in range(2)),
+        TensorSpec(x.shape, c["narrow"]),
+    ]
 
 
 def _group_norm(c: OpCall) -> list[TensorSpec]:
@@ -68,6 +79,13 @@ ROWS: tuple[OpEntry, ...] = (
         "norm",
         _layer_norm,
         aten="native_layer_norm_backward",
+    ),
+    op(
+        "layer_norm_backward_add(grad, x, mean, rstd, weight, residual; normalized_shape: dims, narrow: dtype)"
+        " -> grad_x, grad_weight, grad_bias, narrow_grad_x",
+        "norm",
+        _layer_norm_add,
+        meaning="layer_norm_backward with residual added to grad_x, which is also converted",
     ),
     op(
         "group_norm_backward(grad, x, mean, rstd, weight?; groups: int) -> grad_x, grad_weight?, grad_bias?",

@@ -47,6 +47,18 @@ def _mm(c: OpCall) -> TensorSpec:
     return _matmul(c)
 
 
+def _mm_wide(c: OpCall) -> TensorSpec:
+    a, b, added = _rank(c.tensor(0), 2, "x"), _rank(c.tensor(1), 2, "other"), c.optional(2)
+    if (dtype := one_dtype(a, b)) not in (DType.FLOAT16, DType.BFLOAT16):
+        raise Mismatch("operands must have 16 bits", f"{a} and {b}")
+    result = TensorSpec(matmul_shape(a, b), DType.FLOAT32)
+    if added is not None and (added.dtype is not DType.FLOAT32 or added.shape != result.shape):
+        raise Mismatch(
+            f"what is added to a product of {dtype.value} must be as the product", f"{added} and {result}"
+        )
+    return result
+
+
 def _bmm(c: OpCall) -> TensorSpec:
     a, b = _rank(c.tensor(0), 3, "x"), _rank(c.tensor(1), 3, "other")
     batch = same(a.shape[0], b.shape[0], "the batch dims")
@@ -131,6 +143,12 @@ def _det(c: OpCall) -> TensorSpec:
 
 ROWS: tuple[OpEntry, ...] = (
     op("mm(x, other) -> y", "matmul", _mm, aten="mm"),
+    op(
+        "mm_wide(x, other, added?) -> y",
+        "matmul",
+        _mm_wide,
+        meaning="x @ other + added in float32, of 16-bit matrices",
+    ),
     op("bmm(x, other) -> y", "matmul", _bmm, aten="bmm"),
     op("matmul(x, other) -> y", "matmul", _matmul, aten="matmul", onnx="MatMul", meaning="NumPy's matmul"),
     op(

@@ -1,10 +1,10 @@
-"""Normalizations. Statistics and results have the operand's dtype."""
+"""Normalizations. Results have the operand's dtype; statistics, too, unless an attribute asks for float32."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...types import DimLike, TensorSpec
+from ...types import DimLike, DType, TensorSpec
 from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import broadcast, like, same, text
 
@@ -34,13 +34,18 @@ def _trailing(c: OpCall, x: TensorSpec, positions: Sequence[int]) -> tuple[DimLi
 
 def _layer_norm(c: OpCall) -> list[TensorSpec]:
     x = _float(c.tensor())
-    statistics = like(x, _trailing(c, x, (1, 2)))
+    statistics = _statistics(c, x, _trailing(c, x, (1, 2)))
     return [like(x), statistics, statistics]
 
 
 def _rms_norm(c: OpCall) -> list[TensorSpec]:
     x = _float(c.tensor())
-    return [like(x), like(x, _trailing(c, x, (1,)))]
+    return [like(x), _statistics(c, x, _trailing(c, x, (1,)))]
+
+
+def _statistics(c: OpCall, x: TensorSpec, shape: tuple[DimLike, ...]) -> TensorSpec:
+    wide = c["wide_statistics"] and x.dtype in (DType.FLOAT16, DType.BFLOAT16)
+    return TensorSpec(shape, DType.FLOAT32 if wide else x.dtype)
 
 
 def _channels(c: OpCall, x: TensorSpec, positions: Sequence[int]) -> None:
@@ -90,14 +95,14 @@ def _lrn(c: OpCall) -> TensorSpec:
 
 ROWS: tuple[OpEntry, ...] = (
     op(
-        "layer_norm(x, weight?, bias?; normalized_shape: dims, eps: float = 1e-05) -> y, mean?, rstd?",
+        "layer_norm(x, weight?, bias?; normalized_shape: dims, eps: float = 1e-05, wide_statistics: bool = false) -> y, mean?, rstd?",
         "norm",
         _layer_norm,
         aten="native_layer_norm",
         onnx="LayerNormalization",
     ),
     op(
-        "rms_norm(x, weight?; normalized_shape: dims, eps: float = 1e-06) -> y, rstd?",
+        "rms_norm(x, weight?; normalized_shape: dims, eps: float = 1e-06, wide_statistics: bool = false) -> y, rstd?",
         "norm",
         _rms_norm,
         aten="rms_norm _fused_rms_norm",

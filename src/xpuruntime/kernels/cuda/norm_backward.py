@@ -25,6 +25,9 @@ from .launch import WARP, Argument, LaunchConfig, blocks_for, cuda_stage
 
 __all__ = ["LayerNormBackward"]
 
+ADDS = "layer_norm_backward_add"
+"""The op that also adds a residual to the operand's gradient, and converts the sum."""
+
 _Loop: TypeAlias = "Callable[[list[str]], list[str]]"
 """Wraps statements in a loop."""
 
@@ -35,8 +38,8 @@ _WARPS = 4
 _THREAD_ELEMENTS = 16
 """Elements of a row per thread where a block has the row, up to the largest block."""
 _MAX_THREADS = 1024
-_BLOCKS_PER_SM = 4
-"""Blocks per SM: enough loads in flight to hide the memory latency, and few partial sums."""
+_BLOCKS_PER_SM = 3
+"""Blocks per SM: as many as fit with up to 168 registers per thread, so that none waits, and few partial sums."""
 _PACK_BYTES = 16
 _ADDED = 32
 """Columns of a block of the second kernel, and threads that share the partial sums of a column."""
@@ -76,7 +79,7 @@ class LayerNormBackward(Kernel):
     """Gradients of a layer norm's operand, weight and bias, from the mean and 1 / std that forward computed."""
 
     name = "norm/generated"
-    ops: tuple[str, ...] = ("layer_norm_backward",)
+    ops: tuple[str, ...] = ("layer_norm_backward", ADDS)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for dense floats."""
@@ -92,7 +95,7 @@ class LayerNormBackward(Kernel):
         """Lower the call to the pass over the rows, and the sum of the partial sums."""
         tiling = _Tiling.of(call, target)
         sums = DType.FLOAT64 if any(t.spec.dtype is DType.FLOAT64 for t in call.tensors) else DType.FLOAT32
-        added = len(call.outputs) - 1
+        added = min(len(call.outputs) - 1, 2)
         if not tiling.size:
             return LoweredCall(())
         temps = (max(1, added * tiling.blocks * tiling.size) * sums.bits // 8,)
@@ -104,15 +107,25 @@ class LayerNormBackward(Kernel):
 
 def _rows_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
     names = [("in0", 0), ("in1", 1), ("in2", 2), ("in3", 3)]
-    weight = call.optional(4)
+    weight, adds = call.optional(4), call.op == ADDS
     names += [("in4", 4)] if weight is not None else []
+    names += [("in5", 5)] if adds else []
     arguments = [Argument(n, n, STORAGE[call.tensor(i).spec.dtype]) for n, i in names]
     result = STORAGE[call.outputs[0].dtype]
     arguments.append(Argument("out0", "out0", result, True))
+    if adds:
+        narrow = STORAGE[call.outputs[3].dtype]
+        arguments.append(Argument("out3", "out3", narrow, True))
     c, totals = STORAGE[sums], ("dweight", "dbias")[:added]
     if added:
         arguments.append(Argument("temp0", "temp0", c, True))
-    packed = ["in0", "in1", "out0", *(["in4"] if weight is not None else [])]
+    packed = [
+        "in0",
+        "in1",
+        "out0",
+        *(["in4"] if weight is not None else []),
+        *(["in5", "out3"] if adds else []),
+    ]
     inside = f"if (i < {t.size}) " if t.packs * t.threads * t.width != t.size else ""
     index = f"const int i = (k * {t.threads} + threadIdx.x) * {t.width};"
     fetched = f"decoded(fetch<{t.width}>({{}}, aligned.value))"
@@ -131,7 +144,8 @@ def _rows_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
     )
     factor = " * (C)w.at[u]" if weight is not None else ""
     read = [
-        f"const auto g = {fetched.format('in0 + at + i')}, x = {fetched.format('in1 + at + i')};",
+        f"const auto g = {fetched.format('in0 + at + i')};",
+        f"const auto x = {fetched.format('in1 + at + i')};",
         *([f"const auto w = {fetched.format('in4 + i')};"] if weight is not None else []),
         *each_element([
             "xhat[k][u] = ((C)x.at[u] - mean) * rstd;",
@@ -142,11 +156,22 @@ def _rows_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
             *(["dbias[k][u] += (C)g.at[u];"] if added > 1 else []),
         ]),
     ]  # fmt: skip
-    written = [
-        f"unpacked<{result}, {t.width}> d;",
-        *each_element([f"d.at[u] = (loaded<{result}>)(rstd * (h[k][u] - total - xhat[k][u] * dot));"]),
-        f"put<{t.width}>(out0 + at + i, encoded(d), aligned.value);",
-    ]
+    value = "rstd * (h[k][u] - total - xhat[k][u] * dot)"
+    if adds:
+        written = [
+            f"const auto r = {fetched.format('in5 + at + i')};",
+            f"unpacked<{result}, {t.width}> d;",
+            f"unpacked<{narrow}, {t.width}> n;",
+            *each_element([f"const C v = {value} + (C)r.at[u];", f"d.at[u] = (loaded<{result}>)v;", f"n.at[u] = (loaded<{narrow}>)v;"]),
+            f"put<{t.width}>(out0 + at + i, encoded(d), aligned.value);",
+            f"put<{t.width}>(out3 + at + i, encoded(n), aligned.value);",
+        ]  # fmt: skip
+    else:
+        written = [
+            f"unpacked<{result}, {t.width}> d;",
+            *each_element([f"d.at[u] = (loaded<{result}>)({value});"]),
+            f"put<{t.width}>(out0 + at + i, encoded(d), aligned.value);",
+        ]
     body = [
         *(f"C {name}[{t.packs}][{t.width}] = {{}};" for name in totals),
         f"for (int64_t first = (int64_t)blockIdx.x * {t.lines}; first < {t.rows}; first += {t.blocks * t.lines}) {{",
@@ -211,7 +236,9 @@ def _sums_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
         f"const {c} *const parts = temp0 + blockIdx.y * (int64_t){t.blocks * t.size} + j;",
         f"{c} all = 0;",
         f"if (j < {t.size})",
-        f"    for (int b = threadIdx.y; b < {t.blocks}; b += {_ADDED}) all += parts[(int64_t)b * {t.size}];",
+        "    #pragma unroll  // loads of several blocks are in flight",
+        f"    for (int k = 0; k < {math.ceil(t.blocks / _ADDED)}; ++k)",
+        f"        if (const int b = k * {_ADDED} + threadIdx.y; b < {t.blocks}) all += parts[(int64_t)b * {t.size}];",
         f"all = column_reduce<{_ADDED}, {_ADDED}>(all, sum_of(), smem);",
         f"if (threadIdx.y != 0 || j >= {t.size}) return;",
     ]

@@ -9,7 +9,10 @@ from dataclasses import replace
 from ..kernel import NodeCall
 from .product import Product, Term, sizes, strides_in
 
-__all__ = ["OPS", "matmul_product", "product_of"]
+__all__ = ["OPS", "WIDE", "matmul_product", "product_of"]
+
+WIDE = "mm_wide"
+"""The product of 16-bit matrices in float32."""
 
 
 def matmul_product(call: NodeCall) -> Product:
@@ -61,6 +64,11 @@ def _linear(call: NodeCall) -> Product:
     return replace(p, terms=tuple(_term(call, i, p) for i in present))
 
 
+def _mm_wide(call: NodeCall) -> Product:
+    p = matmul_product(call)
+    return p if call.optional(2) is None else replace(p, terms=(_term(call, 2, p),))
+
+
 _PRODUCTS: dict[str, Callable[[NodeCall], Product]] = {
     "mm": matmul_product,
     "bmm": matmul_product,
@@ -68,11 +76,12 @@ _PRODUCTS: dict[str, Callable[[NodeCall], Product]] = {
     "addmm": _addmm,
     "linear": _linear,
     "fused_linear": _linear,
+    WIDE: _mm_wide,
 }
 
 
-OPS = tuple(_PRODUCTS)
-"""Ops that are one product of two matrices."""
+OPS = tuple(op for op in _PRODUCTS if op != WIDE)
+"""Ops that are one product of two matrices, in their dtype."""
 
 
 def product_of(call: NodeCall) -> Product:

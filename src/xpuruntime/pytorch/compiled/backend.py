@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +20,10 @@ from ..ops.library import LIBRARY
 from ..programs import BACKWARD, FORWARD
 from ..requests import DemandCell
 from .attention import route_attention
+from .boxed import boxed
 from .by_size import MAX_SIZES, GraphBySize, has_dynamic_sizes
 from .head_loss import route_head_losses
+from .left_to_pytorch import channels_last, left_operators, whole_operators
 from .linear_layers import linear_layers
 from .partition import forward_and_backward
 from .region import FxRegion
@@ -65,6 +68,7 @@ def xpuruntime_backend(
     demands = DemandCell()
     route_attention(module, demands)
     whole_pools(module)
+    channels_last(module)
     losses, saved = route_head_losses(module, demands), dict[str, int]()
 
     def compiler(phase: str) -> Callable[..., Any]:
@@ -80,21 +84,25 @@ def xpuruntime_backend(
         fw_compiler=compiler(FORWARD),
         bw_compiler=compiler(BACKWARD),
         inference_compiler=compiler("inference"),
-        decompositions=_decompositions(),
+        decompositions=_decompositions(whole_operators(_device(example_inputs))),
         partition_fn=functools.partial(forward_and_backward, saved),
     )
     return backend(module, example_inputs)
 
 
+def _device(inputs: Sequence[Any]) -> torch.device:
+    return next((t.device for t in inputs if isinstance(t, torch.Tensor)), torch.device("cpu"))
+
+
 @functools.cache
-def _decompositions() -> dict[Any, Any]:
-    """Return PyTorch's decompositions to core ATen, without those of ops that our compiler supports."""
+def _decompositions(whole: tuple[torch._ops.OpOverload, ...]) -> dict[Any, Any]:
+    """Return PyTorch's decompositions to core ATen, without those of ops that our compiler supports and without ``whole`` operators."""
     from torch._decomp import core_aten_decompositions
 
     table = dict(core_aten_decompositions())
     for op in list(table):
         name = op.name().removeprefix("aten::")
-        if (name in TABLE and name not in _WITHOUT_KERNEL) or name in _INFERENCE_ONLY:
+        if (name in TABLE and name not in _WITHOUT_KERNEL) or name in _INFERENCE_ONLY or op in whole:
             del table[op]
     return table
 
@@ -129,22 +137,21 @@ def _compiled_graph(
     why_not: str = "",
 ) -> Callable[..., Any]:
     """Return a function that runs one graph with static sizes. why_not: a reason to leave every node to PyTorch."""
-    from torch._functorch.aot_autograd import make_boxed_func
-
     linear_layers(module)
     name = f"{phase}_{len(list(module.graph.nodes))}"
-    devices = {v.device for v in _tensors(module)}
+    device = _main_device(module)
     calls = [n for n in module.graph.nodes if n.op == "call_function"]
     left: dict[str, str] = {}
     if why_not:
         left = {n.name: why_not for n in calls}
-    elif len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda"):
-        device = devices.pop()
+    elif device is not None:
         target = own_target(DeviceId(device.type, device.index or 0))
-        left = dict(reasons_against(module, name, target))
+        left = dict(reasons_against(module, name, target, left_operators(device, phase)))
+        left |= {
+            n.name: f"it is on {other}" for n in calls if (other := _other_device(n, device)) is not None
+        }
     else:
-        shown = ", ".join(sorted(map(str, devices))) or "no device"
-        left = {n.name: f"the graph is on {shown}" for n in calls}
+        left = {n.name: "the graph has no tensor on a CPU or CUDA device" for n in calls}
     named = {n.name: f"{n.target}" for n in calls if not _is_own(n)}
     whole, regions = divided(module, left)
     for region in regions:
@@ -156,7 +163,7 @@ def _compiled_graph(
     report = CompiledGraphReport(name, phase, len(regions), len(calls) - len(stay), stay, losses, saved)
     remember_graph(report)
     _log.info("%s", report)
-    return make_boxed_func(whole.forward)  # type: ignore[no-any-return]
+    return boxed(whole)
 
 
 def _is_own(node: torch.fx.Node) -> bool:
@@ -165,6 +172,16 @@ def _is_own(node: torch.fx.Node) -> bool:
     return str(target).startswith(f"{LIBRARY}.")
 
 
-def _tensors(module: torch.fx.GraphModule) -> list[torch.Tensor]:
-    values = [n.meta.get("val") for n in module.graph.nodes if n.op in ("placeholder", "call_function")]
-    return [v for v in values if isinstance(v, torch.Tensor)]
+def _main_device(module: torch.fx.GraphModule) -> torch.device | None:
+    """Return the device on which most values are, of those that our compiler has targets for."""
+    values = (n.meta.get("val") for n in module.graph.nodes if n.op in ("placeholder", "call_function"))
+    counts = Counter(
+        v.device for v in values if isinstance(v, torch.Tensor) and v.device.type in ("cpu", "cuda")
+    )
+    return max(counts, key=counts.__getitem__) if counts else None
+
+
+def _other_device(node: torch.fx.Node, main: torch.device) -> torch.device | None:
+    """Return a device besides the main one that a node reads or writes."""
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    return next((v.device for v in values if isinstance(v, torch.Tensor) and v.device != main), None)

@@ -16,13 +16,18 @@ _ATEN = torch.ops.aten
 
 
 def linear_layers(module: GraphModule) -> None:
-    """Replace ``addmm(bias, x, w.t())`` and ``mm(x, w.t())`` by ``linear(x, w, bias)``, in place."""
+    """Replace ``addmm(bias, x, w.t())`` and ``mm(x, w.t())`` by ``linear(x, w, bias)``, and ``mm(x, w.t().t())`` by ``mm(x, w)``, in place."""
     for node in list(module.graph.nodes):
         if node.op != "call_function" or node.target not in (_ATEN.addmm.default, _ATEN.mm.default):
             continue
         bias = node.args[0] if node.target is _ATEN.addmm.default else None
         x, transposed = node.args[-2:]
         weight = _transposed(transposed)
+        if (
+            weight is not None and (twice := _transposed(weight)) is not None
+        ):  # the gradient of a linear layer's operand
+            node.replace_input_with(transposed, twice)
+            continue
         if weight is None or node.kwargs or (bias is not None and not _is_bias(bias, weight)):
             continue
         with module.graph.inserting_before(node):

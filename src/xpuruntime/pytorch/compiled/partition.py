@@ -15,6 +15,7 @@ from torch._functorch.partitioners import get_default_op_list, min_cut_remateria
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from .cudnn_batch_norms import cudnn_batch_norms
 from .norm_statistics import keep_statistics
 
 __all__ = ["forward_and_backward"]
@@ -32,6 +33,7 @@ def forward_and_backward(
     saved: is filled with the values that forward keeps for backward -> their bytes; views of one value count once.
     """
     if any(n.op == "placeholder" and "tangents" in n.name and n.users for n in joint.graph.nodes):
+        cudnn_batch_norms(joint)
         keep_statistics(joint)
         op_types = get_default_op_list()  # PyTorch makes it anew at each call
         for node in joint.graph.nodes:

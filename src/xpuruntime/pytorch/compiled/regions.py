@@ -1,46 +1,37 @@
-"""Regions: connected nodes of an FX graph that our compiler supports."""
+"""Regions: nodes of an FX graph that our compiler supports and that run together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
-from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from ...compiler.partition.support import call_of, is_op_supported
 from ...compiler.resolve import resolve_target
 from ...errors import XpuError
 from ...frontends.torch.fx_module import import_fx
 from ...kernels.kernel import NodeCall
+from .levels import levels, views_at_readers
 
 __all__ = ["divided", "reasons_against"]
 
-_VIEWS = (
-    "aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.t.default", "aten.transpose.int", "aten.permute.default",
-    "aten.expand.default", "aten.unsqueeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.slice.Tensor", "aten.select.int",
-    "aten.alias.default", "aten.detach.default",
-)  # fmt: skip
-"""Operators that move no data in PyTorch."""
-_KEPT_IN_PYTORCH = {
-    "cuda": {
-        "aten.convolution_backward.default": "our expansion stores an im2col matrix; PyTorch's library does not",
-    }
-}  # fmt: skip
-"""Kind of target -> operator -> reason why PyTorch computes it, though our compiler could."""
-_OUTSIDE = "xpuruntime_outside"
-"""Mark of a node that stays outside of regions."""
 
+def reasons_against(
+    module: torch.fx.GraphModule, name: str, target: Any, kept_ops: Mapping[str, str] = MappingProxyType({})
+) -> Mapping[str, str]:
+    """Return node -> the reason why our compiler does not support it on a target. Supported nodes are not listed.
 
-def reasons_against(module: torch.fx.GraphModule, name: str, target: Any) -> Mapping[str, str]:
-    """Return node -> the reason why our compiler does not support it on a target. Supported nodes are not listed."""
+    kept_ops: operator -> reason why PyTorch computes it, though our compiler could.
+    """
     calls = [n for n in module.graph.nodes if n.op == "call_function"]
     try:
         graph = import_fx(module, name)
     except XpuError as error:
         return {n.name: f"{error.what} ({error.got})" for n in calls}
-    reasons: dict[str, str] = {}
+    reasons = {n.name: kept_ops[str(n.target)] for n in calls if str(n.target) in kept_ops}
     resolved = resolve_target(target)  # once, because it asks the driver
     for node in graph.nodes:
         source = node.sources[0].name if node.sources else ""
@@ -51,10 +42,7 @@ def reasons_against(module: torch.fx.GraphModule, name: str, target: Any) -> Map
         support = is_op_supported(call, resolved) if isinstance(call, NodeCall) else call
         if not support:
             reasons.setdefault(source, support.reason)
-    kept_ops = _KEPT_IN_PYTORCH.get(str(target).partition(":")[0], {})
     for node in calls:
-        if str(node.target) in kept_ops:
-            reasons.setdefault(node.name, kept_ops[str(node.target)])
         value = node.meta.get("val")
         values = value if isinstance(value, tuple | list) else (value,)
         if not all(v is None or isinstance(v, torch.Tensor) for v in values):
@@ -70,60 +58,18 @@ def reasons_against(module: torch.fx.GraphModule, name: str, target: Any) -> Map
     return reasons
 
 
-def _view_names() -> list[str]:
-    """Return the names of views as PyTorch's partitioner writes them. It removes them from both ends of a region."""
-    return [f"torch.ops.{name}" for name in _VIEWS]
-
-
-def views_last(module: torch.fx.GraphModule) -> None:
-    """Compute each output that is a view outside of the regions, from a copy of its chain of views.
-
-    The region then returns the tensor under the view, without a copy.
-    """
-    (out,) = (n for n in module.graph.nodes if n.op == "output")
-
-    def twin(node: Any) -> Any:
-        if (
-            not isinstance(node, torch.fx.Node)
-            or node.op != "call_function"
-            or str(node.target) not in _VIEWS
-        ):
-            return node
-        with module.graph.inserting_before(out):
-            copy = module.graph.node_copy(node, lambda n: twin(n) if n is node.args[0] else n)
-        copy.meta = {**node.meta, _OUTSIDE: True}
-        return copy
-
-    out.args = (torch.fx.map_arg(out.args[0], twin),)
-    module.graph.eliminate_dead_code()
-    module.recompile()
-
-
-class _Supported(OperatorSupportBase):  # type: ignore[misc]  # PyTorch is untyped here
-    def __init__(self, unsupported: Mapping[str, str]) -> None:
-        self._unsupported = unsupported
-
-    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
-        return node.op == "call_function" and node.name not in self._unsupported and _OUTSIDE not in node.meta
-
-
 def divided(
     module: torch.fx.GraphModule, unsupported: Mapping[str, str]
 ) -> tuple[torch.fx.GraphModule, list[str]]:
     """Return the module with each region as a submodule, and the regions' names. unsupported: node -> reason, as of ``reasons_against``."""
-    views_last(module)
-    partitioner = CapabilityBasedPartitioner(
-        module, _Supported(unsupported), allows_single_node_partition=True, non_compute_ops=_view_names()
-    )
-    partitions = partitioner.propose_partitions()
-    partitioner.remove_bookend_non_compute_ops(partitions)
-    whole = partitioner.fuse_partitions([p for p in partitions if p.nodes], prefix="region_")
+    level = views_at_readers(module, levels(module, unsupported))
+    parts: dict[int, dict[torch.fx.Node, int | None]] = {}
+    for node, at in level.items():
+        parts.setdefault(at, {})[node] = None
+    whole = fuse_by_partitions(module, [parts[at] for at in sorted(parts)], prefix="region_")
     for node in whole.graph.nodes:
         if (
             node.target is torch.ops.aten.view.default
         ):  # a region may return other strides than PyTorch traced
             node.target = torch.ops.aten.reshape.default
-    names = [
-        n.target for n in whole.graph.nodes if n.op == "call_module" and str(n.target).startswith("region_")
-    ]
-    return whole, [str(n) for n in names]
+    return whole, [str(n.target) for n in whole.graph.nodes if n.op == "call_module"]

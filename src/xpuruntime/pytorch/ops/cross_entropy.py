@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -98,39 +99,46 @@ def _compute(
     number: int,
 ) -> list[Tensor]:
     """Return the loss, then the gradients of x, weight and bias for a gradient of 1 (empty where they are not wanted)."""
-    demand, (words, size) = demand_of(number), weight.shape
+    demand, words = demand_of(number), weight.shape[0]
     wide = _wide(x.dtype)
     _check_targets(target, words, ignore_index)
     loss = torch.zeros((), dtype=wide, device=x.device)
     dx = x.new_empty(x.shape if wanted[0] else 0)
-    dweight = torch.zeros((words, size) if wanted[1] else 0, dtype=wide, device=x.device)
-    dbias = torch.zeros(words if wanted[2] else 0, dtype=wide, device=x.device)
+    dweight = dbias = None
     aligned = -words % _ALIGNED if x.device.type == "cuda" else 0
-    padded = F.pad(weight, (0, 0, 0, aligned)) if aligned else weight
-    padded_bias = F.pad(bias, (0, aligned)) if aligned and bias is not None else bias
+    padded, padded_bias = weight, bias
+    if aligned:
+        padded = F.pad(weight, (0, 0, 0, aligned))
+        padded_bias = F.pad(weight.new_zeros(words) if bias is None else bias, (0, aligned), value=-math.inf)
     step = _chunk_rows(x.shape[0], words, x.element_size())
     for first in range(0, x.shape[0], step):
         rows, places = x[first : first + step], target[first : first + step]
         operands = (rows, padded, padded_bias, places)
         if any(wanted):
-            attributes: tuple[Any, ...] = (words, ignore_index, tuple(wanted))
-            scaled = (*operands, scale.reshape(1, 1))
-            call = FormulaCall(CROSS_ENTROPY_GRADIENTS, "matmul", BACKWARD, scaled, attributes, demand)
+            scaled = (*operands, scale.reshape(1, 1), dweight, dbias)
+            call = FormulaCall(
+                CROSS_ENTROPY_GRADIENTS, "matmul", BACKWARD, scaled, (ignore_index, tuple(wanted)), demand
+            )
         else:
-            attributes = words, ignore_index
-            call = FormulaCall(CROSS_ENTROPY, "matmul", FORWARD, operands, attributes, demand)
+            call = FormulaCall(CROSS_ENTROPY, "matmul", FORWARD, operands, (ignore_index,), demand)
         results = run(call)
         if results is None:
-            results = _eager(rows, weight, bias, places, scale, ignore_index, wanted)
+            results = _eager(rows, padded, padded_bias, places, scale, ignore_index, wanted, (dweight, dbias))
         gradients = iter(results[1:])
         loss += results[0]
         if wanted[0]:
             dx[first : first + step] = next(gradients)
-        if wanted[1]:
-            dweight += next(gradients)[:words]
-        if wanted[2]:
-            dbias += next(gradients)[:words]
-    return [loss * scale, dx, dweight.to(x.dtype), dbias.to(x.dtype)]
+        dweight = next(gradients) if wanted[1] else None
+        dbias = next(gradients) if wanted[2] else None
+    totals = [_whole(dweight, weight, wanted[1]), _whole(dbias, weight[:, 0], wanted[2])]
+    return [loss * scale, dx, *totals]
+
+
+def _whole(total: Tensor | None, like: Tensor, wanted: bool) -> Tensor:
+    """Return the sum over all chunks in the dtype of ``like``; zeros if there is no chunk, nothing if it is not wanted."""
+    if not wanted:
+        return like.new_empty(0)
+    return like.new_zeros(like.shape) if total is None else total[: like.shape[0]].to(like.dtype)
 
 
 def _check_targets(target: Tensor, words: int, ignore_index: int) -> None:
@@ -152,8 +160,9 @@ def _eager(
     scale: Tensor,
     ignore_index: int,
     wanted: list[bool],
+    earlier: tuple[Tensor | None, Tensor | None],
 ) -> list[Tensor]:
-    """Compute a chunk on PyTorch's operators."""
+    """Compute a chunk on PyTorch's operators. earlier: the gradients of weight and bias of the chunks before it."""
     logits = F.linear(x, weight, bias).to(scale.dtype)
     loss = F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
     counts = target != ignore_index
@@ -161,8 +170,11 @@ def _eager(
     dlogits[torch.arange(x.shape[0], device=x.device), target.where(counts, 0)] -= 1
     dlogits = (dlogits * (counts[:, None] * scale)).to(x.dtype)
     gradients = [dlogits @ weight] if wanted[0] else []
-    gradients += [(dlogits.t() @ x).to(scale.dtype)] if wanted[1] else []
-    return [loss, *gradients, *([dlogits.sum(0, dtype=scale.dtype)] if wanted[2] else [])]
+    sums = [(dlogits.t() @ x).to(scale.dtype)] if wanted[1] else []
+    sums += [dlogits.sum(0, dtype=scale.dtype)] if wanted[2] else []
+    before = [t for t, w in zip(earlier, wanted[1:], strict=True) if w]
+    gradients += [new if old is None else old + new for old, new in zip(before, sums, strict=True)]
+    return [loss, *gradients]
 
 
 def _fake(

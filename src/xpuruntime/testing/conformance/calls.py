@@ -112,6 +112,8 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("matmul", ("2x1x9x16", "3x16x7")),
     ConformanceCall("matmul", ("64x128", "w 128x72")),
     ConformanceCall("addmm", ("41", "5x37", "37x41")),
+    ConformanceCall("mm_wide", ("5x37", "37x41"), dtypes=("bfloat16", "float16")),
+    ConformanceCall("mm_wide", ("24x16", "16x40", "float32 24x40"), dtypes=("bfloat16", "float16")),
     ConformanceCall("linear", ("1x264", "w 130x264", "w 130")),
     ConformanceCall("linear", ("2x5x80", "w 48x80")),
     ConformanceCall("linear", ("65x512", "w 256x512", "w 256")),
@@ -148,6 +150,8 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("rope_attention", ("1x8x1x40", "1x8x1x40", "1x8x1x24", "1x16", "1x16", "1x8x300x40", "1x8x300x24", "i<300 1"), {"size": 32}, outputs=3),
     # rows
     ConformanceCall("layer_norm_backward", ("5x33", "5x33", "5x1", "5x1", "33", "33"), {"normalized_shape": [33]}, SINGLE, outputs=3, positive=True),
+    ConformanceCall("layer_norm_backward_add", ("bfloat16 5x33", "5x33", "5x1", "5x1", "33", "5x33"), {"normalized_shape": [33], "narrow": DType.BFLOAT16},
+                    SINGLE, outputs=4, positive=True),
     ConformanceCall("softmax", ("6x257",), {"dim": -1}),
     ConformanceCall("softmax", ("5x33x7",), {"dim": 1}),
     ConformanceCall("log_softmax", ("4x1000",), {"dim": 1}),

@@ -106,18 +106,27 @@ template <class I> INLINE bool rising(const I *at, int n, int64_t step) {
 // Add the rows whose position is that of row `row`, in ascending order, if `row` is the first of them. position(k) returns the position of row k,
 // add(k) adds row k by all threads of the block. All threads of a block call it, at most 1,024 in whole warps.
 template <class Position, class Add> INLINE void add_rows_in_order(int row, int rows, Position position, Add add) {
-    __shared__ unsigned same_position[32];  // a bit per row of a chunk, a word per warp
+    constexpr int AT_ONCE = 4;  // rows of a thread per step, whose positions are read at the same time
+    __shared__ unsigned same_position[AT_ONCE * 32];  // a bit per row of a step, a word per warp
     const int64_t own = position(row);
     bool is_repeated = false;
-    for (int k = threadIdx.x; k < row; k += blockDim.x) is_repeated = is_repeated || position(k) == own;
+#pragma unroll 4
+    for (int k = threadIdx.x; k < row; k += blockDim.x) is_repeated |= position(k) == own;
     if (__syncthreads_or(is_repeated)) return;
-    for (int first = row; first < rows; first += blockDim.x) {
-        const int k = first + threadIdx.x;
-        const unsigned votes = __ballot_sync(0xffffffffu, k < rows && position(k) == own);
-        if (threadIdx.x % 32 == 0) same_position[threadIdx.x / 32] = votes;
-        if (__syncthreads_or(votes != 0))
-            for (int i = 0; i < (int)blockDim.x; ++i)
-                if (same_position[i / 32] >> i % 32 & 1) add(first + i);
+    const int words = AT_ONCE * blockDim.x / 32;
+    for (int first = row; first < rows; first += AT_ONCE * blockDim.x) {
+        unsigned any = 0;
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; ++j) {
+            const int k = first + j * blockDim.x + threadIdx.x;
+            const unsigned votes = __ballot_sync(0xffffffffu, k < rows && position(k) == own);
+            if (threadIdx.x % 32 == 0) same_position[(j * blockDim.x + threadIdx.x) / 32] = votes;
+            any |= votes;
+        }
+        if (__syncthreads_or(any != 0))
+            for (int w = 0; w < words; ++w)
+                for (unsigned bits = same_position[w]; bits != 0; bits &= bits - 1)
+                    add(first + w * 32 + __ffs(bits) - 1);
         __syncthreads();  // the words may still be read
     }
 }

@@ -29,8 +29,12 @@ template <int WARPS, class V, class F> INLINE V block_reduce(V v, F f, void *sme
         __syncthreads();  // earlier readers of smem are done
         if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
         __syncthreads();
-        v = parts[0];
-        for (int i = 1; i < WARPS; ++i) v = f(v, parts[i]);
+        if constexpr (WARPS >= 8 && (WARPS & (WARPS - 1)) == 0) {  // each warp adds all parts, one per lane
+            v = warp_reduce<WARPS>(parts[threadIdx.x % WARPS], f);
+        } else {
+            v = parts[0];
+            for (int i = 1; i < WARPS; ++i) v = f(v, parts[i]);
+        }
     }
     return v;
 }

@@ -16,9 +16,15 @@ def _made(values: Any) -> Results:
     return values if isinstance(values, str) else list(values)
 
 
+def _statistics(n: AtenLoweringContext) -> dict[str, bool]:
+    """Return the attribute of a norm whose statistics have more bits than its operand, as on CUDA devices."""
+    spec = n.results[1] if len(n.results) > 1 else None
+    return {"wide_statistics": True} if spec is not None and spec.dtype is not n.spec().dtype else {}
+
+
 def _layer_norm(n: AtenLoweringContext) -> Results:
     n.ignore("cudnn_enable")
-    attrs = {"normalized_shape": n["normalized_shape"], "eps": n["eps"]}
+    attrs = {"normalized_shape": n["normalized_shape"], "eps": n["eps"], **_statistics(n)}
     count = n.needed(len(n.results))
     return _made(n.b.layer_norm(n.x, n.opt("weight"), n.opt("bias"), outputs=count, **attrs))
 
@@ -28,7 +34,7 @@ def _rms_norm(n: AtenLoweringContext) -> Results:
     eps = n["eps"]
     if eps is None:
         eps = float(ml_dtypes.finfo(n.spec().dtype.numpy).eps)
-    attrs = {"normalized_shape": n["normalized_shape"], "eps": eps}
+    attrs = {"normalized_shape": n["normalized_shape"], "eps": eps, **_statistics(n)}
     return _made(n.b.rms_norm(n.x, n.opt("weight"), outputs=n.needed(len(n.results)), **attrs))
 
 

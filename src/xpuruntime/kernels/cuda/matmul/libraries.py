@@ -19,7 +19,7 @@ from ....decisions import Reason, Support
 from ....plugins.vendor_folders import vendor_folders
 from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage
-from ...spec.matmul import OPS, product_of
+from ...spec.matmul import OPS, WIDE, product_of
 from ...spec.product import Product, Term, even_stride
 from ..heavy import about, bytes_of
 from ..launch import Argument, LaunchConfig, blocks_for, cuda_stage
@@ -165,7 +165,7 @@ class CublasLt(Kernel):
     name: str = "matmul/cublasLt"
     algorithm: int = -1
     choice: int = 0
-    ops: tuple[str, ...] = OPS
+    ops: tuple[str, ...] = (*OPS, WIDE)
     on_request: bool = False
     opt_in_reason: str = "pins an algorithm"
 
@@ -219,7 +219,7 @@ def _lower(
     options: dict[str, Any] = {
         "m": p.m, "n": p.n, "k": p.k, "batch": p.batches, "a_line": sides.a_line, "b_line": sides.b_line, "y_line": p.n,
         "a_step": sides.a_step, "b_step": sides.b_step, "y_step": p.m * p.n, "a_transposed": sides.a_transposed,
-        "b_transposed": sides.b_transposed, "in": dtype.value, **more,
+        "b_transposed": sides.b_transposed, "in": call.tensor(p.a).spec.dtype.value, **more,
     }  # fmt: skip
     args = [f"in{p.a}", f"in{p.b}"]
     temps: tuple[int, ...] = ()

@@ -48,6 +48,7 @@ static __forceinline__ void __syncwarp(unsigned mask = 0xffffffffu) { host::sync
 static __forceinline__ unsigned __ballot_sync(unsigned mask, int x) { return host::ballot(mask, x != 0); }
 static __forceinline__ int __any_sync(unsigned mask, int x) { return host::ballot(mask, x != 0) != 0; }
 static __forceinline__ int __all_sync(unsigned mask, int x) { return host::ballot(mask, x == 0) == 0; }
+static __forceinline__ int __ffs(unsigned x) { return __builtin_ffs((int)x); }
 // Lanes exchange within groups of `width`; one that would read beyond its group keeps its own value.
 template <class T> static __forceinline__ T __shfl_sync(unsigned mask, T v, int from, int width = 32) {
     return host::shuffled(mask, v, (host::lane() & ~(width - 1)) + (from & (width - 1)));
