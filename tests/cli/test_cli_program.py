@@ -19,7 +19,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     b = ir.GraphBuilder("turned")
     b.output(
         "y",
-        b.permute(b.cat(b.input("x", "float32[4, 3]"), b.weight("w", "float32[4, 5]"), dim=1), dims=(1, 0)),
+        b.neg(
+            b.permute(
+                b.cat(b.input("x", "float32[4, 3]"), b.weight("w", "float32[4, 5]"), dim=1), dims=(1, 0)
+            )
+        ),
     )
     path = tmp_path_factory.mktemp("program") / "m.npubin"
     compile_native(b.build(), {"x": np.zeros((4, 3), np.float32)}).save(

@@ -16,6 +16,7 @@ from xpuruntime.pytorch.compiled import by_size, compiled_graphs, xpuruntime_bac
 from xpuruntime.pytorch.compiled.left_to_pytorch import left_operators
 from xpuruntime.pytorch.compiled.regions import reasons_against
 from xpuruntime.pytorch.compiled.report import forget_graphs
+from xpuruntime.pytorch.requests import current_demand
 
 
 class Block(torch.nn.Module):
@@ -109,7 +110,10 @@ def test_gradients_of_convolutions_stay_with_the_library_on_cuda() -> None:
     targets = {"cpu:x86-64-v3": "cpu", "cuda:sm_90": "cuda"}
     left = {
         target: reasons_against(
-            traced, "gradients", target, left_operators(torch.device(kind), "train_backward")
+            traced,
+            "gradients",
+            target,
+            left_operators(torch.device(kind), "train_backward", current_demand()),
         )
         for target, kind in targets.items()
     }

@@ -105,7 +105,7 @@ def register_kernel(
                 f"kernel {full}", "supports arrays='numpy' or arrays='torch'", got=repr(arrays)
             )
         host = HostFunction(f"{full}@{target}", function, code_digest(function, arrays), arrays)
-        body = HostBody(host.name, host.digest)
+        body = HostBody.of(host.name, host.digest, function)
     supported_dtypes = None if dtypes is None else frozenset(DType.of(d) for d in dtypes)
     registered = UserKernel(
         full,

@@ -35,6 +35,11 @@ class Ported(Kernel):
         for spec in specs:
             if not spec.is_static or not spec.is_dense:
                 return Support.no(Reason.SHAPE_UNSUPPORTED, f"ported kernels need dense tensors, got {spec}")
+            if spec.dtype.bits < 8:
+                return Support.no(
+                    Reason.DTYPE_UNSUPPORTED,
+                    f"ported kernels need whole bytes per element, got {spec.dtype.value}",
+                )
         try:
             self._kernel(call, target)
         except (LookupError, NotImplementedError) as error:

@@ -2,7 +2,7 @@
 
 g, dw, db = layer_norm_backward(...); y = add(g, r); cast(y)  ->  y, dw, db, narrow = layer_norm_backward_add(..., r)
 
-In backward of a transformer, the gradient along the residual stream goes past each norm, and the layer before it reads the sum in 16 bits.
+In backward of a transformer, the gradient along the residual stream is added to that through each norm, and the layer before it reads the sum in 16 bits.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from ...printable import logger
 from ...targets import DeviceId
 from ..ops.library import LIBRARY
 from ..programs import BACKWARD, FORWARD
-from ..requests import DemandCell
+from ..requests import Demand, DemandCell, current_demand
 from .attention import route_attention
 from .boxed import boxed
 from .by_size import MAX_SIZES, GraphBySize, has_dynamic_sizes
@@ -68,7 +68,8 @@ def xpuruntime_backend(
     demands = DemandCell()
     route_attention(module, demands)
     whole_pools(module)
-    channels_last(module)
+    demand = current_demand()  # of the thread that compiles: PyTorch compiles backward in another one
+    channels_last(module, demand)
     losses, saved = route_head_losses(module, demands), dict[str, int]()
 
     def compiler(phase: str) -> Callable[..., Any]:
@@ -76,6 +77,7 @@ def xpuruntime_backend(
             _compiled,
             phase=phase,
             demands=demands,
+            demand=demand,
             losses={} if phase == BACKWARD else losses,
             saved=saved if phase == FORWARD else {},
         )
@@ -84,7 +86,7 @@ def xpuruntime_backend(
         fw_compiler=compiler(FORWARD),
         bw_compiler=compiler(BACKWARD),
         inference_compiler=compiler("inference"),
-        decompositions=_decompositions(whole_operators(_device(example_inputs))),
+        decompositions=_decompositions(whole_operators(_device(example_inputs), demand)),
         partition_fn=functools.partial(forward_and_backward, saved),
     )
     return backend(module, example_inputs)
@@ -113,13 +115,16 @@ def _compiled(
     *,
     phase: str,
     demands: DemandCell,
+    demand: Demand,
     losses: Mapping[str, str],
     saved: Mapping[str, int],
 ) -> Callable[..., Any]:
     """Return a function that runs one graph. One with dynamic sizes is compiled for each size that occurs."""
     from torch._functorch.aot_autograd import make_boxed_func
 
-    compiled = functools.partial(_compiled_graph, phase=phase, demands=demands, losses=losses, saved=saved)
+    compiled = functools.partial(
+        _compiled_graph, phase=phase, demands=demands, demand=demand, losses=losses, saved=saved
+    )
     if not has_dynamic_sizes(module):
         return compiled(module)
     beyond = f"the graph has dynamic sizes, and is already compiled for {MAX_SIZES} of them"
@@ -132,6 +137,7 @@ def _compiled_graph(
     *,
     phase: str,
     demands: DemandCell,
+    demand: Demand,
     losses: Mapping[str, str],
     saved: Mapping[str, int],
     why_not: str = "",
@@ -146,7 +152,7 @@ def _compiled_graph(
         left = {n.name: why_not for n in calls}
     elif device is not None:
         target = own_target(DeviceId(device.type, device.index or 0))
-        left = dict(reasons_against(module, name, target, left_operators(device, phase)))
+        left = dict(reasons_against(module, name, target, left_operators(device, phase, demand)))
         left |= {
             n.name: f"it is on {other}" for n in calls if (other := _other_device(n, device)) is not None
         }

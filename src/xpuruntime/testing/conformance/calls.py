@@ -74,6 +74,10 @@ class ConformanceCall:
         array_dtype = DType(kind or dtype)
         if array_dtype is DType.BOOL:
             return rng.integers(0, 2, shape).astype(bool)
+        if array_dtype.is_integer and array_dtype.bits < 8:
+            return rng.integers(
+                -(2 ** (array_dtype.bits - 1)) * array_dtype.is_signed, 2 ** (array_dtype.bits - 1), shape
+            ).astype(array_dtype.numpy)
         if array_dtype.is_integer:
             return rng.integers(0 if not array_dtype.is_signed else -9, 10, shape).astype(array_dtype.numpy)
         values = rng.standard_normal(shape)
@@ -182,6 +186,7 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("cast", ("33x65",), {"dtype": "float8_e4m3fn"}),
     ConformanceCall("cast", ("33x65",), {"dtype": "int4"}, SINGLE),
     # indexing
+    ConformanceCall("clone", ("int4 5x7",), dtypes=SINGLE, plain=True),
     ConformanceCall("permute", ("5x6x7",), {"dims": [2, 0, 1]}),
     ConformanceCall("cat", ("3x5", "3x4"), {"dim": 1}),
     ConformanceCall("slice", ("9x11",), {"dim": 1, "start": 1, "end": 10, "step": 3}),
