@@ -57,6 +57,13 @@ def test_a_norm_and_its_gradient_become_those_of_cudnn() -> None:
     assert backward.args[8].args == (forward, 3)  # what cuDNN reserved
 
 
+def test_a_program_that_turns_cudnn_off_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+    module = traced(torch.float16, channels_last=True)
+    cudnn_batch_norms(module)
+    assert not any("cudnn" in name for name in called(module))
+
+
 @pytest.mark.parametrize(("dtype", "channels_last"), [(torch.float32, True), (torch.float16, False)])
 def test_others_stay(dtype: torch.dtype, channels_last: bool) -> None:
     module = traced(dtype, channels_last)

@@ -27,9 +27,8 @@ def _rule(editor: Editor, node: Node, context: PassContext) -> None:
     if node.op != "add" or node.spec.dtype is not DType.FLOAT32:
         return
     graph = editor.graph
-    node = (
-        graph.producer(node.name) or node
-    )  # as it was before this sweep: kernels are asked about values of the graph
+    # Kernels are asked about values of the graph as it was before this sweep.
+    node = graph.producer(node.name) or node
     casts = [u for u in graph.users(node.name) if u.op == "cast" and u.spec.dtype in _NARROW]
     if len(casts) != 1:
         return
