@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from xpuruntime.errors import StoreError
+from xpuruntime.storage import files
 from xpuruntime.storage.files import open_regular, read_regular, write_atomic
 from xpuruntime.storage.store import Store
 
@@ -121,6 +122,30 @@ def test_what_cannot_be_written_is_a_clear_error_and_stays(tmp_path: Path, what:
     ):
         write_atomic(path, b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("then", [b"another's", None])
+def test_a_file_that_another_process_replaces_or_removes_meanwhile_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private: bool, then: bytes | None
+) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    facts_of = files._facts
+
+    def facts_then_change(of: Path) -> os.stat_result | None:
+        facts = facts_of(of)
+        monkeypatch.setattr(files, "_facts", facts_of)
+        path.rename(tmp_path / "old")
+        if then is not None:
+            path.write_bytes(then)
+            os.link(path, tmp_path / "kept")  # shows whether the other process's file was written into
+        return facts
+
+    monkeypatch.setattr(files, "_facts", facts_then_change)
+    write_atomic(path, b"new", private=private)
+    assert path.read_bytes() == b"new"
+    assert then is None or (tmp_path / "kept").read_bytes() == then
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device"])

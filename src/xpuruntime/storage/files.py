@@ -69,13 +69,13 @@ def write_atomic(path: str | os.PathLike[str], *parts: bytes | memoryview, priva
     """Write a file atomically: a temporary file in the same folder, sync, rename. Raise StoreError.
 
     Links are followed. An existing device or pipe is opened and written directly. A new file gets its mode from the umask, an
-    existing file keeps its mode; with ``private``, only this user can read it.
+    existing file keeps its mode. With ``private``, only this user can read it, and whatever has its name is replaced.
     """
     path = Path(path)
     try:
         real_path = Path(os.path.realpath(path))
         existing = _facts(path)
-        if existing is not None and not _replaceable(existing, real_path):
+        if existing is not None and not private and not _replaceable(existing, path, real_path):
             _write_in_place(path, parts)
             return
         real_path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,10 +92,18 @@ def _facts(path: Path) -> os.stat_result | None:
         return None
 
 
-def _replaceable(existing: os.stat_result, path: Path) -> bool:
-    """Return True for a regular file with this path. An open file under ``/dev/fd`` may have no path."""
-    facts = _facts(path)
-    return stat.S_ISREG(existing.st_mode) and facts is not None and os.path.samestat(existing, facts)
+def _replaceable(existing: os.stat_result, path: Path, real_path: Path) -> bool:
+    """Return True for a regular file that has a name. An open file under ``/dev/fd`` may have none.
+
+    Only a path with links is compared with the file that it leads to: without links it is that file, and where another process
+    has replaced it since, its facts differ.
+    """
+    if not stat.S_ISREG(existing.st_mode):
+        return False
+    if real_path == path.absolute():
+        return True
+    facts = _facts(real_path)
+    return facts is not None and os.path.samestat(existing, facts)
 
 
 def _write_in_place(path: Path, parts: tuple[bytes | memoryview, ...]) -> None:
