@@ -376,7 +376,7 @@ class InferenceSession:
         """Return a lock of this session's choices, for ``InferenceSession(model, lock=...)``. With open shapes it covers those that were run.
 
         on_mismatch: if something that the lock pins has changed: ``error``, or ``policy`` to run under this session's policy without the lock.
-        Raises LockError for a session that cannot be locked (several engines, no shapes run yet), PolicyError for another word.
+        Raises LockError for a session that cannot be locked (no shapes run yet), PolicyError for another word.
         """
         from ..program.lock import ON_MISMATCH
         from .locks.making import lock_of

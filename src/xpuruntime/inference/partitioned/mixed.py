@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ... import __version__
-from ...compiler import compile as compile_graph
+from ...compiler.locked import KernelLock
 from ...compiler.partition.partitioner import PartitionPlan, partition
+from ...compiler.partition.replay import replayed
 from ...decisions import Candidate, Reason, Support
 from ...errors import UnavailableError, XpuError
 from ...ir import Graph
@@ -20,10 +21,11 @@ from ...ir.family import source_names
 from ...ir.host_waits import decides_sizes
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved
 from ...program.plan import Plan, PlanNode
-from ...protocols import Array, Evidence, HasRegions, ModelSource, Stoppable
+from ...protocols import Array, EngineRequest, Evidence, HasRegions, ModelSource, Stoppable
+from ...runtime.execution.executor import Executor
 from ...storage.store import Store
 from ...targets import DeviceId
-from ..native.engine import compiler_facts
+from ..native.engine import compiled_graph, compiler_facts, takes_options
 from ..native.model import native_model
 from ..selection.candidate import EngineCandidate, LoadedEngine
 from ..selection.request import SessionRequest, kernels_key
@@ -36,8 +38,11 @@ __all__ = [
     "forces_kernels",
     "lacks_ops",
     "lacks_sizes",
+    "locked_mix",
     "mixed",
     "mixed_of",
+    "native_request",
+    "region_of",
     "with_host_steps",
 ]
 
@@ -161,11 +166,13 @@ def mixed_of(
     engines = dict.fromkeys(r.engine for r in regions)
     name = f"{' + '.join(engines)} on {first.device}, {len(regions)} regions"
     request = first.request
-    compiling = _demands(request, ExecutionPolicy(optimization_level=request.optimization))
+    own = native_request(request)
+    if not (answer := takes_options(own)):
+        return Candidate.rejected(name, answer)
     try:
         dag = DAGExecutor(
             plan,
-            compile_fn=lambda graph: compile_graph(graph, target="cpu", policy=compiling),
+            compile_fn=lambda graph: compiled_graph(graph, own, _kernel_lock(request, graph)),
             original=model if model.format == "onnx" else None,
             threads=request.threads,
             store=store if request.caching else None,
@@ -191,6 +198,35 @@ def mixed_of(
         "kernels": kernels_key(request.kernels),
     }
     return LoadedEngine(first, model, executable, __version__, model.precision, Support.yes(), facts, key)
+
+
+def native_request(request: SessionRequest) -> EngineRequest:
+    """Return the request that native regions are compiled for."""
+    options = request.options.get("native", {})
+    return EngineRequest(
+        DeviceId("cpu"), None, request.threads, options, request.optimization, request.kernels
+    )
+
+
+def _kernel_lock(request: SessionRequest, graph: Graph) -> KernelLock | None:
+    """Return the kernels that a lock names for the graph of a region; None without a lock."""
+    return None if request.lock is None else KernelLock(request.lock.kernels_of(region_of(graph)))
+
+
+def region_of(graph: Graph) -> str:
+    """Return the region that a graph of ``PartitionPlan.subgraph`` is of."""
+    return graph.name.rpartition(".")[2]
+
+
+def locked_mix(model: ModelSource, request: SessionRequest, store: Store) -> LoadedEngine | Candidate:
+    """Return the model on the regions that the request's lock names, or the reason against it. Nothing is chosen.
+
+    Raises FormatError for a lock whose regions are no partition of the model, LockError, EngineUnavailable.
+    """
+    assert request.lock is not None
+    plan = replayed(native_model(model).graph, request.lock.regions, {})
+    first = EngineCandidate(str(request.engine), DeviceId("cpu"), request)
+    return mixed_of(model, plan, first, store)
 
 
 def _demands(request: SessionRequest, execution: ExecutionPolicy) -> Resolved:
@@ -230,6 +266,22 @@ class MixedExecutable(Stoppable, HasRegions):
             decisions=(*plan.decisions, *now.decisions),
             warnings=(*plan.warnings, *now.warnings),
         )
+
+    @property
+    def partition(self) -> PartitionPlan:
+        """Return the plan of the regions as they run now, in names of the graph."""
+        now = {r.id: r for r in self._dag.plan.regions}
+        regions = tuple(now.get(r.id, r) for r in self._partition.regions)
+        return replace(self._partition, plan=replace(self._partition.plan, regions=regions))
+
+    @property
+    def executors(self) -> list[tuple[str, dict[str, int], Executor]]:
+        """Return ``DAGExecutor.executors``."""
+        return self._dag.executors
+
+    def examine_with(self, examine: Callable[[str, Executor, Mapping[str, int]], None]) -> None:
+        """Check programs of native regions as ``DAGExecutor.examine_with`` does."""
+        self._dag.examine_with(examine)
 
     def region_evidence(self, feeds: Mapping[str, Array] | None = None) -> dict[str, Evidence]:
         """Return each region's evidence."""
