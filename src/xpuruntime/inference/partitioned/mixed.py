@@ -251,7 +251,8 @@ class MixedExecutable(Stoppable, HasRegions):
     def plan(self, plan: Plan) -> Plan:
         """Return the session's plan with the regions, transfers and decisions of this executable."""
         now = self._dag.plan
-        home = {n.name: n.region for n in self._partition.plan.nodes}
+        runs = {r.id for r in now.regions}  # a region that computes nothing that is read does not run
+        home = {n.name: n.region for n in self._partition.plan.nodes if n.region in runs}
         regions: dict[str, list[str]] = {}
         for node in self._partition.graph.nodes:
             for source in source_names(node):
