@@ -270,6 +270,11 @@ class InferenceSession:
         return self._model
 
     @property
+    def executable_model(self) -> ModelSource:
+        """Return the model as the engine got it: fixed shapes make it differ from ``model``."""
+        return self._source
+
+    @property
     def executable(self) -> Executable:
         """Return the engine's form of the model, for tools that look inside a session."""
         return self._executable
