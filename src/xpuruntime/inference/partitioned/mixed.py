@@ -15,6 +15,7 @@ from ...compiler.locked import KernelLock
 from ...compiler.partition.partitioner import PartitionPlan, partition
 from ...compiler.partition.replay import replayed
 from ...decisions import Candidate, Reason, Support
+from ...engines.attribution import SourceGraph, explain_unnamed
 from ...errors import UnavailableError, XpuError
 from ...ir import Graph
 from ...ir.family import source_names
@@ -285,8 +286,26 @@ class MixedExecutable(Stoppable, HasRegions):
         self._dag.examine_with(examine)
 
     def region_evidence(self, feeds: Mapping[str, Array] | None = None) -> dict[str, Evidence]:
-        """Return each region's evidence."""
-        return self._dag.evidence(feeds)
+        """Return each region's evidence. Nodes that no step names have reasons, in the evidence of the first region if they have none of their own."""
+        evidence = self._dag.evidence(feeds)
+        told = {n for e in evidence.values() for n in e.explained}
+        rows = [(row.nodes, row.kernel) for e in evidence.values() for row in e.rows if row.nodes]
+        outputs = [s.name for s in self.outputs]
+        reasons = explain_unnamed(
+            SourceGraph(self._model), outputs, rows, "partitioning, compiling or loading"
+        )
+        homes = {
+            source: region
+            for region, names in self._partition.members.items()
+            for name in names
+            for source in source_names(self._partition.graph.node(name))
+        }
+        first = next(iter(evidence), "")
+        mine: dict[str, dict[str, str]] = {region: {} for region in evidence}
+        for node, why in reasons.items():
+            if node not in told:
+                mine[home if (home := homes.get(node, first)) in mine else first][node] = why
+        return {r: replace(e, explained={**e.explained, **mine[r]}) for r, e in evidence.items()}
 
     def region_times(self, feeds: Mapping[str, Array], clock: Callable[[], int]) -> dict[str, float]:
         """Return seconds of each region in one run. ``clock`` returns nanoseconds. Raises RunError."""
