@@ -40,7 +40,7 @@ class BuildVariant:
         facts = (
             ("PyTorch", self.version, host.torch),
             ("the C++ ABI", self.abi, host.abi),
-            ("the backend", self.backend, host.backend),
+            ("the backend", self.backend, host.backend if self.version else host.backend_kind),
             ("the processor", self.processor, host.processor),
             ("the system", self.system, host.system),
         )
@@ -59,6 +59,12 @@ class Host:
     backend: str
     processor: str
     system: str
+
+    @property
+    def backend_kind(self) -> str:
+        """Return the backend without its version: ``cuda`` for ``cu126``."""
+        kind = self.backend.rstrip("0123456789.")
+        return "cuda" if kind == "cu" else kind
 
     @classmethod
     def here(cls) -> Host:
