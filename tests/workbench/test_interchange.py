@@ -123,7 +123,7 @@ def test_a_rule_matches_the_product_that_was_tuned(tmp_path: Path) -> None:
     b = ir.GraphBuilder("g")
     x = b.input("x", "float32[2, 4]")
     b.output("y", b.linear(x, b.weight("w", "float32[6, 4]"), name="tuned"))
-    b.output("z", b.linear(x, b.weight("v", "float32[2, 4]"), name="other"))
+    b.output("z", b.linear(b.input("u", "float32[6, 4]"), b.weight("v", "float32[2, 4]"), name="other"))
     ir.save(b.build(), tmp_path / "g.json")
     policy = read("tunableop", "GemmTunableOp_float_TN,tn_6_2_4_ld_4_4_6,Default").policy
     policy.save(tmp_path / "p.yaml")

@@ -155,7 +155,7 @@ def _functions(path: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.Assign) and any(
             isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets
         ):
-            for item in getattr(node.value, "elts", ()):
+            for item in node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else ():
                 if isinstance(item, ast.Constant) and isinstance(item.value, str):
                     names.setdefault(item.value, item.lineno)
     yield from ((line, name) for name, line in names.items())

@@ -45,7 +45,7 @@ def read_text(path: Path) -> SourceText:
     try:
         raw = read_regular(path, MAX_BYTES)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
         raise PolicyError(
             str(path), "cannot be read", got=reason, do="Check the path and its size."
         ) from error
