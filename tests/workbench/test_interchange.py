@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from xpuruntime import ExecutionPolicy, KernelPolicy, Rule, load_policy
 from xpuruntime.errors import PolicyError
 from xpuruntime.policies.policy import Policy
-from xpuruntime.workbench.interchange import FORMATS, Conversion, Outcome, parse_foreign, write_foreign
+from xpuruntime.workbench.interchange import FORMATS, Conversion, ItemOutcome, parse_foreign, write_foreign
 from xpuruntime.workbench.interchange.source_text import SourceText
 
 TEXTS = {name: form for name, form in FORMATS.items() if form.read is not None}
@@ -214,7 +214,7 @@ def test_a_drawn_text_is_converted_or_an_error_with_its_place(name: str, pieces:
         rows = text.split("\n")
         assert 1 <= item.line <= len(rows)
         assert 1 <= item.column <= len(rows[item.line - 1]) + 1
-        assert item.reason or item.outcome is Outcome.CARRIED
+        assert item.reason or item.outcome is ItemOutcome.CARRIED
 
 
 @given(

@@ -17,7 +17,7 @@ from ...policies.vocabulary import nearest
 from .hf_kernels import load_kernel, read_repository
 from .llama_cpp import read_overrides, write_overrides
 from .onnxruntime_layers import read_layers, write_layers
-from .report import Conversion, ConvertedItem, Outcome
+from .report import Conversion, ConvertedItem, ItemOutcome
 from .source_text import SourceText, read_text
 from .tunable_op import read_results, write_results
 from .vllm_ir import read_priorities, write_priorities
@@ -27,7 +27,7 @@ __all__ = [
     "Conversion",
     "ConvertedItem",
     "ForeignFormat",
-    "Outcome",
+    "ItemOutcome",
     "load_kernel",
     "parse_foreign",
     "read_foreign",

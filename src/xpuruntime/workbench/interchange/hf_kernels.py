@@ -19,7 +19,7 @@ from typing import Any
 from ...errors import KernelUnavailable, PolicyError
 from ...storage.files import read_regular
 from .build_variants import BuildVariant, Host, parse_variant
-from .report import Conversion, ConvertedItem, Outcome
+from .report import Conversion, ConvertedItem, ItemOutcome
 
 __all__ = ["load_kernel", "read_repository"]
 
@@ -41,17 +41,17 @@ def read_repository(folder: str | os.PathLike[str], host: Host | None = None) ->
             reason = f"{chosen.name} applies, too, and comes first"
         text = f"build/{name}"
         if reason:
-            items.append(ConvertedItem(text, Outcome.NOT_CARRIED, reason=reason))
+            items.append(ConvertedItem(text, ItemOutcome.NOT_CARRIED, reason=reason))
         else:
             facts = _metadata(root / "build" / name / "metadata.json")
-            items.append(ConvertedItem(text, Outcome.CARRIED, f"applies here{facts}"))
+            items.append(ConvertedItem(text, ItemOutcome.CARRIED, f"applies here{facts}"))
     if chosen is not None:
         reason = "its operands are not described, so it is not known which op it computes"
         remedy = "Register it yourself: load_kernel(folder), then xpuruntime.kernel(..., arrays='torch')."
         where = _init_file(root, chosen)
         for line, function in _functions(where):
             text = f"{where.relative_to(root)}: {function}"
-            items.append(ConvertedItem(text, Outcome.NOT_CARRIED, "", reason, remedy, line, 1))
+            items.append(ConvertedItem(text, ItemOutcome.NOT_CARRIED, "", reason, remedy, line, 1))
     return Conversion(NAME, str(root), tuple(items))
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection
 
 from ...policies.policy import Policy
-from .report import ConvertedItem, Outcome
+from .report import ConvertedItem, ItemOutcome
 
 __all__ = ["leftovers"]
 
@@ -21,5 +21,5 @@ def leftovers(
             if name not in done:
                 text = f"{part}.{name}: {json.dumps(value, ensure_ascii=False)}"
                 remedy = "Keep the policy file next to the result."
-                items.append(ConvertedItem(text[:200], Outcome.NOT_CARRIED, reason=why, remedy=remedy))
+                items.append(ConvertedItem(text[:200], ItemOutcome.NOT_CARRIED, reason=why, remedy=remedy))
     return items

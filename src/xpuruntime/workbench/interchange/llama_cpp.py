@@ -10,7 +10,7 @@ import re
 from ...policies.execution_policy import ExecutionPolicy
 from ...policies.policy import Policy
 from .leftovers import leftovers
-from .report import Conversion, ConvertedItem, Outcome
+from .report import Conversion, ConvertedItem, ItemOutcome
 from .source_text import MAX_ITEMS, SourceText
 
 __all__ = ["read_overrides", "write_overrides"]
@@ -38,14 +38,14 @@ def read_overrides(source: SourceText) -> Conversion:
         line, column = source.at(offset)
         device = _device(buffer)
         becomes = reason = remedy = ""
-        outcome = Outcome.NOT_CARRIED
+        outcome = ItemOutcome.NOT_CARRIED
         if target is not None:
             reason = "an earlier pattern matches every tensor, so llama.cpp does not reach this one either"
         elif device is None:
             reason = f"{buffer!r} is no buffer type with a device of xpuruntime"
             remedy = f"Known: {', '.join(_BUFFERS)}, CUDA0, CUDA1, ..."
         elif pattern in _EVERY_TENSOR and not items:
-            target, outcome, becomes = device, Outcome.CARRIED, f"execution.target: {device}"
+            target, outcome, becomes = device, ItemOutcome.CARRIED, f"execution.target: {device}"
         else:
             reason = _WHOLE_NODES
             remedy = f"Set execution.target: {device} for the whole model, or weights: int4 to fit it on one device."
@@ -62,7 +62,7 @@ def write_overrides(policy: Policy, name: str) -> Conversion:
     carried: set[str] = set()
     if kind in buffers:
         text = f".*={buffers[kind]}\n"
-        items.append(ConvertedItem(f"execution.target: {target}", Outcome.CARRIED, text.strip()))
+        items.append(ConvertedItem(f"execution.target: {target}", ItemOutcome.CARRIED, text.strip()))
         carried.add("target")
     why = "an override names the device of a tensor's buffer, nothing else"
     items += leftovers(policy, why, execution=carried)

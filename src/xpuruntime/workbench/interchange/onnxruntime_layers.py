@@ -18,7 +18,7 @@ from ...policies.policy import Policy
 from ...storage.files import write_atomic
 from .layer_rules import BY_ANNOTATION, BY_NAME, LayerRule, deciding_rule, parse_rules
 from .leftovers import leftovers
-from .report import Conversion, ConvertedItem, Outcome
+from .report import Conversion, ConvertedItem, ItemOutcome
 from .source_text import SourceText
 
 __all__ = ["read_layers", "write_layers"]
@@ -61,7 +61,7 @@ def read_layers(source: SourceText, model: str | os.PathLike[str] | None = None)
     if model is not None:
         proto = _load(model)
         nodes = {n.name: _text(option, n) for n in proto.graph.node if _has_address(n)}
-        items += _outside(proto, option)
+        items += _outside(proto, option, rules)
     deciding = {name: deciding_rule(option, rules, text) for name, text in nodes.items()}
     target: str | None = None
     place: dict[str, str] = {}
@@ -75,9 +75,9 @@ def read_layers(source: SourceText, model: str | os.PathLike[str] | None = None)
             patterns = _patterns(rule, option, decided, nodes)
             place |= dict.fromkeys(patterns, engine)
             becomes = f"execution.place: {{{', '.join(patterns[:3])}{', ...' if len(patterns) > 3 else ''}: {engine}}}"
-            items.append(ConvertedItem(str(rule), Outcome.CARRIED, becomes, line=line, column=column))
+            items.append(ConvertedItem(str(rule), ItemOutcome.CARRIED, becomes, line=line, column=column))
         else:
-            items.append(ConvertedItem(str(rule), Outcome.NOT_CARRIED, "", reason, remedy, line, column))
+            items.append(ConvertedItem(str(rule), ItemOutcome.NOT_CARRIED, "", reason, remedy, line, column))
     if len(place) > MAX_LIST:
         what = f"needs {len(place)} places, and a policy has at most {MAX_LIST}"
         raise PolicyError(source.name, what, do="Give the nodes of each rule a common part in their names.")
@@ -171,8 +171,8 @@ def _written(pattern: str, engine: str, kind: str, placed: set[str] | None) -> C
         known = _WORDS if placed is None else _WORDS - FAMILIES.keys()
         words = sorted(w for w in known if fnmatch.fnmatchcase(w, pattern))
         reason = f"here it also matches ops and op families: {', '.join(words[:5])}" if words else ""
-        return ConvertedItem(text, Outcome.CHANGED if words else Outcome.CARRIED, rule, reason)
-    return ConvertedItem(text, Outcome.NOT_CARRIED, "", reason, remedy)
+        return ConvertedItem(text, ItemOutcome.CHANGED if words else ItemOutcome.CARRIED, rule, reason)
+    return ConvertedItem(text, ItemOutcome.NOT_CARRIED, "", reason, remedy)
 
 
 def _is_part(pattern: str) -> bool:
@@ -222,9 +222,12 @@ def _text(option: str, node: Any) -> str:
     return next((str(p.value) for p in node.metadata_props if p.key == _KEY), "")
 
 
-def _outside(proto: Any, option: str) -> list[ConvertedItem]:
-    """Return an item for the nodes that have no name or are in a subgraph: a place cannot name them."""
-    unnamed = sum(not _has_address(n) and bool(n.name or _text(option, n)) for n in proto.graph.node)
+def _outside(proto: Any, option: str, rules: Sequence[LayerRule]) -> list[ConvertedItem]:
+    """Return an item for the nodes of rules that have no name of their own, and for nodes in subgraphs: a place cannot name them."""
+    unnamed = sum(
+        not _has_address(n) and deciding_rule(option, rules, _text(option, n)) is not None
+        for n in proto.graph.node
+    )
     nested = sum(len(g.node) for n in proto.graph.node for a in n.attribute for g in (a.g, *a.graphs))
     reason, remedy = (
         "a place names nodes of the main graph by their names",
@@ -232,7 +235,7 @@ def _outside(proto: Any, option: str) -> list[ConvertedItem]:
     )
     parts = {"nodes without a name of their own": unnamed, "nodes in subgraphs": nested}
     return [
-        ConvertedItem(f"{count} {what}", Outcome.NOT_CARRIED, "", reason, remedy)
+        ConvertedItem(f"{count} {what}", ItemOutcome.NOT_CARRIED, "", reason, remedy)
         for what, count in parts.items()
         if count
     ]

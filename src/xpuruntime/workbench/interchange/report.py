@@ -1,4 +1,4 @@
-"""Conversion: what became of every line of a foreign file, or of every demand of a policy, and the result."""
+"""Conversion: the outcome of every line of a foreign file, or of every demand of a policy, and the result."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from ...policies.policy import Policy
 
-__all__ = ["Conversion", "ConvertedItem", "Outcome"]
+__all__ = ["Conversion", "ConvertedItem", "ItemOutcome"]
 
 
-class Outcome(enum.StrEnum):
-    """What became of an item. ``changed``: it was carried, with another meaning that the reason describes."""
+class ItemOutcome(enum.StrEnum):
+    """The outcome of an item. ``changed``: it was carried, with another meaning that the reason describes."""
 
     CARRIED = "carried"
     CHANGED = "changed"
@@ -29,7 +29,7 @@ class ConvertedItem:
     """
 
     text: str
-    outcome: Outcome
+    outcome: ItemOutcome
     becomes: str = ""
     reason: str = ""
     remedy: str = ""
@@ -37,7 +37,7 @@ class ConvertedItem:
     column: int = 0
 
     def __post_init__(self) -> None:
-        if self.outcome is not Outcome.CARRIED and not self.reason:
+        if self.outcome is not ItemOutcome.CARRIED and not self.reason:
             raise ValueError(f"{self.text!r} is {self.outcome} without a reason")
 
     def to_json(self) -> dict[str, object]:
@@ -69,12 +69,12 @@ class Conversion:
     @property
     def lost(self) -> tuple[ConvertedItem, ...]:
         """Return the items that were not carried."""
-        return tuple(i for i in self.items if i.outcome is Outcome.NOT_CARRIED)
+        return tuple(i for i in self.items if i.outcome is ItemOutcome.NOT_CARRIED)
 
     @property
     def sentence(self) -> str:
         """Return the counts in one line."""
-        counts = {o: sum(i.outcome is o for i in self.items) for o in Outcome}
+        counts = {o: sum(i.outcome is o for i in self.items) for o in ItemOutcome}
         return f"{self.source} ({self.format}): " + ", ".join(f"{n} {o.value}" for o, n in counts.items())
 
     def to_json(self) -> dict[str, object]:

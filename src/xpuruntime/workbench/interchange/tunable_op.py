@@ -13,7 +13,7 @@ from ...policies.kernel_policy import MAX_RULES, KernelPolicy
 from ...policies.policy import Policy
 from ...policies.rule import Rule
 from .leftovers import leftovers
-from .report import Conversion, ConvertedItem, Outcome
+from .report import Conversion, ConvertedItem, ItemOutcome
 from .source_text import MAX_ITEMS, SourceText
 
 __all__ = ["read_results", "write_results"]
@@ -42,7 +42,7 @@ def read_results(source: SourceText) -> Conversion:
     seen: set[tuple[str, str]] = set()
     for offset, fields in rows:
         line, column = source.at(offset)
-        outcome, becomes, reason, remedy = Outcome.NOT_CARRIED, "", "", ""
+        outcome, becomes, reason, remedy = ItemOutcome.NOT_CARRIED, "", "", ""
         if fields[0] == "Validator":
             reason = "a policy holds on every machine, so it has no validators"
             remedy = "xpu lock writes validators of this machine, among them the versions of its libraries."
@@ -55,7 +55,10 @@ def read_results(source: SourceText) -> Conversion:
                 rule, reason, remedy = None, f"a policy has at most {MAX_RULES} rules", "Split the file."
             if rule is not None:
                 rules.append(rule)
-                outcome, becomes = Outcome.CHANGED, f"rule: {rule.label()}, prefer {'|'.join(rule.prefer)}"
+                outcome, becomes = (
+                    ItemOutcome.CHANGED,
+                    f"rule: {rule.label()}, prefer {'|'.join(rule.prefer)}",
+                )
         items.append(ConvertedItem(",".join(fields), outcome, becomes, reason, remedy, line, column))
     return Conversion(NAME, source.name, tuple(items), Policy(kernel=KernelPolicy(rules=rules)))
 
@@ -70,14 +73,14 @@ def write_results(policy: Policy, name: str) -> Conversion:
         again = _rule([*key, "Default"], False)[0] if len(key) == 2 else None
         if again is not None and again == rule:
             lines.append(f"{key[0]},{key[1]},Default")
-            items.append(ConvertedItem(text, Outcome.CARRIED, lines[-1]))
+            items.append(ConvertedItem(text, ItemOutcome.CARRIED, lines[-1]))
         else:
             reason = (
                 "TunableOp keys a product by transposition and leading dimensions, which a rule does not have"
             )
             items.append(
                 ConvertedItem(
-                    text, Outcome.NOT_CARRIED, reason=reason, remedy="Tune with PyTorch on the device."
+                    text, ItemOutcome.NOT_CARRIED, reason=reason, remedy="Tune with PyTorch on the device."
                 )
             )
     version = _torch_version()

@@ -15,7 +15,7 @@ from ...plugins.registered import kernel_words
 from ...policies.kernel_policy import KernelPolicy
 from ...policies.policy import Policy
 from .leftovers import leftovers
-from .report import Conversion, ConvertedItem, Outcome
+from .report import Conversion, ConvertedItem, ItemOutcome
 from .source_text import MAX_ITEMS, SourceText
 
 __all__ = ["read_priorities", "write_priorities"]
@@ -47,7 +47,7 @@ def read_priorities(source: SourceText) -> Conversion:
         text = f"{op}={','.join(providers)}"
 
         def add(
-            outcome: Outcome,
+            outcome: ItemOutcome,
             becomes: str,
             reason: str,
             remedy: str,
@@ -58,7 +58,7 @@ def read_priorities(source: SourceText) -> Conversion:
         family = _OPS.get(op)
         if family is None:
             add(
-                Outcome.NOT_CARRIED,
+                ItemOutcome.NOT_CARRIED,
                 "",
                 f"no op family is known for the vLLM IR op {op!r}",
                 f"Known: {', '.join(_OPS)}.",
@@ -74,17 +74,17 @@ def read_priorities(source: SourceText) -> Conversion:
             )
         if not words:
             reason = "no kernel of that name is built in or registered" if providers else "names no provider"
-            add(Outcome.NOT_CARRIED, "", reason, remedy or "Name a provider.")
+            add(ItemOutcome.NOT_CARRIED, "", reason, remedy or "Name a provider.")
         elif chosen.setdefault(family, words) != words:
             reason = f"the family {family} has the order of an earlier op, and a policy does not tell the two ops apart"
-            add(Outcome.NOT_CARRIED, "", reason, "Write a rule with node: for the nodes of one op.")
+            add(ItemOutcome.NOT_CARRIED, "", reason, "Write a rule with node: for the nodes of one op.")
         else:
             reasons = [f"the family {family} has more ops than {op}"]
             if "native" in providers:
                 reasons.append("native is vLLM's PyTorch code, generated is code of this compiler")
             if lost:
                 reasons.append(f"no kernel is named {', '.join(lost)}")
-            add(Outcome.CHANGED, becomes, "; ".join(reasons), remedy)
+            add(ItemOutcome.CHANGED, becomes, "; ".join(reasons), remedy)
     kernels: dict[str, Any] = {k: list(v) for k, v in chosen.items()}
     return Conversion(NAME, source.name, tuple(items), Policy(kernel=KernelPolicy(**kernels)))
 
@@ -104,14 +104,16 @@ def write_priorities(policy: Policy, name: str) -> Conversion:
         text = f"kernel.{family}: {list(words)}"
         if not known:
             reason = "vLLM has no provider of that name"
-            items.append(ConvertedItem(text, Outcome.NOT_CARRIED, reason=reason, remedy="Prefer generated."))
+            items.append(
+                ConvertedItem(text, ItemOutcome.NOT_CARRIED, reason=reason, remedy="Prefer generated.")
+            )
             continue
         lines += [f"--ir-op-priority.{op}={','.join(known)}" for op in ops]
         lost = [w for w in words if back.get(w, w) not in known]
         reason = f"vLLM has only the ops {', '.join(ops)} of the family" + (
             f"; it has no provider {', '.join(lost)}" if lost else ""
         )
-        items.append(ConvertedItem(text, Outcome.CHANGED, " ".join(lines[-len(ops) :]), reason))
+        items.append(ConvertedItem(text, ItemOutcome.CHANGED, " ".join(lines[-len(ops) :]), reason))
     items += leftovers(policy, "a priority orders the providers of an op, nothing else", kernel=done)
     return Conversion(NAME, name, tuple(items), policy, "".join(f"{text}\n" for text in lines))
 
