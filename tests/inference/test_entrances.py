@@ -47,8 +47,8 @@ def shows(field: str, value: Any, seen: Seen, policy: ExecutionPolicy) -> bool:
     if field == "target":
         return value == "auto" or seen.devices == {kind_of(value)} or (fell and seen.devices == {"cpu"})
     if field == "engine":
-        # A plan moves the other nodes to the engine of `place` where transfers cost more than they save, and gives that reason.
-        return value == "auto" or value in seen.engines or fell or bool(policy.place)
+        everything_placed = bool(policy.place) and "*" in policy.place
+        return value == "auto" or value in seen.engines or fell or everything_placed
     if field == "precision":
         own = seen.types <= {"float32"}
         # Without fusions elementwise values are wider than a narrow precision, never narrower.

@@ -23,7 +23,7 @@ from xpuruntime.decisions import Reason
 from xpuruntime.engines import lookup
 from xpuruntime.errors import FormatError, LockError, PolicyError
 from xpuruntime.inference.locks.making import pinned_word
-from xpuruntime.program.lock import Lock, LockedCall, LockedProgram, plan_digest
+from xpuruntime.program.lock import Lock, LockedCall, LockedProgram, LockedRegion, plan_digest
 
 onnx = pytest.importorskip("onnx")
 
@@ -280,16 +280,6 @@ def test_policies_around_a_locked_session_do_not_apply(
         assert session.plan.regions[0].threads == 1
 
 
-def test_several_engines_cannot_be_locked(model: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    demands = policy(place={"fc2": "native"})
-    with (
-        xrt.InferenceSession(model, engine="onnxruntime", device="cpu", policy=demands) as session,
-        pytest.raises(LockError, match="several engines"),
-    ):
-        session.lock()
-
-
 def test_another_word_for_a_mismatch_is_an_error(model: Path) -> None:
     with (
         xrt.InferenceSession(model, engine="native", device="cpu", policy=policy(), threads=1) as session,
@@ -320,12 +310,14 @@ calls = st.builds(
 )  # fmt: skip
 programs = st.builds(
     LockedProgram, st.dictionaries(words, st.integers(0, 1 << 40), max_size=2), words, words, st.lists(words, max_size=2).map(tuple),
-    st.lists(calls, max_size=2).map(tuple), st.integers(0, 1 << 40), st.integers(0, 1 << 40), maps,
+    st.lists(calls, max_size=2).map(tuple), st.integers(0, 1 << 40), st.integers(0, 1 << 40), maps, words,
 )  # fmt: skip
+names = st.lists(words, max_size=2).map(tuple)
+regions = st.builds(LockedRegion, words, words, words, words, words, maps, names, names, names)
 locks = st.builds(
     Lock, st.fixed_dictionaries({"name": words, "digest": words, "format": words}), words, st.just({"version": 1}), st.just({"version": 1}),
     st.integers(0, 64), maps, st.lists(programs, max_size=2).map(tuple), st.just(({"name": "a"},)), st.none() | st.integers(0, 64), words,
-    st.sampled_from(["error", "policy"]), words,
+    st.sampled_from(["error", "policy"]), words, maps, st.lists(regions, max_size=2).map(tuple),
 )  # fmt: skip
 
 
@@ -346,7 +338,7 @@ def resigned(document: dict[str, Any], **fields: Any) -> dict[str, Any]:
 BROKEN: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no lock": lambda d: {"format": "other"},
     "a list": lambda d: [d],
-    "a newer version": lambda d: d | {"format_version": 2},
+    "a newer version": lambda d: d | {"format_version": 3},
     "edited by hand": lambda d: d | {"threads": 64},
     "an unknown field": lambda d: resigned(d, more=1),
     "threads that are text": lambda d: resigned(d, threads="4"),

@@ -159,3 +159,55 @@ def test_measured_costs_choose_the_engine_and_absorb_islands() -> None:
         "native",
         "onnxruntime",
     ]
+
+
+CONV = {
+    "stride": [1, 1],
+    "padding": [0, 0],
+    "dilation": [1, 1],
+    "transposed": False,
+    "output_padding": [0, 0],
+    "groups": 1,
+}
+
+
+def conv_chain() -> Any:
+    """Return two small convolutions, with cheap nodes around them."""
+    b = GraphBuilder("chain")
+    h = b.input("x", "float32[1, 4, 8, 8]")
+    weight = b.weight("w", "float32[4, 4, 1, 1]")
+    for i in range(2):
+        h = b.call("convolution", h, weight, None, name=f"c{i}", **CONV)
+        h = b.call("relu", h, name=f"r{i}")
+    b.output("y", b.call("softmax", h, dim=-1, name="top"))
+    return b.build()
+
+
+@pytest.mark.parametrize("named", ["argument", "policy"])
+@pytest.mark.parametrize("placed", ["conv", "relu", "top", "c0"])
+def test_a_named_engine_keeps_what_place_does_not_assign(named: str, placed: str) -> None:
+    graph = conv_chain()
+    if named == "argument":
+        plan = partition(graph, engine="native", others=("onnxruntime",), place={placed: "onnxruntime"})
+    else:
+        demands = {"version": 1, "execution": {"engine": "native", "place": {placed: "onnxruntime"}}}
+        plan = partition(graph, demands, others=("onnxruntime",))
+    names = {"conv": {"c0", "c1"}, "relu": {"r0", "r1"}}.get(placed, {placed})
+    moved = {n for r in plan.regions if r.engine == "onnxruntime" for n in plan.members[r.id]}
+    assert moved == names
+    for region in plan.regions:
+        chosen = plan.plan.decision_for(region.id).chosen
+        assert chosen.code.value == ("forced" if region.engine == "onnxruntime" else "default")
+
+
+def test_a_region_with_placed_nodes_says_so_first_and_claims_nothing_about_others() -> None:
+    graph = conv_chain()
+    plan = partition(graph, others=("onnxruntime",), place={"relu": "onnxruntime"})
+    (region,) = plan.regions  # no engine was named: transfers would cost more than the native engine saves
+    assert (region.engine, region.alternatives) == ("onnxruntime", ())
+    decision = plan.plan.decision_for(region.id)
+    assert decision.chosen.code.value == "forced"
+    assert decision.chosen.reason.startswith("place 'relu' (2 of 5 steps")
+    (native,) = decision.rejected
+    assert native.code.value == "not_requested"
+    assert native.reason == "place 'relu' assigns 2 of 5 steps to onnxruntime"

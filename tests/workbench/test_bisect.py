@@ -360,8 +360,12 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
 def test_the_line_that_the_exporter_kept_is_named(tmp_path):
     node = helper.make_node("Relu", ["x"], ["y"], name="act")
     for key, value in (
-        ("pkg.torch.onnx.stack_trace", 'File "/model/net.py", line 12, in forward\n    return self.act(x)'),
-        ("pkg.torch.onnx.name_scopes", "['', 'act']"),
+        (
+            "pkg.torch.onnx.stack_trace",
+            'File "/model/net.py", line 12, in forward\n    return self.act(x)\n'
+            'File "/site-packages/torch/nn/modules/activation.py", line 144, in forward\n    return F.relu(input)',
+        ),
+        ("pkg.torch.onnx.name_scopes", "['', 'block', 'block.act', 'relu']"),
     ):
         node.metadata_props.add(key=key, value=value)
     info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xy"]
@@ -374,4 +378,4 @@ def test_the_line_that_the_exporter_kept_is_named(tmp_path):
     a, b = native(tmp_path / "a.onnx"), native(tmp_path / "b.onnx")
     found = bisect(a, b, feeds_of(a))
     assert (found.node.file, found.node.line) == ("/model/net.py", 12)
-    assert "from /model/net.py:12" in found.sentence
+    assert "from /model/net.py:12 in block.act" in found.sentence

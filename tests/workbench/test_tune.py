@@ -280,3 +280,114 @@ def test_what_cannot_be_tuned_is_an_error(tuned: tuple[Path, Path], tmp_path: Pa
         predict(tmp_path / "p.npubin", file)
     with pytest.raises(InputError, match="at least one round"):
         tune(model, tmp_path / "t.json", OPTIONS, rounds=0)
+
+
+# ── engines ──
+
+
+def tuned_engines(folder: Path, **options: Any) -> tuple[Path, Path, Any]:
+    model = net(folder / "net.onnx")
+    result = tune(model, folder / "times.json", OPTIONS, rounds=ROUNDS, engines=["onnxruntime"], **options)
+    return model, folder / "times.json", result
+
+
+AUTO = {"engine_order": {"cpu": ["native", "onnxruntime"]}}
+
+
+def auto(model: Path, file: Path, folder: Path, **execution: Any) -> xrt.InferenceSession:
+    options = {"native": {"kernel_times": str(file)}}
+    policy = {"version": 1, "execution": {**AUTO, "engine_options": options, **execution}}
+    return xrt.InferenceSession(
+        model, engine="auto", device="cpu", policy=policy, threads=1, cache_dir=folder
+    )
+
+
+def test_engines_are_measured_in_the_same_file_and_auto_uses_it(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    model, file, result = tuned_engines(tmp_path)
+    assert (result.finished, result.measured) == (True, 3 * ROUNDS)
+    times = KernelTimes.load(file)
+    (row,) = times.engines
+    assert set(row.times_us) == set(row.versions) == {"native", "onnxruntime"}
+    assert (row.rounds, row.shapes) == (ROUNDS, {})
+    assert KernelTimes.load(times.to_json()) == times
+    for fastest, slowest in (("native", "onnxruntime"), ("onnxruntime", "native")):
+        data = json.loads(file.read_text())
+        data["engines"][0]["times_us"] = {fastest: 10.0, slowest: 20.0}
+        file.write_text(json.dumps(data))
+        with xrt.profile() as trace, auto(model, file, tmp_path / fastest) as session:
+            decision = session.plan.decision("engine")
+        assert decision is not None
+        assert decision.chosen is not None
+        assert (decision.chosen.name, decision.chosen.code.value) == (f"{fastest} on cpu", "recorded")
+        assert "median 10.0 us" in decision.chosen.reason
+        assert str(file) in decision.chosen.reason
+        assert [(c.name, c.code.value) for c in decision.rejected] == [(f"{slowest} on cpu", "slower")]
+        assert not any(s.name.startswith("measure: ") for s in trace.spans)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"model": "other"}, "its engines were measured on another model"),
+        ({"versions": {"native": "0.0.1", "onnxruntime": "1"}}, "native is 0.2.0 here, 0.0.1 in the file"),
+        (
+            {"times_us": {"native": 1.0}, "versions": {"native": xrt.__version__}},
+            "it has no time of onnxruntime",
+        ),
+    ],
+)
+def test_times_of_engines_that_do_not_fit_are_said_and_measured_anew(
+    tmp_path: Path, change: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("XPU_AUTO_SECONDS", "0.3")
+    model, file, _ = tuned_engines(tmp_path)
+    data = json.loads(file.read_text())
+    data["engines"][0] |= change
+    file.write_text(json.dumps(data))
+    with xrt.profile() as trace, auto(model, file, tmp_path / "store") as session:
+        warnings = session.plan.warnings
+    assert any(
+        "does not choose the engine" in w and text.replace("0.2.0", xrt.__version__) in w for w in warnings
+    )
+    assert any(s.name.startswith("measure: ") for s in trace.spans)
+
+
+def test_a_tuning_of_engines_continues_and_keeps_its_budget(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    _, file, result = tuned_engines(tmp_path, budget_s=1e-9)
+    assert (result.finished, result.measured, KernelTimes.load(file).engines) == (False, 1, ())
+    lines = (tmp_path / "times.json.journal").read_bytes().splitlines(keepends=True)
+    _, file, result = tuned_engines(tmp_path)
+    assert (result.finished, result.resumed, result.measured) == (True, 1, 3 * ROUNDS - 1)
+    assert len(lines) == 2
+    (row,) = KernelTimes.load(file).engines
+    assert row.rounds == ROUNDS
+
+
+def test_an_engine_with_other_outputs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    from xpuruntime.errors import WrongResult
+    from xpuruntime.workbench.tune import tuner
+
+    monkeypatch.setattr(tuner, "tolerance_for", lambda *_: 0.0)
+    from onnx import helper, numpy_helper
+
+    draw = np.random.default_rng(0)
+    weight = numpy_helper.from_array(draw.standard_normal((513, 64)).astype(np.float32), "w")
+    ports = [helper.make_tensor_value_info(n, 1, [3, d]) for n, d in (("x", 513), ("y", 64))]
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="fc")
+    graph = helper.make_graph([node], "long", ports[:1], ports[1:], [weight])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "m.onnx",
+    )
+    with pytest.raises(WrongResult, match="onnxruntime and native give different outputs"):
+        tune(tmp_path / "m.onnx", tmp_path / "t.json", OPTIONS, rounds=1, engines=["onnxruntime"])
+
+
+def test_an_unknown_engine_is_an_error_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(xrt.XpuError, match="tensorr"):
+        tune(net(tmp_path / "net.onnx"), tmp_path / "t.json", OPTIONS, engines=["tensorr"])
+    assert not (tmp_path / "t.json.journal").exists()

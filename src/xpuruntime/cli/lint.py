@@ -90,7 +90,9 @@ def _show(result: PolicyReview, nodes: bool) -> None:
         ]
         title = f"Rules on {result.model} for {result.target}"
         print_table(title, ("rule", "conditions", *counts), rows, right=counts)
-    print_line(f"{len(result.untouched)} of {len(result.nodes)} nodes are matched by no rule")
+    print_line(
+        f"{len(result.untouched)} of {len(result.nodes)} nodes that get a kernel are matched by no rule"
+    )
     if nodes:
         for rule in result.rules:
             print_line(f"{rule.to_json()['at']}: {', '.join(rule.matches) or 'no node'}")

@@ -82,12 +82,17 @@ def lock(
 def _show(result: LockResult) -> None:
     lock = result.lock
     execution = lock.policy["execution"]
-    where = f"{execution['engine']} on {execution['target']}, {lock.threads} threads"
+    where = f"{' + '.join(lock.engines)} on {execution['target']}, {lock.threads} threads"
     print_line(f"{lock.model['name']} on {where}: plan {lock.plan[:12]}")
+    for region in lock.regions:
+        print_line(
+            f"  {region.id}: {region.engine} {region.version} on {region.device}, {len(region.nodes)} steps"
+        )
     for program in lock.programs:
         sizes = ", ".join(f"{k}={v}" for k, v in program.shapes.items()) or "fixed shapes"
         kernels = ", ".join(f"{n} {k}" for k, n in Counter(c.kernel for c in program.calls).most_common())
-        print_line(f"  {sizes} on {program.target}: {kernels or 'no kernel'}")
+        of_region = f"{program.region}, " if program.region else ""
+        print_line(f"  {of_region}{sizes} on {program.target}: {kernels or 'no kernel'}")
     for name, value in lock.validators.items():
         print_line(f"  {name}: {value}")
     if result.cost is not None:

@@ -39,6 +39,13 @@ def tune(
         ),
     ] = "60s",
     rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds; an interval needs six.")] = 15,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ENGINE",
+            help="Another engine, whose whole runs are measured in turn with the native engine's. Repeatable.",
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> CommandResult:
     """Measure every usable kernel of each call inside the model, in alternating rounds. A tuning that was killed continues."""
@@ -48,7 +55,10 @@ def tune(
     buckets = [options.parse_sizes(b.split(","), "--bucket") for b in bucket or ()]
     chosen = options.session_options(session, device=device)
     with progress(f"tuning {model}") as show:
-        result = measure(model, output, chosen, buckets, budget_s=seconds, rounds=rounds, progress=show)
+        result = measure(
+            model, output, chosen, buckets,
+            budget_s=seconds, rounds=rounds, engines=engine or (), progress=show,
+        )  # fmt: skip
     print_note(f"wrote {output}")
     return CommandResult(result.to_json(), lambda: _show(result))
 
@@ -71,5 +81,11 @@ def _show(result: TuneResult) -> None:
         print_line(
             f"{sizes}: a run takes {run.tuned_us:.1f} us with the fastest kernels, {run.default_us:.1f} us by default"
         )
+    for row in result.times.engines:
+        sizes = ", ".join(f"{k}={v}" for k, v in row.shapes.items()) or "fixed shapes"
+        times = ", ".join(
+            f"{e} {us:.1f} us" for e, us in sorted(row.times_us.items(), key=lambda item: item[1])
+        )
+        print_line(f"{sizes}: a run takes {times}")
     print_line(result.times.calibration)
     print_line(f"use it: policy execution: {{engine_options: {{native: {{kernel_times: {result.path}}}}}}}")

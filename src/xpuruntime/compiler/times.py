@@ -10,6 +10,7 @@ and every usable kernel of the call was measured (``policies.choose``).
 
 The other fields are optional and decide nothing: ``facts`` (device, versions, model), and for each call its ``op``, its ``nodes``,
 ``intervals_us`` (a 95% interval by kernel) and ``rounds``; ``runs`` has whole runs, from which the error of a prediction follows.
+``engines`` has whole runs on several engines. They decide for a session with ``engine: auto`` (``inference.selection.engine_times``).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ..kernels.kernel import NodeCall, Operand
 from ..storage.files import read_regular
 from ..types import TensorSpec
 
-__all__ = ["CallDetail", "KernelTimes", "MeasuredRun", "call_key"]
+__all__ = ["CallDetail", "EngineTimes", "KernelTimes", "MeasuredRun", "call_key"]
 
 FORMAT, VERSION = "xpuruntime kernel times", 1
 _MAX_BYTES = 1 << 28
@@ -99,11 +100,39 @@ class MeasuredRun:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineTimes:
+    """Whole runs of a model on several engines for one set of sizes, measured in alternating rounds.
+
+    model: digest of the model. times_us: median by engine; ``native`` with the fastest kernels. intervals_us: 95% interval of the median.
+    versions: by engine. rounds: alternating rounds.
+    """
+
+    model: str
+    shapes: Mapping[str, int]
+    times_us: Mapping[str, float]
+    versions: Mapping[str, str]
+    intervals_us: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    rounds: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "model": self.model,
+            "shapes": dict(self.shapes),
+            "times_us": dict(self.times_us),
+            "versions": dict(self.versions),
+            "intervals_us": {k: list(v) for k, v in self.intervals_us.items()},
+            "rounds": self.rounds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class KernelTimes:
     """Microseconds by call: ``calls[call_key(call)][kernel]``. Empty if nothing was measured.
 
     target, threads: those of the measurement. The times are not used for other targets.
     facts: device, versions, digests and model of the measurement. details: by call. runs: whole runs.
+    engines: whole runs on several engines, if they were measured.
     caveat: a clause that says what is different here; not part of the file.
     """
 
@@ -113,6 +142,7 @@ class KernelTimes:
     facts: Mapping[str, str] = field(default_factory=dict)
     details: Mapping[str, CallDetail] = field(default_factory=dict)
     runs: tuple[MeasuredRun, ...] = ()
+    engines: tuple[EngineTimes, ...] = ()
     caveat: str = ""
 
     def compared(self, here: Mapping[str, str], threads: int | None = None) -> KernelTimes:
@@ -172,6 +202,8 @@ class KernelTimes:
             body["facts"] = dict(sorted(self.facts.items()))
         if self.runs:
             body["runs"] = [r.to_json() for r in self.runs]
+        if self.engines:
+            body["engines"] = [e.to_json() for e in self.engines]
         return body
 
     @classmethod
@@ -212,11 +244,14 @@ class KernelTimes:
             facts = {str(k): _text(v) for k, v in _object(data.get("facts", {})).items()}
             details = {str(k): _detail(row) for k, row in calls.items() if "intervals_us" in row}
             runs = tuple(map(_run, _items(data.get("runs", []))))
+            engines = tuple(map(_engines, _items(data.get("engines", []))))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise FormatError(
                 who, "has a field that this release does not read", got=error, do="Measure again."
             ) from error
-        return cls(data["target"], threads if type(threads) is int else 0, times, facts, details, runs)
+        return cls(
+            data["target"], threads if type(threads) is int else 0, times, facts, details, runs, engines
+        )
 
 
 def _times(who: str, key: str, row: Any) -> dict[str, float]:
@@ -254,6 +289,19 @@ def _run(row: Any) -> MeasuredRun:
     shapes = {str(k): _count(v) for k, v in _object(_object(row)["shapes"]).items()}
     predicted, tuned, default = (_number(row[k]) for k in ("predicted_us", "tuned_us", "default_us"))
     return MeasuredRun(shapes, predicted, tuned, default, _count(row["rounds"]))
+
+
+def _engines(row: Any) -> EngineTimes:
+    shapes = {str(k): _count(v) for k, v in _object(_object(row)["shapes"]).items()}
+    times = {str(k): _number(v) for k, v in _object(row["times_us"]).items()}
+    versions = {str(k): _text(v) for k, v in _object(row["versions"]).items()}
+    intervals = {}
+    for engine, interval in _object(row["intervals_us"]).items():
+        low, high = map(_number, _items(interval))
+        intervals[str(engine)] = (low, high)
+    if set(times) != set(versions):
+        raise ValueError("each engine needs a time and a version")
+    return EngineTimes(_text(row["model"]), shapes, times, versions, intervals, _count(row["rounds"]))
 
 
 def _object(value: Any) -> Mapping[Any, Any]:

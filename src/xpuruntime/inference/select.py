@@ -22,6 +22,7 @@ from ..protocols import ModelSource
 from ..storage.store import Store
 from ..targets import DeviceId
 from .partitioned.auto_mixed import chosen_mix, wanted_by
+from .partitioned.mixed import locked_mix
 from .partitioned.partition_fallback import partition_fallback
 from .selection.auto_choice import measured_choice
 from .selection.candidate import EngineCandidate, LoadedEngine, attempt, checked
@@ -48,7 +49,10 @@ def select(model: ModelSource, request: SessionRequest, store: Store) -> Selecti
     """Choose and load an engine. Raises the UnavailableError, BuildError or PolicyError of the most telling failure."""
     candidates = _candidates(request)
     warnings: list[str] = []
-    if wanted_by(request.place):
+    replaying = request.lock is not None and bool(request.lock.regions)
+    if replaying:
+        loaded, decision = _locked_regions(model, request, store)
+    elif wanted_by(request.place):
         loaded, decision, warnings = chosen_mix(model, request, store)
     elif request.place:
         loaded, decision = None, Decision("engine", model.name, None)
@@ -59,7 +63,7 @@ def select(model: ModelSource, request: SessionRequest, store: Store) -> Selecti
     fallback = _fallbacks(request, candidates)
     partitioned = (
         None
-        if wanted_by(request.place)
+        if replaying or wanted_by(request.place)
         else partition_fallback(model, request, loaded, decision, fallback, store)
     )
     if partitioned is not None:
@@ -101,6 +105,19 @@ def _measured(
             return outcome, decision, warnings
         wrong.append(outcome)
         candidates = [c for c in candidates if c.name != outcome.name]
+
+
+def _locked_regions(
+    model: ModelSource, request: SessionRequest, store: Store
+) -> tuple[LoadedEngine | None, Decision]:
+    """Return the model on the regions of the lock."""
+    outcome = locked_mix(model, request, store)
+    if isinstance(outcome, Candidate):
+        return None, Decision("engine", model.name, None, (outcome,))
+    facts = {k: outcome.facts[k] for k in ("regions", "from_store")}
+    name = str(outcome.facts["mix"])
+    head = Candidate(name, Reason.LOCKED, "the lock names every region", facts=facts)
+    return outcome, Decision("engine", model.name, head)
 
 
 def _candidates(request: SessionRequest) -> list[EngineCandidate]:

@@ -270,6 +270,11 @@ class InferenceSession:
         return self._model
 
     @property
+    def executable_model(self) -> ModelSource:
+        """Return the model as the engine got it: fixed shapes make it differ from ``model``."""
+        return self._source
+
+    @property
     def executable(self) -> Executable:
         """Return the engine's form of the model, for tools that look inside a session."""
         return self._executable
@@ -376,7 +381,7 @@ class InferenceSession:
         """Return a lock of this session's choices, for ``InferenceSession(model, lock=...)``. With open shapes it covers those that were run.
 
         on_mismatch: if something that the lock pins has changed: ``error``, or ``policy`` to run under this session's policy without the lock.
-        Raises LockError for a session that cannot be locked (several engines, no shapes run yet), PolicyError for another word.
+        Raises LockError for a session that cannot be locked (no shapes run yet), PolicyError for another word.
         """
         from ..program.lock import ON_MISMATCH
         from .locks.making import lock_of

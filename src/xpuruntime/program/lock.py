@@ -25,12 +25,13 @@ __all__ = [
     "Lock",
     "LockedCall",
     "LockedProgram",
+    "LockedRegion",
     "changes_between",
     "locked_program",
     "plan_digest",
 ]
 
-FORMAT, VERSION = "xpuruntime-lock", 1
+FORMAT, VERSION = "xpuruntime-lock", 2
 ON_MISMATCH = ("error", "policy")
 """Actions if a validator fails: an error, or a session without the lock under the policy that the lock was made from."""
 _MAX_BYTES = 1 << 28
@@ -57,8 +58,9 @@ class LockedCall:
 
 @dataclass(frozen=True, slots=True)
 class LockedProgram:
-    """The program of one shape bucket.
+    """The program of one shape bucket, of the whole model or of one region.
 
+    region: the region that it computes; empty for the whole model.
     shapes: sizes of symbolic dims. target: ``cpu:x86-64-v4``. digest: of everything that the program is built from.
     compilers: the compilers of its binaries, with version and flags. kernels: the kernel of each call (``compiler.locked``).
     """
@@ -71,6 +73,26 @@ class LockedProgram:
     arena_bytes: int = 0
     weight_bytes: int = 0
     kernels: Mapping[str, str] = field(default_factory=dict)
+    region: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LockedRegion:
+    """A region of a model on several engines: its engine and its borders.
+
+    engine, version, device, precision, options: as they ran. nodes: names of its IR nodes, in order.
+    inputs, outputs: names of the values that cross its border.
+    """
+
+    id: str
+    engine: str
+    version: str
+    device: str
+    precision: str
+    options: Mapping[str, str]
+    nodes: tuple[str, ...] = field(repr=False)
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +103,11 @@ class Lock:
     policy:     the policy document that names every choice. original: the document that the lock was made from.
     threads, original_threads: CPU threads of the locked session, and as requested (None: not requested).
     permit:     a lower precision that the request permitted (``float16``), or empty.
-    programs:   those of the native engine, one for each shape bucket; empty for a vendor's engine.
+    programs:   those of the native engine, one for each shape bucket (and region); empty for a vendor's engine.
     validators: name and value of each fact that must be the same. on_mismatch: one of ``ON_MISMATCH``.
     nodes:      name, op, family, engine, device, precision and kernel of each node, for ``xpu diff`` and ``xpu check``.
     kernel_times: the file of measured times that chose kernels, with its digest and facts; empty without one. It is not read again.
+    regions:    those of a model on several engines, in an execution order; empty for one engine.
     """
 
     model: Mapping[str, str]
@@ -100,15 +123,27 @@ class Lock:
     on_mismatch: str = "error"
     version: str = ""
     kernel_times: Mapping[str, str] = field(default_factory=dict)
+    regions: tuple[LockedRegion, ...] = ()
 
     @property
     def kernels(self) -> dict[str, str]:
-        """Return the kernel of each call of every shape bucket."""
+        """Return the kernel of each call of every program."""
         return {key: word for program in self.programs for key, word in program.kernels.items()}
 
-    def program(self, shapes: Mapping[str, int]) -> LockedProgram | None:
-        """Return the program of a shape bucket, or None."""
-        return next((p for p in self.programs if dict(p.shapes) == dict(shapes)), None)
+    def kernels_of(self, region: str) -> dict[str, str]:
+        """Return the kernel of each call of every shape bucket of a region."""
+        return {key: word for p in self.programs if p.region == region for key, word in p.kernels.items()}
+
+    def program(self, shapes: Mapping[str, int], region: str = "") -> LockedProgram | None:
+        """Return the program of a shape bucket of a region, or None."""
+        mine = (p for p in self.programs if p.region == region)
+        return next((p for p in mine if dict(p.shapes) == dict(shapes)), None)
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Return the engines that the lock names, each once."""
+        mine = [r.engine for r in self.regions] or [str(self.policy.get("execution", {}).get("engine"))]
+        return tuple(dict.fromkeys(mine))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, which ``from_json`` reads, with a digest of its content."""
@@ -164,6 +199,7 @@ def locked_program(
     shapes: Mapping[str, int],
     implementations: tuple[str, ...],
     kernels: Mapping[str, str],
+    region: str = "",
 ) -> LockedProgram:
     """Return the record of a program's plan. ``implementations``: what libraries report, call by call."""
     calls = tuple(
@@ -187,7 +223,15 @@ def locked_program(
     compilers = tuple(program.binaries[i].compiler for i in plan.binaries)
     weights = sum(r.spec.size_bytes or 0 for r in program.recipes)
     return LockedProgram(
-        dict(shapes), plan.target, program.digest, compilers, calls, plan.arena_bytes, weights, dict(kernels)
+        dict(shapes),
+        plan.target,
+        program.digest,
+        compilers,
+        calls,
+        plan.arena_bytes,
+        weights,
+        dict(kernels),
+        region,
     )
 
 
@@ -258,6 +302,21 @@ def _lock(data: Any) -> Lock:
         plain["on_mismatch"],
         _text(plain["version"]),
         _texts(plain["kernel_times"]),
+        tuple(map(_region, plain["regions"])),
+    )
+
+
+def _region(data: Mapping[str, Any]) -> LockedRegion:
+    return LockedRegion(
+        _text(data["id"]),
+        _text(data["engine"]),
+        _text(data["version"]),
+        _text(data["device"]),
+        _text(data["precision"]),
+        _texts(data["options"]),
+        _list(data["nodes"]),
+        _list(data["inputs"]),
+        _list(data["outputs"]),
     )
 
 
@@ -271,6 +330,7 @@ def _program(data: Mapping[str, Any]) -> LockedProgram:
         _count(data["arena_bytes"]),
         _count(data["weight_bytes"]),
         _texts(data["kernels"]),
+        _text(data["region"]),
     )
 
 

@@ -83,7 +83,7 @@ def make_lock(
             _feeds(session, buckets[0])  # raises: no symbolic dim of that name
         lock = session.lock(on_mismatch=on_mismatch)
         wanted = len({tuple(sorted(sizes.items())) for sizes in buckets})
-        if lock.programs and len(lock.programs) < wanted:
+        if lock.programs and not lock.regions and len(lock.programs) < wanted:
             raise LockError(
                 f"lock of {lock.model['name']!r}",
                 "the session keeps fewer shape buckets than the lock needs",

@@ -63,7 +63,8 @@ def partition(
     demands: a function that returns what ``engine`` supports (by default ``is_op_supported`` for ``target``), or a policy over ``with_policy``
              and the environment, which also applies to a DAGExecutor of this plan (``docs/reference/policy-support.md``). Its ``place`` comes
              after the argument. Nodes for which a rule forces a kernel (``use``) are placed on the native engine, which has selectable kernels.
-    engine:  the preferred engine, as ``engine`` or ``engine on device``. By default the policy's engine and device, else native on the CPU.
+    engine:  the preferred engine, as ``engine`` or ``engine on device``. If it is named, here or by the policy, it keeps every node that it
+             supports, unless ``place``, a rule or measured times assign it elsewhere. By default the policy's engine and device, else native on the CPU.
     others:  engines for the remaining nodes, in order; a region also falls back to them when its engine fails. By default the policy's
              ``engine_order``, else onnxruntime and openvino. ``interpreter`` (NumPy, slow, every op of the IR) must be named. Opaque ATen ops
              run on ``torch``.
@@ -88,6 +89,7 @@ def partition(
     without_alternatives = (
         engine is None and "execution.engine" in resolved.origins and not execution.allow_fallback
     )
+    is_named = engine is not None or "execution.engine" in resolved.origins
     engine = engine or execution.engine or "native"
     device = _device(split_engine(engine)[0], resolved)
     if " on " not in engine and device.kind != "cpu":
@@ -102,7 +104,10 @@ def partition(
     other_engines = tuple(o for o in others if o not in (engine, split_engine(engine)[0]))
     partition_request = PartitionRequest(engine, other_engines, dict(place or {}), kernels, supports, target)
     rates = costs if isinstance(costs, Costs) else Costs(measured=costs or {})
-    plan = replace(_Partitioner(graph, partition_request, rates, request).run(absorb), demands=resolved)
+    plan = replace(
+        _Partitioner(graph, partition_request, rates, request, engine if is_named else "").run(absorb),
+        demands=resolved,
+    )
     transfers = resolved.policy.execution.transfers
     check_graph("partition", transfers, graph)
     check_plan("partition", transfers, plan.plan)
@@ -164,8 +169,14 @@ def _users_function(supports: Supports) -> Supports:
 
 class _Partitioner:
     def __init__(
-        self, graph: Graph, engines: PartitionRequest, costs: Costs, request: Mapping[str, Any]
+        self,
+        graph: Graph,
+        engines: PartitionRequest,
+        costs: Costs,
+        request: Mapping[str, Any],
+        named: str,
     ) -> None:
+        self.named = named  # by the user: predictions move no node away from it
         self.graph, self.engines, self.costs, self.request = graph, engines, costs, request
         self.nodes = [n for n in graph.nodes if n.op != "constant"]
         self.producer = {v.name: i for i, n in enumerate(self.nodes) for v in n.outputs}
@@ -320,6 +331,8 @@ class _Partitioner:
             if any(a.forced or a.moved for a in atoms):
                 continue
             engine = atoms[0].engine
+            if engine == self.named:
+                continue
             neighbors = self._neighbors(groups[g], owner)
             for other in dict.fromkeys(self.atoms[groups[n][0]].engine for n in neighbors):
                 if other == engine or not all(a.offers.get(other) for a in atoms):
@@ -335,7 +348,7 @@ class _Partitioner:
                     }
                     spent += sum(self.costs.copy_s(self.graph.values[v].spec) for v in values)
                 if spent > saved:
-                    why = f"{engine} would save {saved * 1e6:.3g} us here at most; its transfers cost {spent * 1e6:.3g} us"
+                    why = f"{engine} would save {saved * 1e6:.3g} us here at most, by prediction; its transfers cost {spent * 1e6:.3g} us"
                     return groups[g], other, why
         return None
 

@@ -172,9 +172,13 @@ class PlanWriter:
         )
 
     def _decision(self, region: str, atoms: Sequence[Atom]) -> Decision:
-        """Return the reason for this engine (the most frequent one of its nodes), and the first reason against each other engine."""
+        """Return the reason for this engine, and the first reason against each other engine.
+
+        A demand comes before other reasons, and a more frequent one of the steps before a rarer one.
+        """
         reasons = Counter((a.code, a.why) for a in atoms)
-        (code, why), count = reasons.most_common(1)[0]
+        demands = Counter((a.code, a.why) for a in atoms if a.forced)
+        ((code, why), count) = (demands or reasons).most_common(1)[0]
         suffix = f"; {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
         engine = atoms[0].engine
         text = f"{why} ({count} of {len(atoms)} steps{suffix})" if len(atoms) > 1 else why
@@ -185,8 +189,12 @@ class PlanWriter:
         for other in dict.fromkeys(e for a in atoms for e in a.offers if e != engine):
             no = next((a.offers[other] for a in atoms if other in a.offers and not a.offers[other]), None)
             name = " on ".join(split_engine(other))
+            placed = [a for a in atoms if a.forced]
             if no is not None:
                 rejected.append(Candidate.rejected(name, no))
+            elif placed:
+                text = f"{placed[0].why} assigns {len(placed)} of {len(atoms)} steps to {engine}"
+                rejected.append(Candidate(name, Reason.NOT_REQUESTED, text))
             else:
                 rejected.append(
                     Candidate(name, Reason.LOWER_PREFERENCE, f"supports all of it; {engine} was chosen")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...ir import Source
 
-__all__ = ["declared_dims", "output_names", "source_of"]
+__all__ = ["declared_dims", "output_names", "source_of", "user_frame"]
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _PYTORCH = ("/torch/", "\\torch\\")
@@ -20,12 +20,16 @@ def source_of(node: Any, op: str) -> Source:
     stack = node.meta.get("nn_module_stack") or {}
     paths = [path for path, *_ in stack.values() if not path.startswith("_empty_nn_module")]
     module = paths[-1] if paths else ""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    user_frames = [
-        f for f in frames if not f[0].startswith("torch/") and not any(p in f[0] for p in _PYTORCH)
-    ]
-    file, line = user_frames[-1] if user_frames else ("", "0")
-    return Source(name=node.name, op=op, module=_plain_path(module), file=file, line=int(line))
+    file, line = user_frame(node.meta.get("stack_trace") or "")
+    return Source(name=node.name, op=op, module=_plain_path(module), file=file, line=line)
+
+
+def user_frame(trace: str) -> tuple[str, int]:
+    """Return file and line of the innermost frame of a stack trace outside PyTorch; ``("", 0)`` without one."""
+    frames = _FRAME.findall(trace)
+    outside = [f for f in frames if not f[0].startswith("torch/") and not any(p in f[0] for p in _PYTORCH)]
+    file, line = outside[-1] if outside else ("", "0")
+    return file, int(line[:18])
 
 
 def _plain_path(path: str) -> str:

@@ -7,24 +7,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...compiler.locked import KernelLock
 from ...errors import LockError
+from ...ir import specialize
 from ...policies import Policy
-from ...program.lock import Lock, LockedProgram, changes_between, locked_program, plan_digest
+from ...program.lock import Lock, LockedProgram, LockedRegion, changes_between, locked_program, plan_digest
 from ...program.plan import Plan
 from ...program.program import CompiledProgram
 from ...protocols import EngineRequest, Executable, ModelSource
 from ...runtime.execution.executor import Executor
-from ..native.engine import TIMES, compiled, recorded, times_of
+from ..native.engine import TIMES, compiled, compiled_graph, recorded, times_of
 from ..native.executable import NativeExecutable
-from ..partitioned.mixed import MixedExecutable
+from ..partitioned.mixed import MixedExecutable, native_request
 from ..selection.candidate import LoadedEngine
 from ..selection.request import SessionRequest
 from .opening import bucket_of, bucket_text, lockable
-from .validators import validators_of
+from .validators import facts_request, validators_of
 
 __all__ = ["lock_of", "pinned_word"]
 
 _ALGORITHM = re.compile(r"cublasLtMatmul algorithm (\d+)\b")
+_RUN_FIRST = "Run it once for each set of shapes first (xpu lock --shape, --bucket)."
 _ENGINE = re.compile(r"cudnnBackendExecute engine (\d+)\b")
 
 
@@ -42,20 +45,25 @@ def lock_of(
     """
     who = f"lock of {model.name!r}"
     executable = loaded.executable
-    if isinstance(executable, MixedExecutable):
-        raise LockError(
-            who, "a model on several engines cannot be locked", do="Name one engine and place nothing."
-        )
     programs: tuple[LockedProgram, ...] = ()
-    engine_request = EngineRequest(loaded.candidate.device, threads=request.threads, kernels=request.kernels)
+    regions: tuple[LockedRegion, ...] = ()
+    engine_request = replace(facts_request(request), device=loaded.candidate.device)
+    if isinstance(executable, MixedExecutable):
+        plan = executable.plan(replace(plan, decisions=(), warnings=()))
+        regions = tuple(_regions(executable, request))
+        programs = tuple(_region_programs(executable, loaded.candidate.request, who))
+        if not programs and executable.partition.graph.symbols and any(r.engine == "native" for r in regions):
+            raise LockError(who, "no shapes were run, so no kernel is chosen yet", do=_RUN_FIRST)
     if isinstance(executable, NativeExecutable):
         programs = tuple(_programs(loaded.model, executable, who))
         if not programs:
-            do = "Run it once for each set of shapes first (xpu lock --shape, --bucket)."
-            raise LockError(who, "no shapes were run, so no kernel is chosen yet", do=do)
-    validators = validators_of(model, loaded.candidate.engine, engine_request)
+            raise LockError(who, "no shapes were run, so no kernel is chosen yet", do=_RUN_FIRST)
+    engines = (
+        dict.fromkeys(("native", *(r.engine for r in regions))) if regions else (loaded.candidate.engine,)
+    )
+    validators = validators_of(model, tuple(engines), engine_request)
     names = ("name", "op", "family", "kernel")
-    regions = {r.id: r for r in plan.regions}
+    homes = {r.id: r for r in plan.regions}
     kernels = _kernels_of(programs)
     nodes = tuple(
         {
@@ -63,9 +71,9 @@ def lock_of(
             for k, v in zip(names, (n.name, n.op, n.family, kernels.get(n.name, n.kernel)), strict=True)
         }
         | {
-            "engine": regions[n.region].engine,
-            "device": regions[n.region].device,
-            "precision": regions[n.region].precision,
+            "engine": homes[n.region].engine,
+            "device": homes[n.region].device,
+            "precision": homes[n.region].precision,
         }
         for n in plan.nodes
     )
@@ -83,7 +91,35 @@ def lock_of(
         on_mismatch,
         validators["xpuruntime"],
         _kernel_times(executable, request, engine_request),
+        regions,
     )
+
+
+def _regions(executable: MixedExecutable, request: SessionRequest) -> Iterator[LockedRegion]:
+    partition = executable.partition
+    for r in partition.regions:
+        options = {k: str(v) for k, v in request.execution.options_for(r.engine).items() if k != TIMES}
+        borders = partition.members[r.id], r.inputs, r.outputs
+        yield LockedRegion(r.id, r.engine, r.engine_version, r.device, r.precision, options, *borders)
+
+
+def _region_programs(
+    executable: MixedExecutable, request: SessionRequest, who: str
+) -> Iterator[LockedProgram]:
+    """Return the program of each native region and each set of its sizes, compiled again with the recorded kernels."""
+    own = native_request(request)
+    for region, sizes, executor in executable.executors:
+        graph = specialize(executable.partition.subgraph(region), sizes)
+        implementations = tuple(executor.implementations)
+        record = KernelLock(None if request.lock is None else request.lock.kernels_of(region))
+        _same(who, executor, compiled_graph(graph, own, record), sizes, implementations)
+        kernels = _with_algorithms(
+            record.kernels if record.recording else record.used, executor, implementations
+        )
+        again = compiled_graph(graph, own, KernelLock(kernels))
+        _same(who, executor, again, sizes, implementations)
+        plan = again.entries[0].plans[0]
+        yield locked_program(again, plan, sizes, implementations, kernels, region)
 
 
 def _kernel_times(
@@ -91,7 +127,8 @@ def _kernel_times(
 ) -> dict[str, str]:
     """Return the file of measured times that the session's kernels were chosen by, with its digest and facts; empty without one."""
     options = request.execution.options_for("native")
-    if not isinstance(executable, NativeExecutable) or TIMES not in options:
+    ours = NativeExecutable | MixedExecutable
+    if not isinstance(executable, ours) or TIMES not in options:
         return {}
     times = times_of(replace(engine_request, options=options))
     return {**times.facts, "file": options[TIMES], "digest": times.digest, "target": times.target}

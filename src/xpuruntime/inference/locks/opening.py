@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,11 +16,12 @@ from ...ir import bind
 from ...policies import Policy, PolicyLayer, Resolved, builtin_policy, load_policy, resolve
 from ...program.lock import Lock, changes_between, locked_program, plan_digest
 from ...program.plan import Plan
-from ...protocols import EngineRequest, Executable, ModelSource
+from ...protocols import Executable, ModelSource
 from ...runtime.execution.executor import Executor
 from ...targets import DeviceId
 from ...types import DType
 from ..native.executable import NativeExecutable
+from ..partitioned.mixed import MixedExecutable
 from ..selection.request import SessionRequest
 
 __all__ = ["OpenLock", "open_lock"]
@@ -43,7 +45,7 @@ class OpenLock:
         if strict is not None:
             strictly = Policy(execution=replace(policy.execution, strict=strict))
             layers.insert(0, PolicyLayer("argument", strictly))
-        return self._session_request(resolve(layers), lock.threads, dict(lock.kernels))
+        return self._session_request(resolve(layers), lock.threads, lock)
 
     def fallback(self, strict: bool | None) -> SessionRequest:
         """Return the request that the lock was made from, without the lock."""
@@ -64,9 +66,7 @@ class OpenLock:
                 f"lock {self.name}", what, got=str(error), do="Write the lock again."
             ) from error
 
-    def _session_request(
-        self, resolved: Resolved, threads: int, kernels: dict[str, str] | None
-    ) -> SessionRequest:
+    def _session_request(self, resolved: Resolved, threads: int, lock: Lock | None) -> SessionRequest:
         target = resolved.policy.execution.target
         named = resolved.origin_of("execution.target") != "built-in"
         return SessionRequest(
@@ -75,17 +75,14 @@ class OpenLock:
             permit=DType(self.lock.permit) if self.lock.permit else None,
             threads=threads,
             demanded={"lock": f"{self.name} (argument)"},
-            locked=kernels,
+            lock=lock,
         )
 
     def validate(self, model: ModelSource, request: SessionRequest) -> tuple[LockChange, ...]:
         """Return the validators that failed if the lock declares a fallback. Raises LockError otherwise."""
-        from .validators import changed_validators
+        from .validators import changed_validators, facts_request
 
-        engine = str(request.engine)
-        device = request.device or DeviceId("cpu")
-        engine_request = EngineRequest(device, threads=request.threads, kernels=request.kernels)
-        changes = changed_validators(self.lock, model, engine, engine_request)
+        changes = changed_validators(self.lock, model, facts_request(request))
         if changes and self.lock.on_mismatch == "error":
             raise self.error(model, "does not fit: something changed since it was written", changes)
         return changes
@@ -100,11 +97,15 @@ class OpenLock:
         """Compare plan and programs with the lock's. Programs of open shapes are compared before their first run. Raises LockError."""
         if isinstance(executable, NativeExecutable):
             if executable.only is not None:
-                self._confirm_program(model, executable, executable.only)
+                self._confirm_program(model, executable.only, bucket_of(executable, executable.only))
             else:
                 executable.examine_with(
-                    lambda executor, *_: self._confirm_program(model, executable, executor)
+                    lambda executor, *_: self._confirm_program(
+                        model, executor, bucket_of(executable, executor)
+                    )
                 )
+        if isinstance(executable, MixedExecutable):
+            executable.examine_with(functools.partial(self._confirm_region, model))
         here = plan_digest(lockable(plan, executable))
         if here != self.lock.plan:
             changes = (*self._node_changes(plan), ("digest of the plan", self.lock.plan, here))
@@ -127,17 +128,23 @@ class OpenLock:
             if locked.get(n.name) != n.kernel
         )
 
+    def _confirm_region(
+        self, model: ModelSource, region: str, executor: Executor, shapes: Mapping[str, int]
+    ) -> None:
+        self._confirm_program(model, executor, shapes, region)
+
     def _confirm_program(
-        self, model: ModelSource, executable: NativeExecutable, executor: Executor
+        self, model: ModelSource, executor: Executor, shapes: Mapping[str, int], region: str = ""
     ) -> Decision:
-        shapes = bucket_of(executable, executor)
-        locked = self.lock.program(shapes)
+        locked = self.lock.program(shapes, region)
         if locked is None:
-            known = "; ".join(bucket_text(p.shapes) for p in self.lock.programs) or "none"
-            absent: LockChange = ("shape bucket", known, bucket_text(shapes))
+            mine = [p for p in self.lock.programs if p.region == region]
+            known = "; ".join(bucket_text(p.shapes) for p in mine) or "none"
+            where = f" of region {region}" if region else ""
+            absent: LockChange = (f"shape bucket{where}", known, bucket_text(shapes))
             raise self.error(model, "has no program for these shapes", (absent,))
         here = locked_program(
-            executor.program, executor.plan, shapes, tuple(executor.implementations), locked.kernels
+            executor.program, executor.plan, shapes, tuple(executor.implementations), locked.kernels, region
         )
         if changes := changes_between(locked, here):
             raise self.error(model, "names another program than the one that was made", changes)

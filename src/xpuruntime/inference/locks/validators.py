@@ -2,37 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
 from ... import __version__
 from ...engines import lookup
 from ...errors import EngineUnavailable, LockChange
+from ...frontends.torch.opaque import torch_version
 from ...program.lock import Lock
 from ...protocols import EngineRequest, ModelSource
 from ...runtime.device import cpu, cuda, libraries
 from ...targets import DeviceId
+from ..selection.request import SessionRequest
 
-__all__ = ["changed_validators", "validators_of"]
+__all__ = ["changed_validators", "engines_of", "facts_request", "validators_of"]
+
+EVALUATORS: Mapping[str, Callable[[], str]] = {
+    "interpreter": lambda: f"NumPy {np.__version__}",
+    "torch": torch_version,
+}
+"""Versions of the evaluators of regions that are no engines."""
 
 
-def validators_of(model: ModelSource, engine: str, request: EngineRequest) -> dict[str, str]:
-    """Return name and value of each fact: model, package, engine with everything that decides its artifacts, device and driver.
+def engines_of(lock: Lock) -> tuple[str, ...]:
+    """Return the engines that a lock rests on. Borders of regions are values of our IR, so ours is one of them."""
+    return lock.engines if not lock.regions else tuple(dict.fromkeys(("native", *lock.engines)))
+
+
+def facts_request(request: SessionRequest) -> EngineRequest:
+    """Return the request that the facts of engines are read for."""
+    return EngineRequest(request.device or DeviceId("cpu"), threads=request.threads, kernels=request.kernels)
+
+
+def validators_of(model: ModelSource, engines: Sequence[str], request: EngineRequest) -> dict[str, str]:
+    """Return name and value of each fact: model, package, engines with everything that decides their artifacts, device and driver.
 
     A vendor's engine generates code for the processor itself, so the processor's model is one of its facts. For the native engine the
     instruction-set level is enough.
     """
     facts = {"model": model.digest, "xpuruntime": __version__}
+    for engine in engines:
+        facts |= _engine_facts(engine, request)
+    return facts | _device_facts(request.device)
+
+
+def _engine_facts(engine: str, request: EngineRequest) -> dict[str, str]:
+    if engine in EVALUATORS:
+        return {engine: EVALUATORS[engine]()}
     try:
         plugin = lookup(engine)
     except EngineUnavailable as error:  # the package of a third-party engine is gone
-        return facts | {engine: f"not available: {error.what}"}
+        return {engine: f"not available: {error.what}"}
     installed = plugin.installed()
     if not installed:
-        return facts | {engine: f"not available: {installed.reason}"}
+        return {engine: f"not available: {installed.reason}"}
     module = plugin.load()
-    facts |= {engine: str(module.version())}
+    facts = {engine: str(module.version())}
     facts |= {f"{engine}.{name}": str(value) for name, value in module.fingerprint(request).items()}
     if not plugin.chooses_kernels:
         facts["processor"] = cpu().model
-    return facts | _device_facts(request.device)
+    return facts
 
 
 def _device_facts(device: DeviceId) -> dict[str, str]:
@@ -45,13 +75,11 @@ def _device_facts(device: DeviceId) -> dict[str, str]:
     return facts | {f"library {s.name}": s.version for s in libraries() if s.version}
 
 
-def changed_validators(
-    lock: Lock, model: ModelSource, engine: str, request: EngineRequest
-) -> tuple[LockChange, ...]:
+def changed_validators(lock: Lock, model: ModelSource, request: EngineRequest) -> tuple[LockChange, ...]:
     """Return the validators of a lock that have other values here."""
     here = {"model": model.digest}
     if lock.validators.get("model") == model.digest:  # the other facts say nothing about another model
-        here = validators_of(model, engine, request)
+        here = validators_of(model, engines_of(lock), request)
     names = dict.fromkeys((*lock.validators, *here)) if len(here) > 1 else here
     return tuple(
         (name, lock.validators.get(name, "absent"), here.get(name, "absent"))

@@ -6,11 +6,11 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...decisions import Reason, Support
@@ -40,6 +40,7 @@ __all__ = [
     "TIMES",
     "WITHOUT_PASSES",
     "build",
+    "compiled_graph",
     "compiler_facts",
     "devices",
     "fingerprint",
@@ -48,6 +49,7 @@ __all__ = [
     "recorded",
     "recorded_lock",
     "supports",
+    "takes_options",
     "times_of",
     "version",
 ]
@@ -72,7 +74,7 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
             f"the native engine reads ONNX, got {model.format}",
             do="Give the ONNX file.",
         )
-    if not (answer := _options(request)):
+    if not (answer := takes_options(request)):
         return answer
     if model.format == "program":
         return _settled(model, request)
@@ -85,7 +87,8 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
     return _ops(model)
 
 
-def _options(request: EngineRequest) -> Support:
+def takes_options(request: EngineRequest) -> Support:
+    """Return whether the options of a request are ours and have valid values."""
     known = ("shape_buckets", TIMES, WITHOUT_PASSES)
     unknown = [name for name in request.options if name not in known]
     if unknown:
@@ -300,6 +303,25 @@ def recorded_lock(
 def _compiled(
     model: ModelSource, request: EngineRequest, shapes: Mapping[str, int], lock: KernelLock | None
 ) -> CompiledProgram:
+    try:
+        source = sized_model(model, shapes)
+        return compiled_graph(source.graph, request, lock, shapes, source.weights)
+    except (BuildError, LockError):
+        raise
+    except XpuError as error:
+        raise BuildError(
+            f"native, model {model.name}", f"{error.who}: {error.what}", got=error.got, do=error.do
+        ) from error
+
+
+def compiled_graph(
+    graph: Graph,
+    request: EngineRequest,
+    lock: KernelLock | None,
+    shapes: Mapping[str, int] | Sequence[Mapping[str, int]] = (),
+    weights: Mapping[str, Any] | None = None,
+) -> CompiledProgram:
+    """Compile the graph of a model or of one region as the request demands. Raises the errors of ``compile``."""
     from ...compiler import compile as compile_graph
     from ...compiler.resolve import resolve_target
     from ...policies import ExecutionPolicy, Policy, Resolved
@@ -310,24 +332,16 @@ def _compiled(
         precision=None if request.precision is None else request.precision.value,
         optimization_level=request.optimization,
     )
-    try:
-        source = sized_model(model, shapes)
-        return compile_graph(
-            source.graph,
-            target=target,
-            policy=Resolved(Policy(kernel=kernel_policy(request), execution=execution), {}),
-            shapes=shapes,
-            passes=[f"-{name}" for name in _left_out(request)] or None,
-            weights=source.weights,
-            times=times_of(request) if lock is None or lock.recording else None,
-            lock=lock,
-        )
-    except (BuildError, LockError):
-        raise
-    except XpuError as error:
-        raise BuildError(
-            f"native, model {model.name}", f"{error.who}: {error.what}", got=error.got, do=error.do
-        ) from error
+    return compile_graph(
+        graph,
+        target=target,
+        policy=Resolved(Policy(kernel=kernel_policy(request), execution=execution), {}),
+        shapes=shapes,
+        passes=[f"-{name}" for name in _left_out(request)] or None,
+        weights=weights,
+        times=times_of(request) if lock is None or lock.recording else None,
+        lock=lock,
+    )
 
 
 def compiled_bytes(model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]) -> bytes:

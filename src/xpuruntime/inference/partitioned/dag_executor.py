@@ -38,6 +38,7 @@ from ...program.program import CompiledProgram
 from ...protocols import Array, Evidence, HasTarget, ModelSource
 from ...runtime.backends.base import RuntimeBackend
 from ...runtime.execution.dag_executor import Schedule, Step
+from ...runtime.execution.executor import Executor
 from ...storage.store import Store
 from ...types import TensorSpec
 from ..execution.inputs import Feeds
@@ -45,6 +46,7 @@ from ..selection.request import SessionRequest
 from .dag_policy import backend_for, native_demands, request_of, settled_demands
 from .dag_run import DagRun, Timer, Watch
 from .placement import Placed
+from .region_runners import NativeRunner
 from .region_weights import WeightArrays
 from .regions import RegionWork
 
@@ -285,6 +287,23 @@ class DAGExecutor:
         with self._counting:
             counts = {k: self._counts[k] for k in ("runs", "regions", "crossings", "copies", "bytes")}
         return {**counts, "fallbacks": sum(p.fallbacks for p in self._regions)}
+
+    @property
+    def executors(self) -> list[tuple[str, dict[str, int], Executor]]:
+        """Return the open programs of the native regions: region, sizes of its symbolic dims, executor."""
+        runners = [(p.region.id, p.runner) for p in self._regions]
+        return [
+            (region, sizes, form)
+            for region, runner in runners
+            if isinstance(runner, NativeRunner)
+            for sizes, form in runner.forms
+        ]
+
+    def examine_with(self, examine: Callable[[str, Executor, Mapping[str, int]], None]) -> None:
+        """Have ``examine`` check each program of a native region before its first run, with the region and its sizes. Its errors are raised."""
+        for placed in self._regions:
+            if isinstance(placed.runner, NativeRunner):
+                placed.runner.examine_with(functools.partial(examine, placed.region.id))
 
     def evidence(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Evidence]:
         """Return each region's evidence. With ``inputs``, run the model on them and time every region."""

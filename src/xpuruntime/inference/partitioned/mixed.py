@@ -11,19 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ... import __version__
-from ...compiler import compile as compile_graph
+from ...compiler.locked import KernelLock
 from ...compiler.partition.partitioner import PartitionPlan, partition
+from ...compiler.partition.replay import replayed
 from ...decisions import Candidate, Reason, Support
+from ...engines.attribution import SourceGraph, explain_unnamed
 from ...errors import UnavailableError, XpuError
 from ...ir import Graph
 from ...ir.family import source_names
 from ...ir.host_waits import decides_sizes
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved
 from ...program.plan import Plan, PlanNode
-from ...protocols import Array, Evidence, HasRegions, ModelSource, Stoppable
+from ...protocols import Array, EngineRequest, Evidence, HasRegions, ModelSource, Stoppable
+from ...runtime.execution.executor import Executor
 from ...storage.store import Store
 from ...targets import DeviceId
-from ..native.engine import compiler_facts
+from ..native.engine import compiled_graph, compiler_facts, takes_options
 from ..native.model import native_model
 from ..selection.candidate import EngineCandidate, LoadedEngine
 from ..selection.request import SessionRequest, kernels_key
@@ -36,8 +39,11 @@ __all__ = [
     "forces_kernels",
     "lacks_ops",
     "lacks_sizes",
+    "locked_mix",
     "mixed",
     "mixed_of",
+    "native_request",
+    "region_of",
     "with_host_steps",
 ]
 
@@ -161,11 +167,13 @@ def mixed_of(
     engines = dict.fromkeys(r.engine for r in regions)
     name = f"{' + '.join(engines)} on {first.device}, {len(regions)} regions"
     request = first.request
-    compiling = _demands(request, ExecutionPolicy(optimization_level=request.optimization))
+    own = native_request(request)
+    if not (answer := takes_options(own)):
+        return Candidate.rejected(name, answer)
     try:
         dag = DAGExecutor(
             plan,
-            compile_fn=lambda graph: compile_graph(graph, target="cpu", policy=compiling),
+            compile_fn=lambda graph: compiled_graph(graph, own, _kernel_lock(request, graph)),
             original=model if model.format == "onnx" else None,
             threads=request.threads,
             store=store if request.caching else None,
@@ -193,6 +201,35 @@ def mixed_of(
     return LoadedEngine(first, model, executable, __version__, model.precision, Support.yes(), facts, key)
 
 
+def native_request(request: SessionRequest) -> EngineRequest:
+    """Return the request that native regions are compiled for."""
+    options = request.options.get("native", {})
+    return EngineRequest(
+        DeviceId("cpu"), None, request.threads, options, request.optimization, request.kernels
+    )
+
+
+def _kernel_lock(request: SessionRequest, graph: Graph) -> KernelLock | None:
+    """Return the kernels that a lock names for the graph of a region; None without a lock."""
+    return None if request.lock is None else KernelLock(request.lock.kernels_of(region_of(graph)))
+
+
+def region_of(graph: Graph) -> str:
+    """Return the region that a graph of ``PartitionPlan.subgraph`` is of."""
+    return graph.name.rpartition(".")[2]
+
+
+def locked_mix(model: ModelSource, request: SessionRequest, store: Store) -> LoadedEngine | Candidate:
+    """Return the model on the regions that the request's lock names, or the reason against it. Nothing is chosen.
+
+    Raises FormatError for a lock whose regions are no partition of the model, LockError, EngineUnavailable.
+    """
+    assert request.lock is not None
+    plan = replayed(native_model(model).graph, request.lock.regions, {})
+    first = EngineCandidate(str(request.engine), DeviceId("cpu"), request)
+    return mixed_of(model, plan, first, store)
+
+
 def _demands(request: SessionRequest, execution: ExecutionPolicy) -> Resolved:
     return Resolved(Policy(kernel=request.kernels or KernelPolicy(), execution=execution), {})
 
@@ -215,7 +252,8 @@ class MixedExecutable(Stoppable, HasRegions):
     def plan(self, plan: Plan) -> Plan:
         """Return the session's plan with the regions, transfers and decisions of this executable."""
         now = self._dag.plan
-        home = {n.name: n.region for n in self._partition.plan.nodes}
+        runs = {r.id for r in now.regions}  # a region that computes nothing that is read does not run
+        home = {n.name: n.region for n in self._partition.plan.nodes if n.region in runs}
         regions: dict[str, list[str]] = {}
         for node in self._partition.graph.nodes:
             for source in source_names(node):
@@ -231,9 +269,43 @@ class MixedExecutable(Stoppable, HasRegions):
             warnings=(*plan.warnings, *now.warnings),
         )
 
+    @property
+    def partition(self) -> PartitionPlan:
+        """Return the plan of the regions as they run now, in names of the graph."""
+        now = {r.id: r for r in self._dag.plan.regions}
+        regions = tuple(now.get(r.id, r) for r in self._partition.regions)
+        return replace(self._partition, plan=replace(self._partition.plan, regions=regions))
+
+    @property
+    def executors(self) -> list[tuple[str, dict[str, int], Executor]]:
+        """Return ``DAGExecutor.executors``."""
+        return self._dag.executors
+
+    def examine_with(self, examine: Callable[[str, Executor, Mapping[str, int]], None]) -> None:
+        """Check programs of native regions as ``DAGExecutor.examine_with`` does."""
+        self._dag.examine_with(examine)
+
     def region_evidence(self, feeds: Mapping[str, Array] | None = None) -> dict[str, Evidence]:
-        """Return each region's evidence."""
-        return self._dag.evidence(feeds)
+        """Return each region's evidence. Nodes that no step names have reasons, in the evidence of the first region if they have none of their own."""
+        evidence = self._dag.evidence(feeds)
+        told = {n for e in evidence.values() for n in e.explained}
+        rows = [(row.nodes, row.kernel) for e in evidence.values() for row in e.rows if row.nodes]
+        outputs = [s.name for s in self.outputs]
+        reasons = explain_unnamed(
+            SourceGraph(self._model), outputs, rows, "partitioning, compiling or loading"
+        )
+        homes = {
+            source: region
+            for region, names in self._partition.members.items()
+            for name in names
+            for source in source_names(self._partition.graph.node(name))
+        }
+        first = next(iter(evidence), "")
+        mine: dict[str, dict[str, str]] = {region: {} for region in evidence}
+        for node, why in reasons.items():
+            if node not in told:
+                mine[home if (home := homes.get(node, first)) in mine else first][node] = why
+        return {r: replace(e, explained={**e.explained, **mine[r]}) for r, e in evidence.items()}
 
     def region_times(self, feeds: Mapping[str, Array], clock: Callable[[], int]) -> dict[str, float]:
         """Return seconds of each region in one run. ``clock`` returns nanoseconds. Raises RunError."""

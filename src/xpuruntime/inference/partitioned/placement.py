@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...decisions import Candidate, Decision, Reason
-from ...errors import EngineUnavailable, InputError, InternalError, KernelUnavailable, PolicyError, XpuError
+from ...errors import (
+    EngineUnavailable,
+    InputError,
+    InternalError,
+    KernelUnavailable,
+    LockError,
+    PolicyError,
+    XpuError,
+)
 from ...faults import as_known
 from ...printable import logger
 from ...program.plan import Region
@@ -100,7 +108,9 @@ class Placed:
         told = {c.name for c in self.rejected}
         left = [c for c in self.decision.rejected if c.name not in told]
         if not region.alternatives:
-            own = code is Reason.RUN_FAILED or isinstance(error, KernelUnavailable | InternalError)
+            own = code is Reason.RUN_FAILED or isinstance(
+                error, KernelUnavailable | InternalError | LockError
+            )
             if own and len(self.rejected) == 1:
                 raise error
             decision = Decision("engine", region.id, None, (*self.rejected, *left))

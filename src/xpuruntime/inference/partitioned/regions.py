@@ -70,6 +70,13 @@ class Runner(ABC):
         self._opening = threading.Lock()
         self._weights: Mapping[str, Array] = {}
         self._used: Any = None
+        self._examine: Callable[[Any, Symbols], None] | None = None
+
+    def examine_with(self, examine: Callable[[Any, Symbols], None]) -> None:
+        """Have ``examine`` check each form with its sizes: the open ones now, others before their first run. Its errors are raised."""
+        for sizes, form in self.forms:
+            examine(form, sizes)
+        self._examine = examine
 
     def prepare(self) -> None:  # noqa: B027  - most engines want the weights first
         """Do the work that needs no weights. Raises BuildError and the compiler's errors."""
@@ -108,6 +115,11 @@ class Runner(ABC):
             if isinstance(form, Closeable):
                 form.close()
 
+    @property
+    def forms(self) -> list[tuple[dict[str, int], Any]]:
+        """Return the opened forms, each with its sizes."""
+        return [(dict(key), form) for key, form in self._forms.items()]
+
     def _form_of(self, symbols: Symbols | None) -> Any:
         """Return the form of a run of these sizes; without sizes, that of the last run or the only open one."""
         if symbols is not None:
@@ -125,7 +137,10 @@ class Runner(ABC):
         if form is None:
             with self._opening:
                 if key not in self._forms:
-                    self._forms[key] = self.open(specialize(graph, dict(key)))
+                    opened = self.open(specialize(graph, dict(key)))
+                    if self._examine is not None:
+                        self._examine(opened, dict(key))
+                    self._forms[key] = opened
                 form = self._forms[key]
         return form
 

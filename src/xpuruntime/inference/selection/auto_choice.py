@@ -17,6 +17,7 @@ from ...storage.store import Store, digest
 from ..execution.examples import digest_of, measuring_feeds
 from .auto import Contender, measure
 from .candidate import EngineCandidate, LoadedEngine, attempt
+from .engine_times import choice_by_file
 from .request import SessionRequest, kernels_key
 
 __all__ = ["measured_choice"]
@@ -27,7 +28,17 @@ _log = logger("xpuruntime.session")
 def measured_choice(
     model: ModelSource, request: SessionRequest, candidates: Sequence[EngineCandidate], store: Store
 ) -> tuple[LoadedEngine | None, Decision, list[str]]:
-    """Return the recorded choice, else the measured one, else the first that loads."""
+    """Return the choice of a file of times, else the recorded one, else the measured one, else the first that loads."""
+    chosen = choice_by_file(model, request, candidates, store)
+    if not isinstance(chosen, str):
+        return *chosen, []
+    loaded, decision, warnings = _measured_here(model, request, candidates, store)
+    return loaded, decision, [*warnings, *([chosen] if chosen else [])]
+
+
+def _measured_here(
+    model: ModelSource, request: SessionRequest, candidates: Sequence[EngineCandidate], store: Store
+) -> tuple[LoadedEngine | None, Decision, list[str]]:
     ingredients = _record_key(model, request, candidates)
     recorded = _recorded(model, request, candidates, store, ingredients)
     if recorded is not None:

@@ -12,6 +12,7 @@ from ...engines import engine_names, lookup
 from ...errors import PolicyError
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved, effective_policy, load_policy
 from ...policies.files.load import PolicyLike
+from ...program.lock import Lock
 from ...protocols import Array
 from ...runtime.device import cpu
 from ...targets import DeviceId
@@ -32,7 +33,7 @@ class SessionRequest:
     examples: inputs for measuring candidates, by name.
     check:    how outputs are compared with a reference before use; None for no check. It does not affect an artifact.
     demanded: every demanded field with its origin, as plans show it.
-    locked:   under a lock, the kernel of each call of the native engine; None without a lock.
+    lock:     the lock that the session is opened under, if any.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -42,7 +43,12 @@ class SessionRequest:
     examples: Mapping[str, Array] | None = field(default=None, repr=False)
     check: SelfCheck | None = field(default=None, repr=False)
     demanded: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    locked: Mapping[str, str] | None = field(default=None, repr=False)
+    lock: Lock | None = field(default=None, repr=False)
+
+    @property
+    def locked(self) -> Mapping[str, str] | None:
+        """Return the kernel of each call of the native engine under a lock; None without a lock."""
+        return None if self.lock is None else self.lock.kernels
 
     @property
     def execution(self) -> ExecutionPolicy:

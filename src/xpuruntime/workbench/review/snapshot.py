@@ -14,7 +14,7 @@ from ...families import family_of_aten
 from ...inference.models.edges import call_reads
 from ...ir import OPS
 from ...profiler.receipt import Receipt
-from ...program.lock import Lock
+from ...program.lock import Lock, LockedProgram
 from ...program.plan import Plan, Transfer
 from ...program.program import BufferKind, CompiledProgram, ExecutionPlan
 from ...program.segment import Segment
@@ -259,7 +259,7 @@ def of_program(program: CompiledProgram, name: str) -> Snapshot:
 
 
 def of_lock(lock: Lock, name: str) -> Snapshot:
-    """Return the snapshot of a lock. Its validators, and per shape bucket its program, are facts."""
+    """Return the snapshot of a lock. Its validators, its regions, and per shape bucket its program, are facts."""
     groups: dict[str, tuple[str, ...]] = {n: c.nodes for p in lock.programs for c in p.calls for n in c.nodes}
     nodes = tuple(
         NodeState(
@@ -275,13 +275,20 @@ def of_lock(lock: Lock, name: str) -> Snapshot:
         )
         for n in lock.nodes
     )
-    buckets = {
-        ", ".join(f"{k}={v}" for k, v in sorted(p.shapes.items())) or "fixed shapes": p for p in lock.programs
-    }
+    buckets = {_bucket(p): p for p in lock.programs}
     facts = {k: v for k, v in lock.validators.items() if k != "model"} | {"threads": str(lock.threads)}
     facts |= {f"code of {c.nodes[0]} for {b}": c.code for b, p in buckets.items() for c in p.calls if c.nodes}
     facts |= {f"compiler for {b}": "; ".join(p.compilers) for b, p in buckets.items()}
     facts |= {"on mismatch": lock.on_mismatch}
+    for r in lock.regions:
+        options = ", ".join(f"{k}={v}" for k, v in sorted(r.options.items()))
+        facts[f"region {r.id}"] = (
+            f"{r.engine} {r.version} on {r.device}, {r.precision}{options and ', '}{options}"
+        )
+        facts[f"borders of region {r.id}"] = f"{', '.join(r.inputs)} -> {', '.join(r.outputs)}"
+    memory: dict[str, int] = {}
+    for p in lock.programs:  # of each region, its largest program
+        memory[p.region] = max(memory.get(p.region, 0), p.arena_bytes + p.weight_bytes)
     return Snapshot(
         "lock",
         name,
@@ -290,10 +297,15 @@ def of_lock(lock: Lock, name: str) -> Snapshot:
         nodes,
         tuple(dict.fromkeys(n.device for n in nodes)),
         tuple(dict.fromkeys(n.engine for n in nodes)),
-        memory_bytes=max((p.arena_bytes + p.weight_bytes for p in lock.programs), default=0) or None,
+        memory_bytes=sum(memory.values()) or None,
         facts=facts,
         source=lock,
     )
+
+
+def _bucket(program: LockedProgram) -> str:
+    sizes = ", ".join(f"{k}={v}" for k, v in sorted(program.shapes.items())) or "fixed shapes"
+    return f"{sizes} in region {program.region}" if program.region else sizes
 
 
 def _weights_digest(program: CompiledProgram) -> str:

@@ -31,7 +31,7 @@ Times = Mapping[str, Mapping[str, float]]
 class Round:
     """One finished round of a shape bucket.
 
-    stage: ``calls`` (each kernel of each call) or ``runs`` (whole runs). times_us: by call and kernel, or by ``whole run`` and side.
+    stage: ``calls`` (each kernel of each call) ``runs`` (whole runs) or ``engines`` (whole runs on several engines). times_us: by call and kernel, or by ``whole run`` and side.
     """
 
     bucket: int
@@ -171,7 +171,7 @@ def read_records(data: bytes, name: str = "") -> tuple[dict[str, Any] | None, li
 
 def _round(data: Any) -> Round:
     bucket, index, stage, times = data["bucket"], data["round"], data["stage"], data["times_us"]
-    if type(bucket) is not int or type(index) is not int or stage not in ("calls", "runs"):
+    if type(bucket) is not int or type(index) is not int or stage not in ("calls", "runs", "engines"):
         raise ValueError("a round needs a bucket, a stage and an index")
     if not isinstance(times, dict) or not all(isinstance(v, dict) for v in times.values()):
         raise ValueError("times_us must be times by call and kernel")

@@ -84,5 +84,6 @@ class TuneResult:
             "seconds": self.seconds,
             "calls": [c.to_json() for c in self.contested],
             "runs": [r.to_json() | {"error": r.error} for r in self.times.runs],
+            "engines": [e.to_json() for e in self.times.engines],
             "facts": dict(self.times.facts),
         }

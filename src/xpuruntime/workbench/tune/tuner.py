@@ -7,6 +7,7 @@ kernel is measured with the caches and the clock rate that it has in the model, 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import time
@@ -15,24 +16,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...compiler.times import CallDetail, KernelTimes, MeasuredRun
-from ...errors import InputError
+from ...compiler.times import CallDetail, EngineTimes, KernelTimes, MeasuredRun
+from ...engines import lookup
+from ...errors import InputError, WrongResult
 from ...inference.locks.opening import bucket_of, bucket_text
 from ...inference.native.engine import TIMES, machine_facts, recorded_lock
 from ...inference.native.executable import NativeExecutable
 from ...inference.native.model import sized_model
 from ...inference.session import InferenceSession
+from ...numerics import compare_all, tolerance_for
 from ...protocols import Array, EngineRequest
 from ...runtime.device import Device
 from ...runtime.execution.demands import SETTLED
 from ...runtime.execution.executor import Executor
 from ...runtime.weights.load import Weights, load_weights
 from ...storage.files import write_atomic
+from ...types import DType
 from ..bench.statistics import median_interval, paired_ratio
 from ..inputs import Inputs
 from ..session_options import SessionOptions
@@ -46,6 +50,7 @@ ROUNDS = 15
 _REPEATS, _MOST_REPEATS = 3, 30  # timed runs of a variant in one round, after one that warms up
 _LEAST_S = 0.002  # short runs are repeated for this long
 _WHOLE = "whole run"
+_STAGES = {"calls": "kernels", "runs": "whole runs", "engines": "engines"}
 Progress = Callable[[str], None]
 _Time = tuple[str, str, float]
 """A call's key, its kernel, and microseconds."""
@@ -59,29 +64,34 @@ def tune(
     *,
     budget_s: float = 60.0,
     rounds: int = ROUNDS,
+    engines: Sequence[str] = (),
     progress: Progress = lambda _: None,
 ) -> TuneResult:
     """Measure the kernels of a model on the native engine, and write the file of times.
+
+    engines:  other engines, whose whole runs are measured in turn with the native engine and its fastest kernels. One that is not available,
+              or whose outputs differ by more than the precision's tolerance, raises.
 
     buckets:  sizes of symbolic dims, each measured. budget_s: seconds for compilation and rounds, over all processes that a journal joins; at least
               one round is measured. rounds: alternating rounds of each bucket.
     progress: called with a line for each round.
     The journal ``OUTPUT.journal`` makes a later call continue after a kill or a spent budget; it is deleted when all rounds are measured.
-    Raises the errors of ``InferenceSession``, InputError for unknown or missing sizes, FormatError for a journal of another tuning, StoreError.
+    Raises the errors of ``InferenceSession``, WrongResult, InputError for unknown or missing sizes, FormatError for a journal of another tuning, StoreError.
     """
     started, path = time.monotonic(), Path(output)
     if rounds < 1 or not budget_s > 0:
         raise InputError("tune", "needs at least one round and a positive budget", got=f"rounds={rounds}, budget_s={budget_s}", do="Give rounds=15, budget_s=60.")  # fmt: skip
+    others = tuple(dict.fromkeys(name for e in engines if (name := lookup(e).name) != "native"))
     options = replace(options or SessionOptions(), engine="native").with_device()
     with options.open(model) as session:
         opened = list(_buckets(session, buckets))
-        subject = _subject(session, opened, rounds)
+        subject = _subject(session, opened, rounds, others)
         with Journal(path.with_name(f"{path.name}.journal"), subject) as journal:
             tuner = _Tuner(journal, rounds, budget_s - journal.seconds, started, progress)
             resumed = len(journal.rounds)
             contests = []
             for number, bucket in enumerate(opened):
-                contests.append(_Contest(number, session, bucket))
+                contests.append(_Contest(number, session, bucket, options, others))
                 tuner.measure(contests[-1])
             times = _times(contests, journal, options, subject["facts"])
             text = json.dumps(times.to_json(), indent=1, sort_keys=True)
@@ -137,11 +147,14 @@ def _buckets(session: InferenceSession, sizes: Sequence[Mapping[str, int]]) -> I
         yield _Bucket(bucket_of(executable, executor), feeds, executor, replace(request, options=options))
 
 
-def _subject(session: InferenceSession, buckets: Sequence[_Bucket], rounds: int) -> dict[str, Any]:
+def _subject(
+    session: InferenceSession, buckets: Sequence[_Bucket], rounds: int, engines: Sequence[str]
+) -> dict[str, Any]:
     """Return what the journal measures: a tuning with another value of one of these does not continue it."""
     request = buckets[0].request
     policy = repr((request.precision, request.optimization, request.kernels))
-    return {
+    others = {"engines": {e: lookup(e).version() for e in engines}} if engines else {}
+    return others | {
         "model": session.model.digest,
         "policy": hashlib.sha256(policy.encode()).hexdigest()[:16],
         "threads": buckets[0].executor.threads,
@@ -187,18 +200,84 @@ class _Variant:
     def _repeated(self) -> Iterator[int]:
         """Warm up, then yield once for each timed run of a round."""
         self.executor.run_arrays(self.arrays)
-        began = time.monotonic()
-        for i in range(_MOST_REPEATS):
-            if i >= _REPEATS and time.monotonic() - began > _LEAST_S:
-                return
-            yield i
+        yield from _repeats()
+
+    def close(self) -> None:
+        """Free the program."""
+        self.executor.close()
+
+
+def _repeats() -> Iterator[int]:
+    began = time.monotonic()
+    for i in range(_MOST_REPEATS):
+        if i >= _REPEATS and time.monotonic() - began > _LEAST_S:
+            return
+        yield i
+
+
+class _EngineSide:
+    """The model on another engine, opened for one bucket. Raises WrongResult if its outputs differ from the native engine's."""
+
+    def __init__(self, engine: str, contest: _Contest) -> None:
+        bucket, self.name = contest.bucket, engine
+        self.session = contest.options.on(engine).open(contest.session.model)
+        try:
+            regions = [r.engine for r in self.session.plan.regions]
+            if regions != [engine]:
+                raise InputError(
+                    f"tune {contest.session.model.name!r}", f"{engine} does not run the whole model",
+                    got=", ".join(dict.fromkeys(regions)), do="Leave it out, or drop what places nodes elsewhere.",
+                )  # fmt: skip
+            self.feeds = dict(bucket.feeds)
+            outputs = self.session.executable.run(self.feeds)
+            self._check(contest, outputs)
+        except BaseException:
+            self.session.close()
+            raise
+
+    def _check(self, contest: _Contest, outputs: Sequence[Array]) -> None:
+        names = [s.name for s in contest.session.output_info]
+        reference = contest.session.executable.run(dict(contest.bucket.feeds))
+        precision = contest.session.plan.regions[0].precision
+        tolerance = tolerance_for(DType.of(precision))
+        for result in compare_all(names, outputs, reference, tolerance):
+            if not result.ok:
+                raise WrongResult(
+                    f"tune {contest.session.model.name!r}", f"{self.name} and native give different outputs",
+                    got=f"{result.name}: {result.reason or f'max|d|/max|ref| {result.max_rel:.3g}, tolerance {tolerance:g}'}", do=f"Leave {self.name} out, or find the node: xpu bisect --engine-a native --engine-b {self.name}.",
+                )  # fmt: skip
+
+    def run_times(self) -> Iterator[_Time]:
+        """Yield the time of a whole run."""
+        run = self.session.executable.run
+        run(self.feeds)
+        for _ in _repeats():
+            began = time.perf_counter_ns()
+            run(self.feeds)
+            yield _WHOLE, self.name, max(time.perf_counter_ns() - began, 1) / 1e3
+
+    def close(self) -> None:
+        """Free the engine."""
+        self.session.close()
+
+
+_Side: TypeAlias = _Variant | _EngineSide
+_S = TypeVar("_S", _Variant, _Side)
 
 
 class _Contest:
     """The calls of one bucket with their kernels, and the programs that measure them."""
 
-    def __init__(self, number: int, session: InferenceSession, bucket: _Bucket) -> None:
+    def __init__(
+        self,
+        number: int,
+        session: InferenceSession,
+        bucket: _Bucket,
+        options: SessionOptions,
+        engines: tuple[str, ...],
+    ) -> None:
         self.number, self.bucket, self.session = number, bucket, session
+        self.options, self.engines = options, engines
         self.program, self.lock = recorded_lock(session.model, bucket.request, bucket.shapes)
         self.entry = self.program.entries[0]
         self.keys = self.lock.stages[self.entry.name]
@@ -295,20 +374,26 @@ class _Tuner:
     def measure(self, contest: _Contest) -> None:
         """Measure the rounds of a bucket that the journal does not have."""
         variants = {str(v): contest.words(v) for v in range(contest.variants)}
-        self._stage(contest, "calls", variants, _Variant.call_times)
+        self._stage(contest, "calls", _variants(contest, variants), _Variant.call_times)
         if not self.finished:
             return
-        sides = {"tuned": contest.fastest(self.journal), "default": dict(contest.lock.kernels)}
-        self._stage(contest, "runs", sides, _Variant.run_times)
+        fastest = contest.fastest(self.journal)
+        sides = {"tuned": fastest, "default": dict(contest.lock.kernels)}
+        self._stage(contest, "runs", _variants(contest, sides), _Variant.run_times)
+        if not self.finished or not contest.engines:
+            return
+        engines: list[Callable[[], _Side]] = [*_variants(contest, {"native": fastest})]
+        engines += [functools.partial(_EngineSide, e, contest) for e in contest.engines]
+        self._stage(contest, "engines", engines, lambda side: side.run_times())
 
     def _stage(
         self,
         contest: _Contest,
         stage: str,
-        kernels: Mapping[str, Mapping[str, str]],
-        measure: Callable[[_Variant], Iterator[_Time]],
+        openers: Sequence[Callable[[], _S]],
+        measure: Callable[[_S], Iterator[_Time]],
     ) -> None:
-        """Measure the missing rounds of a stage. kernels: those of each variant, by its name."""
+        """Measure the missing rounds of a stage. openers: open each of its sides."""
         first = len(self.journal.done(contest.number, stage))
         if first >= self.rounds:
             return
@@ -317,9 +402,9 @@ class _Tuner:
             return
         with ExitStack() as stack:
             variants = []
-            for name, words in kernels.items():
-                variants.append(contest.open(name, words))
-                stack.callback(variants[-1].executor.close)
+            for opener in openers:
+                variants.append(opener())
+                stack.callback(variants[-1].close)
             for index in range(first, self.rounds):
                 if self._spent():
                     self.finished = False
@@ -331,12 +416,17 @@ class _Tuner:
                         samples[key][kernel].append(us)
                 times = {k: {n: float(np.median(us)) for n, us in v.items()} for k, v in samples.items()}
                 self.journal.add(Round(contest.number, stage, index, time.monotonic() - began, times))
-                what = "kernels" if stage == "calls" else "whole runs"
+                what = _STAGES[stage]
                 sizes = f" for {bucket_text(contest.bucket.shapes)}" if contest.bucket.shapes else ""
                 self.progress(f"{what}{sizes}: round {index + 1} of {self.rounds}")
 
     def _spent(self) -> bool:
         return bool(self.journal.rounds) and time.monotonic() - self.started > self.budget_s
+
+
+def _variants(contest: _Contest, kernels: Mapping[str, Mapping[str, str]]) -> list[Callable[[], _Variant]]:
+    """Return functions that open the model with these kernels, by the variant's name."""
+    return [functools.partial(contest.open, name, words) for name, words in kernels.items()]
 
 
 def _times(
@@ -346,6 +436,7 @@ def _times(
     calls: dict[str, dict[str, float]] = {}
     details: dict[str, CallDetail] = {}
     runs = []
+    engines: list[EngineTimes] = []
     for contest in contests:
         samples, nodes = contest.samples(journal), contest.nodes()
         for key, times in samples.items():
@@ -360,9 +451,27 @@ def _times(
             predicted = contest.predicted(journal, contest.fastest(journal))
             if predicted > 0:
                 runs.append(MeasuredRun(contest.bucket.shapes, predicted, tuned, default, len(whole)))
+        if rows := [r.times_us[_WHOLE] for r in journal.done(contest.number, "engines")]:
+            engines.append(_engine_times(contest, rows))
     first = contests[0]
     target = first.entry.plans[0].target
-    return KernelTimes(target, first.bucket.executor.threads, calls, facts, details, tuple(runs))
+    return KernelTimes(
+        target, first.bucket.executor.threads, calls, facts, details, tuple(runs), tuple(engines)
+    )
+
+
+def _engine_times(contest: _Contest, rows: Sequence[Mapping[str, float]]) -> EngineTimes:
+    """Return the medians of whole runs. rows: microseconds by engine, one for each finished round."""
+    samples = {name: [row[name] for row in rows] for name in ("native", *contest.engines)}
+    intervals = {n: median_interval(us) for n, us in samples.items() if len(us) >= 6}
+    return EngineTimes(
+        contest.session.executable_model.digest,
+        contest.bucket.shapes,
+        {n: float(np.median(us)) for n, us in samples.items()},
+        {n: lookup(n).version() or "" for n in samples},
+        {n: (i.low, i.high) for n, i in intervals.items()},
+        len(rows),
+    )
 
 
 def _call(key: str) -> str:

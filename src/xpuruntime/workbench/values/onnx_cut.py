@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from ...frontends.model_file import open_with
 from ...frontends.onnx.files.check import check_onnx
 from ...frontends.onnx.proto import dtype_table
 from ...frontends.onnx.types import OnnxTypes
+from ...frontends.torch.names import user_frame
 from ...inference.native.model import native_model
 from ...protocols import Array, ModelSource, NodeRef
 from ...types import DType
@@ -93,15 +95,9 @@ class OnnxCuts:
         if index is None:
             return SourceLine(("", "", 0))
         properties = {p.key: p.value for p in self._proto.graph.node[index].metadata_props}
-        module = properties.get("pkg.torch.onnx.name_scopes", properties.get("namespace", ""))
-        trace = properties.get("pkg.torch.onnx.stack_trace", "")
-        file, line = "", 0
-        for text in trace.splitlines():  # File "/model.py", line 12, in forward
-            words = text.strip().split('"')
-            if len(words) >= 3 and words[0].strip() == "File" and ", line " in words[2]:
-                number = words[2].partition(", line ")[2].partition(",")[0].strip()
-                file, line = words[1], int(number) if number.isdecimal() else 0
-        return SourceLine((module, file, line))
+        scopes = properties.get("pkg.torch.onnx.name_scopes")
+        module = properties.get("namespace", "") if scopes is None else _module_in(scopes)
+        return SourceLine((module, *user_frame(properties.get("pkg.torch.onnx.stack_trace", ""))))
 
     def definition(self, index: int) -> str:
         """Return sha256 of everything that decides a node's function: op, attributes, names of its values, and its weights."""
@@ -251,3 +247,14 @@ class OnnxCuts:
 
 def _is_tensor(type_proto: Any) -> bool:
     return bool(type_proto.WhichOneof("value") == "tensor_type" and type_proto.tensor_type.elem_type)
+
+
+def _module_in(scopes: str) -> str:
+    """Return the module of ``['', 'd1', 'd1.conv', 'conv2d']``: the scopes around a node and its name, as torch.onnx writes them."""
+    try:
+        names = ast.literal_eval(scopes)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return scopes
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        return scopes
+    return names[-2] if len(names) > 1 else ""
