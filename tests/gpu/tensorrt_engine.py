@@ -73,21 +73,20 @@ def profiles(report: Report, args: argparse.Namespace, cache: str) -> Any:
 
 
 def store(report: Report, args: argparse.Namespace, cache: str) -> Any:
-    """ResNet-50: the first build, the second start from the store, and what misses the store."""
+    """ResNet-50: the first build, the second start from the store, and what misses the store. Its random weights overflow float16."""
     model, feeds = light_resnet50()
     want, seconds = reference(model, feeds)[0], []
-    half = {} if version() >= 11 else {"precision": "float16"}
     for _ in range(2):
         started = time.perf_counter()
-        with opened(model, args, cache, **half) as sess:
+        with opened(model, args, cache) as sess:
             seconds.append(time.perf_counter() - started)
             facts = sess.plan.decision("engine").chosen.facts
             error = relative_error(next(iter(sess.run(feeds).values())), want)
             run_us = called_us(lambda: sess.run(feeds), 100)
     report.check(facts["from_store"], "the second start is from the store")
     report.bound("first build over second start", seconds[0] / seconds[1], at_least=50.0, unit="x")
-    report.bound("largest error", error, at_most=TOLERANCE["float16"])
-    with opened(model, args, cache, options={"builder_optimization_level": "2"}, **half) as sess:
+    report.bound("largest error", error, at_most=1e-4)
+    with opened(model, args, cache, options={"builder_optimization_level": "2"}) as sess:
         report.check(
             not sess.plan.decision("engine").chosen.facts["from_store"], "another option misses the store"
         )
@@ -102,7 +101,9 @@ def device_tensors(report: Report, args: argparse.Namespace, cache: str) -> Any:
         x = DeviceBuffer.from_numpy(feeds["x"], DEVICE)
         (y,) = sess.run({"x": x}).values()
         report.bound("largest error", relative_error(np.asarray(y.to_numpy()), want), at_most=1e-5)
-        report.check(isinstance(y, DeviceBuffer) and y.backend is x.backend, "the output stays on the device")
+        report.check(
+            isinstance(y, DeviceBuffer) and not y.backend.core_is_host, "the output stays on the device"
+        )
         backend = x.backend
         executable: Any = sess._executable
         context = executable._context()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import re
 import resource
 import sys
 from collections import Counter
@@ -24,6 +25,8 @@ import xpuruntime.pytorch as xrt_torch
 from xpuruntime.pytorch.capture.step import CapturedStep
 
 WORDS = 211
+_NO_KERNEL = re.compile("cuda[A-Z]|cu[A-Z]|Mem(cpy|set)|Activity")
+"""Calls of the driver and the runtime, and copies, which the profiler lists beside kernels."""
 SUM_RATIO, EACH_RATIO = 1.5, 4.0
 """Bounds on our error over eager's: of all gradients together, and of each. Two correct orders of sums differ by a few times eager's error."""
 Case = tuple[nn.Module, tuple[Tensor, ...]]
@@ -128,7 +131,7 @@ def judged(
 
 
 def captured(report: Report, args: argparse.Namespace) -> Any:
-    """Ten thousand captured steps: device memory and the process stay as large, and the loss falls."""
+    """Ten thousand captured steps: device memory and the process stay as large, and the loss falls. Needs the device for itself."""
     net, _ = gpt2(args.device, layers=2, size=64, heads=2, length=32)
     run = torch.compile(net, backend="xpuruntime")
     optimizer = torch.optim.AdamW(net.parameters(), 1e-3, capturable=args.device != "cpu")
@@ -185,13 +188,7 @@ def launched(work: Callable[[], Any], device: str) -> Counter[str]:
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         work()
         torch.cuda.synchronize()
-    return Counter(
-        {
-            event.key: event.count
-            for event in seen.key_averages()
-            if "Memcpy" not in event.key and "Activity Buffer" not in event.key
-        }
-    )
+    return Counter({e.key: e.count for e in seen.key_averages() if not _NO_KERNEL.match(e.key)})
 
 
 def swaps(report: Report, args: argparse.Namespace) -> Any:

@@ -143,6 +143,23 @@ def _times(data: bytes) -> None:
         _read_as_file("t.json", data, read)
 
 
+def _foreign(data: bytes) -> None:
+    """Read a policy of another tool, whose name is the first line, and write it again."""
+    from xpuruntime.workbench.interchange import FORMATS, read_foreign, write_foreign
+
+    head, _, body = data.partition(b"\n")
+    name = head.decode("utf-8", "replace")
+    if name not in FORMATS or FORMATS[name].read is None:
+        name = "tunableop"
+
+    def read(path: Path) -> None:
+        result = read_foreign(name, path)
+        json.dumps(result.to_json())
+        write_foreign(name, result.policy)
+
+    _read_as_file("f.txt", body, read)
+
+
 _RULES: Mapping[str, Any] = {
     "version": 1,
     "rules": [
@@ -161,6 +178,7 @@ FILE_TARGETS: Mapping[str, Callable[[bytes], None]] = MappingProxyType(
         "review": _review,
         "rules": _rules,
         "times": _times,
+        "foreign": _foreign,
     }
 )
 
@@ -201,6 +219,14 @@ def file_seeds(target: str) -> list[bytes]:
         }
         lines = b"".join(json.dumps(r).encode() + b"\n" for r in (head, done))
         return [json.dumps(file).encode(), lines, json.dumps(head).encode() + b"\n"]
+    if target == "foreign":
+        return [
+            b"onnxruntime-layers\nsession.layer_assignment_settings=cpu(a, =b); cuda(c)",
+            b"llama-ot\n-ot .*=CPU,exps=CUDA0",
+            b"vllm-ir\n--ir-op-priority.rms_norm=native,vllm_c\n",
+            b'vllm-ir\n{"rms_norm": ["native"], "fused_add_rms_norm": "native"}',
+            b"tunableop\nValidator,PT_VERSION,2.13.0\nGemmTunableOp_float_TN,tn_8_2_4_ld_4_4_8,Default,0.5\n",
+        ]
     arrays: dict[str, Any] = {"x": np.ones((2, 3), np.float32), "n": np.arange(4)}
     seeds = []
     for save in (np.savez, np.savez_compressed):

@@ -313,9 +313,10 @@ class _Inspector:
             layer["Outputs"] = [{"Name": o, "Format/Datatype": "Row major linear FP32"} for o in node.output]
             if node.op_type == "Conv":
                 layer["Weights"] = {"Type": "Float", "Count": 1}
-            layer["Metadata"] = f"[ONNX Layer: {node.name}]"
+            layer["Metadata"] = f"\x1e[ONNX Layer: {node.name}]"
             layers.append(layer)
-        return json.dumps({"Layers": layers, "Bindings": list(self._engine._io)})
+        # TensorRT 8.6 writes the separator of records as it is, which is no valid JSON.
+        return json.dumps({"Layers": layers, "Bindings": list(self._engine._io)}).replace("\\u001e", "\x1e")
 
 
 class _Context:

@@ -32,6 +32,7 @@ _COMMANDS = (
     "check",
     "lint",
     "lock",
+    "convert",
     "tune",
     "compare",
     "bisect",

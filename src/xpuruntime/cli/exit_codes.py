@@ -27,7 +27,7 @@ class ExitCode(enum.IntEnum):
 
 MEANINGS: dict[ExitCode, str] = {
     ExitCode.OK: "success, or the answer is yes",
-    ExitCode.NO: "the answer is no: lint found an error, check a rule that is not satisfied, compare, bisect or certify a difference, bench or conformance a wrong output, quantize an error over the budget, verify a failed check, doctor a problem, cache a damaged entry",
+    ExitCode.NO: "the answer is no: lint found an error, check a rule that is not satisfied, compare, bisect or certify a difference, bench or conformance a wrong output, convert an item that is not carried, quantize an error over the budget, verify a failed check, doctor a problem, cache a damaged entry",
     ExitCode.USAGE: "invalid command line: unknown command or option, or a value that cannot be parsed",
     ExitCode.MODEL: "invalid model: missing, not a model, truncated, unsafe external data",
     ExitCode.INPUT: "invalid input: wrong name, dtype, rank or shape, or a file that holds no array",

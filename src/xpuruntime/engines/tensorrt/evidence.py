@@ -28,7 +28,7 @@ def collect(
     model: ModelSource, report: str, version: str, device: str, times: Mapping[str, float] | None, runs: int
 ) -> Evidence:
     """Return the evidence of an engine. report: the inspector's JSON. times: microseconds by layer."""
-    layers = json.loads(report).get("Layers", [])
+    layers = json.loads(report, strict=False).get("Layers", [])  # names have control characters as they are
     source = SourceGraph(model)
     nodes = [_nodes(layer, source) for layer in layers]
     source.absorb(nodes, lambda _, i: _kind(layers[i]) not in _MOVERS)
