@@ -216,3 +216,28 @@ def test_pages_and_files_for_other_viewers(xpu, tmp_path: Path, model: Path) -> 
     assert {p.name for p in tmp_path.glob("v.*")} >= {"v.onnx", "v.json", "v.engine.json", "v.step_us.json"}
     assert xpu("inspect", receipt, "--export", tmp_path / "v.png").code == 2
     assert xpu("inspect", model, "--html", tmp_path / "m.html").code == 2
+
+
+def test_run_names_every_engine_of_a_model_on_several(xpu, tmp_path: Path, model: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = policy(tmp_path, "execution: {engine: onnxruntime, place: {product: native}}")
+    options = ("--policy", path, "--shape", "batch=2")
+    document = xpu("run", model, *options, "--json").json
+    assert set(document["engines"]) == {"onnxruntime", "native"}
+    assert document["engine"] == " + ".join(document["engines"])
+    line = " + ".join(f"{name} {version}" for name, version in document["engines"].items())
+    assert f"on {line}, cpu, float32" in xpu("run", model, *options).stdout
+
+
+def test_inspect_shows_a_lock_and_writes_its_page(xpu, tmp_path: Path, model: Path) -> None:
+    path = policy(tmp_path, "execution: {engine: onnxruntime, place: {product: native}}")
+    pytest.importorskip("onnxruntime")
+    assert xpu("lock", model, "--policy", path, "--bucket", "batch=2", "-o", tmp_path / "p.lock").code == 0
+    done = xpu("inspect", tmp_path / "p.lock", "--html", tmp_path / "p.html")
+    assert done.code == 0
+    assert "native" in done.stdout
+    assert "r0: " in done.stdout
+    assert "product" in (tmp_path / "p.html").read_text()
+    assert xpu("inspect", tmp_path / "p.lock", "--json").json["format"] == "xpuruntime-lock"
+    (tmp_path / "bad.lock").write_text("{}")
+    assert xpu("inspect", tmp_path / "bad.lock").code == 9

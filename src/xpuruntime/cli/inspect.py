@@ -24,7 +24,7 @@ def inspect(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL|PLAN.json|RECEIPT.json|PROGRAM.npubin",
+            metavar="MODEL|PLAN.json|RECEIPT.json|FILE.lock|PROGRAM.npubin",
             help="A model, a plan saved by explain, a receipt saved by run, or a compiled program.",
         ),
     ],
@@ -70,7 +70,7 @@ def inspect(
     """
     from ..inference.models.programs import holds_program
 
-    is_file = Path(model).suffix.lower() == ".json"
+    is_file = Path(model).suffix.lower() in (".json", ".lock")
     if html is not None:
         _page(model, html, is_file or holds_program(model))
     other_viewer = export is not None and (is_file or export.suffix == ".json")
@@ -124,7 +124,7 @@ def _page(path: str, html: Path, has_plan: bool) -> None:
     from ..workbench.review.files import read_snapshot
 
     if not has_plan:
-        message = "needs a plan, a receipt or a program; for a model use xpu explain --html"
+        message = "needs a plan, a receipt, a lock or a program; for a model use xpu explain --html"
         raise typer.BadParameter(message, param_hint="--html")
     write_page(html, snapshot_page(read_snapshot(path)))
     print_note(f"wrote {html}")
@@ -154,6 +154,12 @@ def _plan_or_receipt(path: Path, nodes: bool) -> CommandResult:
     if isinstance(data, dict) and data.get("format") == "xpuruntime-receipt":
         receipt = Receipt.from_json(data)
         return CommandResult(receipt.to_json(), lambda: print_text(receipt.text()))
+    if isinstance(data, dict) and data.get("format") == "xpuruntime-lock":
+        from ..program.lock import Lock
+        from .lock import show_lock
+
+        lock = Lock.from_json(data)
+        return CommandResult(lock.to_json(), lambda: show_lock(lock))
     plan = Plan.from_json(data)
     return CommandResult(plan.to_json(), lambda: print_text(plan.explain(nodes=nodes)))
 

@@ -13,9 +13,10 @@ from .command import CommandResult, command
 from .console import print_line, print_note, progress
 
 if TYPE_CHECKING:
+    from ..program.lock import Lock
     from ..workbench.locks import LockResult
 
-__all__ = ["lock"]
+__all__ = ["lock", "show_lock"]
 
 
 @command
@@ -80,7 +81,13 @@ def lock(
 
 
 def _show(result: LockResult) -> None:
-    lock = result.lock
+    show_lock(result.lock)
+    if result.cost is not None:
+        print_line(str(result.cost))
+
+
+def show_lock(lock: Lock) -> None:
+    """Print what a lock pins: engines, regions, kernels by shape bucket, and validators."""
     execution = lock.policy["execution"]
     where = f"{' + '.join(lock.engines)} on {execution['target']}, {lock.threads} threads"
     print_line(f"{lock.model['name']} on {where}: plan {lock.plan[:12]}")
@@ -95,5 +102,3 @@ def _show(result: LockResult) -> None:
         print_line(f"  {of_region}{sizes} on {program.target}: {kernels or 'no kernel'}")
     for name, value in lock.validators.items():
         print_line(f"  {name}: {value}")
-    if result.cost is not None:
-        print_line(str(result.cost))

@@ -101,8 +101,9 @@ def run(
     region = plan.regions[0]
     document: dict[str, Any] = {
         "model": plan.model["name"],
-        "engine": region.engine,
-        "engine_version": region.engine_version,
+        "engine": " + ".join(plan.engines),
+        "engine_version": " + ".join(plan.engines.values()),
+        "engines": plan.engines,
         "device": region.device,
         "precision": region.precision,
         "inputs": {
@@ -124,7 +125,7 @@ def run(
 
 
 def _show(document: Mapping[str, Any], summaries: list[OutputSummary]) -> None:
-    engine = f"{document['engine']} {document['engine_version']}".strip()
+    engine = " + ".join(f"{name} {version}".strip() for name, version in document["engines"].items())
     print_line(f"{document['model']} on {engine}, {document['device']}, {document['precision']}")
     print_line(f"inputs: {document['inputs']['source']}")
     print_line()

@@ -99,6 +99,11 @@ class Plan:
         """Return the region with the id. Raises KeyError."""
         return {r.id: r for r in self.regions}[name]
 
+    @property
+    def engines(self) -> dict[str, str]:
+        """Return the version of each engine of the regions, in their order."""
+        return {r.engine: r.engine_version for r in self.regions}
+
     def decision(self, question: str) -> Decision | None:
         """Return the first decision on a question (``engine``, ``precision``, ...), or None."""
         return next((d for d in self.decisions if d.question == question), None)

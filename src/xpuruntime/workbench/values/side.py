@@ -91,7 +91,7 @@ class Side:
     def _observer(self, session: InferenceSession, feeds: Mapping[str, Array]) -> Observer:
         region = session.plan.regions[0]
         label, precision = (
-            f"{region.engine} on {region.device}, model {self.model.name}",
+            f"{' + '.join(session.plan.engines)} on {region.device}, model {self.model.name}",
             DType(region.precision),
         )
         executable = session.executable
