@@ -267,3 +267,56 @@ def test_a_checkpoint_without_the_prefix_of_its_names_is_read(tmp_path: Path) ->
     save_file(bare, file)
     found = open_checkpoint(tmp_path)
     assert far(interpreted(found.config, dict(found.arrays), tokens), logits_of(model, tokens)) < 1e-5
+
+
+# Sizes that transformers relates to others, and switches that shape its outputs alone.
+UNCHANGED = frozenset(
+    [
+        "vocab_size",
+        "return_dict",
+        "output_hidden_states",
+        "output_attentions",
+        "is_encoder_decoder",
+        "chunk_size_feed_forward",
+    ]
+)
+
+
+def another(value: object) -> object:
+    """Return another value of the same type; None for types without an obvious one."""
+    if isinstance(value, bool):
+        return not value
+    return 1.5 * value + 0.25 if isinstance(value, float) else value + 2 if isinstance(value, int) else None
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_field_that_changes_is_followed_or_refused(family: str) -> None:
+    """No silent wrong answer: where transformers runs with another value, ours has the same logits, or an error names the field."""
+    tokens, followed = prompt(LENGTH, seed=3), 0
+    refusals: list[tuple[str, str]] = []
+    for name, value in reference(family).config.to_dict().items():
+        changed = another(value)
+        if changed is None or name in UNCHANGED:
+            continue
+        try:
+            model = reference(family, **{name: changed})
+            want = logits_of(model, tokens)
+        except Exception:  # transformers refuses the value in various ways
+            continue
+        if model.config.to_dict().get(name) != changed:
+            continue
+        try:
+            found = open_checkpoint(model)
+        except ModelError as error:
+            refusals.append((name, str(error)))
+            continue
+        assert far(interpreted(found.config, dict(found.arrays), tokens), want) < 1e-5, (name, changed)
+        followed += 1
+    assert followed > 5
+    rotary = (
+        "partial_rotary_factor",
+        "rotary_pct",
+        "original_max_position_embeddings",
+    )  # they depend on sizes
+    assert all(any(n in text for n in (name, *rotary)) for name, text in refusals), refusals
