@@ -90,6 +90,7 @@ STEPS: tuple[Step, ...] = (
     Step("conformance-ops", 8, SHELL, (f"{XPU} conformance cuda:0 --suite ops --jobs {WORKERS} --json > {FILE}",), 420, "cuda_conformance_ops.json", "xpu conformance cuda: PyTorch's samples of its ops"),
     Step("attention-gradients", 8, PYTHON, ("tests/gpu/attention_gradients.py",), 150, "cuda_attention_gradients.json", "attention in training: near float64, the same bits, kernels by policy"),
     # by name only
+    Step("training-steps", 0, PYTHON, ("tests/gpu/training_steps.py",), 300, "cuda_training_steps.json", "training: gradients near float64, captured steps in flat memory, attention by policy"),
     Step("tensorrt", 0, PYTHON, ("tests/gpu/tensorrt_engine.py",), 500, "cuda_tensorrt.json", "TensorRT: right beside ONNX Runtime, second start from the store, device tensors"),
     Step("onnxruntime-cuda", 0, PYTHON, ("tests/gpu/onnxruntime_cuda.py",), 300, "cuda_onnxruntime.json", "ONNX Runtime on CUDA: right beside its CPU provider, device tensors without the host"),
     Step("attention-training", 0, PYTHON, ("benchmarks/cuda/attention_training.py",), 150, "cuda_attention_training.json", "attention forward and backward right, and beside PyTorch's backends"),

@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from support.training_cases import gradients, rms
 
 import xpuruntime.pytorch as xrt_torch
+from xpuruntime.decisions import Reason, Support
 from xpuruntime.errors import InputError, KernelUnavailable
-from xpuruntime.pytorch import ops
+from xpuruntime.pytorch import library_kernels, ops, programs
 from xpuruntime.pytorch.compiled import compiled_graphs, xpuruntime_backend
 from xpuruntime.pytorch.compiled.report import forget_graphs
+from xpuruntime.pytorch.library_kernels import LibraryKernel
 
 Tensor = torch.Tensor
 
@@ -29,6 +31,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, **options)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Attempting to run cuBLAS"
+)  # PyTorch's first product in the thread of backward
 def test_calls_of_pytorch_follow_the_policy(device: str) -> None:
     q, k, v = operands((2, 4, 9, 16), (2, 2, 9, 16), (2, 2, 9, 16), device=device)
     grad = torch.randn_like(q)
@@ -271,3 +276,112 @@ def test_a_word_that_the_host_lacks_is_recorded_or_an_error() -> None:
 def test_bad_operands_are_named_errors(call: Any, text: str) -> None:
     with pytest.raises(InputError, match=text):
         call(torch.randn(1, 4, 5, 8))
+
+
+def rejections(record: xrt_torch.StepRecord, phase: str, word: str) -> list[str]:
+    """Return the reasons against a kernel in the decisions of one phase."""
+    decisions = [d for p in record.prepared if p.phase == phase for d in p.decisions]
+    return [c.reason for d in decisions for c in d.rejected if c.name == word]
+
+
+def test_cudnn_is_rejected_with_a_reason_where_it_cannot_run() -> None:
+    record = run_under(["cudnn", "naive"], "cpu")
+    for phase in ("train_forward", "train_backward"):
+        assert any("the operands are on cpu" in reason for reason in rejections(record, phase, "cudnn"))
+    rule = {"op": "attention", "use": "cudnn"}
+    with pytest.raises(KernelUnavailable, match="forces 'cudnn', which is unavailable"):
+        run_under({"version": 1, "kernel": {"rules": [rule]}}, "cpu")
+
+
+def host_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put PyTorch's attention for processors into the table of library kernels, under the word of cuDNN."""
+    forward, backward = (
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward,
+    )
+
+    def run(t: Any, attributes: Any) -> list[Tensor]:
+        return list(forward(*t[:3], 0.0, attributes[0], scale=attributes[1]))
+
+    def run_backward(t: Any, attributes: Any) -> list[Tensor]:
+        causal, scale, wanted = attributes
+        found = forward(*t[1:4], 0.0, causal, scale=scale)
+        grads = backward(t[0], *t[1:4], *found, 0.0, causal, scale=scale)
+        return [g.contiguous() for g, w in zip(grads, wanted, strict=True) if w]
+
+    def supports(t: Any, attributes: Any) -> Support:
+        same = t[0].shape[1] == t[1].shape[1]
+        return Support.yes() if same else Support.no(Reason.SHAPE_UNSUPPORTED, "grouped heads")
+
+    table = {
+        "attention": LibraryKernel("cudnn", "for_cpu", supports, run, True),
+        "attention_backward": LibraryKernel("cudnn", "for_cpu_backward", lambda t, a: supports(t[1:], a), run_backward, False),
+    }  # fmt: skip
+    monkeypatch.setattr(library_kernels, "LIBRARY_KERNELS", table)
+    programs.clear()
+
+
+@pytest.mark.parametrize(
+    ("policy", "forward", "backward"),
+    [
+        ({"attention": "cudnn"}, "cudnn", "cudnn"),
+        ({"attention": ["cudnn", "naive"]}, "cudnn", "cudnn"),
+        ({"attention": ["naive", "cudnn"]}, "naive", "cudnn"),
+        ({"attention": ["flash_v2", "cudnn"]}, "cudnn", "cudnn"),
+        ({"attention": "naive"}, "naive", ""),
+        ({"rules": [{"op": "attention", "use": "cudnn"}]}, "cudnn", "cudnn"),
+        ({"rules": [{"op": "attention", "use": "cudnn", "phase": "train_forward"}]}, "cudnn", "flash"),
+        ({"attention": "cudnn", "rules": [{"deterministic": True}]}, "cudnn", "flash"),
+        ({"attention": "cudnn", "rules": [{"op": "attention", "forbid": ["cudnn"]}]}, "flash", "flash"),
+        ({"attention": "cudnn", "rules": [{"workspace_bytes": 1 << 30}]}, "flash", "flash"),
+    ],
+    ids=str,
+)
+def test_the_kernel_of_a_library_follows_the_order_of_the_policy(
+    policy: dict[str, Any], forward: str, backward: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host_library(monkeypatch)
+    q, k, v = operands((1, 3, 9, 16), (1, 3, 9, 16), (1, 3, 9, 16))
+    grad = torch.randn_like(q)
+    plain = gradients(lambda *x: attend(*x, is_causal=True), (q, k, v), grad)
+    scope = xrt_torch.set_kernel_policy({"version": 1, "kernel": policy})
+    with scope, xrt_torch.record() as record:
+        mine = gradients(lambda *x: ops.attention(*x, causal=True), (q, k, v), grad)
+    programs.clear()
+    assert kernel_names(record, "train_forward") == {f"attention/{forward}"}
+    if backward:
+        assert f"attention/{backward}" in kernel_names(record, "train_backward")
+    assert record.fallbacks == {}
+    assert "PyTorch's own operator" not in str(record)
+    for a, b in zip(mine, plain, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_a_rule_that_forces_a_library_is_honored_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    host_library(monkeypatch)
+    rule = {"op": "attention", "use": "cudnn"}
+    with pytest.raises(KernelUnavailable, match="grouped heads"):
+        run_under({"version": 1, "kernel": {"rules": [rule]}}, "cpu")
+    limits = {"version": 1, "kernel": {"rules": [rule, {"deterministic": True}]}}
+    q, k, v = operands((1, 1, 3, 8), (1, 1, 3, 8), (1, 1, 3, 8))
+    with xrt_torch.set_kernel_policy(limits), pytest.raises(KernelUnavailable, match="deterministic"):
+        ops.attention(q, k, v).sum().backward()
+    programs.clear()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_cudnn_computes_attention_of_training(dtype: torch.dtype, causal: bool) -> None:
+    values = operands((2, 3, 70, 64), (2, 3, 70, 64), (2, 3, 70, 64), device="cuda", dtype=dtype)
+    grad = torch.randn(2, 3, 70, 64, generator=torch.Generator().manual_seed(1)).to("cuda", dtype)
+    wide = [t.detach().double().requires_grad_() for t in values]
+    exact = gradients(lambda *x: attend(*x, is_causal=causal), wide, grad.double())
+    theirs = gradients(lambda *x: attend(*x, is_causal=causal), values, grad)
+    for run in (ops.attention, torch.compile(ops.attention, backend=xpuruntime_backend)):
+        with xrt_torch.set_kernel_policy(attention="cudnn"), xrt_torch.record() as record:
+            mine = gradients(lambda *x, run=run: run(*x, causal=causal), values, grad)
+        for phase in ("train_forward", "train_backward"):
+            assert kernel_names(record, phase) == {"attention/cudnn"}
+        for a, b, true in zip(mine, theirs, exact, strict=True):
+            assert rms(a - true) <= 2 * rms(b - true)

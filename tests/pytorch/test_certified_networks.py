@@ -36,7 +36,7 @@ def test_without_the_policy_the_stated_bound_holds_on_other_inputs(name: str, de
     others = xrt_torch.certify(module, example, device=device, samples=100, seed=1, name=name)
     for a, b in zip(stated.outputs, others.outputs, strict=True):
         assert b.relative <= a.bound, f"{b} is over {a}"
-        assert a.bound < 1e-4
+        assert a.bound < (1e-4 if device == "cpu" else 1e-2)  # convolutions of PyTorch on CUDA use TF32
 
 
 def test_another_kernel_on_one_side_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,9 @@ def test_a_program_that_turns_cudnn_off_has_none() -> None:
     assert not any("cudnn" in name for name in called(module))
 
 
-@pytest.mark.parametrize(("dtype", "channels_last"), [(torch.float32, True), (torch.float16, False)])
+@pytest.mark.parametrize(
+    ("dtype", "channels_last"), [(torch.float32, True), (torch.bfloat16, True), (torch.float16, False)]
+)
 def test_others_stay(dtype: torch.dtype, channels_last: bool) -> None:
     module = traced(dtype, channels_last)
     cudnn_batch_norms(module)

@@ -93,6 +93,8 @@ def cuda_autocast(dtype: torch.dtype) -> Iterator[None]:
 def test_the_table_of_a_family_is_that_of_torch_autocast_on_cuda(name: str, own: torch.dtype) -> None:
     """PyTorch's dtypes come from tensors without data, which need no device."""
     family, call = FAMILIES[name]
+    if name == "rms_norm" and own is torch.bfloat16 and torch.__version__ < "2.12":
+        pytest.skip("PyTorch 2.11 leaves rms_norm of 16-bit operands in their type")
     if (
         name == "batch_norm"
     ):  # it asks for cuDNN, which needs a device; the host's autocast leaves it as it is, too

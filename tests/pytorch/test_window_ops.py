@@ -30,8 +30,11 @@ def test_values_and_gradients_are_as_near_to_float64_as_those_of_pytorch(
 @pytest.mark.parametrize(**named(WINDOW_CASES))
 def test_numerical_gradients_of_first_and_second_order(case: OpCase, device: str) -> None:
     operands = case.operands(torch.float64, device)
-    assert torch.autograd.gradcheck(case.run, operands, fast_mode=True)
-    assert torch.autograd.gradgradcheck(case.run, operands, fast_mode=True)
+    varying = (
+        1e-9 if device == "cuda" else 0.0
+    )  # cuDNN, which computes gradients of gradients, adds in another order each time
+    assert torch.autograd.gradcheck(case.run, operands, fast_mode=True, nondet_tol=varying)
+    assert torch.autograd.gradgradcheck(case.run, operands, fast_mode=True, nondet_tol=varying)
 
 
 @pytest.mark.sampled(3)

@@ -11,7 +11,10 @@ __all__ = ["EXACT", "NETWORKS", "build"]
 
 EXACT: Mapping[str, Any] = {
     "version": 1,
-    "kernel": {"rules": [{"deterministic": True}, {"op": "matmul", "use": "generated"}]},
+    "kernel": {
+        "rules": [{"deterministic": True}, {"op": "matmul", "use": "generated"}],
+        "attention": ["flash_v2", "flash", "naive"],
+    },
     "execution": {"optimization_level": 0},
 }
 """The policy under which both sides must be equal bit by bit."""

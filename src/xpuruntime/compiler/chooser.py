@@ -29,7 +29,7 @@ from .library_support import declined
 from .locked import KernelLock
 from .times import KernelTimes
 
-__all__ = ["Chooser", "Chosen", "OffersOf", "workspace_of"]
+__all__ = ["Chooser", "Chosen", "OffersOf"]
 
 OffersOf: TypeAlias = Callable[[NodeCall, CodegenTarget], Sequence[tuple[Kernel, Support]]]
 """The catalogue: every kernel of a node's op with its answer, in order of preference."""
@@ -46,11 +46,6 @@ class Chosen(NamedTuple):
     kernel: Kernel
     lowered: LoweredCall
     because: str
-
-
-def workspace_of(lowered: LoweredCall) -> int:
-    """Return the bytes of a node's workspace: its temps and the largest scratch of one thread."""
-    return sum(lowered.temps) + max((s.scratch_bytes for s in lowered.stages), default=0)
 
 
 class Chooser:
@@ -268,7 +263,7 @@ def _offer(
         name,
         support,
         time_us=time_us,
-        workspace_bytes=0 if lowered is None else workspace_of(lowered),
+        workspace_bytes=0 if lowered is None else lowered.workspace_bytes,
         deterministic=None if lowered is None else lowered.deterministic,
         on_request=kernel.on_request,
         opt_in_reason=kernel.opt_in_reason,

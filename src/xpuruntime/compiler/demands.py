@@ -107,7 +107,8 @@ class Demands:
             kernels = [_offer_of(k, s, call, target) for k, s in offers(call, target)]
             if any(o.name == NAIVE and o.support for o in kernels):
                 continue  # the kernel of that name precedes the expansion
-            naive = Offer(NAIVE, Support.yes(), workspace_bytes=None, deterministic=True)
+            # The nodes of the expansion are held to the limits by themselves.
+            naive = Offer(NAIVE, Support.yes(), deterministic=True)
             chosen, decision = choose(self.kernel, facts, [*(o for o in kernels if o.name != NAIVE), naive])
             if chosen == NAIVE:
                 if decision not in self.decisions:
@@ -205,8 +206,11 @@ class Demands:
 
 
 def _offer_of(kernel: Kernel, support: Support, call: NodeCall, target: CodegenTarget) -> Offer:
-    deterministic = kernel.lower(call, target).deterministic if support else None
-    return Offer(kernel.name.partition("/")[2], support, workspace_bytes=None, deterministic=deterministic)
+    name = kernel.name.partition("/")[2]
+    if not support:
+        return Offer(name, support)
+    lowered = kernel.lower(call, target)
+    return Offer(name, support, workspace_bytes=lowered.workspace_bytes, deterministic=lowered.deterministic)
 
 
 def _static_call(graph: Graph, node: Node) -> NodeCall | None:

@@ -195,6 +195,11 @@ class LoweredCall:
     accumulates: str = "float32"
     deterministic: bool = True
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Return the bytes of the workspace: temps and the largest scratch of one thread."""
+        return sum(self.temps) + max((s.scratch_bytes for s in self.stages), default=0)
+
 
 class Kernel(ABC):
     """An implementation of ops on one kind of target. Every entry of the catalogue derives from it.

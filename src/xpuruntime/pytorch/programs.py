@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..decisions import Decision, Reason, Support
@@ -19,6 +19,7 @@ from ..runtime.execution.executor import Executor
 from ..targets import DeviceId
 from ..types import DType, TensorSpec
 from .formulas.formula import Formula
+from .library_kernels import LibraryKernel, library_choice
 from .requests import Demand
 from .step_record import note
 
@@ -34,7 +35,7 @@ FORWARD, BACKWARD = "train_forward", "train_backward"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """A formula for one signature: an executor, or the reason why there is none and PyTorch's own operator runs.
+    """A formula for one signature: an executor, a library's kernel, or the reason why PyTorch's own operator runs.
 
     kernels: ``family/kernel: function`` of each call, in order.
     """
@@ -45,6 +46,7 @@ class Prepared:
     support: Support
     kernels: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    library: LibraryKernel | None = None
 
 
 _PREPARING = threading.RLock()
@@ -97,6 +99,8 @@ def run(call: FormulaCall) -> list[torch.Tensor] | None:
     if prepared is None:
         prepared = _prepare(signature, call)
     note(prepared)
+    if prepared.library is not None:
+        return prepared.library.run(call.operands, call.attributes)
     executor = prepared.executor
     if executor is None:
         return None
@@ -139,7 +143,18 @@ def _compiled(call: FormulaCall) -> Prepared:
     except (IrError, _Unsupported) as error:
         return _refused(name, families, call.phase, call.demand, error)
     device = next(t for t in call.operands if t is not None).device
-    return prepared_graph(name, families, call.phase, graph, device, call.demand)
+    kernels = call.demand.policy.kernel
+    choice = library_choice(name, graph, call.operands, call.attributes, kernels, call.phase)
+    if choice is None:
+        return prepared_graph(name, families, call.phase, graph, device, call.demand)
+    library = choice.kernel
+    if library is None or choice.before:
+        prepared = prepared_graph(name, families, call.phase, graph, device, call.demand)
+        first = tuple(f"{call.family}/{word}:" for word in choice.before)
+        if library is None or any(kernel.startswith(first) for kernel in prepared.kernels):
+            return replace(prepared, decisions=(*prepared.decisions, choice.decision))
+    kernel = f"{call.family}/{library.word}: {library.function}"
+    return Prepared(name, call.phase, None, Support.yes(), (kernel,), (choice.decision,), library)
 
 
 def prepared_graph(

@@ -31,6 +31,11 @@ class Demand:
             rule.use is not None and (not rule.op or family in rule.op) for rule in rules
         )
 
+    @property
+    def is_exact(self) -> bool:
+        """Return True if a rule demands deterministic kernels."""
+        return any(rule.deterministic for layer in self.policy.kernel.layers for rule in layer.rules)
+
     def names(self, family: str) -> bool:
         """Return True if the policy demands something of an op family."""
         layers = self.policy.kernel.layers

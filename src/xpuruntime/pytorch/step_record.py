@@ -35,7 +35,7 @@ class StepRecord:
     @property
     def fallbacks(self) -> dict[str, str]:
         """Return the reason for each op that ran on PyTorch's own operator."""
-        reasons = {f"{p.op} ({p.phase})": p.support.reason for p in self.prepared if p.executor is None}
+        reasons = {f"{p.op} ({p.phase})": p.support.reason for p in self.prepared if not p.support}
         return reasons | self.skip_reasons
 
     def to_json(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class StepRecord:
                     "phase": p.phase,
                     "calls": counts[key],
                     "kernels": list(p.kernels),
-                    "reason": "" if p.executor is not None else p.support.reason,
+                    "reason": p.support.reason,
                     "decisions": [d.to_json() for d in p.decisions],
                 }
                 for key, p in distinct.items()

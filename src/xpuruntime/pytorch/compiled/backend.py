@@ -169,7 +169,7 @@ def _compiled_graph(
     report = CompiledGraphReport(name, phase, len(regions), len(calls) - len(stay), stay, losses, saved)
     remember_graph(report)
     _log.info("%s", report)
-    return boxed(whole)
+    return boxed(whole, functools.partial(demands.of, backward=phase == BACKWARD))
 
 
 def _is_own(node: torch.fx.Node) -> bool:

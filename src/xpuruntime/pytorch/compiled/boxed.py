@@ -11,6 +11,9 @@ from typing import Any
 from torch.fx import GraphModule
 from torch.fx.graph import CodeGen
 
+from ..deterministic import library_obeys
+from ..requests import Demand
+
 __all__ = ["boxed"]
 
 
@@ -24,13 +27,17 @@ class _ListArguments(CodeGen):  # type: ignore[misc]  # PyTorch is untyped here
         return "\n".join(lines)
 
 
-def boxed(module: GraphModule) -> Callable[[list[Any]], Any]:
-    """Return the function of a graph module as PyTorch's autograd calls it. The module's own function changes."""
+def boxed(module: GraphModule, demand: Callable[[], Demand]) -> Callable[[list[Any]], Any]:
+    """Return the function of a graph module as PyTorch's autograd calls it. The module's own function changes.
+
+    demand: returns the demand of a call.
+    """
     module.graph.set_codegen(_ListArguments())
     module.recompile()
 
     def run(arguments: list[Any]) -> Any:
-        return module.forward(arguments)
+        with library_obeys(demand()):
+            return module.forward(arguments)
 
     run._boxed_call = True  # type: ignore[attr-defined]  # PyTorch's mark of such a function
     return run

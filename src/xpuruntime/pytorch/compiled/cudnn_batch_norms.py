@@ -23,7 +23,7 @@ _RESULTS = 5  # y, mean, 1 / std, and the running mean and variance after the ba
 
 
 def cudnn_batch_norms(joint: GraphModule) -> None:
-    """Replace batch norms of 16-bit images and their gradients by cuDNN's, in place."""
+    """Replace batch norms of float16 images and their gradients by cuDNN's, in place."""
     if not torch.backends.cudnn.enabled or torch.version.hip is not None:
         return
     gradients = {_norm_of(n): n for n in joint.graph.nodes if n.target is _BACKWARD}
@@ -53,7 +53,7 @@ def _is_supported(norm: Node) -> bool:
         value.device.type == "cuda"
         and value.dim() == 4
         and value.numel() > 0
-        and value.dtype in (torch.float16, torch.bfloat16)
+        and value.dtype is torch.float16  # PyTorch's operator refuses bfloat16 with parameters of float32
         and value.is_contiguous(memory_format=torch.channels_last)
         and all(n.meta["val"].dtype is torch.float32 for n in (weight, bias, mean, variance))
     )

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ..deterministic import library_obeys
 from ..formulas.formula import Formula
 from ..programs import BACKWARD, FORWARD, FormulaCall, run
 from ..requests import demand_of
@@ -136,7 +137,10 @@ def _forward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
         attributes = tuple(map(_hashable, args[count:-1]))
         demand = demand_of(args[-1])
         results = run(FormulaCall(op.forward, op.family, FORWARD, args[:count], attributes, demand))
-        return [*op.eager(*args[:-1])] if results is None else results
+        if results is None:
+            with library_obeys(demand):
+                results = [*op.eager(*args[:-1])]
+        return results
 
     return forward
 
@@ -149,7 +153,8 @@ def _backward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
         demand = demand_of(args[-1], backward=True)
         results = run(FormulaCall(op.backward, op.family, BACKWARD, args[:count], attributes, demand))
         if results is None:
-            gradients = op.eager_backward(*args[:-2])
+            with library_obeys(demand):
+                gradients = op.eager_backward(*args[:-2])
             results = [g for g, wanted in zip(gradients, args[-2], strict=True) if wanted]
         return results
 
