@@ -222,7 +222,7 @@ class _Writer:
             gate, up = self.linear(i, "gate", x), self.linear(i, "up", x)
         else:
             gate, up = self.linear(i, "up", x), None
-        y = getattr(b, op)(gate, **attrs)
+        y = b.call(op, gate, **attrs)
         return self.linear(i, "down", y if up is None else b.mul(y, up))
 
     def part_norm(self, i: int, part: str, x: str) -> str:
@@ -235,7 +235,7 @@ class _Writer:
         if row.norm == "layer_norm":
             operands.append(self.weight(f"{name}.bias"))
         shape = self.shapes[f"{name}.weight"]
-        return str(getattr(b, row.norm)(x, *operands, normalized_shape=list(shape), eps=self.c.eps))
+        return str(b.call(row.norm, x, *operands, normalized_shape=list(shape), eps=self.c.eps))
 
     def linear(self, i: int, part: str, x: str) -> str:
         name = f"{self.c.layer(i)}.{self.c.row.parts[part]}"

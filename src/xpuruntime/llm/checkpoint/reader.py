@@ -118,7 +118,7 @@ def _frequencies(module: Any) -> tuple[float, ...]:
     """Return the rotary frequencies of a module: their last bits depend on the device that computed them. Empty if the module has none, or if
     a conversion rounded them to 16 bits.
     """
-    inner = getattr(module, getattr(module, "base_model_prefix", "model"), None)
+    inner = getattr(module, "base_model", None)
     inv_freq = getattr(getattr(inner, "rotary_emb", None), "inv_freq", None)
     if inv_freq is None or inv_freq.element_size() < 4:
         return ()
