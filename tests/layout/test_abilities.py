@@ -46,7 +46,7 @@ MODELS = {  # the user's PyTorch module or checkpoint, a Triton function
     "inference/session.py": {"model"},
     "kernels/user/triton.py": {"function", "meta"},
     "llm/checkpoint/reader.py": {
-        "module", "source", "getattr(module, 'model', None)", "getattr(getattr(module, 'model', None), 'rotary_emb', None)",
+        "module", "source", "inner", "getattr(inner, 'rotary_emb', None)",
     },
 }  # fmt: skip
 VENDORS = {  # objects of a vendor's package, where its versions differ

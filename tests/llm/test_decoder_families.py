@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xpuruntime.errors import ModelError
 from xpuruntime.ir import interp
 from xpuruntime.llm import DecoderConfig, Generator, decoder_graph, open_checkpoint
 from xpuruntime.testing.conformance.seeded.decoders import LLAMA3, greedy, logits_of, prompt, reference
@@ -86,34 +85,3 @@ def test_a_scaling_that_is_left_out_is_noticed() -> None:
     got = interp.run(graph, feeds, weights=dict(found.arrays), states={})["logits"]
     want = logits_of(model, tokens)
     assert abs(got - want).max() > 1e-2 * abs(want).max()
-
-
-@pytest.mark.parametrize(
-    ("family", "change"),
-    [
-        ("mistral", {"sliding_window": 4096}),
-        ("qwen2", {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 1}),
-        ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}),
-    ],
-)
-def test_windows_are_refused_by_name(family: str, change: dict[str, Any]) -> None:
-    data = {**reference("qwen2").config.to_dict(), "model_type": family, "use_sliding_window": None, **change}
-    data = {k: v for k, v in data.items() if v is not None}
-    with pytest.raises(ModelError, match=r"has an unsupported (sliding_window|layer_types)"):
-        DecoderConfig.from_json(data)
-
-
-def test_a_mistral_without_a_window_is_read(tmp_path: Any) -> None:
-    """transformers writes it so: ``"sliding_window": null``."""
-    import transformers
-
-    from xpuruntime.testing.conformance.seeded.decoders import SIZES
-
-    model = transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, sliding_window=None)).eval()
-    tokens = tokens_for(model, 12)
-    found = open_checkpoint(model)
-    graph = decoder_graph(found.config, length=12, capacity=16, all_logits=True)
-    feeds = {"tokens": np.array([tokens]), "positions": np.arange(12)[None], "last": np.array([11])}
-    got = interp.run(graph, feeds, weights=dict(found.arrays), states={})["logits"]
-    want = logits_of(model, tokens)
-    assert abs(got - want).max() <= 1e-5 * abs(want).max()

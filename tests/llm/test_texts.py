@@ -110,7 +110,8 @@ def test_the_command_line_says_what_the_generator_says(folder: Path) -> None:
 def test_a_gguf_file_is_the_model_that_was_written(tmp_path: Path, family: str) -> None:
     """Written as converters write it: a Llama's rotary pairs side by side. Tokens must be those of the original."""
     gguf = pytest.importorskip("gguf")
-    from xpuruntime.llm.checkpoint.gguf_file import _ENDS, _LAYER
+    from xpuruntime.llm.checkpoint.gguf_names import gguf_name
+    from xpuruntime.llm.families import FAMILIES
 
     more: dict[str, Any] = {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
     model = reference(family, vocab_size=257, hidden_size=96, **more)
@@ -133,22 +134,14 @@ def test_a_gguf_file_is_the_model_that_was_written(tmp_path: Path, family: str) 
     writer.add_token_types([1] * 256 + [3])
     writer.add_token_merges([])
     writer.add_eos_token_id(256)
-    back = {v: k for k, v in {**_ENDS, **_LAYER}.items()}
     for name, p in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        stem, _, kind = name.removeprefix("model.").rpartition(".")
         array = p.numpy()
-        layer = stem.split(".")
-        if layer[0] == "layers":
-            part = back[".".join(layer[2:])]
-            if family == "llama" and part in ("attn_q", "attn_k"):
-                heads = array.shape[0] // 16
-                array = array.reshape(heads, 2, 8, -1).swapaxes(1, 2).reshape(array.shape)
-            writer.add_tensor(f"blk.{layer[1]}.{part}.{kind}", np.ascontiguousarray(array))
-        else:
-            key = stem if f"{stem}" in back else f"model.{stem}"
-            writer.add_tensor(f"{back[key]}.{kind}", np.ascontiguousarray(array))
+        if family == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
+            heads = array.shape[0] // 16
+            array = array.reshape(heads, 2, 8, -1).swapaxes(1, 2).reshape(array.shape)
+        writer.add_tensor(gguf_name(family, FAMILIES[family], name), np.ascontiguousarray(array))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

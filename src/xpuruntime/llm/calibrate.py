@@ -83,6 +83,12 @@ def _squares(checkpoint: Checkpoint, windows: NDArray[np.int64]) -> list[tuple[l
     for node in plain.nodes:
         if node.op == "linear" and node.name != "scores":
             x, weight = node.inputs[0], node.inputs[1]
+            if weight not in checkpoint.specs:
+                raise InputError(
+                    f"calibration of {checkpoint.name}",
+                    f"does not support {checkpoint.config.family}, which stores products in another order",
+                    got=node.name,
+                )
             readers.setdefault(str(x), []).append(str(weight))
     observed = plain.replace(outputs=tuple(Output(x, x) for x in readers))
     program = compile_graph(observed)

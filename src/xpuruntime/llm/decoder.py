@@ -1,4 +1,4 @@
-"""decoder_graph: a decoder of the Llama and Qwen2 families as a graph, built from its config alone.
+"""decoder_graph: a decoder of any family of ``FAMILIES`` as a graph, built from its config alone.
 
     graph = decoder_graph(config, length=1, capacity=2048)           # decode: one token
     graph = decoder_graph(config, length=128, capacity=2048)         # prefill of up to 128 tokens
@@ -23,10 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from ..ir import Graph, GraphBuilder
 from ..ir.graph import Source
 from ..types import DType, TensorSpec
 from .checkpoint.config import DecoderConfig
+from .families.family import ACTIVATIONS
+from .rotary import Rotary
 
 __all__ = ["decoder_graph"]
 
@@ -75,61 +79,130 @@ class _Writer:
         self.b.metadata["decoder"] = facts
         self.declared: dict[str, str] = {}
         self.shapes = config.shapes()
+        self.tables: dict[Rotary, tuple[str, str]] = {}
+        self.masks: dict[int, str] = {}
 
     def graph(self, all_logits: bool) -> Graph:
         b, c, n, s = self.b, self.c, self.batch, self.length
         tokens = b.input("tokens", f"int64[{n}, {s}]")
         self.positions = b.input("positions", f"int64[{n}, {s}]")
-        self.tables = self.rotary()
-        all_positions = b.arange(end=self.capacity, dtype=DType.INT64)
-        positions_shape = [s, 1] if n == 1 else [n, 1, s, 1]  # one mask for all, or one for each sample
-        self.mask = b.le(all_positions, b.view(self.positions, size=positions_shape), name="mask")
-        x = b.embedding(self.weight("model.embed_tokens.weight"), tokens, name="embedded")
+        for rotary in dict.fromkeys(c.local_rotary if w else c.rotary for w in c.windows):
+            if c.rotary_dim:
+                self.tables[rotary] = self.rotary(rotary, "rotary" if not self.tables else "rotary.local")
+        for window in c.windows:
+            self.mask(window)
+        x = self.embedded(tokens)
         for i in range(c.layers):
-            with b.source(Source(name=f"layers.{i}", module=f"model.layers.{i}")):
-                x = self.attention(i, x)
-                x = self.feed_forward(i, x)
-        head = "model.embed_tokens.weight" if c.tied else "lm_head.weight"
+            with b.source(Source(name=f"layers.{i}", module=c.layer(i))):
+                x = self.layer(i, x)
+        head = c.end("embed" if c.tied else "head")
         last = b.input("last", f"int64[{n}]")
         x = b.view(x, size=[n * s, c.hidden])
         if s > 1 and not all_logits:
             x = b.index_select(x, last, dim=0, name="last_row")
-        logits = b.linear(self.norm("model.norm", x), self.weight(head), name="scores")
+        x = self.norm(c.end("final_norm"), x)
+        bias = [self.weight(f"{c.end('head')}.bias")] if c.head_bias else []
+        logits = b.linear(x, self.weight(f"{head}.weight"), *bias, name="scores")
+        if c.logits_softcap:
+            logits = b.mul(b.tanh(b.div(logits, c.logits_softcap)), c.logits_softcap)
         final = b.index_select(logits, last, dim=0) if s > 1 and all_logits else logits
         b.output("token", b.argmax(final, dim=1))
         b.output("logits", logits)
         return b.build()
 
-    def rotary(self) -> tuple[str, str]:
-        """Return cosines and sines of every position, [capacity, head size / 2]. They are constants, so they are computed when weights are
-        loaded.
+    def embedded(self, tokens: str) -> str:
+        """Return the first layer's input."""
+        b, c = self.b, self.c
+        x = b.embedding(self.weight(f"{c.end('embed')}.weight"), tokens, name="embedded")
+        if c.row.embed_scale:
+            # Rounded to the type that is computed in, as in the reference.
+            x = b.mul(x, float(np.asarray(c.hidden**0.5, self.dtype.numpy)))
+        if "positions" in c.row.ends:
+            rows = b.add(self.positions, c.row.position_offset) if c.row.position_offset else self.positions
+            x = b.add(x, b.embedding(self.weight(f"{c.end('positions')}.weight"), rows))
+        return str(x)
+
+    def mask(self, window: int) -> str:
+        """Return which keys each query sees: those up to its position, and at most ``window`` of them unless that is 0."""
+        b, n, s = self.b, self.batch, self.length
+        window = window if window < self.capacity else 0
+        if window not in self.masks:
+            size = [s, 1] if n == 1 else [n, 1, s, 1]  # one mask for all, or one for each sample
+            keys, queries = b.arange(end=self.capacity, dtype=DType.INT64), b.view(self.positions, size=size)
+            seen = b.le(keys, queries, name="mask_all" if window else "mask")
+            if window:
+                seen = b.logical_and(seen, b.gt(keys, b.sub(queries, window)), name="mask_window")
+            self.masks[window] = seen
+        return self.masks[window]
+
+    def rotary(self, rotary: Rotary, name: str) -> tuple[str, str]:
+        """Return cosines and sines of every position, [capacity, rotated size / 2]. They are constants, so they are computed when weights
+        are loaded.
         """
         b = self.b
-        frequencies = self.c.rotary.frequencies(self.c.head_dim)[None]
+        frequencies = rotary.frequencies(self.c.rotary_dim)[None]
         positions = b.view(b.arange(end=self.capacity, dtype=DType.FLOAT32), size=[self.capacity, 1])
-        angles = b.mul(positions, b.constant(frequencies, name="rotary.frequencies"))
-        cos, sin = b.cos(angles, name="rotary.cos"), b.sin(angles, name="rotary.sin")
+        angles = b.mul(positions, b.constant(frequencies, name=f"{name}.frequencies"))
+        cos, sin = b.cos(angles, name=f"{name}.cos"), b.sin(angles, name=f"{name}.sin")
         if self.dtype is DType.FLOAT32:
             return cos, sin
         return b.cast(cos, dtype=self.dtype), b.cast(sin, dtype=self.dtype)
 
+    def layer(self, i: int, x: str) -> str:
+        """Return the output of a layer. Norms that the family does not have return their input."""
+        b, row = self.b, self.c.row
+        y = self.part_norm(i, "input_norm", x)
+        attended = self.part_norm(i, "post_attention_norm", self.attention(i, y))
+        if row.parallel:
+            y = self.part_norm(i, "mlp_norm", x) if "mlp_norm" in row.parts else y
+            x = b.add(x, attended)
+        else:
+            x = b.add(x, attended)
+            y = self.part_norm(i, "mlp_norm", x)
+        return str(b.add(x, self.part_norm(i, "post_mlp_norm", self.feed_forward(i, y))))
+
     def attention(self, i: int, x: str) -> str:
-        b, c, n, s, where = self.b, self.c, self.batch, self.length, f"model.layers.{i}.self_attn"
-        y = self.norm(f"model.layers.{i}.input_layernorm", x)
-        q, k, v = (
-            self.heads(self.linear(f"{where}.{projection}_proj", y), heads)
-            for projection, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads))
-        )
-        q, k = (b.rope(projection, *self.tables, self.positions) for projection in (q, k))
+        b, c, n, s = self.b, self.c, self.batch, self.length
+        q, k, v = self.projections(i, x)
+        window = c.windows[i]
+        if c.rotary_dim:
+            tables = self.tables[c.local_rotary if window else c.rotary]
+            size = 0 if c.rotary_dim == c.head_dim else c.rotary_dim
+            q, k = (b.rope(projection, *tables, self.positions, size=size) for projection in (q, k))
         cache = f"{self.dtype.value}[{n}, {c.kv_heads}, {self.capacity}, {c.head_dim}]"
         caches = []
         for projection, new in (("keys", k), ("values", v)):
             state = b.state(f"{projection}.{i}", cache)
             caches.append(self.written(state, new))
             b.set_state(state, caches[-1])
-        y = b.attention(q, *caches, self.mask, scale=c.head_dim**-0.5)
+        y = b.attention(q, *caches, self.mask(window), scale=c.scale, softcap=c.attention_softcap)
         y = b.view(b.permute(y, dims=[0, 2, 1, 3]), size=[n, s, c.heads * c.head_dim])
-        return str(b.add(x, self.linear(f"{where}.o_proj", y)))
+        return self.linear(i, "o", y)
+
+    def projections(self, i: int, x: str) -> tuple[str, str, str]:
+        """Return queries, keys and values, [batch, heads, length, size] each, with their norms."""
+        c = self.c
+        counts = {"q": c.heads, "k": c.kv_heads, "v": c.kv_heads}
+        if "qkv" in c.row.parts:
+            sizes = [heads * c.head_dim for heads in counts.values()]
+            parts = self.b.split(self.linear(i, "qkv", x), sizes=sizes, dim=2)
+        else:
+            parts = [self.linear(i, part, x) for part in counts]
+        q, k, v = (
+            self.heads(i, part, projection, heads)
+            for (part, heads), projection in zip(counts.items(), parts, strict=True)
+        )
+        return q, k, v
+
+    def heads(self, i: int, part: str, x: str, heads: int) -> str:
+        """[batch, length, heads * size] -> [batch, heads, length, size], after the norm of queries or keys."""
+        norm, kind = f"{part}_norm", self.c.row.qk_norm
+        if kind == "whole":
+            x = self.part_norm(i, norm, x)
+        x = self.b.view(x, size=[self.batch, self.length, heads, self.c.head_dim])
+        if kind == "head":
+            x = self.part_norm(i, norm, x)
+        return str(self.b.permute(x, dims=[0, 2, 1, 3]))
 
     def written(self, cache: str, rows: str) -> str:
         """Return the cache with new rows at their positions."""
@@ -141,33 +214,62 @@ class _Writer:
         return str(b.scatter(cache, positions, rows, dim=2))
 
     def feed_forward(self, i: int, x: str) -> str:
-        b, where = self.b, f"model.layers.{i}.mlp"
-        y = self.norm(f"model.layers.{i}.post_attention_layernorm", x)
-        gate, up = self.linear(f"{where}.gate_proj", y), self.linear(f"{where}.up_proj", y)
-        y = b.mul(b.silu(gate), up)
-        return str(b.add(x, self.linear(f"{where}.down_proj", y)))
+        b, c = self.b, self.c
+        op, attrs = ACTIVATIONS[c.activation]
+        if "gate_up" in c.row.parts:
+            gate, up = b.split(self.linear(i, "gate_up", x), sizes=[c.inner, c.inner], dim=2)
+        elif c.row.gated:
+            gate, up = self.linear(i, "gate", x), self.linear(i, "up", x)
+        else:
+            gate, up = self.linear(i, "up", x), None
+        y = b.call(op, gate, **attrs)
+        return self.linear(i, "down", y if up is None else b.mul(y, up))
 
-    def heads(self, x: str, heads: int) -> str:
-        """[batch, length, heads * size] -> [batch, heads, length, size]"""
-        split = self.b.view(x, size=[self.batch, self.length, heads, self.c.head_dim])
-        return str(self.b.permute(split, dims=[0, 2, 1, 3]))
+    def part_norm(self, i: int, part: str, x: str) -> str:
+        """Return the norm of a layer; x itself if the family does not have it."""
+        return self.norm(f"{self.c.layer(i)}.{self.c.row.parts[part]}", x) if part in self.c.row.parts else x
 
     def norm(self, name: str, x: str) -> str:
-        shape = [self.c.hidden]
-        return str(self.b.rms_norm(x, self.weight(f"{name}.weight"), normalized_shape=shape, eps=self.c.eps))
+        b, row = self.b, self.c.row
+        operands = [self.weight(f"{name}.weight", offset=row.norm_offset)]
+        if row.norm == "layer_norm":
+            operands.append(self.weight(f"{name}.bias"))
+        shape = self.shapes[f"{name}.weight"]
+        return str(b.call(row.norm, x, *operands, normalized_shape=list(shape), eps=self.c.eps))
 
-    def linear(self, name: str, x: str) -> str:
-        bias = [self.weight(f"{name}.bias")] if f"{name}.bias" in self.shapes else []
-        return str(self.b.linear(x, self.weight(f"{name}.weight"), *bias))
+    def linear(self, i: int, part: str, x: str) -> str:
+        name = f"{self.c.layer(i)}.{self.c.row.parts[part]}"
+        order = self.c.row.qkv_order if part == "qkv" else "parts"
+        operands = [self.weight(f"{name}.weight", transposed=self.c.row.transposed, order=order)]
+        if f"{name}.bias" in self.shapes:
+            operands.append(self.weight(f"{name}.bias", order=order))
+        return str(self.b.linear(x, *operands))
 
-    def weight(self, name: str) -> str:
-        """Return the weight in ``self.dtype``. A cast is applied when the weight is loaded."""
+    def weight(
+        self, name: str, *, offset: float = 0.0, transposed: bool = False, order: str = "parts"
+    ) -> str:
+        """Return the weight in ``self.dtype``. All changes are applied when the weight is loaded."""
         if name not in self.declared:
-            spec = self.stored.get(name, TensorSpec(self.shapes[name], self.dtype))
+            b, spec = self.b, self.stored.get(name, TensorSpec(self.shapes[name], self.dtype))
             file = self.files.get(name, "")
             where = {"file": file, "format": "safetensors", "key": name} if file else {}
-            value = self.b.weight(name, spec, **where)
-            if spec.dtype is not self.dtype:
-                value = self.b.cast(value, dtype=self.dtype)
-            self.declared[name] = value
+            value = b.weight(name, spec, **where)
+            if offset:
+                value = value if spec.dtype is DType.FLOAT32 else b.cast(value, dtype=DType.FLOAT32)
+                value = b.add(value, offset)
+            if b.spec(value).dtype is not self.dtype:
+                value = b.cast(value, dtype=self.dtype)
+            if transposed:
+                value = b.permute(value, dims=[1, 0])
+            self.declared[name] = self.regrouped(value) if order == "groups" else value
         return self.declared[name]
+
+    def regrouped(self, weight: str) -> str:
+        """Return the rows of a fused projection as all queries, all keys, all values; they are stored by groups of one key head."""
+        b, c = self.b, self.c
+        count, columns = c.heads // c.kv_heads, b.spec(weight).shape[1:]
+        grouped = b.view(weight, size=[c.kv_heads, count + 2, c.head_dim, *columns])
+        ends = ((0, count), (count, count + 1), (count + 1, count + 2))
+        parts = [b.slice(grouped, dim=1, start=start, end=end) for start, end in ends]
+        sizes = [heads * c.head_dim for heads in (c.heads, c.kv_heads, c.kv_heads)]
+        return str(b.cat(*(b.view(p, size=[n, *columns]) for p, n in zip(parts, sizes, strict=True)), dim=0))

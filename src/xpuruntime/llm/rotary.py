@@ -14,6 +14,21 @@ from ..errors import ModelError
 
 __all__ = ["Rotary"]
 
+_LAYER_TYPES = ("full_attention", "sliding_attention")
+_FIELDS = frozenset(
+    [
+        "rope_type",
+        "type",
+        "rope_theta",
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+        "partial_rotary_factor",
+    ]
+)
+"""Known fields of ``rope_scaling`` and ``rope_parameters``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
@@ -37,8 +52,12 @@ class Rotary:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Rotary:
-        """Read a config: ``rope_theta`` and ``rope_scaling``, or ``rope_parameters``. Raises ModelError for another kind."""
+        """Read a config: ``rope_theta`` and ``rope_scaling``, or ``rope_parameters``. Raises ModelError for another kind or field."""
         facts: dict[str, Any] = {**(data.get("rope_scaling") or {}), **(data.get("rope_parameters") or {})}
+        for name, value in facts.items():
+            if value is not None and name not in _FIELDS:
+                do = "Remove the field if no result depends on it."
+                raise ModelError("rotary positions", f"have an unknown {name}", got=repr(value)[:80], do=do)
         kind = str(facts.get("rope_type") or facts.get("type") or "default")
         if kind not in ("default", "linear", "llama3"):
             do = "Supported: default, linear, llama3."
@@ -59,6 +78,35 @@ class Rotary:
                 "rotary positions", "have parameters that are not finite and positive", got=sizes
             )
         return rotary
+
+    @classmethod
+    def of_layers(cls, data: Mapping[str, Any], theta: str = "rope_theta") -> tuple[Rotary, Rotary]:
+        """Return the positions of layers without a window, and with one. They differ if ``rope_parameters`` has one entry per type of
+        layer, or if there is a ``rope_local_base_freq``. ``theta`` is the family's name of ``rope_theta``.
+        """
+        parameters = data.get("rope_parameters") or {}
+        if unknown := [n for n, v in parameters.items() if isinstance(v, Mapping) and n not in _LAYER_TYPES]:
+            do = f"Supported: {', '.join(_LAYER_TYPES)}."
+            raise ModelError(
+                "rotary positions", "are given for an unknown type of layers", got=unknown[0], do=do
+            )
+        bases = {data[n] for n in ("rope_theta", theta) if data.get(n) is not None}
+        if len(bases) > 1:
+            raise ModelError(
+                "rotary positions", f"have a rope_theta that differs from {theta}", got=sorted(bases)
+            )
+        plain = {**data, "rope_theta": next(iter(bases), None)}
+        if any(isinstance(v, Mapping) for v in parameters.values()):
+            if {*parameters} != {*_LAYER_TYPES}:
+                raise ModelError(
+                    "rotary positions", "need one entry per type of layers", got=sorted(parameters)
+                )
+            full, local = (cls.from_json({**plain, "rope_parameters": parameters[t]}) for t in _LAYER_TYPES)
+            return full, local
+        full = cls.from_json(plain)
+        if "rope_local_base_freq" not in data:
+            return full, full
+        return full, cls.from_json({"rope_theta": data["rope_local_base_freq"]})
 
     def frequencies(self, size: int) -> NDArray[np.float32]:
         """Return the radians per position of each pair, [size / 2].

@@ -1,23 +1,21 @@
-"""DecoderConfig: a decoder of the Llama and Qwen2 families, read from a checkpoint's ``config.json``."""
+"""DecoderConfig: one decoder, read from a checkpoint's ``config.json`` by its family's row of ``FAMILIES``."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import ModelError
 from ...types import DType
+from ..families.family import ACTIVATIONS, DecoderFamily, rotary_share
+from ..families.fields import check_fields
+from ..families.table import FAMILIES
 from ..rotary import Rotary
+from .windows import layer_windows
 
-__all__ = ["FAMILIES", "DecoderConfig", "read_stops"]
-
-FAMILIES: Mapping[str, Mapping[str, Any]] = {
-    "llama": {},
-    "mistral": {},
-    "qwen2": {"attention_bias": True, "out_bias": False},
-}
-"""Defaults of each ``model_type``, for keys that its config lacks."""
+__all__ = ["DecoderConfig", "read_stops"]
 
 _MAX_LAYERS, _MAX_HEADS, _MAX_WIDTH, _MAX_WORDS = 4096, 1 << 16, 1 << 24, (1 << 31) - 1
 """Limits far above every known decoder. A larger value means that the file is damaged."""
@@ -26,9 +24,16 @@ _DTYPES = {"float32": DType.FLOAT32, "bfloat16": DType.BFLOAT16, "float16": DTyp
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """Sizes and switches of a decoder: RMSNorm, rotary positions, grouped heads, gated SiLU.
+    """Sizes and switches of a decoder.
 
-    qkv_bias, out_bias, mlp_bias: which linear layers have a bias. tied: the output layer is the embedding.
+    row:         what the family has, after variants.
+    base:        prefix of weight names.
+    rotary, local_rotary: rotary positions of layers without and with a window; None without rotary positions.
+    rotary_dim:  elements of a head that are rotated.
+    windows:     keys that a query of each layer may see, its own included; 0: all before it.
+    scale:       scale of attention scores. activation: a key of ``ACTIVATIONS``.
+    attention_softcap, logits_softcap: c in c * tanh(x / c); 0: none.
+    qkv_bias, out_bias, mlp_bias, head_bias: which linear layers have a bias. tied: the output layer is the embedding.
     stops: tokens that end a text. dtype: the checkpoint's element type.
     """
 
@@ -43,17 +48,27 @@ class DecoderConfig:
     eps: float
     rotary: Rotary
     max_positions: int
+    row: DecoderFamily = field(compare=False, repr=False)
+    base: str
+    local_rotary: Rotary
+    rotary_dim: int
+    windows: tuple[int, ...]
+    scale: float
+    activation: str
+    attention_softcap: float = 0.0
+    logits_softcap: float = 0.0
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    head_bias: bool = False
     tied: bool = False
     stops: tuple[int, ...] = ()
     dtype: DType = DType.FLOAT32
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DecoderConfig:
-        """Read the content of ``config.json`` (``PretrainedConfig.to_dict()`` returns the same). Raises ModelError for features that are
-        not implemented, and for values of a wrong type or out of range.
+        """Read the content of ``config.json`` (``PretrainedConfig.to_dict()`` returns the same). Raises ModelError for a family or a field
+        that is not supported, and for values of a wrong type or out of range.
         """
         try:
             return cls._from(data)
@@ -66,67 +81,112 @@ class DecoderConfig:
         family = str(data.get("model_type", ""))
         if family not in FAMILIES:
             do = f"Supported families: {', '.join(FAMILIES)}."
-            raise ModelError("language model", "has an unsupported model family", got=repr(family), do=do)
-        facts = {**data, **FAMILIES[family]}
-        _refuse(facts)
-        heads, hidden = (
-            _size(facts, "num_attention_heads", _MAX_HEADS),
-            _size(facts, "hidden_size", _MAX_WIDTH),
-        )
-        bias = bool(facts.get("attention_bias", False))
-        stops = facts.get("eos_token_id")
-        dtype = str(facts.get("dtype") or facts.get("torch_dtype") or "float32").removeprefix("torch.")
-        kv_heads = _size(facts, "num_key_value_heads", heads, heads)
+            raise ModelError("language model", "has an unsupported model_type", got=repr(family)[:80], do=do)
+        check_fields(FAMILIES[family], data)
+        row, facts = FAMILIES[family].resolved({**FAMILIES[family].defaults, **data})
+        heads = _size(row, facts, "num_attention_heads", _MAX_HEADS)
+        hidden = _size(row, facts, "hidden_size", _MAX_WIDTH)
+        kv_heads = _size(row, facts, "num_key_value_heads", heads, heads)
         if heads % kv_heads:
-            raise _wrong("num_key_value_heads", kv_heads, f"a divisor of {heads}")
-        eps = facts.get("rms_norm_eps", 1e-6)
-        if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
-            raise _wrong("rms_norm_eps", eps, "a number from 0 to 1")
+            raise _wrong(row.key("num_key_value_heads"), kv_heads, f"a divisor of {heads}")
+        head_dim = _size(row, facts, "head_dim", _MAX_WIDTH, max(hidden // heads, 1))
+        layers = _size(row, facts, "num_hidden_layers", _MAX_LAYERS)
+        rotary, local = Rotary.of_layers(facts, row.key("rope_theta")) if row.rotary else (Rotary(), Rotary())
+        positions = _size(row, facts, "max_position_embeddings", _MAX_WORDS, 2048)
+        dtype = str(facts.get("dtype") or facts.get("torch_dtype") or "float32").removeprefix("torch.")
         return cls(
             family=family,
-            vocab=_size(facts, "vocab_size", _MAX_WORDS),
+            vocab=_size(row, facts, "vocab_size", _MAX_WORDS),
             hidden=hidden,
-            layers=_size(facts, "num_hidden_layers", _MAX_LAYERS),
+            layers=layers,
             heads=heads,
             kv_heads=kv_heads,
-            head_dim=_size(facts, "head_dim", _MAX_WIDTH, hidden // heads),
-            inner=_size(facts, "intermediate_size", _MAX_WIDTH),
-            eps=float(eps),
-            rotary=Rotary.from_json(facts),
-            max_positions=_size(facts, "max_position_embeddings", _MAX_WORDS, 2048),
-            qkv_bias=bias,
-            out_bias=bool(facts.get("out_bias", bias)),
-            mlp_bias=bool(facts.get("mlp_bias", False)),
+            head_dim=head_dim,
+            inner=_size(
+                row, facts, "intermediate_size", _MAX_WIDTH, 4 * hidden if row.inner_default else None
+            ),
+            eps=_number(row, facts, "norm_eps", 0, 1),
+            rotary=rotary,
+            max_positions=positions,
+            row=row,
+            base=row.base,
+            local_rotary=local,
+            rotary_dim=_rotary_dim(row, facts, head_dim),
+            windows=layer_windows(row, facts, layers),
+            scale=_number(row, facts, "query_pre_attn_scalar", 0, _MAX_WIDTH, head_dim) ** -0.5,
+            activation=_activation(row, facts),
+            attention_softcap=_number(row, facts, "attn_logit_softcapping", 0, math.inf, 0.0),
+            logits_softcap=_number(row, facts, "final_logit_softcapping", 0, math.inf, 0.0),
+            qkv_bias=_bias(row, facts, "qkv"),
+            out_bias=_bias(row, facts, "o"),
+            mlp_bias=_bias(row, facts, "mlp"),
+            head_bias=_bias(row, facts, "head"),
             tied=bool(facts.get("tie_word_embeddings", False)),
-            stops=read_stops(stops),
+            stops=read_stops(facts.get("eos_token_id")),
             dtype=_DTYPES.get(dtype, DType.FLOAT32),
         )
 
+    def layer(self, index: int) -> str:
+        """Return the prefix of a layer's names, without the final dot."""
+        return f"{self.base}{self.row.layers}.{index}"
+
+    def end(self, part: str) -> str:
+        """Return the name of ``embed``, ``positions``, ``final_norm`` or ``head``."""
+        name = self.row.ends[part]
+        return name if part == "head" else self.base + name
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every weight by its name in a checkpoint."""
-        q, kv, h, inner = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.hidden, self.inner
-        layer: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (h,)}
-        linears = [
-            ("self_attn.q_proj", q, h, self.qkv_bias),
-            ("self_attn.k_proj", kv, h, self.qkv_bias),
-            ("self_attn.v_proj", kv, h, self.qkv_bias),
-            ("self_attn.o_proj", h, q, self.out_bias),
-            ("mlp.gate_proj", inner, h, self.mlp_bias),
-            ("mlp.up_proj", inner, h, self.mlp_bias),
-            ("mlp.down_proj", h, inner, self.mlp_bias),
-        ]
-        for name, rows, columns, bias in linears:
-            layer[f"{name}.weight"] = (rows, columns)
-            if bias:
-                layer[f"{name}.bias"] = (rows,)
-        layer["post_attention_layernorm.weight"] = (h,)
-        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab, h)}
+        parts = self.row.parts
+        layer: dict[str, tuple[int, ...]] = {}
+        for part, (rows, columns, bias) in self._linears().items():
+            if part in parts:
+                shape = (columns, rows) if self.row.transposed else (rows, columns)
+                layer |= _named(parts[part], shape, (rows,) if bias else None)
+        for part, size in self._norms().items():
+            if part in parts:
+                layer |= self._norm(parts[part], size)
+        shapes: dict[str, tuple[int, ...]] = {f"{self.end('embed')}.weight": (self.vocab, self.hidden)}
+        if "positions" in self.row.ends:
+            rows = self.max_positions + self.row.position_offset
+            shapes[f"{self.end('positions')}.weight"] = (rows, self.hidden)
         for i in range(self.layers):
-            shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
-        shapes["model.norm.weight"] = (h,)
-        if not self.tied:
-            shapes["lm_head.weight"] = (self.vocab, h)
-        return shapes
+            shapes |= {f"{self.layer(i)}.{name}": shape for name, shape in layer.items()}
+        shapes |= self._norm(self.end("final_norm"), self.hidden)
+        head = _named(self.end("head"), (self.vocab, self.hidden), (self.vocab,) if self.head_bias else None)
+        if self.tied:
+            del head[f"{self.end('head')}.weight"]
+        return shapes | head
+
+    def _linears(self) -> dict[str, tuple[int, int, bool]]:
+        """Return (outputs, inputs, bias) of each linear layer."""
+        q, kv, h, inner = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.hidden, self.inner
+        return {
+            "q": (q, h, self.qkv_bias),
+            "k": (kv, h, self.qkv_bias),
+            "v": (kv, h, self.qkv_bias),
+            "qkv": (q + 2 * kv, h, self.qkv_bias),
+            "o": (h, q, self.out_bias),
+            "gate": (inner, h, self.mlp_bias),
+            "up": (inner, h, self.mlp_bias),
+            "gate_up": (2 * inner, h, self.mlp_bias),
+            "down": (h, inner, self.mlp_bias),
+        }
+
+    def _norms(self) -> dict[str, int]:
+        whole = self.row.qk_norm == "whole"
+        return {
+            **dict.fromkeys(("input_norm", "post_attention_norm", "mlp_norm", "post_mlp_norm"), self.hidden),
+            "q_norm": self.head_dim * (self.heads if whole else 1),
+            "k_norm": self.head_dim * (self.kv_heads if whole else 1),
+        }
+
+    def _norm(self, name: str, size: int) -> dict[str, tuple[int, ...]]:
+        return _named(name, (size,), (size,) if self.row.norm == "layer_norm" else None)
+
+
+def _named(name: str, weight: tuple[int, ...], bias: tuple[int, ...] | None) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": weight, **({f"{name}.bias": bias} if bias else {})}
 
 
 def read_stops(stops: Any) -> tuple[int, ...]:
@@ -138,8 +198,56 @@ def read_stops(stops: Any) -> tuple[int, ...]:
     return tokens
 
 
-def _size(facts: Mapping[str, Any], name: str, maximum: int, otherwise: int | None = None) -> int:
+def _bias(row: DecoderFamily, facts: Mapping[str, Any], part: str) -> bool:
+    rule = row.bias.get(part, False)
+    value = facts.get(rule, False) if isinstance(rule, str) else rule
+    if value is not None and not isinstance(value, bool):
+        raise _wrong(str(rule), value, "true or false")
+    return bool(value)
+
+
+def _activation(row: DecoderFamily, facts: Mapping[str, Any]) -> str:
+    name = row.key("hidden_act")
+    value = facts.get(name, "silu")
+    if not isinstance(value, str) or value not in ACTIVATIONS:
+        do = f"Supported: {', '.join(ACTIVATIONS)}."
+        raise ModelError("language model", f"has an unsupported {name}", got=repr(value)[:80], do=do)
+    return value
+
+
+def _rotary_dim(row: DecoderFamily, facts: Mapping[str, Any], head_dim: int) -> int:
+    if not row.rotary:
+        return 0
+    share = rotary_share(row, facts)
+    size = int(head_dim * share)
+    if not 0 < share <= 1 or size < 2 or size % 2:
+        raise _wrong(row.key("partial_rotary_factor"), share, f"a share of {head_dim} that is even")
+    return size
+
+
+def _number(
+    row: DecoderFamily,
+    facts: Mapping[str, Any],
+    name: str,
+    low: float,
+    high: float,
+    otherwise: float | None = None,
+) -> float:
+    """Return the number under a key, from ``low`` to below ``high``; ``otherwise`` if it is null, and it may be absent then."""
+    name = row.key(name)
+    value = facts.get(name)
+    if value is None:
+        value = otherwise
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < high:
+        raise _wrong(name, value, f"a number from {low} to {high}")
+    return float(value)
+
+
+def _size(
+    row: DecoderFamily, facts: Mapping[str, Any], name: str, maximum: int, otherwise: int | None = None
+) -> int:
     """Return the integer under a key, from 1 to ``maximum``; ``otherwise`` if it is absent or null."""
+    name = row.key(name)
     value = facts.get(name)
     if value is None:
         value = otherwise
@@ -155,23 +263,3 @@ def _wrong(name: str, value: Any, requirement: str) -> ModelError:
     return ModelError(
         "language model", f"has a {name} that is not {requirement}", got=repr(value)[:80], do=do
     )
-
-
-def _refuse(facts: Mapping[str, Any]) -> None:
-    """Raise ModelError for features that change results and are not implemented."""
-    layer_types = set(facts.get("layer_types") or ()) - {"full_attention"}
-    sliding = facts.get("sliding_window") and facts.get("use_sliding_window", facts["model_type"] != "qwen2")
-    unsupported = {
-        "hidden_act": facts.get("hidden_act", "silu") not in ("silu", "swish"),
-        "sliding_window": bool(sliding),
-        "layer_types": bool(layer_types) and facts.get("use_sliding_window", True),
-        "quantization_config": bool(facts.get("quantization_config")),
-    }
-    for name, is_unsupported in unsupported.items():
-        if is_unsupported:
-            raise ModelError(
-                "language model",
-                f"has an unsupported {name}",
-                got=str(facts.get(name))[:80],
-                do="Use a checkpoint with full attention, SiLU and unquantized weights.",
-            )

@@ -19,23 +19,10 @@ from ...types import DType, TensorSpec
 from .config import DecoderConfig
 from .data import Checkpoint
 from .gguf_check import check_gguf
+from .gguf_names import INTERLEAVED, config_facts, gguf_name, gguf_row, part_names
 from .text import TextCodec
 
 __all__ = ["open_gguf"]
-
-_ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_INTERLEAVED = frozenset(["attn_q", "attn_k"])
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SPLITS: Mapping[str, str] = {"qwen2": _WORDS % "", "llama-bpe": _WORDS % "{1,3}"}
@@ -67,68 +54,67 @@ def _opened(path: Path, who: str, reader: Any) -> Checkpoint:
     def fact(key: str, default: Any = None) -> Any:
         return facts[key].contents() if key in facts else default
 
-    family = str(fact("general.architecture", ""))
-    arrays = _Tensors(reader.tensors, family, fact, who)
-    config = _config(family, fact, arrays, who)
+    architecture = str(fact("general.architecture", ""))
+    # The format lists the innermost dim first.
+    shapes = {str(t.name): tuple(int(d) for d in reversed(t.shape)) for t in reader.tensors}
+    if "token_embd.weight" not in shapes:
+        raise ModelError(who, "contains no decoder", got=f"{len(shapes)} tensors without an embedding")
+    if "rope_freqs.weight" in shapes:
+        raise ModelError(who, "has an unsupported scaling of rotary positions", got="rope_freqs.weight")
+    config = DecoderConfig.from_json(config_facts(architecture, fact, shapes, who))
+    config = _with_biases(replace(config, row=gguf_row(config.row)), architecture, shapes)
+    arrays = _Tensors(reader.tensors, architecture, config)
+    if unknown := sorted(arrays.others):
+        do = "The model has a part that this release does not support."
+        raise ModelError(who, "has unknown tensors", got=", ".join(unknown[:3]), do=do)
     return Checkpoint(path.stem, config, arrays, arrays.specs, text=_text(fact))
 
 
-def _config(family: str, fact: Any, arrays: _Tensors, who: str) -> DecoderConfig:
-    def size(key: str) -> int:
-        value = fact(f"{family}.{key}")
-        if not isinstance(value, int):
-            raise ModelError(who, f"has no integer {key}", got=repr(value))
-        return value
+def _with_biases(
+    config: DecoderConfig, architecture: str, shapes: Mapping[str, tuple[int, ...]]
+) -> DecoderConfig:
+    """Return the config with the biases that the file has: the metadata does not say it."""
 
-    if (
-        fact(f"{family}.rope.scaling.type", "none") not in ("none", None)
-        or "rope_freqs.weight" in arrays.others
-    ):
-        raise ModelError(who, "has an unsupported scaling of rotary positions")
-    heads, hidden = size("attention.head_count"), size("embedding_length")
-    data = {
-        "model_type": family,
-        "vocab_size": arrays.specs["model.embed_tokens.weight"].shape[0],
-        "hidden_size": hidden,
-        "num_hidden_layers": size("block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": fact(f"{family}.attention.head_count_kv", heads),
-        "head_dim": fact(f"{family}.attention.key_length", hidden // heads),
-        "intermediate_size": size("feed_forward_length"),
-        # The file has a float32: round 9.99999974e-06 to 1e-05, as config.json has it.
-        "rms_norm_eps": float(f"{fact(f'{family}.attention.layer_norm_rms_epsilon', 1e-6):.6g}"),
-        "rope_theta": fact(f"{family}.rope.freq_base", 10000.0),
-        "max_position_embeddings": size("context_length"),
-        "tie_word_embeddings": "lm_head.weight" not in arrays.specs,
-        "eos_token_id": fact("tokenizer.ggml.eos_token_id"),
-        "attention_bias": "model.layers.0.self_attn.q_proj.bias" in arrays.specs,
-    }
-    out = "model.layers.0.self_attn.o_proj.bias" in arrays.specs
-    return replace(DecoderConfig.from_json(data), out_bias=out)
+    def has(*parts: str) -> bool:
+        names = {p: config.row.parts[p] for p in parts if p in config.row.parts}
+        return any(
+            gguf_name(architecture, config.row, f"{config.layer(0)}.{name}.bias") in shapes
+            for name in names.values()
+        )
+
+    return replace(
+        config,
+        qkv_bias=has("q", "qkv"),
+        out_bias=has("o"),
+        mlp_bias=has("up", "gate_up"),
+        head_bias="output.bias" in shapes,
+    )
 
 
 class _Tensors(Mapping[str, Array]):
     """Tensors by their names in a checkpoint, float32. Each access dequantizes the tensor."""
 
-    def __init__(self, tensors: Any, family: str, fact: Any, who: str) -> None:
+    def __init__(self, tensors: Any, architecture: str, config: DecoderConfig) -> None:
         self._tensors: dict[str, Any] = {}
         self.others: set[str] = set()
         self._heads: dict[str, int] = {}
-        heads = fact(f"{family}.attention.head_count", 1)
-        key_heads = fact(f"{family}.attention.head_count_kv", heads)
+        ends, layers = part_names(architecture, config.row, config.base)
+        counts = {"q": config.heads, "k": config.kv_heads} if architecture in INTERLEAVED else {}
         for tensor in tensors:
-            name, part = _name(str(tensor.name))
-            if not name:
+            stem, _, kind = str(tensor.name).rpartition(".")
+            block, _, rest = stem.partition(".")
+            layer, _, part = rest.partition(".")
+            if stem in ends:
+                name = f"{ends[stem]}.{kind}"
+            elif block == "blk" and part in layers and layer.isdecimal():
+                own, role = layers[part]
+                name = f"{config.layer(int(layer))}.{own}.{kind}"
+                if role in counts:
+                    self._heads[name] = counts[role]
+            else:
                 self.others.add(str(tensor.name))
                 continue
             self._tensors[name] = tensor
-            if family == "llama" and part in _INTERLEAVED:
-                self._heads[name] = heads if part == "attn_q" else key_heads
-        if "model.embed_tokens.weight" not in self._tensors:
-            raise ModelError(
-                who, "contains no decoder", got=f"{len(self._tensors)} decoder tensors without an embedding"
-            )
-        # The format lists the innermost dim first.
         self.specs = {
             n: TensorSpec(tuple(int(d) for d in reversed(t.shape)), DType.FLOAT32)
             for n, t in self._tensors.items()
@@ -151,18 +137,6 @@ class _Tensors(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self._tensors)
-
-
-def _name(name: str) -> tuple[str, str]:
-    """Return a tensor's name in a checkpoint (empty if it has none), and its part of a layer."""
-    stem, _, kind = name.rpartition(".")
-    if stem in _ENDS:
-        return f"{_ENDS[stem]}.{kind}", ""
-    block, _, rest = stem.partition(".")
-    layer, _, part = rest.partition(".")
-    if block == "blk" and part in _LAYER:
-        return f"model.layers.{layer}.{_LAYER[part]}.{kind}", part
-    return "", ""
 
 
 def _text(fact: Any) -> TextCodec | None:

@@ -83,6 +83,9 @@ def _from_folder(folder: Path) -> Checkpoint:
         if Path(file).name != file:
             raise ModelError(f"language model {folder}", "names a file outside its folder", got=file)
         arrays |= read_safetensors(folder / file)
+    embed = f"{config.end('embed')}.weight"
+    if embed not in arrays and embed.removeprefix(config.base) in arrays:
+        config = replace(config, base="")  # the checkpoint of a model without its output layer
     checkpoint = Checkpoint(
         folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder)
     )
@@ -95,17 +98,18 @@ def _from_module(module: Any) -> Checkpoint:
     if getattr(module, "training", False):
         raise ModelError(type(module).__name__, "is in training mode", do="Call model.eval().")
     config = DecoderConfig.from_json(module.config.to_dict())
-    config = replace(config, rotary=replace(config.rotary, explicit=_frequencies(module)))
-    arrays = weights_of(module)
+    explicit = _frequencies(module)
+    if config.rotary == config.local_rotary:
+        rotary = replace(config.rotary, explicit=explicit)
+        config = replace(config, rotary=rotary, local_rotary=rotary)
+    arrays = dict(weights_of(module))
     shapes = config.shapes()
-    if config.tied:
+    embed, head = (f"{config.end(part)}.weight" for part in ("embed", "head"))
+    if head not in arrays and "lm_head.weight" in arrays:
+        arrays[head] = arrays.pop("lm_head.weight")  # modules may name it otherwise than checkpoints
+    if config.tied and embed not in arrays and head in arrays:
         # The embedding and the output layer are one tensor, which the module may list under the latter's name.
-        arrays = {
-            "model.embed_tokens.weight"
-            if n == "lm_head.weight" and "model.embed_tokens.weight" not in arrays
-            else n: a
-            for n, a in arrays.items()
-        }
+        arrays[embed] = arrays.pop(head)
     weights = {n: a for n, a in arrays.items() if n in shapes}
     return checked(Checkpoint(type(module).__name__, config, weights, _specs(weights)))
 
@@ -114,7 +118,8 @@ def _frequencies(module: Any) -> tuple[float, ...]:
     """Return the rotary frequencies of a module: their last bits depend on the device that computed them. Empty if the module has none, or if
     a conversion rounded them to 16 bits.
     """
-    inv_freq = getattr(getattr(getattr(module, "model", None), "rotary_emb", None), "inv_freq", None)
+    inner = getattr(module, "base_model", None)
+    inv_freq = getattr(getattr(inner, "rotary_emb", None), "inv_freq", None)
     if inv_freq is None or inv_freq.element_size() < 4:
         return ()
     return tuple(map(float, inv_freq.detach().cpu().flatten().tolist()))
@@ -132,8 +137,9 @@ def checked(checkpoint: Checkpoint) -> Checkpoint:
     for name, shape in shapes.items():
         if specs[name].shape != shape:
             raise ModelError(who, f"weight {name} must have the shape {list(shape)}", got=specs[name])
-    layer = f"model.layers.{checkpoint.config.layers - 1}."
-    unknown = [n for n in specs if n not in shapes and n.startswith(layer) and "rotary_emb" not in n]
+    layer = f"{checkpoint.config.layer(checkpoint.config.layers - 1)}."
+    buffers = ("rotary_emb.inv_freq", *checkpoint.config.row.buffers)
+    unknown = [n for n in specs if n not in shapes and n.startswith(layer) and not n.endswith(buffers)]
     if unknown:
         do = "The model has a part that this release does not support."
         raise ModelError(who, "has unknown weights", got=", ".join(unknown[:3]), do=do)

@@ -1,4 +1,4 @@
-"""Tiny seeded decoders of the Llama and Qwen2 families from transformers, the references of ``xpuruntime.llm``."""
+"""Tiny seeded decoders of every family from transformers, the references of ``xpuruntime.llm``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ....protocols import Array
 
-__all__ = ["LLAMA3", "SIZES", "greedy", "logits_of", "prompt", "reference"]
+__all__ = ["FAMILIES", "LLAMA3", "SIZES", "greedy", "logits_of", "prompt", "reference"]
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97, "hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 6,
@@ -21,22 +21,66 @@ LLAMA3: dict[str, Any] = {
 }  # fmt: skip
 
 
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
+    "qwen2": ("Qwen2", {}),
+    "mistral": ("Mistral", {"sliding_window": 7}),
+    "qwen3": ("Qwen3", {"sliding_window": 9, "use_sliding_window": True, "max_window_layers": 1}),
+    "gemma": ("Gemma", {}),
+    "gemma2": (
+        "Gemma2",
+        {"sliding_window": 7, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 15.0, "query_pre_attn_scalar": 24,
+         "tie_word_embeddings": False},
+    ),
+    "gemma3_text": (
+        "Gemma3",
+        {
+            "sliding_window": 7, "query_pre_attn_scalar": 24, "tie_word_embeddings": False,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0},
+            },
+        },
+    ),
+    "phi3": (
+        "Phi3",
+        {"sliding_window": 7, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.75},
+         "original_max_position_embeddings": 256},
+    ),
+    "olmo2": ("Olmo2", {}),
+    "stablelm": ("StableLm", {"use_qkv_bias": True}),
+    "phi": ("Phi", {}),
+    "gpt_neox": ("GPTNeoX", {}),
+    "gpt2": ("GPT2", {"n_embd": 96, "n_layer": 2, "n_head": 6, "n_positions": 256}),
+    "falcon": ("Falcon", {"num_kv_heads": 2, "new_decoder_architecture": True, "bias": True, "ffn_hidden_size": 160}),
+    "opt": ("OPT", {"ffn_dim": 128, "word_embed_proj_dim": 96, "dropout": 0.0}),
+}  # fmt: skip
+"""``model_type`` -> class in transformers, and sizes that let every part matter: windows below the text's length, soft caps that bite."""
+
+_SPECIAL = {"bos_token_id", "eos_token_id", "pad_token_id", "vocab_size", "attn_implementation"}
+_CONFIGS = {"gemma3_text": "Gemma3Text"}
+
+
 def reference(family: str, **overrides: Any) -> Any:
     """Return a seeded transformers model in which every part matters: biases, norm scales and weights are far from neutral."""
     import torch
     import transformers
 
-    if family == "qwen2":
-        model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**{**SIZES, **overrides}))
-    else:
-        facts = {"tie_word_embeddings": True, "rope_parameters": LLAMA3, **SIZES, **overrides}
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**facts))
+    name, facts = FAMILIES[family]
+    kind = getattr(transformers, f"{_CONFIGS.get(family, name)}Config")
+    fields = {*kind().to_dict(), *_SPECIAL}
+    sizes = {k: v for k, v in {**SIZES, "pad_token_id": None}.items() if k in fields}
+    model = getattr(transformers, f"{name}ForCausalLM" if name != "GPT2" else "GPT2LMHeadModel")(
+        kind(**{**sizes, **facts, **overrides})
+    )
     model = model.eval()
     seed = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=seed)
-            p.copy_(1 + 0.3 * noise if "norm" in name else 0.5 * noise if p.ndim == 1 else 0.2 * noise)
+            is_norm = p.ndim == 1 and not name.endswith("bias")
+            p.copy_(1 + 0.3 * noise if is_norm else 0.5 * noise if p.ndim == 1 else 0.2 * noise)
     model.tie_weights()
     return model
 

@@ -1,0 +1,68 @@
+"""Write the table of families in docs/how-to/language-models.md from FAMILIES: `python scripts/families_page.py`. A test fails when it is stale."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from xpuruntime.llm.families import FAMILIES, DecoderFamily
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "how-to" / "language-models.md"
+_TABLE = re.compile(r"(?<=a test compares\. -->\n)(TABLE|(?:\|.*\n)+)")
+_NORMS = {"rms_norm": "RMS", "layer_norm": "layer"}
+_QK = {"head": "norms of queries and keys per head", "whole": "norms of whole queries and keys"}
+_WINDOWS = {
+    "none": "",
+    "all": "all layers",
+    "alternate": "every second layer",
+    "periodic": "five of six layers",
+    "last": "the last layers, if the config says so",
+}
+
+
+def table() -> str:
+    """Return a line per family."""
+    rows = [
+        f"| `{name}` | {f.models} | {_norms(f)} | {_positions(f)} | {_WINDOWS[f.windows]} | {_others(f)} |"
+        for name, f in FAMILIES.items()
+    ]
+    head = [
+        "| `model_type` | models | norms | positions | window | other parts |",
+        "|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def _norms(family: DecoderFamily) -> str:
+    before, after = "input_norm" in family.parts, "post_attention_norm" in family.parts
+    places = [word for word, has in (("before", before), ("after", after)) if has]
+    scale = f", weight + {family.norm_offset:g}" if family.norm_offset else ""
+    return f"{_NORMS[family.norm]}, {' and '.join(places)}{scale}"
+
+
+def _positions(family: DecoderFamily) -> str:
+    if not family.rotary:
+        return "learned"
+    share = family.defaults.get(family.key("partial_rotary_factor"), 1.0)
+    return "rotary" if share == 1 else f"rotary, {share:g} of a head by default"
+
+
+def _others(family: DecoderFamily) -> str:
+    words = [_QK[family.qk_norm]] if family.qk_norm else []
+    words += ["parallel blocks"] if family.parallel else []
+    words += ["one product for QKV"] if "qkv" in family.parts else []
+    words += ["one product for gate and up"] if "gate_up" in family.parts else []
+    words += [] if family.gated else ["no gate"]
+    words += ["scaled embeddings"] if family.embed_scale else []
+    words += ["soft caps"] if "attn_logit_softcapping" in family.reads else []
+    return ", ".join(words)
+
+
+def page(text: str) -> str:
+    """Return the page with the current table."""
+    return _TABLE.sub(lambda _: table(), text, count=1)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {PAGE.name}: {len(FAMILIES)} families")

@@ -1,0 +1,207 @@
+"""Names of tensors and metadata in GGUF files, and how they differ from a family's row of ``FAMILIES``.
+
+Converters store fused projections as queries, keys, values, every matrix as [outputs, inputs], and norm weights with their offset added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...errors import ModelError
+from ..families.family import DecoderFamily
+from ..families.table import FAMILIES
+
+__all__ = ["ARCHITECTURES", "INTERLEAVED", "config_facts", "gguf_name", "gguf_row", "part_names"]
+
+ARCHITECTURES: Mapping[str, str] = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
+    "phi3": "phi3",
+    "olmo2": "olmo2",
+    "stablelm": "stablelm",
+    "phi2": "phi",
+    "gptneox": "gpt_neox",
+    "gpt2": "gpt2",
+    "falcon": "falcon",
+}
+"""``general.architecture`` -> ``model_type``."""
+INTERLEAVED = frozenset(["llama"])
+"""Architectures whose rotary pairs are next to each other in the rows of queries and keys."""
+
+_ENDS = {"embed": "token_embd", "positions": "position_embd", "final_norm": "output_norm", "head": "output"}
+_PARTS = {
+    "input_norm": "attn_norm",
+    "q": "attn_q",
+    "k": "attn_k",
+    "v": "attn_v",
+    "qkv": "attn_qkv",
+    "o": "attn_output",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "post_attention_norm": "post_attention_norm",
+    "mlp_norm": "ffn_norm",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "gate_up": "ffn_up",
+    "down": "ffn_down",
+    "post_mlp_norm": "post_ffw_norm",
+}
+_RENAMED: Mapping[str, Mapping[str, str]] = {
+    "falcon": {"ln_attn": "attn_norm_2", "ln_mlp": "attn_norm"},
+}
+"""Architecture -> name in a checkpoint -> name in a file, where the part alone does not say it."""
+
+
+def gguf_row(row: DecoderFamily) -> DecoderFamily:
+    """Return the row of a family for the tensors of a GGUF file."""
+    return replace(row, norm_offset=0.0, qkv_order="parts", transposed=False)
+
+
+def part_names(
+    architecture: str, row: DecoderFamily, base: str
+) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+    """Return names of a file -> names of a checkpoint: those around the layers, and (name, part) in a layer."""
+    ends = {
+        _ENDS[part]: name if part == "head" else base + name
+        for part, name in row.ends.items()
+        if part in _ENDS
+    }
+    renamed = _RENAMED.get(architecture, {})
+    layer = {renamed.get(name, _PARTS[part]): (name, part) for part, name in row.parts.items()}
+    return ends, layer
+
+
+def gguf_name(architecture: str, row: DecoderFamily, name: str) -> str:
+    """Return a tensor's name in a file from its name in a checkpoint."""
+    ends, layer = part_names(architecture, row, row.base)
+    stem, _, kind = name.rpartition(".")
+    for there, here in ends.items():
+        if stem == here:
+            return f"{there}.{kind}"
+    index, _, part = stem.removeprefix(f"{row.base}{row.layers}.").partition(".")
+    there = next(there for there, (here, _) in layer.items() if here == part)
+    return f"blk.{index}.{there}.{kind}"
+
+
+# ── metadata ──
+
+Fact = Callable[..., Any]
+
+
+def config_facts(architecture: str, fact: Fact, tensors: Mapping[str, Any], who: str) -> dict[str, Any]:
+    """Return the fields of ``config.json`` from a file's metadata and the shapes of its tensors. Raises ModelError."""
+    if architecture not in ARCHITECTURES:
+        do = f"Supported architectures: {', '.join(ARCHITECTURES)}."
+        raise ModelError(who, "has an unsupported general.architecture", got=repr(architecture)[:80], do=do)
+    family = FAMILIES[ARCHITECTURES[architecture]]
+
+    def own(key: str, default: Any = None) -> Any:
+        return fact(f"{architecture}.{key}", default)
+
+    def size(key: str) -> int:
+        value = own(key)
+        if not isinstance(value, int):
+            raise ModelError(who, f"has no integer {key}", got=repr(value))
+        return value
+
+    heads, hidden = size("attention.head_count"), size("embedding_length")
+    head_dim = own("attention.key_length", hidden // heads)
+    data = {
+        "vocab_size": tensors["token_embd.weight"][0],
+        "hidden_size": hidden,
+        "num_hidden_layers": size("block_count"),
+        "num_attention_heads": heads,
+        "intermediate_size": size("feed_forward_length"),
+        "norm_eps": _epsilon(own),
+        "max_position_embeddings": size("context_length"),
+    }
+    named: dict[str, Any] = {family.key(k): v for k, v in data.items()}
+    if "head_dim" not in family.only:
+        named["head_dim"] = head_dim
+    if (
+        "num_key_value_heads" not in family.only
+        and family.key("num_key_value_heads") == "num_key_value_heads"
+    ):
+        named["num_key_value_heads"] = own("attention.head_count_kv", heads)
+    named |= _rotary(family, own, head_dim, who) if family.rotary else {}
+    for name, key in _OPTIONAL.items():
+        if name in family.reads and own(key) is not None:
+            named[name] = own(key)
+    if architecture in _SPECIAL:
+        named |= _SPECIAL[architecture](own, tensors)
+    return {
+        **named,
+        "model_type": ARCHITECTURES[architecture],
+        "tie_word_embeddings": "output.weight" not in tensors,
+        "eos_token_id": fact("tokenizer.ggml.eos_token_id"),
+    }
+
+
+_OPTIONAL = {
+    "sliding_window": "attention.sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "use_parallel_residual": "use_parallel_residual",
+}
+"""Field -> key, after the architecture."""
+
+
+def _epsilon(own: Fact) -> float:
+    value = own("attention.layer_norm_rms_epsilon", own("attention.layer_norm_epsilon", 1e-6))
+    # The file has a float32: round 9.99999974e-06 to 1e-05, as config.json has it.
+    return float(f"{value:.6g}")
+
+
+def _rotary(family: DecoderFamily, own: Fact, head_dim: int, who: str) -> dict[str, Any]:
+    kind = own("rope.scaling.type", "none")
+    if kind not in ("none", "linear", None):
+        raise ModelError(who, "has an unsupported scaling of rotary positions", got=kind)
+    base = own("rope.freq_base", family.defaults.get("rope_theta", 10000.0))
+    parameters: dict[str, Any] = {"rope_type": "default", "rope_theta": base}
+    if kind == "linear":
+        parameters |= {"rope_type": "linear", "factor": own("rope.scaling.factor", 1.0)}
+    dims = own("rope.dimension_count", head_dim)
+    if dims != head_dim:
+        parameters["partial_rotary_factor"] = dims / head_dim
+    if "rope_local_base_freq" not in family.reads:
+        return {"rope_parameters": parameters, family.key("partial_rotary_factor"): dims / head_dim}
+    local = own("rope.freq_base_swa", family.defaults["rope_local_base_freq"])
+    return {"rope_scaling": parameters, "rope_theta": base, "rope_local_base_freq": local}
+
+
+def _gemma(largest: int) -> Callable[[Fact, Mapping[str, Any]], dict[str, Any]]:
+    """Return the rule of the attention scale, which files omit: the largest model divides by the width of a head's share."""
+
+    def rule(own: Fact, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        heads, hidden = own("attention.head_count"), own("embedding_length")
+        scale = own("attention.scale")
+        if scale:
+            return {"query_pre_attn_scalar": float(scale) ** -2}
+        share = hidden // heads
+        return {
+            "query_pre_attn_scalar": share
+            if own("block_count") == largest
+            else own("attention.key_length", share)
+        }
+
+    return rule
+
+
+def _falcon(own: Fact, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    heads = own("attention.head_count")
+    key_heads = own("attention.head_count_kv", heads)
+    norms = 2 if "blk.0.attn_norm_2.weight" in tensors else 1
+    return {"new_decoder_architecture": True, "num_kv_heads": key_heads, "num_ln_in_parallel_attn": norms}
+
+
+_SPECIAL: Mapping[str, Callable[[Fact, Mapping[str, Any]], dict[str, Any]]] = {
+    "gemma2": _gemma(46),
+    "gemma3": _gemma(62),
+    "falcon": _falcon,
+}

@@ -1,0 +1,126 @@
+"""DecoderFamily: what the decoders of one ``model_type`` have, as a row of a table. The builder and the readers contain no family's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+__all__ = ["ACTIVATIONS", "DecoderFamily", "Variant", "rotary_share"]
+
+ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "silu": ("silu", {}),
+    "swish": ("silu", {}),
+    "gelu": ("gelu", {}),
+    "gelu_new": ("gelu", {"approximate": "tanh"}),
+    "gelu_fast": ("gelu", {"approximate": "tanh"}),
+    "gelu_pytorch_tanh": ("gelu", {"approximate": "tanh"}),
+    "relu": ("relu", {}),
+}
+"""Activation in a config -> op and its attributes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A change of a row where a config has given values.
+
+    when:     field -> value; all must be equal.
+    parts:    parts that are added or renamed; None removes one.
+    facts:    fields that are overridden.
+    parallel: attention and feed-forward layers read the same input; None leaves the row's.
+    """
+
+    when: Mapping[str, Any]
+    parts: Mapping[str, str | None] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    parallel: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderFamily:
+    """One row.
+
+    models:     names that users know, for the docs.
+    base:       prefix of all names but the output layer's. Some checkpoints omit it.
+    ends:       names of ``embed``, ``positions``, ``final_norm`` (without base) and ``head`` (with it).
+    layers:     name of the list of layers.
+    parts:      names in a layer. A part that is absent is not computed.
+                Norms: ``input_norm``, ``mlp_norm`` before and ``post_attention_norm``, ``post_mlp_norm`` after a block; ``q_norm``, ``k_norm``.
+                Linear layers: ``q``, ``k``, ``v`` or ``qkv``; ``o``; ``gate`` and ``up`` or ``gate_up``, or ``up`` alone; ``down``.
+    norm:       op of the norms: ``rms_norm``, or ``layer_norm`` with a bias.
+    norm_offset: number that is added to the weights of norms.
+    qk_norm:    ``head`` (one norm per head, of one weight) or ``whole`` (over all heads); empty without.
+    parallel:   attention and feed-forward layers read the same input. Without ``mlp_norm`` they share a norm.
+    rotary:     rotary positions. Without, ``positions`` is a table.
+    position_offset: first row of the table of positions.
+    qkv_order:  rows of ``qkv``: ``parts`` (queries, keys, values), or ``groups`` (a key head's queries, its key, its value; then the next).
+    transposed: weights of linear layers are stored as [inputs, outputs].
+    bias:       ``qkv``, ``o``, ``mlp``, ``head`` -> True, or the field that says it.
+    windows:    layers that have the window where ``layer_types`` is not given: ``none``, ``all``, ``alternate``, ``periodic``, ``last``.
+    embed_scale: scale of embeddings: ``sqrt`` of the hidden size, or none.
+    inner_default: without a size the feed-forward layer has four times the hidden size.
+    keys:       the builder's name of a field -> the family's.
+    defaults:   values of absent fields, as transformers has them.
+    reads:      fields that change results and are read, in addition to the common ones.
+    only:       fields that change results -> the values that are supported.
+    harmless:   fields that change no result.
+    buffers:    ends of names that checkpoints contain and nothing reads.
+    variants:   changes by fields.
+    """
+
+    models: str
+    base: str = "model."
+    ends: Mapping[str, str]
+    layers: str = "layers"
+    parts: Mapping[str, str]
+    norm: str = "rms_norm"
+    norm_offset: float = 0.0
+    qk_norm: str = ""
+    parallel: bool = False
+    rotary: bool = True
+    position_offset: int = 0
+    qkv_order: str = "parts"
+    transposed: bool = False
+    bias: Mapping[str, bool | str] = field(default_factory=dict)
+    windows: str = "none"
+    embed_scale: str = ""
+    inner_default: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    reads: frozenset[str] = frozenset()
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    equal: Mapping[str, str] = field(default_factory=dict)
+    harmless: frozenset[str] = frozenset()
+    buffers: tuple[str, ...] = ()
+    variants: tuple[Variant, ...] = ()
+
+    def key(self, name: str) -> str:
+        """Return the family's name of a field."""
+        return self.keys.get(name, name)
+
+    def resolved(self, facts: Mapping[str, Any]) -> tuple[DecoderFamily, dict[str, Any]]:
+        """Return the row and the fields of one config, after all variants."""
+        row, changed = self, dict(facts)
+        for variant in self.variants:
+            if all(facts.get(k) == v for k, v in variant.when.items()):
+                merged = {**row.parts, **variant.parts}
+                parts = {k: v for k, v in merged.items() if v is not None}
+                parallel = row.parallel if variant.parallel is None else variant.parallel
+                row = replace(row, parts=parts, parallel=parallel)
+                changed |= variant.facts
+        return row, changed
+
+    @property
+    def gated(self) -> bool:
+        """Return whether the feed-forward layer has a gate."""
+        return "gate" in self.parts or "gate_up" in self.parts
+
+
+def rotary_share(row: DecoderFamily, facts: Mapping[str, Any]) -> float:
+    """Return the share of a head that is rotated."""
+    parameters = facts.get("rope_parameters") or {}
+    nested = [p for p in parameters.values() if isinstance(p, dict)]
+    for source in (*nested, parameters, facts.get("rope_scaling") or {}):
+        if "partial_rotary_factor" in source:
+            return float(source["partial_rotary_factor"])
+    return float(facts.get(row.key("partial_rotary_factor"), 1.0))

@@ -1,0 +1,387 @@
+"""FAMILIES: the table of decoders, one row per ``model_type``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from .family import DecoderFamily, Variant
+
+__all__ = ["FAMILIES"]
+
+_ENDS = {"embed": "embed_tokens", "final_norm": "norm", "head": "lm_head"}
+_ATTENTION = {
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+}
+_QK_NORM = {"q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"}
+_MLP = {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
+_NORMS = {"input_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+_EPS = {"norm_eps": "rms_norm_eps"}
+_LAYER_EPS = {"norm_eps": "layer_norm_eps"}
+_ALL_BIASES = {"qkv": True, "o": True, "mlp": True}
+_QWEN_WINDOW = frozenset(["use_sliding_window", "sliding_window", "max_window_layers", "layer_types"])
+_GELU_TANH = ("gelu_pytorch_tanh", "gelu_new")
+
+_LLAMA = DecoderFamily(
+    models="Llama 1, 2, 3, 3.x",
+    ends=_ENDS,
+    parts={**_NORMS, **_ATTENTION, **_MLP},
+    bias={"qkv": "attention_bias", "o": "attention_bias", "mlp": "mlp_bias"},
+    keys=_EPS,
+    defaults={"rms_norm_eps": 1e-6},
+    reads=frozenset(["attention_bias", "mlp_bias"]),
+    only={"rope_interleaved": (False,)},
+)
+_QWEN2 = replace(
+    _LLAMA,
+    models="Qwen2, Qwen2.5",
+    bias={"qkv": True},
+    windows="last",
+    defaults={
+        **_LLAMA.defaults,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+    },
+    reads=_QWEN_WINDOW,
+    only={"use_mrope": (False,)},
+)
+_QWEN3 = replace(
+    _QWEN2,
+    models="Qwen3",
+    parts={**_LLAMA.parts, **_QK_NORM},
+    qk_norm="head",
+    bias={"qkv": "attention_bias", "o": "attention_bias"},
+    defaults={**_QWEN2.defaults, "head_dim": 128},
+    reads=_QWEN_WINDOW | {"attention_bias"},
+)
+_MISTRAL = replace(
+    _LLAMA,
+    models="Mistral",
+    bias={},
+    windows="all",
+    defaults={**_LLAMA.defaults, "sliding_window": 4096, "num_key_value_heads": 8},
+    reads=frozenset(["sliding_window"]),
+    only={"attention_bias": (False,)},
+)
+_GEMMA_KEYS = frozenset(["attention_bias"])
+_GEMMA = replace(
+    _LLAMA,
+    models="Gemma 1",
+    norm_offset=1.0,
+    embed_scale="sqrt",
+    bias={"qkv": "attention_bias", "o": "attention_bias"},
+    defaults={
+        "rms_norm_eps": 1e-6,
+        "head_dim": 256,
+        "tie_word_embeddings": True,
+        "hidden_act": "gelu_pytorch_tanh",
+        "max_position_embeddings": 8192,
+    },
+    reads=_GEMMA_KEYS,
+    # Gemma 1 was trained with the tanh form. Early configs say "gelu", which releases of transformers read differently.
+    only={"hidden_act": _GELU_TANH, "hidden_activation": _GELU_TANH},
+)
+_GEMMA2 = replace(
+    _GEMMA,
+    models="Gemma 2",
+    parts={
+        **_ATTENTION,
+        **_MLP,
+        "input_norm": "input_layernorm",
+        "post_attention_norm": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "post_mlp_norm": "post_feedforward_layernorm",
+    },
+    windows="alternate",
+    keys={**_EPS, "hidden_act": "hidden_activation"},
+    defaults={
+        **_GEMMA.defaults,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+    },
+    reads=_GEMMA_KEYS
+    | {
+        "query_pre_attn_scalar",
+        "sliding_window",
+        "layer_types",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+    },
+    only={"hidden_activation": _GELU_TANH, "hidden_act": _GELU_TANH},
+    harmless=frozenset(["cache_implementation"]),
+)
+_GEMMA3 = replace(
+    _GEMMA2,
+    models="Gemma 3 (text)",
+    parts={**_GEMMA2.parts, **_QK_NORM},
+    qk_norm="head",
+    windows="periodic",
+    defaults={
+        **_GEMMA2.defaults,
+        "max_position_embeddings": 131072,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 10000.0,
+        "sliding_window_pattern": 6,
+    },
+    reads=_GEMMA2.reads | {"rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"},
+)
+_PHI3 = replace(
+    _LLAMA,
+    models="Phi-3, Phi-3.5-mini, Phi-4",
+    parts={
+        **_NORMS,
+        "qkv": "self_attn.qkv_proj",
+        "o": "self_attn.o_proj",
+        "gate_up": "mlp.gate_up_proj",
+        "down": "mlp.down_proj",
+    },
+    bias={},
+    windows="all",
+    defaults={"rms_norm_eps": 1e-5, "sliding_window": None, "max_position_embeddings": 4096},
+    reads=frozenset(["sliding_window"]),
+    only={"attention_bias": (False,), "mlp_bias": (False,)},
+    equal={"original_max_position_embeddings": "max_position_embeddings"},
+)
+_OLMO2 = replace(
+    _LLAMA,
+    models="OLMo-2",
+    parts={
+        **_ATTENTION,
+        **_MLP,
+        **_QK_NORM,
+        "post_attention_norm": "post_attention_layernorm",
+        "post_mlp_norm": "post_feedforward_layernorm",
+    },
+    qk_norm="whole",
+    bias={"qkv": "attention_bias", "o": "attention_bias"},
+    defaults={"rms_norm_eps": 1e-5},
+    reads=frozenset(["attention_bias"]),
+)
+_STABLELM = DecoderFamily(
+    models="StableLM",
+    ends=_ENDS,
+    parts={**_NORMS, **_ATTENTION, **_MLP},
+    norm="layer_norm",
+    bias={"qkv": "use_qkv_bias"},
+    keys=_LAYER_EPS,
+    defaults={
+        "layer_norm_eps": 1e-5,
+        "partial_rotary_factor": 0.25,
+        "use_qkv_bias": False,
+        "max_position_embeddings": 4096,
+    },
+    reads=frozenset(["use_qkv_bias", "use_parallel_residual"]),
+    only={"qk_layernorm": (False,)},
+    variants=(Variant(when={"use_parallel_residual": True}, parts={"mlp_norm": None}, parallel=True),),
+)
+_PHI = DecoderFamily(
+    models="Phi-1, Phi-1.5, Phi-2",
+    ends={"embed": "embed_tokens", "final_norm": "final_layernorm", "head": "lm_head"},
+    parts={
+        **_ATTENTION,
+        "o": "self_attn.dense",
+        "input_norm": "input_layernorm",
+        "up": "mlp.fc1",
+        "down": "mlp.fc2",
+    },
+    norm="layer_norm",
+    parallel=True,
+    bias={**_ALL_BIASES, "head": True},
+    keys=_LAYER_EPS,
+    defaults={"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "hidden_act": "gelu_new"},
+    only={"qk_layernorm": (False,)},
+)
+_NEOX = DecoderFamily(
+    models="GPT-NeoX, Pythia",
+    base="gpt_neox.",
+    ends={"embed": "embed_in", "final_norm": "final_layer_norm", "head": "embed_out"},
+    parts={
+        **_NORMS,
+        "qkv": "attention.query_key_value",
+        "o": "attention.dense",
+        "up": "mlp.dense_h_to_4h",
+        "down": "mlp.dense_4h_to_h",
+    },
+    norm="layer_norm",
+    parallel=True,
+    qkv_order="groups",
+    bias={"qkv": "attention_bias", "o": "attention_bias", "mlp": True},
+    keys={**_LAYER_EPS, "rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+    defaults={
+        "layer_norm_eps": 1e-5,
+        "rotary_pct": 0.25,
+        "hidden_act": "gelu",
+        "attention_bias": True,
+        "use_parallel_residual": True,
+    },
+    reads=frozenset(["attention_bias", "use_parallel_residual"]),
+    buffers=("attention.bias", "attention.masked_bias"),
+    variants=(Variant(when={"use_parallel_residual": False}, parallel=False),),
+)
+_GPT2 = DecoderFamily(
+    models="GPT-2",
+    base="transformer.",
+    ends={"embed": "wte", "positions": "wpe", "final_norm": "ln_f", "head": "lm_head"},
+    layers="h",
+    parts={
+        "input_norm": "ln_1",
+        "mlp_norm": "ln_2",
+        "qkv": "attn.c_attn",
+        "o": "attn.c_proj",
+        "up": "mlp.c_fc",
+        "down": "mlp.c_proj",
+    },
+    norm="layer_norm",
+    rotary=False,
+    transposed=True,
+    bias=_ALL_BIASES,
+    inner_default=True,
+    keys={
+        "norm_eps": "layer_norm_epsilon",
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "intermediate_size": "n_inner",
+        "max_position_embeddings": "n_positions",
+        "hidden_act": "activation_function",
+    },
+    defaults={
+        "layer_norm_epsilon": 1e-5,
+        "activation_function": "gelu_new",
+        "tie_word_embeddings": True,
+        "n_positions": 1024,
+    },
+    only={
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "num_key_value_heads": (),
+        "head_dim": (),
+    },
+    harmless=frozenset(["reorder_and_upcast_attn", "n_ctx"]),
+    buffers=("attn.bias", "attn.masked_bias"),
+)
+_FALCON = DecoderFamily(
+    models="Falcon 7B, 11B, 40B, 180B",
+    base="transformer.",
+    ends={"embed": "word_embeddings", "final_norm": "ln_f", "head": "lm_head"},
+    layers="h",
+    parts={
+        "input_norm": "input_layernorm",
+        "qkv": "self_attention.query_key_value",
+        "o": "self_attention.dense",
+        "up": "mlp.dense_h_to_4h",
+        "down": "mlp.dense_4h_to_h",
+    },
+    norm="layer_norm",
+    parallel=True,
+    qkv_order="groups",
+    bias={"qkv": "bias", "o": "bias", "mlp": "bias"},
+    inner_default=True,
+    keys={
+        "norm_eps": "layer_norm_epsilon",
+        "num_key_value_heads": "num_kv_heads",
+        "intermediate_size": "ffn_hidden_size",
+        "hidden_act": "activation",
+    },
+    defaults={
+        "layer_norm_epsilon": 1e-5,
+        "activation": "gelu",
+        "tie_word_embeddings": True,
+        "bias": False,
+        "multi_query": True,
+        "parallel_attn": True,
+        "new_decoder_architecture": False,
+        "num_ln_in_parallel_attn": None,
+    },
+    reads=frozenset(["bias", "multi_query", "parallel_attn", "new_decoder_architecture"]),
+    only={"num_ln_in_parallel_attn": (1, 2), "alibi": (False,), "head_dim": ()},
+    variants=(
+        Variant(when={"new_decoder_architecture": False, "multi_query": True}, facts={"num_kv_heads": 1}),
+        Variant(when={"new_decoder_architecture": False, "multi_query": False}, facts={"num_kv_heads": None}),
+        Variant(
+            when={"new_decoder_architecture": False, "parallel_attn": False},
+            parts={"mlp_norm": "post_attention_layernorm"},
+            parallel=False,
+        ),
+        *(
+            Variant(
+                when={
+                    "new_decoder_architecture": True,
+                    "parallel_attn": True,
+                    "num_ln_in_parallel_attn": norms,
+                },
+                parts={"input_norm": "ln_attn", "mlp_norm": "ln_mlp"},
+            )
+            for norms in (None, 2)
+        ),
+    ),
+)
+_OPT = DecoderFamily(
+    models="OPT, but for 350M",
+    base="model.",
+    ends={
+        "embed": "decoder.embed_tokens",
+        "positions": "decoder.embed_positions",
+        "final_norm": "decoder.final_layer_norm",
+        "head": "lm_head",
+    },
+    layers="decoder.layers",
+    parts={
+        **_ATTENTION,
+        "o": "self_attn.out_proj",
+        "input_norm": "self_attn_layer_norm",
+        "mlp_norm": "final_layer_norm",
+        "up": "fc1",
+        "down": "fc2",
+    },
+    norm="layer_norm",
+    rotary=False,
+    position_offset=2,
+    bias={"qkv": "enable_bias", "o": "enable_bias", "mlp": "enable_bias"},
+    keys={"norm_eps": "layer_norm_eps", "intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
+    defaults={
+        "layer_norm_eps": 1e-5,
+        "activation_function": "relu",
+        "tie_word_embeddings": True,
+        "enable_bias": True,
+        "ffn_dim": 3072,
+    },
+    reads=frozenset(["enable_bias"]),
+    equal={"word_embed_proj_dim": "hidden_size"},
+    only={
+        "do_layer_norm_before": (True,),
+        "_remove_final_layer_norm": (False,),
+        "layer_norm_elementwise_affine": (True,),
+        "num_key_value_heads": (),
+        "head_dim": (),
+        "layer_norm_eps": (),
+    },
+)
+
+FAMILIES: Mapping[str, DecoderFamily] = {
+    "llama": _LLAMA,
+    "mistral": _MISTRAL,
+    "qwen2": _QWEN2,
+    "qwen3": _QWEN3,
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA2,
+    "gemma3_text": _GEMMA3,
+    "phi3": _PHI3,
+    "olmo2": _OLMO2,
+    "stablelm": _STABLELM,
+    "phi": _PHI,
+    "gpt_neox": _NEOX,
+    "gpt2": _GPT2,
+    "falcon": _FALCON,
+    "opt": _OPT,
+}
+"""``model_type`` -> row."""

@@ -1,0 +1,322 @@
+"""Every family of the table against transformers: the same logits in prefill and for 64 given tokens, the same text; and parts that are left
+out are noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xpuruntime.errors import ModelError
+from xpuruntime.ir import interp
+from xpuruntime.llm import DecoderConfig, Generator, decoder_graph, open_checkpoint
+from xpuruntime.llm.build import build_program, decoder_graphs
+from xpuruntime.llm.families import FAMILIES
+from xpuruntime.llm.steps import Steps
+from xpuruntime.runtime import load_weights
+from xpuruntime.testing.conformance.seeded.decoders import FAMILIES as REFERENCES
+from xpuruntime.testing.conformance.seeded.decoders import greedy, logits_of, prompt, reference
+from xpuruntime.testing.emulation.cuda_host import cuda_host
+
+LIMIT = 1e-4
+LENGTH = 24
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in FAMILIES},
+    "qwen3, biases and no window": ("qwen3", {"attention_bias": True, "use_sliding_window": False}),
+    "mistral, a window that is longer than the cache": ("mistral", {"sliding_window": 4096}),
+    "mistral, no window": ("mistral", {"sliding_window": None}),
+    "gemma2, tied, no soft caps": ("gemma2", {"tie_word_embeddings": True, "attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    "gemma3, tied, soft caps": ("gemma3_text", {"tie_word_embeddings": True, "final_logit_softcapping": 15.0, "num_hidden_layers": 2, "attention_bias": True}),
+    "phi3, whole heads": ("phi3", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0}}),
+    "stablelm, parallel": ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": False}),
+    "olmo2, biases": ("olmo2", {"attention_bias": True, "num_key_value_heads": 6}),
+    "gpt_neox, in turn": ("gpt_neox", {"use_parallel_residual": False, "attention_bias": False, "tie_word_embeddings": True}),
+    "gpt2, inner size and own head": ("gpt2", {"n_inner": 100, "tie_word_embeddings": False, "activation_function": "gelu"}),
+    "falcon, one key head": ("falcon", {"new_decoder_architecture": False, "multi_query": True, "num_kv_heads": None, "bias": False}),
+    "falcon, as many key heads, in turn": (
+        "falcon", {"new_decoder_architecture": False, "multi_query": False, "parallel_attn": False, "num_kv_heads": None}
+    ),
+    "falcon, one norm": ("falcon", {"num_ln_in_parallel_attn": 1}),
+    "opt, no biases": ("opt", {"enable_bias": False, "tie_word_embeddings": False}),
+}  # fmt: skip
+
+
+def far(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """max|d| / max|ref|"""
+    return float(abs(ours.astype(np.float64) - theirs).max() / abs(theirs).max())
+
+
+def interpreted(config: DecoderConfig, arrays: dict[str, Any], tokens: list[int]) -> np.ndarray:
+    """Logits of every row by the reference interpreter."""
+    n = len(tokens)
+    graph = decoder_graph(config, length=n, capacity=32, all_logits=True)
+    feeds = {"tokens": np.array([tokens]), "positions": np.arange(n)[None], "last": np.array([n - 1])}
+    return np.asarray(interp.run(graph, feeds, weights=arrays, states={})["logits"])
+
+
+@cache
+def checked(name: str) -> tuple[DecoderConfig, dict[str, Any], list[int], np.ndarray]:
+    family, changes = VARIANTS[name]
+    model = reference(family, **changes)
+    found, tokens = open_checkpoint(model), prompt(LENGTH, seed=3)
+    return found.config, dict(found.arrays), tokens, logits_of(model, tokens)
+
+
+def test_every_family_has_a_reference() -> None:
+    assert {*REFERENCES} == {*FAMILIES}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_graph_is_the_model(name: str) -> None:
+    config, arrays, tokens, want = checked(name)
+    assert far(interpreted(config, arrays, tokens), want) < 1e-5
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_folder_prefills_and_decodes_as_transformers(family: str, tmp_path: Path) -> None:
+    model, tokens = reference(family), prompt(90, seed=3)
+    model.save_pretrained(tmp_path)
+    want = logits_of(model, tokens)[20:]
+    with Generator(tmp_path, capacity=96, buckets=(16,)) as ours:
+        rows = [ours.read(tokens[:21])[0].copy()]  # one whole chunk, one that is padded
+        rows += [ours.step(t, 21 + i)[0].copy() for i, t in enumerate(tokens[21:])]
+        text = greedy(model, tokens[:9], 40)
+        assert far(np.stack(rows), want) < LIMIT
+        assert len(set(text)) > 3, "a text that hides nothing"
+        assert list(ours.generate(tokens[:9], max_new_tokens=40).tokens) == text
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cuda_code_prefills_and_decodes_as_transformers(family: str) -> None:
+    """Emulated on the CPU, where a step takes a fifth of a second."""
+    model, tokens = reference(family), prompt(32, seed=3)
+    found, want = open_checkpoint(model), logits_of(model, tokens)[19:]
+    program = build_program(decoder_graphs(found.config, capacity=48, buckets=(16,)), target=cuda_host())
+    steps = Steps(
+        program, load_weights(found.arrays, program, "cpu"), batch=1, vocab=97, dtype=found.config.dtype
+    )
+    rows = [steps.read([tokens[:20]])[0].copy()]
+    rows += [steps.step([t], [20 + i])[0].copy() for i, t in enumerate(tokens[20:])]
+    steps.close()
+    assert far(np.stack(rows), want) < LIMIT
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_texts_of_a_batch_are_those_that_each_prompt_gets_alone(family: str) -> None:
+    model = reference(family)
+    texts = [prompt(5), prompt(14, seed=1), prompt(1, seed=2)]
+    with Generator(model, capacity=48, buckets=(16,), batch=3) as ours:
+        answers = ours.generate(texts, max_new_tokens=20)
+    assert [list(a.tokens) for a in answers] == [greedy(model, t, 20) for t in texts]
+
+
+# ── what each part is worth ──
+
+Change = Callable[[DecoderConfig], DecoderConfig]
+
+
+def without(**parts: str | None) -> Change:
+    return lambda c: replace(c, row=replace(c.row, **parts))
+
+
+MUTATIONS: dict[str, tuple[str, Change]] = {
+    "the window is dropped": ("mistral", lambda c: replace(c, windows=(0, 0))),
+    "the window is one longer": ("mistral", lambda c: replace(c, windows=(8, 8))),
+    "layers of a window are exchanged": ("gemma2", lambda c: replace(c, windows=c.windows[::-1])),
+    "soft caps of scores are dropped": ("gemma2", lambda c: replace(c, attention_softcap=0.0)),
+    "soft caps of logits are dropped": ("gemma2", lambda c: replace(c, logits_softcap=0.0)),
+    "another scale": ("gemma2", lambda c: replace(c, scale=c.head_dim**-0.5)),
+    "norms of queries and keys are dropped": ("qwen3", without(qk_norm="")),
+    "norms of whole queries and keys are dropped": ("olmo2", without(qk_norm="")),
+    "norms have no offset": ("gemma", without(norm_offset=0.0)),
+    "embeddings are not scaled": ("gemma", without(embed_scale="")),
+    "another activation": ("gemma", lambda c: replace(c, activation="silu")),
+    "exact instead of tanh": ("gpt2", lambda c: replace(c, activation="gelu")),
+    "both kinds of layers rotate alike": ("gemma3_text", lambda c: replace(c, local_rotary=c.rotary)),
+    "whole heads rotate": ("stablelm", lambda c: replace(c, rotary_dim=c.head_dim)),
+    "blocks are in turn": ("phi", without(parallel=False)),
+    "blocks are parallel": ("stablelm", without(parallel=True)),
+    "fused rows in parts": ("gpt_neox", without(qkv_order="parts")),
+    "positions without their offset": ("opt", without(position_offset=0)),
+    "another epsilon": ("llama", lambda c: replace(c, eps=1e-2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_what_is_left_out_is_noticed(name: str) -> None:
+    family, change = MUTATIONS[name]
+    config, arrays, tokens, want = checked(family)
+    changed = change(config)
+    # A shorter table of positions has other rows.
+    arrays = {n: arrays[n][: s[0]] for n, s in changed.shapes().items()}
+    least = 1 if name == "exact instead of tanh" else 10
+    assert far(interpreted(changed, arrays, tokens), want) > least * LIMIT
+
+
+# ── fields of configs ──
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_unknown_field_is_an_error_with_its_name_and_value(family: str) -> None:
+    data = reference(family).config.to_dict()
+    assert DecoderConfig.from_json(data).family == family
+    assert DecoderConfig.from_json({**data, "depth_scaling": None}).family == family
+    for value in (0.5, False, 0, "x", [1]):
+        with pytest.raises(ModelError, match="unknown depth_scaling in its config") as raised:
+            DecoderConfig.from_json({**data, "depth_scaling": value})
+        assert repr(value) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "field", "value"),
+    [
+        ("stablelm", "qk_layernorm", True), ("phi", "qk_layernorm", True), ("gpt2", "scale_attn_by_inverse_layer_idx", True),
+        ("gpt2", "scale_attn_weights", False), ("falcon", "alibi", True), ("opt", "do_layer_norm_before", False),
+        ("opt", "word_embed_proj_dim", 48), ("opt", "_remove_final_layer_norm", True), ("gemma", "hidden_act", "gelu"),
+        ("gemma2", "use_bidirectional_attention", True), ("gemma3_text", "hidden_activation", "silu"), ("llama", "hidden_act", "mish"),
+        ("llama", "quantization_config", {"bits": 4}), ("mistral", "attention_bias", True), ("qwen2", "attention_bias", False),
+        ("phi3", "original_max_position_embeddings", 64), ("opt", "layer_norm_elementwise_affine", False),
+    ],
+)  # fmt: skip
+def test_values_that_are_not_supported_are_refused_by_name(family: str, field: str, value: object) -> None:
+    data = {**reference(family).config.to_dict(), field: value}
+    with pytest.raises(ModelError, match=rf"has an (unsupported|unknown) {field}\b") as raised:
+        DecoderConfig.from_json(data)
+    assert repr(value)[:80] in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["mamba", "", "deepseek_v2", "bert"])
+def test_an_unknown_family_is_refused_with_those_that_are_known(value: str) -> None:
+    with pytest.raises(ModelError, match="has an unsupported model_type") as raised:
+        DecoderConfig.from_json({"model_type": value})
+    assert all(name in str(raised.value) for name in (repr(value), *FAMILIES))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("layer_types", ["sliding_attention"]), ("layer_types", ["sliding_attention", "chunked_attention"]), ("layer_types", "xx"),
+        ("sliding_window", 0), ("sliding_window", -4), ("sliding_window", 2.5), ("sliding_window", None), ("query_pre_attn_scalar", -1),
+        ("query_pre_attn_scalar", "x"), ("attn_logit_softcapping", -1.0), ("final_logit_softcapping", float("nan")),
+    ],
+)  # fmt: skip
+def test_fields_of_a_wrong_value_are_refused(field: str, value: object) -> None:
+    data = {**reference("gemma2").config.to_dict(), field: value}
+    with pytest.raises(ModelError, match=field):
+        DecoderConfig.from_json(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"mscale": 2.0}, "unknown mscale"),
+        ({"rope_type": "yarn"}, "unsupported scaling"),
+        ({"rope_type": "dynamic", "factor": 2.0}, "unsupported scaling"),
+        ({"partial_rotary_factor": 0.0}, "partial_rotary_factor"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
+    ],
+)
+def test_rotary_parameters_are_checked(change: dict[str, Any], match: str) -> None:
+    data = reference("stablelm").config.to_dict()
+    data["rope_parameters"] = {**data["rope_parameters"], **change}
+    with pytest.raises(ModelError, match=match):
+        DecoderConfig.from_json(data)
+
+
+def test_older_words_of_configs_are_read() -> None:
+    """Releases of transformers before 5 name rotary parameters and windows otherwise."""
+    data = reference("gpt_neox").config.to_dict()
+    new = DecoderConfig.from_json(data)
+    del data["rope_parameters"]
+    assert DecoderConfig.from_json({**data, "rotary_pct": 0.25, "rotary_emb_base": 10000}) == new
+    assert DecoderConfig.from_json({**data, "rotary_pct": 0.5}).rotary_dim == 8
+    with pytest.raises(ModelError, match="differs from rotary_emb_base"):
+        DecoderConfig.from_json({**data, "rope_theta": 5.0, "rotary_emb_base": 10000})
+    data = reference("gemma3_text", num_hidden_layers=12, layer_types=None).config.to_dict()
+    new = DecoderConfig.from_json(data)
+    old = {
+        k: v
+        for k, v in data.items()
+        if k not in ("rope_parameters", "layer_types", "_sliding_window_pattern")
+    }
+    old |= {"sliding_window_pattern": 6, "rope_theta": 5000.0, "rope_local_base_freq": 100.0}
+    old["rope_scaling"] = {"rope_type": "linear", "factor": 8.0}
+    assert DecoderConfig.from_json(old) == new
+    assert [i for i, w in enumerate(new.windows) if not w] == [5, 11]
+
+
+def test_a_checkpoint_without_the_prefix_of_its_names_is_read(tmp_path: Path) -> None:
+    """As the first GPT-2 files are."""
+    from safetensors.numpy import load_file, save_file
+
+    model, tokens = reference("gpt2"), prompt(LENGTH, seed=3)
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    bare = {n.removeprefix("transformer."): a for n, a in load_file(file).items()}
+    bare["h.1.attn.bias"] = np.ones((1, 1, 4, 4), np.float32)
+    save_file(bare, file)
+    found = open_checkpoint(tmp_path)
+    assert far(interpreted(found.config, dict(found.arrays), tokens), logits_of(model, tokens)) < 1e-5
+
+
+# Sizes that transformers relates to others, and switches that shape its outputs alone.
+UNCHANGED = frozenset(
+    [
+        "vocab_size",
+        "return_dict",
+        "output_hidden_states",
+        "output_attentions",
+        "is_encoder_decoder",
+        "chunk_size_feed_forward",
+    ]
+)
+
+
+def another(value: object) -> object:
+    """Return another value of the same type; None for types without an obvious one."""
+    if isinstance(value, bool):
+        return not value
+    return 1.5 * value + 0.25 if isinstance(value, float) else value + 2 if isinstance(value, int) else None
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_field_that_changes_is_followed_or_refused(family: str) -> None:
+    """No silent wrong answer: where transformers runs with another value, ours has the same logits, or an error names the field."""
+    tokens, followed = prompt(LENGTH, seed=3), 0
+    refusals: list[tuple[str, str]] = []
+    for name, value in reference(family).config.to_dict().items():
+        changed = another(value)
+        if changed is None or name in UNCHANGED:
+            continue
+        try:
+            model = reference(family, **{name: changed})
+            want = logits_of(model, tokens)
+        except Exception:  # transformers refuses the value in various ways
+            continue
+        if model.config.to_dict().get(name) != changed:
+            continue
+        try:
+            found = open_checkpoint(model)
+        except ModelError as error:
+            refusals.append((name, str(error)))
+            continue
+        assert far(interpreted(found.config, dict(found.arrays), tokens), want) < 1e-5, (name, changed)
+        followed += 1
+    assert followed > 5
+    rotary = (
+        "partial_rotary_factor",
+        "rotary_pct",
+        "original_max_position_embeddings",
+    )  # they depend on sizes
+    assert all(any(n in text for n in (name, *rotary)) for name, text in refusals), refusals
