@@ -296,10 +296,10 @@ def test_a_capacity_beyond_the_model_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "mamba"}, "has an unsupported model family"),
-        ({"hidden_act": "gelu"}, "unsupported hidden_act"),
+        ({"model_type": "mamba"}, "has an unsupported model_type; got 'mamba'"),
+        ({"hidden_act": "mish"}, "unsupported hidden_act"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "have an unsupported scaling"),
-        ({"use_sliding_window": True, "sliding_window": 16}, "unsupported sliding_window"),
+        ({"use_sliding_window": True, "sliding_window": -3}, "has a sliding_window that is not"),
     ],
 )
 def test_models_that_would_come_out_wrong_are_refused(change: dict[str, Any], message: str) -> None:
@@ -327,9 +327,7 @@ def test_a_folder_that_lacks_a_shard_or_a_weight_says_so(tmp_path: Path) -> None
     reference("llama").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
-    with pytest.raises(
-        ModelError, match=r"weights are missing; got model\.layers\.2\.input_layernorm\.weight"
-    ):
+    with pytest.raises(ModelError, match=r"weights are missing; got model\.layers\.2\."):
         open_checkpoint(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="has no weights"):
