@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,19 +12,39 @@ from .requests import Demand
 
 __all__ = ["library_obeys"]
 
+_LOCK = threading.Lock()
+_blocks = 0
+_before = False
+
 
 @contextmanager
 def library_obeys(demand: Demand) -> Iterator[None]:
     """Have cuDNN choose among deterministic algorithms inside the block, if a rule demands deterministic kernels.
 
-    The setting is one of the process: convolutions of other threads may follow it for the time of the block.
+    The setting is one of the process. It holds until the last of overlapping blocks ends, and other threads may follow it until then.
     """
-    before = torch._C._get_cudnn_deterministic()
-    if before or not demand.is_exact:
+    if not demand.is_exact:
         yield
         return
-    torch._C._set_cudnn_deterministic(True)
+    _enter()
     try:
         yield
     finally:
-        torch._C._set_cudnn_deterministic(False)
+        _leave()
+
+
+def _enter() -> None:
+    global _blocks, _before
+    with _LOCK:
+        if not _blocks:
+            _before = torch._C._get_cudnn_deterministic()
+            torch._C._set_cudnn_deterministic(True)
+        _blocks += 1
+
+
+def _leave() -> None:
+    global _blocks
+    with _LOCK:
+        _blocks -= 1
+        if not _blocks:
+            torch._C._set_cudnn_deterministic(_before)

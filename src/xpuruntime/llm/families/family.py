@@ -63,6 +63,7 @@ class DecoderFamily:
     defaults:   values of absent fields, as transformers has them.
     reads:      fields that change results and are read, in addition to the common ones.
     only:       fields that change results -> the values that are supported.
+    equal:      fields that must have the value of another field.
     harmless:   fields that change no result.
     buffers:    ends of names that checkpoints contain and nothing reads.
     variants:   changes by fields.
