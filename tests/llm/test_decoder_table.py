@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from support.device_under_test import named
 
 from xpuruntime.errors import ModelError
