@@ -297,5 +297,26 @@ def tensors() -> None:
     assert (table.counters.hits, table.counters.misses, table.counters.entries) == (4, 2, 1)
 
 
+def streams() -> None:
+    """Work on one stream waits for work on another; the events in between are used again."""
+    made = executor()
+    backend = made.backend
+    one, two = backend.new_stream(), backend.new_stream()
+    for seed in range(20):
+        x = DeviceBuffer.from_numpy(x_of(seed), backend)
+        first, second = (one.handle, two.handle) if seed % 2 else (two.handle, one.handle)
+        y = made.run({"input": x}, stream=first)["output"]
+        backend.order(second, first)
+        z = made.run({"input": y}, stream=second)["output"]
+        backend.order(0, second)
+        assert not (one.done and two.done)  # nobody waited
+        want = ((x_of(seed) + W) * np.float32(0.5) + 3 + W) * np.float32(0.5) + 3
+        assert np.array_equal(z.to_numpy(), want)
+    assert len(backend._events) == 1
+    assert backend._streams.keys() == {0, one.handle, two.handle}
+    backend.order(one.handle, one.handle)
+    assert len(backend._events) == 1
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()
