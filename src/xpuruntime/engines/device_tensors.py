@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..errors import InputError
 from ..types import DType, TensorSpec, dim
 
@@ -46,6 +48,8 @@ class TensorIO:
     def _buffer(self, spec: TensorSpec, tensor: Any, stream: int) -> DeviceBuffer:
         buffer = self._imported(spec, tensor, stream)
         buffer.settle(stream)
+        if self.backend.stages:
+            buffer.native_handle.used_on(stream)  # otherwise its memory may be reused before the run
         if buffer.spec.dtype is not spec.dtype:
             raise InputError(
                 self.who, f"input {spec.name!r} must be {spec.dtype.value}", got=buffer.spec.dtype.value
@@ -84,10 +88,12 @@ class TensorIO:
         return DeviceBuffer(self.backend.allocate_on(spec.size_bytes or 0, stream), spec, self.backend)
 
     def exported(self, outputs: Sequence[DeviceBuffer], tensors: Mapping[str, Any], stream: int) -> list[Any]:
-        """Return outputs that are written on the stream as tensors of the inputs' library, without a copy."""
+        """Return outputs that are written on the stream as tensors of the inputs' library, without a copy. Arrays of the host have no device."""
         for buffer in outputs:
             buffer.pending = stream
-        library = next((f for t in tensors.values() if (f := _from_dlpack(t)) is not None), None)
+        on_host = self.backend.core_is_host
+        libraries = (_from_dlpack(t) for t in tensors.values() if on_host or not isinstance(t, np.ndarray))
+        library = next((f for f in libraries if f is not None), None)
         return list(outputs) if library is None else [library(buffer) for buffer in outputs]
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from .api import Api
 
-__all__ = ["Context", "ContextPool"]
+__all__ = ["TensorRtContext", "ContextPool"]
 
 _MAX_FREE = 16  # each holds activation memory on the device
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-class Context:
+class TensorRtContext:
     """An execution context with its profile, shapes and addresses. One run at a time."""
 
     __slots__ = ("_addresses", "_api", "_outputs", "_profile", "_shapes", "vendor")
@@ -72,18 +72,18 @@ class ContextPool:
 
     def __init__(self, api: Api, engine: Any) -> None:
         self._api, self._engine = api, engine
-        self._free: dict[int, deque[Context]] = {}
+        self._free: dict[int, deque[TensorRtContext]] = {}
         self._lock = threading.Lock()
 
-    def take(self, stream: int) -> Context:
+    def take(self, stream: int) -> TensorRtContext:
         """Return a free context of the stream, or a new one. Raises the vendor's error, or RuntimeError with its text."""
         try:
             return self._free[stream].pop()
         except (KeyError, IndexError):
             with self._lock:
-                return Context(self._api, self._api.context(self._engine))
+                return TensorRtContext(self._api, self._api.context(self._engine))
 
-    def give_back(self, context: Context, stream: int) -> None:
+    def give_back(self, context: TensorRtContext, stream: int) -> None:
         """Make a context free for runs on the stream. If there are too many, the ones that were free for the longest time are dropped."""
         free = self._free.get(stream)
         if free is None:

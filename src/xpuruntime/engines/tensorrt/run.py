@@ -16,7 +16,7 @@ from ..device_tensors import TensorIO
 from ..prepared_calls import PreparedCall, PreparedCalls
 from . import options
 from .api import Api, api, short
-from .contexts import Context, ContextPool
+from .contexts import TensorRtContext, ContextPool
 from .evidence import collect
 from .options import TensorRtSettings
 
@@ -189,7 +189,7 @@ class TensorRtExecutable(RunsTensors):
             do="Widen the engine option 'profiles'.",
         )
 
-    def _context(self, stream: int) -> Context:
+    def _context(self, stream: int) -> TensorRtContext:
         try:
             return self._pool.take(stream)
         except Exception as error:

@@ -51,12 +51,18 @@ class TensorKind(ABC):
 class _Buffers(TensorKind):
     """Buffers of the runtime."""
 
+    def __init__(self, backend: RuntimeBackend) -> None:
+        super().__init__(backend)
+        self._has_streams = backend.stages
+
     def form(self, tensor: DeviceBuffer, stream: int) -> Hashable | None:
         spec = tensor.spec
         if spec.layout is not None or not self._backend.shares_memory(tensor.backend):
             return None
         if tensor.pending is not None and tensor.pending != stream:
             tensor.settle(stream)
+        if self._has_streams:
+            tensor.native_handle.used_on(stream)  # otherwise its memory may be reused before the run
         return spec.shape, spec.dtype
 
     def address(self, tensor: DeviceBuffer) -> int:
