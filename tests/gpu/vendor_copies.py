@@ -97,9 +97,10 @@ def checked(
 
 def opened(model: bytes, side: Side, engine: str, **fields: Any) -> xrt.InferenceSession:
     """Return a session that may use nothing but the engine's own device."""
-    options = {"onnxruntime": dict[str, str](), "tensorrt": dict(fields.pop("options", {}))}
+    options = dict(fields.pop("options", {}))
+    chosen = {engine: options} if options else None
     policy = xrt.ExecutionPolicy(
-        engine_options=options, strict=engine == "onnxruntime", caching=False, **fields
+        engine_options=chosen, strict=engine == "onnxruntime", caching=False, **fields
     )
     return xrt.InferenceSession(model, device=side.name, engine=engine, exec_policy=policy)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from .api import Api
 
-__all__ = ["TensorRtContext", "ContextPool"]
+__all__ = ["ContextPool", "TensorRtContext"]
 
 _MAX_FREE = 16  # each holds activation memory on the device
 

@@ -16,7 +16,7 @@ from ..device_tensors import TensorIO
 from ..prepared_calls import PreparedCall, PreparedCalls
 from . import options
 from .api import Api, api, short
-from .contexts import TensorRtContext, ContextPool
+from .contexts import ContextPool, TensorRtContext
 from .evidence import collect
 from .options import TensorRtSettings
 
