@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BuildError, RunError
 from ...protocols import Array, EngineRequest, ModelSource, RunContext, RunsTensors
 from ...types import TensorSpec
+from ..device_calls import DeviceCall, DeviceCalls
 from ..device_tensors import ANY_RANK, TensorIO
-from ..prepared_calls import PreparedCall, PreparedCalls
 from . import options
 from .providers import ort
 from .run import OrtExecutable, element_type, inner_binding, run_bound, vendor_device
@@ -36,7 +36,7 @@ GRAPH = "enable_cuda_graph"
 _MAX_BINDINGS = 8  # free ones of one set of forms
 
 
-class _OrtCall(PreparedCall):
+class _OrtCall(DeviceCall):
     """A run on inputs of one set of forms, with its free bindings by the addresses of inputs and outputs."""
 
     __slots__ = ("bindings",)
@@ -70,7 +70,7 @@ class OrtDeviceExecutable(OrtExecutable, RunsTensors):
         self._queued = ort().RunOptions()  # read by every run, written by none
         self._queued.add_run_config_entry(*_NO_WAIT)
         self._run_bound: Any = run_bound(self._session)
-        self._calls = PreparedCalls(model.inputs, backend, self._prepared)
+        self._calls = DeviceCalls(model.inputs, backend, self._prepared)
         self._fixed = FixedMemory(self) if values.get(GRAPH) == "1" else None
 
     @property

@@ -12,8 +12,8 @@ from ...plugins.loader import load_dotted
 from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource, RunsTensors
 from ...types import DType, TensorSpec
 from ..attribution import typical
+from ..device_calls import DeviceCall, DeviceCalls
 from ..device_tensors import TensorIO
-from ..prepared_calls import PreparedCall, PreparedCalls
 from . import options
 from .api import Api, api, short
 from .contexts import ContextPool, TensorRtContext
@@ -30,7 +30,7 @@ __all__ = ["TensorRtExecutable", "load"]
 _PROFILED_RUNS = 10
 
 
-class _TensorRtCall(PreparedCall):
+class _TensorRtCall(DeviceCall):
     """A run on inputs of one set of forms: the optimization profile, the inputs' shapes, and the names of inputs and outputs."""
 
     __slots__ = ("names", "profile", "shapes")
@@ -54,7 +54,7 @@ class TensorRtExecutable(RunsTensors):
         self._io = TensorIO(self._who, model.inputs, backend)
         self._backend = backend
         self._pool = ContextPool(vendor, engine)
-        self._calls = PreparedCalls(model.inputs, backend, self._prepared)
+        self._calls = DeviceCalls(model.inputs, backend, self._prepared)
         self._output_names = tuple(s.name for s in model.outputs)
         tensors = vendor.tensors(engine)
         self._engine_types = {n: dtype for n, _, dtype, _, _ in tensors}

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ..runtime.backends.base import RuntimeBackend
     from ..runtime.memory.tensor_kinds import TensorKind
 
-__all__ = ["PreparedCall", "PreparedCalls"]
+__all__ = ["DeviceCall", "DeviceCalls"]
 
 _MAX_CALLS = 64  # sets of forms per executable
 _NEW: Any = object()
 
 
-class PreparedCall:
+class DeviceCall:
     """A run on inputs of one set of forms. ``inputs`` and ``outputs`` are their specs."""
 
     __slots__ = ("_makers", "inputs", "kind", "outputs")
@@ -58,10 +58,10 @@ class PreparedCall:
             ) from error
 
 
-Call = TypeVar("Call", bound=PreparedCall)
+Call = TypeVar("Call", bound=DeviceCall)
 
 
-class PreparedCalls(Generic[Call]):
+class DeviceCalls(Generic[Call]):
     """The prepared calls of one executable, by the forms of their inputs.
 
     prepare: returns the call for inputs of these specs; None if they need another path.
