@@ -15,6 +15,7 @@ pytest.importorskip("onnxruntime")
 import onnxruntime as ort
 
 from xpuruntime import InferenceSession
+from xpuruntime.compiler.partition.cost import flops_of
 from xpuruntime.errors import UnavailableError
 from xpuruntime.frontends.onnx.importer import import_onnx
 from xpuruntime.frontends.onnx.ops import DOMAINS
@@ -184,6 +185,29 @@ def test_layer_normalization_in_opsets_that_lack_it(axis: int) -> None:
     with InferenceSession(proto, engine="native", device="cpu") as sess:
         (ours,) = sess.run(feeds).values()
     assert differences(case, ours, theirs[0]) <= 1e-5
+
+
+def test_a_quantized_convolution_has_a_cost() -> None:
+    """Its filter is the fourth operand; the second, a scale, has no dims."""
+    operands = (
+        codes(1, 3, 8, 8),
+        scale(0.02),
+        U8,
+        codes(4, 3, 3, 3, dtype=np.int8),
+        scale(0.03),
+        np.asarray(0, np.int8),
+        scale(0.2),
+        U8,
+    )
+    model, feeds = model_of(Case("QLinearConv", operands, domain=""))
+    graph, _ = import_onnx(onnx.ModelProto.FromString(model))
+    (node,) = (n for n in graph.nodes if n.op == "qlinear_convolution")
+    assert flops_of(graph, node) == 2 * (4 * 6 * 6) * (3 * 3 * 3)
+    theirs = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, feeds)
+    with InferenceSession(model, engine="native", device="cpu") as sess:
+        sess.run(feeds)
+        assert differences(Case("", ()), next(iter(sess.run(feeds).values())), theirs[0]) <= 1.0
+        assert sess.receipt().runs == 2
 
 
 def test_a_form_that_is_not_lowered_says_why() -> None:
