@@ -15,9 +15,11 @@ _WINDOWS = {
     "none": "",
     "all": "all layers",
     "alternate": "every second layer",
+    "alternate first": "every second of the first layers, if the config says so",
     "periodic": "five of six layers",
     "last": "the last layers, if the config says so",
 }
+_SHARED = {"": "", "shared_gate": " with a shared one", "shared_scale": " with a gated shared one"}
 
 
 def table() -> str:
@@ -53,9 +55,15 @@ def _others(family: DecoderFamily) -> str:
     words += ["one product for QKV"] if "qkv" in family.parts else []
     words += ["one product for gate and up"] if "gate_up" in family.parts else []
     words += [] if family.gated else ["no gate"]
+    words += ["experts" + _SHARED[_shared(family)]] if family.experts else []
     words += ["scaled embeddings"] if family.embed_scale else []
     words += ["soft caps"] if "attn_logit_softcapping" in family.reads else []
     return ", ".join(words)
+
+
+def _shared(family: DecoderFamily) -> str:
+    names = family.experts.layouts[-1] if family.experts else {}
+    return next((part for part in ("shared_scale", "shared_gate") if part in names), "")
 
 
 def page(text: str) -> str:

@@ -16,7 +16,7 @@ import pytest
 from xpuruntime.errors import ModelError
 from xpuruntime.ir import interp
 from xpuruntime.llm import DecoderConfig, Generator, decoder_graph, open_checkpoint
-from xpuruntime.llm.build import build_program, decoder_graphs
+from xpuruntime.llm.build import DECODE, build_program, decoder_graphs
 from xpuruntime.llm.families import FAMILIES
 from xpuruntime.llm.steps import Steps
 from xpuruntime.runtime import load_weights
@@ -45,6 +45,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "falcon, one norm": ("falcon", {"num_ln_in_parallel_attn": 1}),
     "opt, no biases": ("opt", {"enable_bias": False, "tie_word_embeddings": False}),
+    "mixtral, one expert, no window": ("mixtral", {"num_experts_per_tok": 1, "num_local_experts": 3, "sliding_window": None}),
+    "qwen2_moe, every second layer, scores of sum 1": (
+        "qwen2_moe", {"decoder_sparse_step": 2, "mlp_only_layers": [], "norm_topk_prob": True, "qkv_bias": False}
+    ),
+    "qwen2_moe, windows": ("qwen2_moe", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2}),
+    "qwen3_moe, all experts, windows and biases": (
+        "qwen3_moe",
+        {"num_experts_per_tok": 6, "norm_topk_prob": False, "use_sliding_window": True, "sliding_window": 7, "attention_bias": True},
+    ),
+    "olmoe, scores of sum 1": ("olmoe", {"norm_topk_prob": True, "attention_bias": True}),
 }  # fmt: skip
 
 
@@ -129,6 +139,16 @@ def without(**parts: str | None) -> Change:
     return lambda c: replace(c, row=replace(c.row, **parts))
 
 
+def with_experts(config: DecoderConfig, **changes: Any) -> DecoderConfig:
+    assert config.experts is not None
+    return replace(config, experts=replace(config.experts, **changes))
+
+
+def without_name(config: DecoderConfig, part: str) -> DecoderConfig:
+    assert config.experts is not None
+    return with_experts(config, names={k: v for k, v in config.experts.names.items() if k != part})
+
+
 MUTATIONS: dict[str, tuple[str, Change]] = {
     "the window is dropped": ("mistral", lambda c: replace(c, windows=(0, 0))),
     "the window is one longer": ("mistral", lambda c: replace(c, windows=(8, 8))),
@@ -148,6 +168,11 @@ MUTATIONS: dict[str, tuple[str, Change]] = {
     "blocks are parallel": ("stablelm", without(parallel=True)),
     "fused rows in parts": ("gpt_neox", without(qkv_order="parts")),
     "positions without their offset": ("opt", without(position_offset=0)),
+    "experts of one fewer": ("mixtral", lambda c: with_experts(c, chosen=1)),
+    "scores of another sum": ("mixtral", lambda c: with_experts(c, normalize=False)),
+    "scores of sum 1": ("olmoe", lambda c: with_experts(c, normalize=True)),
+    "the shared expert is dropped": ("qwen2_moe", lambda c: with_experts(c, shared=0)),
+    "the shared expert is not scaled": ("qwen2_moe", lambda c: without_name(c, "shared_scale")),
     "another epsilon": ("llama", lambda c: replace(c, eps=1e-2)),
 }  # fmt: skip
 
@@ -161,6 +186,69 @@ def test_what_is_left_out_is_noticed(name: str) -> None:
     arrays = {n: arrays[n][: s[0]] for n, s in changed.shapes().items()}
     least = 1 if name == "exact instead of tanh" else 10
     assert far(interpreted(changed, arrays, tokens), want) > least * LIMIT
+
+
+EXPERT_CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "two experts are exchanged": lambda w: w[[1, 0, *range(2, len(w))]],
+    "all experts are the first": lambda w: np.repeat(w[:1], len(w), axis=0),
+    "experts are counted from the other end": lambda w: w[::-1].copy(),
+}
+
+
+@pytest.mark.parametrize("part", ["gate_up_proj", "down_proj"])
+@pytest.mark.parametrize("change", EXPERT_CHANGES)
+def test_an_expert_in_another_s_place_is_noticed(change: str, part: str) -> None:
+    """All 24 tokens choose among five experts, so that each one matters."""
+    config, arrays, tokens, want = checked("mixtral")
+    name = f"{config.layer(1)}.mlp.experts.{part}"
+    changed = {**arrays, name: EXPERT_CHANGES[change](arrays[name])}
+    assert far(interpreted(config, changed, tokens), want) > 10 * LIMIT
+
+
+@pytest.mark.parametrize("part", ["gate", "up", "down"])
+def test_an_expert_of_a_folder_in_another_s_place_is_noticed(part: str, tmp_path: Path) -> None:
+    """Folders have a matrix for each expert."""
+    reference("qwen3_moe").save_pretrained(tmp_path)
+    found, tokens = open_checkpoint(tmp_path), prompt(LENGTH, seed=3)
+    want = interpreted(found.config, dict(found.arrays), tokens)
+    assert far(want, checked("qwen3_moe")[3]) < 1e-5
+    a, b = (f"model.layers.0.mlp.experts.{i}.{part}_proj.weight" for i in (0, 1))
+    swapped = {**found.arrays, a: found.arrays[b], b: found.arrays[a]}
+    assert far(interpreted(found.config, swapped, tokens), want) > 10 * LIMIT
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("family", ["mixtral", "qwen2_moe"])
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_token_reads_the_chosen_experts_only(family: str, target: str) -> None:
+    """The weights of experts that the first token does not choose are NaN."""
+    config, arrays, tokens, _ = checked(family)
+    assert config.experts is not None
+    feeds = {
+        "tokens": np.array([tokens[:1]]),
+        "positions": np.zeros((1, 1), np.int64),
+        "last": np.zeros(1, np.int64),
+    }
+    chosen: list[np.ndarray] = []
+    graphs = {DECODE: decoder_graph(config, length=1, capacity=8)}
+    want = interp.run(
+        graphs[DECODE], feeds, weights=arrays, states={}, watch=lambda node, y: chosen.append(y[1]) if node.op == "topk" else None
+    )["logits"]  # fmt: skip
+    sparse = [i for i, experts in enumerate(config.experts.sparse) if experts]
+    assert len(chosen) == len(sparse)
+    arrays = dict(arrays)
+    for layer, ids in zip(sparse, chosen, strict=True):
+        idle = [e for e in range(config.experts.count) if e not in ids]
+        assert idle
+        for part in ("gate_up_proj", "down_proj"):
+            name = f"{config.layer(layer)}.mlp.experts.{part}"
+            arrays[name] = arrays[name].copy()
+            arrays[name][idle] = np.nan
+    program = build_program(graphs, target="cpu" if target == "cpu" else cuda_host())
+    steps = Steps(program, load_weights(arrays, program, "cpu"), batch=1, vocab=97, dtype=config.dtype)
+    got = steps.step(tokens[:1], [0])
+    steps.close()
+    assert far(got, want) < LIMIT
 
 
 # ── fields of configs ──

@@ -30,6 +30,7 @@ from ..ir.graph import Source
 from ..types import DType, TensorSpec
 from .checkpoint.config import DecoderConfig
 from .families.family import ACTIVATIONS
+from .mixture import mixture
 from .rotary import Rotary
 
 __all__ = ["decoder_graph"]
@@ -215,6 +216,10 @@ class _Writer:
 
     def feed_forward(self, i: int, x: str) -> str:
         b, c = self.b, self.c
+        if c.experts is not None and c.sparse(i):
+            rows = b.view(x, size=[self.batch * self.length, c.hidden])
+            y = mixture(b, c.experts, rows, lambda name: self.weight(f"{c.layer(i)}.{name}"), c.activation)
+            return str(b.view(y, size=[self.batch, self.length, c.hidden]))
         op, attrs = ACTIVATIONS[c.activation]
         if "gate_up" in c.row.parts:
             gate, up = b.split(self.linear(i, "gate_up", x), sizes=[c.inner, c.inner], dim=2)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ...errors import ModelError
@@ -13,12 +14,14 @@ from ..families.family import ACTIVATIONS, DecoderFamily, rotary_share
 from ..families.fields import check_fields
 from ..families.table import FAMILIES
 from ..rotary import Rotary
+from .experts import ExpertSizes
 from .windows import layer_windows
 
 __all__ = ["DecoderConfig", "read_stops"]
 
 _MAX_LAYERS, _MAX_HEADS, _MAX_WIDTH, _MAX_WORDS = 4096, 1 << 16, 1 << 24, (1 << 31) - 1
 """Limits far above every known decoder. A larger value means that the file is damaged."""
+FEED_FORWARD = ("gate", "up", "gate_up", "down")
 _DTYPES = {"float32": DType.FLOAT32, "bfloat16": DType.BFLOAT16, "float16": DType.FLOAT16}
 
 
@@ -34,6 +37,7 @@ class DecoderConfig:
     scale:       scale of attention scores. activation: a key of ``ACTIVATIONS``.
     attention_softcap, logits_softcap: c in c * tanh(x / c); 0: none.
     qkv_bias, out_bias, mlp_bias, head_bias: which linear layers have a bias. tied: the output layer is the embedding.
+    experts:     the mixture of experts; None without.
     stops: tokens that end a text. dtype: the checkpoint's element type.
     """
 
@@ -62,6 +66,7 @@ class DecoderConfig:
     mlp_bias: bool = False
     head_bias: bool = False
     tied: bool = False
+    experts: ExpertSizes | None = None
     stops: tuple[int, ...] = ()
     dtype: DType = DType.FLOAT32
 
@@ -121,6 +126,9 @@ class DecoderConfig:
             out_bias=_bias(row, facts, "o"),
             mlp_bias=_bias(row, facts, "mlp"),
             head_bias=_bias(row, facts, "head"),
+            experts=ExpertSizes.of(row.experts, facts, layers, partial(_size, row, facts))
+            if row.experts
+            else None,
             tied=bool(facts.get("tie_word_embeddings", False)),
             stops=read_stops(facts.get("eos_token_id")),
             dtype=_DTYPES.get(dtype, DType.FLOAT32),
@@ -137,26 +145,37 @@ class DecoderConfig:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every weight by its name in a checkpoint."""
-        parts = self.row.parts
-        layer: dict[str, tuple[int, ...]] = {}
-        for part, (rows, columns, bias) in self._linears().items():
-            if part in parts:
-                shape = (columns, rows) if self.row.transposed else (rows, columns)
-                layer |= _named(parts[part], shape, (rows,) if bias else None)
-        for part, size in self._norms().items():
-            if part in parts:
-                layer |= self._norm(parts[part], size)
         shapes: dict[str, tuple[int, ...]] = {f"{self.end('embed')}.weight": (self.vocab, self.hidden)}
         if "positions" in self.row.ends:
             rows = self.max_positions + self.row.position_offset
             shapes[f"{self.end('positions')}.weight"] = (rows, self.hidden)
+        dense = self._layer(FEED_FORWARD)
+        sparse = self._layer(()) | self.experts.shapes(self.hidden) if self.experts else {}
         for i in range(self.layers):
+            layer = sparse if self.sparse(i) else dense
             shapes |= {f"{self.layer(i)}.{name}": shape for name, shape in layer.items()}
         shapes |= self._norm(self.end("final_norm"), self.hidden)
         head = _named(self.end("head"), (self.vocab, self.hidden), (self.vocab,) if self.head_bias else None)
         if self.tied:
             del head[f"{self.end('head')}.weight"]
         return shapes | head
+
+    def sparse(self, index: int) -> bool:
+        """Return whether a layer has experts."""
+        return self.experts is not None and self.experts.sparse[index]
+
+    def _layer(self, feed_forward: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a layer by name, with the linear layers ``feed_forward`` of its feed-forward layer."""
+        parts = self.row.parts
+        layer: dict[str, tuple[int, ...]] = {}
+        for part, (rows, columns, bias) in self._linears().items():
+            if part in parts and (part not in FEED_FORWARD or part in feed_forward):
+                shape = (columns, rows) if self.row.transposed else (rows, columns)
+                layer |= _named(parts[part], shape, (rows,) if bias else None)
+        for part, size in self._norms().items():
+            if part in parts:
+                layer |= self._norm(parts[part], size)
+        return layer
 
     def _linears(self) -> dict[str, tuple[int, int, bool]]:
         """Return (outputs, inputs, bias) of each linear layer."""

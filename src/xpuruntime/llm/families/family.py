@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .experts import ExpertLayers
+
 __all__ = ["ACTIVATIONS", "DecoderFamily", "Variant", "rotary_share"]
 
 ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -66,6 +68,7 @@ class DecoderFamily:
     equal:      fields that must have the value of another field.
     harmless:   fields that change no result.
     buffers:    ends of names that checkpoints contain and nothing reads.
+    experts:    the mixture of experts; None without. Layers without experts have ``gate``, ``up`` and ``down``.
     variants:   changes by fields.
     """
 
@@ -93,6 +96,7 @@ class DecoderFamily:
     equal: Mapping[str, str] = field(default_factory=dict)
     harmless: frozenset[str] = frozenset()
     buffers: tuple[str, ...] = ()
+    experts: ExpertLayers | None = None
     variants: tuple[Variant, ...] = ()
 
     def key(self, name: str) -> str:

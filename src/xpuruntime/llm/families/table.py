@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from .experts import EXPERTS, GATED_SHARED, MIXTRAL, ExpertLayers
 from .family import DecoderFamily, Variant
 
 __all__ = ["FAMILIES"]
@@ -366,6 +367,59 @@ _OPT = DecoderFamily(
         "layer_norm_eps": (),
     },
 )
+_MIXTRAL = replace(
+    _MISTRAL,
+    models="Mixtral",
+    defaults={**_MISTRAL.defaults, "rms_norm_eps": 1e-5, "sliding_window": None, "rope_theta": 1e6},
+    experts=ExpertLayers(layouts=MIXTRAL, count=("num_local_experts",), inner="intermediate_size"),
+)
+_QWEN2_MOE = replace(
+    _QWEN2,
+    models="Qwen1.5-MoE, Qwen2-MoE",
+    bias={"qkv": "qkv_bias"},
+    windows="alternate first",
+    defaults={
+        **_QWEN2.defaults,
+        "qkv_bias": True,
+        "norm_topk_prob": False,
+        "num_experts_per_tok": 4,
+        "num_experts": 60,
+    },
+    reads=_QWEN2.reads | {"qkv_bias"},
+    experts=ExpertLayers(
+        layouts=GATED_SHARED,
+        shared="shared_expert_intermediate_size",
+        normalize="norm_topk_prob",
+        dense="steps",
+    ),
+)
+_QWEN3_MOE = replace(
+    _QWEN3,
+    models="Qwen3-MoE",
+    windows="all",
+    defaults={
+        **_LLAMA.defaults,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "norm_topk_prob": False,
+    },
+    reads=frozenset(["use_sliding_window", "sliding_window", "attention_bias"]),
+    harmless=frozenset(["max_window_layers"]),
+    experts=ExpertLayers(
+        layouts=EXPERTS, count=("num_local_experts", "num_experts"), normalize="norm_topk_prob", dense="steps"
+    ),
+)
+_OLMOE = replace(
+    _LLAMA,
+    models="OLMoE",
+    parts={**_LLAMA.parts, **_QK_NORM},
+    qk_norm="whole",
+    bias={"qkv": "attention_bias", "o": "attention_bias"},
+    defaults={"rms_norm_eps": 1e-5, "norm_topk_prob": False, "num_experts_per_tok": 8},
+    reads=frozenset(["attention_bias"]),
+    only={"clip_qkv": ()},
+    experts=ExpertLayers(layouts=EXPERTS, inner="intermediate_size", normalize="norm_topk_prob"),
+)
 
 FAMILIES: Mapping[str, DecoderFamily] = {
     "llama": _LLAMA,
@@ -383,5 +437,9 @@ FAMILIES: Mapping[str, DecoderFamily] = {
     "gpt2": _GPT2,
     "falcon": _FALCON,
     "opt": _OPT,
+    "mixtral": _MIXTRAL,
+    "qwen2_moe": _QWEN2_MOE,
+    "qwen3_moe": _QWEN3_MOE,
+    "olmoe": _OLMOE,
 }
 """``model_type`` -> row."""

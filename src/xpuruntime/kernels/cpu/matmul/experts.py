@@ -2,7 +2,8 @@
 
 Few rows (decoding): a task is one panel of one chosen matrix and one row, so that only chosen matrices are read from memory. Many rows
 (prefill): a task is one panel of one expert; it collects the rows that chose the expert and multiplies them together, so that each matrix is
-read once. Panels have the packing of the plain products (``gemm``).
+read once. Panels have the packing of the plain products (``gemm``), at load if the matrices are
+constant, else by each task.
 """
 
 from __future__ import annotations
@@ -37,14 +38,10 @@ class CpuExperts(Kernel):
     ops: tuple[str, ...] = ("expert_linear",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for dense floats and a constant weight."""
+        """Return yes for dense floats."""
         refused = why_not_experts(call)
         if refused is not None:
             return refused
-        if not call.tensor(1).is_weight:
-            return Support.no(
-                Reason.SHAPE_UNSUPPORTED, "the matrices must be a weight, which is packed at load"
-            )
         if not self.grouped and ExpertProduct.of(call).rows > STREAMED_ROWS:
             return Support.no(Reason.SHAPE_UNSUPPORTED, f"at most {STREAMED_ROWS} rows are supported")
         return Support.yes()
@@ -60,15 +57,17 @@ class CpuExperts(Kernel):
         # The expected rows of an expert bound the register tile: more would be padding.
         rows = min(_GATHERED_ROWS, max(1, p.pairs // p.experts)) if self.grouped else 1
         product = Product(0, 1, (), (rows,), p.n, p.k, (p.k, 1), (1, p.k), (p.n, 1))
-        t = tiling(product, p.dtype, True, not self.grouped, isa, target.config.matmul_tile)
+        packed = call.tensor(1).is_weight
+        t = tiling(product, p.dtype, packed, not self.grouped, isa, target.config.matmul_tile)
         panels, item, sums = layer.panels(t.columns), p.dtype.bits // 8, 8 if layer.sums == "double" else 4
         gathered = _GATHERED_ROWS if self.grouped else 1
         scratch = STATUS + gathered * (3 * t.columns + t.block + 64) * sums + 256
+        scratch += 0 if packed else (t.block + 2) * t.columns * item
         scratch += (p.pairs * 4 + gathered * p.k * item + 128) if self.grouped else 0
         stage = Stage(
             stem=f"experts_{p.rows}x{p.slots}x{p.n * p.halves}x{p.k}"
             + ("" if p.act == "none" else f"_{p.act}"),
-            source=_source(p, layer, t, self.grouped, C_TYPES[call.tensor(2).spec.dtype]),
+            source=_source(p, layer, t, self.grouped, packed, C_TYPES[call.tensor(2).spec.dtype]),
             args=("in0", "in1", "in2", "out0"),
             tasks=panels * (p.experts if self.grouped else p.pairs),
             grain=layer.grain(t.columns * p.k * item * p.halves),
@@ -78,7 +77,9 @@ class CpuExperts(Kernel):
             bytes=p.read_bytes,
         )
         return LoweredCall(
-            (stage,), weights={1: _matrices(p, t)}, accumulates="float64" if sums == 8 else "float32"
+            (stage,),
+            weights={1: _matrices(p, t)} if packed else {},
+            accumulates="float64" if sums == 8 else "float32",
         )
 
 
@@ -87,15 +88,18 @@ def _matrices(p: ExpertProduct, t: GemmTiling) -> Packed:
     return packing(p.experts * p.halves, p.n, p.k, True, t, p.dtype)
 
 
-def _source(p: ExpertProduct, layer: LayerText, t: GemmTiling, grouped: bool, ids: str) -> str:
-    s, panels, panel = layer.storage, layer.panels(t.columns), t.depth(p.k) * t.columns
+def _source(p: ExpertProduct, layer: LayerText, t: GemmTiling, grouped: bool, packed: bool, ids: str) -> str:
+    s, panels = layer.storage, layer.panels(t.columns)
+    # Elements between panels, and between the halves of a matrix.
+    panel = t.depth(p.k) * t.columns if packed else p.k * t.columns
+    half = panels * panel if packed else p.n * p.k
     config = [
         f"    typedef {layer.sums} T;",
         f"    typedef {s} A;",
         f"    typedef {s} B;",
         f"    static constexpr int NV = {t.vectors}, U = {t.unroll}, tail = 0;",
-        f"    static constexpr int64_t k = {p.k}, block = {t.block}, a_row = {p.k}, a_k = 1, b_k = 0, b_n = 0;",
-        f"    static constexpr bool packed = true, pairs = {str(t.pairs).lower()};",
+        f"    static constexpr int64_t k = {p.k}, block = {t.block}, a_row = {p.k}, a_k = 1, b_k = 1, b_n = {p.k};",
+        f"    static constexpr bool packed = {str(packed).lower()}, pairs = {str(t.pairs).lower()};",
     ]
     lines = [
         f"// {p.rows} rows, {p.slots} of {p.experts} experts each: [{p.k}] x [{p.k}, {p.n * p.halves}] in {p.dtype.value}, sums in {layer.sums}"
@@ -116,7 +120,9 @@ def _source(p: ExpertProduct, layer: LayerText, t: GemmTiling, grouped: bool, id
         f"    {s} *y = ({s} *)args[3];",
         f"    constexpr int L = GEMM_LANES<{layer.sums}>;",
     ]
-    return "\n".join([*lines, *(_grouped if grouped else _by_pair)(p, layer, t, panels, panel), "}", ""])
+    return "\n".join(
+        [*lines, *(_grouped if grouped else _by_pair)(p, layer, t, panels, panel, half), "}", ""]
+    )
 
 
 def _row_of(p: ExpertProduct, pair: str) -> str:
@@ -125,19 +131,23 @@ def _row_of(p: ExpertProduct, pair: str) -> str:
     return f"x + (int64_t)({row}) * {p.k}"
 
 
-def _by_pair(p: ExpertProduct, layer: LayerText, t: GemmTiling, panels: int, panel: int) -> list[str]:
+def _by_pair(
+    p: ExpertProduct, layer: LayerText, t: GemmTiling, panels: int, panel: int, half: int
+) -> list[str]:
     lines = [
         f"    {layer.sums} *gate = ({layer.sums} *)scratch;",
         f"    void *const inner = gate + {t.columns};",
         "    for (int64_t task = begin; task < end; ++task) {",
         f"        const int64_t r = task / {panels}, panel = task % {panels}, expert = index_in(ids[r], {p.experts}, scratch);",
         f"        const {layer.storage} *const a = {_row_of(p, 'r')};",
-        f"        const {layer.storage} *const b = w + (expert * {p.halves * panels} + panel) * {panel};",
+        f"        const {layer.storage} *const b = w + expert * {p.halves * half} + panel * {panel};",
     ]
-    return [*lines, *_products(layer, t, panels * panel, "KERNEL_single", "a", "1", "r"), "    }"]
+    return [*lines, *_products(layer, t, half, "KERNEL_single", "a", "1", "r"), "    }"]
 
 
-def _grouped(p: ExpertProduct, layer: LayerText, t: GemmTiling, panels: int, panel: int) -> list[str]:
+def _grouped(
+    p: ExpertProduct, layer: LayerText, t: GemmTiling, panels: int, panel: int, half: int
+) -> list[str]:
     item, gathered = p.dtype.bits // 8, _GATHERED_ROWS
     rows_bytes = -(-gathered * p.k * item // 64) * 64
     lines = [
@@ -152,7 +162,7 @@ def _grouped(p: ExpertProduct, layer: LayerText, t: GemmTiling, panels: int, pan
         "            chosen[count] = (int32_t)i;",
         f"            count += index_in(ids[i], {p.experts}, scratch) == expert;",
         "        }",
-        f"        const {layer.storage} *const b = w + (expert * {p.halves * panels} + panel) * {panel};",
+        f"        const {layer.storage} *const b = w + expert * {p.halves * half} + panel * {panel};",
         f"        for (int64_t first = 0; first < count; first += {gathered}) {{",
         f"            const int64_t number = count - first < {gathered} ? count - first : {gathered}, whole = number / {t.rows} * {t.rows};",
         "            for (int64_t i = 0; i < number; ++i)",
@@ -160,10 +170,10 @@ def _grouped(p: ExpertProduct, layer: LayerText, t: GemmTiling, panels: int, pan
     ]
     blocks = [
         "            if (whole) {",
-        *_products(layer, t, panels * panel, "KERNEL_product", "rows", "whole", "chosen[first + at]"),
+        *_products(layer, t, half, "KERNEL_product", "rows", "whole", "chosen[first + at]"),
         "            }",
         "            if (number > whole) {",
-        *_products(layer, t, panels * panel, "KERNEL_single", f"rows + whole * {p.k}", "number - whole", "chosen[first + whole + at]"),
+        *_products(layer, t, half, "KERNEL_single", f"rows + whole * {p.k}", "number - whole", "chosen[first + whole + at]"),
         "            }",
     ]  # fmt: skip
     return [*lines, *blocks, "        }", "    }"]
@@ -176,7 +186,8 @@ def _products(
 
     row: the pair of row ``at``.
     """
-    head = f"gemm_block<{config}>({a}, %s, {rows}, {t.columns}, inner, [&](const {layer.sums} *sums, int64_t at) {{"
+    columns = f"{layer.n} - panel * {t.columns} < {t.columns} ? {layer.n} - panel * {t.columns} : {t.columns}"
+    head = f"gemm_block<{config}>({a}, %s, {rows}, {columns}, inner, [&](const {layer.sums} *sums, int64_t at) {{"
     keep = [head % "b", f"    {layer.keep_gate(t.columns, 'at')}", "});"]
     lines = [
         *(keep if layer.halves == 2 else []),

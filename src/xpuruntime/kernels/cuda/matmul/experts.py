@@ -8,7 +8,7 @@ then the GEMM multiplies each tile with its expert's matrix, on tensor cores for
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ....codegen.c_types import C_TYPES, accumulator
@@ -47,92 +47,99 @@ def _row_text(p: ExpertProduct, pair: str) -> str:
     return f"{pair} / {p.slots}" if p.shared_x and p.slots > 1 else pair
 
 
-@dataclass(frozen=True, slots=True)
 class ExpertGemv(Kernel):
-    """One GEMV per pair of a row and a slot. Both kernel names select it."""
+    """One GEMV per pair of a row and a slot."""
 
-    name: str
+    name = "matmul/gemv"
     ops: tuple[str, ...] = ("expert_linear",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for dense floats and as many pairs as a grid has along y."""
-        refused = why_not_experts(call)
+        """Return yes for dense floats of few rows."""
+        refused = _why_not(call)
         if refused is not None:
             return refused
         p = ExpertProduct.of(call)
-        if p.pairs > MAX_BLOCKS_YZ:
-            return Support.no(
-                Reason.SHAPE_UNSUPPORTED, f"more than {MAX_BLOCKS_YZ} pairs exceed the grid of a launch"
-            )
-        if p.pairs * p.n and not p.k * p.experts:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "an operand is empty")
+        if p.rows > ROWS:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"at most {ROWS} rows are supported, got {p.rows}")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage."""
-        p = ExpertProduct.of(call)
-        if not p.pairs * p.n:
-            return LoweredCall(())
-        matrix = p.halves * p.n * p.k
-        begin = [
-            "griddep_wait();  // the experts may be those that the previous launch chose",
-            "const int64_t pair = blockIdx.y;",
-            f"const auto *const left = a + ({_row_text(p, 'pair')}) * {p.k};",
-            f"const auto *const right = b + index_in(ids[pair], {p.experts}) * {matrix};",
-        ]
-        problem = GemvProblem(
-            1, p.n, p.k, p.k, p.k, p.dtype, _operands(call), (), f"(int64_t)blockIdx.y * {p.n} + column", False, 1.0, p.act,
-            p.halves == 2, count=p.pairs, begin=begin,
-        )  # fmt: skip
-        stage = gemv_stage(call, gemv_tile_config(1, p.n, p.k, p.dtype, p.halves == 2), problem)
-        return LoweredCall((_reporting(stage, "movement"),), accumulates=_accumulates(p))
+        return _by_pair(call)
 
 
 class ExpertGemm(Kernel):
-    """The GEMM of rows grouped by expert."""
+    """The GEMM of rows grouped by expert; the GEMV for few rows and before a gate."""
 
     name = "matmul/generated"
     ops: tuple[str, ...] = ("expert_linear",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for dense floats of more rows than the GEMV streams, without a gate."""
-        refused = why_not_experts(call)
-        if refused is not None:
-            return refused
-        p = ExpertProduct.of(call)
-        if p.halves == 2:
-            return Support.no(Reason.NOT_IMPLEMENTED, "a gate after grouped products is not implemented")
-        if p.rows <= ROWS:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, f"more than {ROWS} rows are supported, got {p.rows}")
-        if not 0 < p.experts <= _MAX_EXPERTS or not p.k:
-            return Support.no(
-                Reason.SHAPE_UNSUPPORTED, f"1 to {_MAX_EXPERTS} experts of one input or more are supported"
-            )
-        return Support.yes()
+        """Return yes for dense floats."""
+        return _why_not(call) or Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Lower the call to two stages: groups of rows, and their products."""
+        """Lower the call to two stages, groups of rows and their products, or to the GEMV."""
         p = ExpertProduct.of(call)
-        if not p.pairs * p.n:
-            return LoweredCall(())
-        tile = _tile(p, target) if p.dtype in TAGS else None
-        rows = _SIMT_ROWS if tile is None else tile.rows
-        tiles = p.pairs // rows + min(p.experts, p.pairs)
-        a, b, ids, y = _operands(call)
-        group = cuda_stage(
-            f"group_{p.pairs}_by_{p.experts}", about(call, f"tiles of {rows} rows of one expert"),
-            [ids, Argument("temp0", "table", "int32_t", written=True)],
-            [f"experts::group<{p.pairs}, {p.experts}, {rows}, {tiles}>(ids, table);"],
-            LaunchConfig((1, 1, 1), (_THREADS, 1, 1)), parts=frozenset({"experts"}), bytes=8 * p.pairs,
-        )  # fmt: skip
-        arguments = [a, b, Argument("temp0", "table", "int32_t"), y]
-        products = (
-            _simt(call, p, arguments, tiles)
-            if tile is None
-            else _tensor(call, p, arguments, tiles, tile, target)
+        return _by_pair(call) if p.halves == 2 or p.rows <= ROWS else _by_group(call, p, target)
+
+
+def _why_not(call: NodeCall) -> Support | None:
+    refused = why_not_experts(call)
+    if refused is not None:
+        return refused
+    p = ExpertProduct.of(call)
+    if p.pairs > MAX_BLOCKS_YZ and (p.halves == 2 or p.rows <= ROWS):
+        return Support.no(
+            Reason.SHAPE_UNSUPPORTED,
+            f"more than {MAX_BLOCKS_YZ} pairs exceed the grid of a launch, got {p.pairs}",
         )
-        stages = (_reporting(group), products)
-        return LoweredCall(stages, temps=(4 * tiles * (rows + 1),), accumulates=_accumulates(p))
+    if p.pairs * p.n and not (0 < p.experts <= _MAX_EXPERTS and p.k):
+        return Support.no(
+            Reason.SHAPE_UNSUPPORTED, f"1 to {_MAX_EXPERTS} experts of one input or more are supported"
+        )
+    return None
+
+
+def _by_pair(call: NodeCall) -> LoweredCall:
+    p = ExpertProduct.of(call)
+    if not p.pairs * p.n:
+        return LoweredCall(())
+    matrix = p.halves * p.n * p.k
+    begin = [
+        "griddep_wait();  // the experts may be those that the previous launch chose",
+        "const int64_t pair = blockIdx.y;",
+        f"const auto *const left = a + ({_row_text(p, 'pair')}) * {p.k};",
+        f"const auto *const right = b + index_in(ids[pair], {p.experts}) * {matrix};",
+    ]
+    problem = GemvProblem(
+        1, p.n, p.k, p.k, p.k, p.dtype, _operands(call), (), f"(int64_t)blockIdx.y * {p.n} + column", False, 1.0, p.act,
+        p.halves == 2, count=p.pairs, begin=begin,
+    )  # fmt: skip
+    stage = gemv_stage(call, gemv_tile_config(1, p.n, p.k, p.dtype, p.halves == 2), problem)
+    return LoweredCall((_reporting(stage, "movement"),), accumulates=_accumulates(p))
+
+
+def _by_group(call: NodeCall, p: ExpertProduct, target: CodegenTarget) -> LoweredCall:
+    if not p.pairs * p.n:
+        return LoweredCall(())
+    tile = _tile(p, target) if p.dtype in TAGS else None
+    rows = _SIMT_ROWS if tile is None else tile.rows
+    tiles = p.pairs // rows + min(p.experts, p.pairs)
+    a, b, ids, y = _operands(call)
+    group = cuda_stage(
+        f"group_{p.pairs}_by_{p.experts}", about(call, f"tiles of {rows} rows of one expert"),
+        [ids, Argument("temp0", "table", "int32_t", written=True)],
+        [f"experts::group<{p.pairs}, {p.experts}, {rows}, {tiles}>(ids, table);"],
+        LaunchConfig((1, 1, 1), (_THREADS, 1, 1)), parts=frozenset({"experts"}), bytes=8 * p.pairs,
+    )  # fmt: skip
+    arguments = [a, b, Argument("temp0", "table", "int32_t"), y]
+    if tile is None:
+        products = _simt(call, p, arguments, tiles)
+    else:
+        products = _tensor(call, p, arguments, tiles, tile, target)
+    stages = (_reporting(group), products)
+    return LoweredCall(stages, temps=(4 * tiles * (rows + 1),), accumulates=_accumulates(p))
 
 
 def _reporting(stage: Stage, *parts: str) -> Stage:
@@ -255,4 +262,4 @@ def _simt(call: NodeCall, p: ExpertProduct, arguments: list[Argument], tiles: in
     )  # fmt: skip
 
 
-KERNELS: tuple[Any, ...] = (ExpertGemm(), ExpertGemv("matmul/gemv"), ExpertGemv("matmul/generated"))
+KERNELS: tuple[Any, ...] = (ExpertGemv(), ExpertGemm())

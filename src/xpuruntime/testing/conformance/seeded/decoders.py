@@ -55,6 +55,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", {"n_embd": 96, "n_layer": 2, "n_head": 6, "n_positions": 256}),
     "falcon": ("Falcon", {"num_kv_heads": 2, "new_decoder_architecture": True, "bias": True, "ffn_hidden_size": 160}),
     "opt": ("OPT", {"ffn_dim": 128, "word_embed_proj_dim": 96, "dropout": 0.0}),
+    "mixtral": ("Mixtral", {"num_local_experts": 5, "intermediate_size": 56, "sliding_window": 7}),
+    "qwen2_moe": (
+        "Qwen2Moe",
+        {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 56, "num_hidden_layers": 3,
+         "mlp_only_layers": [1]},
+    ),
+    "qwen3_moe": ("Qwen3Moe", {"num_experts": 6, "num_experts_per_tok": 4, "moe_intermediate_size": 40, "norm_topk_prob": True}),
+    "olmoe": ("Olmoe", {"num_experts": 9, "num_experts_per_tok": 2, "intermediate_size": 40}),
 }  # fmt: skip
 """``model_type`` -> class in transformers, and sizes that let every part matter: windows below the text's length, soft caps that bite."""
 
