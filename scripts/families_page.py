@@ -10,7 +10,11 @@ from xpuruntime.llm.families import FAMILIES, DecoderFamily
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "how-to" / "language-models.md"
 _TABLE = re.compile(r"(?<=a test compares\. -->\n)(TABLE|(?:\|.*\n)+)")
 _NORMS = {"rms_norm": "RMS", "layer_norm": "layer"}
-_QK = {"head": "norms of queries and keys per head", "whole": "norms of whole queries and keys"}
+_QK = {
+    "head": "norms of queries and keys per head",
+    "each": "norms of queries and keys per head",
+    "whole": "norms of whole queries and keys",
+}
 _WINDOWS = {
     "none": "",
     "all": "all layers",
@@ -50,7 +54,9 @@ def _positions(family: DecoderFamily) -> str:
 
 
 def _others(family: DecoderFamily) -> str:
-    words = [_QK[family.qk_norm]] if family.qk_norm else []
+    optional = "" if "q_norm" in family.parts else ", if the config says so"
+    words = [_QK[family.qk_norm] + optional] if family.qk_norm else []
+    words += ["latent attention with a compressed cache"] if family.latent else []
     words += ["parallel blocks"] if family.parallel else []
     words += ["one product for QKV"] if "qkv" in family.parts else []
     words += ["one product for gate and up"] if "gate_up" in family.parts else []

@@ -100,7 +100,7 @@ def _from_module(module: Any) -> Checkpoint:
         raise ModelError(type(module).__name__, "is in training mode", do="Call model.eval().")
     config = DecoderConfig.from_json(module.config.to_dict())
     explicit = _frequencies(module)
-    if config.rotary == config.local_rotary:
+    if config.rotary == config.local_rotary and config.rotary.kind not in ("dynamic", "longrope"):
         rotary = replace(config.rotary, explicit=explicit)
         config = replace(config, rotary=rotary, local_rotary=rotary)
     arrays = dict(weights_of(module))

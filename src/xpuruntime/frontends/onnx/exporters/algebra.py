@@ -160,7 +160,8 @@ def _expert_linear(e: NodeExport) -> None:
         raise e.no("a gate")
     (experts, n, k), ids, spec = e.spec(1).shape, e.operand(2, DType.INT64), e.spec(2)
     x, shared = e.operand(0), e.spec().rank == 2
-    if all(isinstance(d, int) for d in (*spec.shape, experts)) and math.prod(spec.shape) <= experts:  # type: ignore[operator, arg-type]
+    sizes = [d for d in spec.shape if isinstance(d, int)]
+    if isinstance(experts, int) and len(sizes) == spec.rank and math.prod(sizes) <= experts:
         slots = 1 if shared else spec.shape[1]
         columns = e.add("Reshape", [x, e.builder.dims([spec.shape[0], slots, k, 1])])
         y = e.add("MatMul", [e.add("Gather", [e.operand(1), ids], axis=0), columns])
