@@ -48,7 +48,7 @@ def test_a_gate_of_experts(golden) -> None:
 
 
 def test_a_gate_of_experts_of_many_rows_stays() -> None:
-    graph = ir.parse(EXPERTS.replace("ROWS", "9"))
+    graph = ir.parse('graph "test" {' + EXPERTS.replace("ROWS", "9") + "}")
     (fuse_gate,) = find_passes(["fuse_gate"])
     assert fuse_gate.run(graph, PassContext()) is graph
 

@@ -13,6 +13,9 @@ from .support import FLOATS
 
 __all__ = ["ExpertProduct", "why_not_experts"]
 
+_STREAMED_ROWS, _STREAMED_PAIRS = 4, 16
+"""Maximum rows, or pairs, whose matrices are streamed from memory one by one; above this, rows are grouped by expert."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertProduct:
@@ -44,6 +47,11 @@ class ExpertProduct:
     def pairs(self) -> int:
         """The number of (row, slot) pairs, each of which is one product."""
         return self.rows * self.slots
+
+    @property
+    def few(self) -> bool:
+        """True if grouping rows by expert saves little, because most pairs have an expert of their own."""
+        return self.rows <= _STREAMED_ROWS or self.pairs <= _STREAMED_PAIRS
 
     @property
     def flops(self) -> int:

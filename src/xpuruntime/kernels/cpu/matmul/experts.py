@@ -20,7 +20,7 @@ from ...spec.movement.elements import STATUS
 from ...spec.product import Product
 from ..abi import isa_of
 from .gemm import packing
-from .gemm_tiling import STREAMED_ROWS, GemmTiling, tiling
+from .gemm_tiling import GemmTiling, tiling
 from .layer_text import LayerText
 
 __all__ = ["KERNELS", "CpuExperts"]
@@ -42,8 +42,9 @@ class CpuExperts(Kernel):
         refused = why_not_experts(call)
         if refused is not None:
             return refused
-        if not self.grouped and ExpertProduct.of(call).rows > STREAMED_ROWS:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, f"at most {STREAMED_ROWS} rows are supported")
+        p = ExpertProduct.of(call)
+        if not self.grouped and not p.few:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"few rows are supported, got {p.rows} of {p.slots}")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:

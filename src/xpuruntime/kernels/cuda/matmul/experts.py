@@ -21,7 +21,7 @@ from ...spec.experts import ExpertProduct, why_not_experts
 from ...spec.movement.elements import STATUS
 from ..heavy import MAX_BLOCKS_YZ, TAGS, about, argument, c_bool, constants, in_chunks, shared_limit
 from ..launch import Argument, LaunchConfig, cuda_stage
-from .gemv import ROWS, GemvProblem, gemv_stage, gemv_tile_config
+from .gemv import GemvProblem, gemv_stage, gemv_tile_config
 from .generated import TILES, Tile
 from .text import parts_of
 
@@ -59,8 +59,8 @@ class ExpertGemv(Kernel):
         if refused is not None:
             return refused
         p = ExpertProduct.of(call)
-        if p.rows > ROWS:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, f"at most {ROWS} rows are supported, got {p.rows}")
+        if not p.few:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"few rows are supported, got {p.rows} of {p.slots}")
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
@@ -81,7 +81,7 @@ class ExpertGemm(Kernel):
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to two stages, groups of rows and their products, or to the GEMV."""
         p = ExpertProduct.of(call)
-        return _by_pair(call) if p.halves == 2 or p.rows <= ROWS else _by_group(call, p, target)
+        return _by_pair(call) if p.halves == 2 or p.few else _by_group(call, p, target)
 
 
 def _why_not(call: NodeCall) -> Support | None:
@@ -89,7 +89,7 @@ def _why_not(call: NodeCall) -> Support | None:
     if refused is not None:
         return refused
     p = ExpertProduct.of(call)
-    if p.pairs > MAX_BLOCKS_YZ and (p.halves == 2 or p.rows <= ROWS):
+    if p.pairs > MAX_BLOCKS_YZ and (p.halves == 2 or p.few):
         return Support.no(
             Reason.SHAPE_UNSUPPORTED,
             f"more than {MAX_BLOCKS_YZ} pairs exceed the grid of a launch, got {p.pairs}",
