@@ -76,7 +76,7 @@ class Rotary:
             if name not in (*_COMMON, *_KINDS[kind]):
                 do = "Remove the field if no result depends on it."
                 raise ModelError("rotary positions", f"have an unknown {name}", got=repr(value)[:80], do=do)
-        longest = int(data.get("max_position_embeddings") or 8192)
+        longest = data.get("max_position_embeddings", 8192)
         own = data.get("original_max_position_embeddings")
         original = int(own or facts.get("original_max_position_embeddings") or longest)
         if kind in ("default", "linear", "dynamic", "llama3"):

@@ -108,8 +108,11 @@ class DecoderConfig:
             latent.head if latent else _size(row, facts, "head_dim", _MAX_WIDTH, max(hidden // heads, 1))
         )
         layers = _size(row, facts, "num_hidden_layers", _MAX_LAYERS)
-        rotary, local = Rotary.of_layers(facts, row.key("rope_theta")) if row.rotary else (Rotary(), Rotary())
         positions = _size(row, facts, "max_position_embeddings", _MAX_WORDS, 2048)
+        rotary = local = Rotary()
+        if row.rotary:
+            longest = {"max_position_embeddings": positions}
+            rotary, local = Rotary.of_layers(facts | longest, row.key("rope_theta"))
         dtype = str(facts.get("dtype") or facts.get("torch_dtype") or "float32").removeprefix("torch.")
         return cls(
             family=family,
