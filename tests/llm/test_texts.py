@@ -103,6 +103,49 @@ def test_the_command_line_says_what_the_generator_says(folder: Path) -> None:
     assert CliRunner().invoke(app, ["generate", str(folder / "no"), "-p", "hi"]).exit_code == 3
 
 
+def test_the_command_line_takes_the_words(folder: Path, tmp_path: Path) -> None:
+    def run(*words: str) -> Any:
+        done = CliRunner().invoke(
+            app, ["generate", str(folder), "-p", "hi", "-n", "12", "--capacity", "64", "--json", *words]
+        )
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    (tmp_path / "words.json").write_text(json.dumps({"do_sample": True, "temperature": 1.3}))
+    config = str(tmp_path / "words.json")
+    drawn = run(
+        "--generation-config",
+        config,
+        "--seed",
+        "4",
+        "--top-k",
+        "30",
+        "--num-return-sequences",
+        "2",
+        "--logprobs",
+        "1",
+    )
+    best = run("--num-beams", "3", "--num-return-sequences", "2", "--length-penalty", "0", "--early-stopping", "true",
+               "--bad-words-ids", "5,6", "--bad-words-ids", "7")  # fmt: skip
+    with Generator(folder, capacity=64, batch=3) as ours:
+        ask = [[{"role": "user", "content": "hi"}]]
+        words = {"temperature": 1.3, "seed": 4, "top_k": 30, "n": 2, "logprobs": 1}
+        beams = {
+            "num_beams": 3,
+            "n": 2,
+            "length_penalty": 0,
+            "early_stopping": True,
+            "bad_words_ids": [[5, 6], [7]],
+        }
+        want, ranked = (ours.generate(ask, max_new_tokens=12, **w) for w in (words, beams))
+    assert [a["tokens"] for a in drawn["answers"]] == [list(a.tokens) for a in want]
+    assert drawn["logprobs"][0]["logprob"] == pytest.approx(want[0].logprobs[0].logprob, abs=1e-4)
+    assert [a["tokens"] for a in best["answers"]] == [list(a.tokens) for a in ranked]
+    assert best["score"] == pytest.approx(ranked[0].score, abs=1e-3)
+    told = ["generate", str(folder), "-p", "hi", "--bad-words-ids", "x"]
+    assert "has invalid --bad-words-ids" in CliRunner().invoke(app, told).output
+
+
 # ── GGUF ──
 
 
