@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from gpu_report import Report, arguments, run_parts
 from small_net import compiled, feeds, right, weights
+from training_programs import training_programs
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from support.native import check
@@ -112,6 +113,7 @@ def graphs() -> Iterator[tuple[str, ir.Graph, dict[str, Any]]]:
             padding=(1, 1),
             dilation=(1, 1),
         )
+    yield from training_programs()
 
 
 def inside() -> int:

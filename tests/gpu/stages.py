@@ -34,6 +34,8 @@ SHORTEST = 20.0
 """Minimum seconds left for a step to begin."""
 WORKERS = 12
 """Worker processes of a test run, and parallel compilers of a suite."""
+ON_DEVICE = {"tests/native", "tests/llm/test_decoder_table.py"}
+"""Tests that run on the device that XPU_TEST_DEVICE names; others find a device by themselves."""
 PYTHON, PYTEST, SHELL = "python", "pytest", "shell"
 FILE = "{out}"
 """Placeholder for the step's result file in a command."""
@@ -91,6 +93,8 @@ STEPS: tuple[Step, ...] = (
     Step("attention-gradients", 8, PYTHON, ("tests/gpu/attention_gradients.py",), 150, "cuda_attention_gradients.json", "attention in training: near float64, the same bits, kernels by policy"),
     # by name only
     Step("training-steps", 0, PYTHON, ("tests/gpu/training_steps.py",), 300, "cuda_training_steps.json", "training: gradients near float64, captured steps in flat memory, attention by policy"),
+    Step("training-tests", 0, PYTEST, ("tests/pytorch", "-k", "cuda or cudnn", "--seed", "all"), 400, "cuda_training_tests.json", "tests of training on the device: ops, policies, capture, kill and resume"),
+    Step("decoder-families", 0, PYTEST, ("tests/llm/test_decoder_table.py", "--seed", "all", "-k", "folder or batch"), 300, "cuda_decoder_families.json", "every family of decoders: as transformers through 69 given tokens, alone and in a batch"),
     Step("tensorrt", 0, PYTHON, ("tests/gpu/tensorrt_engine.py",), 500, "cuda_tensorrt.json", "TensorRT: right beside ONNX Runtime, second start from the store, device tensors"),
     Step("onnxruntime-cuda", 0, PYTHON, ("tests/gpu/onnxruntime_cuda.py",), 300, "cuda_onnxruntime.json", "ONNX Runtime on CUDA: right beside its CPU provider, device tensors without the host"),
     Step("attention-training", 0, PYTHON, ("benchmarks/cuda/attention_training.py",), 150, "cuda_attention_training.json", "attention forward and backward right, and beside PyTorch's backends"),
@@ -148,7 +152,7 @@ def run(step: Step, results: Path, left: float) -> dict[str, Any]:
     if limit < SHORTEST:
         return row | {"outcome": "not run", "seconds": 0.0}
     print(f"\n== {step.name} (at most {limit:.0f} s): {step.check}", flush=True)
-    environment = os.environ | ({"XPU_TEST_DEVICE": "cuda:0"} if "tests/native" in step.command else {})
+    environment = os.environ | ({"XPU_TEST_DEVICE": "cuda:0"} if ON_DEVICE & {*step.command} else {})
     if (
         step.kind != PYTHON
     ):  # with a PyTorch thread per core in every worker, workers would wait for each other

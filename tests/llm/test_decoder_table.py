@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.device_under_test import named
 
 from xpuruntime.errors import ModelError
 from xpuruntime.ir import interp
@@ -46,6 +47,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon, one norm": ("falcon", {"num_ln_in_parallel_attn": 1}),
     "opt, no biases": ("opt", {"enable_bias": False, "tie_word_embeddings": False}),
 }  # fmt: skip
+
+
+def place() -> str:
+    """Return the device that generators of these tests run on: the processor, or the one named for native tests."""
+    device = named()
+    return device.device if device is not None and isinstance(device.device, str) else "cpu"
 
 
 def far(ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -85,7 +92,7 @@ def test_a_folder_prefills_and_decodes_as_transformers(family: str, tmp_path: Pa
     model, tokens = reference(family), prompt(90, seed=3)
     model.save_pretrained(tmp_path)
     want = logits_of(model, tokens)[20:]
-    with Generator(tmp_path, capacity=96, buckets=(16,)) as ours:
+    with Generator(tmp_path, capacity=96, buckets=(16,), device=place()) as ours:
         rows = [ours.read(tokens[:21])[0].copy()]  # one whole chunk, one that is padded
         rows += [ours.step(t, 21 + i)[0].copy() for i, t in enumerate(tokens[21:])]
         text = greedy(model, tokens[:9], 40)
@@ -115,7 +122,7 @@ def test_cuda_code_prefills_and_decodes_as_transformers(family: str) -> None:
 def test_texts_of_a_batch_are_those_that_each_prompt_gets_alone(family: str) -> None:
     model = reference(family)
     texts = [prompt(5), prompt(14, seed=1), prompt(1, seed=2)]
-    with Generator(model, capacity=48, buckets=(16,), batch=3) as ours:
+    with Generator(model, capacity=48, buckets=(16,), batch=3, device=place()) as ours:
         answers = ours.generate(texts, max_new_tokens=20)
     assert [list(a.tokens) for a in answers] == [greedy(model, t, 20) for t in texts]
 

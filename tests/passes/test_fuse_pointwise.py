@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from xpuruntime import ir
+from xpuruntime.ir import interp
+from xpuruntime.passes import PassContext, run_passes
+
 
 def test_a_chain(golden) -> None:
     golden(
@@ -216,3 +224,43 @@ def test_weights_are_the_recipes(golden) -> None:
         %y: float32[2, 3] = mul(%x, %b)
         """,
     )
+
+
+def _graph(build: Callable[[ir.GraphBuilder], Mapping[str, str]]) -> ir.Graph:
+    b = ir.GraphBuilder("g")
+    for name, value in build(b).items():
+        b.output(name, value)
+    return b.build()
+
+
+def _forward_again(b: ir.GraphBuilder) -> Mapping[str, str]:
+    """An activation that is computed again, and its gradient, with a product before each reader of the other."""
+    x, g, w = (b.input(n, f"float32[{s}]") for n, s in (("x", "2, 3"), ("g", "2, 3"), ("w", "3, 3")))
+    forward = b.relu(x)
+    return {"d": b.mul(b.matmul(g, w), b.sigmoid(x)), "u": b.matmul(forward, w)}
+
+
+def test_nodes_that_read_the_same_value_are_one_in_backward() -> None:
+    graph = _graph(_forward_again)
+    rng = np.random.default_rng(0)
+    feeds = {
+        n: rng.standard_normal(s).astype(np.float32) for n, s in (("x", (2, 3)), ("g", (2, 3)), ("w", (3, 3)))
+    }
+    want = interp.run(graph, feeds)
+    for joins, ops in ((True, ["fused", "matmul", "matmul"]), (False, ["fused", "matmul", "matmul", "relu"])):
+        after = run_passes(graph, ["fuse_pointwise"], context=PassContext(joins_readers=joins), check=True)
+        assert sorted(n.op for n in after.nodes) == ops
+        got = interp.run(after, feeds)
+        assert all(np.array_equal(got[k], v) for k, v in want.items())
+
+
+def test_a_reader_that_the_other_one_needs_stays_alone() -> None:
+    """A path through a product leads from one reader to the other."""
+
+    def build(b: ir.GraphBuilder) -> Mapping[str, str]:
+        x = b.input("x", "float32[3, 3]")
+        a = b.relu(x)
+        return {"y": b.mul(b.matmul(a, a), x)}
+
+    after = run_passes(_graph(build), ["fuse_pointwise"], context=PassContext(joins_readers=True), check=True)
+    assert [n.op for n in after.nodes] == ["relu", "matmul", "mul"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import checkpointed_training
-from support.checkpointed_training import POLICY, Net, batch
+from support.checkpointed_training import MODES, POLICY, Net, batch
 
 import xpuruntime.pytorch as xrt_torch
 
@@ -32,33 +32,38 @@ def losses(folder: Path) -> dict[int, int]:
     return values
 
 
-def process(folder: Path) -> subprocess.Popen[bytes]:
+def process(folder: Path, *how: str) -> subprocess.Popen[bytes]:
     paths = [
         str(Path(checkpointed_training.__file__).parents[1]),
         *filter(None, [os.environ.get("PYTHONPATH")]),
     ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, checkpointed_training.__file__, str(folder), str(STEPS)]
+    command = [sys.executable, checkpointed_training.__file__, str(folder), str(STEPS), *how]
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
 
 
 @pytest.mark.timeout(300)
-def test_a_run_that_is_killed_at_random_moments_has_the_losses_of_an_undisturbed_one(tmp_path: Path) -> None:
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_that_is_killed_at_random_moments_has_the_losses_of_an_undisturbed_one(
+    tmp_path: Path, device: str, mode: str
+) -> None:
+    """Under a deterministic policy, in each way to run a step. On the host nothing is captured: the step runs as it is."""
     whole = tmp_path / "whole"
     whole.mkdir()
-    checkpointed_training.train(whole, STEPS)
+    checkpointed_training.train(whole, STEPS, device, mode)
     killed = tmp_path / "killed"
     killed.mkdir()
     draw, kills = random.Random(0), 0
     for goal in sorted(draw.sample(range(1, STEPS - 8), 2)):
-        run = process(killed)
+        run = process(killed, device, mode)
         while run.poll() is None and len(losses(killed)) < goal:
             time.sleep(0.002)
         kills += run.poll() is None
         run.kill()
         _, error = run.communicate()
         assert run.returncode in (0, -9), error.decode()
-    checkpointed_training.train(killed, STEPS)
+    checkpointed_training.train(killed, STEPS, device, mode)
     assert kills
     assert losses(killed) == losses(whole)
     assert len(losses(whole)) == STEPS

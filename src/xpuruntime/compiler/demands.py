@@ -81,6 +81,7 @@ class Demands:
             few_rows=min((t.few_rows for t in self.targets), default=PassContext().few_rows),
             product_multiple=self._product_multiple(),
             wide_products=self.phase == "train_backward",
+            joins_readers=self.phase == "train_backward",
             storage=self._storage,
             peek=lambda weight: weight.array() if weight.data else self.weights.get(weight.name),
         )

@@ -55,6 +55,7 @@ class PassContext:
     few_rows:   maximum rows for which a decoder's layer is fused with its norm or gate.
     product_multiple: extents of 16-bit products that ``align_products`` pads to; 1: it pads nothing.
     wide_products: whether ``widen_products`` computes gradients of weights in the dtype that they are converted to.
+    joins_readers: whether ``fuse_pointwise`` also merges elementwise nodes that only read the same value.
     storage:    the float dtype in which ``cast_precision`` stores a node's result; None: the model's.
     """
 
@@ -66,5 +67,6 @@ class PassContext:
     few_rows: int = 8
     product_multiple: int = 1
     wide_products: bool = False
+    joins_readers: bool = False
     storage: Callable[[Node], DType | None] = _as_is
     peek: Callable[[Weight], NDArray[Any] | None] = _unseen

@@ -4,6 +4,9 @@ A group has one iteration space: the shape of its elementwise members. Smaller o
 recomputed per element; a value with other readers becomes another output. So a group reads and writes no more than its members did,
 and computes nothing twice. A group is convex: no path leaves it and returns.
 
+In backward, elementwise nodes that read the same value of the full shape join a group, too, although none reads the other: forward's activation, which is
+computed again, and its gradient then read memory once. Other graphs do without, since the value would live longer.
+
 Row ops join a group if one kernel can hold it: reductions that keep their dims, softmax and norms over the last dims of values of up
 to three dims, all over the same dims, with elementwise nodes before, between (one value per row) and after them. ``ROW_OPS`` lists
 them. Values of four dims do not join row ops: in convolutional networks they are channels-last, and purely elementwise bodies support
@@ -128,6 +131,7 @@ class _FusionGroups:
         self.readers: dict[str, set[str]] = {}  # unit -> units that read it
         self.level: dict[str, int] = {}  # of units: higher than those of all units that they read
         self.spaces: dict[str, IterationSpace] = {}  # of units that may grow
+        self.elementwise: dict[str, list[str]] = {}  # value -> elementwise nodes of its shape that read it
 
     def visit(self, node: Node) -> None:
         """Make the node a unit, and merge it with its producers where possible."""
@@ -151,6 +155,22 @@ class _FusionGroups:
                 and (joined := self.fits(producer, unit_of_node)) is not None
             ):
                 self.join(producer, unit_of_node, joined)
+        if self.context.joins_readers and not space.reduced:
+            self.join_readers(node, space)
+
+    def join_readers(self, node: Node, space: IterationSpace) -> None:
+        """Merge an elementwise node's unit with those of earlier elementwise nodes that read one of its operands of the full shape."""
+        for value in dict.fromkeys(node.values):
+            if value in self.known or self.graph.spec(value).shape != space.shape:
+                continue
+            readers = self.elementwise.setdefault(value, [])
+            for reader in readers:
+                a, b = self.unit[reader], self.unit[node.name]
+                if a == b or self.spaces[a].reduced or self.spaces[b].reduced:
+                    continue
+                if (joined := self.fits(a, b)) is not None:
+                    self.join(a, b, joined)
+            readers.append(node.name)
 
     def fits(self, a: str, b: str) -> IterationSpace | None:
         """Return the iteration space of two units as one; None if they may not merge."""

@@ -1,7 +1,7 @@
 """``norm/generated`` for ``layer_norm_backward`` on CUDA devices: one pass over the rows for all three gradients.
 
-A block has several rows, one after another. It writes each row's gradient, and keeps the sums of the weight's and bias's gradients over its
-rows in registers. At the end it stores these as partial sums; a second, small kernel adds the blocks' partial sums in a fixed order. So the
+A block has several rows, one after another. All loads of a row are in flight at once, and the row stays in registers as it was read. The block writes
+each row's gradient, and keeps the sums of the weight's and bias's gradients over its rows in registers, too. At the end it stores these as partial sums; a second, small kernel adds the blocks' partial sums in a fixed order. So the
 operands are read once, and equal inputs give equal bits. Bandwidth-bound.
 """
 
@@ -33,13 +33,13 @@ _Loop: TypeAlias = "Callable[[list[str]], list[str]]"
 
 _WARP_ELEMENTS = 1024
 """Elements of a row up to which a warp has a row of its own. The rows of longer ones are a block's."""
-_WARPS = 4
-"""Warps of a block, each with its own rows."""
+_WARPS = {DType.FLOAT32: 8, DType.FLOAT64: 4}
+"""Warps of a block, each with its own rows, by the type of the sums: shared memory has a row of sums per warp."""
 _THREAD_ELEMENTS = 16
 """Elements of a row per thread where a block has the row, up to the largest block."""
 _MAX_THREADS = 1024
-_BLOCKS_PER_SM = 3
-"""Blocks per SM: as many as fit with up to 168 registers per thread, so that none waits, and few partial sums."""
+_BLOCKS_PER_SM = 2
+"""Blocks per SM: as many as fit with up to 128 registers per thread, so that none waits, and few partial sums."""
 _PACK_BYTES = 16
 _ADDED = 32
 """Columns of a block of the second kernel, and threads that share the partial sums of a column."""
@@ -58,14 +58,14 @@ class _Tiling:
     blocks: int
 
     @classmethod
-    def of(cls, call: NodeCall, target: CodegenTarget) -> _Tiling:
+    def of(cls, call: NodeCall, target: CodegenTarget, sums: DType) -> _Tiling:
         size = math.prod(int(d) for d in call.attrs["normalized_shape"])
         rows = math.prod(sizes(call.tensor(1).spec)) // size if size else 0
         dtypes = [t.spec.dtype for t in call.tensors]
         width = _PACK_BYTES * 8 // max(d.bits for d in dtypes)
         while size % width:
             width //= 2
-        threads, lines = WARP, _WARPS
+        threads, lines = WARP, _WARPS[sums]
         if size > _WARP_ELEMENTS:
             lines = 1
             while threads < _MAX_THREADS and threads * _THREAD_ELEMENTS < size:
@@ -93,8 +93,8 @@ class LayerNormBackward(Kernel):
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to the pass over the rows, and the sum of the partial sums."""
-        tiling = _Tiling.of(call, target)
         sums = DType.FLOAT64 if any(t.spec.dtype is DType.FLOAT64 for t in call.tensors) else DType.FLOAT32
+        tiling = _Tiling.of(call, target, sums)
         added = min(len(call.outputs) - 1, 2)
         if not tiling.size:
             return LoweredCall(())
@@ -128,7 +128,11 @@ def _rows_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
     ]
     inside = f"if (i < {t.size}) " if t.packs * t.threads * t.width != t.size else ""
     index = f"const int i = (k * {t.threads} + threadIdx.x) * {t.width};"
-    fetched = f"decoded(fetch<{t.width}>({{}}, aligned.value))"
+    rows = {"g": ("in0", call.tensor(0)), "x": ("in1", call.tensor(1))}
+    rows |= {"r": ("in5", call.tensor(5))} if adds else {}
+    kept = [f"pack<{STORAGE[o.spec.dtype]}, {t.width}> {n}[{t.packs}];" for n, (_, o) in rows.items()]
+    loads = [f"{n}[k] = fetch<{t.width}>({arg} + at + i, aligned.value);" for n, (arg, _) in rows.items()]
+    decodes = [f"const auto {n}_k = decoded({n}[k]);" for n in rows]
 
     def each_pack(body: list[str]) -> list[str]:
         loop = ["#pragma unroll", f"for (int k = 0; k < {t.packs}; ++k) {{"]
@@ -142,36 +146,35 @@ def _rows_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
         if t.lines > 1
         else f"block_reduce<{t.threads // WARP}>({{0}}, sum_of(), smem)"
     )
-    factor = " * (C)w.at[u]" if weight is not None else ""
+    factor = " * (C)w_k.at[u]" if weight is not None else ""
+    weights = f"const auto w_k = decoded(fetch<{t.width}>(in4 + i, aligned.value));"
+    operands = [*decodes, *([weights] if weight is not None else [])]
+    element = [
+        "const C xhat = ((C)x_k.at[u] - mean) * rstd;",
+        f"const C h = (C)g_k.at[u]{factor};",
+    ]
     read = [
-        f"const auto g = {fetched.format('in0 + at + i')};",
-        f"const auto x = {fetched.format('in1 + at + i')};",
-        *([f"const auto w = {fetched.format('in4 + i')};"] if weight is not None else []),
+        *operands,
         *each_element([
-            "xhat[k][u] = ((C)x.at[u] - mean) * rstd;",
-            f"h[k][u] = (C)g.at[u]{factor};",
-            "total += h[k][u];",
-            "dot += h[k][u] * xhat[k][u];",
-            *(["dweight[k][u] += (C)g.at[u] * xhat[k][u];"] if added else []),
-            *(["dbias[k][u] += (C)g.at[u];"] if added > 1 else []),
+            *element,
+            "total += h;",
+            "dot += h * xhat;",
+            *(["dweight[k][u] += (C)g_k.at[u] * xhat;"] if added else []),
+            *(["dbias[k][u] += (C)g_k.at[u];"] if added > 1 else []),
         ]),
     ]  # fmt: skip
-    value = "rstd * (h[k][u] - total - xhat[k][u] * dot)"
-    if adds:
-        written = [
-            f"const auto r = {fetched.format('in5 + at + i')};",
-            f"unpacked<{result}, {t.width}> d;",
-            f"unpacked<{narrow}, {t.width}> n;",
-            *each_element([f"const C v = {value} + (C)r.at[u];", f"d.at[u] = (loaded<{result}>)v;", f"n.at[u] = (loaded<{narrow}>)v;"]),
-            f"put<{t.width}>(out0 + at + i, encoded(d), aligned.value);",
-            f"put<{t.width}>(out3 + at + i, encoded(n), aligned.value);",
-        ]  # fmt: skip
-    else:
-        written = [
-            f"unpacked<{result}, {t.width}> d;",
-            *each_element([f"d.at[u] = (loaded<{result}>)({value});"]),
-            f"put<{t.width}>(out0 + at + i, encoded(d), aligned.value);",
-        ]
+    outputs = {"out0": result, **({"out3": narrow} if adds else {})}
+    value = f"rstd * (h - total - xhat * dot){' + (C)r_k.at[u]' if adds else ''}"
+    written = [
+        *operands,
+        *(f"unpacked<{c_type}, {t.width}> {name}_k;" for name, c_type in outputs.items()),
+        *each_element([
+            *element,
+            f"const C v = {value};",
+            *(f"{name}_k.at[u] = (loaded<{c_type}>)v;" for name, c_type in outputs.items()),
+        ]),
+        *(f"put<{t.width}>({name} + at + i, encoded({name}_k), aligned.value);" for name in outputs),
+    ]  # fmt: skip
     body = [
         *(f"C {name}[{t.packs}][{t.width}] = {{}};" for name in totals),
         f"for (int64_t first = (int64_t)blockIdx.x * {t.lines}; first < {t.rows}; first += {t.blocks * t.lines}) {{",
@@ -180,7 +183,9 @@ def _rows_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
             *([f"if (row >= {t.rows}) break;"] if t.rows % t.lines else []),
             f"const int64_t at = row * {t.size};",
             "const C mean = load<1>(in2 + row), rstd = load<1>(in3 + row);",
-            f"C h[{t.packs}][{t.width}], xhat[{t.packs}][{t.width}], total = 0, dot = 0;",
+            *kept,
+            *each_pack(loads),
+            "C total = 0, dot = 0;",
             *each_pack(read),
             f"total = {reduce.format('total')} / (C){t.size};",
             f"dot = {reduce.format('dot')} / (C){t.size};",
@@ -201,7 +206,7 @@ def _rows_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
     ]
     return cuda_stage(
         f"layer_norm_backward_{t.rows}x{t.size}", about(call, f"{t.blocks} blocks of {t.lines} rows at a time"), arguments, lines,
-        LaunchConfig((t.blocks, 1, 1), (t.threads, t.lines, 1)), parts=frozenset({"reduce"}),
+        LaunchConfig((t.blocks, 1, 1), (t.threads, t.lines, 1), min_blocks_per_sm=_BLOCKS_PER_SM if t.lines > 1 else 0), parts=frozenset({"reduce"}),
         flops=12 * t.rows * t.size, bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 
@@ -228,6 +233,7 @@ def _sums_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
     """Return the stage that adds the blocks' partial sums, a column of a gradient per thread of a warp."""
     c = STORAGE[sums]
     outputs = list(enumerate(call.outputs))[1 : added + 1]
+    steps = math.ceil(t.blocks / _ADDED)
     arguments = [Argument("temp0", "temp0", c)]
     arguments += [Argument(f"out{i}", f"out{i}", STORAGE[s.dtype], True) for i, s in outputs]
     lines = [
@@ -235,10 +241,17 @@ def _sums_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
         f"const int j = blockIdx.x * {_ADDED} + threadIdx.x;",
         f"const {c} *const parts = temp0 + blockIdx.y * (int64_t){t.blocks * t.size} + j;",
         f"{c} all = 0;",
-        f"if (j < {t.size})",
-        "    #pragma unroll  // loads of several blocks are in flight",
-        f"    for (int k = 0; k < {math.ceil(t.blocks / _ADDED)}; ++k)",
-        f"        if (const int b = k * {_ADDED} + threadIdx.y; b < {t.blocks}) all += parts[(int64_t)b * {t.size}];",
+        f"if (j < {t.size}) {{",
+        f"    {c} part[{steps}];  // all loads are in flight at once, also those of the last step, which may read a block twice",
+        "    #pragma unroll",
+        f"    for (int k = 0; k < {steps}; ++k) {{",
+        f"        const int b = k * {_ADDED} + threadIdx.y;",
+        f"        part[k] = parts[(int64_t)(b < {t.blocks} ? b : {t.blocks - 1}) * {t.size}];",
+        "    }",
+        "    #pragma unroll",
+        f"    for (int k = 0; k < {steps}; ++k)",
+        f"        if (k * {_ADDED} + threadIdx.y < {t.blocks}) all += part[k];",
+        "}",
         f"all = column_reduce<{_ADDED}, {_ADDED}>(all, sum_of(), smem);",
         f"if (threadIdx.y != 0 || j >= {t.size}) return;",
     ]

@@ -2,11 +2,13 @@
 
 PyTorch's minimum cut over bytes decides. It may compute again whatever one pass over memory computes: elementwise ops, conversions, norms
 and rows of a table. PyTorch's own rules keep a value that a product of backward reads, since computing it again is not free; here such a
-value, the result of a norm or an activation, is computed again, because a pass over memory is cheap next to the product.
+value, the result of a norm or an activation, is computed again, because a pass over memory is cheap next to the product. Weights
+in 16 bits are kept, as eager's autocast keeps them, where they are small beside the results of the layers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,6 +25,8 @@ __all__ = ["forward_and_backward"]
 _ATEN = torch.ops.aten
 _MORE = frozenset((_ATEN.native_layer_norm, _ATEN.native_group_norm, _ATEN.embedding, _ATEN._softmax))
 """Ops that are computed again in one pass, in addition to those of PyTorch's list."""
+_WEIGHTS_SHARE = 1 / 4
+"""Weights in 16 bits are kept if they have at most this share of the bytes of all results of forward that are not computed again."""
 
 
 def forward_and_backward(
@@ -35,11 +39,14 @@ def forward_and_backward(
     if any(n.op == "placeholder" and "tangents" in n.name and n.users for n in joint.graph.nodes):
         cudnn_batch_norms(joint)
         keep_statistics(joint)
-        op_types = get_default_op_list()  # PyTorch makes it anew at each call
-        for node in joint.graph.nodes:
-            packet = getattr(node.target, "overloadpacket", node.target)
-            if node.op == "call_function" and packet not in _MORE and not op_types.is_recomputable(node):
-                node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+        computed_again = get_default_op_list().is_recomputable  # PyTorch makes the list anew at each call
+        nodes = [n for n in joint.graph.nodes if n.op == "call_function"]
+        kept = [n for n in nodes if _packet(n) not in _MORE and not computed_again(n)]
+        weights = [n for n in nodes if _is_narrowed_operand(n)]
+        if _bytes(weights) <= _WEIGHTS_SHARE * _bytes(_of_forward(joint, kept)):
+            kept += weights
+        for node in kept:
+            node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
     relaxed = {"ban_recompute_not_in_allowlist": False, "ban_recompute_materialized_backward": False}
     with config.patch(relaxed):
         forward, backward = min_cut_rematerialization_partition(
@@ -50,8 +57,37 @@ def forward_and_backward(
     for node in out.args[0][num_fwd_outputs:]:
         if isinstance(node, Node) and _is_static(node) and (memory := _memory(node.meta["val"])) not in seen:
             seen.add(memory)
-            saved[node.name] = node.meta["val"].numel() * node.meta["val"].element_size()
+            saved[node.name] = _bytes([node])
     return forward, backward
+
+
+def _packet(node: Node) -> Any:
+    return getattr(node.target, "overloadpacket", node.target)
+
+
+def _is_narrowed_operand(node: Node) -> bool:
+    """Return True for a parameter, or another operand of the network, in a narrower type."""
+    source = node.args[0] if _packet(node) is _ATEN._to_copy else None
+    if not isinstance(source, Node) or source.op != "placeholder" or not _is_static(node):
+        return False
+    before, after = source.meta["val"].dtype, node.meta["val"].dtype
+    return bool(before.is_floating_point and after.itemsize < before.itemsize)
+
+
+def _of_forward(joint: GraphModule, nodes: Sequence[Node]) -> list[Node]:
+    """Return those of the nodes that do not depend on a gradient."""
+    backward: set[Node] = set()
+    for node in joint.graph.nodes:
+        is_gradient = node.op == "placeholder" and "tangents" in node.name
+        if is_gradient or any(i in backward for i in node.all_input_nodes):
+            backward.add(node)
+    return [n for n in nodes if n not in backward]
+
+
+def _bytes(nodes: Sequence[Node]) -> int:
+    """Return the bytes of the nodes' results; those of unknown size count nothing."""
+    values = [n.meta["val"] for n in nodes if _is_static(n)]
+    return sum(v.numel() * v.element_size() for v in values)
 
 
 def _is_static(node: Node) -> bool:

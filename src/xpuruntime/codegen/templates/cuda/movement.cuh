@@ -103,16 +103,10 @@ template <class I> INLINE bool rising(const I *at, int n, int64_t step) {
     return __syncthreads_and(rises) != 0;
 }
 
-// Add the rows whose position is that of row `row`, in ascending order, if `row` is the first of them. position(k) returns the position of row k,
-// add(k) adds row k by all threads of the block. All threads of a block call it, at most 1,024 in whole warps.
-template <class Position, class Add> INLINE void add_rows_in_order(int row, int rows, Position position, Add add) {
+// Add row `row` and the later rows of its position `own`, in ascending order.
+template <class Position, class Add> INLINE void add_rows_of_one_position(int row, int rows, int64_t own, Position position, Add add) {
     constexpr int AT_ONCE = 4;  // rows of a thread per step, whose positions are read at the same time
     __shared__ unsigned same_position[AT_ONCE * 32];  // a bit per row of a step, a word per warp
-    const int64_t own = position(row);
-    bool is_repeated = false;
-#pragma unroll 4
-    for (int k = threadIdx.x; k < row; k += blockDim.x) is_repeated |= position(k) == own;
-    if (__syncthreads_or(is_repeated)) return;
     const int words = AT_ONCE * blockDim.x / 32;
     for (int first = row; first < rows; first += AT_ONCE * blockDim.x) {
         unsigned any = 0;
@@ -128,5 +122,33 @@ template <class Position, class Add> INLINE void add_rows_in_order(int row, int 
                 for (unsigned bits = same_position[w]; bits != 0; bits &= bits - 1)
                     add(first + w * 32 + __ffs(bits) - 1);
         __syncthreads();  // the words may still be read
+    }
+}
+
+// Add those of the rows from `row` to `row + OWN - 1` that are the first of their position, each with the later rows of its position, in ascending
+// order. position(k) returns the position of row k, add(k) adds row k by all threads of the block. All threads of a block call it, at most 1,024 in
+// whole warps.
+template <int OWN, class Position, class Add> INLINE void add_rows_in_order(int row, int rows, Position position, Add add) {
+    int64_t own[OWN];
+#pragma unroll
+    for (int j = 0; j < OWN; ++j) own[j] = row + j < rows ? position(row + j) : -1;
+    unsigned earlier = 0, later = 0;  // a bit per own row: another row has its position
+#pragma unroll 8
+    for (int k = threadIdx.x; k < rows; k += blockDim.x) {
+        const int64_t other = position(k);
+#pragma unroll
+        for (int j = 0; j < OWN; ++j) {
+            const unsigned is_same = other == own[j];
+            earlier |= (is_same & (k < row + j)) << j;
+            later |= (is_same & (k > row + j)) << j;
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < OWN; ++j) {
+        if (row + j >= rows) return;
+        const bool is_repeated = __syncthreads_or(earlier >> j & 1), repeats = __syncthreads_or(later >> j & 1);
+        if (is_repeated) continue;
+        if (repeats) add_rows_of_one_position(row + j, rows, own[j], position, add);
+        else add(row + j);
     }
 }

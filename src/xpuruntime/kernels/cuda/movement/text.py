@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ....codegen.loops.nest import indented
-from .tiling import MoveTiling
+from .tiling import ROWS_PER_BLOCK, MoveTiling
 
 __all__ = ["move_lines"]
 
@@ -67,7 +67,7 @@ class _Text:
         return [*lines, *body]
 
     def adding_rows(self, block: str) -> list[str]:
-        """Return the lines of a block that adds one row, and the later ones of its position, with threads over the other dims."""
+        """Return the lines of a block that adds a few rows, and the later ones of their positions, with threads over the other dims."""
         tiling, move = self.tiling, self.move
         kind, columns = tiling.index, math.prod(d.length for d in tiling.parallel)
         inside = [f"i{d}" for d in range(len(tiling.parallel))]
@@ -85,7 +85,7 @@ class _Text:
             *indented(indented([*_split("c", [d.length for d in tiling.parallel], kind, "i"), *self._one([*inside, *outside])])),
             *indented(["}"]),
             "};",
-            f"add_rows_in_order({block}, {tiling.rows}, position, add);",
+            f"add_rows_in_order<{ROWS_PER_BLOCK}>({block} * {ROWS_PER_BLOCK}, {tiling.rows}, position, add);",
         ]  # fmt: skip
 
     def _positions(self, names: Sequence[str]) -> list[str]:

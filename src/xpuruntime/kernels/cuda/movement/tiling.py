@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ....codegen.loops.boxes import Move
 from ..launch import WARP, blocks_for
 
-__all__ = ["Dim", "MoveTiling"]
+__all__ = ["ROWS_PER_BLOCK", "Dim", "MoveTiling"]
 
 _PACK_BYTES = 16
 """Bytes of the widest vector load."""
@@ -27,6 +27,8 @@ _MAX_SCAN = 1 << 16
 """Positions that a block scans to see whether they increase."""
 _ADDED_ROWS = (8, 1 << 20)
 """Rows that blocks add in parallel: with fewer, a thread adds all of them sooner; with more, as every block scans all positions."""
+ROWS_PER_BLOCK = 8
+"""Rows of a block that adds rows: it scans all positions once for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,7 @@ class MoveTiling:
             others, tile_rows, tile_columns = self.tiles
             return math.prod(d.length for d in others) * tile_rows * tile_columns
         if self.adds_rows:
-            return self.rows
+            return math.ceil(self.rows / ROWS_PER_BLOCK)
         return blocks_for(math.prod(self.lengths), self.threads)
 
     @property
