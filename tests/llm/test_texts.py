@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from xpuruntime.cli.app import app
 from xpuruntime.errors import InputError, ModelError
 from xpuruntime.llm import Generator, open_checkpoint
+from xpuruntime.llm.checkpoint.template import render
 from xpuruntime.llm.checkpoint.text import TextCodec, TextStream, open_text
 from xpuruntime.testing.conformance.seeded.decoders import greedy, prompt, reference
 
@@ -68,6 +69,49 @@ def test_templates_that_fail_or_are_not_there_say_so(tmp_path: Path) -> None:
     save_tokenizer(tmp_path, "{{ ''.__class__.__mro__ }}")
     with pytest.raises(InputError, match="does not fit"):  # templates are not trusted
         open_text(tmp_path).chat([])  # type: ignore[union-attr]
+
+
+TEMPLATES = {
+    "tojson": "{{ messages[0] | tojson }}|{{ messages | tojson(indent=2) }}",
+    "break": "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}[{{ m.content }}]{% endfor %}",
+    "generation": "{% for m in messages %}{% generation %}<{{ m.role }}> {{ m.content | trim }}{% endgeneration %}{% endfor %}",
+    "white space": "{%- for m in messages %}\n    {{- '<' + m['role'] + '>' }}\n  {% if loop.last %}\nlast\n  {% endif %}\n{% endfor %}",
+    "clock": "{{ strftime_now('%Y') }}{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+    "facts": "{{ bos_token }}{{ tools is none }}{{ documents is defined }}{% if add_generation_prompt %}<go>{% endif %}",
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_says_what_transformers_says(name: str) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    messages = [{"role": "user", "content": " <a> & 'ü' \n"}, {"role": "assistant", "content": "no"}]
+    (want,), _ = render_jinja_template(
+        [messages], chat_template=TEMPLATES[name], add_generation_prompt=True, bos_token="<s>", tools=None
+    )
+    assert render(TEMPLATES[name], messages, {"bos_token": "<s>"}) == want
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "takes more than 5 s or 1024 MiB",
+        ),
+        ("{{ 'a' * 3000000000 }}", "takes more memory than a template may"),
+        ("{% for i in range(9999) %}{{ 'a' * 1000 }}{% endfor %}", "produces more than 4000000 bytes"),
+        ("{{ messages.append(1) }}", "SecurityError"),
+        ("{{ strftime_now.__globals__['sys'] }}", "SecurityError|UndefinedError"),
+        ("{{ raise_exception.__globals__['sys'] }}", "SecurityError|UndefinedError"),
+        ("{% include 'x' %}", "TypeError|TemplateNotFound"),
+        ("x" * 1_000_001, "has 1000001 characters, more than 1000000"),
+    ],
+    ids=["time", "memory", "output", "change", "clock", "function", "include", "size"],
+)
+def test_a_template_is_bounded(template: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        render(template, [{"role": "user", "content": "hi"}], {})
 
 
 def test_a_stream_waits_for_whole_characters_and_adds_up(folder: Path) -> None:

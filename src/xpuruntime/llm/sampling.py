@@ -119,7 +119,7 @@ def probabilities(
 ) -> NDArray[np.float64]:
     """Return the probability of each token, [vocab], in float64. Raises InputError for logits that are not finite.
 
-    Weights are rounded to multiples of 2**-40 of the largest one, so that tokens below half of that are never drawn.
+    Weights are multiples of 2**-40 of the largest one, so that tokens with about half of that or less are never drawn.
     """
     _, weights = _checked(logits, sampling, counts)
     return np.asarray(weights / float(weights.sum()))

@@ -2,8 +2,9 @@
 // sampled_token: numbers of the op sample_token, the same on every device: penalties, weights, bins and random numbers.
 namespace sampled {
 
-// Distances from the largest logit are divided into bins of 1/64. Tokens beyond 28.5 have no weight, so the last bins stay empty.
+// Distances from the largest logit are divided into bins of 1/64. Tokens from FARTHEST on have no weight, so the last bins stay empty.
 constexpr int BINS = 2048;
+constexpr float FARTHEST = 28.4f;
 constexpr uint32_t ALL = 0x7f800000;  // the key of infinity
 
 struct Row {
@@ -30,7 +31,7 @@ template <class S> INLINE float logit(const S *logits, const int32_t *counts, in
 }
 
 // The weight of a token at distance d, in units of 2**-40 of the most likely one's.
-INLINE uint64_t weight(float d) { return d < 28.5f ? (uint64_t)rint(exp(-d) * 0x1p40f) : 0; }
+INLINE uint64_t weight(float d) { return d < FARTHEST ? (uint64_t)rint(exp(-d) * 0x1p40f) : 0; }
 // Distances in their order as integers, and the bin of one.
 INLINE uint32_t key(float d) { return bitcast<uint32_t>(d); }
 INLINE int bin(float d) { return (int)(d * 64.0f); }

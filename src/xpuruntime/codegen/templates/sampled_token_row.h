@@ -14,8 +14,7 @@ static Found find(const uint64_t *amounts, uint64_t target) {
 static uint32_t threshold(const float *d, int64_t vocab, Found f, uint64_t target, bool by_weight, uint32_t most, uint32_t *keys, uint64_t *amounts) {
     int64_t n = 0;
     for (int64_t i = 0; i < vocab; ++i)
-        if (d[i] < 28.5f && bin(d[i]) == f.bin && key(d[i]) <= most)
-            if (const uint64_t w = weight(d[i])) keys[n] = key(d[i]), amounts[n++] = by_weight ? w : 1;
+        if (d[i] < FARTHEST && bin(d[i]) == f.bin && key(d[i]) <= most) keys[n] = key(d[i]), amounts[n++] = by_weight ? weight(d[i]) : 1;
     uint32_t low = first_key(f.bin), high = first_key(f.bin + 1);
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
@@ -50,13 +49,16 @@ static int64_t token_of(const S *logits, const int32_t *counts, const Row &row, 
         for (int b = 0; b < BINS; ++b) number[b] = mass[b] = 0;
         uint64_t tokens = 0, total = 0;
         for (int64_t i = 0; i < vocab; ++i)
-            if (const uint64_t w = weight(d[i])) number[bin(d[i])] += 1, mass[bin(d[i])] += w, tokens += 1, total += w;
+            if (d[i] < FARTHEST) {
+                const uint64_t w = weight(d[i]);
+                number[bin(d[i])] += 1, mass[bin(d[i])] += w, tokens += 1, total += w;
+            }
         if (by_count && tokens > (uint64_t)row.top_k) {
             const Found f = find(number, (uint64_t)row.top_k);
             most = threshold(d, vocab, f, (uint64_t)row.top_k, false, ALL, keys, amounts);
             total = mass[f.bin] = 0;
             for (int64_t i = 0; i < vocab; ++i)
-                if (d[i] < 28.5f && bin(d[i]) == f.bin && key(d[i]) <= most) mass[f.bin] += weight(d[i]);
+                if (d[i] < FARTHEST && bin(d[i]) == f.bin && key(d[i]) <= most) mass[f.bin] += weight(d[i]);
             for (int b = 0; b <= f.bin; ++b) total += mass[b];
         }
         if (by_mass) {

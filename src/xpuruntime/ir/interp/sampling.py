@@ -31,6 +31,7 @@ NO_TOKEN = -1
 SUPPRESSED = -(1 << 31)
 """The count of a token that is never selected."""
 _UNITS = np.float32(2.0**40)
+_FARTHEST = np.float32(28.4)  # from here on weights are zero; before it, at least one
 _MULTIPLIERS, _WEYL = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
 _LOW = 0xFFFFFFFF
 
@@ -82,7 +83,7 @@ def kept_weights(
     if not np.isfinite(top):  # NaN is the largest
         return None
     d = (top - x).astype(np.float32)
-    weights = np.rint(np.exp(-d, dtype=np.float32) * _UNITS).astype(np.uint64)
+    weights = np.where(d < _FARTHEST, np.rint(np.exp(-d, dtype=np.float32) * _UNITS), 0).astype(np.uint64)
     keep = d < np.inf
     if 0 < top_k < d.size:
         keep &= d <= np.partition(d, top_k - 1)[top_k - 1]

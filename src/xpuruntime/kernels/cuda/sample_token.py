@@ -55,6 +55,8 @@ class CudaSampleToken(SampleToken):
                 f"const sampled::Row row = sampled::row_of(in2 + r * {settings}, in3 + r * {numbers});",
             ]
 
+        # The last stage reads the counts, too: memory is updated in place by a stage that is the last to read it.
+        counted = Argument("in1", "in1", "int32_t")
         parameters = [Argument("in2", "in2", "float"), Argument("in3", "in3", "int64_t")]
         x, maxima = (Argument(f"temp{i}", n, "float", True) for i, n in enumerate(("x", "maxima")))
         number, mass, sums = (
@@ -98,7 +100,7 @@ class CudaSampleToken(SampleToken):
         stages = (
             cuda_stage(
                 f"sample_token_logits_{batch}x{vocab}", f"logits of {batch} rows of {vocab} tokens after penalties, and their maxima",
-                [Argument("in0", "in0", kind), Argument("in1", "in1", "int32_t"), *parameters, x, maxima, number, mass],
+                [Argument("in0", "in0", kind), counted, *parameters, x, maxima, number, mass],
                 first, grid, before=before, parts=parts, flops=4 * batch * vocab, bytes=size + 4 * batch * vocab,
             ),
             cuda_stage(
@@ -108,7 +110,7 @@ class CudaSampleToken(SampleToken):
             ),
             cuda_stage(
                 f"sample_token_{batch}x{vocab}", f"the tokens of {batch} rows of {vocab}",
-                [*parameters, x, maxima, number, mass, sums, Argument("out0", "out0", "int64_t", True), Argument("out1", "out1", "int32_t", True)],
+                [counted, *parameters, x, maxima, number, mass, sums, Argument("out0", "out0", "int64_t", True), Argument("out1", "out1", "int32_t", True)],
                 third, LaunchConfig((batch, 1, 1), (_WIDE, 1, 1)), before=before, parts=parts, flops=4 * batch * vocab, bytes=8 * batch * vocab,
             ),
         )  # fmt: skip

@@ -49,12 +49,12 @@ INLINE void weights_of_chunk(const float *x, const float *maxima, const Row &row
         const float d = top - x[i];
         const u64 w = weight(d);
         if (d <= row.cutoff) sum += w;
-        if (bins && w) {
+        if (bins && d < FARTHEST) {
             atomicAdd(own_number + bin(d), 1u);
             atomicAdd(own_mass + bin(d), w);
         }
     }
-    sum = block_reduce<THREADS / 32>(sum, sum_of(), parts);  // meets, so that the bins are complete
+    sum = block_reduce<THREADS / 32>(sum, sum_of(), parts);  // also a barrier after the last update of the bins
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
     if (bins)
         for (int b = threadIdx.x; b < BINS; b += THREADS)
@@ -71,25 +71,26 @@ struct Shared {
     int bin;
 };
 
-// The sum of the amounts of all earlier threads; `total` is that of all threads.
-INLINE u64 scan(u64 amount, Shared &s, u64 &total) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u64 sum = amount;
+INLINE u64 warp_scan(u64 sum) {  // inclusive
 #pragma unroll
     for (int by = 1; by < 32; by *= 2) {
         const u64 other = __shfl_up_sync(0xffffffffu, sum, by);
-        if (lane >= by) sum += other;
+        if ((int)(threadIdx.x % 32) >= by) sum += other;
     }
+    return sum;
+}
+
+// The sum of the amounts of all earlier threads; `total` is that of all threads.
+INLINE u64 scan(u64 amount, Shared &s, u64 &total) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u64 sum = warp_scan(amount);
     __syncthreads();  // earlier readers are done
     if (lane == 31) s.parts[warp] = sum;
     __syncthreads();
-    u64 earlier = 0;
-    total = 0;
-    for (int w = 0; w < WIDE / 32; ++w) {
-        if (w == warp) earlier = total;
-        total += s.parts[w];
-    }
-    return earlier + sum - amount;
+    const u64 warps = warp_scan(s.parts[lane]);
+    total = __shfl_sync(0xffffffffu, warps, WIDE / 32 - 1);
+    const u64 earlier = __shfl_sync(0xffffffffu, warps, warp ? warp - 1 : 0);
+    return (warp ? earlier : 0) + sum - amount;
 }
 
 // Set s.bin and s.before: the bin in which amounts, of two bins per thread, reach the target, and the sum before it. They do reach it.
@@ -104,18 +105,20 @@ INLINE void find(u64 first, u64 second, u64 before, u64 target, Shared &s) {
 // Call f(key) for every token with a weight whose bin is from `low` to `high`: those of the list, or of the whole row.
 template <class P, class F> INLINE void each(const float *x, float top, bool is_listed, int low, int high, const Shared &s, F f) {
     if (is_listed) {
+#pragma unroll 1
         for (int i = threadIdx.x; i < (int)s.listed; i += WIDE) {
             const int b = bin(bitcast<float>(s.list[i]));
             if (b >= low && b <= high) f(s.list[i]);
         }
         return;
     }
-    for (int64_t i = 4 * threadIdx.x; i < P::padded; i += 4 * WIDE) {
+#pragma unroll 2
+    for (int i = 4 * threadIdx.x; i < P::padded; i += 4 * WIDE) {
         const auto four = decoded<float>(fetch<4>(x + i, true));
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
             const float d = top - four.at[e];
-            if (d < 28.5f && bin(d) >= low && bin(d) <= high && weight(d)) f(key(d));
+            if (d < FARTHEST && bin(d) >= low && bin(d) <= high) f(key(d));
         }
     }
 }
@@ -148,6 +151,7 @@ INLINE uint32_t threshold(const float *x, float top, bool is_listed, uint32_t mo
 template <class P> INLINE int64_t pick(const float *x, float top, uint32_t most, int64_t begin, int64_t end, u64 at, Shared &s) {
     const int64_t each = (end - begin + WIDE - 1) / WIDE, first = begin + each * threadIdx.x, last = first + each < end ? first + each : end;
     u64 sum = 0, total;
+#pragma unroll 1
     for (int64_t i = first; i < last; ++i) {
         const float d = top - x[i];
         if (key(d) <= most) sum += weight(d);
@@ -155,6 +159,7 @@ template <class P> INLINE int64_t pick(const float *x, float top, uint32_t most,
     const u64 before = scan(sum, s, total);
     if (before <= at && at < before + sum) {
         u64 reached = before;
+#pragma unroll 1
         for (int64_t i = first; i < last; ++i) {
             const float d = top - x[i];
             if (key(d) <= most) reached += weight(d);
@@ -275,6 +280,7 @@ INLINE int64_t token_of(const float *x, const float *maxima, const u64 *sums, co
     constexpr int64_t SEGMENT = (P::padded / 4 + 31) / 32 * 4;
     const int64_t begin = threadIdx.x / 32 * SEGMENT, end = begin + SEGMENT < P::padded ? begin + SEGMENT : P::padded;
     u64 sum = 0, total = 0;
+#pragma unroll 2
     for (int64_t i = begin + 4 * (threadIdx.x % 32); i < end; i += 4 * 32) {
         const auto four = decoded<float>(fetch<4>(x + i, true));
 #pragma unroll
@@ -287,10 +293,11 @@ INLINE int64_t token_of(const float *x, const float *maxima, const u64 *sums, co
     __syncthreads();  // earlier readers are done
     if (threadIdx.x % 32 == 0) s.parts[threadIdx.x / 32] = sum;
     __syncthreads();
-    for (int w = 0; w < 32; ++w) total += s.parts[w];
+    const u64 reached = warp_scan(s.parts[threadIdx.x % 32]);
+    total = __shfl_sync(0xffffffffu, reached, 31);
     u64 at = point(number_of_row, total);
-    int w = 0;
-    while (w < 31 && at >= s.parts[w]) at -= s.parts[w++];
+    const int w = __ffs(__ballot_sync(0xffffffffu, reached > at)) - 1;
+    if (w > 0) at -= __shfl_sync(0xffffffffu, reached, w - 1);
     __syncthreads();
     return pick<P>(x, top, most, w * SEGMENT, (w + 1) * SEGMENT < P::padded ? (w + 1) * SEGMENT : P::padded, at, s);
 }

@@ -386,6 +386,10 @@ def test_cuda_code_samples_as_the_host() -> None:
     found = open_checkpoint(reference("llama", num_hidden_layers=1))
     graphs = decoder_graphs(found.config, capacity=48, batch=2, buckets=(16,), sampling=True)
     program = build_program(graphs, target=cuda_host())
+    calls = {e.name: e.plans[0].calls for e in program.entries}
+    assert (
+        len(calls["sample"]) == len(calls["decode"]) + 2
+    )  # three launches instead of one: counts are updated in place
     weights = load_weights(found.arrays, program, "cpu")
     steps = Steps(program, weights, batch=2, vocab=97, dtype=found.config.dtype)
     sampling = Sampling(1.3, 30, 0.9, 0.01, 1.2)
