@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,6 +71,10 @@ class RowNeeds:
         last = max((self.passes[o.name] for o in plan.operations if o.reduces), default=0)
         reduced_values = [[str(o.operands[0]) for o in self.reductions(at)] for at in range(last)]
         self.values_by_pass = [*reduced_values, [self.results[y].value for y in self.element_results]]
+
+    def uses(self) -> Counter[str]:
+        """Return how many passes need each value."""
+        return Counter(n for names in self.values_by_pass for n in self.closure(names, stop=set()))
 
     def reductions(self, at: int) -> list[Operation]:
         """Return the reductions of a pass."""

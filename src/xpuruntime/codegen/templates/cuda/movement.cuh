@@ -125,13 +125,13 @@ template <class Position, class Add> INLINE void add_rows_of_one_position(int ro
     }
 }
 
-// Add those of the rows from `row` to `row + OWN - 1` that are the first of their position, each with the later rows of its position, in ascending
-// order. position(k) returns the position of row k, add(k) adds row k by all threads of the block. All threads of a block call it, at most 1,024 in
-// whole warps.
-template <int OWN, class Position, class Add> INLINE void add_rows_in_order(int row, int rows, Position position, Add add) {
+// Add those of the rows `row`, `row + step` ... up to OWN of them that are the first of their position, each with the later rows of its position, in
+// ascending order. position(k) returns the position of row k, add(k) adds row k by all threads of the block. All threads of a block call it, at most
+// 1,024 in whole warps. With the number of blocks as step, the first rows of repeated positions are spread over blocks.
+template <int OWN, class Position, class Add> INLINE void add_rows_in_order(int row, int step, int rows, Position position, Add add) {
     int64_t own[OWN];
 #pragma unroll
-    for (int j = 0; j < OWN; ++j) own[j] = row + j < rows ? position(row + j) : -1;
+    for (int j = 0; j < OWN; ++j) own[j] = row + j * step < rows ? position(row + j * step) : -1;
     unsigned earlier = 0, later = 0;  // a bit per own row: another row has its position
 #pragma unroll 8
     for (int k = threadIdx.x; k < rows; k += blockDim.x) {
@@ -139,16 +139,17 @@ template <int OWN, class Position, class Add> INLINE void add_rows_in_order(int 
 #pragma unroll
         for (int j = 0; j < OWN; ++j) {
             const unsigned is_same = other == own[j];
-            earlier |= (is_same & (k < row + j)) << j;
-            later |= (is_same & (k > row + j)) << j;
+            earlier |= (is_same & (k < row + j * step)) << j;
+            later |= (is_same & (k > row + j * step)) << j;
         }
     }
 #pragma unroll
     for (int j = 0; j < OWN; ++j) {
-        if (row + j >= rows) return;
+        const int k = row + j * step;
+        if (k >= rows) return;
         const bool is_repeated = __syncthreads_or(earlier >> j & 1), repeats = __syncthreads_or(later >> j & 1);
         if (is_repeated) continue;
-        if (repeats) add_rows_of_one_position(row + j, rows, own[j], position, add);
-        else add(row + j);
+        if (repeats) add_rows_of_one_position(k, rows, own[j], position, add);
+        else add(k);
     }
 }

@@ -20,6 +20,9 @@ struct f16 { uint16_t bits; };
 #define INLINE_MEMBER __device__ __forceinline__
 #define RESTRICT __restrict__
 #define VECTOR_BYTES 4
+#ifndef DYNAMIC_SMEM  // the block's dynamic shared memory, 1024-byte aligned
+#define DYNAMIC_SMEM(name) extern __shared__ __align__(1024) unsigned char name[]
+#endif
 
 #if defined(__CUDACC_RTC__)  // names of compilers' builtins that the C++ parts use
 #define __builtin_memcpy memcpy

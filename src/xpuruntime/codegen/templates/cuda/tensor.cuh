@@ -32,8 +32,7 @@ struct F16 {
     }
 };
 
-// The block's dynamic shared memory, 1024-byte aligned, and the 32-bit shared-space address that the instructions below take.
-#define DYNAMIC_SMEM(name) extern __shared__ __align__(1024) unsigned char name[]
+// The 32-bit shared-space address that the instructions below take.
 __device__ __forceinline__ u32 smem_addr(const void *shared) { return (u32)__cvta_generic_to_shared(shared); }
 
 // Copy 16 bytes from global to shared memory asynchronously; write zeros and read nothing if `there` is false.

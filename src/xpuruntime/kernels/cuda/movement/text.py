@@ -85,7 +85,7 @@ class _Text:
             *indented(indented([*_split("c", [d.length for d in tiling.parallel], kind, "i"), *self._one([*inside, *outside])])),
             *indented(["}"]),
             "};",
-            f"add_rows_in_order<{ROWS_PER_BLOCK}>({block} * {ROWS_PER_BLOCK}, {tiling.rows}, position, add);",
+            f"add_rows_in_order<{ROWS_PER_BLOCK}>({block}, {tiling.blocks}, {tiling.rows}, position, add);",
         ]  # fmt: skip
 
     def _positions(self, names: Sequence[str]) -> list[str]:

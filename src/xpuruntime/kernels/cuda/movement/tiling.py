@@ -27,7 +27,7 @@ _MAX_SCAN = 1 << 16
 """Positions that a block scans to see whether they increase."""
 _ADDED_ROWS = (8, 1 << 20)
 """Rows that blocks add in parallel: with fewer, a thread adds all of them sooner; with more, as every block scans all positions."""
-ROWS_PER_BLOCK = 8
+ROWS_PER_BLOCK = 4
 """Rows of a block that adds rows: it scans all positions once for them."""
 
 

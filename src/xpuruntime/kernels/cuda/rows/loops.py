@@ -20,9 +20,9 @@ from ....codegen.loops.plans import CONSTANT, POSITION, LoopPlan
 from ....codegen.target import CodegenTarget
 from ...kernel import LoweredCall, NodeCall, Stage
 from ...spec.elementwise import signature
-from ...spec.row_plan import RowOutput, inner_step, row_nests
+from ...spec.row_plan import RowNeeds, RowOutput, inner_step, row_nests
 from ...spec.writer import LoopWriter
-from ..heavy import REFERENCE_SMS
+from ..heavy import REFERENCE_SMS, shared_limit
 from ..launch import WARP, Argument, LaunchConfig, cuda_stage
 from ..pointwise import arguments_of, lower_pointwise
 from .column_text import ColumnText, column_width
@@ -40,6 +40,8 @@ _THREADS = 256
 """Threads of a block, as far as the target's config allows."""
 _MAX_SPLIT_BLOCKS = 4 * REFERENCE_SMS
 """Maximum blocks of a launch whose rows are split."""
+_BLOCK_SMEM = 2048
+"""Bytes of shared memory of a block beside the rows that it holds: those of its reductions, and the driver's."""
 _Y_FACTORS = 4, 2
 """Factors of a block's y threads where split rows are adjacent: with one row per thread, with several."""
 _MIN_PACKS = 4
@@ -80,7 +82,27 @@ def _tiling_of(
     splits = _splits(plan, outputs, kept.elements, packs // threads, _MIN_PACKS)
     if splits > 1:
         return RowTiling(call, plan, tuple(outputs), kept, reduced, False, threads, 1, width, splits)
-    return RowTiling(call, plan, tuple(outputs), kept, reduced, False, x, 1, width)
+    return _holding(RowTiling(call, plan, tuple(outputs), kept, reduced, False, x, 1, width), threads, target)
+
+
+def _holding(tiling: RowTiling, threads: int, target: CodegenTarget) -> RowTiling:
+    """Return the mapping of rows of the largest blocks, with the operands of several passes in shared memory where they fit.
+
+    Two smaller blocks per SM overlap the loads of one row with the arithmetic of another, so they are preferred.
+    Where every row has an SM of its own, a row stays in registers.
+    """
+    uses = RowNeeds(tiling.plan, tiling.outputs, tiling.reduced).uses()
+    held = tuple(
+        i for i in tiling.plan.inputs if uses[i.name] > 1 and inner_step(tiling.reduced, i.name) == 1
+    )
+    if tiling.x < 4 * threads or tiling.kept.elements <= REFERENCE_SMS or not held:
+        return tiling
+    limit = shared_limit(target)
+    for x, blocks in ((2 * threads, 2), (4 * threads, 1)):
+        candidate = replace(tiling, x=x, held=held)
+        if blocks * (candidate.held_bytes + _BLOCK_SMEM) <= limit:
+            return candidate
+    return tiling
 
 
 def _across(tiling: RowTiling, threads: int) -> RowTiling:
@@ -140,7 +162,12 @@ def _stage(tiling: RowTiling, stem: str) -> Stage:
     read = sorted({i.operand for i in plan.inputs if i.operand != POSITION})
     writer = ColumnText(tiling) if tiling.across and tiling.width > 1 else RowText(tiling)
     body = writer.body() if tiling.kept.elements else []
-    launch = LaunchConfig((max(tiling.blocks, 1), 1, 1), (tiling.x, tiling.y, 1))
+    launch = LaunchConfig(
+        (max(tiling.blocks, 1), 1, 1),
+        (tiling.x, tiling.y, 1),
+        tiling.held_bytes,
+        2 if tiling.x == 2 * _THREADS and tiling.held else 0,
+    )
     size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))
     work = sum(1 for o in plan.operations if o.op != CONSTANT)
     arguments, parts = arguments_of(call, read), {"reduce"}

@@ -2,10 +2,12 @@
 
 A kernel makes one pass over the row for each level of dependent reductions: softmax reads the row for the maximum, for the sum, and to
 write. Operands that a later pass reads again, and values that are expensive to compute, stay in registers where a thread's part of the
-row is small enough. Longer loops are unrolled so that several loads are in flight.
+row is small enough; operands of longer rows stay in shared memory. Longer loops are unrolled so that several loads are in flight.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from ....codegen.expr.terms import STORAGE, compute_type
 from ....codegen.loops.combine import neutral_of
@@ -35,7 +37,7 @@ class RowText:
     needs:     the passes of the formula.
     addresses: the rows of the thread and their addresses.
     parts:     the parts of the prelude that the text uses.
-    cached:    values that stay in registers between passes.
+    cached:    values that stay in registers or in shared memory between passes.
     """
 
     def __init__(self, tiling: RowTiling) -> None:
@@ -48,12 +50,11 @@ class RowText:
     def _choose_cached(self) -> set[str]:
         """Return the values to cache in registers, as far as those suffice: packed operands first, then expensive values."""
         tiling = self.tiling
+        if tiling.held:
+            return {i.name for i in tiling.held}
         if tiling.across or tiling.packs_per_thread * tiling.width > _MAX_CACHED_REGS:
             return set()
-        uses: dict[str, int] = {}
-        for names in self.needs.values_by_pass:
-            for name in self.needs.closure(names, stop=set()):
-                uses[name] = uses.get(name, 0) + 1
+        uses = self.needs.uses()
         expensive = [
             o for o in self.plan.operations if not o.reduces and o.op != CONSTANT and self._is_expensive(o)
         ]
@@ -64,7 +65,7 @@ class RowText:
         for entry in candidates:
             bits = entry.dtype.bits if isinstance(entry, Input) else max(entry.dtype.bits, 32)
             size = tiling.packs_per_thread * max(1, tiling.width * bits // 32)
-            if uses.get(entry.name, 0) > 1 and size <= available:
+            if uses[entry.name] > 1 and size <= available:
                 cached.add(entry.name)
                 available -= size
         return cached
@@ -79,6 +80,8 @@ class RowText:
         lines = ["constexpr int N = 1;"]
         if across_warps:
             lines.append(f"__shared__ uint64_t smem[{slots}];")
+        if tiling.held:
+            lines.append("DYNAMIC_SMEM(held);")
         lines += [*self.addresses.lines(), *self.addresses.bases(), *self.row_operands()]
         body = self.row_level(0)
         body += [self._declare_cached(n) for n in sorted(self.cached)]
@@ -128,8 +131,12 @@ class RowText:
         return line
 
     def _declare_cached(self, name: str) -> str:
-        """Return the declaration of the registers that cache a value between passes."""
+        """Return the declaration of the registers, or of the thread's slots in shared memory, that cache a value between passes."""
         tiling, dtype = self.tiling, self.plan.spec(name)[0]
+        if tiling.held:
+            before = replace(tiling, held=tiling.held[: [i.name for i in tiling.held].index(name)]).held_bytes
+            kind = f"pack<{STORAGE[dtype]}, {tiling.width}> *"
+            return f"{kind}const {name}_kept = ({kind})(held + {before}) + threadIdx.x;"
         if name in self.needs.inputs:
             return f"pack<{STORAGE[dtype]}, {tiling.width}> {name}_kept[{tiling.packs_per_thread}];"
         return f"{compute_type(dtype)} {name}_kept[{tiling.packs_per_thread}][{tiling.width}];"
@@ -231,7 +238,8 @@ class RowText:
                 if cached:
                     unrolled.append(f"{name}_kept[k][u] = {name};")
             elif self.addresses.packed(entry):
-                pack = f"{name}_kept[k]" if cached else f"{name}_of"
+                slot = f"k * {tiling.x}" if tiling.held else "k"
+                pack = f"{name}_kept[{slot}]" if cached else f"{name}_of"
                 if name not in ready:
                     at = f"{name}_row + {self.offset(name, 'i')}"
                     declared = f"{pack} = " if cached else f"const auto {pack} = "

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ....codegen.loops.nest import Nest
-from ....codegen.loops.plans import LoopPlan
+from ....codegen.loops.plans import Input, LoopPlan
 from ...kernel import NodeCall
 from ...spec.row_plan import RowOutput
 
@@ -23,6 +23,7 @@ class RowTiling:
     x, y:    the threads of a block. Along: x threads share each of y rows. Across: y threads share each of x rows.
     width:   elements of a vector load (pack); across, the adjacent rows of one thread.
     splits:  blocks that share a row (split reduction). The last of them to finish combines the partial results.
+    held:    operands whose rows are read from memory once and stay in shared memory for later passes.
     """
 
     call: NodeCall
@@ -35,6 +36,12 @@ class RowTiling:
     y: int
     width: int = 1
     splits: int = 1
+    held: tuple[Input, ...] = ()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of shared memory that hold rows: a slot for each pack of each thread."""
+        return sum(i.dtype.bits // 8 for i in self.held) * self.packs_per_thread * self.x * self.width
 
     @property
     def elements_per_split(self) -> int:

@@ -28,6 +28,7 @@ constexpr uint32_t MAX_COPIES = 1 << 16;
 struct Copies { Copy *at; uint32_t free, used; };
 __attribute__((section(".data"))) static Copies copies = {};
 
+#define DYNAMIC_SMEM(name) unsigned char *const name = host::dynamic_memory()
 EMULATOR unsigned char *dynamic_memory() { return shared.memory + machine.thread->rank * shared.apart; }
 EMULATOR_INLINE size_t statics() { return (size_t)(statics_end - statics_begin); }
 

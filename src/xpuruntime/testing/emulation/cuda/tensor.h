@@ -21,7 +21,6 @@ struct F16 {
     static __forceinline__ u32 pack(float low, float high) { return host::narrow_f16(low) | (u32)host::narrow_f16(high) << 16; }
 };
 
-#define DYNAMIC_SMEM(name) unsigned char *const name = host::dynamic_memory()
 #define MASKED_SCORE (-__builtin_inff())
 
 EMULATOR u32 smem_addr(const void *shared) { return (u32)((const unsigned char *)shared - host::dynamic_memory()); }
