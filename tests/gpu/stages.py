@@ -97,6 +97,8 @@ STEPS: tuple[Step, ...] = (
     Step("decoder-families", 0, PYTEST, ("tests/llm/test_decoder_table.py", "--seed", "all", "-k", "folder or batch"), 300, "cuda_decoder_families.json", "every family of decoders: as transformers through 69 given tokens, alone and in a batch"),
     Step("tensorrt", 0, PYTHON, ("tests/gpu/tensorrt_engine.py",), 500, "cuda_tensorrt.json", "TensorRT: right beside ONNX Runtime, second start from the store, device tensors"),
     Step("onnxruntime-cuda", 0, PYTHON, ("tests/gpu/onnxruntime_cuda.py",), 300, "cuda_onnxruntime.json", "ONNX Runtime on CUDA: right beside its CPU provider, device tensors without the host"),
+    Step("vendor-copies", 0, PYTHON, ("tests/gpu/vendor_copies.py", "onnxruntime", "mixed"), 500, "cuda_vendor_copies.json", "ONNX Runtime on CUDA and mixed plans: no copy touches the host, by CUPTI"),
+    Step("tensorrt-copies", 0, PYTHON, ("tests/gpu/vendor_copies.py", "tensorrt", "float16"), 590, "cuda_tensorrt_copies.json", "TensorRT: no copy touches the host, by CUPTI; float16 kernels"),
     Step("attention-training", 0, PYTHON, ("benchmarks/cuda/attention_training.py",), 150, "cuda_attention_training.json", "attention forward and backward right, and beside PyTorch's backends"),
     Step("decoder-breakdown", 0, PYTHON, ("benchmarks/cuda/decoder_breakdown.py",), 300, "cuda_decoder_breakdown.json", "where a token's time goes, and with other cuts of its products"),
     Step("sampled-tokens", 0, PYTHON, ("benchmarks/cuda/sampled_tokens.py",), 300, "cuda_sampled_tokens.json", "sampled tokens: the host's choice, and at most 5% slower than greedy ones"),
