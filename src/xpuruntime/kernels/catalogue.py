@@ -44,6 +44,7 @@ def _cpu() -> tuple[Kernel, ...]:
     from .cpu.rnn import KERNELS as RNN
     from .cpu.rope import KERNELS as ROPE
     from .cpu.rope_append import KERNELS as ROPE_APPEND
+    from .cpu.sample_token import KERNELS as SAMPLE_TOKEN
     from .cpu.softmax import KERNELS as SOFTMAX
     from .cpu.tasks import KERNELS as TASKS
 
@@ -68,6 +69,7 @@ def _cpu() -> tuple[Kernel, ...]:
         *POOL,
         *MOVEMENT,
         *RNN,
+        *SAMPLE_TOKEN,
         *TASKS,
         *CONTROL,
         *ONEDNN,
@@ -93,6 +95,7 @@ def _cuda() -> tuple[Kernel, ...]:
     from .cuda.reduce import KERNELS as REDUCE
     from .cuda.rnn import KERNELS as RNN
     from .cuda.rope import KERNELS as ROPE
+    from .cuda.sample_token import KERNELS as SAMPLE_TOKEN
     from .cuda.softmax import KERNELS as SOFTMAX
     from .cuda.tasks import KERNELS as TASKS
 
@@ -115,6 +118,7 @@ def _cuda() -> tuple[Kernel, ...]:
         *ROPE,
         *MOVEMENT,
         *RNN,
+        *SAMPLE_TOKEN,
         *TASKS,
     )
 

@@ -17,7 +17,9 @@ fuse them.
 | output | | |
 |---|---|---|
 | token | int64[batch] | the most likely next tokens, the first of equal ones |
-| logits | dtype[batch, vocab], or dtype[batch * length, vocab] with ``all_logits`` | |
+| logits | dtype[batch, vocab], or dtype[batch * length, vocab] with ``all_logits``; not with ``sampling`` | |
+
+With ``sampling`` the tokens are those of the op ``sample_token``. Its ``settings`` and ``numbers`` are further inputs, and its counts a state.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ from .latent import latent_attention
 from .mixture import mixture
 from .rotary import Rotary
 
-__all__ = ["decoder_graph"]
+__all__ = ["COUNTS", "decoder_graph"]
+
+COUNTS = "token_counts"
+"""The state with the counts of ``sample_token``, int32[batch, vocab]."""
 
 
 def decoder_graph(
@@ -50,6 +55,7 @@ def decoder_graph(
     stored: Mapping[str, TensorSpec] | None = None,
     files: Mapping[str, str] | None = None,
     all_logits: bool = False,
+    sampling: bool = False,
     name: str = "decoder",
 ) -> Graph:
     """Return the graph for ``length`` tokens of each of ``batch`` samples over a cache of ``capacity`` positions each.
@@ -58,9 +64,10 @@ def decoder_graph(
     stored:     specs of weights that are stored in another type. They are cast when they are loaded.
     files:      the safetensors file of each weight.
     all_logits: return the logits of every row instead of the last one. For comparisons; the output is large for long prompts.
+    sampling:   sample the tokens, and return no logits.
     """
     writer = _Writer(config, length, capacity, batch, dtype or config.dtype, stored or {}, files or {}, name)
-    return writer.graph(all_logits)
+    return writer.graph(all_logits, sampling)
 
 
 class _Writer:
@@ -87,7 +94,7 @@ class _Writer:
         self.tables: dict[Rotary, tuple[str, str]] = {}
         self.masks: dict[int, str] = {}
 
-    def graph(self, all_logits: bool) -> Graph:
+    def graph(self, all_logits: bool, sampling: bool) -> Graph:
         b, c, n, s = self.b, self.c, self.batch, self.length
         tokens = b.input("tokens", f"int64[{n}, {s}]")
         self.positions = b.input("positions", f"int64[{n}, {s}]")
@@ -113,9 +120,21 @@ class _Writer:
         if c.logits_softcap:
             logits = b.mul(b.tanh(b.div(logits, c.logits_softcap)), c.logits_softcap)
         final = b.index_select(logits, last, dim=0) if s > 1 and all_logits else logits
-        b.output("token", b.argmax(final, dim=1))
-        b.output("logits", logits)
+        if sampling:
+            b.output("token", self.sampled(final))
+        else:
+            b.output("token", b.argmax(final, dim=1))
+            b.output("logits", logits)
         return b.build()
+
+    def sampled(self, logits: str) -> str:
+        """Return the sampled tokens, and count them."""
+        b, n = self.b, self.batch
+        state = b.state(COUNTS, f"int32[{n}, {self.c.vocab}]")
+        settings, numbers = b.input("settings", f"float32[{n}, 6]"), b.input("numbers", f"int64[{n}, 5]")
+        token, counts = b.call("sample_token", logits, state, settings, numbers)
+        b.set_state(state, counts)
+        return str(token)
 
     def embedded(self, tokens: str) -> str:
         """Return the first layer's input."""

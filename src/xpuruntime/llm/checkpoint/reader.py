@@ -61,9 +61,10 @@ def read_config(path: Path) -> DecoderConfig:
 
 def _from_folder(folder: Path) -> Checkpoint:
     config = read_config(folder / "config.json")
+    generation: dict[str, Any] = {}
     if (folder / "generation_config.json").is_file():
-        stops = _stops(_json(folder / "generation_config.json"))
-        config = replace(config, stops=tuple(dict.fromkeys((*config.stops, *stops))))
+        generation = _json(folder / "generation_config.json")
+        config = replace(config, stops=tuple(dict.fromkeys((*config.stops, *_stops(generation)))))
     if (folder / _INDEX).is_file():
         shards = _json(folder / _INDEX).get("weight_map")
         if not isinstance(shards, dict):
@@ -88,7 +89,7 @@ def _from_folder(folder: Path) -> Checkpoint:
         config = replace(config, base="")  # the checkpoint of a model without its output layer
     config = with_experts(config, arrays)
     checkpoint = Checkpoint(
-        folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder)
+        folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder), generation
     )
     return checked(checkpoint)
 
@@ -113,7 +114,9 @@ def _from_module(module: Any) -> Checkpoint:
     config = with_experts(config, arrays)
     shapes = config.shapes()
     weights = {n: a for n, a in arrays.items() if n in shapes}
-    return checked(Checkpoint(type(module).__name__, config, weights, _specs(weights)))
+    words = getattr(module, "generation_config", None)
+    generation = {} if words is None else dict(words.to_dict())
+    return checked(Checkpoint(type(module).__name__, config, weights, _specs(weights), generation=generation))
 
 
 def with_experts(config: DecoderConfig, names: Collection[str]) -> DecoderConfig:
