@@ -101,6 +101,7 @@ STEPS: tuple[Step, ...] = (
     Step("tensorrt-copies", 0, PYTHON, ("tests/gpu/vendor_copies.py", "tensorrt", "float16"), 590, "cuda_tensorrt_copies.json", "TensorRT: no copy touches the host, by CUPTI; float16 kernels"),
     Step("attention-training", 0, PYTHON, ("benchmarks/cuda/attention_training.py",), 150, "cuda_attention_training.json", "attention forward and backward right, and beside PyTorch's backends"),
     Step("decoder-breakdown", 0, PYTHON, ("benchmarks/cuda/decoder_breakdown.py",), 300, "cuda_decoder_breakdown.json", "where a token's time goes, and with other cuts of its products"),
+    Step("sampled-tokens", 0, PYTHON, ("benchmarks/cuda/sampled_tokens.py",), 300, "cuda_sampled_tokens.json", "sampled tokens: the host's choice, and at most 5% slower than greedy ones"),
     Step("decoder-sizes", 0, PYTHON, ("benchmarks/cuda/decoder_sizes.py",), 400, "cuda_decoder_sizes.json", "language models of other sizes: right beside PyTorch, and how fast a token is"),
     Step("attention-sizes", 0, PYTHON, ("benchmarks/cuda/attention_sizes.py",), 90, "cuda_attention_sizes.json", "cuDNN's attention and ours right, and which is faster at which sizes"),
     Step("depthwise", 0, PYTHON, ("benchmarks/cuda/depthwise.py",), 120, "cuda_depthwise.json", "depthwise convolutions right, and beside cuDNN and PyTorch"),

@@ -46,6 +46,7 @@ MODELS = {  # the user's PyTorch module or checkpoint, a Triton function
     "inference/self_check/references.py": {"module", "part"},
     "inference/session.py": {"model"},
     "kernels/user/triton.py": {"function", "meta"},
+    "llm/decoding/words.py": {"config", "getattr(config, 'to_dict', None)"},
     "llm/checkpoint/reader.py": {
         "module", "source", "inner", "getattr(inner, 'rotary_emb', None)",
     },
