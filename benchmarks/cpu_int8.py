@@ -69,7 +69,7 @@ def main() -> int:
             "summary": summary,
         }
         print("wrote", keep("cpu_int8", result, beside=options.beside))
-    return 0 if all(r["ok"] for r in rows if r["engine"] == "native") else 1
+    return 0 if all(r.get("ok") for r in rows if r["engine"] == "native") else 1
 
 
 def _prepare(name: str, folder: Path) -> tuple[np.ndarray[Any, Any], float, int]:
@@ -131,6 +131,7 @@ def _measure(
     limit: float,
 ) -> list[dict[str, Any]]:
     workers: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
     for engine in ENGINES:
         here, there = mp.Pipe()
         process = mp.get_context("spawn").Process(
@@ -139,10 +140,18 @@ def _measure(
             daemon=True,
         )
         process.start()
-        hello = here.recv()
+        there.close()  # otherwise nobody notices that the process ended
+        try:
+            hello = here.recv()
+        except EOFError:  # the engine's library ended the process
+            process.join()
+            hello = {"error": f"the process ended with {process.exitcode}"}
         if "error" in hello:
             print(f"{name} {engine}: {hello['error']}")
             process.join()
+            rows.append(
+                {"model": name, "threads": options.threads, "engine": engine, "failed": hello["error"]}
+            )
             continue
         error = float(np.abs(hello["output"] - reference).max() / np.abs(reference).max())
         workers[engine] = process, here, hello["row"] | {"error": error}
@@ -151,7 +160,6 @@ def _measure(
         for engine, (_, pipe, _row) in workers.items():
             pipe.send("run")
             times[engine].append(pipe.recv())
-    rows = []
     for engine, (process, pipe, row) in workers.items():
         pipe.send("end")
         row |= pipe.recv()
@@ -164,8 +172,8 @@ def _measure(
         }
         row |= {"rounds_ms": [t * 1e3 for t in times[engine]], "ok": row["error"] <= max(0.1, 4 * vendor)}
         rows.append(row)
-    peers = {r["engine"]: r["ms"] for r in rows if r["engine"] != "native" and r["ok"]}
-    for row in rows:
+    peers = {r["engine"]: r["ms"] for r in rows if r["engine"] != "native" and r.get("ok")}
+    for row in (r for r in rows if "ms" in r):
         if row["engine"] == "native" and peers:
             best = min(peers, key=lambda e: peers[e])
             row |= {

@@ -88,6 +88,100 @@ def test_wrong_tensors_are_our_errors(open_net: onnx.ModelProto) -> None:
         executable.run_tensors({"x": torch.zeros(2, 4)})
 
 
+def relu(make: Make) -> OrtDeviceExecutable:
+    return on_buffers(
+        make(
+            [node("Relu", ["x"], ["y"], name="relu")],
+            {"x": ("float32", ["n", 4])},
+            {"y": ("float32", ["n", 4])},
+        )
+    )
+
+
+def test_a_run_of_known_forms_is_prepared_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later runs with other addresses and values pass no check and no DLPack capsule, and do not write to earlier outputs."""
+    torch = pytest.importorskip("torch")
+    executable = relu(make)
+    kept = []
+    for count in (3, 5, 3, 5):
+        x = torch.randn(count, 4)
+        kept.append((x, executable.run_tensors({"x": x})[0]))
+    prepared = []
+    monkeypatch.setattr(executable, "_output_shapes", lambda shapes: prepared.append(shapes))
+    monkeypatch.setattr(executable._io, "imported", lambda *_: pytest.fail("imported by DLPack"))
+    for count in (3, 5) * 20:
+        x = torch.randn(count, 4)
+        outputs = executable.try_run_tensors({"x": x})
+        assert outputs is not None
+        kept.append((x, outputs["y"]))
+    assert prepared == []
+    assert len({y.data_ptr() for _, y in kept}) == len(kept), "each run has outputs of its own"
+    assert all(torch.equal(y, x.relu()) for x, y in kept)
+
+
+def test_a_binding_is_reused_for_the_same_memory(make: Make) -> None:
+    torch = pytest.importorskip("torch")
+    executable = relu(make)
+    x = torch.randn(3, 4)
+    outputs = torch.empty(3, 4)
+    executable.run_tensors({"x": x})
+    (call,) = executable._calls._calls.values()
+    assert call is not None
+    call._makers = (lambda stream: outputs,)
+    executable.run_tensors({"x": x})
+    bound = set(call.bindings.values())
+    for seed in range(5):
+        x.copy_(torch.full((3, 4), float(seed - 2)))
+        executable.run_tensors({"x": x})
+        assert torch.equal(outputs, x.relu())
+    assert set(call.bindings.values()) == bound
+    for _ in range(100):
+        executable.run_tensors({"x": torch.randn(3, 4)})
+    assert len(call.bindings) <= 9
+
+
+def test_prepared_runs_in_threads(make: Make) -> None:
+    torch = pytest.importorskip("torch")
+    executable = relu(make)
+    inputs = [torch.full((1 + i % 3, 4), float(i)) for i in range(64)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda x: executable.run_tensors({"x": x})[0], inputs * 4))
+    assert all(torch.equal(x, y) for x, y in zip(inputs * 4, results, strict=True))
+
+
+def test_tensors_that_cannot_be_read_in_place_are_converted_or_refused(make: Make) -> None:
+    torch = pytest.importorskip("torch")
+    executable = relu(make)
+    x = torch.randn(4, 3)
+    for _ in range(2):  # before and after the forms are known
+        for given in (x.T, x.T.contiguous(), torch.randn(4, 8)[:, ::2], torch.randn(0, 4)):
+            assert torch.equal(executable.run_tensors({"x": given})[0], given.relu())
+        with pytest.raises(InputError, match=r"cannot read input 'x'.*gradient"):
+            executable.run_tensors({"x": torch.randn(2, 4, requires_grad=True)})
+        assert executable.try_run_tensors({"x": np.zeros((2, 4), np.float32)}) is None
+        assert executable.try_run_tensors({"x": x, "y": x}) is None
+        assert executable.try_run_tensors({}) is None
+
+
+def test_padded_buffers_are_read_without_their_padding(make: Make) -> None:
+    executable = relu(make)
+    values = np.arange(8, dtype=np.float32).reshape(2, 4)
+    padded = DeviceBuffer.from_numpy(values, alloc_shape=(2, 16))
+    for _ in range(2):
+        assert executable.run_tensors({"x": padded})[0].to_numpy().tolist() == values.tolist()
+
+
+def test_a_closed_session_has_no_prepared_runs(make: Make) -> None:
+    torch = pytest.importorskip("torch")
+    executable = relu(make)
+    x = torch.randn(2, 4)
+    executable.run_tensors({"x": x})
+    executable.close()
+    assert executable.try_run_tensors({"x": x}) is None
+    with pytest.raises(RunError, match="the session is closed"):
+        executable.run_tensors({"x": x})
+
+
 def test_runs_on_fixed_memory_are_those_of_the_session(make: Make) -> None:
     """What a session with CUDA graphs does: copy in, replay, copy out, one run at a time."""
     proto = make(

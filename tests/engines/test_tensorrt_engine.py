@@ -187,6 +187,61 @@ def test_profiles_of_dynamic_shapes(vendor: Api, make: Callable[..., onnx.ModelP
         executable.run({"x": x, "b": b})
 
 
+def test_a_run_on_known_shapes_gives_a_context_only_new_addresses(
+    vendor: Api, make: Callable[..., onnx.ModelProto], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    executable = loaded(open_net(make), ask(profiles="batch=1:2:4 seq=1:8:16; batch=8:8:8 seq=1:1:64"))
+    inferred, infer = list[Any](), vendor.infer
+    monkeypatch.setattr(vendor, "infer", lambda *given: [inferred.append(given[1]), infer(*given)][1])
+    b, kept = torch.arange(4.0), []
+    for shape in ((2, 3, 4), (8, 1, 4)) * 2:
+        for _ in range(5):
+            x = torch.randn(shape)
+            kept.append((x, executable.run_tensors({"x": x, "b": b})[0]))
+    assert all(torch.equal(y, x.relu() + b) for x, y in kept)
+    assert len({y.data_ptr() for _, y in kept}) == len(kept)
+    assert len(inferred) <= 6, "once for each change of shapes, and twice when a shape is new"
+    before = len(inferred)
+    x = torch.randn(8, 1, 4)
+    outputs = executable.try_run_tensors({"x": x, "b": b})
+    assert outputs is not None
+    assert torch.equal(outputs["y"], x.relu() + b)
+    np.testing.assert_array_equal(executable.run({"x": x.numpy(), "b": b.numpy()})[0], x.relu() + b)
+    assert len(inferred) == before, "runs from the host share the contexts"
+    with pytest.raises(InputError, match="no optimization profile"):
+        executable.run_tensors({"x": torch.zeros(5, 1, 4), "b": b})
+    with pytest.raises(InputError, match="must be float32"):
+        executable.run_tensors({"x": x.double(), "b": b})
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        inputs = [torch.full((1 + i % 4, 2, 4), float(i)) for i in range(64)]
+        results = list(pool.map(lambda x: executable.run_tensors({"x": x, "b": b})[0], inputs))
+    assert all(torch.equal(y, x.relu() + b) for x, y in zip(inputs, results, strict=True))
+    executable.close()
+    assert executable.try_run_tensors({"x": x, "b": b}) is None
+
+
+def test_streams_share_no_context(
+    vendor: Api, make: Callable[..., onnx.ModelProto], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A context's activations are in one memory, so queued runs on two streams would overwrite each other's."""
+    torch = pytest.importorskip("torch")
+    executable = loaded(open_net(make), ask(profiles="batch=1:2:4 seq=1:8:16"))
+    used, launch = list[tuple[int, int]](), vendor.launch
+    monkeypatch.setattr(vendor, "launch", lambda c, s: [used.append((s, id(c))), launch(c, s)][1])
+    x, b = torch.randn(2, 3, 4), torch.arange(4.0)
+    for stream in (0, 7, 0, 7, 7, 0):
+        monkeypatch.setattr(executable._backend, "current_stream", lambda stream=stream: stream)
+        executable.run_tensors({"x": x, "b": b})
+    contexts = {s: {c for at, c in used if at == s} for s in (0, 7)}
+    assert [len(c) for c in contexts.values()] == [1, 1]
+    assert not contexts[0] & contexts[7]
+    for stream in range(40):
+        monkeypatch.setattr(executable._backend, "current_stream", lambda stream=stream: stream)
+        executable.run_tensors({"x": x, "b": b})
+    assert len(executable._pool._free) <= 16
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -118,14 +118,20 @@ def arguments(doc: str | None, parts: Sequence[str] = ()) -> argparse.ArgumentPa
     return parser
 
 
-def called_us(work: Callable[[], Any], times: int, first: int = 20) -> float:
-    """Return the median microseconds of a call by the host's clock, after ``first`` warm-up calls."""
+def called_us(
+    work: Callable[[], Any], times: int, first: int = 20, settle: Callable[[], Any] = lambda: None
+) -> float:
+    """Return the median microseconds of a call by the host's clock, after ``first`` warm-up calls.
+
+    settle: waits for the device after each call, outside the time. Without it a full queue makes calls wait for the device.
+    """
     times_s = []
     for i in range(first + times):
         start = time.perf_counter()
         work()
         if i >= first:
             times_s.append(time.perf_counter() - start)
+        settle()
     return statistics.median(times_s) * 1e6
 
 

@@ -36,8 +36,9 @@ TENSORS = {  # tensors of other libraries, by DLPack, and the modules of those l
     "inference/ops/prepare.py": {"operand"},
     "inference/session.py": {"inputs"},
     "runtime/execution/arguments.py": {"value"},
-    "runtime/backends/cuda.py": {"tensor"},
+    "runtime/backends/cuda.py": {"tensor", "torch._C"},
     "runtime/memory/buffer.py": {"value"},
+    "runtime/memory/tensor_kinds.py": {"torch"},
     "runtime/execution/host_kernels.py": {"_torch()"},
 }  # fmt: skip
 MODELS = {  # the user's PyTorch module or checkpoint, a Triton function
@@ -45,6 +46,7 @@ MODELS = {  # the user's PyTorch module or checkpoint, a Triton function
     "inference/self_check/references.py": {"module", "part"},
     "inference/session.py": {"model"},
     "kernels/user/triton.py": {"function", "meta"},
+    "llm/decoding/words.py": {"config", "getattr(config, 'to_dict', None)"},
     "llm/checkpoint/reader.py": {
         "module", "source", "inner", "getattr(inner, 'rotary_emb', None)",
     },
@@ -52,7 +54,7 @@ MODELS = {  # the user's PyTorch module or checkpoint, a Triton function
 VENDORS = {  # objects of a vendor's package, where its versions differ
     "engines/onnxruntime/options.py": {"vendor.GraphOptimizationLevel", "vendor.ExecutionMode"},
     "engines/onnxruntime/providers.py": {"onnxruntime"},
-    "engines/onnxruntime/run.py": {"session", "session_options", "self._binding"},
+    "engines/onnxruntime/run.py": {"session", "session_options", "binding"},
     "engines/openvino/build.py": {"blob"},
     "engines/openvino/devices.py": {"openvino"},
     "engines/openvino/evidence.py": {"value"},

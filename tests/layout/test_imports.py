@@ -92,7 +92,7 @@ IN_FUNCTIONS: dict[str, set[str]] = {
     "engines.tensorrt": {"tensorrt", "onnx"},
     "profiler": {"matplotlib", "jinja2"},
     "inference": {"onnx"},
-    "llm": {"safetensors", "tokenizers", "transformers", "jinja2", "gguf"},
+    "llm": {"safetensors", "tokenizers", "transformers", "jinja2", "gguf", "llguidance"},
     "pytorch": {"torch"},
     "testing": {"hypothesis", "pytest", "yaml", "polygraphy", "timm", "torchvision", *VENDORS},
     "workbench": {"matplotlib", "jinja2", "PIL", "scipy", *VENDORS},

@@ -14,7 +14,7 @@ import pytest
 import xpuruntime as xrt
 from xpuruntime.errors import BuildError, InputError, ModelError
 from xpuruntime.llm import DecoderConfig, Generator, Sampling, decoder_graph, open_checkpoint
-from xpuruntime.llm.sampling import pick, probabilities
+from xpuruntime.llm.sampling import probabilities
 from xpuruntime.passes.trace import dispatches
 from xpuruntime.policies.vocabulary import WEIGHT_KERNELS
 from xpuruntime.runtime.weights.int4 import int4_groups, int4_values
@@ -31,6 +31,8 @@ def test_the_cache_is_written_where_it_lies(pair: tuple[Any, Generator]) -> None
         states = {b.name for b in plan.buffers if b.kind.value == "state"}
         roots = {b.name: b.root for b in plan.buffers}
         writes = [c for c in plan.calls if any(roots[o] in states for o in c.outputs)]
+        if entry.name == "sample":
+            assert writes.pop().ops == ("sample_token",)
         assert [c.ops for c in writes] == [("rope_append",)] * ours.config.layers, entry.name
         assert all(len(c.outputs) == 3 for c in writes), entry.name
 
@@ -217,7 +219,7 @@ def test_a_batch_is_decoded_by_the_same_few_calls_and_copies_nothing() -> None:
         assert (spent["runs"], spent["allocations"], spent["copies"]) == (20, 0, 0)
         assert len(ours.decode.plan.calls) <= 7 * ours.config.layers + 4
         writers = [c for e in ours.program.entries for c in e.plans[0].calls if "rope_append" in c.ops]
-        assert len(writers) == 2 * ours.config.layers
+        assert len(writers) == 3 * ours.config.layers  # prefill, decode, and decode with sampling
 
 
 def test_pieces_of_several_prompts_are_refused(pair: tuple[Any, Generator]) -> None:
@@ -249,13 +251,6 @@ def test_a_seed_draws_the_same_and_another_does_not(pair: tuple[Any, Generator])
     assert first == again != other
 
 
-def test_what_is_drawn_follows_the_probabilities() -> None:
-    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
-    random = Sampling(1.0, seed=0).generator()
-    counts = Counter(pick(logits, Sampling(1.0), random) for _ in range(4000))
-    assert [counts[i] / 4000 for i in range(4)] == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.03)
-
-
 def test_top_k_and_top_p_keep_the_likeliest() -> None:
     logits = np.log(np.array([0.15, 0.5, 0.05, 0.3], np.float32))
     assert probabilities(logits, Sampling(1.0, top_k=2)).tolist() == pytest.approx([0, 0.625, 0, 0.375])
@@ -263,12 +258,6 @@ def test_top_k_and_top_p_keep_the_likeliest() -> None:
     assert probabilities(logits, Sampling(1.0, top_p=0.4)).tolist() == [0, 1, 0, 0]
     cold = probabilities(logits, Sampling(0.5))
     assert cold.tolist() == pytest.approx([x / 0.365 for x in (0.0225, 0.25, 0.0025, 0.09)], rel=1e-5)
-
-
-@pytest.mark.parametrize("bad", [{"temperature": -1}, {"top_k": -1}, {"top_p": 0}, {"top_p": 1.1}])
-def test_sampling_that_makes_no_sense_is_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(InputError, match="has an invalid"):
-        Sampling(**bad)  # type: ignore[arg-type]
 
 
 # ── what is refused ──

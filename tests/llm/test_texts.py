@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from xpuruntime.cli.app import app
 from xpuruntime.errors import InputError, ModelError
 from xpuruntime.llm import Generator, open_checkpoint
+from xpuruntime.llm.checkpoint.template import render
 from xpuruntime.llm.checkpoint.text import TextCodec, TextStream, open_text
 from xpuruntime.testing.conformance.seeded.decoders import greedy, prompt, reference
 
@@ -70,6 +71,49 @@ def test_templates_that_fail_or_are_not_there_say_so(tmp_path: Path) -> None:
         open_text(tmp_path).chat([])  # type: ignore[union-attr]
 
 
+TEMPLATES = {
+    "tojson": "{{ messages[0] | tojson }}|{{ messages | tojson(indent=2) }}",
+    "break": "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}[{{ m.content }}]{% endfor %}",
+    "generation": "{% for m in messages %}{% generation %}<{{ m.role }}> {{ m.content | trim }}{% endgeneration %}{% endfor %}",
+    "white space": "{%- for m in messages %}\n    {{- '<' + m['role'] + '>' }}\n  {% if loop.last %}\nlast\n  {% endif %}\n{% endfor %}",
+    "clock": "{{ strftime_now('%Y') }}{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+    "facts": "{{ bos_token }}{{ tools is none }}{{ documents is defined }}{% if add_generation_prompt %}<go>{% endif %}",
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_says_what_transformers_says(name: str) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    messages = [{"role": "user", "content": " <a> & 'ü' \n"}, {"role": "assistant", "content": "no"}]
+    (want,), _ = render_jinja_template(
+        [messages], chat_template=TEMPLATES[name], add_generation_prompt=True, bos_token="<s>", tools=None
+    )
+    assert render(TEMPLATES[name], messages, {"bos_token": "<s>"}) == want
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "takes more than 5 s or 1024 MiB",
+        ),
+        ("{{ 'a' * 3000000000 }}", "takes more memory than a template may"),
+        ("{% for i in range(9999) %}{{ 'a' * 1000 }}{% endfor %}", "produces more than 4000000 bytes"),
+        ("{{ messages.append(1) }}", "SecurityError"),
+        ("{{ strftime_now.__globals__['sys'] }}", "SecurityError|UndefinedError"),
+        ("{{ raise_exception.__globals__['sys'] }}", "SecurityError|UndefinedError"),
+        ("{% include 'x' %}", "TypeError|TemplateNotFound"),
+        ("x" * 1_000_001, "has 1000001 characters, more than 1000000"),
+    ],
+    ids=["time", "memory", "output", "change", "clock", "function", "include", "size"],
+)
+def test_a_template_is_bounded(template: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        render(template, [{"role": "user", "content": "hi"}], {})
+
+
 def test_a_stream_waits_for_whole_characters_and_adds_up(folder: Path) -> None:
     text = open_text(folder)
     assert isinstance(text, TextCodec)
@@ -101,6 +145,49 @@ def test_the_command_line_says_what_the_generator_says(folder: Path) -> None:
     streamed = CliRunner().invoke(app, [*told, "--stream"])
     assert streamed.stdout == want.text + "\n"
     assert CliRunner().invoke(app, ["generate", str(folder / "no"), "-p", "hi"]).exit_code == 3
+
+
+def test_the_command_line_takes_the_words(folder: Path, tmp_path: Path) -> None:
+    def run(*words: str) -> Any:
+        done = CliRunner().invoke(
+            app, ["generate", str(folder), "-p", "hi", "-n", "12", "--capacity", "64", "--json", *words]
+        )
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    (tmp_path / "words.json").write_text(json.dumps({"do_sample": True, "temperature": 1.3}))
+    config = str(tmp_path / "words.json")
+    drawn = run(
+        "--generation-config",
+        config,
+        "--seed",
+        "4",
+        "--top-k",
+        "30",
+        "--num-return-sequences",
+        "2",
+        "--logprobs",
+        "1",
+    )
+    best = run("--num-beams", "3", "--num-return-sequences", "2", "--length-penalty", "0", "--early-stopping", "true",
+               "--bad-words-ids", "5,6", "--bad-words-ids", "7")  # fmt: skip
+    with Generator(folder, capacity=64, batch=3) as ours:
+        ask = [[{"role": "user", "content": "hi"}]]
+        words = {"temperature": 1.3, "seed": 4, "top_k": 30, "n": 2, "logprobs": 1}
+        beams = {
+            "num_beams": 3,
+            "n": 2,
+            "length_penalty": 0,
+            "early_stopping": True,
+            "bad_words_ids": [[5, 6], [7]],
+        }
+        want, ranked = (ours.generate(ask, max_new_tokens=12, **w) for w in (words, beams))
+    assert [a["tokens"] for a in drawn["answers"]] == [list(a.tokens) for a in want]
+    assert drawn["logprobs"][0]["logprob"] == pytest.approx(want[0].logprobs[0].logprob, abs=1e-4)
+    assert [a["tokens"] for a in best["answers"]] == [list(a.tokens) for a in ranked]
+    assert best["score"] == pytest.approx(ranked[0].score, abs=1e-3)
+    told = ["generate", str(folder), "-p", "hi", "--bad-words-ids", "x"]
+    assert "has invalid --bad-words-ids" in CliRunner().invoke(app, told).output
 
 
 # ── GGUF ──

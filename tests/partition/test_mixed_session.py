@@ -20,9 +20,9 @@ X = np.random.default_rng(1).standard_normal((4, 16)).astype(np.float32)
 
 
 @pytest.fixture
-def case(bias_gelu) -> tuple[bytes, np.ndarray]:
+def case(vendor_op) -> tuple[bytes, np.ndarray]:
     """A model of which native lacks one op, and its result on X."""
-    data = bias_gelu().SerializeToString()
+    data = vendor_op().SerializeToString()
     return data, ort.InferenceSession(data).run(None, {"x": X})[0]
 
 
@@ -32,7 +32,7 @@ def close(got: np.ndarray, want: np.ndarray) -> bool:
 
 def test_native_named_and_a_fallback_allowed(case, caplog) -> None:
     model, want = case
-    with pytest.raises(EngineUnavailable, match="BiasGelu"):
+    with pytest.raises(EngineUnavailable, match="Trilu"):
         xrt.InferenceSession(model, engine="native", **CPU)
     policy = xrt.ExecutionPolicy(allow_fallback="cpu")
     with (
@@ -49,7 +49,7 @@ def test_native_named_and_a_fallback_allowed(case, caplog) -> None:
     by_node = {n.name: engines[n.region] for n in sess.plan.nodes}
     assert by_node["vendor"] == "onnxruntime"
     assert by_node["first"] == "native"
-    assert "BiasGelu" in sess.plan.decision_for(sess.plan.nodes[1].region).explain()
+    assert "Trilu" in sess.plan.decision_for(sess.plan.nodes[1].region).explain()
 
 
 def test_a_policy_places_nodes(case) -> None:
@@ -80,6 +80,21 @@ def test_a_placement_that_cannot_be_had_is_an_error(case) -> None:
         )
     with pytest.raises(PolicyError, match="no such engine"):
         xrt.InferenceSession(model, policy={"version": 1, "execution": {"place": {"vendor": "nativ"}}}, **CPU)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("native on npu", "native regions run on the cpu here, not on npu"),
+        ("openvino on npux", "place.first: no such device; got 'npux'. Did you mean 'npu'"),
+        ("torch on npu", "place.first: no such engine; got 'torch'"),
+        ("npu", "place.first: no such engine; got 'npu'"),
+    ],
+)
+def test_a_place_on_another_device_is_had_or_an_error(case, value: str, text: str) -> None:
+    data, _ = case
+    with pytest.raises((EngineUnavailable, xrt.PolicyError), match=text):
+        xrt.InferenceSession(data, policy={"version": 1, "execution": {"place": {"first": value}}})
 
 
 def test_a_forced_kernel_is_cut_out_of_a_vendors_region(network) -> None:

@@ -297,5 +297,141 @@ def tensors() -> None:
     assert (table.counters.hits, table.counters.misses, table.counters.entries) == (4, 2, 1)
 
 
+def streams() -> None:
+    """Work on one stream waits for work on another; the events in between are used again."""
+    made = executor()
+    backend = made.backend
+    one, two = backend.new_stream(), backend.new_stream()
+    for seed in range(20):
+        x = DeviceBuffer.from_numpy(x_of(seed), backend)
+        first, second = (one.handle, two.handle) if seed % 2 else (two.handle, one.handle)
+        y = made.run({"input": x}, stream=first)["output"]
+        backend.order(second, first)
+        z = made.run({"input": y}, stream=second)["output"]
+        backend.order(0, second)
+        assert not (one.done and two.done)  # nobody waited
+        want = ((x_of(seed) + W) * np.float32(0.5) + 3 + W) * np.float32(0.5) + 3
+        assert np.array_equal(z.to_numpy(), want)
+    assert len(backend._events) == 1
+    assert backend._streams.keys() == {0, one.handle, two.handle}
+    backend.order(one.handle, one.handle)
+    assert len(backend._events) == 1
+
+
+def copies() -> None:
+    """The counter of the GPU scripts sees each copy between the host and the device, and no other."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
+    from device_copies import CopyCounter
+
+    made = executor()
+    x = DeviceBuffer.from_numpy(x_of(1), "cuda:0")
+    y = made.run({"input": x}, stream=0)["output"]
+    with CopyCounter() as seen:
+        y = made.run({"input": y}, stream=0)["output"]
+        made.backend.synchronize()
+    assert (seen.host, seen.dropped) == ([], 0)
+    with CopyCounter() as seen:
+        x = DeviceBuffer.from_numpy(x_of(2), "cuda:0")
+        made.run({"input": x}, stream=0)["output"].to_numpy()
+        y.to_numpy()
+        made.backend.synchronize()
+    assert sorted(seen.host) == [("to the device", 4 * N), ("to the host", 4 * N), ("to the host", 4 * N)]
+
+
+def regions() -> None:
+    """A native region between two of a vendor: values stay on the device, and so do inputs and outputs of the caller.
+
+    The vendor is ONNX Runtime's CPU provider on the simulated device's memory, which waits for what is queued before it.
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
+    from device_copies import CopyCounter
+
+    import xpuruntime as xrt
+    from xpuruntime.decisions import Support
+    from xpuruntime.engines.onnxruntime import options
+    from xpuruntime.engines.onnxruntime.device_run import OrtDeviceExecutable
+    from xpuruntime.frontends.model_file import open_model
+    from xpuruntime.frontends.onnx.importer import import_onnx
+    from xpuruntime.inference.partitioned import region_runners
+    from xpuruntime.inference.partitioned.dag_executor import DAGExecutor
+    from xpuruntime.inference.selection.candidate import LoadedEngine
+    from xpuruntime.protocols import EngineRequest
+    from xpuruntime.targets import DeviceId
+
+    class OnSimulatedDevice(OrtDeviceExecutable):
+        def _execute_on(self, stream, binding):  # type: ignore[no-untyped-def]
+            self._backend.synchronize()
+            self.execute(binding)
+
+    opened = []
+
+    def attempt(model, candidate, store):  # type: ignore[no-untyped-def]
+        request = EngineRequest(DeviceId("cpu"), threads=1)
+        executable = OnSimulatedDevice(
+            model, request, options.parse(request), Device(str(candidate.device)).backend
+        )
+        opened.append(executable)
+        return LoadedEngine(candidate, model, executable, "1", DType.FLOAT32, Support.yes(), {})
+
+    region_runners.attempt = attempt
+    node = helper.make_node
+    nodes = [
+        node("Neg", ["x"], ["a"], name="first"),
+        node("Add", ["a", "w"], ["b"], name="add"),
+        node("Mul", ["b", "half"], ["c"], name="mul"),
+        node("Add", ["c", "three"], ["d"], name="shift"),
+        node("Relu", ["d"], ["y"], name="last"),
+    ]
+    constants = {"w": W, "half": np.float32(0.5), "three": np.float32(3)}
+    io = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [N]) for n in "xy"]
+    weights = [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "net", io[:1], io[1:], weights),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    graph, values = import_onnx(proto)
+    vendor = "onnxruntime on cuda:0"
+    plan = xrt.partition(
+        graph,
+        engine="native on cuda:0",
+        others=(vendor,),
+        place={
+            "first": vendor,
+            "last": vendor,
+            "add": "native on cuda:0",
+            "mul": "native on cuda:0",
+            "shift": "native on cuda:0",
+        },
+    )
+    assert [r.engine for r in plan.regions] == ["onnxruntime", "native", "onnxruntime"]
+    with DAGExecutor(plan, "cuda:0", compile_fn=lambda graph: program(), original=open_model(proto)) as dag:
+        dag.load_weights(values)
+
+        def want(x: np.ndarray) -> np.ndarray:
+            return np.maximum((-x + W) * np.float32(0.5) + 3, 0)
+
+        assert np.array_equal(
+            dag.execute({"x": x_of(0)})["y"], want(x_of(0))
+        )  # of the host: copied in and out
+        assert dag.counters["copies"] == 2
+        for seed in range(1, 4):
+            x = DeviceBuffer.from_numpy(x_of(seed), "cuda:0")
+            with CopyCounter() as seen:
+                y = dag.execute({"x": x})["y"]
+                y.settle()
+            assert seen.host == []
+            assert isinstance(y, DeviceBuffer)
+            assert np.array_equal(y.to_numpy(), want(x_of(seed)))
+        assert dag.counters["copies"] == 2
+        evidence = dag.evidence({"x": x})
+        assert [e.transfers.get("inner_d2h", 0) for e in evidence.values()] == [0, 0, 0]
+        assert len(opened) == 2
+        with pytest.raises(InputError, match="must be float32"):
+            dag.execute({"x": DeviceBuffer.from_numpy(x_of(0).astype(np.float64), "cuda:0")})
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

@@ -26,7 +26,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "case",
-    ["arrays", "buffers", "memory", "refusals", "reports", "observed", "receipt", "unobserved", "tensors"],
+    [
+        "arrays",
+        "buffers",
+        "memory",
+        "refusals",
+        "reports",
+        "observed",
+        "receipt",
+        "unobserved",
+        "tensors",
+        "streams",
+    ],
 )
 def test_over_the_simulated_driver(case: str, built: Path) -> None:
     command = [sys.executable, str(HERE / "simulated_cuda.py"), case, str(built / "kernels.so")]

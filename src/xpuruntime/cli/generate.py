@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,50 +11,16 @@ from .. import printable
 from . import options
 from .command import CommandResult, command
 from .console import print_line, print_note, progress
+from .generation_flags import GenerationFlags
 
 if TYPE_CHECKING:
     from ..llm.generate import Completion
 
 __all__ = ["generate"]
 
-_SAMPLING = "Sampling"
 _PRECISIONS = ("float32", "bfloat16", "float16")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingFlags:
-    """Options of sampling, and the number of tokens to generate."""
-
-    max_new_tokens: Annotated[
-        int,
-        typer.Option(
-            "--max-new-tokens", "-n", min=1, help="Most tokens to generate.", rich_help_panel=_SAMPLING
-        ),
-    ] = 128
-    temperature: Annotated[
-        float,
-        typer.Option(min=0, help="Sampling temperature; 0: greedy decoding.", rich_help_panel=_SAMPLING),
-    ] = 0.0
-    top_k: Annotated[
-        int,
-        typer.Option(
-            "--top-k",
-            min=0,
-            help="Sample from the K most likely tokens; 0: from all.",
-            rich_help_panel=_SAMPLING,
-        ),
-    ] = 0
-    top_p: Annotated[
-        float,
-        typer.Option(
-            "--top-p",
-            help="Sample from the fewest tokens with this total probability.",
-            rich_help_panel=_SAMPLING,
-        ),
-    ] = 1.0
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of the random choices.", rich_help_panel=_SAMPLING)
-    ] = None
+_MAX_BATCH = 8
+"""Most answers that are decoded together."""
 
 
 @command
@@ -64,7 +29,7 @@ def generate(
         str,
         typer.Argument(metavar="MODEL", help="A folder with config.json and safetensors, or a .gguf file."),
     ],
-    sampling: SamplingFlags,
+    words: GenerationFlags,
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="Prompt.")] = "",
     dispatches: Annotated[
         bool,
@@ -101,16 +66,21 @@ def generate(
         raise PrecisionUnavailable(f"generate {model}", "unsupported precision", got=precision, do=do)
     if dispatches:
         return _dispatches(model, capacity, device, precision, policy)
-    from ..llm.generate import Completion, Generator
+    from ..llm.generate import Generator
     from ..types import DType
 
     if not prompt:
         raise InputError(f"generate {model}", "no prompt is given", do="Give --prompt TEXT, or --dispatches.")
-    streamed = stream and not as_json
+    streamed, given = stream and not as_json, words.words()
+    if streamed and words.answers > 1:
+        raise InputError(
+            f"generate {model}", "--stream shows one answer", got=words.answers, do="Omit --stream."
+        )
     with progress(f"opening {model}") as update:
         generator = Generator(
             model,
             capacity=capacity,
+            batch=min(words.answers, _MAX_BATCH) if words.num_beams is None else words.answers,
             dtype=precision and DType(precision),
             policy=policy,
             device=device,
@@ -119,44 +89,49 @@ def generate(
         text = generator.checkpoint.text
         request: Any = [{"role": "user", "content": prompt}] if chat and text and text.template else prompt
         update("generating")
-        sampling_args: dict[str, Any] = {
-            "max_new_tokens": sampling.max_new_tokens,
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "seed": sampling.seed,
-        }
-        result: Completion | None = None
-        if not streamed:
-            result = generator.generate(request, **sampling_args)
+        answers = [] if streamed else generator.generate([request], **given)
     with generator:
         if streamed:  # After the progress line has gone.
-            result = generator.generate(request, on_piece=_write, **sampling_args)
+            answers = [generator.generate(request, on_piece=_write, **given)]
             sys.stdout.write("\n")
-    assert isinstance(result, Completion)
-    completion = result
     document = {
         "model": generator.checkpoint.name,
         "precision": generator.dtype.value,
-        "text": completion.text,
-        "tokens": list(completion.tokens),
-        "prompt_tokens": completion.prompt_tokens,
-        "finish": completion.finish,
-        "prefill_s": completion.prefill_s,
-        "decode_s": completion.decode_s,
-        "tokens_per_second": completion.tokens_per_second,
+        **_facts(answers[0]),
         "dispatches_per_token": len(generator.decode.plan.calls),
     }
+    if len(answers) > 1:
+        document["answers"] = [_facts(a) for a in answers]
 
     def show() -> None:
-        if not streamed:
-            _write(completion.text + "\n")
-        print_note(
-            f"prefill: {completion.prompt_tokens} tokens in {completion.prefill_s:.2f} s; "
-            f"decode: {len(completion.tokens)} tokens at {completion.tokens_per_second:.1f}/s ({completion.finish})"
-        )
+        for answer in answers:
+            if not streamed:
+                _write(answer.text + "\n")
+            print_note(
+                f"prefill: {answer.prompt_tokens} tokens in {answer.prefill_s:.2f} s; "
+                f"decode: {len(answer.tokens)} tokens at {answer.tokens_per_second:.1f}/s ({answer.finish})"
+            )
 
     return CommandResult(document, show)
+
+
+def _facts(answer: Completion) -> dict[str, Any]:
+    """Return an answer as a document, with what its options ask for."""
+    facts: dict[str, Any] = {
+        "text": answer.text,
+        "tokens": list(answer.tokens),
+        "prompt_tokens": answer.prompt_tokens,
+        "finish": answer.finish,
+        "prefill_s": answer.prefill_s,
+        "decode_s": answer.decode_s,
+        "tokens_per_second": answer.tokens_per_second,
+    }
+    if answer.logprobs:
+        facts["logprobs"] = [
+            {"token": p.token, "logprob": p.logprob, "top": [list(pair) for pair in p.top]}
+            for p in answer.logprobs
+        ]
+    return facts if answer.score is None else {**facts, "score": answer.score}
 
 
 def _dispatches(

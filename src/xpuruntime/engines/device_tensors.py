@@ -9,14 +9,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..errors import InputError
-from ..types import DType, TensorSpec
+from ..types import DType, TensorSpec, dim
 
 if TYPE_CHECKING:
     from ..runtime.backends.base import RuntimeBackend
     from ..runtime.memory.buffer import DeviceBuffer
 
-__all__ = ["TensorIO"]
+__all__ = ["ANY_RANK", "TensorIO", "admits"]
+
+ANY_RANK = (dim("..."),)
+"""The shape of a value of unknown rank."""
 
 
 class TensorIO:
@@ -41,25 +46,39 @@ class TensorIO:
         return {s.name: self._buffer(s, tensors[s.name], stream) for s in self._inputs}
 
     def _buffer(self, spec: TensorSpec, tensor: Any, stream: int) -> DeviceBuffer:
-        from ..runtime.memory.buffer import DeviceBuffer
-
-        buffer = tensor if isinstance(tensor, DeviceBuffer) else self.backend.import_tensor(tensor, stream)
-        if buffer is None:
-            buffer = DeviceBuffer.from_dlpack(tensor, self.backend)
+        buffer = self._imported(spec, tensor, stream)
         buffer.settle(stream)
+        if self.backend.stages:
+            buffer.native_handle.used_on(stream)  # otherwise its memory may be reused before the run
         if buffer.spec.dtype is not spec.dtype:
             raise InputError(
                 self.who, f"input {spec.name!r} must be {spec.dtype.value}", got=buffer.spec.dtype.value
             )
-        fits = len(buffer.shape) == len(spec.shape) and all(
-            not isinstance(want, int) or want == have
-            for want, have in zip(spec.shape, buffer.shape, strict=True)
-        )
-        if not fits:
+        if not admits(spec, buffer.shape):
             raise InputError(
                 self.who, f"input {spec.name!r} must be {spec}", got=f"the shape {list(buffer.shape)}"
             )
         return buffer
+
+    def _imported(self, spec: TensorSpec, tensor: Any, stream: int) -> DeviceBuffer:
+        """Return a tensor as a dense buffer of the backend: over the same memory if it is there already, otherwise a copy."""
+        from ..runtime.memory.buffer import DeviceBuffer
+
+        if isinstance(tensor, DeviceBuffer):
+            if tensor.spec.is_dense and self.backend.shares_memory(tensor.backend):
+                return tensor
+            return DeviceBuffer.from_numpy(tensor.to_numpy(), self.backend)
+        try:
+            buffer = self.backend.import_tensor(tensor, stream)
+            return DeviceBuffer.from_dlpack(tensor, self.backend) if buffer is None else buffer
+        except InputError as error:
+            raise InputError(
+                self.who, f"cannot read input {spec.name!r}", got=error.got, do=error.do
+            ) from error
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:  # of the tensor's library
+            do = "Copy it to the session's device, and detach it from gradients."
+            got = str(error)[:200]
+            raise InputError(self.who, f"cannot read input {spec.name!r}", got=got, do=do) from error
 
     def empty(self, name: str, dtype: DType, shape: Sequence[int], stream: int) -> DeviceBuffer:
         """Allocate an output for work that is queued on the stream."""
@@ -69,11 +88,22 @@ class TensorIO:
         return DeviceBuffer(self.backend.allocate_on(spec.size_bytes or 0, stream), spec, self.backend)
 
     def exported(self, outputs: Sequence[DeviceBuffer], tensors: Mapping[str, Any], stream: int) -> list[Any]:
-        """Return outputs that are written on the stream as tensors of the inputs' library, without a copy."""
+        """Return outputs that are written on the stream as tensors of the inputs' library, without a copy. Arrays of the host have no device."""
         for buffer in outputs:
             buffer.pending = stream
-        library = next((f for t in tensors.values() if (f := _from_dlpack(t)) is not None), None)
+        on_host = self.backend.core_is_host
+        libraries = (_from_dlpack(t) for t in tensors.values() if on_host or not isinstance(t, np.ndarray))
+        library = next((f for f in libraries if f is not None), None)
         return list(outputs) if library is None else [library(buffer) for buffer in outputs]
+
+
+def admits(spec: TensorSpec, shape: Sequence[Any]) -> bool:
+    """Return True if an input of this spec may have the shape."""
+    if spec.shape == ANY_RANK:
+        return True
+    return len(shape) == len(spec.shape) and all(
+        not isinstance(want, int) or want == have for want, have in zip(spec.shape, shape, strict=True)
+    )
 
 
 def _from_dlpack(tensor: Any) -> Any:

@@ -5,24 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Completion", "Piece", "Prompt"]
+__all__ = ["Completion", "Piece", "Prompt", "TokenLogprob"]
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """A text, its tokens, or a conversation (``[{"role": "user", "content": "..."}]``) for the model's chat template."""
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log probabilities of one position, before penalties and temperature: of its token, and of the most likely tokens, the largest first."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
-    """One generated token. ``text`` is the text that it completes (possibly empty); ``finish`` is the reason if it is the last one, else empty."""
+    """One generated token.
+
+    text:    the text that it completes, possibly empty.
+    finish:  the reason if it is the last one, else empty.
+    logprob: its log probabilities, if ``logprobs`` is given.
+    """
 
     token: int
     text: str
     finish: str = ""
+    logprob: TokenLogprob | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A generated text. ``finish`` is ``stop`` (a stop token, which ``tokens`` does not include), ``length`` or ``capacity``. Times are in seconds."""
+    """A generated text. Times are in seconds.
+
+    tokens:   without the stop token, and with those of a stop string.
+    text:     without the stop string.
+    finish:   ``stop`` (a stop token or a stop string), ``length`` or ``capacity``.
+    logprobs: log probabilities of ``tokens``, if ``logprobs`` is given.
+    score:    of a beam search: the sum of log probabilities over length ** length_penalty.
+    """
 
     tokens: tuple[int, ...]
     text: str
@@ -30,6 +52,8 @@ class Completion:
     finish: str
     prefill_s: float = field(compare=False)
     decode_s: float = field(compare=False)
+    logprobs: tuple[TokenLogprob, ...] = ()
+    score: float | None = None
 
     @property
     def tokens_per_second(self) -> float:

@@ -18,6 +18,7 @@ __all__ = [
     "BUCKETS",
     "DECODE",
     "FUSIONS",
+    "SAMPLE",
     "build_program",
     "check_capacity",
     "decoder_graphs",
@@ -27,6 +28,8 @@ __all__ = [
 BUCKETS = (16, 128)
 """Prefill lengths. A prompt is processed in chunks of these lengths; the last chunk is padded."""
 DECODE = "decode"
+SAMPLE = "sample"
+"""The entry point that decodes, too, and ends with sampling. Only the tokens leave the device."""
 
 FUSIONS: tuple[str, ...] = tuple(p.name for p in PASSES)
 """Every pass, including those that no level enables because they only help decoders."""
@@ -53,9 +56,10 @@ def decoder_graphs(
     dtype: DType | None = None,
     stored: Mapping[str, TensorSpec] | None = None,
     files: Mapping[str, str] | None = None,
+    sampling: bool = False,
     name: str = "decoder",
 ) -> dict[str, Graph]:
-    """Return one graph per entry point. Raises BuildError for an invalid capacity, batch or list of buckets."""
+    """Return one graph per entry point; ``sampling`` adds ``SAMPLE``. Raises BuildError for an invalid capacity, batch or list of buckets."""
     who = f"language model {name}"
     check_capacity(config, capacity, who)
     if batch < 1:
@@ -63,7 +67,7 @@ def decoder_graphs(
     lengths = sorted({min(b, capacity) for b in buckets})
     if not lengths or lengths[0] < 1:
         raise BuildError(who, "needs prefill lengths of 1 or more", got=list(buckets))
-    entries = {DECODE: 1, **{prefill_name(n): n for n in lengths}}
+    entries = {DECODE: 1, **({SAMPLE: 1} if sampling else {}), **{prefill_name(n): n for n in lengths}}
     return {
         entry: decoder_graph(
             config,
@@ -73,6 +77,7 @@ def decoder_graphs(
             dtype=dtype,
             stored=stored,
             files=files,
+            sampling=entry == SAMPLE,
             name=name,
         )
         for entry, n in entries.items()
@@ -91,5 +96,5 @@ def build_program(
 
     Raises the errors of ``compile``.
     """
-    phases = {entry: "decode" if entry == DECODE else "prefill" for entry in graphs}
+    phases = {entry: "decode" if entry in (DECODE, SAMPLE) else "prefill" for entry in graphs}
     return compile_graph(dict(graphs), target=target, policy=policy, passes=passes, watch=watch, phase=phases)

@@ -15,10 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, overload
-
-import numpy as np
+from typing import Any, TypeVar, overload
 
 from ..errors import InputError, PrecisionUnavailable
 from ..faults import contained, foreign
@@ -34,13 +31,17 @@ from ..types import DType
 from .answers import Completion, Piece, Prompt
 from .build import BUCKETS, FUSIONS, build_program, decoder_graphs
 from .checkpoint.reader import open_checkpoint
-from .checkpoint.text import TextStream
-from .sampling import Sampling, pick
+from .checkpoint.text import TextCodec
+from .decoding.answer import AnswerState, checked_token
+from .decoding.beams import beam_search
+from .decoding.grammar import Grammars
+from .decoding.words import GenerationOptions, read_words
 from .steps import Steps
 
 __all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "generate"]
 
 _log = logger("xpuruntime.session")
+_T = TypeVar("_T")
 
 
 class Generator:
@@ -90,11 +91,13 @@ class Generator:
             dtype=self.dtype,
             stored=self.checkpoint.specs,
             files=self.checkpoint.files,
+            sampling=True,
             name=self.checkpoint.name,
         )
+        target = target or own_target(DeviceId.parse(device))
         self.program: CompiledProgram = build_program(
             graphs,
-            target=target or own_target(DeviceId.parse(device)),
+            target=target,
             policy=demands,
             passes=FUSIONS if execution.optimization_level is None else None,
         )
@@ -105,10 +108,12 @@ class Generator:
             batch=batch,
             vocab=config.vocab,
             dtype=self.dtype,
+            target=target,
             device=device,
             threads=threads,
         )
         self.decode, self.prefill, self.states = self.steps.decode, self.steps.prefill, self.steps.states
+        self._grammars = Grammars(self.checkpoint.text, config.vocab)
         self._lock = threading.Lock()
         self._holder: int | None = None  # id of the thread that holds the lock
 
@@ -137,11 +142,11 @@ class Generator:
 
     @overload
     def generate(
-        self, prompt: Prompt, *, on_piece: Callable[[str], object] | None = None, **options: Any
+        self, prompt: Prompt, *, on_piece: Callable[[str], object] | None = None, **words: Any
     ) -> Completion: ...
     @overload
     def generate(
-        self, prompt: Sequence[Prompt], *, on_piece: Callable[[str], object] | None = None, **options: Any
+        self, prompt: Sequence[Prompt], *, on_piece: Callable[[str], object] | None = None, **words: Any
     ) -> list[Completion]: ...
     @contained("Generator.generate")
     def generate(
@@ -149,95 +154,123 @@ class Generator:
         prompt: Prompt | Sequence[Prompt],
         *,
         on_piece: Callable[[str], object] | None = None,
-        **options: Any,
+        **words: Any,
     ) -> Completion | list[Completion]:
-        """Generate the answer to a prompt, or one to each of a list of prompts. ``on_piece`` receives each piece of text of a single prompt.
+        """Generate the answer to a prompt, or one to each of a list of prompts. ``on_piece`` receives each piece of text of a single answer.
 
-        Other options are those of ``stream``. Raises InputError.
+        Words are those of ``stream``, and:
+        n, num_return_sequences: number of answers to each prompt. A list of prompts then has the answers to the first prompt first, and a
+                                 single prompt has a list of answers.
+        num_beams, length_penalty, early_stopping: beam search, with the rules of transformers. ``batch`` must be at least ``num_beams``.
+        Raises InputError, UnavailableError, RunError.
         """
         if _is_batch(prompt):
             if on_piece is not None:
                 raise InputError("generate", "supports on_piece for a single prompt only", got=len(prompt))
-            return self.generate_batch(prompt, **options)  # type: ignore[arg-type]
-        (completion,) = self._answers([self.tokens(prompt)], on_piece, self._options(**options))  # type: ignore[arg-type]
-        return completion
+            return self.generate_batch(prompt, **words)  # type: ignore[arg-type]
+        options = self._options(words)
+        if on_piece is not None and (options.samples > 1 or options.num_beams > 1):
+            raise InputError("generate", "supports on_piece for a single answer without beam search only")
+        answers = self._answers([self.tokens(prompt)], on_piece, options)  # type: ignore[arg-type]
+        return answers if options.samples > 1 else answers[0]
 
-    def generate_batch(self, prompts: Sequence[Prompt], **options: Any) -> list[Completion]:
-        """Generate one answer per prompt, ``batch`` prompts at a time. Prompts may differ in length, and each answer is the same as that of
-        a single prompt. Options are those of ``stream``.
+    def generate_batch(self, prompts: Sequence[Prompt], **words: Any) -> list[Completion]:
+        """Generate the answers to prompts, ``batch`` texts at a time. Prompts may differ in length, and each answer is the same as that of
+        a single prompt. Words are those of ``generate``.
         """
-        texts, settings = [self.tokens(p) for p in prompts], self._options(**options)
-        size = self.steps.batch
-        groups = [texts[i : i + size] for i in range(0, len(texts), size)]
-        return [completion for group in groups for completion in self._answers(group, None, settings)]
+        options = self._options(words)
+        return self._answers([self.tokens(p) for p in prompts], None, options)
+
+    def stream(self, prompt: Prompt, **words: Any) -> Iterator[Piece]:
+        """Generate tokens one at a time. Greedy unless a temperature is given. Words are those of transformers' ``GenerationConfig``:
+
+        generation_config: a ``GenerationConfig``, a dict, a file or a folder; True: the checkpoint's ``generation_config.json``. Keyword
+                           arguments take precedence.
+        max_new_tokens, max_length, min_new_tokens, min_length: limits of the answer, and of prompt and answer. Default: 128 new tokens.
+        do_sample, temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: as for ``Sampling``.
+        seed:              seed of the random choices, or one for each prompt. Equal seeds give equal answers, whatever the other prompts are.
+        stops, eos_token_id: tokens that end the answer. Default: the model's.
+        stop_strings:      texts that end the answer, which does not contain them.
+        bad_words_ids, suppress_tokens, no_repeat_ngram_size: what the answer may not contain.
+        logprobs:          number of most likely tokens whose log probabilities are returned for each position, next to that of the token.
+        json_schema, regex, grammar: what the answer matches (a Lark grammar). Needs ``pip install 'xpuruntime[grammar]'``.
+        Raises InputError, UnavailableError.
+        """
+        options = self._options(words)
+        if options.samples > 1 or options.num_beams > 1:
+            raise InputError("stream", "supports one answer without beam search", do="Call generate.")
+        states = self._states([self.tokens(prompt)], options)
+        return (piece for _, piece in self._held(lambda: self._pieces(states)))
+
+    def _options(self, words: Mapping[str, Any]) -> GenerationOptions:
+        """Return the checked options of a call."""
+        config = words.get("generation_config")
+        arguments = {k: v for k, v in words.items() if k != "generation_config"}
+        return read_words(arguments, config, self.checkpoint.generation, self.config.stops, self.config.vocab)
+
+    def _states(self, texts: Sequence[Sequence[int]], options: GenerationOptions) -> list[AnswerState]:
+        """Return the states of all answers, those of one text together."""
+        return [
+            AnswerState(
+                text,
+                options,
+                seed=seed,
+                sample=sample,
+                vocab=self.config.vocab,
+                capacity=self.capacity,
+                text=self._codec(options),
+                matcher=self._grammars.matcher(options.grammar, options.stop_tokens)
+                if options.grammar
+                else None,
+            )
+            for text, seed in zip(texts, options.seeds_of(len(texts)), strict=True)
+            for sample in range(options.samples)
+        ]
+
+    def _codec(self, options: GenerationOptions) -> TextCodec | None:
+        """Return the tokenizer. Raises InputError if the options need it and it is missing."""
+        text = self.checkpoint.text
+        if text is None and options.stop_strings:
+            who = f"language model {self.checkpoint.name}"
+            raise InputError(who, "has no tokenizer, which stop_strings need", do="Give stops: tokens.")
+        return text
 
     def _answers(
-        self, texts: list[list[int]], on_piece: Callable[[str], object] | None, settings: _GenerationOptions
+        self,
+        texts: list[list[int]],
+        on_piece: Callable[[str], object] | None,
+        options: GenerationOptions,
     ) -> list[Completion]:
+        if options.num_beams > 1:
+            return [c for text in texts for c in self._held(lambda t=text: self._beams(t, options))]  # type: ignore[misc]
+        states, size = self._states(texts, options), self.steps.batch
+        groups = [states[i : i + size] for i in range(0, len(states), size)]
+        return [completion for group in groups for completion in self._together(group, on_piece)]
+
+    def _together(
+        self, states: list[AnswerState], on_piece: Callable[[str], object] | None
+    ) -> list[Completion]:
+        """Return the answers of texts that are decoded together."""
         start = first_token_time = time.perf_counter()
-        answers: list[list[int]] = [[] for _ in texts]
-        parts: list[list[str]] = [[] for _ in texts]
-        finish, ended = [""] * len(texts), [start] * len(texts)
+        pieces: list[list[Piece]] = [[] for _ in states]
+        ended = [start] * len(states)
         started = False
-        for row, piece in self._run(texts, settings):
+        for row, piece in self._held(lambda: self._pieces(states)):
             if not started:
                 first_token_time, started = time.perf_counter(), True
-            parts[row].append(piece.text)
+            pieces[row].append(piece)
             if on_piece is not None and piece.text:
                 with foreign():
                     on_piece(piece.text)
-            finish[row] = piece.finish
-            if piece.finish != "stop":
-                answers[row].append(piece.token)
             if piece.finish:
                 ended[row] = time.perf_counter()
         return [
-            Completion(tuple(tokens), "".join(p), len(t), f, first_token_time - start, e - first_token_time)
-            for tokens, p, t, f, e in zip(answers, parts, texts, finish, ended, strict=True)
+            _completion(state, answer, first_token_time - start, end - first_token_time)
+            for state, answer, end in zip(states, pieces, ended, strict=True)
         ]
 
-    def stream(
-        self,
-        prompt: Prompt,
-        *,
-        max_new_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int | None = None,
-        stops: Sequence[int] | None = None,
-    ) -> Iterator[Piece]:
-        """Generate tokens one at a time. Greedy unless ``temperature`` is given.
-
-        stops: tokens that end the answer. Default: the model's.
-        seed:  seed of the random choices. Equal seeds give equal answers.
-        Raises InputError.
-        """
-        settings = self._options(
-            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stops=stops
-        )  # fmt: skip
-        return (piece for _, piece in self._run([self.tokens(prompt)], settings))
-
-    def _options(
-        self,
-        *,
-        max_new_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int | None = None,
-        stops: Sequence[int] | None = None,
-    ) -> _GenerationOptions:
-        """Return the checked options of ``stream``."""
-        sampling = Sampling(temperature, top_k, top_p, seed)
-        if max_new_tokens < 1:
-            raise InputError("generation", "needs max_new_tokens of at least 1", got=max_new_tokens)
-        return _GenerationOptions(
-            max_new_tokens, sampling, frozenset(self.config.stops if stops is None else stops)
-        )
-
-    def _run(self, texts: list[list[int]], settings: _GenerationOptions) -> Iterator[tuple[int, Piece]]:
-        """Yield (index of a text, piece of its answer). Other threads wait until the generation ends."""
+    def _held(self, work: Callable[[], Iterator[_T]]) -> Iterator[_T]:
+        """Yield what ``work`` yields while other threads wait."""
         me = threading.get_ident()
         if self._holder == me:  # waiting for the lock would be a deadlock
             do = "Read it to its end, or call its close()."
@@ -247,46 +280,69 @@ class Generator:
         with self._lock:
             self._holder = me
             try:
-                yield from self._pieces(texts, settings)
+                yield from work()
             finally:
                 self._holder = None
 
-    def _pieces(self, texts: list[list[int]], settings: _GenerationOptions) -> Iterator[tuple[int, Piece]]:
-        rows = range(len(texts))
-        random = [settings.sampling.generator() for _ in rows]
-        streams = [None if self.checkpoint.text is None else TextStream(self.checkpoint.text) for _ in rows]
+    def _pieces(self, states: list[AnswerState]) -> Iterator[tuple[int, Piece]]:
+        """Yield (index of a text, piece of its answer)."""
         # Token and position of the next cache row of each text. Those of a finished text no longer change.
-        tokens, positions = [t[-1] for t in texts], [len(t) - 1 for t in texts]
-        live = set(rows)
-        self.steps.read(texts)
-        for step in range(1, settings.max_tokens + 1):
+        tokens, positions = [s.prompt[-1] for s in states], [len(s.prompt) - 1 for s in states]
+        live = set(range(len(states)))
+        self.steps.read([s.prompt for s in states])
+        options, on_device = states[0].options, False
+        while True:
             for row in sorted(live):
-                token = self._next(row, settings.sampling, random[row])
-                position = len(texts[row]) + step - 1  # position of this token
-                finish = (
-                    "stop"
-                    if token in settings.stop_tokens
-                    else "length"
-                    if step == settings.max_tokens
-                    else ""
-                )
-                finish = finish or ("capacity" if position >= self.capacity else "")
-                piece = _piece(token, finish, streams[row])
-                tokens[row], positions[row] = (
-                    (token, position) if not finish else (tokens[row], positions[row])
-                )
-                if finish:
+                state = states[row]
+                token = int(self.steps.token[row]) if on_device or options.most_likely else None
+                token = state.pick(self.steps.logits[row]) if token is None else checked_token(token)
+                piece = state.accept(token, self.steps.logits[row])
+                if piece.finish:
                     live.discard(row)
+                else:
+                    tokens[row], positions[row] = token, len(state.prompt) + len(state.tokens) - 1
                 yield row, piece
             if not live:
                 return
-            self.steps.step(tokens, positions)
+            if options.most_likely or not options.on_device:
+                self.steps.step(tokens, positions)
+                continue
+            if not on_device and options.counts:
+                self.steps.write_counts([s.counts for s in states if s.counts is not None])
+            on_device = True
+            settings = [options.sampling.settings] * len(states)
+            self.steps.sample(tokens, positions, settings, [s.numbers for s in states])
 
-    def _next(self, row: int, sampling: Sampling, random: np.random.Generator) -> int:
-        """Return the token that follows a text."""
-        if sampling.greedy:
-            return int(self.steps.token[row])
-        return pick(self.steps.logits[row], sampling, random)
+    def _beams(self, prompt: list[int], options: GenerationOptions) -> Iterator[Completion]:
+        """Yield the best answers of a beam search."""
+        who, beams = f"language model {self.checkpoint.name}", options.num_beams
+        if beams > self.steps.batch:
+            do = f"Open the model with batch={beams} or more."
+            raise InputError(
+                who, f"decodes {self.steps.batch} texts together, fewer than num_beams", got=beams, do=do
+            )
+        limit = min(options.limit(len(prompt)), self.capacity - len(prompt) + 1)
+        start = first_token_time = time.perf_counter()
+        logits = self.steps.read([prompt] * beams)
+        first_token_time = time.perf_counter()
+        position = len(prompt) - 1
+
+        def advance(rows: list[int], tokens: list[int]) -> Array:
+            nonlocal position
+            position += 1
+            self.steps.reorder(rows)
+            return self.steps.step(tokens, [position] * beams)
+
+        answers = beam_search(prompt, options, limit, logits, advance)[: options.samples]
+        seconds = (first_token_time - start, time.perf_counter() - first_token_time)
+        text = self.checkpoint.text
+        for answer in answers:
+            stopped = bool(answer.tokens) and answer.tokens[-1] in options.stop_tokens
+            tokens = answer.tokens[:-1] if stopped else answer.tokens
+            full = len(answer.tokens) == limit < options.limit(len(prompt))
+            finish = "stop" if stopped else "capacity" if full else "length"
+            shown = "" if text is None else text.decode(tokens)
+            yield Completion(tokens, shown, len(prompt), finish, *seconds, score=answer.score)
 
     # ── steps ──
 
@@ -355,18 +411,15 @@ def computed_in(
 _COMPUTED = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
-@dataclass(frozen=True, slots=True)
-class _GenerationOptions:
-    """Options of a generation: the maximum number of tokens, the sampling, and the tokens that end a text."""
-
-    max_tokens: int
-    sampling: Sampling
-    stop_tokens: frozenset[int]
-
-
-def _piece(token: int, finish: str, stream: TextStream | None) -> Piece:
-    text = "" if stream is None or finish == "stop" else stream.add(token)
-    return Piece(token, text + stream.end() if finish and stream is not None else text, finish)
+def _completion(state: AnswerState, pieces: Sequence[Piece], prefill_s: float, decode_s: float) -> Completion:
+    """Return the answer of a text whose generation has ended. A stop token is no part of it."""
+    stopped = state.tokens[-1] in state.options.stop_tokens
+    count = len(state.tokens) - stopped
+    logprobs = tuple(p.logprob for p in pieces[:count] if p.logprob is not None)
+    text, finish = "".join(p.text for p in pieces), pieces[-1].finish
+    return Completion(
+        tuple(state.tokens[:count]), text, len(state.prompt), finish, prefill_s, decode_s, logprobs
+    )
 
 
 def _is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:

@@ -11,14 +11,20 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import InputError
 from ..program.program import CompiledProgram
 from ..protocols import Array
 from ..runtime import Executor, Weights
 from ..runtime.execution.demands import SETTLED
 from ..types import DType
-from .build import DECODE, prefill_name
+from .build import DECODE, SAMPLE, prefill_name
+from .decoder import COUNTS
+from .reorder import reorder_program
 
 __all__ = ["Steps"]
+
+_IDLE_SETTINGS, _IDLE_NUMBERS = (0.0, 1.0, float("inf"), 1.0, 0.0, 0.0), (0, 0, 0, 0, 0)
+"""Operands of ``sample_token`` for rows without a text."""
 
 
 class Steps:
@@ -26,16 +32,33 @@ class Steps:
 
     token, logits: the most likely next token of each text, [batch], and its logits, [batch, vocab], after the last step.
     device, threads: as for ``Executor``.
+    target: what further programs are compiled for.
     """
 
     def __init__(
         self, program: CompiledProgram, weights: Weights, *, batch: int, vocab: int, dtype: DType, device: Any = "cpu",
-        threads: int | None = None,
+        threads: int | None = None, target: Any = None,
     ) -> None:  # fmt: skip
         self.batch = batch
+        self._target, self._device, self._threads = target, device, threads
+        self._reorder: Executor | None = None
         self.decode = Executor(program, device, threads=threads, entry=DECODE, contexts=1, policy=SETTLED)
         self.states = self.decode.states
-        lengths = sorted(int(e.name.rpartition("_")[2]) for e in program.entries if e.name != DECODE)
+        names = [e.name for e in program.entries]
+        lengths = sorted(int(n.rpartition("_")[2]) for n in names if n not in (DECODE, SAMPLE))
+        self._sample = (
+            Executor(
+                program,
+                device,
+                threads=threads,
+                entry=SAMPLE,
+                contexts=1,
+                states=self.states,
+                policy=SETTLED,
+            )
+            if SAMPLE in names
+            else None
+        )
         self.prefill = {
             n: Executor(
                 program,
@@ -55,8 +78,8 @@ class Steps:
 
     @property
     def executors(self) -> tuple[Executor, ...]:
-        """Return the executor of decode, then that of each prefill length."""
-        return (self.decode, *self.prefill.values())
+        """Return the executor of decode, then that of each prefill length, then that of sampling."""
+        return (self.decode, *self.prefill.values(), *([] if self._sample is None else [self._sample]))
 
     def read(self, texts: Sequence[Sequence[int]], start: int = 0) -> Array:
         """Prefill texts from position ``start``. Return the logits of the next token of each (valid until the next step)."""
@@ -80,9 +103,47 @@ class Steps:
         self.decode.run_arrays([*columns, np.arange(self.batch, dtype=np.int64)], [self.token, self.logits])
         return self.logits
 
+    def sample(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        settings: Sequence[Sequence[float]],
+        numbers: Sequence[Sequence[int]],
+    ) -> Array:
+        """Decode one token of each text, and return the sampled next tokens. ``settings``, ``numbers``: as for ``sample_token``."""
+        if self._sample is None:
+            raise InputError("language model", "has no program that samples")
+        idle = self.batch - len(tokens)
+        columns = [np.array([*x, *[0] * idle], np.int64)[:, None] for x in (tokens, positions)]
+        rows = [
+            np.array([*settings, *[_IDLE_SETTINGS] * idle], np.float32),
+            np.array([*numbers, *[_IDLE_NUMBERS] * idle], np.int64),
+        ]
+        self._sample.run_arrays([*columns, np.arange(self.batch, dtype=np.int64), *rows], [self.token])
+        return self.token
+
+    def write_counts(self, rows: Sequence[Array]) -> None:
+        """Set the counts of each text for ``sample``."""
+        counts = np.zeros(self.states[COUNTS].shape, np.int32)
+        counts[: len(rows)] = rows
+        self.states.write(COUNTS, counts)
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Give text i the cache of text ``rows[i]``. Texts beyond ``rows`` keep theirs."""
+        if list(rows) == list(range(len(rows))):
+            return
+        if self._reorder is None:
+            refs = [s for s in self.decode.program.states if s.name != COUNTS]
+            program = reorder_program(refs, self.batch, self._target)
+            self._reorder = Executor(
+                program, self._device, threads=self._threads, contexts=1, states=self.states, policy=SETTLED
+            )
+        everyone = [*rows, *range(len(rows), self.batch)]
+        self._reorder.run_arrays([np.array(everyone, np.int64)], [])
+
     def close(self) -> None:
         """Close the executors."""
-        for executor in self.executors:
+        for executor in (*self.executors, *([self._reorder] if self._reorder else [])):
             executor.close()
 
     def _padded(self, texts: Sequence[Sequence[int]]) -> list[Sequence[int]]:

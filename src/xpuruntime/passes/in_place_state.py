@@ -17,7 +17,11 @@ UPDATES = frozenset(
     ["index_copy", "slice_scatter", "select_scatter", "scatter", "scatter_nd", "index_put", "tensor_scatter"]
 )
 """Ops that update part of their first operand."""
-_CACHES: Mapping[str, tuple[int, ...]] = {"rope_append": (5, 6), "rope_attention": (5, 6)}
+_CACHES: Mapping[str, tuple[int, ...]] = {
+    "rope_append": (5, 6),
+    "rope_attention": (5, 6),
+    "sample_token": (1,),
+}
 """Positions of the operands that other ops update in part."""
 
 

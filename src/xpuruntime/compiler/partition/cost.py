@@ -60,6 +60,10 @@ class Costs:
         return _bytes(spec) / self.copy_bytes_per_s
 
 
+_WEIGHT_OF = {"qlinear_convolution": 3}
+"""Convolution -> the position of its filter, if that is not 1."""
+
+
 def flops_of(graph: Graph, node: Node) -> int:
     """Return the floating-point operations of a node: one per result element if the op is not a sum of products."""
     dims = {k: _size(v) for k, v in named_dims(graph, node).items()}
@@ -70,8 +74,11 @@ def flops_of(graph: Graph, node: Node) -> int:
         case "attention" if "D" in dims:
             return 4 * dims["batch"] * dims["heads"] * dims["Q"] * dims["S"] * dims["D"]
         case "conv":
-            weight = _spec(graph, node.inputs[1]) if len(node.inputs) > 1 else None
-            return 2 * out * (_elements(weight) // max(_size(weight.shape[0]), 1)) if weight else out
+            position = _WEIGHT_OF.get(node.op, 1)
+            weight = _spec(graph, node.inputs[position]) if len(node.inputs) > position else None
+            if weight is None or not weight.shape:
+                return out
+            return 2 * out * (_elements(weight) // max(_size(weight.shape[0]), 1))
         case _:
             return out
 

@@ -2,11 +2,13 @@
 
 ONNX Runtime's stream is fixed when a session is created, so the session gets one of its own. A run waits for the caller's stream, and the
 caller's later work waits for the run; nobody waits on the host. With CUDA graphs the addresses are fixed, so runs copy into fixed memory.
-The same functions run on the host's memory with the CPU provider.
+Bindings are kept by the addresses that they name, since allocators reuse memory. The same functions run on the host's memory with the CPU
+provider.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,20 +17,33 @@ from typing import TYPE_CHECKING, Any
 from ...errors import BuildError, RunError
 from ...protocols import Array, EngineRequest, ModelSource, RunContext, RunsTensors
 from ...types import TensorSpec
-from ..device_tensors import TensorIO
+from ..device_calls import DeviceCall, DeviceCalls
+from ..device_tensors import ANY_RANK, TensorIO
 from . import options
 from .providers import ort
-from .run import OrtExecutable, element_type
+from .run import OrtExecutable, element_type, inner_binding, run_bound, vendor_device
 
 if TYPE_CHECKING:
     from ...runtime.backends.base import RuntimeBackend
     from ...runtime.memory.buffer import DeviceBuffer
+    from ...runtime.memory.tensor_kinds import TensorKind
 
 __all__ = ["GRAPH", "FixedMemory", "OrtDeviceExecutable"]
 
 CUDA = "CUDAExecutionProvider"
 _NO_WAIT = ("disable_synchronize_execution_providers", "1")
 GRAPH = "enable_cuda_graph"
+_MAX_BINDINGS = 8  # free ones of one set of forms
+
+
+class _OrtCall(DeviceCall):
+    """A run on inputs of one set of forms, with its free bindings by the addresses of inputs and outputs."""
+
+    __slots__ = ("bindings",)
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.bindings: dict[tuple[int, ...], Any] = {}
 
 
 class OrtDeviceExecutable(OrtExecutable, RunsTensors):
@@ -50,7 +65,12 @@ class OrtDeviceExecutable(OrtExecutable, RunsTensors):
             settings = replace(settings, providers=((provider, values), *settings.providers[1:]))
         super().__init__(model, request, settings, session_options)
         self._place = ("cuda" if provider == CUDA else "cpu", request.device.index)
+        self._vendor_device = vendor_device(*self._place)
         self._io = TensorIO(self._who, model.inputs, backend)
+        self._queued = ort().RunOptions()  # read by every run, written by none
+        self._queued.add_run_config_entry(*_NO_WAIT)
+        self._run_bound: Any = run_bound(self._session)
+        self._calls = DeviceCalls(model.inputs, backend, self._prepared)
         self._fixed = FixedMemory(self) if values.get(GRAPH) == "1" else None
 
     @property
@@ -94,58 +114,124 @@ class OrtDeviceExecutable(OrtExecutable, RunsTensors):
         self.alive()
         if self._fixed is not None:
             raise self._graph_error("tensors of the device")
+        if (outputs := self._run_prepared(tensors)) is not None:
+            return outputs
         stream = self._io.stream()
         buffers = self._io.imported(tensors, stream)
         binding = self._session.io_binding()
         for name, buffer in buffers.items():
-            self.bind(binding.bind_input, name, buffer)
-        sizes = {
-            str(d): int(n)
-            for s in self.inputs
-            for d, n in zip(s.shape, buffers[s.name].shape, strict=True)
-            if not isinstance(d, int)
-        }
-        outputs = [self._allocated(binding, s, sizes, stream) for s in self.outputs]
-        own = stream if self._queue is None else self._queue.handle
-        self._backend.order(own, stream)
-        self.execute(binding)
-        self._backend.order(stream, own)
-        values = binding.get_outputs() if None in outputs else []
+            self.bind(binding.bind_input, buffer.spec, name, buffer.address)
+        shapes = self._output_shapes([buffers[s.name].shape for s in self.inputs])
+        created: list[DeviceBuffer | None] = []
+        for spec, shape in zip(self.outputs, shapes, strict=True):
+            if shape is None:  # ONNX Runtime allocates it
+                binding.bind_output(spec.name, *self._place)
+                created.append(None)
+                continue
+            buffer = self._io.empty(spec.name, spec.dtype, shape, stream)
+            self.bind(binding.bind_output, buffer.spec, spec.name, buffer.address)
+            created.append(buffer)
+        self._execute_on(stream, inner_binding(binding))
+        values = binding.get_outputs() if None in created else []
         results = [
             self._wrapped(values[i], s) if b is None else b
-            for i, (b, s) in enumerate(zip(outputs, self.outputs, strict=True))
+            for i, (b, s) in enumerate(zip(created, self.outputs, strict=True))
         ]
         return self._io.exported(results, tensors, stream)
 
     def try_run_tensors(self, tensors: dict[str, Any]) -> dict[str, Any] | None:
-        """Return None: every input needs the checks of ``run_tensors``."""
-        return None
+        """Run on tensors whose forms were checked before; None for others, and for a session that takes no tensors."""
+        if self._session is None or self._fixed is not None:
+            return None
+        outputs = self._run_prepared(tensors)
+        return None if outputs is None else dict(zip(self._names, outputs, strict=True))
 
-    def bind(self, bind: Any, name: str, buffer: DeviceBuffer) -> None:
-        """Bind a buffer as an input or an output."""
+    def close(self) -> None:
+        """Free the session and its bindings. Further calls raise RunError."""
+        super().close()
+        self._run_bound = self._closed
+        self._calls.clear()
+
+    def _run_prepared(self, tensors: Mapping[str, Any]) -> list[Any] | None:
+        found = self._calls.find(tensors)
+        if found is None:
+            return None
+        call, addresses, stream = found
+        outputs = call.create_outputs(stream, self._who)
+        key = (*addresses, *map(call.kind.address, outputs))
+        binding = call.bindings.pop(key, None)  # no other run uses it meanwhile
+        if binding is None:
+            binding = self._bound(call, key)
+        self._execute_on(stream, binding)
+        call.bindings[key] = binding
+        call.kind.written(outputs, stream)
+        return outputs
+
+    def _prepared(self, kind: TensorKind, inputs: Sequence[TensorSpec]) -> _OrtCall | None:
+        """Return the call for inputs of these specs; None if the inputs' sizes do not decide the outputs'."""
+        shapes = self._output_shapes([s.shape for s in inputs])
+        outputs = [
+            TensorSpec(shape, s.dtype, s.name)
+            for s, shape in zip(self.outputs, shapes, strict=True)
+            if shape is not None
+        ]
+        makers = [make for s in outputs if s.size_bytes and (make := kind.maker(s)) is not None]
+        if len(makers) < len(self.outputs):  # includes outputs without elements, which have no address
+            return None
+        return _OrtCall(kind, inputs, outputs, makers)
+
+    def _bound(self, call: _OrtCall, addresses: tuple[int, ...]) -> Any:
+        """Return a binding of memory at the addresses of a call's inputs and outputs: a new one, or the oldest with its other addresses replaced."""
+        binding, before = None, (0,) * len(addresses)
+        if len(call.bindings) >= _MAX_BINDINGS:
+            with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another run took it
+                before = next(iter(call.bindings))
+                binding = call.bindings.pop(before)
+        if binding is None:
+            before = (0,) * len(addresses)
+            binding = inner_binding(self._session.io_binding())
+        count = len(call.inputs)
+        for i, spec in enumerate((*call.inputs, *call.outputs)):
+            if addresses[i] != before[i]:
+                bind = binding.bind_input if i < count else binding.bind_output
+                bind(spec.name, self._vendor_device, element_type(spec.dtype), spec.shape, addresses[i])
+        return binding
+
+    def _execute_on(self, stream: int, binding: Any) -> None:
+        """Run on bound memory, after the work on the caller's stream and before its later work."""
+        if self._queue is None:
+            self.execute(binding)
+            return
+        own = self._queue.handle
+        self._backend.order(own, stream)
+        self.execute(binding)
+        self._backend.order(stream, own)
+
+    def bind(self, bind: Any, spec: TensorSpec, name: str, address: int) -> None:
+        """Bind memory as an input or an output."""
         kind, index = self._place
-        bind(name, kind, index, element_type(buffer.spec.dtype), buffer.shape, buffer.address)
+        bind(name, kind, index, element_type(spec.dtype), spec.shape, address)
 
     def execute(self, binding: Any) -> None:
-        """Run on bound memory without waiting for the device. Raises RunError with the vendor's text."""
-        run_options = ort().RunOptions()
-        run_options.add_run_config_entry(*_NO_WAIT)
+        """Run on the vendor's own binding without waiting for the device. Raises RunError with the vendor's text."""
         try:
-            self._session.run_with_iobinding(binding, run_options)
+            self._run_bound(binding, self._queued)
+        except RunError:
+            raise
         except Exception as error:  # the vendor's exceptions have no common base class
             raise self.failed(error) from error
 
-    def _allocated(
-        self, binding: Any, spec: TensorSpec, sizes: Mapping[str, int], stream: int
-    ) -> DeviceBuffer | None:
-        """Bind memory of an output whose size the inputs decide. Otherwise ONNX Runtime allocates it, and the result is None."""
-        shape = [d if isinstance(d, int) else sizes.get(str(d)) for d in spec.shape]
-        if None in shape:
-            binding.bind_output(spec.name, *self._place)
-            return None
-        buffer = self._io.empty(spec.name, spec.dtype, [int(d) for d in shape if d is not None], stream)
-        self.bind(binding.bind_output, spec.name, buffer)
-        return buffer
+    def _output_shapes(self, inputs: Sequence[Sequence[Any]]) -> list[tuple[int, ...] | None]:
+        """Return the outputs' shapes; None for an output whose size the inputs' shapes do not decide."""
+        sizes = {
+            str(d): int(n)
+            for spec, shape in zip(self.inputs, inputs, strict=True)
+            if spec.shape != ANY_RANK
+            for d, n in zip(spec.shape, shape, strict=True)
+            if not isinstance(d, int)
+        }
+        shapes = [[d if isinstance(d, int) else sizes.get(str(d)) for d in s.shape] for s in self.outputs]
+        return [None if None in shape else tuple(int(d) for d in shape if d is not None) for shape in shapes]
 
     def _wrapped(self, value: Any, spec: TensorSpec) -> DeviceBuffer:
         """Return an output that ONNX Runtime allocated as a buffer over the same memory; on the host, a copy."""
@@ -181,9 +267,10 @@ class FixedMemory:
         self._outputs = [DeviceBuffer.empty(s, backend) for s in executable.outputs]
         self._binding = executable._session.io_binding()
         for name, buffer in self._inputs.items():
-            executable.bind(self._binding.bind_input, name, buffer)
+            executable.bind(self._binding.bind_input, buffer.spec, name, buffer.address)
         for buffer, spec in zip(self._outputs, executable.outputs, strict=True):
-            executable.bind(self._binding.bind_output, spec.name, buffer)
+            executable.bind(self._binding.bind_output, buffer.spec, spec.name, buffer.address)
+        self._bound = inner_binding(self._binding)
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Copy in, replay, copy out."""
@@ -192,7 +279,7 @@ class FixedMemory:
         with self._lock:
             for name, buffer in self._inputs.items():
                 buffer.write(feeds[name])
-            executable.execute(self._binding)
+            executable.execute(self._bound)
             if executable._queue is not None:
                 executable._queue.synchronize()
             return [b.to_numpy() for b in self._outputs]

@@ -29,7 +29,15 @@ from .build import CARRIERS, cpu_threads
 from .evidence import Attribution, collect, twin
 from .providers import ort, short
 
-__all__ = ["OrtExecutable", "element_type", "load", "stoppable_load"]
+__all__ = [
+    "OrtExecutable",
+    "element_type",
+    "inner_binding",
+    "load",
+    "run_bound",
+    "stoppable_load",
+    "vendor_device",
+]
 
 
 class OrtExecutable(Stoppable, Bindable):
@@ -174,8 +182,7 @@ class _OrtIoBinding:
         for arrays, bind in ((inputs, self._binding.bind_input), (outputs, self._binding.bind_output)):
             for name, array in arrays.items():
                 bind(name, "cpu", 0, element_type(DType.of(array.dtype)), array.shape, array.ctypes.data)
-        self._inner = getattr(session, "_sess", session).run_with_iobinding
-        self._iobinding = getattr(self._binding, "_iobinding", self._binding)
+        self._inner, self._iobinding = run_bound(session), inner_binding(self._binding)
 
     def run(self, feeds: dict[str, Array], watched: bool = False) -> Sequence[Array]:
         """Run once over the bound memory; returns an empty sequence."""
@@ -245,6 +252,22 @@ def _inner(session: Any) -> Callable[..., Sequence[Array]]:
     """Return the function that ``InferenceSession.run`` calls. It skips the check of names, which the caller has done."""
     call: Callable[..., Sequence[Array]] = getattr(session, "_sess", session).run
     return call
+
+
+def run_bound(session: Any) -> Callable[..., None]:
+    """Return the function that ``InferenceSession.run_with_iobinding`` calls, on ``inner_binding`` and RunOptions."""
+    call: Callable[..., None] = getattr(session, "_sess", session).run_with_iobinding
+    return call
+
+
+def inner_binding(binding: Any) -> Any:
+    """Return the vendor's object inside an IOBinding."""
+    return getattr(binding, "_iobinding", binding)
+
+
+def vendor_device(kind: str, index: int) -> Any:
+    """Return the vendor's object of a device, which an inner binding takes."""
+    return ort().OrtDevice.make(kind, index)._get_c_device()
 
 
 def _is_utf8(text: str) -> bool:

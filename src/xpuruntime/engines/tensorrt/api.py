@@ -257,28 +257,31 @@ class Api:
         ):
             raise RuntimeError(self.errors())
 
-    def execute(
+    def infer(
         self,
         context: Any,
         shapes: Mapping[str, Sequence[int]],
         addresses: Mapping[str, int],
-        outputs: Callable[[Callable[[str], tuple[int, ...]]], Mapping[str, int]],
-        stream: int,
-    ) -> None:
-        """Queue one run on a stream. Raises RuntimeError with the vendor's text.
-
-        outputs: called once the inputs are known, with a function that returns an output's shape; returns the outputs' addresses.
-        """
+        outputs: Sequence[str],
+    ) -> dict[str, tuple[int, ...]]:
+        """Give a context the inputs' shapes and addresses, and return the outputs' shapes. Raises RuntimeError with the vendor's text."""
         for name, shape in shapes.items():
             if not context.set_input_shape(name, tuple(shape)):
                 raise RuntimeError(self.errors())
-        for name, address in addresses.items():
-            context.set_tensor_address(name, address)
+        self.bind(context, addresses)
         missing = context.infer_shapes()
         if missing:
             raise RuntimeError(f"the inputs {', '.join(missing)} do not decide the outputs' shapes")
-        for name, address in outputs(lambda n: tuple(context.get_tensor_shape(n))).items():
-            context.set_tensor_address(name, address)
+        return {name: tuple(context.get_tensor_shape(name)) for name in outputs}
+
+    def bind(self, context: Any, addresses: Mapping[str, int]) -> None:
+        """Give a context the addresses of inputs and outputs. They hold until they are given again."""
+        bind = context.set_tensor_address
+        for name, address in addresses.items():
+            bind(name, address)
+
+    def launch(self, context: Any, stream: int) -> None:
+        """Queue one run on a stream. Raises RuntimeError with the vendor's text."""
         if not context.execute_async_v3(stream):
             raise RuntimeError(self.errors())
 

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ...errors import BuildError, InputError, RunError
+from ...errors import BuildError, InputError, RunError, XpuError
 from ...plugins.loader import load_dotted
 from ...protocols import Array, Artifact, EngineRequest, Evidence, ModelSource, RunsTensors
 from ...types import DType, TensorSpec
 from ..attribution import typical
+from ..device_calls import DeviceCall, DeviceCalls
 from ..device_tensors import TensorIO
 from . import options
 from .api import Api, api, short
+from .contexts import ContextPool, TensorRtContext
 from .evidence import collect
 from .options import TensorRtSettings
 
 if TYPE_CHECKING:
     from ...runtime.backends.base import RuntimeBackend
     from ...runtime.memory.buffer import DeviceBuffer
+    from ...runtime.memory.tensor_kinds import TensorKind
 
 __all__ = ["TensorRtExecutable", "load"]
 
 _PROFILED_RUNS = 10
-_MAX_CONTEXTS = 16  # in the pool; each holds activation memory on the device
+
+
+class _TensorRtCall(DeviceCall):
+    """A run on inputs of one set of forms: the optimization profile, the inputs' shapes, and the names of inputs and outputs."""
+
+    __slots__ = ("names", "profile", "shapes")
+
+    def __init__(self, profile: int, *given: Any) -> None:
+        super().__init__(*given)
+        self.profile = profile
+        self.shapes = _sizes(self.inputs)
+        self.names = tuple(s.name for s in (*self.inputs, *self.outputs))
 
 
 class TensorRtExecutable(RunsTensors):
@@ -41,8 +53,9 @@ class TensorRtExecutable(RunsTensors):
         self._who = f"tensorrt, model {model.name}"
         self._io = TensorIO(self._who, model.inputs, backend)
         self._backend = backend
-        self._free: deque[Any] = deque(maxlen=_MAX_CONTEXTS)
-        self._lock = threading.Lock()
+        self._pool = ContextPool(vendor, engine)
+        self._calls = DeviceCalls(model.inputs, backend, self._prepared)
+        self._output_names = tuple(s.name for s in model.outputs)
         tensors = vendor.tensors(engine)
         self._engine_types = {n: dtype for n, _, dtype, _, _ in tensors}
         self._on_host = {n for n, is_input, _, _, host in tensors if is_input and host}
@@ -70,6 +83,9 @@ class TensorRtExecutable(RunsTensors):
 
     def run_tensors(self, tensors: Mapping[str, Any]) -> Sequence[Any]:
         """Run on the device's tensors, queued on the caller's stream. Raises InputError, RunError."""
+        self._alive()
+        if (prepared := self._run_prepared(tensors)) is not None:
+            return prepared
         stream = self._io.stream()
         outputs = self._run(tensors, stream)
         for buffer, spec in zip(outputs, self.outputs, strict=True):
@@ -78,8 +94,50 @@ class TensorRtExecutable(RunsTensors):
         return self._io.exported(outputs, tensors, stream)
 
     def try_run_tensors(self, tensors: dict[str, Any]) -> dict[str, Any] | None:
-        """Return None: every input needs the checks of ``run_tensors``."""
-        return None
+        """Run on tensors whose forms were checked before; None for others."""
+        outputs = None if self._engine is None else self._run_prepared(tensors)
+        return None if outputs is None else dict(zip(self._output_names, outputs, strict=True))
+
+    def _run_prepared(self, tensors: Mapping[str, Any]) -> list[Any] | None:
+        found = self._calls.find(tensors)
+        if found is None:
+            return None
+        call, addresses, stream = found
+        outputs = call.create_outputs(stream, self._who)
+        addresses += map(call.kind.address, outputs)
+        context = self._context(stream)
+        try:
+            context.take_shapes(call.profile, call.shapes, {}, self._output_names, stream)
+            context.launch(dict(zip(call.names, addresses, strict=True)), stream)
+        except Exception as error:  # RuntimeError of ``api``, or an error of the vendor's package
+            raise self._failed(error) from error
+        self._pool.give_back(context, stream)
+        call.kind.written(outputs, stream)
+        return outputs
+
+    def _prepared(self, kind: TensorKind, inputs: Sequence[TensorSpec]) -> _TensorRtCall | None:
+        """Return the call for inputs of these specs; None if values or other types of the engine take part, or for an error to be raised."""
+        specs = (*self.inputs, *self.outputs)
+        if self._on_host or any(self._engine_types[s.name] not in (None, s.dtype) for s in specs):
+            return None
+        shapes = _sizes(inputs)
+        profile = self._profile_of(shapes)
+        if profile is None:
+            return None
+        stream = self._io.stream()
+        context = self._context(stream)
+        try:
+            sizes = context.take_shapes(profile, shapes, {}, self._output_names, stream)
+        except Exception:  # the path that reports it runs next
+            return None
+        self._pool.give_back(context, stream)
+        outputs = [TensorSpec(sizes[s.name], s.dtype, s.name) for s in self.outputs]
+        if any(d <= 0 for s in outputs for d in s.shape if isinstance(d, int)):
+            return None
+        makers = [make for s in outputs if (make := kind.maker(s)) is not None]
+        if len(makers) < len(outputs):
+            return None
+        return _TensorRtCall(profile, kind, inputs, outputs, makers)
 
     def _run(self, tensors: Mapping[str, Any], stream: int) -> list[DeviceBuffer]:
         self._alive()
@@ -91,55 +149,49 @@ class TensorRtExecutable(RunsTensors):
         shapes = {n: b.shape for n, b in buffers.items() if n not in self._on_host}
         addresses = {n: b.address for n, b in buffers.items() if n not in self._on_host}
         addresses |= {n: a.ctypes.data for n, a in host.items()}
-        outputs: list[DeviceBuffer] = []
-
-        def allocate(shape_of: Any) -> dict[str, int]:
-            for spec in self.outputs:
-                shape = shape_of(spec.name)
-                if any(d < 0 for d in shape):
-                    raise RuntimeError(
-                        f"the size of output {spec.name!r} depends on values, which this engine does not support"
-                    )
-                dtype = self._engine_types[spec.name] or spec.dtype
-                outputs.append(self._io.empty(spec.name, dtype, shape, stream))
-            return {s.name: b.address for s, b in zip(self.outputs, outputs, strict=True)}
-
-        context = self._take(shapes, stream)
+        profile = self._profile_of(shapes)
+        if profile is None:
+            raise self._no_profile(shapes)
+        context = self._context(stream)
         try:
-            self._api.execute(context, shapes, addresses, allocate, stream)
+            sizes = context.take_shapes(
+                profile, shapes, addresses, self._output_names, stream, by_values=bool(host)
+            )
+            outputs = [self._output(s, sizes[s.name], stream) for s in self.outputs]
+            addresses |= {s.name: b.address for s, b in zip(self.outputs, outputs, strict=True)}
+            context.launch(addresses, stream)
+        except XpuError:
+            raise
         except Exception as error:  # RuntimeError of ``api``, or an error of the vendor's package
             raise self._failed(error) from error
-        self._free.append(context)
+        self._pool.give_back(context, stream)
         return outputs
 
-    def _take(self, shapes: Mapping[str, tuple[int, ...]], stream: int) -> Any:
-        """Return a context with the first profile that admits the shapes."""
-        index = next((i for i, b in enumerate(self._bounds) if _admits(b, shapes)), None)
-        if index is None:
-            got = ", ".join(f"{n}: {list(s)}" for n, s in shapes.items())
-            limits = "; ".join(
-                ", ".join(f"{n}: {list(a)} to {list(b)}" for n, (a, b) in p.items()) for p in self._bounds
+    def _output(self, spec: TensorSpec, shape: tuple[int, ...], stream: int) -> DeviceBuffer:
+        if any(d < 0 for d in shape):
+            raise RuntimeError(
+                f"the size of output {spec.name!r} depends on values, which this engine does not support"
             )
-            raise InputError(
-                self._who,
-                f"no optimization profile has these shapes; the profiles have {limits}",
-                got=got,
-                do="Widen the engine option 'profiles'.",
-            )
-        try:
-            context = self._free.pop()
-        except IndexError:
-            context = self._context()
-        try:
-            self._api.use_profile(context, index, stream)
-        except Exception as error:
-            raise self._failed(error) from error
-        return context
+        return self._io.empty(spec.name, self._engine_types[spec.name] or spec.dtype, shape, stream)
 
-    def _context(self) -> Any:
+    def _profile_of(self, shapes: Mapping[str, Sequence[Any]]) -> int | None:
+        """Return the first profile that admits the shapes; None if there is none."""
+        return next((i for i, b in enumerate(self._bounds) if _admits(b, shapes)), None)
+
+    def _no_profile(self, shapes: Mapping[str, Sequence[Any]]) -> InputError:
+        limits = "; ".join(
+            ", ".join(f"{n}: {list(a)} to {list(b)}" for n, (a, b) in p.items()) for p in self._bounds
+        )
+        return InputError(
+            self._who,
+            f"no optimization profile has these shapes; the profiles have {limits}",
+            got=", ".join(f"{n}: {list(s)}" for n, s in shapes.items()),
+            do="Widen the engine option 'profiles'.",
+        )
+
+    def _context(self, stream: int) -> TensorRtContext:
         try:
-            with self._lock:
-                return self._api.context(self._engine)
+            return self._pool.take(stream)
         except Exception as error:
             raise self._failed(error) from error
 
@@ -200,27 +252,31 @@ class TensorRtExecutable(RunsTensors):
 
     def _times(self, feeds: dict[str, Array]) -> dict[str, float]:
         """Return microseconds by layer, the median over runs of a context with the vendor's profiler."""
-        context, pool = self._context(), self._free
         collected: dict[str, list[float]] = {}
+        stream = self._io.stream()
+        context, pool = self._context(stream), self._pool
+        profiled = ContextPool(self._api, self._engine)
 
         def once() -> None:
-            for buffer in self._run(feeds, self._io.stream()):
-                buffer.pending = self._io.stream()
+            for buffer in self._run(feeds, stream):
+                buffer.pending = stream
                 buffer.settle()
 
         try:
-            self._free = deque([context], maxlen=1)
+            self._pool = profiled
+            profiled.give_back(context, stream)
             once()
             for _ in range(_PROFILED_RUNS):
-                for name, ms in self._api.profiled(context, once):
+                for name, ms in self._api.profiled(context.vendor, once):
                     collected.setdefault(name, []).append(ms * 1e3)
         finally:
-            self._free = pool
+            self._pool = pool
         return {name: typical(t) for name, t in collected.items()}
 
     def close(self) -> None:
         """Free the contexts and the engine. Later calls raise RunError."""
-        self._free.clear()
+        self._pool.clear()
+        self._calls.clear()
         self._engine = None
 
     def _alive(self) -> None:
@@ -234,6 +290,11 @@ class TensorRtExecutable(RunsTensors):
             got=short(str(error)),
             do="Check the inputs' shapes and values against what the model expects.",
         )
+
+
+def _sizes(specs: Sequence[TensorSpec]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of specs without open dims."""
+    return {s.name: tuple(int(d) for d in s.shape if isinstance(d, int)) for s in specs}
 
 
 def _admits(

@@ -39,7 +39,10 @@ def defaults(node: Any, opset: int, local: Any) -> dict[str, Any]:
         return {}
     import onnx
 
-    schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+    except Exception:  # SchemaError is a class of onnx's C++ module: the op is another runtime's
+        return {}
     return {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
 
 

@@ -26,6 +26,7 @@ from ...compiler import compile as compile_graph
 from ...compiler.partition.partitioner import PartitionPlan
 from ...compiler.transfers import check_graph, check_plan
 from ...decisions import Decision
+from ...engines.device_tensors import TensorIO
 from ...errors import RunError, StrictError
 from ...faults import contained
 from ...frontends.onnx.files.extract import OnnxExtractor
@@ -39,9 +40,10 @@ from ...protocols import Array, Evidence, HasTarget, ModelSource
 from ...runtime.backends.base import RuntimeBackend
 from ...runtime.execution.dag_executor import Schedule, Step
 from ...runtime.execution.executor import Executor
+from ...runtime.memory.buffer import DeviceBuffer
 from ...storage.store import Store
 from ...types import TensorSpec
-from ..execution.inputs import Feeds
+from ..execution.inputs import Feeds, on_a_device
 from ..selection.request import SessionRequest
 from .dag_policy import backend_for, native_demands, request_of, settled_demands
 from .dag_run import DagRun, Timer, Watch
@@ -132,6 +134,8 @@ class DAGExecutor:
         ]
         self._feeds = Feeds(self._who, known) if len(known) == len(self.graph.inputs) else None
         self._specs = known
+        knows_all = self._feeds is not None and not self.backend.core_is_host and self.backend.stages
+        self._io = TensorIO(self._who, known, self.backend) if knows_all else None
         self._weights: WeightArrays | None = None
         self._states: dict[str, Array] = {}
         self._stateful = threading.Lock()
@@ -189,6 +193,7 @@ class DAGExecutor:
     def execute(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return outputs by name, as the same kind of tensor as the inputs.
 
+        Tensors on the backend's device are used in place, and outputs stay there; such a run is queued on the caller's stream.
         Raises InputError; RunError if a region fails without an alternative.
         """
         return self._execute(inputs, None)
@@ -203,10 +208,27 @@ class DAGExecutor:
         return list(self._run(dict(feeds), None, stopped).values())
 
     def _execute(self, inputs: Mapping[str, Any], watch: Watch | None) -> dict[str, Any]:
+        if self._io is not None and (
+            any(isinstance(v, DeviceBuffer) for v in inputs.values()) or on_a_device(inputs)
+        ):
+            return self._execute_on_device(inputs, watch)
         feeds, to_caller = (dict(inputs), None) if self._feeds is None else self._feeds.check(inputs)
         outputs = self._run(dict(feeds), watch)
         self._last = feeds
         return outputs if to_caller is None else {k: to_caller(v) for k, v in outputs.items()}
+
+    def _execute_on_device(self, inputs: Mapping[str, Any], watch: Watch | None) -> dict[str, Any]:
+        assert self._io is not None
+        stream = self._io.stream()
+        buffers = self._io.imported(inputs, stream)
+        for buffer in buffers.values():
+            buffer.pending = stream  # regions in other threads queue on streams of their own
+        outputs = self._run(dict(buffers), watch, on_device=True)
+        self._last = buffers
+        for buffer in outputs.values():
+            buffer.settle(stream)  # of a region in another thread, whose stream may differ
+        results = self._io.exported(list(outputs.values()), inputs, stream)
+        return dict(zip(outputs, results, strict=True))
 
     def _run(
         self,
@@ -214,15 +236,17 @@ class DAGExecutor:
         watch: Watch | None,
         stopped: Callable[[], bool] | None = None,
         timer: Timer | None = None,
+        *,
+        on_device: bool = False,
     ) -> dict[str, Any]:
         if self._closed:
             raise RunError(self._who, "is closed", do="Make a new one.")
         if self._weights is None:
             self.load_weights(None)
         if not self.graph.states:
-            return self._once(feeds, watch, stopped, timer)
+            return self._once(feeds, watch, stopped, timer, on_device)
         with self._stateful:
-            return self._once(feeds, watch, stopped, timer)
+            return self._once(feeds, watch, stopped, timer, on_device)
 
     def _once(
         self,
@@ -230,18 +254,19 @@ class DAGExecutor:
         watch: Watch | None,
         stopped: Callable[[], bool] | None,
         timer: Timer | None,
+        on_device: bool,
     ) -> dict[str, Any]:
         graph = self.graph
         symbols = (
             bind(self._specs, {s.name: feeds[s.name].shape for s in self._specs}) if graph.symbols else {}
         )
-        pass_ = DagRun(self, symbols, watch, stopped)
+        pass_ = DagRun(self, symbols, watch, stopped, on_device)
         values: dict[str, Any] = {**feeds, **self._states}
         self._schedule.run(values, pass_.work if timer is None else timer.around(pass_.work))
         outputs = {o.name: pass_.output(o.value, self._kept(o.value, values)) for o in graph.outputs}
         for state in graph.states:
             if state.next is not None:
-                self._states[state.name] = pass_.output(state.next, self._kept(state.next, values))
+                self._states[state.name] = pass_.state(state.next, self._kept(state.next, values))
         with self._counting:
             self._counts.update(pass_.counts)
             for region, counts in pass_.moved.items():

@@ -39,6 +39,9 @@ class Timer:
         def timed(index: int, values: Mapping[str, Any]) -> Sequence[Any]:
             start = self._clock()
             results = work(index, values)
+            for value in results:
+                if isinstance(value, DeviceBuffer):
+                    value.settle()  # a region on a device only queues its work
             self.seconds[index] = (self._clock() - start) / 1e9
             return results
 
@@ -46,7 +49,7 @@ class Timer:
 
 
 class DagRun:
-    """One run, with counters of values that cross region borders."""
+    """One run, with counters of values that cross region borders. on_device: its outputs stay on the device."""
 
     def __init__(
         self,
@@ -54,8 +57,10 @@ class DagRun:
         symbols: dict[str, int],
         watch: Watch | None,
         stopped: Callable[[], bool] | None,
+        on_device: bool = False,
     ) -> None:
         self.executor, self.symbols, self.watch, self.stopped = executor, symbols, watch, stopped
+        self._on_device = on_device
         self.counts: Counter[str] = Counter()
         self.moved: dict[str, Counter[str]] = {}
         self._made: set[str] = set()
@@ -96,7 +101,11 @@ class DagRun:
         return bring
 
     def output(self, name: str, value: Any) -> Any:
-        """Return a value that leaves the graph, in host memory."""
+        """Return a value that leaves the graph, in host memory or as a buffer of the device."""
+        return self._moved("", name, value, self._on_device)
+
+    def state(self, name: str, value: Any) -> Any:
+        """Return a value that the next run reads, in host memory."""
         return self._moved("", name, value, False)
 
     def _moved(self, region: str, name: str, value: Any, to_device: bool) -> Any:
@@ -125,7 +134,7 @@ class DagRun:
 
     def _count(self, region: str, name: str, size: int, to_device: bool) -> None:
         self.counts.update(copies=1, bytes=size)
-        owner = region or self._home[name]
+        owner = region or self._home.get(name, next(iter(self._home.values()), ""))
         direction = "h2d" if to_device else "d2h"
         counts = {direction: 1, f"{direction}_bytes": size}
         if region and name in self._made:

@@ -12,16 +12,17 @@ import numpy as np
 
 from ...decisions import Candidate, Support
 from ...engines import lookup
-from ...errors import BuildError
+from ...errors import BuildError, EngineUnavailable
 from ...frontends.model_file import open_model
 from ...frontends.onnx_writer import to_onnx
 from ...frontends.torch.opaque import evaluate_opaque, find_overload, torch_version
 from ...ir import Graph, Node, interp
 from ...ir.family import source_names
 from ...program.program import CompiledProgram
-from ...protocols import Array, Evidence, EvidenceRow, Executable
+from ...protocols import Array, Evidence, EvidenceRow, Executable, RunsTensors
 from ...runtime.execution.demands import SETTLED
 from ...runtime.execution.executor import Executor
+from ...runtime.memory.buffer import DeviceBuffer
 from ...runtime.weights.load import load_weights
 from ...targets import DeviceId
 from ..native.evidence_rows import binaries_of, rows_of
@@ -41,7 +42,12 @@ class NativeRunner(Runner):
         self._program: CompiledProgram | None = None
 
     def prepare(self) -> None:
-        """Compile if every size is known."""
+        """Compile if every size is known. Raises EngineUnavailable for a region of another device than the host, which the backend drives."""
+        work = self.work
+        device = DeviceId.parse(work.region.device)
+        if work.backend.kind == "cpu" and device.kind != "cpu":
+            do = "Place it on the cpu, or use partition and DAGExecutor with a backend of that device."
+            raise EngineUnavailable(work.who, f"native regions run on the cpu here, not on {device}", do=do)
         if not self.work.graph.symbols:
             self._program = self.work.compile_fn(self.work.graph)
 
@@ -55,7 +61,8 @@ class NativeRunner(Runner):
         if not self.on_device:
             return form.run_arrays(arrays)
         names = [s.name for s in form.entry.inputs]
-        outputs = form.run(dict(zip(names, arrays, strict=True)))
+        stream = self.work.backend.current_stream()  # queued: who reads an output on the host waits for it
+        outputs = form.run(dict(zip(names, arrays, strict=True)), stream=stream)
         return [outputs[s.name] for s in form.entry.outputs]
 
     def evidence(self, values: Values | None = None, symbols: Symbols | None = None) -> Evidence:
@@ -81,7 +88,10 @@ class NativeRunner(Runner):
 
 
 class EngineRunner(Runner):
-    """A vendor engine. It gets the region's original ONNX nodes if the graph came from ONNX, otherwise the graph exported to ONNX."""
+    """A vendor engine. It gets the region's original ONNX nodes if the graph came from ONNX, otherwise the graph exported to ONNX.
+
+    On the backend's device it takes and returns buffers if the engine does. A region with open sizes knows that after its first form.
+    """
 
     def __init__(self, work: RegionWork) -> None:
         super().__init__(work)
@@ -109,17 +119,23 @@ class EngineRunner(Runner):
         if isinstance(loaded, Candidate):
             raise BuildError(work.who, loaded.reason, got=loaded.code.value, do=loaded.do)
         self.version = loaded.version
-        return loaded.executable
+        executable: Executable = loaded.executable
+        mine = not work.backend.core_is_host and device == work.backend.device
+        self.on_device = mine and isinstance(executable, RunsTensors) and executable.on_device
+        return executable
 
-    def call(self, form: Executable, arrays: Sequence[Array]) -> Sequence[Array]:
-        return form.run(dict(zip(self.work.region.inputs, arrays, strict=True)))
+    def call(self, form: Executable, arrays: Sequence[Any]) -> Sequence[Any]:
+        values = dict(zip(self.work.region.inputs, arrays, strict=True))
+        if self.on_device and isinstance(form, RunsTensors):
+            return form.run_tensors(values)
+        return form.run(values)
 
     def evidence(self, values: Values | None = None, symbols: Symbols | None = None) -> Evidence:
         """Return the engine's evidence."""
         form = self._form_of(symbols)
         if form is None:
             return super().evidence()
-        feeds = None if values is None else {v: np.asarray(values[v]) for v in self.work.region.inputs}
+        feeds = None if values is None else {v: _on_host(values[v]) for v in self.work.region.inputs}
         evidence: Evidence = form.evidence(feeds)
         return Evidence(
             **{
@@ -127,6 +143,10 @@ class EngineRunner(Runner):
                 "notes": (*evidence.notes, *self.notes),
             }
         )
+
+
+def _on_host(value: Any) -> Array:
+    return value.to_numpy() if isinstance(value, DeviceBuffer) else np.asarray(value)
 
 
 class TorchRunner(Runner):

@@ -25,6 +25,7 @@ from . import (
     regions,
     resize,
     rnn,
+    sampling,
     search,
     signal,
 )
@@ -49,6 +50,7 @@ _FILES = (
     decoder,
     creation,
     random,
+    sampling,
     quant,
     resize,
     rnn,

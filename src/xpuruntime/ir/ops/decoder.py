@@ -59,6 +59,20 @@ def _rope_attention(c: OpCall) -> tuple[TensorSpec, ...]:
     return attention_spec(q, keys, values, c.optional(9)), keys, values
 
 
+def _sample_token(c: OpCall) -> tuple[TensorSpec, ...]:
+    logits, counts, settings, numbers = (c.tensor(i) for i in range(4))
+    if logits.rank != 2 or not logits.dtype.is_float:
+        raise Mismatch("logits must be floats, [batch, vocab]", str(logits))
+    same(counts.shape[0], logits.shape[0], "the batch of counts and logits")
+    same(counts.shape[1], logits.shape[1], "the vocabulary of counts and logits")
+    for spec, columns, dtype in ((settings, 6, DType.FLOAT32), (numbers, 5, DType.INT64)):
+        if spec.dtype is not dtype or spec.shape != (logits.shape[0], columns):
+            raise Mismatch(f"an operand must be {dtype.value}[batch, {columns}]", str(spec))
+    if counts.dtype is not DType.INT32:
+        raise Mismatch("counts must be int32", str(counts))
+    return TensorSpec((logits.shape[0],), DType.INT64), like(counts)
+
+
 ROWS: tuple[OpEntry, ...] = (
     op(
         f"norm_linear(x, weight, bias?, residual?, scale?; act: {ACTIVATIONS} = none, eps: float = 0.0, gated: bool = false) -> y",
@@ -79,5 +93,13 @@ ROWS: tuple[OpEntry, ...] = (
         "attention",
         _rope_attention,
         meaning="rope_append, then attention of the rotated queries over both caches",
+    ),
+    op(
+        "sample_token(logits, counts, settings, numbers) -> token, next_counts",
+        "search",
+        _sample_token,
+        meaning="one token per row. settings: temperature (0: the most likely token), top_p, cutoff (-log of min_p), repetition, presence and frequency penalty;"
+        " numbers: seed, step, sample, top_k, whether counts are read and updated; counts: twice the times that a token was generated, plus one"
+        " if it is in the prompt, or -2**31: never",
     ),
 )

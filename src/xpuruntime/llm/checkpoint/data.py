@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ...protocols import Array
 from ...types import TensorSpec
@@ -20,6 +21,7 @@ class Checkpoint:
 
     files: for each weight, its file in ``folder``; empty for weights in memory.
     text:  the tokenizer; None if only tokens are supported.
+    generation: the words of ``generation_config.json``.
     """
 
     name: str
@@ -29,3 +31,4 @@ class Checkpoint:
     files: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
     text: TextCodec | None = None
+    generation: Mapping[str, Any] = field(default_factory=dict)

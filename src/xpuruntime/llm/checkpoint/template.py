@@ -1,4 +1,8 @@
-"""Chat templates. They are untrusted programs, so they are rendered in a separate process with limits on time, memory and output."""
+"""Chat templates. They are untrusted programs, so they are rendered in a separate process with limits on time, memory and output.
+
+They have what transformers gives them: ``break`` and ``continue``, the tag ``generation``, ``raise_exception``, ``strftime_now``, and ``tojson`` without
+the escapes of HTML.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ MAX_SECONDS = 5
 """Limit of the processor time of one rendering, in seconds. Real templates take milliseconds."""
 _MAX_MEMORY = 1 << 30
 _MAX_WAIT_S = 60.0  # wall-clock limit, which also covers a busy machine
+_MAX_TEMPLATE = 1_000_000  # characters; real templates have some thousand
 
 # The child runs isolated (-I), so neither the current folder nor the environment adds modules. It imports from the parent's sys.path.
 _CHILD = """
@@ -26,7 +31,9 @@ import json, sys
 sys.stdin.reconfigure(encoding="utf-8"), sys.stdout.reconfigure(encoding="utf-8")
 request = json.load(sys.stdin)
 sys.path[:] = request["path"]
-from jinja2 import TemplateError
+from datetime import datetime
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 try:
     import resource
@@ -36,8 +43,17 @@ except (ImportError, ValueError):
     pass
 def refuse(message):
     raise TemplateError(message)
-world = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+class Generation(Extension):
+    tags = {"generation"}
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(["name:endgeneration"], drop_needle=True), lineno=line)
+world = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation])
 world.globals["raise_exception"] = refuse
+world.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+world.filters["tojson"] = to_json
 pieces, size = [], 0
 try:
     for piece in world.from_string(request["template"]).generate(**request["values"]):
@@ -58,10 +74,13 @@ def render(template: str, messages: Sequence[Mapping[str, Any]], facts: Mapping[
     """Return the text of a conversation. Raises InputError if the template fails or exceeds a limit, UnavailableError."""
     if find_spec("jinja2") is None:
         raise UnavailableError("chat template", "needs Jinja2", do="pip install jinja2")
+    if len(template) > _MAX_TEMPLATE:
+        raise _unfit(f"has {len(template)} characters, more than {_MAX_TEMPLATE}")
     values = {
         "messages": [dict(m) for m in messages],
         "add_generation_prompt": True,
         "tools": None,
+        "documents": None,
         **facts,
     }
     request = {

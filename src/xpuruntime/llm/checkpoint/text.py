@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError, ModelError, UnavailableError
+from ...storage.files import read_regular
 from .template import render
 
 __all__ = ["TextCodec", "TextStream", "open_text"]
+
+_MAX_BYTES = 64 << 20
+"""Maximum size of a tokenizer's config or template in bytes."""
 
 
 class TextCodec:
@@ -87,7 +91,7 @@ def open_text(folder: Path) -> TextCodec | None:
         if isinstance(template, list):  # a list of named templates
             template = next((t["template"] for t in template if t.get("name") == "default"), "")
         if (folder / "chat_template.jinja").is_file():
-            template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+            template = _text(folder / "chat_template.jinja")
         if not isinstance(template, str | None):
             raise TypeError(f"a template is text, not {type(template).__name__}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -95,8 +99,12 @@ def open_text(folder: Path) -> TextCodec | None:
     return TextCodec(tokenizer, str(template or ""), facts)
 
 
+def _text(path: Path) -> str:
+    return read_regular(path, _MAX_BYTES).decode("utf-8")
+
+
 def _facts(path: Path) -> dict[str, Any]:
     """Return the special tokens' texts, and the template."""
-    data = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    data = json.loads(_text(path)) if path.is_file() else {}
     tokens = {k: v["content"] if isinstance(v, dict) else v for k, v in data.items() if k.endswith("_token")}
     return {**tokens, "chat_template": data.get("chat_template", "")}

@@ -3,7 +3,7 @@
 PyTorch's minimum cut over bytes decides. It may compute again whatever one pass over memory computes: elementwise ops, conversions, norms
 and rows of a table. PyTorch's own rules keep a value that a product of backward reads, since computing it again is not free; here such a
 value, the result of a norm or an activation, is computed again, because a pass over memory is cheap next to the product. Weights
-in 16 bits are kept, as eager's autocast keeps them, where they are small beside the results of the layers.
+in 16 bits are kept, as eager's autocast keeps them, where they are small next to the results of the layers.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ from .base import RuntimeBackend
 __all__ = ["CudaBackend", "ForeignBlock"]
 
 _CUDA = 2  # kDLCUDA
+_MAX_STREAMS = 256
 _SM = re.compile(r"cuda:sm_(\d+)(a?)")
 _CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
 _NAMES = {"bfloat16": (4, 16), "bool": (6, 8)}
@@ -68,6 +70,8 @@ class CudaBackend(RuntimeBackend):
             )
         self._core = core
         self.index = index
+        self._events: deque[_core.CudaEvent] = deque()  # free ones, without times
+        self._streams: dict[int, _core.CudaStream] = {}
 
     @classmethod
     def at(cls, index: int) -> CudaBackend:
@@ -187,6 +191,9 @@ class CudaBackend(RuntimeBackend):
         """Return PyTorch's current stream if PyTorch uses the GPU, otherwise the default stream."""
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
+            raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # without a stream object, if there
+            if raw is not None:
+                return int(raw(self.index))
             return int(torch.cuda.current_stream(self.index).cuda_stream)
         return 0
 
@@ -194,11 +201,31 @@ class CudaBackend(RuntimeBackend):
         """Make later work on stream ``later`` wait for all work queued on ``earlier``."""
         if later == earlier:
             return
+        try:
+            event = self._events.pop()
+        except IndexError:
+            event = self._new_event()
+        first = event.record(self._stream(earlier))
+        second = event.wait(self._stream(later))  # for what is recorded now, so the event is free again
+        self._events.append(event)
+        if not (first.ok and second.ok):
+            self._check(first, "cannot order streams")
+            self._check(second, "cannot order streams")
+
+    def _new_event(self) -> _core.CudaEvent:
         event = self._core.event(False)
         if isinstance(event, _core.Status):
             raise self._failed(event, "cannot order streams")
-        self._check(event.record(self._core.wrap(earlier)), "cannot order streams")
-        self._check(event.wait(self._core.wrap(later)), "cannot order streams")
+        return event
+
+    def _stream(self, handle: int) -> _core.CudaStream:
+        """Return the core's object of a stream's handle."""
+        stream = self._streams.get(handle)
+        if stream is None:
+            if len(self._streams) >= _MAX_STREAMS:  # handles of destroyed streams
+                self._streams.clear()
+            stream = self._streams[handle] = self._core.wrap(handle)
+        return stream
 
     def wait(self, stream: int) -> None:
         """Wait for all work queued on a stream. Raises RunError if a kernel of a run on it reported an error."""

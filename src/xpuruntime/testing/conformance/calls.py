@@ -125,6 +125,9 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("fused_linear", ("33x136", "w 200x136", "w 200"), {"act": "gelu"}),
     ConformanceCall("norm_linear", ("1x1x96", "w 64x96", "w 64", None, "w 96"), {"eps": 1e-5}),
     ConformanceCall("norm_linear", ("1x3x65", "w 96x65", None, None, "w 65"), {"eps": 1e-5, "act": "silu", "gated": True}),
+    ConformanceCall("expert_linear", ("1x33", "w 5x40x33", "i<5 1x2"), {"act": "silu", "gated": True}),
+    ConformanceCall("expert_linear", ("19x24", "w 3x17x24", "i<3 19x2"), {"act": "relu"}),
+    ConformanceCall("expert_linear", ("40x2x24", "w 4x17x24", "i<4 40x2")),
     ConformanceCall("einsum", ("4x5x6", "4x6x3"), {"equation": "bij,bjk->bik"}, SINGLE),
     ConformanceCall("matmul_integer", ("uint8 5x9", "int8 9x7"), dtypes=SINGLE),
     # convolutions
@@ -152,6 +155,7 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("rope_attention", ("2x6x1x64", "2x2x1x64", "2x2x1x64", "9x32", "9x32", *["2x2x140x64"] * 2, "i<140 2x1", "i<9 2x1", "bool 2x1x1x140"),
          outputs=3),
     ConformanceCall("rope_attention", ("1x8x1x40", "1x8x1x40", "1x8x1x24", "1x16", "1x16", "1x8x300x40", "1x8x300x24", "i<300 1"), {"size": 32}, outputs=3),
+    ConformanceCall("sample_token", ("6x300", "int32 6x300", "float32 6x6", "i<9 6x5"), outputs=2, positive=True),
     # rows
     ConformanceCall("layer_norm_backward", ("5x33", "5x33", "5x1", "5x1", "33", "33"), {"normalized_shape": [33]}, SINGLE, outputs=3, positive=True),
     ConformanceCall("layer_norm_backward_add", ("bfloat16 5x33", "5x33", "5x1", "5x1", "33", "5x33"), {"normalized_shape": [33], "narrow": DType.BFLOAT16},

@@ -18,6 +18,8 @@ __all__ = ["CheckedOnnx", "check_onnx"]
 _REFETCH = "The file is truncated, corrupted, or not an ONNX model: fetch or export it again."
 # Domains whose ops the onnx package defines. Engines accept or refuse ops of other domains.
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+# Ops that ONNX Runtime defines in the default domain and its optimizer writes, whatever the opset.
+_OF_ONNX_RUNTIME = ("LayerNormalization", "SimplifiedLayerNormalization")
 
 
 class CheckedOnnx(NamedTuple):
@@ -132,7 +134,8 @@ def _check_ops(proto: Any, onnx: Any, who: str, opsets: Mapping[str, int]) -> No
                 got=f"imports {', '.join(d or 'ai.onnx' for d in opsets)}",
                 do="Add the domain to the model's opset_import, or define the op as a local function.",
             )
-        if domain in _STANDARD and not _has_schema(onnx, node.op_type, opsets[domain], domain):
+        own = domain in _STANDARD and not (domain == "" and node.op_type in _OF_ONNX_RUNTIME)
+        if own and not _has_schema(onnx, node.op_type, opsets[domain], domain):
             ops = {s.name for s in onnx.defs.get_all_schemas() if s.domain == domain}
             near = difflib.get_close_matches(node.op_type, ops, n=1)
             raise ModelError(

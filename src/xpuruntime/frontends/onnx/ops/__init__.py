@@ -9,6 +9,8 @@ from . import (
     activation,
     attention,
     classic,
+    contrib,
+    contrib_quant,
     conv,
     create,
     elementwise,
@@ -46,10 +48,13 @@ _FILES = (
     signal,
 )
 
-TABLE: Mapping[str, OpLowering] = joined("ONNX op", (*(file.LOWERINGS for file in _FILES), classic.TEXT))
+TABLE: Mapping[str, OpLowering] = joined(
+    "ONNX op", (*(file.LOWERINGS for file in _FILES), classic.TEXT, contrib.DEFAULT_DOMAIN)
+)
 """Op of the default ONNX domain -> its lowering."""
 DOMAINS: Mapping[str, Mapping[str, OpLowering]] = {
     "ai.onnx.ml": classic.LOWERINGS,
     "ai.onnx.preview.training": training.LOWERINGS,
+    "com.microsoft": joined("ONNX Runtime op", (contrib.LOWERINGS, contrib_quant.LOWERINGS)),
 }
 """Other domain -> op -> its lowering."""

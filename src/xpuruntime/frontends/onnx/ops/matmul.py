@@ -5,10 +5,10 @@ from __future__ import annotations
 from .context import OnnxLoweringContext, OpLowering, Results
 from .elementwise import same
 
-__all__ = ["LOWERINGS"]
+__all__ = ["LOWERINGS", "gemm"]
 
 
-def _gemm(n: OnnxLoweringContext) -> Results:
+def gemm(n: OnnxLoweringContext) -> Results:
     """Lower Gemm to ``linear`` if it is one (a fully connected layer as exporters write it), else to ``addmm``."""
     alpha, beta = n.attr("alpha", 1.0), n.attr("beta", 1.0)
     bias = n.opt(2)
@@ -26,7 +26,7 @@ def _gemm(n: OnnxLoweringContext) -> Results:
 LOWERINGS: dict[str, OpLowering] = {
     "Det": same("det"),
     "Einsum": lambda n: str(n.b.call("einsum", *n.inputs, equation=n.attr("equation"))),
-    "Gemm": _gemm,
+    "Gemm": gemm,
     "MatMul": same("matmul"),
     "MatMulInteger": same("matmul_integer"),
     "QLinearMatMul": same("qlinear_matmul"),

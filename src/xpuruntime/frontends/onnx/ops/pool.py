@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....types import DimLike
 from ...not_lowered import NotLowered
 from .context import OnnxLoweringContext, OpLowering, Results
 from .window import window
 
-__all__ = ["LOWERINGS"]
+__all__ = ["LOWERINGS", "pool_window"]
+
+
+def pool_window(n: OnnxLoweringContext, space: tuple[DimLike, ...]) -> dict[str, Any]:
+    """Return the window of a pool over ``space``."""
+    kernel = list(n.attr("kernel_shape"))
+    attrs = window(n, kernel, space)
+    return {"kernel_size": kernel, **attrs, "ceil_mode": bool(n.attr("ceil_mode", 0))}
 
 
 def _window(n: OnnxLoweringContext) -> dict[str, Any]:
-    kernel = list(n.attr("kernel_shape"))
-    attrs = window(n, kernel, n.spec().shape[2:])
-    return {"kernel_size": kernel, **attrs, "ceil_mode": bool(n.attr("ceil_mode", 0))}
+    return pool_window(n, n.spec().shape[2:])
 
 
 def _average(n: OnnxLoweringContext) -> Results:

@@ -1,0 +1,107 @@
+"""Execution contexts of a TensorRT engine, each with what it was last given, so that a run repeats nothing that holds."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .api import Api
+
+__all__ = ["ContextPool", "TensorRtContext"]
+
+_MAX_FREE = 16  # each holds activation memory on the device
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class TensorRtContext:
+    """An execution context with its profile, shapes and addresses. One run at a time."""
+
+    __slots__ = ("_addresses", "_api", "_outputs", "_profile", "_shapes", "vendor")
+
+    def __init__(self, api: Api, vendor: Any) -> None:
+        self._api, self.vendor = api, vendor
+        self._profile = -1
+        self._shapes: Shapes | None = None
+        self._outputs: Shapes = {}
+        self._addresses: dict[str, int] = {}
+
+    def take_shapes(
+        self,
+        profile: int,
+        shapes: Shapes,
+        addresses: Mapping[str, int],
+        outputs: Sequence[str],
+        stream: int,
+        *,
+        by_values: bool = False,
+    ) -> Shapes:
+        """Give the context the inputs' shapes and return the outputs'. by_values: values of inputs decide them, too, so they are inferred again.
+
+        Raises RuntimeError with the vendor's text.
+        """
+        if self._shapes is not None and profile == self._profile and not by_values:
+            if shapes is self._shapes:
+                return self._outputs
+            if shapes == self._shapes:
+                self._shapes = shapes  # equal by identity next time
+                return self._outputs
+        self._shapes = None
+        self._addresses = {}
+        self._api.use_profile(self.vendor, profile, stream)
+        self._outputs = self._api.infer(self.vendor, shapes, addresses, outputs)
+        self._profile, self._shapes, self._addresses = profile, shapes, dict(addresses)
+        return self._outputs
+
+    def launch(self, addresses: Mapping[str, int], stream: int) -> None:
+        """Queue a run on memory at these addresses of inputs and outputs. Raises RuntimeError with the vendor's text."""
+        if addresses != self._addresses:
+            known = self._addresses
+            self._api.bind(self.vendor, {n: a for n, a in addresses.items() if known.get(n) != a})
+            self._addresses = {**known, **addresses}
+        self._api.launch(self.vendor, stream)
+
+
+class ContextPool:
+    """Free contexts by the stream of their last run.
+
+    A context's activations are in memory of its own, so a run on another stream would have to wait for its last one.
+    """
+
+    def __init__(self, api: Api, engine: Any) -> None:
+        self._api, self._engine = api, engine
+        self._free: dict[int, deque[TensorRtContext]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, stream: int) -> TensorRtContext:
+        """Return a free context of the stream, or a new one. Raises the vendor's error, or RuntimeError with its text."""
+        try:
+            return self._free[stream].pop()
+        except (KeyError, IndexError):
+            with self._lock:
+                return TensorRtContext(self._api, self._api.context(self._engine))
+
+    def give_back(self, context: TensorRtContext, stream: int) -> None:
+        """Make a context free for runs on the stream. If there are too many, the ones that were free for the longest time are dropped."""
+        free = self._free.get(stream)
+        if free is None:
+            with self._lock:
+                free = self._free.setdefault(stream, deque())
+        free.append(context)
+        if len(free) > _MAX_FREE or len(self._free) > _MAX_FREE:
+            self._drop()
+
+    def _drop(self) -> None:
+        with self._lock:
+            while len(self._free) > _MAX_FREE:
+                del self._free[next(iter(self._free))]
+            for free in list(self._free.values()):
+                while len(free) > _MAX_FREE:
+                    free.popleft()
+
+    def clear(self) -> None:
+        """Drop every free context."""
+        with self._lock:
+            self._free = {}

@@ -1,0 +1,105 @@
+"""AnswerState: one text while it is generated. It chooses tokens on the host, and turns tokens into pieces of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import RunError
+from ...ir.interp.sampling import NO_TOKEN
+from ...protocols import Array
+from ..answers import Piece, TokenLogprob
+from ..checkpoint.text import TextCodec, TextStream
+from ..sampling import pick
+from .grammar import GrammarMatcher
+from .processors import initial_counts, process
+from .stops import StopStrings
+from .words import GenerationOptions
+
+__all__ = ["AnswerState", "checked_token"]
+
+
+class AnswerState:
+    """The state of one text.
+
+    seed, sample: seed of the text, and number of the answer to its prompt.
+    counts:       counts of tokens for ``sample_token``; None if no option needs them.
+    """
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        options: GenerationOptions,
+        *,
+        seed: int,
+        sample: int,
+        vocab: int,
+        capacity: int,
+        text: TextCodec | None,
+        matcher: GrammarMatcher | None,
+    ) -> None:
+        self.prompt, self.options, self.seed, self.sample = list(prompt), options, seed, sample
+        self.tokens: list[int] = []
+        self.counts: NDArray[np.int32] | None = (
+            initial_counts(options, prompt, vocab) if options.counts else None
+        )
+        self._limit, self._capacity = options.limit(len(prompt)), capacity
+        self._stream = None if text is None else TextStream(text)
+        self._stops = StopStrings(options.stop_strings)
+        self._matcher = matcher
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Return the row of ``numbers`` of the op ``sample_token`` for the next token."""
+        top_k = int(self.options.sampling.top_k)
+        return (self.seed, len(self.tokens), self.sample, top_k, int(self.counts is not None))
+
+    def pick(self, logits: Array) -> int:
+        """Return the next token, chosen on the host. Raises RunError for logits that are not finite."""
+        x = process(logits, self.options, self.prompt, self.tokens, self.counts)
+        if self._matcher is not None:
+            self._matcher.constrain(x)
+        return checked_token(pick(x, self.options.sampling, self.seed, len(self.tokens), self.sample))
+
+    def accept(self, token: int, logits: Array) -> Piece:
+        """Append a token and return its piece. ``logits``: those that it was chosen from, if the options ask for log probabilities."""
+        options = self.options
+        logprob = None if options.logprobs is None else _logprob(logits, token, options.logprobs)
+        self.tokens.append(token)
+        if self.counts is not None:
+            self.counts[token] += 2
+        stop, length = token in options.stop_tokens, len(self.tokens)
+        if self._matcher is not None:
+            self._matcher.accept(token)
+        finish = "stop" if stop else "length" if length == self._limit else ""
+        finish = finish or ("capacity" if len(self.prompt) + length - 1 >= self._capacity else "")
+        text = ""
+        if self._stream is not None:
+            shown = "" if stop else self._stream.add(token)
+            text = self._stops.add(shown + self._stream.end() if finish else shown)
+            if self._stops.stopped:
+                finish = "stop"
+            elif finish:
+                text += self._stops.end()
+        return Piece(token, text, finish, logprob)
+
+
+def checked_token(token: int) -> int:
+    """Return a token. Raises RunError for ``NO_TOKEN``."""
+    if token == NO_TOKEN:
+        do = "Compute in bfloat16 or float32 if the model overflows; check the weights, and that not all tokens are suppressed."
+        raise RunError("generation", "has no token: logits are NaN, or none of them is finite", do=do)
+    return token
+
+
+def _logprob(logits: Array, token: int, count: int) -> TokenLogprob:
+    """Return log probabilities before penalties and temperature: of the token, and of the ``count`` most likely ones."""
+    x = logits.astype(np.float64)
+    x -= x.max()
+    x -= np.log(np.exp(x).sum())
+    count = min(count, x.size)
+    most: list[int] = np.argpartition(-x, count - 1)[:count].tolist() if count else []
+    top = ((t, float(x[t])) for t in sorted(most, key=lambda t: (-x[t], t)))
+    return TokenLogprob(token, float(x[token]), tuple(top))

@@ -1,0 +1,387 @@
+"""GenerationOptions: the words of a generation, as in transformers' ``GenerationConfig``, checked once.
+
+Words come from a ``generation_config`` and from keyword arguments, which take precedence. A word that is unknown, or that this release does not
+support and that would change the text, is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import InputError
+from ...storage.files import read_regular
+from ..sampling import Sampling
+
+__all__ = ["IGNORED", "NEUTRAL", "WORDS", "GenerationOptions", "read_words"]
+
+_WHO = "generation"
+_MAX_JSON = 1 << 20
+_MAX_LOGPROBS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOptions:
+    """Checked options of a generation; ``docs/how-to/language-models.md`` lists the words."""
+
+    sampling: Sampling
+    stop_tokens: frozenset[int]
+    max_new_tokens: int | None = None
+    max_length: int | None = None
+    min_new_tokens: int = 0
+    min_length: int = 0
+    stop_strings: tuple[str, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    suppressed: tuple[int, ...] = ()
+    no_repeat_ngram_size: int = 0
+    seeds: tuple[int, ...] | None = None
+    logprobs: int | None = None
+    samples: int = 1
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+    grammar: tuple[str, str] | None = None
+
+    def limit(self, prompt_tokens: int) -> int:
+        """Return the maximum number of tokens of an answer. Raises InputError if ``max_length`` leaves none."""
+        if self.max_new_tokens is not None or self.max_length is None:
+            return 128 if self.max_new_tokens is None else self.max_new_tokens
+        if self.max_length <= prompt_tokens:
+            do = "Give max_new_tokens, or a larger max_length."
+            raise InputError(
+                _WHO, f"has a prompt of {prompt_tokens} tokens and a max_length of {self.max_length}", do=do
+            )
+        return self.max_length - prompt_tokens
+
+    def least(self, prompt_tokens: int) -> int:
+        """Return the minimum number of tokens of an answer."""
+        return max(self.min_new_tokens, self.min_length - prompt_tokens)
+
+    def seeds_of(self, texts: int) -> list[int]:
+        """Return the seed of each text: its own, the common one, or a random one. Raises InputError."""
+        if self.seeds is None:
+            return [secrets.randbits(63) for _ in range(texts)]
+        if len(self.seeds) not in (1, texts):
+            do = "Give one seed, or one per prompt."
+            raise InputError(_WHO, f"has {len(self.seeds)} seeds for {texts} prompts", do=do)
+        return list(self.seeds) if len(self.seeds) == texts else list(self.seeds) * texts
+
+    @property
+    def on_device(self) -> bool:
+        """Return True if the device selects every token after the first; otherwise logits go to the host."""
+        multiple = any(len(w) > 1 for w in self.bad_words)
+        lengths = (self.min_new_tokens > 0 or self.min_length > 0) and bool(self.stop_tokens)
+        rest = self.no_repeat_ngram_size or self.logprobs is not None or self.grammar or self.num_beams > 1
+        return not (multiple or lengths or rest)
+
+    @property
+    def most_likely(self) -> bool:
+        """Return True if each token is the most likely one by the model alone."""
+        return self.sampling.greedy and self.on_device and not self.counts
+
+    @property
+    def counts(self) -> bool:
+        """Return True if logits depend on counts of tokens, or tokens are suppressed."""
+        return self.sampling.penalizes or bool(self.suppressed) or any(len(w) == 1 for w in self.bad_words)
+
+
+# ── checks of one value ──
+
+
+def _wrong(word: str, value: object, do: str) -> InputError:
+    return InputError(_WHO, f"has an invalid {word}", got=value, do=do)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _count(least: int, most: int = 2**62) -> Callable[[str, Any], int]:
+    def check(word: str, value: Any) -> int:
+        if not _is_number(value) or value != int(value):
+            raise _wrong(word, value, "Give a whole number.")
+        if not least <= value <= most:
+            raise InputError(_WHO, f"needs {word} of at least {least}", got=value)
+        return int(value)
+
+    return check
+
+
+def _number(word: str, value: Any) -> float:
+    if not _is_number(value) or not abs(value) < float("inf"):
+        raise _wrong(word, value, "Give a number.")
+    return float(value)
+
+
+def _flag(word: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(word, value, "Give true or false.")
+    return value
+
+
+def _early(word: str, value: Any) -> bool | str:
+    if not isinstance(value, bool) and value != "never":
+        raise _wrong(word, value, "Give true, false or 'never'.")
+    return value  # type: ignore[no-any-return]
+
+
+def _tokens(word: str, value: Any) -> tuple[int, ...]:
+    items = (
+        [value]
+        if _is_number(value)
+        else list(value)
+        if isinstance(value, Sequence | set | frozenset | np.ndarray)
+        else None
+    )
+    if items is None or isinstance(value, str) or not all(_is_number(t) and t == int(t) for t in items):
+        raise _wrong(word, value, "Give a token or a list of tokens.")
+    return tuple(int(t) for t in items)
+
+
+def _token_lists(word: str, value: Any) -> tuple[tuple[int, ...], ...]:
+    if (
+        isinstance(value, str)
+        or not isinstance(value, Sequence)
+        or not all(isinstance(w, Sequence) and len(w) for w in value)
+    ):
+        raise _wrong(word, value, "Give a list of lists of tokens, none of them empty.")
+    return tuple(_tokens(word, w) for w in value)
+
+
+def _texts(word: str, value: Any) -> tuple[str, ...]:
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, Sequence) or not all(isinstance(t, str) and t for t in items):
+        raise _wrong(word, value, "Give a text or a list of texts, none of them empty.")
+    return tuple(items)
+
+
+def _seeds(word: str, value: Any) -> tuple[int, ...]:
+    seeds = _tokens(word, value)
+    if not seeds or not all(0 <= s < 2**63 for s in seeds):
+        raise _wrong(word, value, "Give a number from 0 to 2**63 - 1, or one for each prompt.")
+    return seeds
+
+
+def _grammar(word: str, value: Any) -> str:
+    """Return a grammar as text; a JSON schema may be given as an object."""
+    if word == "json_schema" and not isinstance(value, str):
+        try:
+            return json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise _wrong(word, error, "Give a schema as a dict or as JSON text.") from error
+    if not isinstance(value, str) or not value:
+        raise _wrong(word, value, "Give a text.")
+    return value
+
+
+def _raw(word: str, value: Any) -> Any:
+    return value  # ``Sampling`` checks it
+
+
+GRAMMARS = ("json_schema", "regex", "grammar")
+_SAMPLING = (
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+WORDS: Mapping[str, Callable[[str, Any], Any]] = {
+    "max_new_tokens": _count(1),
+    "max_length": _count(1),
+    "min_new_tokens": _count(0),
+    "min_length": _count(0),
+    "do_sample": _flag,
+    **dict.fromkeys(_SAMPLING, _raw),
+    "seed": _seeds,
+    "eos_token_id": _tokens,
+    "stop_strings": _texts,
+    "bad_words_ids": _token_lists,
+    "suppress_tokens": _tokens,
+    "no_repeat_ngram_size": _count(0),
+    "logprobs": _count(0, _MAX_LOGPROBS),
+    "num_return_sequences": _count(1, 1 << 16),
+    "num_beams": _count(1, 1 << 10),
+    "length_penalty": _number,
+    "early_stopping": _early,
+    **dict.fromkeys(GRAMMARS, _grammar),
+}
+"""Every word and the check of its value."""
+ALIASES = {"n": "num_return_sequences", "stops": "eos_token_id"}
+"""Other names of words."""
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "begin_suppress_tokens": (), "constraints": (), "diversity_penalty": (0,), "dola_layers": (), "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1,), "epsilon_cutoff": (0,), "eta_cutoff": (0,), "exponential_decay_length_penalty": (),
+    "force_words_ids": (), "forced_bos_token_id": (), "forced_eos_token_id": (), "guidance_scale": (1,), "max_time": (), "num_beam_groups": (1,),
+    "penalty_alpha": (0,), "remove_invalid_values": (False,), "renormalize_logits": (False,), "sequence_bias": (), "token_healing": (False,),
+    "top_h": (), "typical_p": (1,), "watermarking_config": (), "prompt_lookup_num_tokens": (), "use_mtp": (False,), "speculation_type": (),
+}  # fmt: skip
+"""Words of transformers that are not supported, and the values that have no effect. None never has one."""
+IGNORED = frozenset(
+    [
+        "_from_model_config",
+        "assistant_confidence_threshold",
+        "assistant_early_exit",
+        "assistant_ensemble_weight",
+        "assistant_lookbehind",
+        "bos_token_id",
+        "cache_config",
+        "cache_implementation",
+        "chat_format",
+        "compile_config",
+        "continuous_batching_config",
+        "decoder_start_token_id",
+        "disable_compile",
+        "is_assistant",
+        "low_memory",
+        "max_cache_len",
+        "max_matching_ngram_size",
+        "max_window_size",
+        "num_assistant_tokens",
+        "num_assistant_tokens_schedule",
+        "output_attentions",
+        "output_hidden_states",
+        "output_logits",
+        "output_scores",
+        "pad_token_id",
+        "prefill_chunk_size",
+        "return_dict_in_generate",
+        "target_lookbehind",
+        "transformers_version",
+        "use_cache",
+    ]
+)
+"""Words of transformers that do not change the text."""
+_TOP_K_OF_CONFIGS = 50
+"""top_k of a ``GenerationConfig`` that samples and does not say it."""
+
+
+def read_words(
+    arguments: Mapping[str, Any],
+    generation_config: Any,
+    own: Mapping[str, Any],
+    stops: Sequence[int],
+    vocab: int,
+) -> GenerationOptions:
+    """Return checked options.
+
+    arguments:         keyword arguments by word.
+    generation_config: a ``GenerationConfig``, a dict, a file, a folder with ``generation_config.json``, True for the checkpoint's own, or None.
+    own:               the checkpoint's ``generation_config.json``.
+    stops:             the model's stop tokens. vocab: the number of its tokens.
+    Raises InputError.
+    """
+    given = _known(arguments, "argument")
+    configured = (
+        {}
+        if generation_config is None
+        else _known(_config_words(generation_config, own), "word of the generation config")
+    )
+    words = {**configured, **given}
+    samples = words.get("do_sample", bool(given.get("temperature", 0)))
+    values = {w: words[w] for w in _SAMPLING if w in words}
+    values["temperature"] = values.get("temperature", 1.0) if samples else 0.0
+    if generation_config is not None and samples:
+        values.setdefault("top_k", _TOP_K_OF_CONFIGS)
+    Sampling(
+        **{w: words[w] for w in _SAMPLING if w in words}
+    )  # checks what greedy decoding does not use, too
+    grammars = [(w, words[w]) for w in GRAMMARS if w in words]
+    if len(grammars) > 1:
+        raise InputError(_WHO, "takes one grammar", got=" and ".join(w for w, _ in grammars))
+    ends = frozenset(words.get("eos_token_id", stops))
+    options = GenerationOptions(
+        sampling=Sampling(**values),
+        stop_tokens=ends,
+        stop_strings=words.get("stop_strings", ()),
+        # A word that only ends the text is not bad, as in transformers.
+        bad_words=tuple(w for w in words.get("bad_words_ids", ()) if len(w) > 1 or w[0] not in ends),
+        suppressed=words.get("suppress_tokens", ()),
+        seeds=words.get("seed"),
+        samples=words.get("num_return_sequences", 1),
+        grammar=grammars[0] if grammars else None,
+        **{w: words[w] for w in _PLAIN if w in words},
+    )
+    if "max_new_tokens" in configured and "max_length" in given and "max_new_tokens" not in given:
+        raise InputError(
+            _WHO, "has a max_length next to the config's max_new_tokens", do="Give max_new_tokens."
+        )
+    _consistent(options, vocab)
+    return options
+
+
+_PLAIN = (
+    "max_new_tokens", "max_length", "min_new_tokens", "min_length", "no_repeat_ngram_size", "logprobs", "num_beams", "length_penalty",
+    "early_stopping",
+)  # fmt: skip
+"""Words that are fields of ``GenerationOptions``."""
+
+
+def _consistent(options: GenerationOptions, vocab: int) -> None:
+    """Raise InputError for options that do not fit each other or the vocabulary."""
+    lists = {
+        "bad_words_ids": [t for w in options.bad_words for t in w],
+        "suppress_tokens": options.suppressed,
+    }
+    for word, tokens in lists.items():
+        if bad := [t for t in tokens if not 0 <= t < vocab]:
+            raise InputError(_WHO, f"has {word} beyond the vocabulary of {vocab} tokens", got=bad[0])
+    if options.num_beams > 1:
+        wrong = {
+            "a temperature": not options.sampling.greedy,
+            "stop_strings": bool(options.stop_strings),
+            "logprobs": options.logprobs is not None,
+            f"a {(options.grammar or ('grammar',))[0]}": options.grammar is not None,
+        }
+        for what, is_wrong in wrong.items():
+            if is_wrong:
+                raise InputError(_WHO, f"does not support {what} with num_beams", got=options.num_beams)
+        if options.samples > options.num_beams:
+            raise InputError(_WHO, "needs num_beams of at least num_return_sequences", got=options.num_beams)
+    elif options.samples > 1 and options.sampling.greedy:
+        do = "Give a temperature or num_beams."
+        raise InputError(
+            _WHO, "would return equal answers for num_return_sequences", got=options.samples, do=do
+        )
+
+
+def _known(words: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return the checked words that have an effect. Raises InputError for one that is unknown or not supported."""
+    known: dict[str, Any] = {}
+    for name, value in words.items():
+        word = ALIASES.get(name, name)
+        if word in IGNORED or (value is None and (word in WORDS or word in NEUTRAL)):
+            continue
+        if word in WORDS:
+            known[word] = WORDS[word](name, value)
+        elif word not in NEUTRAL:
+            near = difflib.get_close_matches(name, [*WORDS, *ALIASES], n=1)
+            do = f"Did you mean {near[0]}?" if near else f"The words are {', '.join(WORDS)}."
+            raise InputError(_WHO, f"has an unknown {what}", got=name, do=do)
+        elif not any(value == neutral for neutral in NEUTRAL[word]):
+            raise InputError(_WHO, f"does not support {name}", got=value, do="Remove it.")
+    return known
+
+
+def _config_words(config: Any, own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the words of a config. Raises InputError."""
+    if config is True:
+        return own
+    if isinstance(config, Mapping):
+        return config
+    if callable(getattr(config, "to_dict", None)):
+        return dict(config.to_dict())
+    if isinstance(config, str | Path):
+        path = Path(config)
+        path = path / "generation_config.json" if path.is_dir() else path
+        try:
+            data = json.loads(read_regular(path, _MAX_JSON).decode("utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(_WHO, f"cannot read the generation config {path}", got=error) from error
+        if isinstance(data, dict):
+            return data
+    do = "Give a GenerationConfig, a dict, a file, a folder with generation_config.json, or True for the checkpoint's."
+    raise InputError(_WHO, "has an invalid generation_config", got=type(config).__name__, do=do)
