@@ -10,14 +10,20 @@ from xpuruntime.llm.families import FAMILIES, DecoderFamily
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "how-to" / "language-models.md"
 _TABLE = re.compile(r"(?<=a test compares\. -->\n)(TABLE|(?:\|.*\n)+)")
 _NORMS = {"rms_norm": "RMS", "layer_norm": "layer"}
-_QK = {"head": "norms of queries and keys per head", "whole": "norms of whole queries and keys"}
+_QK = {
+    "head": "norms of queries and keys per head",
+    "each": "norms of queries and keys per head",
+    "whole": "norms of whole queries and keys",
+}
 _WINDOWS = {
     "none": "",
     "all": "all layers",
     "alternate": "every second layer",
+    "alternate first": "every second of the first layers, if the config says so",
     "periodic": "five of six layers",
     "last": "the last layers, if the config says so",
 }
+_SHARED = {"": "", "shared_gate": " with a shared one", "shared_scale": " with a gated shared one"}
 
 
 def table() -> str:
@@ -48,14 +54,22 @@ def _positions(family: DecoderFamily) -> str:
 
 
 def _others(family: DecoderFamily) -> str:
-    words = [_QK[family.qk_norm]] if family.qk_norm else []
+    optional = "" if "q_norm" in family.parts else ", if the config says so"
+    words = [_QK[family.qk_norm] + optional] if family.qk_norm else []
+    words += ["latent attention with a compressed cache"] if family.latent else []
     words += ["parallel blocks"] if family.parallel else []
     words += ["one product for QKV"] if "qkv" in family.parts else []
     words += ["one product for gate and up"] if "gate_up" in family.parts else []
     words += [] if family.gated else ["no gate"]
+    words += ["experts" + _SHARED[_shared(family)]] if family.experts else []
     words += ["scaled embeddings"] if family.embed_scale else []
     words += ["soft caps"] if "attn_logit_softcapping" in family.reads else []
     return ", ".join(words)
+
+
+def _shared(family: DecoderFamily) -> str:
+    names = family.experts.layouts[-1] if family.experts else {}
+    return next((part for part in ("shared_scale", "shared_gate") if part in names), "")
 
 
 def page(text: str) -> str:

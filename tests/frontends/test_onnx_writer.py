@@ -121,6 +121,25 @@ def test_fused_ops_are_written_apart() -> None:
     np.testing.assert_allclose(got, interp.run(graph, feeds, weights=weights)["y"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("shared", [False, True])
+def test_products_with_experts_are_written_apart(rows: int, shared: bool) -> None:
+    """Two pairs gather their matrices; ten are multiplied by all four."""
+    b = ir.GraphBuilder("g")
+    x = R.standard_normal((rows, 3) if shared else (rows, 2, 3)).astype(np.float32)
+    b.input("x", f"float32{list(x.shape)}")
+    b.input("i", f"int32[{rows}, 2]")
+    b.weight("w", "float32[4, 6, 3]")
+    b.output("y", b.expert_linear("x", "w", "i", act="silu"))
+    graph, weights = b.build(), {"w": R.standard_normal((4, 6, 3)).astype(np.float32)}
+    feeds = {"x": x, "i": R.integers(0, 4, (rows, 2)).astype(np.int32)}
+    proto = to_onnx(graph, weights)
+    assert ("GatherND" in {n.op_type for n in proto.graph.node}) == (rows == 5)
+    np.testing.assert_allclose(
+        on_ort(proto, feeds)[0], interp.run(graph, feeds, weights=weights)["y"], rtol=1e-5, atol=1e-6
+    )
+
+
 def test_symbolic_dims_are_computed_when_it_runs() -> None:
     b = ir.GraphBuilder("g")
     b.input("x", "float32[n, 2*n, 3]")

@@ -17,17 +17,21 @@ from support.device_under_test import named
 from xpuruntime.errors import ModelError
 from xpuruntime.ir import interp
 from xpuruntime.llm import DecoderConfig, Generator, decoder_graph, open_checkpoint
-from xpuruntime.llm.build import build_program, decoder_graphs
+from xpuruntime.llm.build import DECODE, build_program, decoder_graphs
 from xpuruntime.llm.families import FAMILIES
 from xpuruntime.llm.steps import Steps
 from xpuruntime.runtime import load_weights
 from xpuruntime.testing.conformance.seeded.decoders import FAMILIES as REFERENCES
-from xpuruntime.testing.conformance.seeded.decoders import greedy, logits_of, prompt, reference
+from xpuruntime.testing.conformance.seeded.decoders import YARN, greedy, logits_of, prompt, reference
 from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 LIMIT = 1e-4
 LENGTH = 24
 
+LONG = {
+    "rope_type": "longrope", "rope_theta": 500.0, "partial_rotary_factor": 0.75, "short_factor": [1.0, 1.1, 1.2, 1.5, 2.0, 3.0],
+    "long_factor": [1.0, 2.0, 3.0, 5.0, 8.0, 13.0],
+}  # fmt: skip
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in FAMILIES},
     "qwen3, biases and no window": ("qwen3", {"attention_bias": True, "use_sliding_window": False}),
@@ -46,6 +50,29 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "falcon, one norm": ("falcon", {"num_ln_in_parallel_attn": 1}),
     "opt, no biases": ("opt", {"enable_bias": False, "tie_word_embeddings": False}),
+    "mixtral, one expert, no window": ("mixtral", {"num_experts_per_tok": 1, "num_local_experts": 3, "sliding_window": None}),
+    "qwen2_moe, every second layer, scores of sum 1": (
+        "qwen2_moe", {"decoder_sparse_step": 2, "mlp_only_layers": [], "norm_topk_prob": True, "qkv_bias": False}
+    ),
+    "qwen2_moe, windows": ("qwen2_moe", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2}),
+    "qwen3_moe, all experts, windows and biases": (
+        "qwen3_moe",
+        {"num_experts_per_tok": 6, "norm_topk_prob": False, "use_sliding_window": True, "sliding_window": 7, "attention_bias": True},
+    ),
+    "deepseek_v2, plain queries, one group": (
+        "deepseek_v2", {"q_lora_rank": None, "topk_method": "greedy", "attention_bias": False, "rope_parameters": {"rope_type": "default", "rope_theta": 77.0}}
+    ),
+    "llama, yarn": ("llama", {"rope_parameters": {**YARN, "mscale": None, "mscale_all_dim": None}}),
+    "llama, yarn between pairs, another factor": ("llama", {"rope_parameters": {**YARN, "truncate": False, "attention_factor": 0.7, "beta_fast": None}}),
+    "qwen2, yarn by the model's maximum": ("qwen2", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0}}),
+    "llama, dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 4.0}}),
+    "phi3, short factors": ("phi3", {"rope_parameters": LONG, "original_max_position_embeddings": 64}),
+    "phi3, long factors": ("phi3", {"rope_parameters": LONG, "original_max_position_embeddings": 20}),
+    "stablelm, norms of queries and keys": ("stablelm", {"qk_layernorm": True, "num_key_value_heads": 1}),
+    "phi, norms of queries and keys": ("phi", {"qk_layernorm": True}),
+    "opt, projections": ("opt", {"word_embed_proj_dim": 40}),
+    "opt, projections and norms after sums": ("opt", {"word_embed_proj_dim": 40, "do_layer_norm_before": False, "tie_word_embeddings": False}),
+    "olmoe, scores of sum 1": ("olmoe", {"norm_topk_prob": True, "attention_bias": True}),
 }  # fmt: skip
 
 
@@ -136,6 +163,21 @@ def without(**parts: str | None) -> Change:
     return lambda c: replace(c, row=replace(c.row, **parts))
 
 
+def with_experts(config: DecoderConfig, **changes: Any) -> DecoderConfig:
+    assert config.experts is not None
+    return replace(config, experts=replace(config.experts, **changes))
+
+
+def with_rotary(config: DecoderConfig, **changes: Any) -> DecoderConfig:
+    rotary = replace(config.rotary, explicit=(), **changes)
+    return replace(config, rotary=rotary, local_rotary=rotary)
+
+
+def without_name(config: DecoderConfig, part: str) -> DecoderConfig:
+    assert config.experts is not None
+    return with_experts(config, names={k: v for k, v in config.experts.names.items() if k != part})
+
+
 MUTATIONS: dict[str, tuple[str, Change]] = {
     "the window is dropped": ("mistral", lambda c: replace(c, windows=(0, 0))),
     "the window is one longer": ("mistral", lambda c: replace(c, windows=(8, 8))),
@@ -155,6 +197,20 @@ MUTATIONS: dict[str, tuple[str, Change]] = {
     "blocks are parallel": ("stablelm", without(parallel=True)),
     "fused rows in parts": ("gpt_neox", without(qkv_order="parts")),
     "positions without their offset": ("opt", without(position_offset=0)),
+    "experts of one fewer": ("mixtral", lambda c: with_experts(c, chosen=1)),
+    "scores of another sum": ("mixtral", lambda c: with_experts(c, normalize=False)),
+    "scores of sum 1": ("olmoe", lambda c: with_experts(c, normalize=True)),
+    "experts of all groups": ("deepseek_v2", lambda c: with_experts(c, groups=1)),
+    "experts of one group": ("deepseek_v2", lambda c: with_experts(c, chosen_groups=1, chosen=2)),
+    "scores are not scaled": ("deepseek_v2", lambda c: with_experts(c, scale=1.0)),
+    "the plain shared expert is dropped": ("deepseek_v2", lambda c: with_experts(c, shared=0)),
+    "rotary pairs in halves": ("deepseek_v2", without(interleaved=False)),
+    "another epsilon of compressed rows": ("deepseek_v2", without(latent_eps=0.1)),
+    "scores without YaRN's factor": ("deepseek_v2", lambda c: replace(c, scale=c.head_dim**-0.5)),
+    "angles without YaRN's factor": ("deepseek_v2", lambda c: with_rotary(c, attention=1.0)),
+    "YaRN's range ends elsewhere": ("deepseek_v2", lambda c: with_rotary(c, low=0.25)),
+    "the shared expert is dropped": ("qwen2_moe", lambda c: with_experts(c, shared=0)),
+    "the shared expert is not scaled": ("qwen2_moe", lambda c: without_name(c, "shared_scale")),
     "another epsilon": ("llama", lambda c: replace(c, eps=1e-2)),
 }  # fmt: skip
 
@@ -168,6 +224,69 @@ def test_what_is_left_out_is_noticed(name: str) -> None:
     arrays = {n: arrays[n][: s[0]] for n, s in changed.shapes().items()}
     least = 1 if name == "exact instead of tanh" else 10
     assert far(interpreted(changed, arrays, tokens), want) > least * LIMIT
+
+
+EXPERT_CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "two experts are exchanged": lambda w: w[[1, 0, *range(2, len(w))]],
+    "all experts are the first": lambda w: np.repeat(w[:1], len(w), axis=0),
+    "experts are counted from the other end": lambda w: w[::-1].copy(),
+}
+
+
+@pytest.mark.parametrize("part", ["gate_up_proj", "down_proj"])
+@pytest.mark.parametrize("change", EXPERT_CHANGES)
+def test_an_expert_in_another_s_place_is_noticed(change: str, part: str) -> None:
+    """All 24 tokens choose among five experts, so that each one matters."""
+    config, arrays, tokens, want = checked("mixtral")
+    name = f"{config.layer(1)}.mlp.experts.{part}"
+    changed = {**arrays, name: EXPERT_CHANGES[change](arrays[name])}
+    assert far(interpreted(config, changed, tokens), want) > 10 * LIMIT
+
+
+@pytest.mark.parametrize("part", ["gate", "up", "down"])
+def test_an_expert_of_a_folder_in_another_s_place_is_noticed(part: str, tmp_path: Path) -> None:
+    """Folders have a matrix for each expert."""
+    reference("qwen3_moe").save_pretrained(tmp_path)
+    found, tokens = open_checkpoint(tmp_path), prompt(LENGTH, seed=3)
+    want = interpreted(found.config, dict(found.arrays), tokens)
+    assert far(want, checked("qwen3_moe")[3]) < 1e-5
+    a, b = (f"model.layers.0.mlp.experts.{i}.{part}_proj.weight" for i in (0, 1))
+    swapped = {**found.arrays, a: found.arrays[b], b: found.arrays[a]}
+    assert far(interpreted(found.config, swapped, tokens), want) > 10 * LIMIT
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("family", ["mixtral", "qwen2_moe"])
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_token_reads_the_chosen_experts_only(family: str, target: str) -> None:
+    """The weights of experts that the first token does not choose are NaN."""
+    config, arrays, tokens, _ = checked(family)
+    assert config.experts is not None
+    feeds = {
+        "tokens": np.array([tokens[:1]]),
+        "positions": np.zeros((1, 1), np.int64),
+        "last": np.zeros(1, np.int64),
+    }
+    chosen: list[np.ndarray] = []
+    graphs = {DECODE: decoder_graph(config, length=1, capacity=8)}
+    want = interp.run(
+        graphs[DECODE], feeds, weights=arrays, states={}, watch=lambda node, y: chosen.append(y[1]) if node.op == "topk" else None
+    )["logits"]  # fmt: skip
+    sparse = [i for i, experts in enumerate(config.experts.sparse) if experts]
+    assert len(chosen) == len(sparse)
+    arrays = dict(arrays)
+    for layer, ids in zip(sparse, chosen, strict=True):
+        idle = [e for e in range(config.experts.count) if e not in ids]
+        assert idle
+        for part in ("gate_up_proj", "down_proj"):
+            name = f"{config.layer(layer)}.mlp.experts.{part}"
+            arrays[name] = arrays[name].copy()
+            arrays[name][idle] = np.nan
+    program = build_program(graphs, target="cpu" if target == "cpu" else cuda_host())
+    steps = Steps(program, load_weights(arrays, program, "cpu"), batch=1, vocab=97, dtype=config.dtype)
+    got = steps.step(tokens[:1], [0])
+    steps.close()
+    assert far(got, want) < LIMIT
 
 
 # ── fields of configs ──
@@ -187,12 +306,13 @@ def test_an_unknown_field_is_an_error_with_its_name_and_value(family: str) -> No
 @pytest.mark.parametrize(
     ("family", "field", "value"),
     [
-        ("stablelm", "qk_layernorm", True), ("phi", "qk_layernorm", True), ("gpt2", "scale_attn_by_inverse_layer_idx", True),
-        ("gpt2", "scale_attn_weights", False), ("falcon", "alibi", True), ("opt", "do_layer_norm_before", False),
-        ("opt", "word_embed_proj_dim", 48), ("opt", "_remove_final_layer_norm", True), ("gemma", "hidden_act", "gelu"),
+        ("gpt2", "scale_attn_by_inverse_layer_idx", True),
+        ("gpt2", "scale_attn_weights", False), ("falcon", "alibi", True), ("opt", "_remove_final_layer_norm", True), ("gemma", "hidden_act", "gelu"),
         ("gemma2", "use_bidirectional_attention", True), ("gemma3_text", "hidden_activation", "silu"), ("llama", "hidden_act", "mish"),
         ("llama", "quantization_config", {"bits": 4}), ("mistral", "attention_bias", True), ("qwen2", "attention_bias", False),
-        ("phi3", "original_max_position_embeddings", 64), ("opt", "layer_norm_elementwise_affine", False),
+        ("mixtral", "attention_bias", True), ("olmoe", "clip_qkv", 8.0), ("deepseek_v2", "topk_method", "noaux_tc"),
+        ("deepseek_v2", "scoring_func", "sigmoid"), ("deepseek_v2", "norm_topk_prob", True), ("deepseek_v2", "head_dim", 12),
+        ("deepseek_v2", "num_key_value_heads", 2), ("deepseek_v2", "qk_head_dim", 48), ("opt", "layer_norm_elementwise_affine", False),
     ],
 )  # fmt: skip
 def test_values_that_are_not_supported_are_refused_by_name(family: str, field: str, value: object) -> None:
@@ -202,7 +322,7 @@ def test_values_that_are_not_supported_are_refused_by_name(family: str, field: s
     assert repr(value)[:80] in str(raised.value)
 
 
-@pytest.mark.parametrize("value", ["mamba", "", "deepseek_v2", "bert"])
+@pytest.mark.parametrize("value", ["mamba", "", "deepseek_v3", "bert"])
 def test_an_unknown_family_is_refused_with_those_that_are_known(value: str) -> None:
     with pytest.raises(ModelError, match="has an unsupported model_type") as raised:
         DecoderConfig.from_json({"model_type": value})
@@ -227,8 +347,10 @@ def test_fields_of_a_wrong_value_are_refused(field: str, value: object) -> None:
     ("change", "match"),
     [
         ({"mscale": 2.0}, "unknown mscale"),
-        ({"rope_type": "yarn"}, "unsupported scaling"),
-        ({"rope_type": "dynamic", "factor": 2.0}, "unsupported scaling"),
+        ({"rope_type": "yarn", "factor": 2.0, "short_factor": [1.0]}, "unknown short_factor"),
+        ({"rope_type": "proportional", "factor": 2.0}, "unsupported scaling"),
+        ({"rope_type": "yarn", "factor": -2.0}, "finite and positive"),
+        ({"rope_type": "longrope", "short_factor": [1.0], "long_factor": []}, "as many short factors"),
         ({"partial_rotary_factor": 0.0}, "partial_rotary_factor"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
     ],
@@ -238,6 +360,31 @@ def test_rotary_parameters_are_checked(change: dict[str, Any], match: str) -> No
     data["rope_parameters"] = {**data["rope_parameters"], **change}
     with pytest.raises(ModelError, match=match):
         DecoderConfig.from_json(data)
+
+
+@pytest.mark.parametrize(
+    ("family", "field", "value"),
+    [
+        ("mixtral", "num_local_experts", 0), ("mixtral", "num_experts_per_tok", 6), ("mixtral", "num_experts_per_tok", True),
+        ("qwen2_moe", "mlp_only_layers", [0.5]), ("qwen2_moe", "decoder_sparse_step", 0), ("qwen2_moe", "norm_topk_prob", 1),
+        ("qwen2_moe", "shared_expert_intermediate_size", None), ("deepseek_v2", "n_group", 3), ("deepseek_v2", "topk_group", 5),
+        ("deepseek_v2", "routed_scaling_factor", 0), ("deepseek_v2", "first_k_dense_replace", -1), ("deepseek_v2", "kv_lora_rank", "x"),
+        ("deepseek_v2", "qk_rope_head_dim", 7), ("deepseek_v2", "num_experts_per_tok", 5),
+    ],
+)  # fmt: skip
+def test_sizes_of_experts_and_latent_rows_are_checked(family: str, field: str, value: object) -> None:
+    data = {
+        k: v for k, v in reference(family).config.to_dict().items() if k not in ("head_dim", "qk_head_dim")
+    }
+    with pytest.raises(ModelError, match=field):
+        DecoderConfig.from_json({**data, field: value})
+
+
+def test_two_numbers_of_experts_that_differ_are_refused() -> None:
+    data = reference("qwen3_moe").config.to_dict()
+    assert DecoderConfig.from_json({**data, "num_experts": 6}).experts is not None
+    with pytest.raises(ModelError, match="num_local_experts that is not that of num_experts"):
+        DecoderConfig.from_json({**data, "num_experts": 7})
 
 
 def test_older_words_of_configs_are_read() -> None:
@@ -321,9 +468,11 @@ def test_every_field_that_changes_is_followed_or_refused(family: str) -> None:
         assert far(interpreted(found.config, dict(found.arrays), tokens), want) < 1e-5, (name, changed)
         followed += 1
     assert followed > 5
-    rotary = (
+    related = (
         "partial_rotary_factor",
         "rotary_pct",
-        "original_max_position_embeddings",
+        "num_key_value_heads",
+        "n_group",
+        "num_experts_per_tok",
     )  # they depend on sizes
-    assert all(any(n in text for n in (name, *rotary)) for name, text in refusals), refusals
+    assert all(any(n in text for n in (name, *related)) for name, text in refusals), refusals

@@ -20,6 +20,7 @@ PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
 CHANGES: dict[str, dict[str, Any]] = {
     "llama": PLAIN,
     "qwen3": {"use_sliding_window": False},
+    "qwen2moe": {"mlp_only_layers": []},  # the architecture has no names for other layers
     "gemma2": {"query_pre_attn_scalar": 16, "tie_word_embeddings": True},
     "gemma3": {
         "query_pre_attn_scalar": 16,
@@ -33,6 +34,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon, one key head": ("falcon", {"new_decoder_architecture": False, "multi_query": True, "num_kv_heads": None, "bias": False}),
     "gpt2, own head": ("gpt2", {"tie_word_embeddings": False}),
     "stablelm, parallel": ("stablelm", {"use_parallel_residual": True}),
+    "llama, experts": ("llama", {"family": "mixtral", "sliding_window": None}),
+    "qwen3moe, scores as they are": ("qwen3moe", {"norm_topk_prob": False}),
 }  # fmt: skip
 
 
@@ -60,15 +63,25 @@ def converted(architecture: str, model: Any) -> dict[str, np.ndarray]:
             grouped = array.reshape(kv, heads // kv + 2, size, *array.shape[1:])
             parts = (grouped[:, :-2], grouped[:, -2], grouped[:, -1])
             array = np.concatenate([x.reshape(-1, *array.shape[1:]) for x in parts])
-        there = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        assert there is not None, name
-        tensors[there] = np.ascontiguousarray(array)
+        if name.endswith("experts.gate_up_proj"):
+            parts = dict(zip(("gate_proj", "up_proj"), np.split(array, 2, axis=1), strict=True))
+        elif name.endswith("experts.down_proj"):
+            parts = {"down_proj": array}
+        else:
+            parts = {"": array}
+        for part, x in parts.items():
+            stem = f"{name.rpartition('.')[0]}.{part}.weight" if part else name
+            there = names.get_name(stem, try_suffixes=(".weight", ".bias"))
+            assert there is not None, stem
+            tensors[there] = np.ascontiguousarray(x.squeeze())  # as converters do
     return tensors
 
 
-def written(folder: Path, architecture: str, model: Any, **more: Any) -> Path:
+def written(
+    folder: Path, architecture: str, model: Any, changes: dict[str, Any] | None = None, **more: Any
+) -> Path:
     """Write metadata as converters do, and tensors."""
-    c, data = model.config, model.config.to_dict()
+    c, data, changes = model.config, model.config.to_dict(), changes or {}
     file = folder / "tiny.gguf"
     writer = gguf.GGUFWriter(str(file), architecture)
     writer.add_block_count(c.num_hidden_layers)
@@ -101,6 +114,15 @@ def written(folder: Path, architecture: str, model: Any, **more: Any) -> Path:
         writer.add_layer_norm_rms_eps(eps)
     else:
         writer.add_layer_norm_eps(data.get("layer_norm_eps") or data["layer_norm_epsilon"])
+    if data.get("num_experts_per_tok"):
+        writer.add_expert_count(data.get("num_local_experts") or data["num_experts"])
+        writer.add_expert_used_count(data["num_experts_per_tok"])
+        if "moe_intermediate_size" in data:
+            writer.add_expert_feed_forward_length(data["moe_intermediate_size"])
+        if "shared_expert_intermediate_size" in data:
+            writer.add_expert_shared_feed_forward_length(data["shared_expert_intermediate_size"])
+        if "norm_topk_prob" in changes:
+            writer.add_expert_weights_norm(changes["norm_topk_prob"])
     if architecture in ("gemma2", "gemma3", "phi3"):
         writer.add_sliding_window(data["sliding_window"])
     if architecture == "gemma2":
@@ -119,9 +141,10 @@ def written(folder: Path, architecture: str, model: Any, **more: Any) -> Path:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_file_is_the_model(name: str, tmp_path: Path) -> None:
-    architecture, changes = VARIANTS[name]
-    model, tokens = reference(ARCHITECTURES[architecture], **changes), prompt(24, seed=3)
-    found = open_checkpoint(written(tmp_path, architecture, model))
+    architecture, changes = VARIANTS[name][0], dict(VARIANTS[name][1])
+    family = changes.pop("family", ARCHITECTURES[architecture])
+    model, tokens = reference(family, **changes), prompt(24, seed=3)
+    found = open_checkpoint(written(tmp_path, architecture, model, changes))
     graph = decoder_graph(found.config, length=24, capacity=32, all_logits=True)
     feeds = {"tokens": np.array([tokens]), "positions": np.arange(24)[None], "last": np.array([23])}
     ours = interp.run(graph, feeds, weights=dict(found.arrays), states={})["logits"]

@@ -93,6 +93,31 @@ def test_attention_of_training(keys: int, mask: str, attrs: dict, dtype: str) ->
     assert difference(graph, after, tolerance={"float32": 1e-5, "float64": 1e-12}.get(dtype)) == ""
 
 
+@pytest.mark.parametrize("dtype", F)
+@pytest.mark.parametrize(
+    ("x", "ids", "attrs"),
+    [
+        ((2, 3), "int64", {"act": "relu"}),
+        ((2, 3), "int32", {}),
+        ((2, 2, 3), "int32", {"act": "silu", "gated": True}),
+    ],
+)
+def test_products_with_experts(x: tuple[int, ...], ids: str, attrs: dict, dtype: str) -> None:
+    b = ir.GraphBuilder("experts")
+    chosen = b.constant(np.array([[2, 0], [-1, 1]], ids))
+    b.output(
+        "y",
+        b.expert_linear(
+            b.input("x", f"{dtype}{list(x)}"), b.input("w", f"{dtype}[3, 8, 3]"), chosen, **attrs
+        ),
+    )
+    graph = b.build()
+    after = run(graph, PassContext(has_kernel=lambda name: name not in EXPANSIONS))
+    ir.verify(after)
+    assert not {n.op for n in after} & set(EXPANSIONS)
+    assert difference(graph, after) == ""
+
+
 @pytest.mark.parametrize("op", ["rope_append", "rope_attention"])
 @pytest.mark.parametrize("places", [(2,), (3, 2)])
 def test_rotations_and_caches_apart(places: tuple[int, ...], op: str) -> None:

@@ -27,6 +27,32 @@ def test_a_gate_and_what_it_lets_through(golden) -> None:
     golden("fuse_gate", GATE.replace("ROWS", "2"), after)
 
 
+EXPERTS = """
+input %x: float32[ROWS, 6]
+weight %w: float32[3, 8, 6]
+input %n: int64[ROWS, 2]
+%i: int64[ROWS, 2] = clamp(%n, 0, 2)
+%c: float32[ROWS, 2, 8] = expert_linear(%x, %w, %i)
+%g: float32[ROWS, 2, 4], %u: float32[ROWS, 2, 4] = split(%c, sizes=[4, 4], dim=2)
+%y: float32[ROWS, 2, 4] = silu_mul(%g, %u)
+output "y" = %y
+"""
+
+
+def test_a_gate_of_experts(golden) -> None:
+    after = """
+    %i: int64[2, 2] = clamp(%n, 0, 2)
+    %y: float32[2, 2, 4] = expert_linear(%x, %w, %i, act="silu", gated=true)
+    """
+    golden("fuse_gate", EXPERTS.replace("ROWS", "2"), after)
+
+
+def test_a_gate_of_experts_of_many_rows_stays() -> None:
+    graph = ir.parse('graph "test" {' + EXPERTS.replace("ROWS", "9") + "}")
+    (fuse_gate,) = find_passes(["fuse_gate"])
+    assert fuse_gate.run(graph, PassContext()) is graph
+
+
 NORM = """
 input %x: float32[1, 2, 6]
 input %r: float32[1, 2, 4]

@@ -32,6 +32,7 @@ def _cpu() -> tuple[Kernel, ...]:
     from .cpu.int8.conv import KERNELS as INT8_CONV
     from .cpu.int8.matmul import KERNELS as INT8_MATMUL
     from .cpu.matmul.einsum import KERNELS as MATMUL_EINSUM
+    from .cpu.matmul.experts import KERNELS as MATMUL_EXPERTS
     from .cpu.matmul.generated import KERNELS as MATMUL
     from .cpu.matmul.int4 import KERNELS as MATMUL_INT4
     from .cpu.matmul.norm_linear import KERNELS as MATMUL_NORM_LINEAR
@@ -56,6 +57,7 @@ def _cpu() -> tuple[Kernel, ...]:
         *MATMUL,
         *MATMUL_NORM_LINEAR,
         *MATMUL_INT4,
+        *MATMUL_EXPERTS,
         *MATMUL_EINSUM,
         *INT8_MATMUL,
         *INT8_CONV,
@@ -84,6 +86,7 @@ def _cuda() -> tuple[Kernel, ...]:
     from .cuda.conv.generated import KERNELS as CONV
     from .cuda.elementwise import KERNELS as ELEMENTWISE
     from .cuda.fused import KERNELS as FUSED
+    from .cuda.matmul.experts import KERNELS as MATMUL_EXPERTS
     from .cuda.matmul.gemv import KERNELS as MATMUL_GEMV
     from .cuda.matmul.generated import KERNELS as MATMUL
     from .cuda.movement.families import KERNELS as MOVEMENT
@@ -106,6 +109,7 @@ def _cuda() -> tuple[Kernel, ...]:
         *ATTENTION_DECODE_APPEND,
         *MATMUL_GEMV,
         *MATMUL,
+        *MATMUL_EXPERTS,
         *ATTENTION,
         *ATTENTION_BACKWARD,
         *ATTENTION_CUDNN,

@@ -3,7 +3,8 @@
     graph = decoder_graph(config, length=1, capacity=2048)           # decode: one token
     graph = decoder_graph(config, length=128, capacity=2048)         # prefill of up to 128 tokens
 
-Both read and write two states per layer, ``keys.0``, ``values.0`` ...: [batch, kv heads, capacity, head size]. Rows are written in place
+Both read and write two states per layer, ``keys.0``, ``values.0`` ...: [batch, kv heads, capacity, head size]; with latent attention one,
+``latent.0``: [batch, 1, capacity, compressed size]. Rows are written in place
 at the given positions, which each sample of a batch has its own. Weights have the names of a checkpoint. Ops are not fused here; passes
 fuse them.
 
@@ -24,6 +25,8 @@ With ``sampling`` the tokens are those of the op ``sample_token``. Its ``setting
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -32,6 +35,8 @@ from ..ir.graph import Source
 from ..types import DType, TensorSpec
 from .checkpoint.config import DecoderConfig
 from .families.family import ACTIVATIONS
+from .latent import latent_attention
+from .mixture import mixture
 from .rotary import Rotary
 
 __all__ = ["COUNTS", "decoder_graph"]
@@ -107,7 +112,9 @@ class _Writer:
         x = b.view(x, size=[n * s, c.hidden])
         if s > 1 and not all_logits:
             x = b.index_select(x, last, dim=0, name="last_row")
-        x = self.norm(c.end("final_norm"), x)
+        x = self.norm(c.end("final_norm"), x) if "final_norm" in c.row.ends else x
+        if c.projects:
+            x = b.linear(x, self.weight(f"{c.end('project_out')}.weight"))
         bias = [self.weight(f"{c.end('head')}.bias")] if c.head_bias else []
         logits = b.linear(x, self.weight(f"{head}.weight"), *bias, name="scores")
         if c.logits_softcap:
@@ -133,6 +140,8 @@ class _Writer:
         """Return the first layer's input."""
         b, c = self.b, self.c
         x = b.embedding(self.weight(f"{c.end('embed')}.weight"), tokens, name="embedded")
+        if c.projects:
+            x = b.linear(x, self.weight(f"{c.end('project_in')}.weight"))
         if c.row.embed_scale:
             # Rounded to the type that is computed in, as in the reference.
             x = b.mul(x, float(np.asarray(c.hidden**0.5, self.dtype.numpy)))
@@ -159,10 +168,12 @@ class _Writer:
         are loaded.
         """
         b = self.b
-        frequencies = rotary.frequencies(self.c.rotary_dim)[None]
+        frequencies = rotary.frequencies(self.c.rotary_dim, self.capacity)[None]
         positions = b.view(b.arange(end=self.capacity, dtype=DType.FLOAT32), size=[self.capacity, 1])
         angles = b.mul(positions, b.constant(frequencies, name=f"{name}.frequencies"))
         cos, sin = b.cos(angles, name=f"{name}.cos"), b.sin(angles, name=f"{name}.sin")
+        if rotary.attention != 1:
+            cos, sin = b.mul(cos, rotary.attention), b.mul(sin, rotary.attention)
         if self.dtype is DType.FLOAT32:
             return cos, sin
         return b.cast(cos, dtype=self.dtype), b.cast(sin, dtype=self.dtype)
@@ -176,27 +187,48 @@ class _Writer:
             y = self.part_norm(i, "mlp_norm", x) if "mlp_norm" in row.parts else y
             x = b.add(x, attended)
         else:
-            x = b.add(x, attended)
+            x = self.part_norm(i, "attention_sum_norm", b.add(x, attended))
             y = self.part_norm(i, "mlp_norm", x)
-        return str(b.add(x, self.part_norm(i, "post_mlp_norm", self.feed_forward(i, y))))
+        x = b.add(x, self.part_norm(i, "post_mlp_norm", self.feed_forward(i, y)))
+        return self.part_norm(i, "mlp_sum_norm", x)
 
     def attention(self, i: int, x: str) -> str:
         b, c, n, s = self.b, self.c, self.batch, self.length
+        if c.latent is not None:
+            expand = self.weight(f"{c.layer(i)}.{c.row.parts['kv_b']}.weight")
+            y = latent_attention(
+                b, c.latent, _LatentLayer(self, i), x, expand, partial(self.attended, i), c.heads
+            )
+            return self.linear(i, "o", y)
         q, k, v = self.projections(i, x)
-        window = c.windows[i]
         if c.rotary_dim:
-            tables = self.tables[c.local_rotary if window else c.rotary]
-            size = 0 if c.rotary_dim == c.head_dim else c.rotary_dim
-            q, k = (b.rope(projection, *tables, self.positions, size=size) for projection in (q, k))
-        cache = f"{self.dtype.value}[{n}, {c.kv_heads}, {self.capacity}, {c.head_dim}]"
-        caches = []
-        for projection, new in (("keys", k), ("values", v)):
-            state = b.state(f"{projection}.{i}", cache)
-            caches.append(self.written(state, new))
-            b.set_state(state, caches[-1])
-        y = b.attention(q, *caches, self.mask(window), scale=c.scale, softcap=c.attention_softcap)
+            q, k = (self.rotated(i, projection) for projection in (q, k))
+        caches = [self.cached(f"{name}.{i}", new) for name, new in (("keys", k), ("values", v))]
+        y = self.attended(i, q, *caches)
         y = b.view(b.permute(y, dims=[0, 2, 1, 3]), size=[n, s, c.heads * c.head_dim])
         return self.linear(i, "o", y)
+
+    def attended(self, i: int, q: str, keys: str, values: str) -> str:
+        """Return the attention of a layer's queries over its cache."""
+        c = self.c
+        mask = self.mask(c.windows[i])
+        return str(self.b.attention(q, keys, values, mask, scale=c.scale, softcap=c.attention_softcap))
+
+    def rotated(self, i: int, x: str) -> str:
+        """Return heads at their positions."""
+        c = self.c
+        tables = self.tables[c.local_rotary if c.windows[i] else c.rotary]
+        size = 0 if self.b.spec(x).shape[3] == c.rotary_dim else c.rotary_dim
+        interleaved = {"interleaved": True} if c.row.interleaved else {}
+        return str(self.b.rope(x, *tables, self.positions, size=size, **interleaved))
+
+    def cached(self, name: str, rows: str) -> str:
+        """Return a cache with new rows at their positions, which is its state after the run."""
+        n, heads, _, size = self.b.spec(rows).shape
+        state = self.b.state(name, f"{self.dtype.value}[{n}, {heads}, {self.capacity}, {size}]")
+        written = self.written(state, rows)
+        self.b.set_state(state, written)
+        return written
 
     def projections(self, i: int, x: str) -> tuple[str, str, str]:
         """Return queries, keys and values, [batch, heads, length, size] each, with their norms."""
@@ -221,6 +253,8 @@ class _Writer:
         x = self.b.view(x, size=[self.batch, self.length, heads, self.c.head_dim])
         if kind == "head":
             x = self.part_norm(i, norm, x)
+        elif kind == "each" and norm in self.c.row.parts:
+            x = self.norms(f"{self.c.layer(i)}.{self.c.row.parts[norm]}", x, heads)
         return str(self.b.permute(x, dims=[0, 2, 1, 3]))
 
     def written(self, cache: str, rows: str) -> str:
@@ -229,11 +263,15 @@ class _Writer:
         if n == 1:
             return str(b.index_copy(cache, b.view(self.positions, size=[s]), rows, dim=2))
         positions = b.view(self.positions, size=[n, 1, s, 1])
-        positions = b.expand(positions, size=[n, self.c.kv_heads, s, self.c.head_dim])
+        positions = b.expand(positions, size=b.spec(rows).shape)
         return str(b.scatter(cache, positions, rows, dim=2))
 
     def feed_forward(self, i: int, x: str) -> str:
         b, c = self.b, self.c
+        if c.experts is not None and c.sparse(i):
+            rows = b.view(x, size=[self.batch * self.length, c.hidden])
+            y = mixture(b, c.experts, rows, lambda name: self.weight(f"{c.layer(i)}.{name}"), c.activation)
+            return str(b.view(y, size=[self.batch, self.length, c.hidden]))
         op, attrs = ACTIVATIONS[c.activation]
         if "gate_up" in c.row.parts:
             gate, up = b.split(self.linear(i, "gate_up", x), sizes=[c.inner, c.inner], dim=2)
@@ -248,13 +286,24 @@ class _Writer:
         """Return the norm of a layer; x itself if the family does not have it."""
         return self.norm(f"{self.c.layer(i)}.{self.c.row.parts[part]}", x) if part in self.c.row.parts else x
 
-    def norm(self, name: str, x: str) -> str:
+    def norm(self, name: str, x: str, eps: float | None = None) -> str:
         b, row = self.b, self.c.row
         operands = [self.weight(f"{name}.weight", offset=row.norm_offset)]
         if row.norm == "layer_norm":
             operands.append(self.weight(f"{name}.bias"))
         shape = self.shapes[f"{name}.weight"]
-        return str(b.call(row.norm, x, *operands, normalized_shape=list(shape), eps=self.c.eps))
+        return str(
+            b.call(
+                row.norm, x, *operands, normalized_shape=list(shape), eps=self.c.eps if eps is None else eps
+            )
+        )
+
+    def norms(self, name: str, x: str, heads: int) -> str:
+        """Return the norm of each head with its own weight. ``x``: [batch, length, heads, size]."""
+        b, size = self.b, self.c.head_dim
+        weights = [self.weight(f"{name}.{head}.weight") for head in range(heads)]
+        stacked = b.view(b.cat(*weights, dim=0) if heads > 1 else weights[0], size=[heads, size])
+        return str(b.mul(b.call(self.c.row.norm, x, normalized_shape=[size], eps=self.c.eps), stacked))
 
     def linear(self, i: int, part: str, x: str) -> str:
         name = f"{self.c.layer(i)}.{self.c.row.parts[part]}"
@@ -292,3 +341,24 @@ class _Writer:
         parts = [b.slice(grouped, dim=1, start=start, end=end) for start, end in ends]
         sizes = [heads * c.head_dim for heads in (c.heads, c.kv_heads, c.kv_heads)]
         return str(b.cat(*(b.view(p, size=[n, *columns]) for p, n in zip(parts, sizes, strict=True)), dim=0))
+
+
+@dataclass(frozen=True, slots=True)
+class _LatentLayer:
+    """The parts of one layer with latent attention."""
+
+    writer: _Writer
+    index: int
+
+    def linear(self, part: str, x: str) -> str:
+        return self.writer.linear(self.index, part, x)
+
+    def norm(self, part: str, x: str) -> str:
+        c = self.writer.c
+        return self.writer.norm(f"{c.layer(self.index)}.{c.row.parts[part]}", x, c.row.latent_eps)
+
+    def rotated(self, x: str) -> str:
+        return self.writer.rotated(self.index, x)
+
+    def cached(self, rows: str) -> str:
+        return self.writer.cached(f"latent.{self.index}", rows)

@@ -51,6 +51,7 @@ from . import (
 from . import recognize_activation as recognize_activation
 from . import recognize_attention as recognize_attention
 from . import recognize_causal as recognize_causal
+from . import recognize_experts as recognize_experts
 from . import recognize_mean as recognize_mean
 from . import recognize_norm as recognize_norm
 from . import recognize_rope as recognize_rope
@@ -103,6 +104,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("fold_batch_norm", "fold batch norms into the weights of adjacent layers", fold_batch_norm.run, BASIC),
     GraphPass("recognize_activation", "replace written-out gelu, silu, hardswish ... by one op", recognize_activation.run, EXTENDED),
     GraphPass("recognize_mean", "replace pools of the whole input by means and maxima", recognize_mean.run, EXTENDED),
+    GraphPass("recognize_experts", "replace products with gathered matrices by one op that reads the chosen ones", recognize_experts.run, EXTENDED),
     GraphPass("unflatten", "replace products over flattened dims by products of the values", unflatten.run, EXTENDED),
     GraphPass("recognize_norm", "replace written-out rms_norm, layer_norm, softmax by one op", recognize_norm.run, EXTENDED),
     GraphPass("recognize_rope", "replace written-out rotary embeddings by one op", recognize_rope.run, EXTENDED),

@@ -113,14 +113,33 @@ def _norm_linear(emit: Expansion) -> None:
     if not attrs["gated"]:
         emit.last("fused_linear", x, weight, bias, residual, act=attrs["act"])
         return
-    y = emit("linear", x, weight, *(() if bias is None else (bias,)))
-    size = emit.node.spec.shape[-1]
+    _gated(emit, emit("linear", x, weight, *(() if bias is None else (bias,))))
+
+
+def _gated(emit: Expansion, y: str) -> None:
+    """Emit the product of both halves of ``y``, the first one after the activation, as the result."""
+    attrs, size = emit.node.attrs, emit.node.spec.shape[-1]
     gate, through = emit.editor.insert(emit.node, "split", y, sizes=(size, size), dim=emit.node.spec.rank - 1)
     if attrs["act"] == "silu":
         emit.last("silu_mul", gate, through)
         return
     op, numbers, more = _ACTIVATIONS.get(attrs["act"], (attrs["act"], (), {}))
     emit.last("mul", gate if op == "none" else emit(op, gate, *numbers, **more), through)
+
+
+def _expert_linear(emit: Expansion) -> None:
+    x, weight, ids = (str(emit.input(i)) for i in range(3))
+    (rows, slots), (_, outputs, k), attrs = emit.spec(ids).shape, emit.spec(weight).shape, emit.node.attrs
+    if emit.spec(x).rank == 2:
+        x = emit("expand", emit("unsqueeze", x, dims=(1,)), size=(rows, slots, k))
+    pairs = rows * slots
+    chosen = emit("index_select", weight, emit("view", ids, size=(pairs,)), dim=0)
+    y = emit("view", emit("bmm", chosen, emit("view", x, size=(pairs, k, 1))), size=(rows, slots, outputs))
+    if attrs["gated"]:
+        _gated(emit, y)
+        return
+    op, numbers, more = _ACTIVATIONS.get(attrs["act"], (attrs["act"], (), {}))
+    emit.last("clone", y) if op == "none" else emit.last(op, y, *numbers, **more)
 
 
 def _rope_append(emit: Expansion) -> None:
@@ -314,6 +333,7 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "bmm": lambda emit: emit.last("matmul", emit.input(0), emit.input(1)),
     "silu_mul": _silu_mul,
     "norm_linear": _norm_linear,
+    "expert_linear": _expert_linear,
     "rope_append": _rope_append,
     "rope_attention": _rope_attention,
     "rms_norm": _rms_norm,

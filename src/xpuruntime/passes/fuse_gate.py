@@ -1,6 +1,7 @@
 """fuse_gate: fuse a linear layer with the gating of its two halves.
 
-    silu_mul(*split(linear(x, cat(gate, up))))  ->  norm_linear(x, cat(gate, up), gated)
+    silu_mul(*split(linear(x, cat(gate, up))))              ->  norm_linear(x, cat(gate, up), gated)
+    silu_mul(*split(expert_linear(x, cat(gate, up), ids)))  ->  expert_linear(x, cat(gate, up), ids, gated)
 
 Only for few rows (decoding), where each intermediate result costs a launch. With many rows, faster kernels compute the plain product.
 """
@@ -13,12 +14,13 @@ from .context import PassContext
 
 __all__ = ["run"]
 
+_GATED = {"linear": "norm_linear", "expert_linear": "expert_linear"}
+"""Layer -> the op of its gated form."""
+
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """Return the graph with gated layers."""
     context = context or PassContext()
-    if not context.has_kernel("norm_linear"):
-        return graph
     known = known_values(graph)
 
     def rule(editor: Editor, node: Node) -> None:
@@ -28,12 +30,9 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         if split is None or split.op != "split" or node.values != tuple(v.name for v in split.outputs):
             return
         layer = graph.producer(str(split.inputs[0]))
-        if (
-            layer is None
-            or layer.op != "linear"
-            or not few_rows(layer, context.few_rows)
-            or not set(layer.values[1:]) <= known
-        ):
+        if layer is None or not context.has_kernel(_GATED.get(layer.op, "")):
+            return
+        if not _is_layer(graph, layer, known, context.few_rows):
             return
         sizes, last = split.attrs["sizes"], layer.spec.rank - 1
         equal_halves = len(sizes) == 2 and sizes[0] == sizes[1] and split.attrs["dim"] == last
@@ -41,8 +40,19 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         outputs = {v.name for v in (*split.outputs, *layer.outputs)} & set(graph.kept)
         members = (layer, split, node)
         free = equal_halves and single_reader and not outputs and context.may_fuse(graph, members)
-        if free and context.may_become("norm_linear", graph, members):
+        if free and context.may_become(_GATED[layer.op], graph, members):
             now = editor.current(layer)
-            editor.replace(node, "norm_linear", *now.inputs, act="silu", gated=True, absorbs=(layer, split))
+            editor.replace(
+                node, _GATED[layer.op], *now.inputs, act="silu", gated=True, absorbs=(layer, split)
+            )
 
     return graph.rewrite(rule)
+
+
+def _is_layer(graph: Graph, layer: Node, known: frozenset[str], max_rows: int) -> bool:
+    """Return whether a node is a layer of constant weights and few rows, without an activation."""
+    if layer.op == "expert_linear":
+        rows = layer.spec.shape[0]
+        plain = layer.attrs["act"] == "none" and not layer.attrs["gated"]
+        return plain and isinstance(rows, int) and rows <= max_rows and layer.values[1] in known
+    return layer.op == "linear" and few_rows(layer, max_rows) and {*layer.values[1:]} <= known

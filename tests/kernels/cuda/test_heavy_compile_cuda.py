@@ -19,6 +19,7 @@ from xpuruntime.kernels.cuda.attention.decode import FlashDecode
 from xpuruntime.kernels.cuda.attention.flash import FlashV2, Naive
 from xpuruntime.kernels.cuda.conv.depthwise import Depthwise
 from xpuruntime.kernels.cuda.conv.generated import ImplicitGemm
+from xpuruntime.kernels.cuda.matmul.experts import ExpertGemm, ExpertGemv
 from xpuruntime.kernels.cuda.matmul.gemv import Gemv, NormLinear
 from xpuruntime.kernels.cuda.matmul.generated import Generated
 
@@ -39,6 +40,9 @@ CALLS: tuple[tuple[Any, str, tuple[Any, ...], dict[str, Any]], ...] = (
     (NormLinear("matmul/gemv"), "norm_linear", (empty((1, 1536)), empty((5120, 1536)), empty((5120,)), None, empty((1536,))),
      {"gated": True, "act": "silu"}),
     (NormLinear("matmul/gemv"), "norm_linear", (empty((3, 37), "float64"), empty((9, 37), "float64"), None, empty((3, 9), "float64")), {}),
+    (ExpertGemv(), "expert_linear", (empty((1, 2048)), empty((8, 1536, 2048)), empty((1, 2), "int64")), {"gated": True, "act": "silu"}),
+    (ExpertGemm(), "expert_linear", (empty((128, 2048)), empty((64, 768, 2048)), empty((128, 8), "int64")), {}),
+    (ExpertGemm(), "expert_linear", (empty((99, 2, 37), "float32"), empty((3, 65, 37), "float32"), empty((99, 2), "int32")), {"act": "gelu"}),
     (FlashV2(), "attention", (empty((1, 32, 1024, 128)),) * 3, {"causal": True}),
     (FlashV2(), "attention", (*(empty((1, 2, 64, 40), "float16"),) * 3, empty((64, 64), "bool")), {"softcap": 5.0}),
     (FlashDecode(), "attention", (empty((1, 12, 1, 128)), *(empty((1, 2, 999, 128)),) * 2), {}),

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..ops.matmul import einsum_terms
 from .activation import ACTIVATIONS
+from .indexing import from_start
 from .numbers import Array
 from .rule import InterpRule, wide
 
@@ -62,6 +63,20 @@ def einsum(*operands: Array, equation: str) -> Array:
     return np.asarray(np.einsum(*arguments, [number[a] for a in result], optimize="greedy"))
 
 
+def expert_linear(x: Array, weight: Array, ids: Array, *, act: str, gated: bool) -> Array:
+    """Compute each slot's product with the matrix of its expert."""
+    experts = from_start(ids, weight.shape[0])
+    rows = np.broadcast_to(x if x.ndim == 3 else x[:, None], (*ids.shape, x.shape[-1]))
+    y = np.zeros((*ids.shape, weight.shape[1]), x.dtype)
+    for expert in np.unique(experts):
+        slots = experts == expert
+        y[slots] = np.matmul(rows[slots], weight[expert].T)
+    if gated:
+        gate, through = np.split(y, 2, axis=-1)
+        return np.asarray(ACTIVATIONS[act](gate) * through)
+    return np.asarray(ACTIVATIONS[act](y))
+
+
 def det(x: Array) -> Array:
     """Return the determinant of each matrix."""
     return np.asarray(np.linalg.det(x))
@@ -75,6 +90,7 @@ RULES: dict[str, InterpRule] = {
     "addmm": wide(addmm),
     "linear": wide(linear),
     "fused_linear": wide(fused_linear),
+    "expert_linear": wide(expert_linear),
     "einsum": wide(einsum),
     "det": wide(det),
 }

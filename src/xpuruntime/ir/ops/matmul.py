@@ -133,6 +133,23 @@ def _einsum(c: OpCall) -> TensorSpec:
     return TensorSpec(tuple(sizes[a] for a in result), one_dtype(*specs))
 
 
+def _expert_linear(c: OpCall) -> TensorSpec:
+    x, weight, ids = c.tensor(0), _rank(c.tensor(1), 3, "the weight"), _rank(c.tensor(2), 2, "ids")
+    if x.rank not in (2, 3):
+        raise Mismatch("x must be [rows, k], or [rows, slots, k]", str(x))
+    same(x.shape[-1], weight.shape[2], "x's last dim and the weight's")
+    for d in range(x.rank - 1):
+        same(x.shape[d], ids.shape[d], f"dim {d} of x and ids")
+    if ids.dtype not in (DType.INT32, DType.INT64):
+        raise Mismatch("ids must be int32 or int64", str(ids))
+    n = weight.shape[1]
+    if c["gated"]:
+        if not isinstance(n, int) or n % 2:
+            raise Mismatch("gated needs a weight of two halves", str(weight))
+        n //= 2
+    return TensorSpec((*ids.shape, n), one_dtype(x, weight))
+
+
 def _det(c: OpCall) -> TensorSpec:
     x = c.tensor()
     if x.rank < 2:
@@ -165,6 +182,13 @@ ROWS: tuple[OpEntry, ...] = (
         "matmul",
         _linear,
         meaning="act(x @ weight.T + bias + residual)",
+    ),
+    op(
+        f"expert_linear(x, weight, ids; act: {ACTIVATIONS} = none, gated: bool = false) -> y",
+        "matmul",
+        _expert_linear,
+        meaning="y[r, s] = act(weight[ids[r, s]] @ x[r], or x[r, s]), of a weight [experts, n, k]; gated: the first half of n computes gate, the"
+        " second half up, and the result is act(gate) * up",
     ),
     op("einsum(operands*; equation: str) -> y", "matmul", _einsum, aten="einsum", onnx="Einsum"),
     op("det(x) -> y", "other", _det, aten="linalg_det", onnx="Det"),

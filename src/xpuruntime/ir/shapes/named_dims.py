@@ -79,7 +79,7 @@ def _norm(node: Node, operands: list[TensorSpec], result: TensorSpec) -> Dims:
 
 _BY_OP: Mapping[str, Callable[[Node, list[TensorSpec], TensorSpec], Dims]] = {
     **dict.fromkeys(("mm", "mm_wide", "bmm", "matmul", "addmm", "quantized_matmul"), _matmul),
-    **dict.fromkeys(("linear", "fused_linear", "norm_linear"), _linear),
+    **dict.fromkeys(("linear", "fused_linear", "norm_linear", "expert_linear"), _linear),
     **dict.fromkeys(("convolution", "fused_convolution", "quantized_convolution"), _conv),
     **dict.fromkeys(("softmax", "log_softmax"), _softmax),
     **dict.fromkeys(("layer_norm", "rms_norm"), _norm),

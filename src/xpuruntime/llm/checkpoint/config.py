@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ...errors import ModelError
@@ -13,12 +14,19 @@ from ..families.family import ACTIVATIONS, DecoderFamily, rotary_share
 from ..families.fields import check_fields
 from ..families.table import FAMILIES
 from ..rotary import Rotary
+from .experts import ExpertSizes
+from .latent import LatentSizes
 from .windows import layer_windows
 
 __all__ = ["DecoderConfig", "read_stops"]
 
 _MAX_LAYERS, _MAX_HEADS, _MAX_WIDTH, _MAX_WORDS = 4096, 1 << 16, 1 << 24, (1 << 31) - 1
 """Limits far above every known decoder. A larger value means that the file is damaged."""
+FEED_FORWARD = ("gate", "up", "gate_up", "down")
+BLOCK_NORMS = (
+    *("input_norm", "post_attention_norm", "attention_sum_norm"),
+    *("mlp_norm", "post_mlp_norm", "mlp_sum_norm"),
+)
 _DTYPES = {"float32": DType.FLOAT32, "bfloat16": DType.BFLOAT16, "float16": DType.FLOAT16}
 
 
@@ -29,17 +37,21 @@ class DecoderConfig:
     row:         what the family has, after variants.
     base:        prefix of weight names.
     rotary, local_rotary: rotary positions of layers without and with a window; None without rotary positions.
+    embed:       size of embeddings.
     rotary_dim:  elements of a head that are rotated.
     windows:     keys that a query of each layer may see, its own included; 0: all before it.
     scale:       scale of attention scores. activation: a key of ``ACTIVATIONS``.
     attention_softcap, logits_softcap: c in c * tanh(x / c); 0: none.
     qkv_bias, out_bias, mlp_bias, head_bias: which linear layers have a bias. tied: the output layer is the embedding.
+    latent:      sizes of latent attention; None without. ``head_dim`` is then that of queries.
+    experts:     the mixture of experts; None without.
     stops: tokens that end a text. dtype: the checkpoint's element type.
     """
 
     family: str
     vocab: int
     hidden: int
+    embed: int
     layers: int
     heads: int
     kv_heads: int
@@ -62,6 +74,8 @@ class DecoderConfig:
     mlp_bias: bool = False
     head_bias: bool = False
     tied: bool = False
+    latent: LatentSizes | None = None
+    experts: ExpertSizes | None = None
     stops: tuple[int, ...] = ()
     dtype: DType = DType.FLOAT32
 
@@ -89,15 +103,22 @@ class DecoderConfig:
         kv_heads = _size(row, facts, "num_key_value_heads", heads, heads)
         if heads % kv_heads:
             raise _wrong(row.key("num_key_value_heads"), kv_heads, f"a divisor of {heads}")
-        head_dim = _size(row, facts, "head_dim", _MAX_WIDTH, max(hidden // heads, 1))
+        latent = LatentSizes.of(facts, partial(_size, row, facts)) if row.latent else None
+        head_dim = (
+            latent.head if latent else _size(row, facts, "head_dim", _MAX_WIDTH, max(hidden // heads, 1))
+        )
         layers = _size(row, facts, "num_hidden_layers", _MAX_LAYERS)
-        rotary, local = Rotary.of_layers(facts, row.key("rope_theta")) if row.rotary else (Rotary(), Rotary())
         positions = _size(row, facts, "max_position_embeddings", _MAX_WORDS, 2048)
+        rotary = local = Rotary()
+        if row.rotary:
+            longest = {"max_position_embeddings": positions}
+            rotary, local = Rotary.of_layers(facts | longest, row.key("rope_theta"))
         dtype = str(facts.get("dtype") or facts.get("torch_dtype") or "float32").removeprefix("torch.")
         return cls(
             family=family,
             vocab=_size(row, facts, "vocab_size", _MAX_WORDS),
             hidden=hidden,
+            embed=_size(row, facts, row.embed_size, _MAX_WIDTH, hidden) if row.embed_size else hidden,
             layers=layers,
             heads=heads,
             kv_heads=kv_heads,
@@ -111,9 +132,10 @@ class DecoderConfig:
             row=row,
             base=row.base,
             local_rotary=local,
-            rotary_dim=_rotary_dim(row, facts, head_dim),
+            rotary_dim=latent.rotated if latent else _rotary_dim(row, facts, head_dim),
             windows=layer_windows(row, facts, layers),
-            scale=_number(row, facts, "query_pre_attn_scalar", 0, _MAX_WIDTH, head_dim) ** -0.5,
+            scale=_number(row, facts, "query_pre_attn_scalar", 0, _MAX_WIDTH, head_dim) ** -0.5
+            * (rotary.scores if latent else 1.0),
             activation=_activation(row, facts),
             attention_softcap=_number(row, facts, "attn_logit_softcapping", 0, math.inf, 0.0),
             logits_softcap=_number(row, facts, "final_logit_softcapping", 0, math.inf, 0.0),
@@ -121,6 +143,10 @@ class DecoderConfig:
             out_bias=_bias(row, facts, "o"),
             mlp_bias=_bias(row, facts, "mlp"),
             head_bias=_bias(row, facts, "head"),
+            latent=latent,
+            experts=ExpertSizes.of(row.experts, facts, layers, partial(_size, row, facts))
+            if row.experts
+            else None,
             tied=bool(facts.get("tie_word_embeddings", False)),
             stops=read_stops(facts.get("eos_token_id")),
             dtype=_DTYPES.get(dtype, DType.FLOAT32),
@@ -137,29 +163,53 @@ class DecoderConfig:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every weight by its name in a checkpoint."""
-        parts = self.row.parts
-        layer: dict[str, tuple[int, ...]] = {}
-        for part, (rows, columns, bias) in self._linears().items():
-            if part in parts:
-                shape = (columns, rows) if self.row.transposed else (rows, columns)
-                layer |= _named(parts[part], shape, (rows,) if bias else None)
-        for part, size in self._norms().items():
-            if part in parts:
-                layer |= self._norm(parts[part], size)
-        shapes: dict[str, tuple[int, ...]] = {f"{self.end('embed')}.weight": (self.vocab, self.hidden)}
+        shapes: dict[str, tuple[int, ...]] = {f"{self.end('embed')}.weight": (self.vocab, self.embed)}
+        if self.projects:
+            shapes[f"{self.end('project_in')}.weight"] = (self.hidden, self.embed)
+            shapes[f"{self.end('project_out')}.weight"] = (self.embed, self.hidden)
         if "positions" in self.row.ends:
             rows = self.max_positions + self.row.position_offset
             shapes[f"{self.end('positions')}.weight"] = (rows, self.hidden)
+        dense = self._layer(FEED_FORWARD)
+        sparse = self._layer(()) | self.experts.shapes(self.hidden) if self.experts else {}
         for i in range(self.layers):
+            layer = sparse if self.sparse(i) else dense
             shapes |= {f"{self.layer(i)}.{name}": shape for name, shape in layer.items()}
-        shapes |= self._norm(self.end("final_norm"), self.hidden)
-        head = _named(self.end("head"), (self.vocab, self.hidden), (self.vocab,) if self.head_bias else None)
+        if "final_norm" in self.row.ends:
+            shapes |= self._norm(self.end("final_norm"), self.hidden)
+        head = _named(self.end("head"), (self.vocab, self.embed), (self.vocab,) if self.head_bias else None)
         if self.tied:
             del head[f"{self.end('head')}.weight"]
         return shapes | head
 
+    @property
+    def projects(self) -> bool:
+        """Return whether layers connect embeddings with the hidden size."""
+        return self.embed != self.hidden
+
+    def sparse(self, index: int) -> bool:
+        """Return whether a layer has experts."""
+        return self.experts is not None and self.experts.sparse[index]
+
+    def _layer(self, feed_forward: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a layer by name, with the linear layers ``feed_forward`` of its feed-forward layer."""
+        parts = self.row.parts
+        layer: dict[str, tuple[int, ...]] = {}
+        for part, (rows, columns, bias) in self._linears().items():
+            if part in parts and (part not in FEED_FORWARD or part in feed_forward):
+                shape = (columns, rows) if self.row.transposed else (rows, columns)
+                layer |= _named(parts[part], shape, (rows,) if bias else None)
+        for part, size in self._norms().items():
+            if part in parts and part in ("q_norm", "k_norm") and self.row.qk_norm == "each":
+                heads = self.heads if part == "q_norm" else self.kv_heads
+                layer |= {f"{parts[part]}.{head}.weight": (size,) for head in range(heads)}
+            elif part in parts:
+                layer |= self._norm(parts[part], size)
+        return layer
+
     def _linears(self) -> dict[str, tuple[int, int, bool]]:
         """Return (outputs, inputs, bias) of each linear layer."""
+        latent = self.latent.linears(self.hidden, self.heads, self.out_bias) if self.latent else {}
         q, kv, h, inner = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.hidden, self.inner
         return {
             "q": (q, h, self.qkv_bias),
@@ -171,14 +221,16 @@ class DecoderConfig:
             "up": (inner, h, self.mlp_bias),
             "gate_up": (2 * inner, h, self.mlp_bias),
             "down": (h, inner, self.mlp_bias),
+            **latent,
         }
 
     def _norms(self) -> dict[str, int]:
         whole = self.row.qk_norm == "whole"
         return {
-            **dict.fromkeys(("input_norm", "post_attention_norm", "mlp_norm", "post_mlp_norm"), self.hidden),
+            **dict.fromkeys(BLOCK_NORMS, self.hidden),
             "q_norm": self.head_dim * (self.heads if whole else 1),
             "k_norm": self.head_dim * (self.kv_heads if whole else 1),
+            **(self.latent.norms if self.latent else {}),
         }
 
     def _norm(self, name: str, size: int) -> dict[str, tuple[int, ...]]:

@@ -62,7 +62,10 @@ def _opened(path: Path, who: str, reader: Any) -> Checkpoint:
     if "rope_freqs.weight" in shapes:
         raise ModelError(who, "has an unsupported scaling of rotary positions", got="rope_freqs.weight")
     config = DecoderConfig.from_json(config_facts(architecture, fact, shapes, who))
-    config = _with_biases(replace(config, row=gguf_row(config.row)), architecture, shapes)
+    row = gguf_row(config.row)
+    if config.experts is not None and row.experts is not None:
+        config = replace(config, experts=replace(config.experts, names=row.experts.layouts[-1]))
+    config = _with_biases(replace(config, row=row), architecture, shapes)
     arrays = _Tensors(reader.tensors, architecture, config)
     if unknown := sorted(arrays.others):
         do = "The model has a part that this release does not support."
@@ -91,6 +94,11 @@ def _with_biases(
     )
 
 
+def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape without dims of 1."""
+    return tuple(d for d in shape if d != 1)
+
+
 class _Tensors(Mapping[str, Array]):
     """Tensors by their names in a checkpoint, float32. Each access dequantizes the tensor."""
 
@@ -115,9 +123,12 @@ class _Tensors(Mapping[str, Array]):
                 self.others.add(str(tensor.name))
                 continue
             self._tensors[name] = tensor
+        needed = config.shapes()
+        shapes = {n: tuple(int(d) for d in reversed(t.shape)) for n, t in self._tensors.items()}
+        # Writers drop dims of 1.
         self.specs = {
-            n: TensorSpec(tuple(int(d) for d in reversed(t.shape)), DType.FLOAT32)
-            for n, t in self._tensors.items()
+            n: TensorSpec(needed[n] if squeezed(needed.get(n, ())) == squeezed(s) else s, DType.FLOAT32)
+            for n, s in shapes.items()
         }
 
     def __getitem__(self, name: str) -> Array:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ModelError
+from ..families.experts import ExpertLayers
 from ..families.family import DecoderFamily
 from ..families.table import FAMILIES
 
@@ -29,8 +30,13 @@ ARCHITECTURES: Mapping[str, str] = {
     "gptneox": "gpt_neox",
     "gpt2": "gpt2",
     "falcon": "falcon",
+    "qwen2moe": "qwen2_moe",
+    "qwen3moe": "qwen3_moe",
+    "olmoe": "olmoe",
 }
 """``general.architecture`` -> ``model_type``."""
+_WITH_EXPERTS = {"llama": "mixtral"}
+"""``general.architecture`` -> ``model_type``, where a file has experts."""
 INTERLEAVED = frozenset(["llama"])
 """Architectures whose rotary pairs are next to each other in the rows of queries and keys."""
 
@@ -56,11 +62,26 @@ _RENAMED: Mapping[str, Mapping[str, str]] = {
     "falcon": {"ln_attn": "attn_norm_2", "ln_mlp": "attn_norm"},
 }
 """Architecture -> name in a checkpoint -> name in a file, where the part alone does not say it."""
+_EXPERTS = {
+    "router": "ffn_gate_inp.weight",
+    "gate": "ffn_gate_exps.weight",
+    "up": "ffn_up_exps.weight",
+    "down": "ffn_down_exps.weight",
+    "shared_gate": "ffn_gate_shexp.weight",
+    "shared_up": "ffn_up_shexp.weight",
+    "shared_down": "ffn_down_shexp.weight",
+    "shared_scale": "ffn_gate_inp_shexp.weight",
+}
+"""Part of a mixture of experts -> its name in a layer, which the builder uses, too."""
 
 
 def gguf_row(row: DecoderFamily) -> DecoderFamily:
     """Return the row of a family for the tensors of a GGUF file."""
-    return replace(row, norm_offset=0.0, qkv_order="parts", transposed=False)
+    experts = row.experts
+    if experts is not None:
+        parts = {"gate", "up"} | experts.layouts[-1].keys() - {"gate_up"}
+        experts = replace(experts, layouts=({p: n for p, n in _EXPERTS.items() if p in parts},))
+    return replace(row, norm_offset=0.0, qkv_order="parts", transposed=False, experts=experts)
 
 
 def part_names(
@@ -74,6 +95,9 @@ def part_names(
     }
     renamed = _RENAMED.get(architecture, {})
     layer = {renamed.get(name, _PARTS[part]): (name, part) for part, name in row.parts.items()}
+    for part, name in (row.experts.layouts[-1] if row.experts else {}).items():
+        stem = name.removesuffix(".weight")
+        layer[stem] = (stem, part)
     return ends, layer
 
 
@@ -99,7 +123,13 @@ def config_facts(architecture: str, fact: Fact, tensors: Mapping[str, Any], who:
     if architecture not in ARCHITECTURES:
         do = f"Supported architectures: {', '.join(ARCHITECTURES)}."
         raise ModelError(who, "has an unsupported general.architecture", got=repr(architecture)[:80], do=do)
-    family = FAMILIES[ARCHITECTURES[architecture]]
+    experts = fact(f"{architecture}.expert_count", 0)
+    model_type = ARCHITECTURES[architecture]
+    if experts:
+        model_type = _WITH_EXPERTS.get(architecture, model_type)
+    family = FAMILIES[model_type]
+    if bool(experts) != (family.experts is not None):
+        raise ModelError(who, f"has an unsupported number of experts for {architecture}", got=experts)
 
     def own(key: str, default: Any = None) -> Any:
         return fact(f"{architecture}.{key}", default)
@@ -133,11 +163,12 @@ def config_facts(architecture: str, fact: Fact, tensors: Mapping[str, Any], who:
     for name, key in _OPTIONAL.items():
         if name in family.reads and own(key) is not None:
             named[name] = own(key)
+    named |= _experts(architecture, family.experts, own, named, tensors) if family.experts else {}
     if architecture in _SPECIAL:
         named |= _SPECIAL[architecture](own, tensors)
     return {
         **named,
-        "model_type": ARCHITECTURES[architecture],
+        "model_type": model_type,
         "tie_word_embeddings": "output.weight" not in tensors,
         "eos_token_id": fact("tokenizer.ggml.eos_token_id"),
     }
@@ -173,6 +204,28 @@ def _rotary(family: DecoderFamily, own: Fact, head_dim: int, who: str) -> dict[s
         return {"rope_parameters": parameters, family.key("partial_rotary_factor"): dims / head_dim}
     local = own("rope.freq_base_swa", family.defaults["rope_local_base_freq"])
     return {"rope_scaling": parameters, "rope_theta": base, "rope_local_base_freq": local}
+
+
+_NORMALIZED = frozenset(["qwen3moe"])
+"""Architectures whose chosen scores are divided by their sum if a file does not say it."""
+
+
+def _experts(
+    architecture: str, spec: ExpertLayers, own: Fact, named: Mapping[str, Any], tensors: Mapping[str, Any]
+) -> dict[str, Any]:
+    layers = range(named["num_hidden_layers"])
+    data = {
+        spec.count[0]: own("expert_count"),
+        "num_experts_per_tok": own("expert_used_count"),
+        spec.inner: own("expert_feed_forward_length", named["intermediate_size"]),
+        "mlp_only_layers": [i for i in layers if f"blk.{i}.ffn_gate_exps.weight" not in tensors],
+        "decoder_sparse_step": 1,
+    }
+    if spec.shared:
+        data[spec.shared] = own("expert_shared_feed_forward_length")
+    if isinstance(spec.normalize, str):
+        data[spec.normalize] = bool(own("expert_weights_norm", architecture in _NORMALIZED))
+    return {k: v for k, v in data.items() if k in spec.reads | {spec.inner}}
 
 
 def _gemma(largest: int) -> Callable[[Fact, Mapping[str, Any]], dict[str, Any]]:

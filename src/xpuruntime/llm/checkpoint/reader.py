@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,7 @@ def _from_folder(folder: Path) -> Checkpoint:
     embed = f"{config.end('embed')}.weight"
     if embed not in arrays and embed.removeprefix(config.base) in arrays:
         config = replace(config, base="")  # the checkpoint of a model without its output layer
+    config = with_experts(config, arrays)
     checkpoint = Checkpoint(
         folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder), generation
     )
@@ -100,21 +101,30 @@ def _from_module(module: Any) -> Checkpoint:
         raise ModelError(type(module).__name__, "is in training mode", do="Call model.eval().")
     config = DecoderConfig.from_json(module.config.to_dict())
     explicit = _frequencies(module)
-    if config.rotary == config.local_rotary:
+    if config.rotary == config.local_rotary and config.rotary.kind not in ("dynamic", "longrope"):
         rotary = replace(config.rotary, explicit=explicit)
         config = replace(config, rotary=rotary, local_rotary=rotary)
     arrays = dict(weights_of(module))
-    shapes = config.shapes()
     embed, head = (f"{config.end(part)}.weight" for part in ("embed", "head"))
     if head not in arrays and "lm_head.weight" in arrays:
         arrays[head] = arrays.pop("lm_head.weight")  # modules may name it otherwise than checkpoints
     if config.tied and embed not in arrays and head in arrays:
         # The embedding and the output layer are one tensor, which the module may list under the latter's name.
         arrays[embed] = arrays.pop(head)
+    config = with_experts(config, arrays)
+    shapes = config.shapes()
     weights = {n: a for n, a in arrays.items() if n in shapes}
     words = getattr(module, "generation_config", None)
     generation = {} if words is None else dict(words.to_dict())
     return checked(Checkpoint(type(module).__name__, config, weights, _specs(weights), generation=generation))
+
+
+def with_experts(config: DecoderConfig, names: Collection[str]) -> DecoderConfig:
+    """Return the config with the names of experts that a checkpoint's weights have."""
+    if config.experts is None or config.row.experts is None:
+        return config
+    stored = config.experts.stored_as(config.row.experts, config.layer, names)
+    return replace(config, experts=replace(config.experts, names=stored))
 
 
 def _frequencies(module: Any) -> tuple[float, ...]:

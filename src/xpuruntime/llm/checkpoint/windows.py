@@ -16,10 +16,11 @@ _PERIOD = ("sliding_window_pattern", "_sliding_window_pattern")
 _HAS_WINDOW: Mapping[str, Callable[[int, int], bool]] = {
     "all": lambda i, n: True,
     "alternate": lambda i, n: i % 2 == 0,
+    "alternate first": lambda i, n: i % 2 == 0 and i < n,
     "periodic": lambda i, n: (i + 1) % n != 0,
     "last": lambda i, n: i >= n,
 }
-"""Pattern of a family -> whether layer i has the window. n: the period, or the number of first layers without one."""
+"""Pattern of a family -> whether layer i has the window. n: the period, or ``max_window_layers``."""
 
 
 def layer_windows(row: DecoderFamily, facts: Mapping[str, Any], layers: int) -> tuple[int, ...]:
@@ -44,7 +45,9 @@ def layer_windows(row: DecoderFamily, facts: Mapping[str, Any], layers: int) -> 
 
 
 def _count(row: DecoderFamily, facts: Mapping[str, Any]) -> int:
-    names = {"periodic": _PERIOD, "last": ("max_window_layers",)}.get(row.windows, ())
+    names = {"periodic": _PERIOD, **dict.fromkeys(("last", "alternate first"), ("max_window_layers",))}.get(
+        row.windows, ()
+    )
     name = next((n for n in names if facts.get(n) is not None), None)
     value = facts[name] if name else 1
     if isinstance(value, bool) or not isinstance(value, int) or value < (row.windows == "periodic"):

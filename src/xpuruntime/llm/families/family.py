@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .experts import ExpertLayers
+
 __all__ = ["ACTIVATIONS", "DecoderFamily", "Variant", "rotary_share"]
 
 ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -25,13 +27,14 @@ class Variant:
     """A change of a row where a config has given values.
 
     when:     field -> value; all must be equal.
-    parts:    parts that are added or renamed; None removes one.
+    parts, ends: parts and ends that are added or renamed; None removes one.
     facts:    fields that are overridden.
     parallel: attention and feed-forward layers read the same input; None leaves the row's.
     """
 
     when: Mapping[str, Any]
     parts: Mapping[str, str | None] = field(default_factory=dict)
+    ends: Mapping[str, str | None] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     parallel: bool | None = None
 
@@ -42,14 +45,19 @@ class DecoderFamily:
 
     models:     names that users know, for the docs.
     base:       prefix of all names but the output layer's. Some checkpoints omit it.
-    ends:       names of ``embed``, ``positions``, ``final_norm`` (without base) and ``head`` (with it).
+    ends:       names of ``embed``, ``positions``, ``final_norm``, ``project_in`` and ``project_out`` (layers between embeddings of another size
+                and the hidden size), without base; and of ``head``, with it.
     layers:     name of the list of layers.
     parts:      names in a layer. A part that is absent is not computed.
-                Norms: ``input_norm``, ``mlp_norm`` before and ``post_attention_norm``, ``post_mlp_norm`` after a block; ``q_norm``, ``k_norm``.
+                Norms: ``input_norm``, ``mlp_norm`` before and ``post_attention_norm``, ``post_mlp_norm`` after a block, ``attention_sum_norm``,
+                ``mlp_sum_norm`` after the residual sum; ``q_norm``, ``k_norm``.
+                Latent attention: ``q``, or ``q_a``, ``q_a_norm``, ``q_b``; ``kv_a``, ``kv_a_norm``, ``kv_b``; ``o``.
                 Linear layers: ``q``, ``k``, ``v`` or ``qkv``; ``o``; ``gate`` and ``up`` or ``gate_up``, or ``up`` alone; ``down``.
     norm:       op of the norms: ``rms_norm``, or ``layer_norm`` with a bias.
     norm_offset: number that is added to the weights of norms.
-    qk_norm:    ``head`` (one norm per head, of one weight) or ``whole`` (over all heads); empty without.
+    qk_norm:    ``head`` (one norm per head, of one weight), ``each`` (of each head's own weight) or ``whole`` (over all heads); empty without.
+    latent_eps: epsilon of the norms ``q_a_norm`` and ``kv_a_norm``.
+    interleaved: rotary pairs are next to each other instead of in two halves.
     parallel:   attention and feed-forward layers read the same input. Without ``mlp_norm`` they share a norm.
     rotary:     rotary positions. Without, ``positions`` is a table.
     position_offset: first row of the table of positions.
@@ -57,6 +65,7 @@ class DecoderFamily:
     transposed: weights of linear layers are stored as [inputs, outputs].
     bias:       ``qkv``, ``o``, ``mlp``, ``head`` -> True, or the field that says it.
     windows:    layers that have the window where ``layer_types`` is not given: ``none``, ``all``, ``alternate``, ``periodic``, ``last``.
+    embed_size: field of the embeddings' size, if it may differ from the hidden size.
     embed_scale: scale of embeddings: ``sqrt`` of the hidden size, or none.
     inner_default: without a size the feed-forward layer has four times the hidden size.
     keys:       the builder's name of a field -> the family's.
@@ -66,6 +75,7 @@ class DecoderFamily:
     equal:      fields that must have the value of another field.
     harmless:   fields that change no result.
     buffers:    ends of names that checkpoints contain and nothing reads.
+    experts:    the mixture of experts; None without. Layers without experts have ``gate``, ``up`` and ``down``.
     variants:   changes by fields.
     """
 
@@ -77,6 +87,8 @@ class DecoderFamily:
     norm: str = "rms_norm"
     norm_offset: float = 0.0
     qk_norm: str = ""
+    latent_eps: float = 1e-6
+    interleaved: bool = False
     parallel: bool = False
     rotary: bool = True
     position_offset: int = 0
@@ -84,6 +96,7 @@ class DecoderFamily:
     transposed: bool = False
     bias: Mapping[str, bool | str] = field(default_factory=dict)
     windows: str = "none"
+    embed_size: str = ""
     embed_scale: str = ""
     inner_default: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -93,6 +106,7 @@ class DecoderFamily:
     equal: Mapping[str, str] = field(default_factory=dict)
     harmless: frozenset[str] = frozenset()
     buffers: tuple[str, ...] = ()
+    experts: ExpertLayers | None = None
     variants: tuple[Variant, ...] = ()
 
     def key(self, name: str) -> str:
@@ -104,17 +118,25 @@ class DecoderFamily:
         row, changed = self, dict(facts)
         for variant in self.variants:
             if all(facts.get(k) == v for k, v in variant.when.items()):
-                merged = {**row.parts, **variant.parts}
-                parts = {k: v for k, v in merged.items() if v is not None}
                 parallel = row.parallel if variant.parallel is None else variant.parallel
-                row = replace(row, parts=parts, parallel=parallel)
+                parts, ends = _merged(row.parts, variant.parts), _merged(row.ends, variant.ends)
+                row = replace(row, parts=parts, ends=ends, parallel=parallel)
                 changed |= variant.facts
         return row, changed
+
+    @property
+    def latent(self) -> bool:
+        """Return whether attention has a compressed cache."""
+        return "kv_a" in self.parts
 
     @property
     def gated(self) -> bool:
         """Return whether the feed-forward layer has a gate."""
         return "gate" in self.parts or "gate_up" in self.parts
+
+
+def _merged(names: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    return {k: v for k, v in {**names, **changes}.items() if v is not None}
 
 
 def rotary_share(row: DecoderFamily, facts: Mapping[str, Any]) -> float:

@@ -77,6 +77,9 @@ HARMLESS = frozenset(
         "layerdrop",
         "residual_dropout",
         "embedding_dropout",
+        "output_router_logits",
+        "router_aux_loss_coef",
+        "router_jitter_noise",
         "attn_implementation",
         "_attn_implementation",
         "_attn_implementation_autoset",
@@ -133,6 +136,7 @@ def check_fields(row: DecoderFamily, data: Mapping[str, Any]) -> None:
     read = (
         {row.key(n) for n in COMMON}
         | row.reads
+        | (row.experts.reads if row.experts else frozenset())
         | {*row.equal}
         | ({row.key(n) for n in _ROTARY} | _ROTARY if row.rotary else set())
     )

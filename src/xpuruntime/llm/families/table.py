@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from .experts import EXPERTS, GATED_SHARED, MIXTRAL, SHARED, ExpertLayers
 from .family import DecoderFamily, Variant
 
 __all__ = ["FAMILIES"]
@@ -147,9 +148,8 @@ _PHI3 = replace(
     bias={},
     windows="all",
     defaults={"rms_norm_eps": 1e-5, "sliding_window": None, "max_position_embeddings": 4096},
-    reads=frozenset(["sliding_window"]),
+    reads=frozenset(["sliding_window", "original_max_position_embeddings"]),
     only={"attention_bias": (False,), "mlp_bias": (False,)},
-    equal={"original_max_position_embeddings": "max_position_embeddings"},
 )
 _OLMO2 = replace(
     _LLAMA,
@@ -179,9 +179,15 @@ _STABLELM = DecoderFamily(
         "use_qkv_bias": False,
         "max_position_embeddings": 4096,
     },
-    reads=frozenset(["use_qkv_bias", "use_parallel_residual"]),
-    only={"qk_layernorm": (False,)},
-    variants=(Variant(when={"use_parallel_residual": True}, parts={"mlp_norm": None}, parallel=True),),
+    qk_norm="each",
+    reads=frozenset(["use_qkv_bias", "use_parallel_residual", "qk_layernorm"]),
+    variants=(
+        Variant(when={"use_parallel_residual": True}, parts={"mlp_norm": None}, parallel=True),
+        Variant(
+            when={"qk_layernorm": True},
+            parts={"q_norm": "self_attn.q_layernorm.norms", "k_norm": "self_attn.k_layernorm.norms"},
+        ),
+    ),
 )
 _PHI = DecoderFamily(
     models="Phi-1, Phi-1.5, Phi-2",
@@ -198,7 +204,14 @@ _PHI = DecoderFamily(
     bias={**_ALL_BIASES, "head": True},
     keys=_LAYER_EPS,
     defaults={"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "hidden_act": "gelu_new"},
-    only={"qk_layernorm": (False,)},
+    qk_norm="head",
+    reads=frozenset(["qk_layernorm"]),
+    variants=(
+        Variant(
+            when={"qk_layernorm": True},
+            parts={"q_norm": "self_attn.q_layernorm", "k_norm": "self_attn.k_layernorm"},
+        ),
+    ),
 )
 _NEOX = DecoderFamily(
     models="GPT-NeoX, Pythia",
@@ -326,12 +339,14 @@ _FALCON = DecoderFamily(
     ),
 )
 _OPT = DecoderFamily(
-    models="OPT, but for 350M",
+    models="OPT",
     base="model.",
     ends={
         "embed": "decoder.embed_tokens",
         "positions": "decoder.embed_positions",
         "final_norm": "decoder.final_layer_norm",
+        "project_in": "decoder.project_in",
+        "project_out": "decoder.project_out",
         "head": "lm_head",
     },
     layers="decoder.layers",
@@ -355,16 +370,145 @@ _OPT = DecoderFamily(
         "enable_bias": True,
         "ffn_dim": 3072,
     },
-    reads=frozenset(["enable_bias"]),
-    equal={"word_embed_proj_dim": "hidden_size"},
+    reads=frozenset(["enable_bias", "do_layer_norm_before", "word_embed_proj_dim"]),
+    embed_size="word_embed_proj_dim",
     only={
-        "do_layer_norm_before": (True,),
         "_remove_final_layer_norm": (False,),
         "layer_norm_elementwise_affine": (True,),
         "num_key_value_heads": (),
         "head_dim": (),
         "layer_norm_eps": (),
     },
+    variants=(
+        # OPT-350M
+        Variant(
+            when={"do_layer_norm_before": False},
+            parts={
+                "input_norm": None,
+                "mlp_norm": None,
+                "attention_sum_norm": "self_attn_layer_norm",
+                "mlp_sum_norm": "final_layer_norm",
+            },
+            ends={"final_norm": None},
+        ),
+    ),
+)
+_MIXTRAL = replace(
+    _MISTRAL,
+    models="Mixtral",
+    defaults={**_MISTRAL.defaults, "rms_norm_eps": 1e-5, "sliding_window": None, "rope_theta": 1e6},
+    experts=ExpertLayers(layouts=MIXTRAL, count=("num_local_experts",), inner="intermediate_size"),
+)
+_QWEN2_MOE = replace(
+    _QWEN2,
+    models="Qwen1.5-MoE, Qwen2-MoE",
+    bias={"qkv": "qkv_bias"},
+    windows="alternate first",
+    defaults={
+        **_QWEN2.defaults,
+        "qkv_bias": True,
+        "norm_topk_prob": False,
+        "num_experts_per_tok": 4,
+        "num_experts": 60,
+    },
+    reads=_QWEN2.reads | {"qkv_bias"},
+    experts=ExpertLayers(
+        layouts=GATED_SHARED,
+        shared="shared_expert_intermediate_size",
+        normalize="norm_topk_prob",
+        dense="steps",
+    ),
+)
+_QWEN3_MOE = replace(
+    _QWEN3,
+    models="Qwen3-MoE",
+    windows="all",
+    defaults={
+        **_LLAMA.defaults,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "norm_topk_prob": False,
+    },
+    reads=frozenset(["use_sliding_window", "sliding_window", "attention_bias"]),
+    harmless=frozenset(["max_window_layers"]),
+    experts=ExpertLayers(
+        layouts=EXPERTS, count=("num_local_experts", "num_experts"), normalize="norm_topk_prob", dense="steps"
+    ),
+)
+_OLMOE = replace(
+    _LLAMA,
+    models="OLMoE",
+    parts={**_LLAMA.parts, **_QK_NORM},
+    qk_norm="whole",
+    bias={"qkv": "attention_bias", "o": "attention_bias"},
+    defaults={"rms_norm_eps": 1e-5, "norm_topk_prob": False, "num_experts_per_tok": 8},
+    reads=frozenset(["attention_bias"]),
+    only={"clip_qkv": ()},
+    experts=ExpertLayers(layouts=EXPERTS, inner="intermediate_size", normalize="norm_topk_prob"),
+)
+_DEEPSEEK2 = DecoderFamily(
+    models="DeepSeek-V2, DeepSeek-V2-Lite",
+    ends=_ENDS,
+    parts={
+        **_NORMS,
+        **_MLP,
+        "q_a": "self_attn.q_a_proj",
+        "q_a_norm": "self_attn.q_a_layernorm",
+        "q_b": "self_attn.q_b_proj",
+        "kv_a": "self_attn.kv_a_proj_with_mqa",
+        "kv_a_norm": "self_attn.kv_a_layernorm",
+        "kv_b": "self_attn.kv_b_proj",
+        "o": "self_attn.o_proj",
+    },
+    interleaved=True,
+    bias={"qkv": "attention_bias", "o": "attention_bias"},
+    keys=_EPS,
+    defaults={
+        "rms_norm_eps": 1e-6,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "moe_intermediate_size": 1407,
+        "topk_method": "greedy",
+    },
+    reads=frozenset(
+        [
+            "attention_bias",
+            "q_lora_rank",
+            "kv_lora_rank",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "qk_head_dim",
+            "v_head_dim",
+        ]
+    ),
+    only={
+        "mlp_bias": (False,),
+        "norm_topk_prob": (False,),
+        "moe_layer_freq": (1,),
+        "scoring_func": ("softmax",),
+    },
+    equal={"num_key_value_heads": "num_attention_heads"},
+    harmless=frozenset(["aux_loss_alpha", "seq_aux", "ep_size"]),
+    experts=ExpertLayers(
+        layouts=SHARED,
+        count=("n_routed_experts", "num_experts"),
+        shared_times="n_shared_experts",
+        normalize=False,
+        scale="routed_scaling_factor",
+        groups=("n_group", "topk_group", "topk_method"),
+        dense="first",
+    ),
+    variants=(
+        Variant(
+            when={"q_lora_rank": None},
+            parts={"q": "self_attn.q_proj", "q_a": None, "q_a_norm": None, "q_b": None},
+        ),
+    ),
 )
 
 FAMILIES: Mapping[str, DecoderFamily] = {
@@ -383,5 +527,10 @@ FAMILIES: Mapping[str, DecoderFamily] = {
     "gpt2": _GPT2,
     "falcon": _FALCON,
     "opt": _OPT,
+    "mixtral": _MIXTRAL,
+    "qwen2_moe": _QWEN2_MOE,
+    "qwen3_moe": _QWEN3_MOE,
+    "olmoe": _OLMOE,
+    "deepseek_v2": _DEEPSEEK2,
 }
 """``model_type`` -> row."""

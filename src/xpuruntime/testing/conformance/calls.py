@@ -125,6 +125,9 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("fused_linear", ("33x136", "w 200x136", "w 200"), {"act": "gelu"}),
     ConformanceCall("norm_linear", ("1x1x96", "w 64x96", "w 64", None, "w 96"), {"eps": 1e-5}),
     ConformanceCall("norm_linear", ("1x3x65", "w 96x65", None, None, "w 65"), {"eps": 1e-5, "act": "silu", "gated": True}),
+    ConformanceCall("expert_linear", ("1x33", "w 5x40x33", "i<5 1x2"), {"act": "silu", "gated": True}),
+    ConformanceCall("expert_linear", ("19x24", "w 3x17x24", "i<3 19x2"), {"act": "relu"}),
+    ConformanceCall("expert_linear", ("40x2x24", "w 4x17x24", "i<4 40x2")),
     ConformanceCall("einsum", ("4x5x6", "4x6x3"), {"equation": "bij,bjk->bik"}, SINGLE),
     ConformanceCall("matmul_integer", ("uint8 5x9", "int8 9x7"), dtypes=SINGLE),
     # convolutions

@@ -8,7 +8,7 @@
 //   B_ALIGNED rows of b are 16-byte aligned and multiples of eight elements
 //   PAIRS     two results may be stored at once
 // `a` locates the rows of A (Rows below; convolutions have their own). `finish` is the epilogue: `line(row)` is a row of y,
-// `value(row, column, sum)` applies alpha, bias, residual and activation.
+// `value(row, column, sum)` applies alpha, bias, residual and activation; `skips(row)`, if there is one, says which rows have no result.
 namespace gemm {
 
 using tensor::u16;
@@ -40,6 +40,12 @@ __device__ __forceinline__ void tile_of(int block, int tiles_m, int tiles_n, int
     tm = first + in % rows;
     tn = in / rows;
 }
+
+template <class Finish>
+__device__ __forceinline__ auto skips(const Finish &finish, int row, int) -> decltype(finish.skips(row)) {
+    return finish.skips(row);
+}
+template <class Finish> __device__ __forceinline__ bool skips(const Finish &, int, long) { return false; }
 
 template <class P, class A, class Finish>
 __device__ __forceinline__ void run(const A &a, const u16 *b, long long ldb, const Finish &finish) {
@@ -136,7 +142,7 @@ __device__ __forceinline__ void run(const A &a, const u16 *b, long long ldb, con
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int row = row0 + wm + i * 16 + half * 8 + lane / 4;
-            if (row >= P::m) continue;
+            if (row >= P::m || skips(finish, row, 0)) continue;
             const auto line = finish.line(row);
 #pragma unroll
             for (int j = 0; j < NI; ++j) {

@@ -32,6 +32,7 @@ MIN_OPSETS: Mapping[str, int] = MappingProxyType(
         "dft": 17,
         "dropout": 12,
         "einsum": 12,
+        "expert_linear": 12,
         "ge": 12,
         "grid_sample": 16,
         "le": 12,

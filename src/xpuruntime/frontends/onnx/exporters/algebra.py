@@ -154,6 +154,27 @@ def _fused_linear(e: NodeExport) -> None:
     activated(e, value, e["act"], e.spec().dtype)
 
 
+def _expert_linear(e: NodeExport) -> None:
+    """Write products with chosen experts: their matrices are gathered for few rows; for many, every row is multiplied by every matrix."""
+    if e["gated"]:
+        raise e.no("a gate")
+    (experts, n, k), ids, spec = e.spec(1).shape, e.operand(2, DType.INT64), e.spec(2)
+    x, shared = e.operand(0), e.spec().rank == 2
+    sizes = [d for d in spec.shape if isinstance(d, int)]
+    if isinstance(experts, int) and len(sizes) == spec.rank and math.prod(sizes) <= experts:
+        slots = 1 if shared else spec.shape[1]
+        columns = e.add("Reshape", [x, e.builder.dims([spec.shape[0], slots, k, 1])])
+        y = e.add("MatMul", [e.add("Gather", [e.operand(1), ids], axis=0), columns])
+    else:
+        rows = x if shared else e.add("Reshape", [x, e.builder.dims([-1, k])])
+        products = e.add("MatMul", [rows, e.add("Transpose", [e.operand(1)], perm=[0, 2, 1])])
+        at = e.builder.dims([*spec.shape, 1] if shared else [-1, 1, 1])
+        of_rows = e.add("Transpose", [products], perm=[1, 0, 2])
+        y = e.add("GatherND", [of_rows, e.add("Reshape", [ids, at])], batch_dims=1)
+    y = e.add("Reshape", [y, e.builder.dims([*spec.shape, n])])
+    activated(e, y, e["act"], e.spec().dtype)
+
+
 def _addmm(e: NodeExport) -> None:
     e.add("Gemm", [e.operand(1), e.operand(2), e.operand(0)], out=True, alpha=e["alpha"], beta=e["beta"])
 
@@ -215,6 +236,7 @@ EXPORTERS: dict[str, Exporter] = {
     "deform_convolution": _deform,
     "det": _plain("Det"),
     "einsum": lambda e: done(e.add("Einsum", e.operands(), out=True, equation=e["equation"])),
+    "expert_linear": _expert_linear,
     "fused_convolution": _fused_conv,
     "fused_linear": _fused_linear,
     "linear": _linear,

@@ -67,7 +67,7 @@ def _bucket_index(sequence: str, values: str) -> OpLowering:
 def _grouped_product(rows: str, matrices: str, ends: str) -> OpLowering:
     """Return the lowering of a grouped product: rows up to ``ends[0]`` times the first matrix, up to ``ends[1]`` times the second, and so on.
 
-    Every row is multiplied by every matrix, and one product is kept. Rows after the last group give 0.
+    Groups are experts, of which each row chooses one. Rows after the last group give 0.
     """
 
     def lower(n: AtenLoweringContext) -> Results:
@@ -77,13 +77,13 @@ def _grouped_product(rows: str, matrices: str, ends: str) -> OpLowering:
         if "bias" in n.args and n["bias"] is not None:
             raise NotLowered("a bias is not supported")
         count, (groups, _, columns) = n.spec(a).shape[0], n.spec(w).shape
-        _bounded((groups, count, columns), "a product by groups")
         b = n.b
         row = b.arange(start=0, end=count, step=1, dtype=DType.INT64)
         ends_before = b.le(b.cast(offs, dtype=DType.INT64), b.unsqueeze(row, dims=[1]))
         group = b.sum(ends_before, dim=[1], dtype=DType.INT64)
-        products = b.matmul(a, w)
-        product = b.index(products, b.clamp(group, None, groups - 1), row)
+        expert = b.unsqueeze(b.clamp(group, None, groups - 1), dims=[1])
+        product = b.expert_linear(a, b.permute(w, dims=[0, 2, 1]), expert)
+        product = b.view(product, size=[count, columns])
         inside = b.unsqueeze(b.lt(group, groups), dims=[1])
         return n.cast(str(b.where(inside, product, 0.0)), n.out().dtype)
 

@@ -23,28 +23,34 @@ from ..abi import isa_of
 from .gemm_text import product_source
 from .gemm_tiling import TILE, GemmTiling, tiling
 
-__all__ = ["after", "lower_product"]
+__all__ = ["after", "lower_product", "packing"]
 
 
 def _packed(p: Product, weight: Operand, t: GemmTiling) -> Packed:
-    """Return the packing [batch, k, n] -> [batch, panels, k, columns], padded with zeros; for bf16 pairs [batch, panels, k / 2, columns, 2]."""
-    columns = t.columns
+    """Return the packing of a product's weight."""
     by_rows = p.b_strides[-1] != 1 and math.prod(sizes(weight.spec)) == p.n * p.k  # a linear's weight: [n, k]
     batch = 1 if by_rows else max(1, math.prod(sizes(weight.spec)) // max(1, p.n * p.k))
-    order = (0, 2, 1) if by_rows else (0, 1, 2)
-    panels = math.ceil(p.n / columns)
-    k = t.depth(p.k)
-    shape = (batch, p.n, p.k) if by_rows else (batch, p.k, p.n)
+    return packing(batch, p.n, p.k, by_rows, t, weight.spec.dtype)
+
+
+def packing(batch: int, n: int, k: int, by_rows: bool, t: GemmTiling, dtype: DType) -> Packed:
+    """Return the packing [batch, k, n] -> [batch, panels, k, columns], padded with zeros; for bf16 pairs [batch, panels, k / 2, columns, 2].
+
+    by_rows: the weight is stored as [batch, n, k].
+    """
+    columns, depth = t.columns, t.depth(k)
+    panels = math.ceil(n / columns)
+    shape, order = ((batch, n, k), (0, 2, 1)) if by_rows else ((batch, k, n), (0, 1, 2))
     steps = [
         RecipeStep("reshape", ("%in",), {"shape": list(shape)}),
         RecipeStep("permute", ("%0",), {"order": list(order)}),
-        RecipeStep("pad", ("%1",), {"begin": [0, 0, 0], "end": [0, k - p.k, panels * columns - p.n]}),
+        RecipeStep("pad", ("%1",), {"begin": [0, 0, 0], "end": [0, depth - k, panels * columns - n]}),
     ]
-    panelled = [batch, k // 2, 2, panels, columns] if t.pairs else [batch, k, panels, columns]
+    panelled = [batch, depth // 2, 2, panels, columns] if t.pairs else [batch, depth, panels, columns]
     order_ = [0, 3, 1, 4, 2] if t.pairs else [0, 2, 1, 3]
     steps.append(RecipeStep("reshape", ("%2",), {"shape": panelled}))
     steps.append(RecipeStep("permute", ("%3",), {"order": order_}))
-    return Packed(tuple(steps), TensorSpec(tuple(panelled[i] for i in order_), weight.spec.dtype))
+    return Packed(tuple(steps), TensorSpec(tuple(panelled[i] for i in order_), dtype))
 
 
 def lower_product(

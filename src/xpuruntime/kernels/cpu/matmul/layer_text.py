@@ -63,9 +63,9 @@ class LayerText(LinearLayer):
             lines.append("    x = x * up;")
         return [*lines, f"    gemm_store<{t}>(y + r * {self.n} + col + j, x, n);", "}"]
 
-    def keep_gate(self, columns: int) -> str:
-        """Return the line that stores row ``r`` of the gate's sums for the epilogue."""
-        return f"for (int64_t j = 0; j < {columns}; j += L) store<L>(gate + r * {columns} + j, load<L>(sums + j));"
+    def keep_gate(self, columns: int, gate_row: str = "r") -> str:
+        """Return the line that stores row ``gate_row`` of the gate's sums for the epilogue."""
+        return f"for (int64_t j = 0; j < {columns}; j += L) store<L>(gate + {gate_row} * {columns} + j, load<L>(sums + j));"
 
     def normed(self, storage: str, to: str) -> str:
         """Return the line that computes the normalized rows."""

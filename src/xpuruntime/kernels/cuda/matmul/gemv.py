@@ -26,7 +26,16 @@ from ..heavy import REFERENCE_SMS, about, argument, bytes_of, c_bool, constants,
 from ..launch import Argument, LaunchConfig, cuda_stage
 from .text import arguments_of, element_offset_text, matrices_of, parts_of, supported
 
-__all__ = ["KERNELS", "ROWS", "Gemv", "GemvTileConfig", "NormLinear", "gemv_stage", "gemv_tile_config"]
+__all__ = [
+    "KERNELS",
+    "ROWS",
+    "Gemv",
+    "GemvProblem",
+    "GemvTileConfig",
+    "NormLinear",
+    "gemv_stage",
+    "gemv_tile_config",
+]
 
 ROWS = 4
 """Maximum rows for the bandwidth-bound path; above this the FMA work dominates."""
@@ -114,7 +123,7 @@ def gemv_tile_config(m: int, n: int, k: int, dtype: DType, gated: bool = False) 
 
 
 @dataclass(frozen=True, slots=True)
-class _GemvProblem:
+class GemvProblem:
     """A product in the form of the template.
 
     terms: values that the epilogue adds to a result: the argument, its offset by ``row`` and ``column``, a factor, and whether it is added to
@@ -122,6 +131,7 @@ class _GemvProblem:
     result_offset: the offset of a result, by ``row`` and ``column``.
     constant_weight: whether the weight is constant, so that it may be prefetched.
     scale, eps: those of the RMS norm.
+    count: products of one launch, ``blockIdx.y`` each. begin: lines that find the operands ``left`` and ``right`` of one.
     """
 
     m: int
@@ -139,6 +149,8 @@ class _GemvProblem:
     gated: bool = False
     scale: Argument | None = None
     eps: float = 0.0
+    count: int = 1
+    begin: Sequence[str] = ("const auto *const left = a;", "const auto *const right = b;")
 
     @property
     def sums(self) -> str:
@@ -216,7 +228,7 @@ class NormLinear(Kernel):
         )
 
 
-def _of_product(call: NodeCall) -> _GemvProblem:
+def _of_product(call: NodeCall) -> GemvProblem:
     p, dtype = product_of(call).flat(), call.outputs[0].dtype
     sides, arguments = matrices_of(p, dtype), arguments_of(call, p)
     assert sides is not None
@@ -224,13 +236,13 @@ def _of_product(call: NodeCall) -> _GemvProblem:
         (a, element_offset_text(p, t.strides, batched=False), float(t.factor), False)
         for t, a in zip(p.terms, arguments[2:], strict=False)
     ]
-    return _GemvProblem(
+    return GemvProblem(
         p.m, p.n, p.k, sides.a_row, sides.b_line, dtype, arguments, terms, element_offset_text(p, p.y_strides, batched=False),
         call.tensor(p.b).is_weight, p.alpha, p.act,
     )  # fmt: skip
 
 
-def _of_layer(call: NodeCall) -> _GemvProblem:
+def _of_layer(call: NodeCall) -> GemvProblem:
     layer = LinearLayer.of(call)
     n, gated = layer.n, layer.halves == 2
     extras = {name: argument(call.tensor(at).spec, f"in{at}", name) for name, at in layer.operands}
@@ -245,15 +257,15 @@ def _of_layer(call: NodeCall) -> _GemvProblem:
         argument(call.tensor(0).spec, "in0", "a"), argument(call.tensor(1).spec, "in1", "b"), *extras.values(),
         argument(call.outputs[0], "out0", "y", written=True),
     ]  # fmt: skip
-    return _GemvProblem(
+    return GemvProblem(
         layer.m, n, layer.k, layer.k, layer.k, layer.dtype, arguments, terms, at, call.tensor(1).is_weight, 1.0, layer.act, gated,
         extras.get("norm"), layer.eps,
     )  # fmt: skip
 
 
-def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
-    """Return the stage of a config."""
-    s = _of_layer(call) if call.op == "norm_linear" else _of_product(call)
+def gemv_stage(call: NodeCall, config: GemvTileConfig, problem: GemvProblem | None = None) -> Stage:
+    """Return the stage of a config. ``problem``: what the node computes, if it is neither a ``norm_linear`` nor a plain product."""
+    s = problem or (_of_layer(call) if call.op == "norm_linear" else _of_product(call))
     constant_weight = s.constant_weight and (s.scale is None or call.tensor(4).is_weight)
     numbers: Mapping[str, object] = {
         "m": s.m, "n": s.n, "k": s.k, "x_row": s.x_row, "w_row": s.w_row, "COLUMNS": config.columns, "SPLIT": config.split,
@@ -275,32 +287,32 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig) -> Stage:
     ]  # fmt: skip
     scale = "(const KERNEL_gemv::S *)nullptr" if s.scale is None else s.scale.name
     operands = [a.name for a, *_ in dict.fromkeys(s.terms)] if s.terms else []
-    body = [f"const KERNEL_finish finish = {{{', '.join([*dict.fromkeys(operands), 'y'])}}};"]
+    body = [*s.begin, f"const KERNEL_finish finish = {{{', '.join([*dict.fromkeys(operands), 'y'])}}};"]
     if s.aligned:
-        pointers = " | ".join(f"(uint64_t){n}" for n in ("a", "b", *([scale] if s.scale else [])))
+        pointers = " | ".join(f"(uint64_t){n}" for n in ("left", "right", *([scale] if s.scale else [])))
         body += [
-            f"if (({pointers}) % 16 == 0) gemv::run<KERNEL_gemv>(a, b, {scale}, finish);",
-            f"else gemv::run<KERNEL_unaligned>(a, b, {scale}, finish);",
+            f"if (({pointers}) % 16 == 0) gemv::run<KERNEL_gemv>(left, right, {scale}, finish);",
+            f"else gemv::run<KERNEL_unaligned>(left, right, {scale}, finish);",
         ]
     else:
-        body.append(f"gemv::run<KERNEL_gemv>(a, b, {scale}, finish);")
+        body.append(f"gemv::run<KERNEL_gemv>(left, right, {scale}, finish);")
     results = config.columns // (1 + s.gated)
     rows = s.n * (1 + s.gated)
     launch = LaunchConfig(
-        (config.blocks(math.ceil(s.n / results)), 1, 1),
+        (config.blocks(math.ceil(s.n / results)), s.count, 1),
         (config.threads, 1, 1),
         min_blocks_per_sm=config.min_blocks_per_sm if s.m == 1 and s.sums == "float" else 0,
     )
-    stem = f"{'norm_' if s.scale else ''}gemv_{s.m}x{rows}x{s.k}"
+    stem = f"{'norm_' if s.scale else ''}gemv_{s.m * s.count}x{rows}x{s.k}"
     return cuda_stage(
         f"{stem}_{s.act}" if s.gated else stem,
         about(call, f"{config.columns} rows of the weight at a time, by {config.split} warp{'s' if config.split > 1 else ''}"), s.arguments,
-        body, launch, before=before, parts=parts_of(s.act, "gemv"), waits_itself=True, flops=2 * s.m * rows * s.k,
+        body, launch, before=before, parts=parts_of(s.act, "gemv"), waits_itself=True, flops=2 * s.m * s.count * rows * s.k,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 
 
-def _finish_text(s: _GemvProblem) -> list[str]:
+def _finish_text(s: GemvProblem) -> list[str]:
     """Return the epilogue ``KERNEL_finish``: it loads terms before the sum is complete, then computes and stores the result."""
     head, kind = "    __device__ __forceinline__", s.sums
     y = s.arguments[-1]

@@ -19,6 +19,10 @@ LLAMA3: dict[str, Any] = {
     "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }  # fmt: skip
+YARN: dict[str, Any] = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 4.0, "beta_slow": 1.0, "mscale": 0.9, "mscale_all_dim": 0.5,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
 
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -55,6 +59,23 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", {"n_embd": 96, "n_layer": 2, "n_head": 6, "n_positions": 256}),
     "falcon": ("Falcon", {"num_kv_heads": 2, "new_decoder_architecture": True, "bias": True, "ffn_hidden_size": 160}),
     "opt": ("OPT", {"ffn_dim": 128, "word_embed_proj_dim": 96, "dropout": 0.0}),
+    "mixtral": ("Mixtral", {"num_local_experts": 5, "intermediate_size": 56, "sliding_window": 7}),
+    "qwen2_moe": (
+        "Qwen2Moe",
+        {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 56, "num_hidden_layers": 3,
+         "mlp_only_layers": [1]},
+    ),
+    "qwen3_moe": ("Qwen3Moe", {"num_experts": 6, "num_experts_per_tok": 4, "moe_intermediate_size": 40, "norm_topk_prob": True}),
+    "deepseek_v2": (
+        "DeepseekV2",
+        {
+            "num_hidden_layers": 3, "first_k_dense_replace": 1, "num_key_value_heads": 6, "q_lora_rank": 40, "kv_lora_rank": 24,
+            "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12, "n_routed_experts": 8, "n_shared_experts": 2,
+            "num_experts_per_tok": 3, "moe_intermediate_size": 40, "n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy",
+            "routed_scaling_factor": 2.5, "attention_bias": True, "rope_parameters": YARN,
+        },
+    ),
+    "olmoe": ("Olmoe", {"num_experts": 9, "num_experts_per_tok": 2, "intermediate_size": 40}),
 }  # fmt: skip
 """``model_type`` -> class in transformers, and sizes that let every part matter: windows below the text's length, soft caps that bite."""
 
