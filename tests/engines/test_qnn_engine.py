@@ -208,6 +208,24 @@ def test_dlc_files_are_exported(qdq_net: onnx.ModelProto) -> None:
     assert all(data[:2] == b"PK" for data in files.values()), "a DLC file is a ZIP archive"
 
 
+@SOME
+def test_a_policy_places_nodes_on_the_npu(float_net: onnx.ModelProto) -> None:
+    """The nodes that ``place`` names run on the emulator, the others on the CPU; the receipt confirms both."""
+    x = np.random.default_rng(1).standard_normal((1, 3, 8, 8), dtype=np.float32)
+    place = {n.name: "qnn on npu" for n in float_net.graph.node if n.op_type == "Conv"}
+    options = {"qnn": {"emulator": "1", "htp_arch": "75"}}
+    mixed = xrt.ExecutionPolicy(place=place, engine_options=options)
+    with xrt.InferenceSession(float_net, exec_policy=mixed, threads=1) as sess:
+        (value, *_) = sess.run({sess.input_info[0].name: x.reshape(sess.input_info[0].shape)}).values()
+        regions = {(r.engine, r.device) for r in sess.plan.regions}
+        receipt = sess.receipt(times=False)
+    assert ("qnn", "npu") in regions
+    assert any(device == "cpu" for _, device in regions)
+    assert receipt.confirmed, receipt
+    want = reference(float_net, {sess.input_info[0].name: x.reshape(sess.input_info[0].shape)})
+    assert np.abs(value - want).max() <= 1e-5 * np.abs(want).max()
+
+
 def test_the_emulator_is_used_only_if_named(float_net: onnx.ModelProto) -> None:
     if library.has_npu():
         pytest.skip("this machine has a Qualcomm NPU")

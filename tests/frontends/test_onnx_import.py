@@ -278,3 +278,34 @@ def test_what_is_no_model_is_a_model_error(damage: bytes) -> None:
 def test_an_openvino_file_is_refused_by_name() -> None:
     with pytest.raises(ModelError, match="OpenVINO XML without its weights"):
         load_onnx(b"<?xml version='1.0'?><net/>")
+
+
+def test_sizes_from_roots_are_known_at_import() -> None:
+    """Exporters take the square root of a number of patches to find the side of an image."""
+    node = helper.make_node
+    nodes = [
+        node("Pow", ["count", "half"], ["root"]),
+        node("Round", ["root"], ["near"]),
+        node("Sign", ["near"], ["sign"]),
+        node("Mul", ["near", "sign"], ["signed"]),
+        node("Abs", ["signed"], ["positive"]),
+        node("Cast", ["positive"], ["side"], to=TensorProto.INT64),
+        node("Concat", ["side", "side", "rest"], ["shape"], axis=0),
+        node("Reshape", ["x", "shape"], ["y"]),
+    ]
+    weights = [
+        numpy_helper.from_array(np.array([16.0], np.float32), "count"),
+        numpy_helper.from_array(np.array(0.5, np.float32), "half"),
+        numpy_helper.from_array(np.array([-1]), "rest"),
+    ]
+    io = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [16, 3]), ("y", [4, 4, 3]))
+    ]
+    model = helper.make_model(
+        helper.make_graph(nodes, "root", io[:1], io[1:], weights),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    graph, _ = import_onnx(model)
+    assert [n.op for n in graph.nodes if n.op != "constant"] == ["view"]
+    assert graph.values[graph.outputs[0].value].spec.shape == (4, 4, 3)

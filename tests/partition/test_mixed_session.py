@@ -82,6 +82,21 @@ def test_a_placement_that_cannot_be_had_is_an_error(case) -> None:
         xrt.InferenceSession(model, policy={"version": 1, "execution": {"place": {"vendor": "nativ"}}}, **CPU)
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("native on npu", "native regions run on the cpu here, not on npu"),
+        ("openvino on npux", "place.first: no such device; got 'npux'. Did you mean 'npu'"),
+        ("torch on npu", "place.first: no such engine; got 'torch'"),
+        ("npu", "place.first: no such engine; got 'npu'"),
+    ],
+)
+def test_a_place_on_another_device_is_had_or_an_error(case, value: str, text: str) -> None:
+    data, _ = case
+    with pytest.raises((EngineUnavailable, xrt.PolicyError), match=text):
+        xrt.InferenceSession(data, policy={"version": 1, "execution": {"place": {"first": value}}})
+
+
 def test_a_forced_kernel_is_cut_out_of_a_vendors_region(network) -> None:
     graph, weights = network
     model = to_onnx(graph, weights)

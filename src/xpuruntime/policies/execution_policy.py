@@ -55,7 +55,7 @@ class ExecutionPolicy(FileForm):
     )
     place: Mapping[str, str] | None = of_kind(
         kinds.PLACES,
-        "engines for parts of the model, by node, op or op family: {conv: native, /head/*: onnxruntime}; also torch and interpreter",
+        "engines for parts of the model, by node, op or op family: {conv: native, /head/*: openvino on npu}; also torch and interpreter",
     )
     self_check: str | None = of_kind(
         kinds.SELF_CHECK,

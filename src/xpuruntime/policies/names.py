@@ -34,7 +34,9 @@ def check_names(policy: Policy, *, kernels: Iterable[str] = (), engines: Iterabl
         _check_engine(path, name, engine_names)
     for pattern, name in (policy.execution.place or {}).items():
         measured = ("auto",) if pattern == "*" else ()
-        _check_engine(("execution", "place", pattern), name, (*engine_names, *REGION_RUNNERS, *measured))
+        engine, on, _ = name.partition(" on ")
+        placeable = engine_names if on else (*engine_names, *REGION_RUNNERS, *measured)
+        _check_engine(("execution", "place", pattern), engine, placeable)
 
 
 def _check_kernels(

@@ -39,6 +39,7 @@ _BROADCAST = frozenset(
         "Mod",
         "Mul",
         "Or",
+        "Pow",
         "Sub",
         "Where",
     ]
@@ -265,8 +266,16 @@ def _stretch(x: Sequence[Any]) -> Array:
     return np.broadcast_to(x[0], np.broadcast_shapes(x[0].shape, tuple(int(d) for d in x[1])))
 
 
+def _power(base: Array, exponent: Array) -> Array:
+    """Return the power in the type of the base, which exporters take roots of sizes with."""
+    if base.dtype.kind == "f":
+        return np.asarray(np.power(base.astype(np.float64), exponent)).astype(base.dtype)
+    return np.asarray(np.power(base, exponent)).astype(base.dtype)
+
+
 FOLDS: Mapping[str, Fold] = MappingProxyType(
     {
+        "Abs": _numeric(np.abs),
         "Add": _binary(lambda a, b: a + b),
         "And": _numeric(np.logical_and),
         "Cast": _cast,
@@ -289,11 +298,14 @@ FOLDS: Mapping[str, Fold] = MappingProxyType(
         "Neg": _numeric(np.negative),
         "Not": _numeric(np.logical_not),
         "Or": _numeric(np.logical_or),
+        "Pow": _numeric(_power),
         "Range": _range,
         "ReduceProd": _reduce(lambda a, b: a * b),
         "ReduceSum": _reduce(lambda a, b: a + b),
         "Relu": _numeric(lambda v: np.maximum(v, v.dtype.type(0))),
         "Reshape": _reshape,
+        "Round": _numeric(np.rint),
+        "Sign": _numeric(np.sign),
         "Slice": _slice,
         "Split": _split,
         "Sqrt": _numeric(np.sqrt),

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...decisions import Candidate, Support
 from ...engines import lookup
-from ...errors import BuildError
+from ...errors import BuildError, EngineUnavailable
 from ...frontends.model_file import open_model
 from ...frontends.onnx_writer import to_onnx
 from ...frontends.torch.opaque import evaluate_opaque, find_overload, torch_version
@@ -42,7 +42,12 @@ class NativeRunner(Runner):
         self._program: CompiledProgram | None = None
 
     def prepare(self) -> None:
-        """Compile if every size is known."""
+        """Compile if every size is known. Raises EngineUnavailable for a region of another device than the host, which the backend drives."""
+        work = self.work
+        device = DeviceId.parse(work.region.device)
+        if work.backend.kind == "cpu" and device.kind != "cpu":
+            do = "Place it on the cpu, or use partition and DAGExecutor with a backend of that device."
+            raise EngineUnavailable(work.who, f"native regions run on the cpu here, not on {device}", do=do)
         if not self.work.graph.symbols:
             self._program = self.work.compile_fn(self.work.graph)
 

@@ -210,6 +210,13 @@ def engine_name(value: object, path: FieldPath) -> str:
     return ENGINE_ALIASES.get(value, value)
 
 
+def engine_place(value: object, path: FieldPath) -> str:
+    """Check ``engine`` or ``engine on device``, and return it with the canonical spelling of both."""
+    engine, on, where = value.partition(" on ") if isinstance(value, str) else (value, "", "")
+    name = engine_name(engine, path)
+    return f"{name} on {device(where, path)}" if on else name
+
+
 def several(
     item: Callable[[object, FieldPath], Any], *, min_items: int = 1
 ) -> Callable[[object, FieldPath], tuple[Any, ...]]:

@@ -85,6 +85,11 @@ def _plain_mapping(value: Mapping[str, Any]) -> dict[str, Any]:
 
 _TEXT_SCHEMA = {"type": "string", "pattern": r"\S", "maxLength": checks.MAX_TEXT}
 _DOTTED_SCHEMA = {"type": "string", "pattern": checks.DOTTED}
+_PLACE_SCHEMA = {
+    "type": "string",
+    "pattern": f"{checks.NAME.removesuffix('$')}( on [A-Za-z][A-Za-z0-9-]*(:[0-9]+)?)?$",
+    "examples": [*ENGINES, *ENGINE_ALIASES, "openvino on npu"],
+}
 _ENGINE_SCHEMA = {"type": "string", "pattern": checks.NAME, "examples": [*ENGINES, *ENGINE_ALIASES]}
 _DEVICE_SCHEMA = {"type": "string", "pattern": rf"^{checks.DEVICE_TEXT.pattern}$"}
 _DTYPE_SCHEMA = {"enum": [*checks.DTYPE_NAMES, *checks.DTYPE_ALIASES]}
@@ -240,13 +245,13 @@ SHAPES = FieldKind(
 )
 PLACES = FieldKind(
     checks.mapping(
-        checks.text, checks.engine_name, "names or patterns of nodes, ops or op families to engines"
+        checks.text, checks.engine_place, "names or patterns of nodes, ops or op families to engines"
     ),
     {
         "type": "object",
         "maxProperties": checks.MAX_LIST,
         "propertyNames": _TEXT_SCHEMA,
-        "additionalProperties": _ENGINE_SCHEMA,
+        "additionalProperties": _PLACE_SCHEMA,
     },
     _plain_mapping,
 )

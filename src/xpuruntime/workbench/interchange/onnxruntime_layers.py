@@ -156,6 +156,7 @@ def write_layers(
 def _written(pattern: str, engine: str, kind: str, placed: set[str] | None) -> ConvertedItem:
     """Return the item of one place. ``placed``: patterns that place a node of the model; None without a model."""
     text = f"execution.place: {{{pattern}: {engine}}}"
+    engine, kind = _engine_and_kind(engine, kind)
     device = _PROVIDERS.get((engine, kind))
     if device is None:
         reason = f"ONNX Runtime has no execution provider for {engine} on {kind}"
@@ -181,6 +182,12 @@ def _is_part(pattern: str) -> bool:
     return len(pattern) > 2 and pattern[0] == pattern[-1] == "*" and plain
 
 
+def _engine_and_kind(place: str, kind: str) -> tuple[str, str]:
+    """Split ``engine on device``; without a device, the kind is that of the policy."""
+    engine, _, device = place.partition(" on ")
+    return engine, device.partition(":")[0] or kind
+
+
 def _annotate(proto: Any, place: Mapping[str, str], kind: str) -> set[str]:
     """Give each placed node the annotation ``xpu.ENGINE``, and remove all others. Return the patterns that place a node."""
     placed: set[str] = set()
@@ -192,9 +199,12 @@ def _annotate(proto: Any, place: Mapping[str, str], kind: str) -> set[str]:
         names = (node.name, family_of_onnx(node.op_type, node.domain))
         matching = (p for p in ordered if any(fnmatch.fnmatchcase(n, p) for n in names))
         pattern = node.name if node.name in place else next(matching, None)
-        if pattern is not None and (place[pattern], kind) in _PROVIDERS:
+        if pattern is None:
+            continue
+        engine = _engine_and_kind(place[pattern], kind)
+        if engine in _PROVIDERS:
             placed.add(pattern)
-            node.metadata_props.add(key=_KEY, value=f"xpu.{place[pattern]}")
+            node.metadata_props.add(key=_KEY, value=f"xpu.{engine[0]}")
     return placed
 
 
