@@ -4,6 +4,8 @@ out are noticed.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -126,6 +128,27 @@ def test_a_folder_prefills_and_decodes_as_transformers(family: str, tmp_path: Pa
         assert far(np.stack(rows), want) < LIMIT
         assert len(set(text)) > 3, "a text that hides nothing"
         assert list(ours.generate(tokens[:9], max_new_tokens=40).tokens) == text
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = sys.modules["transformers"] = None
+import numpy as np
+from xpuruntime.llm import Generator
+tokens = [int(t) for t in sys.argv[2].split(",")]
+with Generator(sys.argv[1], capacity=48, buckets=(16,)) as model:
+    np.save(sys.argv[3], model.read(tokens))
+"""
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_folder_needs_neither_torch_nor_transformers(family: str, tmp_path: Path) -> None:
+    model, tokens = reference(family), prompt(LENGTH, seed=3)
+    model.save_pretrained(tmp_path / "model")
+    words = [str(tmp_path / "model"), ",".join(map(str, tokens)), str(tmp_path / "logits.npy")]
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *words], check=True, timeout=240)
+    assert far(np.load(tmp_path / "logits.npy")[0], logits_of(model, tokens)[-1]) < LIMIT
 
 
 @pytest.mark.sampled(1)

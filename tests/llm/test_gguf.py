@@ -11,8 +11,8 @@ import pytest
 from xpuruntime.errors import ModelError
 from xpuruntime.ir import interp
 from xpuruntime.llm import decoder_graph, open_checkpoint
-from xpuruntime.llm.checkpoint.gguf_names import ARCHITECTURES
-from xpuruntime.testing.conformance.seeded.decoders import logits_of, prompt, reference
+from xpuruntime.llm.checkpoint.gguf_names import ARCHITECTURES, config_facts
+from xpuruntime.testing.conformance.seeded.decoders import YARN, logits_of, prompt, reference
 
 gguf = pytest.importorskip("gguf")
 
@@ -21,6 +21,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "llama": PLAIN,
     "qwen3": {"use_sliding_window": False},
     "qwen2moe": {"mlp_only_layers": []},  # the architecture has no names for other layers
+    "deepseek2": {"attention_bias": False, "rope_parameters": {**YARN, "mscale": 0.5}},  # one number for both
     "gemma2": {"query_pre_attn_scalar": 16, "tie_word_embeddings": True},
     "gemma3": {
         "query_pre_attn_scalar": 16,
@@ -34,6 +35,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon, one key head": ("falcon", {"new_decoder_architecture": False, "multi_query": True, "num_kv_heads": None, "bias": False}),
     "gpt2, own head": ("gpt2", {"tie_word_embeddings": False}),
     "stablelm, parallel": ("stablelm", {"use_parallel_residual": True}),
+    "deepseek2, plain queries, halves of the expanding matrix": (
+        "deepseek2", {"attention_bias": False, "q_lora_rank": None, "topk_method": "greedy", "halves": True, "rope_parameters": {**YARN, "mscale": 0.5}}
+    ),
+    "qwen2, yarn": ("qwen2", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 64}}),
     "llama, experts": ("llama", {"family": "mixtral", "sliding_window": None}),
     "qwen3moe, scores as they are": ("qwen3moe", {"norm_topk_prob": False}),
 }  # fmt: skip
@@ -97,13 +102,34 @@ def written(
         key_heads = data["num_kv_heads"] if data["new_decoder_architecture"] else 1
     writer.add_head_count_kv(key_heads)
     size = data.get("head_dim") or c.hidden_size // c.num_attention_heads
-    if data.get("head_dim"):
+    if architecture == "deepseek2":
+        if data["q_lora_rank"]:
+            writer.add_q_lora_rank(data["q_lora_rank"])
+        writer.add_kv_lora_rank(data["kv_lora_rank"])
+        writer.add_key_length(data["qk_nope_head_dim"] + data["qk_rope_head_dim"])
+        writer.add_value_length(data["v_head_dim"])
+        writer.add_leading_dense_block_count(data["first_k_dense_replace"])
+        writer.add_expert_shared_count(data["n_shared_experts"])
+        writer.add_expert_weights_scale(data["routed_scaling_factor"])
+        if data["topk_method"] != "greedy":
+            writer.add_expert_group_count(data["n_group"])
+            writer.add_expert_group_used_count(data["topk_group"])
+    elif data.get("head_dim"):
         writer.add_key_length(size)
     rope = data.get("rope_parameters") or {}
     full = rope.get("full_attention", rope)
     if rope:
         writer.add_rope_freq_base(full["rope_theta"])
         writer.add_rope_dimension_count(int(size * full.get("partial_rotary_factor", 1.0)))
+    if full.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(full["factor"])
+        writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
+        if full.get("mscale_all_dim"):
+            writer.add_rope_scaling_yarn_log_mul(0.1 * full["mscale_all_dim"])
+        for name in ("beta_fast", "beta_slow"):
+            if full.get(name):
+                writer.add_float32(f"{architecture}.rope.scaling.yarn_{name}", full[name])
     if full.get("rope_type") == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(full["factor"])
@@ -115,7 +141,8 @@ def written(
     else:
         writer.add_layer_norm_eps(data.get("layer_norm_eps") or data["layer_norm_epsilon"])
     if data.get("num_experts_per_tok"):
-        writer.add_expert_count(data.get("num_local_experts") or data["num_experts"])
+        names = ("num_local_experts", "num_experts", "n_routed_experts")
+        writer.add_expert_count(next(data[n] for n in names if data.get(n)))
         writer.add_expert_used_count(data["num_experts_per_tok"])
         if "moe_intermediate_size" in data:
             writer.add_expert_feed_forward_length(data["moe_intermediate_size"])
@@ -130,7 +157,15 @@ def written(
         writer.add_final_logit_softcapping(data["final_logit_softcapping"])
     if architecture in ("gptneox", "stablelm"):
         writer.add_parallel_residual(data["use_parallel_residual"])
-    for name, array in {**converted(architecture, model), **more}.items():
+    tensors = {**converted(architecture, model), **more}
+    for layer in range(c.num_hidden_layers if changes.get("halves") else 0):
+        heads = tensors.pop(f"blk.{layer}.attn_kv_b.weight").reshape(
+            c.num_attention_heads, -1, c.kv_lora_rank
+        )
+        keys, values = np.split(heads, [c.qk_nope_head_dim], axis=1)
+        tensors[f"blk.{layer}.attn_k_b.weight"] = np.ascontiguousarray(keys.swapaxes(1, 2))
+        tensors[f"blk.{layer}.attn_v_b.weight"] = np.ascontiguousarray(values)
+    for name, array in tensors.items():
         writer.add_tensor(name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -143,7 +178,8 @@ def written(
 def test_a_file_is_the_model(name: str, tmp_path: Path) -> None:
     architecture, changes = VARIANTS[name][0], dict(VARIANTS[name][1])
     family = changes.pop("family", ARCHITECTURES[architecture])
-    model, tokens = reference(family, **changes), prompt(24, seed=3)
+    sizes = {k: v for k, v in changes.items() if k != "halves"}
+    model, tokens = reference(family, **sizes), prompt(24, seed=3)
     found = open_checkpoint(written(tmp_path, architecture, model, changes))
     graph = decoder_graph(found.config, length=24, capacity=32, all_logits=True)
     feeds = {"tokens": np.array([tokens]), "positions": np.arange(24)[None], "last": np.array([23])}
@@ -170,6 +206,40 @@ def test_tensors_that_nothing_reads_are_refused(tensor: str, match: str, tmp_pat
     with pytest.raises(ModelError, match=match) as raised:
         open_checkpoint(file)
     assert tensor in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "facts", "match"),
+    [
+        ("qwen2", {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.yarn_attn_factor": 2.0}, "unsupported rope.scaling.yarn_attn_factor"),
+        ("qwen2", {"rope.scaling.type": "longrope"}, "unsupported scaling of rotary positions"),
+        ("qwen3moe", {"expert_count": 4, "expert_used_count": 2, "expert_gating_func": 2}, "unsupported expert_gating_func"),
+        ("deepseek2", {"expert_count": 4, "expert_weights_norm": True, "attention.kv_lora_rank": 8, "attention.key_length": 16,
+                       "attention.value_length": 8, "rope.dimension_count": 8}, "unsupported expert_weights_norm"),
+        ("deepseek2", {"expert_count": 4, "attention.key_length": 16, "attention.value_length": 8, "rope.dimension_count": 8},
+         "no integer attention.kv_lora_rank"),
+        ("olmoe", {}, "unsupported number of experts for olmoe"),
+        ("qwen2", {"expert_count": 4}, "unsupported number of experts for qwen2"),
+    ],
+)  # fmt: skip
+def test_metadata_that_changes_results_is_refused(
+    architecture: str, facts: dict[str, Any], match: str
+) -> None:
+    common = {
+        "attention.head_count": 4,
+        "embedding_length": 64,
+        "block_count": 2,
+        "feed_forward_length": 32,
+        "context_length": 64,
+    }
+    data = {f"{architecture}.{k}": v for k, v in {**common, **facts}.items()}
+    with pytest.raises(ModelError, match=match):
+        config_facts(
+            architecture,
+            lambda key, default=None: data.get(key, default),
+            {"token_embd.weight": (9, 64)},
+            "file",
+        )
 
 
 def test_an_unknown_architecture_is_refused_with_those_that_are_known(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from ..compiler import compile as compile_graph
 from ..errors import BuildError
 from ..ir import Graph
 from ..passes import PASSES
+from ..printable import logger
 from ..program.program import CompiledProgram
 from ..types import DType, TensorSpec
 from .checkpoint.config import DecoderConfig
@@ -24,6 +25,8 @@ __all__ = [
     "decoder_graphs",
     "prefill_name",
 ]
+
+_log = logger("xpuruntime.session")
 
 BUCKETS = (16, 128)
 """Prefill lengths. A prompt is processed in chunks of these lengths; the last chunk is padded."""
@@ -62,6 +65,13 @@ def decoder_graphs(
     """Return one graph per entry point; ``sampling`` adds ``SAMPLE``. Raises BuildError for an invalid capacity, batch or list of buckets."""
     who = f"language model {name}"
     check_capacity(config, capacity, who)
+    original = config.rotary.original
+    if config.rotary.kind == "longrope" and capacity > original:
+        _log.warning(
+            "%s: capacity %d uses the long factors of rotary positions; results of texts of up to %d tokens differ from those of"
+            " a capacity of %d",
+            *(who, capacity, original, original),
+        )  # fmt: skip
     if batch < 1:
         raise BuildError(who, "needs a batch of at least 1", got=batch)
     lengths = sorted({min(b, capacity) for b in buckets})

@@ -94,6 +94,18 @@ def _with_biases(
     )
 
 
+_HALVES = ("attn_k_b", "attn_v_b")
+"""Halves of latent attention's ``kv_b`` in newer files: [heads, rank, plain] and [heads, value, rank]."""
+
+
+def _dequantized(tensor: Any) -> Array:
+    """Return a tensor in float32."""
+    from gguf.quants import dequantize
+
+    shape = tuple(int(d) for d in reversed(tensor.shape))
+    return np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32).reshape(shape)
+
+
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape without dims of 1."""
     return tuple(d for d in shape if d != 1)
@@ -106,6 +118,7 @@ class _Tensors(Mapping[str, Array]):
         self._tensors: dict[str, Any] = {}
         self.others: set[str] = set()
         self._heads: dict[str, int] = {}
+        self._halves: dict[str, dict[str, Any]] = {}
         ends, layers = part_names(architecture, config.row, config.base)
         counts = {"q": config.heads, "k": config.kv_heads} if architecture in INTERLEAVED else {}
         for tensor in tensors:
@@ -114,6 +127,10 @@ class _Tensors(Mapping[str, Array]):
             layer, _, part = rest.partition(".")
             if stem in ends:
                 name = f"{ends[stem]}.{kind}"
+            elif block == "blk" and part in _HALVES and "attn_kv_b" in layers and layer.isdecimal():
+                own = layers["attn_kv_b"][0]
+                self._halves.setdefault(f"{config.layer(int(layer))}.{own}.{kind}", {})[part] = tensor
+                continue
             elif block == "blk" and part in layers and layer.isdecimal():
                 own, role = layers[part]
                 name = f"{config.layer(int(layer))}.{own}.{kind}"
@@ -124,19 +141,21 @@ class _Tensors(Mapping[str, Array]):
                 continue
             self._tensors[name] = tensor
         needed = config.shapes()
+        self._halves = {n: t for n, t in self._halves.items() if len(t) == len(_HALVES)}
         shapes = {n: tuple(int(d) for d in reversed(t.shape)) for n, t in self._tensors.items()}
         # Writers drop dims of 1.
         self.specs = {
             n: TensorSpec(needed[n] if squeezed(needed.get(n, ())) == squeezed(s) else s, DType.FLOAT32)
             for n, s in shapes.items()
         }
+        self.specs |= {n: TensorSpec(needed[n], DType.FLOAT32) for n in self._halves if n in needed}
 
     def __getitem__(self, name: str) -> Array:
-        from gguf.quants import dequantize
-
-        tensor = self._tensors[name]
         shape = tuple(int(d) for d in self.specs[name].shape if isinstance(d, int))
-        array = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32).reshape(shape)
+        if name in self._halves:
+            keys, values = (_dequantized(self._halves[name][part]) for part in _HALVES)
+            return np.concatenate([keys.swapaxes(1, 2), values], axis=1).reshape(shape)
+        array = _dequantized(self._tensors[name]).reshape(shape)
         if name in self._heads:
             heads = self._heads[name]
             pairs = array.reshape(heads, shape[0] // heads // 2, 2, *shape[1:])
@@ -144,10 +163,10 @@ class _Tensors(Mapping[str, Array]):
         return array
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(self.specs)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self.specs)
 
 
 def _text(fact: Any) -> TextCodec | None:

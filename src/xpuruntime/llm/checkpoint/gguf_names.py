@@ -33,6 +33,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "qwen2moe": "qwen2_moe",
     "qwen3moe": "qwen3_moe",
     "olmoe": "olmoe",
+    "deepseek2": "deepseek_v2",
 }
 """``general.architecture`` -> ``model_type``."""
 _WITH_EXPERTS = {"llama": "mixtral"}
@@ -50,6 +51,12 @@ _PARTS = {
     "o": "attn_output",
     "q_norm": "attn_q_norm",
     "k_norm": "attn_k_norm",
+    "q_a": "attn_q_a",
+    "q_a_norm": "attn_q_a_norm",
+    "q_b": "attn_q_b",
+    "kv_a": "attn_kv_a_mqa",
+    "kv_a_norm": "attn_kv_a_norm",
+    "kv_b": "attn_kv_b",
     "post_attention_norm": "post_attention_norm",
     "mlp_norm": "ffn_norm",
     "gate": "ffn_gate",
@@ -152,10 +159,13 @@ def config_facts(architecture: str, fact: Fact, tensors: Mapping[str, Any], who:
         "max_position_embeddings": size("context_length"),
     }
     named: dict[str, Any] = {family.key(k): v for k, v in data.items()}
-    if "head_dim" not in family.only:
+    if family.latent:
+        named |= _latent(own, size)
+    elif "head_dim" not in family.only:
         named["head_dim"] = head_dim
     if (
-        "num_key_value_heads" not in family.only
+        not family.latent
+        and "num_key_value_heads" not in family.only
         and family.key("num_key_value_heads") == "num_key_value_heads"
     ):
         named["num_key_value_heads"] = own("attention.head_count_kv", heads)
@@ -163,7 +173,7 @@ def config_facts(architecture: str, fact: Fact, tensors: Mapping[str, Any], who:
     for name, key in _OPTIONAL.items():
         if name in family.reads and own(key) is not None:
             named[name] = own(key)
-    named |= _experts(architecture, family.experts, own, named, tensors) if family.experts else {}
+    named |= _experts(architecture, family.experts, own, named, tensors, who) if family.experts else {}
     if architecture in _SPECIAL:
         named |= _SPECIAL[architecture](own, tensors)
     return {
@@ -191,12 +201,16 @@ def _epsilon(own: Fact) -> float:
 
 def _rotary(family: DecoderFamily, own: Fact, head_dim: int, who: str) -> dict[str, Any]:
     kind = own("rope.scaling.type", "none")
-    if kind not in ("none", "linear", None):
+    if kind not in ("none", "linear", "yarn", None):
         raise ModelError(who, "has an unsupported scaling of rotary positions", got=kind)
     base = own("rope.freq_base", family.defaults.get("rope_theta", 10000.0))
     parameters: dict[str, Any] = {"rope_type": "default", "rope_theta": base}
     if kind == "linear":
         parameters |= {"rope_type": "linear", "factor": own("rope.scaling.factor", 1.0)}
+    if kind == "yarn":
+        parameters |= _yarn(own, who)
+    if family.latent:
+        return {"rope_parameters": parameters}
     dims = own("rope.dimension_count", head_dim)
     if dims != head_dim:
         parameters["partial_rotary_factor"] = dims / head_dim
@@ -206,12 +220,50 @@ def _rotary(family: DecoderFamily, own: Fact, head_dim: int, who: str) -> dict[s
     return {"rope_scaling": parameters, "rope_theta": base, "rope_local_base_freq": local}
 
 
+def _yarn(own: Fact, who: str) -> dict[str, Any]:
+    for name in ("yarn_ext_factor", "yarn_attn_factor", "attn_factor"):
+        if own(f"rope.scaling.{name}", 1.0) != 1:
+            raise ModelError(who, f"has an unsupported rope.scaling.{name}", got=own(f"rope.scaling.{name}"))
+    multiplier = own("rope.scaling.yarn_log_multiplier")  # 0.1 mscale_all_dim; DeepSeek's mscale is the same
+    parameters = {
+        "rope_type": "yarn",
+        "factor": own("rope.scaling.factor"),
+        "original_max_position_embeddings": own("rope.scaling.original_context_length"),
+        "beta_fast": own("rope.scaling.yarn_beta_fast"),
+        "beta_slow": own("rope.scaling.yarn_beta_slow"),
+        **(dict.fromkeys(("mscale", "mscale_all_dim"), 10 * multiplier) if multiplier else {}),
+    }
+    return {k: v for k, v in parameters.items() if v is not None}
+
+
+def _latent(own: Fact, size: Callable[[str], int]) -> dict[str, Any]:
+    rotated, ends = size("rope.dimension_count"), ("attention.key_length", "attention.value_length")
+    # Newer files have the sizes of one key head for all queries there, and those of the heads under these names.
+    head, value = (own(f"{end}_mla", own(end)) for end in ends)
+    return {
+        "q_lora_rank": own("attention.q_lora_rank"),
+        "kv_lora_rank": size("attention.kv_lora_rank"),
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": head - rotated,
+        "v_head_dim": value,
+    }
+
+
 _NORMALIZED = frozenset(["qwen3moe"])
 """Architectures whose chosen scores are divided by their sum if a file does not say it."""
 
 
+_SOFTMAX = 1
+"""The number of softmax in ``expert_gating_func``."""
+
+
 def _experts(
-    architecture: str, spec: ExpertLayers, own: Fact, named: Mapping[str, Any], tensors: Mapping[str, Any]
+    architecture: str,
+    spec: ExpertLayers,
+    own: Fact,
+    named: Mapping[str, Any],
+    tensors: Mapping[str, Any],
+    who: str,
 ) -> dict[str, Any]:
     layers = range(named["num_hidden_layers"])
     data = {
@@ -220,7 +272,18 @@ def _experts(
         spec.inner: own("expert_feed_forward_length", named["intermediate_size"]),
         "mlp_only_layers": [i for i in layers if f"blk.{i}.ffn_gate_exps.weight" not in tensors],
         "decoder_sparse_step": 1,
+        "first_k_dense_replace": own("leading_dense_block_count", 0),
+        spec.shared_times: own("expert_shared_count", 0),
+        spec.scale: own("expert_weights_scale", 1.0),
     }
+    if spec.groups:
+        groups, chosen, method = spec.groups
+        data |= {groups: own("expert_group_count"), chosen: own("expert_group_used_count")}
+        data[method] = "group_limited_greedy" if (data[groups] or 1) > 1 else "greedy"
+    if own("expert_gating_func", _SOFTMAX) != _SOFTMAX:
+        raise ModelError(who, "has an unsupported expert_gating_func", got=own("expert_gating_func"))
+    if spec.normalize is False and own("expert_weights_norm", False):
+        raise ModelError(who, "has an unsupported expert_weights_norm", got=True)
     if spec.shared:
         data[spec.shared] = own("expert_shared_feed_forward_length")
     if isinstance(spec.normalize, str):
