@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.native import compile_native
+from support.sampled_rows import sampling_graph
 
+from xpuruntime.ir.interp import sampling as reference_sampling
 from xpuruntime.ir.interp.sampling import philox, sample_token, uniform
 from xpuruntime.llm import Sampling
 from xpuruntime.llm.sampling import pick, probabilities
+from xpuruntime.runtime import Executor
 
 DRAWS = 20_000
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -94,6 +98,54 @@ def test_an_error_in_top_p_is_noticed() -> None:
         assert p_value(counts, wrong / wrong.sum()) < 1e-6
     for temperature in (1.0, 1.2):
         assert p_value(counts, exact(Sampling(temperature, top_p=0.8))) < 1e-6
+
+
+def compiled_draws(sampling: Sampling) -> Any:
+    """Tokens of the compiled kernel, 500 rows at a time."""
+    rows = 500
+    graph = sampling_graph(_rows(sampling, rows, 0))
+    program = compile_native(graph, _rows(sampling, rows, 0))
+    counts = np.zeros(LOGITS.size, np.int64)
+    with Executor(program) as executor:
+        for first in range(0, DRAWS, rows):
+            token, _ = executor.run_arrays(list(_rows(sampling, rows, first).values()))
+            counts += np.bincount(token, minlength=LOGITS.size)
+    return counts
+
+
+def _rows(sampling: Sampling, rows: int, first: int) -> dict[str, Any]:
+    numbers = [(11, first + i, 0, sampling.top_k, 1) for i in range(rows)]
+    return {
+        "logits": np.stack([LOGITS] * rows),
+        "counts": np.stack([COUNTS] * rows),
+        "settings": np.array([sampling.settings] * rows, np.float32),
+        "numbers": np.array(numbers, np.int64),
+    }
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_kernel_draws_what_the_host_draws(name: str) -> None:
+    """20,000 draws of compiled code: the same tokens, so the same chi-square."""
+    sampling = Sampling(**SETTINGS[name])
+    counts = compiled_draws(sampling)
+    assert counts.tolist() == drawn(sampling).tolist()
+    assert p_value(counts, exact(sampling)) > 0.001
+
+
+def test_a_sampler_with_an_error_in_top_p_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nucleus ends one token too early, or one too late."""
+    sampling = Sampling(**SETTINGS["top_p"])
+    right = reference_sampling._nucleus
+    for step in (-1, 1):
+
+        def wrong(d: Any, weights: Any, top_p: float, step: int = step) -> Any:
+            order = np.sort(d)
+            return order[np.searchsorted(order, right(d, weights, top_p)) + step]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(reference_sampling, "_nucleus", wrong)
+            counts = drawn(sampling)
+        assert p_value(counts, exact(sampling)) < 1e-6
 
 
 def test_random_numbers_are_those_of_the_paper() -> None:

@@ -14,6 +14,9 @@ import pytest
 
 pytest.importorskip("llguidance")
 
+from typer.testing import CliRunner
+
+from xpuruntime.cli.app import app
 from xpuruntime.errors import InputError
 from xpuruntime.llm import Generator
 from xpuruntime.llm.decoding.grammar import Grammars
@@ -76,6 +79,30 @@ def test_texts_match_what_is_asked_for(ours: Generator, words: dict[str, str], p
         assert {a.finish for a in answers} == {"stop"}
     pieces = list(ours.stream("x", temperature=2.0, seed=3, **words))
     assert re.fullmatch(pattern, "".join(p.text for p in pieces))
+
+
+def test_the_command_line_takes_a_schema(ours: Generator, tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    folder = str(ours.checkpoint.folder)
+    words = [
+        "--temperature",
+        "1.5",
+        "--seed",
+        "3",
+        "-n",
+        "140",
+        "--capacity",
+        "160",
+        "--json-schema",
+        str(tmp_path / "schema.json"),
+    ]
+    done = CliRunner().invoke(app, ["generate", folder, "-p", "x", "--no-chat", "--json", *words])
+    assert done.exit_code == 0, done.output
+    value = json.loads(json.loads(done.stdout)["text"])
+    assert set(value) == set(SCHEMA["required"])
+    missing = CliRunner().invoke(app, ["generate", folder, "-p", "x", "--grammar", str(tmp_path / "none")])
+    assert missing.exit_code == 4
+    assert "cannot read" in missing.output
 
 
 def test_a_text_that_is_cut_says_so(ours: Generator) -> None:

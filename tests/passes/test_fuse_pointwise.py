@@ -264,3 +264,33 @@ def test_a_reader_that_the_other_one_needs_stays_alone() -> None:
 
     after = run_passes(_graph(build), ["fuse_pointwise"], context=PassContext(joins_readers=True), check=True)
     assert [n.op for n in after.nodes] == ["relu", "matmul", "mul"]
+
+
+_RESIDUAL = """
+        input %x: float32[1, 4, 4, 4]
+        weight %w: float32[4, 4, 1, 1]
+        %s: float32[1, 4, 4, 4] = mul(%x, 20.0)
+        %q: int8[1, 4, 4, 4] = cast(%s, dtype=int8)
+        %f: float32[1, 4, 4, 4] = cast(%q, dtype=float32)
+        %d: float32[1, 4, 4, 4] = mul(%f, 0.05)
+        %h: float32[1, 4, 4, 4] = {read}
+        %c: float32[1, 4, 4, 4] = convolution(%h, %w, stride=[1, 1], padding=[0, 0, 0, 0], dilation=[1, 1])
+        %y: float32[1, 4, 4, 4] = add(%c, %d)
+        output "y" = %y
+        """
+
+
+def test_codes_are_read_again_where_a_sum_needs_their_values_later() -> None:
+    """The codes are in memory for the convolution. Their values, of four times the size, are needed after it only."""
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 4, 4, 4)).astype(np.float32)}
+    weights = {"w": np.random.default_rng(1).standard_normal((4, 4, 1, 1)).astype(np.float32)}
+    for read, again in (("cast(%q, dtype=float32)", True), ("neg(%x)", False)):
+        graph = ir.parse('graph "net" {' + _RESIDUAL.replace("{read}", read) + "}")
+        fused = run_passes(graph, ["fuse_pointwise"], context=PassContext(), check=True)
+        last = fused.producer(fused.outputs[0].value)
+        assert last is not None
+        steps = [n.op for n in last.attrs["body"].nodes] if last.op == "fused" else [last.op]
+        assert (steps == ["cast", "mul", "add"]) is again, (read, steps)
+        want = interp.run(graph, feeds, weights=weights)
+        got = interp.run(fused, feeds, weights=weights)
+        assert all(np.array_equal(want[n], got[n]) for n in want)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .answers import TokenLogprob
 from .build import build_program, decoder_graphs
 from .calibrate import calibrated
 from .checkpoint.config import DecoderConfig
@@ -17,6 +18,7 @@ __all__ = [
     "Generator",
     "Piece",
     "Sampling",
+    "TokenLogprob",
     "build_program",
     "calibrated",
     "decoder_graph",

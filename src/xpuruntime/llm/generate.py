@@ -290,12 +290,18 @@ class Generator:
         tokens, positions = [s.prompt[-1] for s in states], [len(s.prompt) - 1 for s in states]
         live = set(range(len(states)))
         self.steps.read([s.prompt for s in states])
-        options, on_device = states[0].options, False
+        options = states[0].options
+        most_likely, on_device, counts = options.most_likely, options.on_device, options.counts
+        settings = [options.sampling.settings] * len(states)
+        selected = most_likely  # the tokens of the last step are there
         while True:
             for row in sorted(live):
                 state = states[row]
-                token = int(self.steps.token[row]) if on_device or options.most_likely else None
-                token = state.pick(self.steps.logits[row]) if token is None else checked_token(token)
+                token = (
+                    checked_token(int(self.steps.token[row]))
+                    if selected
+                    else state.pick(self.steps.logits[row])
+                )
                 piece = state.accept(token, self.steps.logits[row])
                 if piece.finish:
                     live.discard(row)
@@ -304,13 +310,12 @@ class Generator:
                 yield row, piece
             if not live:
                 return
-            if options.most_likely or not options.on_device:
+            if most_likely or not on_device:
                 self.steps.step(tokens, positions)
                 continue
-            if not on_device and options.counts:
+            if counts and not selected:
                 self.steps.write_counts([s.counts for s in states if s.counts is not None])
-            on_device = True
-            settings = [options.sampling.settings] * len(states)
+            selected = True
             self.steps.sample(tokens, positions, settings, [s.numbers for s in states])
 
     def _beams(self, prompt: list[int], options: GenerationOptions) -> Iterator[Completion]:

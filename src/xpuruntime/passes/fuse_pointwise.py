@@ -38,6 +38,9 @@ __all__ = [
 MAX_MEMBERS, MAX_OPERANDS, MAX_ROW_OPS = 64, 16, 2
 """Limits of a group: a kernel holds all values of a body in registers, has an argument per operand, and makes a pass over a row per row op."""
 
+_DEQUANTIZING = 3
+"""Steps from codes to the op that reads them as floats: cast, minus the zero point, times the scale."""
+
 ROW_OPS = frozenset(["sum", "mean", "amax", "amin", "softmax", "log_softmax", "layer_norm", "rms_norm"])
 """Row ops that a body may contain."""
 
@@ -148,6 +151,8 @@ class _FusionGroups:
             return
         self.spaces[name] = space
         for producer in sorted(self.reads[name], key=lambda u: self.graph.position[u]):
+            if self.belongs_to_reader(node):
+                break
             unit_of_node = self.unit[node.name]
             if (
                 producer in self.spaces
@@ -157,6 +162,44 @@ class _FusionGroups:
                 self.join(producer, unit_of_node, joined)
         if self.context.joins_readers and not space.reduced:
             self.join_readers(node, space)
+
+    def belongs_to_reader(self, node: Node) -> bool:
+        """Return True for the cast of 8-bit codes that are in memory for another reader, if its value is needed after that reader.
+
+        In a residual network the codes go to a convolution, and in floats to the sum after it: reading the codes again moves a quarter of the bytes.
+        """
+        graph = self.graph
+        if node.op != "cast" or node.spec.dtype is not DType.FLOAT32 or not isinstance(node.inputs[0], str):
+            return False
+        codes = node.inputs[0]
+        if graph.spec(codes).dtype not in (DType.INT8, DType.UINT8):
+            return False
+        others = {u.name for u in graph.users(codes)} - {node.name}
+        reader = node
+        for _ in range(_DEQUANTIZING if others else 0):
+            users = graph.users(reader.outputs[0].name)
+            if len(users) != 1 or not OPS[users[0].op].pointwise:
+                return False
+            (reader,) = users
+            if self.depends(reader, others):
+                return True
+        return False
+
+    def depends(self, node: Node, on: set[str]) -> bool:
+        """Return True if a node's operands need one of these nodes."""
+        first = min(self.graph.position[n] for n in on)
+        seen: set[str] = set()
+        stack = [node]
+        while stack:
+            for value in stack.pop().values:
+                producer = self.graph.producer(value)
+                if producer is None or producer.name in seen or self.graph.position[producer.name] < first:
+                    continue
+                if producer.name in on:
+                    return True
+                seen.add(producer.name)
+                stack.append(producer)
+        return False
 
     def join_readers(self, node: Node, space: IterationSpace) -> None:
         """Merge an elementwise node's unit with those of earlier elementwise nodes that read one of its operands of the full shape."""
