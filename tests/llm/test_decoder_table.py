@@ -26,6 +26,7 @@ from xpuruntime.runtime import load_weights
 from xpuruntime.testing.conformance.seeded.decoders import FAMILIES as REFERENCES
 from xpuruntime.testing.conformance.seeded.decoders import YARN, greedy, logits_of, prompt, reference
 from xpuruntime.testing.emulation.cuda_host import cuda_host
+from xpuruntime.types import DType
 
 LIMIT = 1e-4
 LENGTH = 24
@@ -247,6 +248,27 @@ def test_what_is_left_out_is_noticed(name: str) -> None:
     arrays = {n: arrays[n][: s[0]] for n, s in changed.shapes().items()}
     least = 1 if name == "exact instead of tanh" else 10
     assert far(interpreted(changed, arrays, tokens), want) > least * LIMIT
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("family", ["mixtral", "qwen2_moe", "deepseek_v2"])
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_experts_in_bfloat16_are_as_exact_as_transformers(family: str, target: str) -> None:
+    """Rounding changes which experts are chosen, so that errors are those of the type, in transformers, too."""
+    model, tokens = reference(family), prompt(28, seed=3)
+    found, want = open_checkpoint(model), logits_of(model, tokens)[19:]
+    rounded = logits_of(reference(family).bfloat16(), tokens)[19:]
+    graphs = decoder_graphs(
+        found.config, capacity=48, buckets=(16,), dtype=DType.BFLOAT16, stored=found.specs
+    )
+    program = build_program(graphs, target="cpu" if target == "cpu" else cuda_host())
+    steps = Steps(
+        program, load_weights(found.arrays, program, "cpu"), batch=1, vocab=97, dtype=DType.BFLOAT16
+    )
+    rows = [steps.read([tokens[:20]])[0].copy()]
+    rows += [steps.step([t], [20 + i])[0].copy() for i, t in enumerate(tokens[20:])]
+    steps.close()
+    assert far(np.stack(rows), want) < 2 * far(rounded, want)
 
 
 EXPERT_CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
