@@ -36,7 +36,9 @@ TARGETS = (
     "review",
     "rules",
     "times",
+    "foreign",
 )
+"""Those of tests/support/fuzz_targets.py, which is imported after atheris has instrumented the package."""
 
 
 def guided(target: str, seconds: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -30,6 +31,10 @@ def test_seeds_are_valid(target: str) -> None:
     assert len(found) >= 2
     for data in found[:-2] if target == "policy" else found:
         fuzz_targets.TARGETS[target](data)
+
+
+def test_the_script_fuzzes_every_target(repository: Path) -> None:
+    assert runpy.run_path(str(repository / "scripts" / "fuzz.py"))["TARGETS"] == tuple(fuzz_targets.TARGETS)
 
 
 def test_a_crash_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

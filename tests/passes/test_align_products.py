@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.built_graphs import Feeds, graph_of
 
 from xpuruntime import ir
 from xpuruntime.codegen.target import CodegenTarget
@@ -21,21 +22,12 @@ from xpuruntime.testing.emulation.cuda_host import cuda_host
 from xpuruntime.types import DType
 
 CUDA = PassContext(product_multiple=8)
-Feeds = dict[str, "np.ndarray[Any, Any]"]
 
 
 def operands(dtype: str = "bfloat16", **shapes: tuple[int, ...]) -> Feeds:
     """Return small whole numbers, whose products and sums are exact in every type."""
     rng = np.random.default_rng(5)
     return {n: rng.integers(-2, 3, s).astype(DType(dtype).numpy) for n, s in shapes.items()}
-
-
-def graph_of(build: Any, feeds: Feeds) -> ir.Graph:
-    b = ir.GraphBuilder("g")
-    values = {n: b.input(n, f"{DType.of(a.dtype).value}{list(a.shape)}") for n, a in feeds.items()}
-    for i, value in enumerate(build(b, **values)):
-        b.output(f"y{i}", value)
-    return b.build()
 
 
 def counted(graph: ir.Graph, feeds: Feeds, context: PassContext = CUDA) -> Counter[str]:

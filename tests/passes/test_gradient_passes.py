@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.built_graphs import Feeds, graph_of
 
 from xpuruntime import ir
 from xpuruntime.compiler import compile as compile_graph
@@ -17,7 +18,6 @@ from xpuruntime.kernels.cuda.matmul import libraries
 from xpuruntime.passes import PassContext, run_passes
 from xpuruntime.types import DType
 
-Feeds = dict[str, "np.ndarray[Any, Any]"]
 CONTEXT = PassContext(wide_products=True)
 
 
@@ -30,14 +30,6 @@ def operands(**specs: str) -> Feeds:
         sizes = tuple(int(n) for n in shape.split(",") if n)
         feeds[name] = np.abs(rng.standard_normal(sizes)).astype(DType(dtype).numpy)
     return feeds
-
-
-def graph_of(build: Any, feeds: Feeds) -> ir.Graph:
-    b = ir.GraphBuilder("g")
-    values = {n: b.input(n, f"{DType.of(a.dtype).value}{list(a.shape)}") for n, a in feeds.items()}
-    for i, value in enumerate(build(b, **values)):
-        b.output(f"y{i}", value)
-    return b.build()
 
 
 def ops_after(
