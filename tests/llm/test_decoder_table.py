@@ -432,6 +432,15 @@ def test_two_numbers_of_experts_that_differ_are_refused() -> None:
         DecoderConfig.from_json({**data, "num_experts": 7})
 
 
+def test_the_fields_of_phi_4_mini_are_known() -> None:
+    data = reference("phi3").config.to_dict()
+    facts = {"full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False, "mlp_bias": False}
+    assert DecoderConfig.from_json({**data, **facts}) == DecoderConfig.from_json(data)
+    for field, value in (("full_attn_mod", 2), ("lm_head_bias", True)):
+        with pytest.raises(ModelError, match=f"unsupported {field}"):
+            DecoderConfig.from_json({**data, **facts, field: value})
+
+
 def test_older_words_of_configs_are_read() -> None:
     """Releases of transformers before 5 name rotary parameters and windows otherwise."""
     data = reference("gpt_neox").config.to_dict()

@@ -20,6 +20,8 @@ from .words import GenerationOptions
 
 __all__ = ["AnswerState", "checked_token"]
 
+_ALL_TOKENS = 2**31 - 1  # a top_k that no vocabulary exceeds
+
 
 class AnswerState:
     """The state of one text.
@@ -53,7 +55,7 @@ class AnswerState:
     @property
     def numbers(self) -> tuple[int, ...]:
         """Return the row of ``numbers`` of the op ``sample_token`` for the next token."""
-        top_k = int(self.options.sampling.top_k)
+        top_k = min(int(self.options.sampling.top_k), _ALL_TOKENS)
         return (self.seed, len(self.tokens), self.sample, top_k, int(self.counts is not None))
 
     def pick(self, logits: Array) -> int:
