@@ -91,7 +91,10 @@ class AnswerState:
 def checked_token(token: int) -> int:
     """Return a token. Raises RunError for ``NO_TOKEN``."""
     if token == NO_TOKEN:
-        do = "Compute in bfloat16 or float32 if the model overflows; check the weights, and that not all tokens are suppressed."
+        do = (
+            "Compute in bfloat16 or float32 if the model overflows; check the weights,"
+            " and that suppressed tokens, minimum lengths and grammars leave a token."
+        )
         raise RunError("generation", "has no token: logits are NaN, or none of them is finite", do=do)
     return token
 
