@@ -287,7 +287,7 @@ def test_a_capacity_beyond_the_model_is_refused() -> None:
     [
         ({"model_type": "mamba"}, "has an unsupported model_type; got 'mamba'"),
         ({"hidden_act": "mish"}, "unsupported hidden_act"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "have an unsupported scaling"),
+        ({"rope_parameters": {"rope_type": "ntk"}}, "have an unsupported scaling"),
         ({"use_sliding_window": True, "sliding_window": -3}, "has a sliding_window that is not"),
     ],
 )
