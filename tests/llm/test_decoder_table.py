@@ -395,6 +395,8 @@ def test_fields_of_a_wrong_value_are_refused(field: str, value: object) -> None:
         ({"rope_type": "yarn", "factor": 2.0, "short_factor": [1.0]}, "unknown short_factor"),
         ({"rope_type": "proportional", "factor": 2.0}, "unsupported scaling"),
         ({"rope_type": "yarn", "factor": -2.0}, "finite and positive"),
+        ({"rope_type": "yarn"}, "need a factor"),
+        ({"rope_type": "linear"}, "need a factor"),
         ({"rope_type": "longrope", "short_factor": [1.0], "long_factor": []}, "as many short factors"),
         ({"partial_rotary_factor": 0.0}, "partial_rotary_factor"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor"),

@@ -446,9 +446,13 @@ def _completion(state: AnswerState, pieces: Sequence[Piece], prefill_s: float, d
 
 def _is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:
     """Return True for a list of prompts, which are texts, lists of tokens, or conversations."""
-    if isinstance(prompt, str) or not isinstance(prompt, Sequence):
+    if isinstance(prompt, str) or not isinstance(prompt, Sequence) or not prompt:
         return False
-    return bool(prompt) and (isinstance(prompt[0], str | Sequence) or getattr(prompt[0], "ndim", 0) > 0)
+    try:
+        len(prompt[0])  # type: ignore[arg-type]
+    except TypeError:  # a token
+        return False
+    return not isinstance(prompt[0], Mapping)
 
 
 def options_of(checkpoint: Checkpoint, words: Mapping[str, Any]) -> GenerationOptions:
