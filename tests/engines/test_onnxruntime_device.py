@@ -154,7 +154,9 @@ def test_tensors_that_cannot_be_read_in_place_are_converted_or_refused(make: Mak
     executable = relu(make)
     x = torch.randn(4, 3)
     for _ in range(2):  # before and after the forms are known
-        for given in (x.T, x.T.contiguous(), torch.randn(4, 8)[:, ::2], torch.randn(0, 4)):
+        negative = torch._neg_view(torch.randn(2, 4))  # its memory has the other signs
+        strided = torch.complex(x.T, x.T + 1).conj().imag
+        for given in (x.T, x.T.contiguous(), torch.randn(4, 8)[:, ::2], torch.randn(0, 4), negative, strided):
             assert torch.equal(executable.run_tensors({"x": given})[0], given.relu())
         with pytest.raises(InputError, match=r"cannot read input 'x'.*gradient"):
             executable.run_tensors({"x": torch.randn(2, 4, requires_grad=True)})

@@ -95,6 +95,8 @@ CASES = [
     Case("FusedConv", (floats(1, 3, 8, 8), floats(4, 3, 3, 3)), {"activation": "Clip", "activation_params": [0.0, 1.0]}),
     Case("SkipLayerNormalization", (floats(2, 3, 8), floats(2, 3, 8), floats(8), floats(8), floats(8)), {"epsilon": 1e-5}, (0, 1), (0, 3)),
     Case("SkipSimplifiedLayerNormalization", (floats(2, 3, 8), floats(2, 3, 8), floats(8)), {"epsilon": 1e-5}, (0, 1), (0, 3)),
+    Case("SkipLayerNormalization", (floats(2, 3, 8) / 9999, floats(1, 3, 8) / 9999, floats(8)), {}, (0, 1)),
+    Case("SkipSimplifiedLayerNormalization", (floats(2, 3, 8) / 9999, floats(3, 8) / 9999, floats(8)), {}, (0, 1)),
     Case("SimplifiedLayerNormalization", (floats(2, 3, 8), floats(8)), {"epsilon": 1e-5, "axis": -1}, domain=""),
     Case("EmbedLayerNormalization", (RANDOM.integers(0, 9, (2, 4)).astype(np.int32), RANDOM.integers(0, 2, (2, 4)).astype(np.int32), floats(9, 8), floats(6, 8), floats(2, 8), floats(8), floats(8), np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.int32)), {"epsilon": 1e-5}, (0, 1, 7), (0, 1)),
     Case("Attention", (floats(2, 4, 8), floats(8, 24), floats(24)), {"num_heads": 2}),
@@ -220,6 +222,24 @@ def test_a_form_that_is_not_lowered_says_why() -> None:
     )
     with pytest.raises(UnavailableError, match="4 bits and without g_idx"):
         InferenceSession(model, engine="native", device="cpu")
+
+
+def test_unidirectional_attention_over_more_keys_is_not_lowered() -> None:
+    operands = (floats(2, 3, 8), floats(2, 5, 8), floats(2, 5, 8))
+    model, _ = model_of(
+        Case("MultiHeadAttention", operands, {"num_heads": 2, "unidirectional": 1}, (0, 1, 2))
+    )
+    with pytest.raises(UnavailableError, match="needs as many keys as queries"):
+        InferenceSession(model, engine="native", device="cpu")
+
+
+def test_an_activation_without_its_numbers_is_not_lowered() -> None:
+    case = next(c for c in CASES if c.op == "FusedConv" and "activation_params" in c.attributes)
+    proto = onnx.ModelProto.FromString(model_of(case)[0])
+    (node,) = proto.graph.node
+    node.attribute.remove(next(a for a in node.attribute if a.name == "activation_params"))
+    with pytest.raises(UnavailableError, match="the activation 'Clip' lacks its numbers"):
+        InferenceSession(proto, engine="native", device="cpu")
 
 
 @pytest.mark.parametrize("op", ["QGemm", "QLinearAdd", "SkipLayerNormalization", "Attention", "MatMulNBits"])

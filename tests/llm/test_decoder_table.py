@@ -395,6 +395,8 @@ def test_fields_of_a_wrong_value_are_refused(field: str, value: object) -> None:
         ({"rope_type": "yarn", "factor": 2.0, "short_factor": [1.0]}, "unknown short_factor"),
         ({"rope_type": "proportional", "factor": 2.0}, "unsupported scaling"),
         ({"rope_type": "yarn", "factor": -2.0}, "finite and positive"),
+        ({"rope_type": "yarn"}, "need a factor"),
+        ({"rope_type": "linear"}, "need a factor"),
         ({"rope_type": "longrope", "short_factor": [1.0], "long_factor": []}, "as many short factors"),
         ({"partial_rotary_factor": 0.0}, "partial_rotary_factor"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
@@ -430,6 +432,15 @@ def test_two_numbers_of_experts_that_differ_are_refused() -> None:
     assert DecoderConfig.from_json({**data, "num_experts": 6}).experts is not None
     with pytest.raises(ModelError, match="num_local_experts that is not that of num_experts"):
         DecoderConfig.from_json({**data, "num_experts": 7})
+
+
+def test_the_fields_of_phi_4_mini_are_known() -> None:
+    data = reference("phi3").config.to_dict()
+    facts = {"full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False, "mlp_bias": False}
+    assert DecoderConfig.from_json({**data, **facts}) == DecoderConfig.from_json(data)
+    for field, value in (("full_attn_mod", 2), ("lm_head_bias", True)):
+        with pytest.raises(ModelError, match=f"unsupported {field}"):
+            DecoderConfig.from_json({**data, **facts, field: value})
 
 
 def test_older_words_of_configs_are_read() -> None:

@@ -15,7 +15,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xpuruntime.errors import InputError, RunError
+from xpuruntime.errors import InputError, PrecisionUnavailable, RunError
 from xpuruntime.llm import Generator, Sampling
 from xpuruntime.llm.decoding.processors import initial_counts, process
 from xpuruntime.llm.decoding.stops import StopStrings
@@ -148,7 +148,10 @@ def test_beams_are_those_of_transformers(model: Any, ours: Generator, words: dic
 def test_beams_that_cannot_be_searched_are_refused(ours: Generator) -> None:
     for words, message in (
         ({"num_beams": 5}, "decodes 4 texts together, fewer than num_beams"),
-        ({"num_beams": 2, "temperature": 1.0}, "does not support a temperature with num_beams"),
+        (
+            {"num_beams": 2, "temperature": 1.0},
+            r"does not support sampling \(do_sample or a temperature\) with num_beams",
+        ),
         ({"num_beams": 2, "logprobs": 1}, "does not support logprobs with num_beams"),
         ({"num_beams": 2, "n": 3}, "needs num_beams of at least num_return_sequences"),
         ({"n": 2}, "would return equal answers"),
@@ -227,6 +230,15 @@ def test_a_checkpoint_s_own_config_is_used_where_it_is_asked_for(tmp_path: Path)
         ({"temperature": "warm"}, "has an invalid temperature; got warm"),
         ({"top_k": -1}, "has an invalid top_k"),
         ({"top_k": 1.5}, "has an invalid top_k"),
+        ({"top_k": "5"}, "has an invalid top_k; got 5"),
+        ({"top_k": [5]}, "has an invalid top_k"),
+        ({"temperature": 1e-40}, "has an invalid temperature.*Give 0 for the most likely token"),
+        ({"temperature": 1e300}, "has an invalid temperature"),
+        ({"length_penalty": 1e6}, "has an invalid length_penalty.*from -8 to 8"),
+        ({"max_new_tokens": math.nan}, "has an invalid max_new_tokens"),
+        ({"max_new_tokens": math.inf}, "has an invalid max_new_tokens"),
+        ({"seed": math.inf}, "has an invalid seed"),
+        ({"eos_token_id": math.nan}, "has an invalid eos_token_id"),
         ({"top_p": 0}, "has an invalid top_p"),
         ({"top_p": 1.1}, "has an invalid top_p"),
         ({"min_p": 2}, "has an invalid min_p"),
@@ -242,6 +254,7 @@ def test_a_checkpoint_s_own_config_is_used_where_it_is_asked_for(tmp_path: Path)
         ({"bad_words_ids": [[VOCAB]]}, f"has bad_words_ids beyond the vocabulary of {VOCAB} tokens"),
         ({"early_stopping": "sometimes"}, "has an invalid early_stopping"),
         ({"logprobs": -1}, "needs logprobs of at least 0"),
+        ({"logprobs": 5000}, "needs logprobs of at most 1024; got 5000"),
         ({"regex": "a", "json_schema": {}}, "takes one grammar; got json_schema and regex"),
         ({"json_schema": {1, 2}}, "has an invalid json_schema"),
     ],
@@ -325,6 +338,63 @@ def test_logits_that_are_no_numbers_are_an_error() -> None:
                 checked_token(pick(x, sampling, 1, 0))
 
 
+@pytest.mark.parametrize(
+    "words", [{}, {"temperature": 1.0}, {"num_beams": 2}, {"repetition_penalty": 1.2}], ids=str
+)
+def test_a_model_without_numbers_is_an_error(broken: Generator, words: dict[str, Any]) -> None:
+    with pytest.raises(RunError, match="has no token: logits are NaN"):
+        broken.generate([1, 2], max_new_tokens=3, **words)
+
+
+@pytest.fixture(scope="module")
+def broken() -> Iterator[Generator]:
+    """A model with one weight of the output layer that is not a number."""
+    model = reference("qwen2", num_hidden_layers=1)
+    with torch.no_grad():
+        model.lm_head.weight[40, 3] = math.nan
+    with Generator(model, capacity=24, buckets=(8,), batch=2) as generator:
+        yield generator
+
+
+def test_words_that_leave_no_answer_are_an_error(ours: Generator) -> None:
+    vocab = ours.config.vocab
+    for words in (
+        {"suppress_tokens": range(vocab)},
+        {"suppress_tokens": range(vocab), "num_beams": 2},
+        {"suppress_tokens": range(1, vocab), "num_beams": 2, "no_repeat_ngram_size": 1, "max_new_tokens": 2},
+    ):
+        with pytest.raises(RunError, match="suppressed tokens, minimum lengths and grammars leave a token"):
+            ours.generate([1, 2], **words)
+
+
+# ── prompts ──
+
+
+def test_tokens_of_any_library_are_a_prompt(ours: Generator) -> None:
+    tokens = prompt(6)
+    want = ours.generate(tokens, max_new_tokens=4)
+    for form in (tuple(tokens), np.array(tokens), torch.tensor(tokens), list(torch.tensor(tokens))):
+        assert ours.generate(form, max_new_tokens=4) == want
+    for form in (np.array(tokens), torch.tensor(tokens)):
+        assert ours.generate([form], max_new_tokens=4) == [want]
+
+
+@pytest.mark.parametrize(
+    "form", [None, 3, [1.5], [None], [[1], 3], {"role": "user"}, np.array([[1, 2]])], ids=repr
+)
+def test_a_prompt_of_another_kind_is_refused(ours: Generator, form: Any) -> None:
+    with pytest.raises(InputError, match="has an invalid prompt"):
+        ours.generate(form)
+    with pytest.raises(InputError, match="has an invalid prompt"):
+        ours.stream(form)
+
+
+def test_a_dtype_that_no_model_computes_in_is_refused(model: Any) -> None:
+    for dtype in ("nope", "int8"):
+        with pytest.raises(PrecisionUnavailable, match=f"has an unsupported dtype; got {dtype}"):
+            Generator(model, dtype=dtype)
+
+
 # ── sampling on the device ──
 
 
@@ -352,6 +422,13 @@ def test_the_device_selects_what_the_host_selects(ours: Generator, words: dict[s
     )  # counts are those of the new texts
     assert again == device
     assert ours.generate(prompts[1], max_new_tokens=24, seed=6, **words) == device[1]
+
+
+def test_a_top_k_above_the_vocabulary_keeps_all(ours: Generator) -> None:
+    words = {"temperature": 1.5, "seed": 3, "max_new_tokens": 8}
+    want = ours.generate(prompt(5), **words)
+    for top_k in (ours.config.vocab, 2**40, 2**70):
+        assert ours.generate(prompt(5), top_k=top_k, **words) == want
 
 
 def test_a_sampled_token_allocates_and_copies_nothing(ours: Generator) -> None:

@@ -186,6 +186,13 @@ def test_the_command_line_takes_the_words(folder: Path, tmp_path: Path) -> None:
     assert drawn["logprobs"][0]["logprob"] == pytest.approx(want[0].logprobs[0].logprob, abs=1e-4)
     assert [a["tokens"] for a in best["answers"]] == [list(a.tokens) for a in ranked]
     assert best["score"] == pytest.approx(ranked[0].score, abs=1e-3)
+    (tmp_path / "words.json").write_text(json.dumps({"num_beams": 3, "num_return_sequences": 2}))
+    ranked = run("--generation-config", config)[
+        "answers"
+    ]  # the config decides how many texts are decoded together
+    assert ranked[0]["score"] >= ranked[1]["score"]
+    told = ["generate", str(folder), "-p", "hi", "--generation-config", config, "--stream"]
+    assert "--stream shows one answer" in CliRunner().invoke(app, told).output
     told = ["generate", str(folder), "-p", "hi", "--bad-words-ids", "x"]
     assert "has invalid --bad-words-ids" in CliRunner().invoke(app, told).output
 

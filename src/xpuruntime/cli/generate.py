@@ -66,21 +66,26 @@ def generate(
         raise PrecisionUnavailable(f"generate {model}", "unsupported precision", got=precision, do=do)
     if dispatches:
         return _dispatches(model, capacity, device, precision, policy)
-    from ..llm.generate import Generator
+    from ..llm.checkpoint.reader import open_checkpoint
+    from ..llm.generate import Generator, options_of
     from ..types import DType
 
     if not prompt:
         raise InputError(f"generate {model}", "no prompt is given", do="Give --prompt TEXT, or --dispatches.")
     streamed, given = stream and not as_json, words.words()
-    if streamed and words.answers > 1:
-        raise InputError(
-            f"generate {model}", "--stream shows one answer", got=words.answers, do="Omit --stream."
-        )
     with progress(f"opening {model}") as update:
+        checkpoint = open_checkpoint(model)
+        decided = options_of(checkpoint, given)  # also by a generation config
+        count = max(decided.samples, decided.num_beams)
+        if streamed and count > 1:
+            do = "Omit --stream."
+            raise InputError(
+                f"generate {model}", "--stream shows one answer without beam search", got=count, do=do
+            )
         generator = Generator(
-            model,
+            checkpoint,
             capacity=capacity,
-            batch=min(words.answers, _MAX_BATCH) if words.num_beams is None else words.answers,
+            batch=count if decided.num_beams > 1 else min(count, _MAX_BATCH),
             dtype=precision and DType(precision),
             policy=policy,
             device=device,

@@ -111,11 +111,6 @@ class GenerationFlags:
         Path | None, _option(_LIMITS, "File with a Lark grammar that the answer matches.", metavar="FILE")
     ] = None
 
-    @property
-    def answers(self) -> int:
-        """Return the number of texts that are decoded together."""
-        return max(self.num_return_sequences or 1, self.num_beams or 1)
-
     def words(self) -> dict[str, Any]:
         """Return the words that are given. Raises InputError."""
         words = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) not in (None, [])}

@@ -69,6 +69,8 @@ class TensorIO:
                 return tensor
             return DeviceBuffer.from_numpy(tensor.to_numpy(), self.backend)
         try:
+            if hasattr(tensor, "resolve_neg"):
+                tensor = tensor.resolve_neg()  # DLPack drops PyTorch's negative bit
             buffer = self.backend.import_tensor(tensor, stream)
             return DeviceBuffer.from_dlpack(tensor, self.backend) if buffer is None else buffer
         except InputError as error:

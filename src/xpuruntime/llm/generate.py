@@ -12,14 +12,17 @@ several threads are serialized.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import index
 from typing import Any, TypeVar, overload
 
 from ..errors import InputError, PrecisionUnavailable
 from ..faults import contained, foreign
 from ..inference.native.targets import own_target, reaches
+from ..ir.interp.sampling import NO_TOKEN
 from ..policies import Resolved
 from ..policies.entrances import INSTEAD_OF_INT8, demanded
 from ..printable import logger
@@ -30,6 +33,7 @@ from ..targets import DeviceId
 from ..types import DType
 from .answers import Completion, Piece, Prompt
 from .build import BUCKETS, FUSIONS, build_program, decoder_graphs
+from .checkpoint.data import Checkpoint
 from .checkpoint.reader import open_checkpoint
 from .checkpoint.text import TextCodec
 from .decoding.answer import AnswerState, checked_token
@@ -38,7 +42,7 @@ from .decoding.grammar import Grammars
 from .decoding.words import GenerationOptions, read_words
 from .steps import Steps
 
-__all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "generate"]
+__all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "generate", "options_of"]
 
 _log = logger("xpuruntime.session")
 _T = TypeVar("_T")
@@ -124,12 +128,18 @@ class Generator:
         who = f"language model {self.checkpoint.name}"
         text = self.checkpoint.text
         tokens: list[int]
-        if isinstance(prompt, str) or (prompt and isinstance(prompt[0], Mapping)):
+        if isinstance(prompt, str) or (
+            isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping)
+        ):
             if text is None:
                 raise InputError(who, "has no tokenizer", do="Give tokens, or a folder with tokenizer.json.")
             tokens = text.encode(prompt) if isinstance(prompt, str) else text.chat(list(prompt))  # type: ignore[arg-type]
         else:
-            tokens = [int(t) for t in prompt]  # type: ignore[arg-type]
+            try:
+                tokens = [index(t) for t in prompt]  # type: ignore[arg-type]
+            except TypeError as error:
+                do = "Give a text, a list of tokens, or a conversation; or a list of such prompts."
+                raise InputError(who, "has an invalid prompt", got=repr(prompt)[:80], do=do) from error
         if not tokens:
             raise InputError(who, "needs a prompt of one token or more")
         bad = [t for t in tokens if not 0 <= t < self.config.vocab]
@@ -204,9 +214,7 @@ class Generator:
 
     def _options(self, words: Mapping[str, Any]) -> GenerationOptions:
         """Return the checked options of a call."""
-        config = words.get("generation_config")
-        arguments = {k: v for k, v in words.items() if k != "generation_config"}
-        return read_words(arguments, config, self.checkpoint.generation, self.config.stops, self.config.vocab)
+        return options_of(self.checkpoint, words)
 
     def _states(self, texts: Sequence[Sequence[int]], options: GenerationOptions) -> list[AnswerState]:
         """Return the states of all answers, those of one text together."""
@@ -302,6 +310,8 @@ class Generator:
                     if selected
                     else state.pick(self.steps.logits[row])
                 )
+                if most_likely and not math.isfinite(self.steps.logits[row, token]):
+                    token = checked_token(NO_TOKEN)  # argmax returns a token even if logits are NaN
                 piece = state.accept(token, self.steps.logits[row])
                 if piece.finish:
                     live.discard(row)
@@ -396,7 +406,14 @@ def computed_in(
     """
     requested = demands.policy.execution.precision
     if dtype is not None:
-        return DType(dtype), demands.without("precision")
+        try:
+            computed = DType.of(dtype)
+        except ValueError:
+            computed = None
+        if computed is None or not computed.is_float:
+            do = f"Use one of {', '.join(d.value for d in _COMPUTED)}."
+            raise PrecisionUnavailable("Generator", "has an unsupported dtype", got=dtype, do=do)
+        return computed, demands.without("precision")
     if requested in (None, "model"):
         return checkpoint_dtype, demands
     precision = DType.of(requested)
@@ -429,7 +446,21 @@ def _completion(state: AnswerState, pieces: Sequence[Piece], prefill_s: float, d
 
 def _is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:
     """Return True for a list of prompts, which are texts, lists of tokens, or conversations."""
-    return not isinstance(prompt, str) and bool(len(prompt)) and isinstance(prompt[0], str | Sequence)
+    if isinstance(prompt, str) or not isinstance(prompt, Sequence) or not prompt:
+        return False
+    try:
+        len(prompt[0])  # type: ignore[arg-type]
+    except TypeError:  # a token
+        return False
+    return not isinstance(prompt[0], Mapping)
+
+
+def options_of(checkpoint: Checkpoint, words: Mapping[str, Any]) -> GenerationOptions:
+    """Return the checked options of a call with these words. Raises InputError."""
+    config = words.get("generation_config")
+    arguments = {k: v for k, v in words.items() if k != "generation_config"}
+    sizes = checkpoint.config
+    return read_words(arguments, config, checkpoint.generation, sizes.stops, sizes.vocab)
 
 
 def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> Completion | list[Completion]:

@@ -31,6 +31,8 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """Scaling -> known fields of ``rope_scaling`` and ``rope_parameters`` in addition to the common ones."""
 _COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+_SCALED = ("linear", "dynamic", "llama3", "yarn")
+"""Scalings by a factor that the config must have; ``yarn`` may have the original maximum instead."""
 _OTHER_NAMES = {"su": "longrope"}
 
 
@@ -81,6 +83,8 @@ class Rotary:
         original = int(own or facts.get("original_max_position_embeddings") or longest)
         if kind in ("default", "linear", "dynamic", "llama3"):
             original = int(facts.get("original_max_position_embeddings", 8192))
+        if kind in _SCALED and "factor" not in facts and (kind != "yarn" or original == longest):
+            raise ModelError("rotary positions", f"of the scaling {kind} need a factor")
         factor = float(facts.get("factor", longest / original if kind in ("yarn", "longrope") else 1.0))
         first = {"yarn": ("beta_slow", 1.0), "llama3": ("low_freq_factor", 1.0)}.get(kind, ("", 1.0))
         second = {"yarn": ("beta_fast", 32.0), "llama3": ("high_freq_factor", 4.0)}.get(kind, ("", 4.0))

@@ -15,7 +15,7 @@ __all__ = ["Sampling", "kept_tokens", "pick", "probabilities"]
 
 _INF = float("inf")
 _RANGES: dict[str, tuple[float, float, bool]] = {
-    "temperature": (0, _INF, True),
+    "temperature": (0, 1e30, True),
     "top_k": (0, _INF, True),
     "top_p": (0, 1, False),
     "min_p": (0, 1, True),
@@ -24,6 +24,8 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "frequency_penalty": (-_INF, _INF, False),
 }
 """Word -> lower and upper limit, and whether the lower limit is allowed. Infinity is not."""
+_LEAST_TEMPERATURE = 1e-30
+"""Smallest temperature above 0: logits divided by less may overflow float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +56,19 @@ class Sampling:
             low, high, inclusive = _RANGES[field.name]
             value = getattr(self, field.name)
             number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-            whole = field.name != "top_k" or (number and value == int(value) if abs(value) < _INF else False)
+            finite = number and abs(value) < _INF
+            whole = field.name != "top_k" or (finite and value == int(value))
             if (
-                not number
+                not finite
                 or not whole
                 or not (low < value or (inclusive and value == low))
                 or not value <= high
-                or abs(value) == _INF
             ):
                 do = f"Give a {'whole ' * (field.name == 'top_k')}number {_interval(low, high, inclusive)}."
                 raise InputError("sampling", f"has an invalid {field.name}", got=value, do=do)
+        if 0 < self.temperature < _LEAST_TEMPERATURE:
+            do = f"Give 0 for the most likely token, or at least {_LEAST_TEMPERATURE:g}."
+            raise InputError("sampling", "has an invalid temperature", got=self.temperature, do=do)
 
     @property
     def greedy(self) -> bool:

@@ -233,7 +233,7 @@ def _sums_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
     """Return the stage that adds the blocks' partial sums, a column of a gradient per thread of a warp."""
     c = STORAGE[sums]
     outputs = list(enumerate(call.outputs))[1 : added + 1]
-    steps = math.ceil(t.blocks / _ADDED)
+    steps = max(1, math.ceil(t.blocks / _ADDED))  # CUDA has no arrays without elements
     arguments = [Argument("temp0", "temp0", c)]
     arguments += [Argument(f"out{i}", f"out{i}", STORAGE[s.dtype], True) for i, s in outputs]
     lines = [
@@ -241,7 +241,7 @@ def _sums_stage(call: NodeCall, t: _Tiling, sums: DType, added: int) -> Stage:
         f"const int j = blockIdx.x * {_ADDED} + threadIdx.x;",
         f"const {c} *const parts = temp0 + blockIdx.y * (int64_t){t.blocks * t.size} + j;",
         f"{c} all = 0;",
-        f"if (j < {t.size}) {{",
+        f"if (j < {t.size if t.blocks else 0}) {{",
         f"    {c} part[{steps}];  // all loads are in flight at once, also those of the last step, which may read a block twice",
         "    #pragma unroll",
         f"    for (int k = 0; k < {steps}; ++k) {{",

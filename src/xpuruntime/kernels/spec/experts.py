@@ -45,22 +45,22 @@ class ExpertProduct:
 
     @property
     def pairs(self) -> int:
-        """The number of (row, slot) pairs, each of which is one product."""
+        """Return the number of (row, slot) pairs, each of which is one product."""
         return self.rows * self.slots
 
     @property
     def few(self) -> bool:
-        """True if grouping rows by expert saves little, because most pairs have an expert of their own."""
+        """Return True if grouping rows by expert saves little, because most pairs have an expert of their own."""
         return self.rows <= _STREAMED_ROWS or self.pairs <= _STREAMED_PAIRS
 
     @property
     def flops(self) -> int:
-        """The number of operations."""
+        """Return the number of operations."""
         return 2 * self.pairs * self.halves * self.n * self.k
 
     @property
     def read_bytes(self) -> int:
-        """The least traffic: each chosen matrix once, if every pair has another expert, and the rows."""
+        """Return the least traffic: each chosen matrix once, if every pair has another expert, and the rows."""
         item = self.dtype.bits // 8
         matrices = min(self.pairs, self.experts) * self.halves * self.n * self.k
         return item * (matrices + self.pairs * (self.n + self.k))

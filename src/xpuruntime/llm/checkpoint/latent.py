@@ -45,12 +45,12 @@ class LatentSizes:
 
     @property
     def head(self) -> int:
-        """The elements of a head's query."""
+        """Return the elements of a head's query."""
         return self.plain + self.rotated
 
     @property
     def row(self) -> int:
-        """The elements of the cache for one position."""
+        """Return the elements of the cache for one position."""
         return self.rank + self.rotated
 
     def linears(self, hidden: int, heads: int, bias: bool) -> dict[str, tuple[int, int, bool]]:
@@ -66,5 +66,5 @@ class LatentSizes:
 
     @property
     def norms(self) -> dict[str, int]:
-        """The size of each norm by its part."""
+        """Return the size of each norm by its part."""
         return {"q_a_norm": self.query_rank, "kv_a_norm": self.rank}

@@ -20,6 +20,8 @@ from .words import GenerationOptions
 
 __all__ = ["AnswerState", "checked_token"]
 
+_ALL_TOKENS = 2**31 - 1  # a top_k that no vocabulary exceeds
+
 
 class AnswerState:
     """The state of one text.
@@ -53,7 +55,7 @@ class AnswerState:
     @property
     def numbers(self) -> tuple[int, ...]:
         """Return the row of ``numbers`` of the op ``sample_token`` for the next token."""
-        top_k = int(self.options.sampling.top_k)
+        top_k = min(int(self.options.sampling.top_k), _ALL_TOKENS)
         return (self.seed, len(self.tokens), self.sample, top_k, int(self.counts is not None))
 
     def pick(self, logits: Array) -> int:
@@ -89,7 +91,10 @@ class AnswerState:
 def checked_token(token: int) -> int:
     """Return a token. Raises RunError for ``NO_TOKEN``."""
     if token == NO_TOKEN:
-        do = "Compute in bfloat16 or float32 if the model overflows; check the weights, and that not all tokens are suppressed."
+        do = (
+            "Compute in bfloat16 or float32 if the model overflows; check the weights,"
+            " and that suppressed tokens, minimum lengths and grammars leave a token."
+        )
         raise RunError("generation", "has no token: logits are NaN, or none of them is finite", do=do)
     return token
 

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.interp.sampling import NO_TOKEN
 from ...protocols import Array
+from .answer import checked_token
 from .processors import initial_counts, process
 from .words import GenerationOptions
 
@@ -39,7 +41,8 @@ def beam_search(
     logits: Array,
     advance: Callable[[list[int], list[int]], Array],
 ) -> list[Beam]:
-    """Return the best ``num_beams`` answers, the best first.
+    """Return the best ``num_beams`` answers, the best first. Raises RunError for logits that are not finite, or if words
+    of the generation leave fewer answers than requested.
 
     limit:   maximum number of tokens of an answer.
     logits:  logits of the first token, [at least num_beams, vocab], equal rows.
@@ -84,6 +87,8 @@ def beam_search(
         length += 1
         improves = improves and _may_improve(options, float(scores[0]), best, limit, length)
         if not improves or ends.all() or (options.early_stopping is True and all(b.ended for b in best)):
+            if not all(b.ended for b in best[: options.samples]):
+                checked_token(NO_TOKEN)
             return best
         logits = advance([int(parents[i]) for i in order], [int(tokens[i]) for i in order])
 
@@ -108,6 +113,8 @@ def _counts(first: NDArray[np.int32] | None, answer: Sequence[int]) -> NDArray[n
 
 def _log_softmax(logits: Array) -> Any:
     x = logits.astype(np.float32)
+    if not np.isfinite(x.max()):  # NaN is the largest
+        checked_token(NO_TOKEN)
     x = x - x.max()
     return x - np.log(np.exp(x).sum(dtype=np.float32))
 

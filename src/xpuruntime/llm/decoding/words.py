@@ -25,6 +25,7 @@ __all__ = ["IGNORED", "NEUTRAL", "WORDS", "GenerationOptions", "read_words"]
 _WHO = "generation"
 _MAX_JSON = 1 << 20
 _MAX_LOGPROBS = 1024
+_MAX_EXPONENT = 8  # powers of lengths must fit into float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +104,25 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
+def _is_whole(value: object) -> bool:
+    return _is_number(value) and abs(value) < float("inf") and value == int(value)  # type: ignore[arg-type,call-overload]
+
+
 def _count(least: int, most: int = 2**62) -> Callable[[str, Any], int]:
     def check(word: str, value: Any) -> int:
-        if not _is_number(value) or value != int(value):
+        if not _is_whole(value):
             raise _wrong(word, value, "Give a whole number.")
         if not least <= value <= most:
-            raise InputError(_WHO, f"needs {word} of at least {least}", got=value)
+            limit = f"at least {least}" if value < least else f"at most {most}"
+            raise InputError(_WHO, f"needs {word} of {limit}", got=value)
         return int(value)
 
     return check
 
 
-def _number(word: str, value: Any) -> float:
-    if not _is_number(value) or not abs(value) < float("inf"):
-        raise _wrong(word, value, "Give a number.")
+def _exponent(word: str, value: Any) -> float:
+    if not _is_number(value) or not abs(value) <= _MAX_EXPONENT:
+        raise _wrong(word, value, f"Give a number from -{_MAX_EXPONENT} to {_MAX_EXPONENT}.")
     return float(value)
 
 
@@ -140,7 +146,7 @@ def _tokens(word: str, value: Any) -> tuple[int, ...]:
         if isinstance(value, Sequence | set | frozenset | np.ndarray)
         else None
     )
-    if items is None or isinstance(value, str) or not all(_is_number(t) and t == int(t) for t in items):
+    if items is None or isinstance(value, str) or not all(map(_is_whole, items)):
         raise _wrong(word, value, "Give a token or a list of tokens.")
     return tuple(int(t) for t in items)
 
@@ -205,7 +211,7 @@ WORDS: Mapping[str, Callable[[str, Any], Any]] = {
     "logprobs": _count(0, _MAX_LOGPROBS),
     "num_return_sequences": _count(1, 1 << 16),
     "num_beams": _count(1, 1 << 10),
-    "length_penalty": _number,
+    "length_penalty": _exponent,
     "early_stopping": _early,
     **dict.fromkeys(GRAMMARS, _grammar),
 }
@@ -331,7 +337,7 @@ def _consistent(options: GenerationOptions, vocab: int) -> None:
             raise InputError(_WHO, f"has {word} beyond the vocabulary of {vocab} tokens", got=bad[0])
     if options.num_beams > 1:
         wrong = {
-            "a temperature": not options.sampling.greedy,
+            "sampling (do_sample or a temperature)": not options.sampling.greedy,
             "stop_strings": bool(options.stop_strings),
             "logprobs": options.logprobs is not None,
             f"a {(options.grammar or ('grammar',))[0]}": options.grammar is not None,

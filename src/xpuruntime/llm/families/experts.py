@@ -38,7 +38,7 @@ class ExpertLayers:
 
     @property
     def reads(self) -> frozenset[str]:
-        """The fields that change results."""
+        """Return the fields that change results."""
         normalize = (self.normalize,) if isinstance(self.normalize, str) else ()
         rule = {"steps": ("mlp_only_layers", "decoder_sparse_step"), "first": ("first_k_dense_replace",)}
         names = (*self.count, self.inner, self.shared, self.shared_times, self.scale, "num_experts_per_tok")

@@ -149,7 +149,13 @@ _PHI3 = replace(
     windows="all",
     defaults={"rms_norm_eps": 1e-5, "sliding_window": None, "max_position_embeddings": 4096},
     reads=frozenset(["sliding_window", "original_max_position_embeddings"]),
-    only={"attention_bias": (False,), "mlp_bias": (False,)},
+    only={
+        "attention_bias": (False,),
+        "mlp_bias": (False,),
+        "lm_head_bias": (False,),
+        "full_attn_mod": (1,),
+        "interpolate_factor": (1,),
+    },
 )
 _OLMO2 = replace(
     _LLAMA,

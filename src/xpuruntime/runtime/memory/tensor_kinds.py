@@ -86,7 +86,7 @@ class _Torch(TensorKind):
     """PyTorch's tensors. Work on the current stream is ordered by PyTorch itself."""
 
     def form(self, tensor: Any, stream: int) -> Hashable | None:
-        return _core.show_tensor(tensor)
+        return None if tensor.is_neg() else _core.show_tensor(tensor)
 
     def address(self, tensor: Any) -> int:
         address: int = tensor.data_ptr()

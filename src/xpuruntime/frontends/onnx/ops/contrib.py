@@ -53,7 +53,10 @@ def _activated(n: OnnxLoweringContext, x: str, given: list[float]) -> str:
     name = n.attr("activation", "")
     if name not in _ACTIVATIONS:
         raise NotLowered(f"the activation {name!r} is not supported")
-    return str(_ACTIVATIONS[name](n, x, given))
+    try:
+        return str(_ACTIVATIONS[name](n, x, given))
+    except IndexError:
+        raise NotLowered(f"the activation {name!r} lacks its numbers") from None
 
 
 # ── products and convolutions ──
@@ -102,7 +105,7 @@ def _skip_norm(*, rms: bool) -> OpLowering:
         total, bias = n.b.add(n.x, n.input(1)), n.opt(3 if rms else 4)
         if bias is not None:
             total = n.b.add(total, bias)
-        shape, eps = n.spec().shape[-1:], float(n.attr("epsilon", 1e-12 if not rms else 1e-6))
+        shape, eps = n.spec().shape[-1:], float(n.attr("epsilon", 1e-12))
         if rms:
             y = n.b.rms_norm(total, n.input(2), normalized_shape=shape, eps=eps)
         else:
@@ -216,6 +219,9 @@ def _multi_head(n: OnnxLoweringContext) -> Results:
         raise NotLowered("caches and inner results of MultiHeadAttention are not supported")
     if n.opt(1) is None or n.opt(2) is None or any(n.spec(i).rank != 3 for i in range(3)):
         raise NotLowered("packed queries, keys and values are not supported")
+    if n.attr("unidirectional", 0) and n.spec().shape[1] != n.spec(1).shape[1]:
+        # ONNX Runtime masks all queries but the last one.
+        raise NotLowered("unidirectional attention needs as many keys as queries")
     heads, values = int(n.attr("num_heads")), [n.x, n.input(1), n.input(2)]
     if n.opt(3) is not None:
         sizes = [n.spec(i).shape[2] for i in range(3)]
