@@ -427,6 +427,16 @@ def test_sizes_of_experts_and_latent_rows_are_checked(family: str, field: str, v
         DecoderConfig.from_json({**data, field: value})
 
 
+def test_experts_that_a_policy_does_not_quantize_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    model = reference("mixtral", num_hidden_layers=1)
+    for weights in ("int8", "model"):
+        caplog.clear()
+        policy = {"version": 1, "kernel": {"weights": weights}}
+        with caplog.at_level("WARNING", logger="xpuruntime.session"):
+            Generator(model, capacity=32, buckets=(8,), policy=policy).close()
+        assert ("does not apply to the matrices of experts" in caplog.text) is (weights == "int8")
+
+
 def test_two_numbers_of_experts_that_differ_are_refused() -> None:
     data = reference("qwen3_moe").config.to_dict()
     assert DecoderConfig.from_json({**data, "num_experts": 6}).experts is not None

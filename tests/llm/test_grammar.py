@@ -17,7 +17,7 @@ pytest.importorskip("llguidance")
 from typer.testing import CliRunner
 
 from xpuruntime.cli.app import app
-from xpuruntime.errors import InputError
+from xpuruntime.errors import InputError, RunError
 from xpuruntime.llm import Generator
 from xpuruntime.llm.decoding.grammar import Grammars
 from xpuruntime.testing.conformance.seeded.decoders import reference
@@ -107,6 +107,13 @@ def test_the_command_line_takes_a_schema(ours: Generator, tmp_path: Path) -> Non
 
 def test_a_text_that_is_cut_says_so(ours: Generator) -> None:
     assert ours.generate("x", regex="[a-z]{50}", max_new_tokens=9).finish == "length"
+
+
+def test_a_stop_token_that_is_text_does_not_end_what_does_not_match(ours: Generator) -> None:
+    letter = ours.tokens("a")[0]
+    assert ours.generate("x", regex="b{2}a?", eos_token_id=letter, max_new_tokens=9).text == "bb"
+    with pytest.raises(RunError, match="grammars leave a token"):
+        ours.generate("x", regex="a{3}", eos_token_id=letter)
 
 
 def test_grammars_that_cannot_be_followed_are_refused(ours: Generator) -> None:

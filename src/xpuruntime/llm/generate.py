@@ -84,6 +84,10 @@ class Generator:
         notes: list[str] = []
         device = _device(device, target, demands, notes)
         self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)
+        if config.experts is not None and (stored := demands.policy.kernel.stored_weights()):
+            notes.append(
+                f"weights: {stored} does not apply to the matrices of experts, which keep their type"
+            )
         if notes:
             _log.warning("Generator: %s", "; ".join(notes))
         self.capacity = capacity or min(config.max_positions, 2048)

@@ -48,7 +48,7 @@ class Grammars:
             raise InputError(_WHO, f"has an invalid {kind}", got=str(error)[:500]) from error
         if matcher.is_error():
             raise InputError(_WHO, f"has an invalid {kind}", got=str(matcher.get_error())[:500])
-        return GrammarMatcher(matcher, self._vocab, kind)
+        return GrammarMatcher(matcher, self._vocab, kind, stops)
 
     def _prepared(self, llguidance: Any, stops: frozenset[int]) -> Any:
         if self._text is None:
@@ -68,8 +68,8 @@ class Grammars:
 class GrammarMatcher:
     """The state of one text in its grammar."""
 
-    def __init__(self, matcher: Any, vocab: int, kind: str) -> None:
-        self._matcher, self._vocab, self._kind = matcher, vocab, kind
+    def __init__(self, matcher: Any, vocab: int, kind: str, stops: frozenset[int]) -> None:
+        self._matcher, self._vocab, self._kind, self._stops = matcher, vocab, kind, sorted(stops)
 
     def constrain(self, x: NDArray[np.float32]) -> None:
         """Set the logits of tokens that may not follow to -inf. Raises InputError if the matcher gives up."""
@@ -78,6 +78,8 @@ class GrammarMatcher:
         self._check()
         x[: allowed.size][~allowed] = -np.inf
         x[allowed.size :] = -np.inf
+        if not self._matcher.is_accepting():
+            x[self._stops] = -np.inf  # a stop token may be text, too
 
     def accept(self, token: int) -> None:
         """Continue after a token. Raises InputError if the matcher gives up."""
