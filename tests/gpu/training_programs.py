@@ -118,6 +118,15 @@ def _losses(dtype: str) -> Case:
     return p.case(p.build.matmul(grad, weight), p.build.matmul(turned, x))
 
 
+def _long_rows(dtype: str) -> Case:
+    """More rows than SMs, each too long for registers: blocks hold them in shared memory."""
+    p = _Program("long rows", dtype)
+    logits = p.build.cast(p.draw(150, 20_008), dtype="float32")
+    powers = p.build.exp(p.build.sub(logits, p.build.amax(logits, dim=[-1], keepdim=True)))
+    sums = p.build.sum(powers, dim=[-1], keepdim=True)
+    return p.case(p.build.cast(p.build.div(powers, sums), dtype=dtype), p.build.log(sums))
+
+
 def training_programs() -> Iterator[Case]:
     """Yield a program for each kind of kernel that forward and backward of training have beside those of inference."""
     yield _rows_added()
@@ -132,3 +141,4 @@ def training_programs() -> Iterator[Case]:
             yield _pools(dtype, kind)
         yield _convolution(dtype)
         yield _losses(dtype)
+        yield _long_rows(dtype)

@@ -283,6 +283,29 @@ def test_a_capacity_beyond_the_model_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"capacity": 0}, "has a capacity that is out of range; got 0"),
+        ({"capacity": 32.5}, "has invalid capacity; got .32.5.*Give a whole number"),
+        ({"batch": "2"}, "has invalid batch"),
+        ({"batch": 0}, "needs a batch of at least 1; got 0"),
+        ({"buckets": 5}, "has invalid buckets; got 5. Give a list of whole numbers"),
+        ({"buckets": [16, 0]}, "needs prefill lengths of 1 or more"),
+    ],
+)
+def test_sizes_that_are_no_counts_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BuildError, match=message):
+        Generator(reference("llama"), **options)
+
+
+def test_sampling_without_a_temperature_is_refused() -> None:
+    with Generator(reference("llama"), capacity=32, buckets=(16,)) as ours:
+        with pytest.raises(InputError, match="cannot sample at a temperature of 0"):
+            ours.generate([1, 2], do_sample=True, temperature=0, max_new_tokens=2)
+        assert ours.generate([1, 2], temperature=0, max_new_tokens=2).tokens
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"model_type": "mamba"}, "has an unsupported model_type; got 'mamba'"),

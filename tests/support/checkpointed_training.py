@@ -63,7 +63,7 @@ def step_of(model: Net, optimizer: torch.optim.Optimizer, mode: str) -> Callable
         optimizer.step()
         return loss
 
-    return xrt_torch.capture_graph(step) if mode in CAPTURED else step  # type: ignore[return-value]
+    return xrt_torch.capture_graph(step) if mode in CAPTURED else step
 
 
 def train(folder: Path, steps: int, device: str = "cpu", mode: str = "plain") -> None:

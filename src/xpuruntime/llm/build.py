@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from ..compiler import compile as compile_graph
@@ -50,6 +51,16 @@ def check_capacity(config: DecoderConfig, capacity: int, who: str) -> None:
         raise BuildError(who, "has a capacity that is out of range", got=capacity, do=do)
 
 
+def _check_whole(who: str, **words: Any) -> None:
+    """Raise BuildError for a word whose values are not a sequence of whole numbers."""
+    for word, values in words.items():
+        if not isinstance(values, Sequence) or not all(
+            isinstance(n, Integral) and not isinstance(n, bool) for n in values
+        ):
+            do = "Give a list of whole numbers." if word == "buckets" else "Give a whole number."
+            raise BuildError(who, f"has invalid {word}", got=repr(values), do=do)
+
+
 def decoder_graphs(
     config: DecoderConfig,
     *,
@@ -64,6 +75,7 @@ def decoder_graphs(
 ) -> dict[str, Graph]:
     """Return one graph per entry point; ``sampling`` adds ``SAMPLE``. Raises BuildError for an invalid capacity, batch or list of buckets."""
     who = f"language model {name}"
+    _check_whole(who, capacity=[capacity], batch=[batch], buckets=buckets)
     check_capacity(config, capacity, who)
     original = config.rotary.original
     if config.rotary.kind == "longrope" and capacity > original:

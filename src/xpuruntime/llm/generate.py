@@ -90,7 +90,7 @@ class Generator:
             )
         if notes:
             _log.warning("Generator: %s", "; ".join(notes))
-        self.capacity = capacity or min(config.max_positions, 2048)
+        self.capacity = min(config.max_positions, 2048) if capacity is None else capacity
         graphs = decoder_graphs(
             config,
             capacity=self.capacity,

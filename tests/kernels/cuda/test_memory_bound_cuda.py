@@ -309,3 +309,30 @@ def test_the_graphs_that_are_measured_compile(part: Callable[[Sequence[str], int
         beside = {"create/fill", "movement/strided"}
         assert len([c for c in calls if c.kernel not in beside]) <= 1, (name, [c.kernel for c in calls])
         assert len(calls) <= 2
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    [
+        (33_001, "bfloat16"),
+        (40_008, "bfloat16"),
+        (17_000, "float32"),
+        (50_304, "float32"),
+        (60_000, "float32"),
+    ],
+)
+def test_long_rows_of_several_passes_stay_in_shared_memory(size: int, dtype: str) -> None:
+    """Odd sizes, rows of which two or one fit an SM's memory, and rows that no block holds, next to the interpreter."""
+    rng = np.random.default_rng(size)
+    feeds = {"x": (3 * rng.standard_normal((133, size))).astype(DType(dtype).numpy)}
+    feeds["x"][7, size - 1], feeds["x"][8, 3] = np.nan, np.inf
+    b = ir.GraphBuilder("g")
+    b.output("y", b.softmax(b.input("x", f"{dtype}[133, {size}]"), dim=1))
+    graph = b.build()
+    outputs = check(graph, feeds, target=TARGET)
+    assert np.isnan(outputs["y"][[7, 8]].astype(np.float32)).any(1).all()
+    program = compile_native(graph, feeds, target=TARGET)
+    shared = [c.options["shared"] for c in program.entries[0].plans[0].calls]
+    held = size * DType(dtype).bits // 8
+    assert shared == [0] if held > TARGET.config.smem_per_block else held <= shared[0] < held * 1.3

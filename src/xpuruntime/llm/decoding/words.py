@@ -295,6 +295,11 @@ def read_words(
     Sampling(
         **{w: words[w] for w in _SAMPLING if w in words}
     )  # checks what greedy decoding does not use, too
+    # A temperature of 0 as an argument makes a config that samples greedy.
+    precedes = "temperature" in given and "do_sample" not in given
+    if words.get("do_sample") and values["temperature"] == 0 and not precedes:
+        do = "Give a temperature above 0, or leave do_sample out for greedy decoding."
+        raise InputError(_WHO, "cannot sample at a temperature of 0", got="do_sample", do=do)
     grammars = [(w, words[w]) for w in GRAMMARS if w in words]
     if len(grammars) > 1:
         raise InputError(_WHO, "takes one grammar", got=" and ".join(w for w, _ in grammars))

@@ -23,7 +23,7 @@ from ..heavy import MAX_BLOCKS_YZ, TAGS, about, argument, c_bool, constants, in_
 from ..launch import Argument, LaunchConfig, cuda_stage
 from .gemv import GemvProblem, gemv_stage, gemv_tile_config
 from .generated import TILES, Tile
-from .text import parts_of
+from .text import calls_by_alignment, parts_of
 
 __all__ = ["KERNELS", "ExpertGemm", "ExpertGemv"]
 
@@ -210,15 +210,7 @@ def _tensor(
         f"const tensor::u16 *const right = (const tensor::u16 *)b + expert * {p.n * p.k};",
         "const KERNEL_finish finish = {y, table};",
     ]
-    if aligned:
-        body += [
-            "if (((uint64_t)a | (uint64_t)b | (uint64_t)y) % 16 == 0)",
-            f"    {run('KERNEL_gemm', True)}",
-            "else",
-            f"    {run('KERNEL_unaligned', False)}",
-        ]
-    else:
-        body.append(run("KERNEL_gemm", False))
+    body += calls_by_alignment(run, aligned)
     launch = LaunchConfig(
         (tiles * columns, 1, 1),
         (t.threads, 1, 1),

@@ -23,7 +23,7 @@ from ...spec.product import Product
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
 from ..launch import LaunchConfig, cuda_stage
 from .libraries import Cublas, CublasLt
-from .text import Matrices, arguments_of, finish_text, matrices_of, parts_of, supported
+from .text import Matrices, arguments_of, calls_by_alignment, finish_text, matrices_of, parts_of, supported
 
 __all__ = ["KERNELS", "TILES", "Generated", "Tile", "simt_stage", "tensor_stage"]
 
@@ -135,15 +135,9 @@ def tensor_stage(
         structs.append(
             "struct KERNEL_unaligned : KERNEL_gemm { static constexpr bool B_ALIGNED = false, PAIRS = false; };"
         )
-        body += [
-            "if (((uint64_t)a | (uint64_t)b | (uint64_t)y) % 16 == 0)",
-            f"    {run('KERNEL_gemm', True)}",
-            "else",
-            f"    {run('KERNEL_unaligned', False)}",
-        ]
     else:
         structs[3] = constants("bool", flags | {"B_ALIGNED": "false", "PAIRS": "false"})
-        body.append(run("KERNEL_gemm", False))
+    body += calls_by_alignment(run, fast)
     launch = LaunchConfig(
         (t.blocks(p.m, p.n), 1, p.batches),
         (t.threads, 1, 1),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....codegen.c_types import C_TYPES
@@ -20,6 +21,7 @@ from ..launch import Argument
 __all__ = [
     "Matrices",
     "arguments_of",
+    "calls_by_alignment",
     "element_offset_text",
     "finish_text",
     "matrices_of",
@@ -43,6 +45,18 @@ class Matrices:
     b_rows: bool
     a_aligned: bool
     b_aligned: bool
+
+
+def calls_by_alignment(run: Callable[[str, bool], str], can_be_aligned: bool) -> list[str]:
+    """Return the calls of a tensor-core product: with vector loads where all buffers are aligned, else without. ``run(struct, aligned)`` is a call."""
+    if not can_be_aligned:
+        return [run("KERNEL_gemm", False)]
+    return [
+        "if (((uint64_t)a | (uint64_t)b | (uint64_t)y) % 16 == 0)",
+        f"    {run('KERNEL_gemm', True)}",
+        "else",
+        f"    {run('KERNEL_unaligned', False)}",
+    ]
 
 
 def matrices_of(p: Product, dtype: DType) -> Matrices | None:
