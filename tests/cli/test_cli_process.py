@@ -236,7 +236,10 @@ def test_progress_shows_on_a_terminal_only(xpu_process, model: Path) -> None:
         "--json",
     ]
     parent, child = pty.openpty()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=child, text=True) as process:
+    environment = os.environ | {"TERM": "xterm"}  # a dumb terminal shows no progress
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=child, text=True, env=environment
+    ) as process:
         os.close(child)
         seen = b""
         while chunk := _read(parent):

@@ -97,3 +97,19 @@ def test_backward_computes_norms_from_their_statistics(dtype: torch.dtype, devic
     if dtype is torch.bfloat16 and device == "cpu":
         return  # PyTorch's statistics have 16 bits there, from which the norm would be less exact
     assert not any("layer_norm_" in k and "backward" not in k for k in record.kernels("train_backward"))
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(1024, True), (2, False)])
+def test_weights_in_16_bits_are_kept_where_they_are_small(rows: int, kept: bool, device: str) -> None:
+    """Next to what the layers compute of many rows; with few rows backward converts them again."""
+    torch.compiler.reset()
+    forget_graphs()
+    size = 48
+    net = torch.nn.Sequential(torch.nn.Linear(size, size), torch.nn.GELU(), torch.nn.Linear(size, size)).to(
+        device
+    )
+    x = torch.randn(rows, size, device=device, requires_grad=True)
+    _, gradients = kept_bytes(torch.compile(net, backend=xpuruntime_backend), net, (x,), True)
+    assert all(g.isfinite().all() for g in gradients.values())
+    (forward,) = (g for g in compiled_graphs() if g.phase == "train_forward")
+    assert (2 * size * size in forward.saved.values()) == kept

@@ -42,7 +42,9 @@ def forward_and_backward(
         computed_again = get_default_op_list().is_recomputable  # PyTorch makes the list anew at each call
         nodes = [n for n in joint.graph.nodes if n.op == "call_function"]
         kept = [n for n in nodes if _packet(n) not in _MORE and not computed_again(n)]
-        weights = [n for n in nodes if _is_narrowed_operand(n)]
+        operands = [n for n in joint.graph.nodes if n.op == "placeholder"]
+        parameters = {operands[i] for i in more.get("static_lifetime_input_indices") or ()}
+        weights = [n for n in nodes if _narrowed(n) in parameters]
         if _bytes(weights) <= _WEIGHTS_SHARE * _bytes(_of_forward(joint, kept)):
             kept += weights
         for node in kept:
@@ -65,13 +67,13 @@ def _packet(node: Node) -> Any:
     return getattr(node.target, "overloadpacket", node.target)
 
 
-def _is_narrowed_operand(node: Node) -> bool:
-    """Return True for a parameter, or another operand of the network, in a narrower type."""
+def _narrowed(node: Node) -> Node | None:
+    """Return the operand that the node converts to a narrower type; None if it is another node."""
     source = node.args[0] if _packet(node) is _ATEN._to_copy else None
-    if not isinstance(source, Node) or source.op != "placeholder" or not _is_static(node):
-        return False
+    if not isinstance(source, Node) or not _is_static(node) or not _is_static(source):
+        return None
     before, after = source.meta["val"].dtype, node.meta["val"].dtype
-    return bool(before.is_floating_point and after.itemsize < before.itemsize)
+    return source if before.is_floating_point and after.itemsize < before.itemsize else None
 
 
 def _of_forward(joint: GraphModule, nodes: Sequence[Node]) -> list[Node]:
