@@ -67,7 +67,8 @@ def generate(
     if dispatches:
         return _dispatches(model, capacity, device, precision, policy)
     from ..llm.checkpoint.reader import open_checkpoint
-    from ..llm.generate import Generator, options_of
+    from ..llm.decoding.texts import options_of
+    from ..llm.generate import Generator
     from ..types import DType
 
     if not prompt:
