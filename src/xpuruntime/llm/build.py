@@ -118,5 +118,7 @@ def build_program(
 
     Raises the errors of ``compile``.
     """
-    phases = {entry: "decode" if entry.partition("_")[0] in (DECODE, SAMPLE) else "prefill" for entry in graphs}
+    phases = {
+        entry: "decode" if entry.partition("_")[0] in (DECODE, SAMPLE) else "prefill" for entry in graphs
+    }
     return compile_graph(dict(graphs), target=target, policy=policy, passes=passes, watch=watch, phase=phases)

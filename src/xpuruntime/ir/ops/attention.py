@@ -57,7 +57,8 @@ def _paged_attention(c: OpCall) -> TensorSpec:
     q, keys, values, tables, positions = (c.tensor(i) for i in range(5))
     if q.rank != 4 or keys.rank != 3 or values.rank != 3:
         raise Mismatch(
-            "q must be [batch, heads, length, size], both caches [rows, heads, size]", f"{q}, {keys}, {values}"
+            "q must be [batch, heads, length, size], both caches [rows, heads, size]",
+            f"{q}, {keys}, {values}",
         )
     same(keys.shape[0], values.shape[0], "the rows of both caches")
     heads, kv_heads = q.shape[1], same(keys.shape[1], values.shape[1], "the heads of both caches")
@@ -67,7 +68,8 @@ def _paged_attention(c: OpCall) -> TensorSpec:
     for spec in (tables, positions):
         if spec.dtype not in (DType.INT32, DType.INT64) or spec.rank != 2:
             raise Mismatch(
-                "tables are integers, [batch, blocks], and positions [batch, length]", f"{tables}, {positions}"
+                "tables are integers, [batch, blocks], and positions [batch, length]",
+                f"{tables}, {positions}",
             )
     same(tables.shape[0], q.shape[0], "the batch of tables and q")
     same(positions.shape[0], q.shape[0], "the batch of positions and q")

@@ -30,7 +30,9 @@ class BlockPool:
         self.blocks = blocks
         self.peak = 0
         self._empty = deque(range(1, blocks))
-        self._kept: OrderedDict[int, None] = OrderedDict()  # without references, with content, unused longest first
+        self._kept: OrderedDict[int, None] = (
+            OrderedDict()
+        )  # without references, with content, unused longest first
         self._references = [0] * blocks
         self._keys: dict[int, bytes] = {}
         self._by_key: dict[bytes, int] = {}

@@ -337,7 +337,9 @@ class BatchGenerator:
 def _check_positive(who: str, word: str, value: Any) -> None:
     """Raise BuildError unless the value is a whole number above 0."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise BuildError(who, f"has an invalid {word}", got=repr(value), do="Give a whole number of 1 or more.")
+        raise BuildError(
+            who, f"has an invalid {word}", got=repr(value), do="Give a whole number of 1 or more."
+        )
 
 
 def _cache_tokens(who: str, tokens: int | None, size: int | None, per_token: int) -> int | None:

@@ -41,7 +41,9 @@ class PagedAttention(Kernel):
             return LoweredCall(())
         item = 8 if s.dtype is DType.FLOAT64 else 4
         lanes = isa_of(target).lanes(item)
-        state = (math.ceil(s.dv / lanes) + 1) * lanes  # of a query: its accumulator in whole vectors, row max, row sum
+        state = (
+            math.ceil(s.dv / lanes) + 1
+        ) * lanes  # of a query: its accumulator in whole vectors, row max, row sum
         chunk = min(s.block_size, _BLOCK)
         text = _Text(call, s, chunk, s.group * state)
         queries = s.batch * s.kv_heads * s.length
@@ -133,7 +135,9 @@ class _Text:
     def _finish(self, state: str) -> list[str]:
         s, each = self.s, self.size // self.s.group
         y = f"y + batch * {s.y[0]} + (head * {s.group} + i) * {s.y[1]} + t * {s.y[2]}"
-        return [f"for (int64_t i = 0; i < P::queries; ++i) attention_few_finish<P>({state} + i * {each}, {y});"]
+        return [
+            f"for (int64_t i = 0; i < P::queries; ++i) attention_few_finish<P>({state} + i * {each}, {y});"
+        ]
 
     def whole(self) -> str:
         """Return the stage over all keys."""
