@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
-from ..errors import InputError, PrecisionUnavailable
+from ..errors import InputError, PolicyError, PrecisionUnavailable
 from ..faults import contained, foreign
 from ..inference.native.targets import own_target, reaches
 from ..ir.interp.sampling import NO_TOKEN
@@ -81,6 +81,9 @@ class Generator:
         notes: list[str] = []
         device = device_for(device, target, demands, notes)
         self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)
+        if batch != 1 and demands.policy.kernel.demands_batch_invariance():
+            do = "Open the model as a BatchGenerator, or with batch=1."
+            raise PolicyError("Generator", "does not support batch_invariant with a batch", got=batch, do=do)
         if config.experts is not None and (stored := demands.policy.kernel.stored_weights()):
             notes.append(
                 f"weights: {stored} does not apply to the matrices of experts, which keep their type"

@@ -14,11 +14,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from xpuruntime.errors import BuildError, InputError, RunError
+from xpuruntime.errors import BuildError, InputError, PolicyError, RunError
 from xpuruntime.llm import Generator
 from xpuruntime.llm.batching.generate import BatchGenerator
 from xpuruntime.testing.conformance.seeded.decoders import FAMILIES, prompt, reference
 
+INVARIANT = {"version": 1, "kernel": {"batch_invariant": True}}
 SIZES: dict[str, Any] = {"texts": 4, "capacity": 64, "cache_tokens": 104, "block_size": 8, "step_tokens": 16}
 
 
@@ -124,7 +125,7 @@ def test_every_family(family: str) -> None:
         assert [a.tokens for a in batch.generate(texts, max_new_tokens=12)] == want
 
 
-def stress(batch: BatchGenerator, expected: Any, steps: int, seed: int) -> dict[str, int]:
+def stress(batch: BatchGenerator, expected: Any, steps: int, seed: int, **more: Any) -> dict[str, int]:
     """Random arrivals and cancellations for so many steps; every answer must be ``expected(text, sampling seed)`` as far as it goes."""
     rng = np.random.default_rng(seed)
     live: dict[Any, tuple[int, int]] = {}
@@ -132,18 +133,20 @@ def stress(batch: BatchGenerator, expected: Any, steps: int, seed: int) -> dict[
     size, budget = batch.cache.block_size, batch.cache.blocks - 1
 
     def finished(answer: Any, key: tuple[int, int]) -> None:
-        tokens, got = expected(*key), answer.result()
-        assert got.tokens == tokens[: len(got.tokens)], (key, got.finish)
+        want, got = expected(*key), answer.result()
+        count = len(got.tokens)
+        assert got.tokens == want.tokens[:count], (key, got.finish)
+        assert got.logprobs == want.logprobs[:count], (key, got.finish)
         if got.finish == "cancelled":
             counts["cancelled"] += 1
         else:
-            assert len(got.tokens) == len(tokens), (key, got.finish)
+            assert count == len(want.tokens), (key, got.finish)
             counts["whole"] += 1
 
     for _ in range(steps):
         while len(live) < 64 + 8 and rng.random() < 0.8:
             key = (int(rng.integers(0, 24)), int(rng.integers(0, 2)))
-            live[batch.submit(TEXTS[key[0]], **words_of(*key))] = key
+            live[batch.submit(TEXTS[key[0]], **words_of(*key), **more)] = key
         if live and rng.random() < 0.03:
             list(live)[int(rng.integers(len(live)))].cancel()
         batch.step()
@@ -168,24 +171,31 @@ def words_of(text: int, sampled: int) -> dict[str, Any]:
     return {"max_new_tokens": 1 + 3 * text % 25, **sampling}
 
 
-@pytest.mark.parametrize(
-    "steps", [400, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.sampled(1)])]
-)
-def test_random_arrivals_and_cancellations(model: Any, alone: Generator, steps: int) -> None:
-    answers: dict[tuple[int, int], tuple[int, ...]] = {}
+@pytest.mark.parametrize("invariant", [False, True])
+@pytest.mark.parametrize("steps", [400, pytest.param(10_000, marks=[pytest.mark.slow])])
+@pytest.mark.sampled(1)
+def test_random_arrivals_and_cancellations(model: Any, alone: Generator, steps: int, invariant: bool) -> None:
+    """64 texts at once in the memory of ten. With ``batch_invariant`` every logit has the bits of the text alone."""
+    answers: dict[tuple[int, int], Any] = {}
+    more: dict[str, Any] = {"logprobs": 3} if invariant else {}
+    sizes: dict[str, Any] = {"texts": 64, "capacity": 64, "block_size": 8, "step_tokens": 96}
+    sizes["policy"] = INVARIANT if invariant else None
 
-    def expected(text: int, sampled: int) -> tuple[int, ...]:
+    def expected(text: int, sampled: int) -> Any:
         if (text, sampled) not in answers:
-            answers[text, sampled] = alone.generate(TEXTS[text], **words_of(text, sampled)).tokens
+            words = {**words_of(text, sampled), **more}
+            one = single.submit(TEXTS[text], **words).result() if invariant else None
+            answers[text, sampled] = one or alone.generate(TEXTS[text], **words)
         return answers[text, sampled]
 
-    with BatchGenerator(
-        model, texts=64, capacity=64, cache_tokens=640, block_size=8, step_tokens=96
-    ) as batch:
-        stress(batch, expected, 50, seed=1)
+    with (
+        BatchGenerator(model, cache_tokens=640, **sizes) as batch,
+        BatchGenerator(model, cache_tokens=64, share_prefixes=False, **sizes) as single,
+    ):
+        stress(batch, expected, 50, seed=1, **more)
         gc.collect()
         before = resident()
-        counts = stress(batch, expected, steps, seed=2)
+        counts = stress(batch, expected, steps, seed=2, **more)
         stats = batch.statistics()
         assert counts["whole"] > steps // 2
         assert counts["cancelled"] > steps // 50
@@ -341,3 +351,63 @@ def test_a_closed_batch_says_so(model: Any) -> None:
     for call in (batch.step, lambda: batch.submit(prompt(4))):
         with pytest.raises(RunError, match="is closed"):
             call()
+
+
+# ── batch_invariant ──
+
+
+def bits(answer: Any) -> Any:
+    """The tokens, and every logit of every position up to a constant."""
+    return answer.tokens, [(p.logprob, p.top) for p in answer.logprobs]
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        ("qwen2", "float32"),
+        ("qwen2", "bfloat16"),
+        ("llama", "float16"),
+        ("mixtral", "bfloat16"),
+        ("deepseek_v2", "float32"),
+        ("gemma3_text", "bfloat16"),
+        ("gpt2", "float32"),
+    ],
+)
+@pytest.mark.sampled(3)
+def test_answers_have_the_bits_of_a_text_alone(family: str, dtype: str) -> None:
+    """At 1, 3, 8 and 64 texts, in a cache that preempts, with shared prefixes, and with other orders of arrival."""
+    model, texts = reference(family), prompts(64, 24)
+    words = {"max_new_tokens": 10, "logprobs": 97, "temperature": 1.0, "seed": 5}
+    sizes: dict[str, Any] = {
+        "capacity": 40,
+        "block_size": 8,
+        "step_tokens": 64,
+        "dtype": dtype,
+        "policy": INVARIANT,
+    }
+    with BatchGenerator(model, texts=64, cache_tokens=40 * 64, share_prefixes=False, **sizes) as roomy:
+        assert len(roomy.steps.sizes) == 1
+        want = [bits(roomy.submit(t, **words).result()) for t in texts]
+        for count in (1, 3, 8, 64):
+            got = [bits(a) for a in roomy.generate(texts[:count], **words)]
+            assert got == want[:count]
+    with BatchGenerator(model, texts=64, cache_tokens=480, **sizes) as tight:
+        answers = [tight.submit(t, **words) for t in reversed(texts)]
+        assert [bits(a.result()) for a in reversed(answers)] == want
+        stats = tight.statistics()
+        assert stats.preemptions > 4
+        assert stats.shared_tokens > 100
+
+
+def test_without_the_policy_sizes_of_steps_differ(model: Any) -> None:
+    """What the policy is for: the mutation of one size into several is noticed."""
+    words = {"max_new_tokens": 10, "logprobs": 97}
+    with BatchGenerator(model, texts=64, capacity=40, block_size=8) as batch:
+        assert batch.steps.sizes == (1, 8, 64)
+        alone = [bits(batch.submit(t, **words).result()) for t in prompts(8, 24)]
+        assert [bits(a) for a in batch.generate(prompts(8, 24), **words)] != alone
+
+
+def test_a_generator_with_a_batch_refuses_the_demand(model: Any) -> None:
+    with pytest.raises(PolicyError, match="does not support batch_invariant with a batch"):
+        Generator(model, capacity=32, buckets=(8,), batch=2, policy=INVARIANT)

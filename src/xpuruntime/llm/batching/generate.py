@@ -8,6 +8,10 @@
 
 All texts share one KV cache in blocks. A step computes one token of each text that is past its prompt, and chunks of prompts next to them. It is
 one run of one program, whose rows are tokens of any text.
+
+With a policy that demands ``batch_invariant``, all steps have one size and kernels whose rows do not depend on each other. Each answer is then
+bitwise equal to the one that its prompt gets alone, also after a preemption, and if its beginning was found in the cache. Without it, sums
+are rounded in an order that depends on the size of a step.
 """
 
 from __future__ import annotations
@@ -147,7 +151,8 @@ class BatchGenerator:
         self.capacity = capacity
         self.cache = PagedCache(blocks + 1, block_size, capacity)
         self.cache_bytes = self.cache.rows * per_token
-        sizes = step_sizes(step_tokens)
+        self.batch_invariant = demands.policy.kernel.demands_batch_invariance()
+        sizes = (step_tokens,) if self.batch_invariant else step_sizes(step_tokens)
         graphs = batch_graphs(config, self.cache, sizes=sizes, texts=texts, **words)
         target = target or own_target(DeviceId.parse(device))
         level = demands.policy.execution.optimization_level
