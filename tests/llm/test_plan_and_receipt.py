@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +138,8 @@ def test_a_receipt_confirms_what_each_phase_called(folder: Path) -> None:
             assert evidence.options["phase"] == entry.partition("_")[0]
             assert f"{len(executor.plan.calls)} calls for" in evidence.notes[0]
         read = Receipt.from_json(json.loads(json.dumps(receipt.to_json())))
-        assert read.confirmed and read.plan == receipt.plan
+        assert read.confirmed
+        assert read.plan == receipt.plan
         assert "no times" in ours.receipt(times=False).text()
 
 
@@ -165,7 +165,8 @@ def test_a_second_start_compiles_nothing(
         assert second.generate([1, 2, 3], max_new_tokens=8, **SAMPLED) == want
         assert all(origins(second).values())
         decision = second.plan.decision("program")
-        assert decision is not None and decision.chosen is not None
+        assert decision is not None
+        assert decision.chosen is not None
         assert decision.chosen.facts["from_store"] is True
         assert second.program.to_bytes() == first.program.to_bytes()
     for words in (
@@ -202,17 +203,14 @@ def test_a_program_that_this_machine_cannot_run_is_compiled_again(folder: Path, 
         assert all(origins(third).values())
 
 
-def test_a_damaged_program_is_compiled_again(
-    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_program_is_compiled_again(folder: Path, tmp_path: Path) -> None:
     with opened(folder, cache_dir=tmp_path) as first:
         (entries,) = first.programs.opened
         path = Store(tmp_path).path("artifact", digest(first.programs._ingredients(entries)))
     data = path.read_bytes()
     path.write_bytes(data[:-9])
-    with caplog.at_level(logging.WARNING), opened(folder, cache_dir=tmp_path) as second:
+    with opened(folder, cache_dir=tmp_path) as second:
         assert not any(origins(second).values())
-    assert "is truncated" in caplog.text
     assert len(path.read_bytes()) == len(data)
 
 
@@ -232,4 +230,5 @@ def test_the_command_explains_and_writes_receipts(folder: Path, tmp_path: Path) 
     done = run(app, [*told, "--explain", "--policy", str(policy)])
     assert "naive (forced" in done.stdout
     lacking = run(app, told)
-    assert lacking.exit_code != 0 and "no prompt is given" in lacking.stderr
+    assert lacking.exit_code != 0
+    assert "no prompt is given" in lacking.stderr

@@ -45,7 +45,7 @@ from .decoding.answer import AnswerState, checked_token
 from .decoding.beams import beam_search
 from .decoding.grammar import Grammars
 from .decoding.words import GenerationOptions, read_words
-from .programs import Programs
+from .programs import DecoderPrograms
 from .report import plan_of, receipt_of
 from .steps import Steps
 
@@ -110,7 +110,7 @@ class Generator:
             )
         )
         target = target or own_target(DeviceId.parse(device))
-        self.programs = Programs(
+        self.programs = DecoderPrograms(
             self.checkpoint,
             capacity=self.capacity,
             batch=batch,

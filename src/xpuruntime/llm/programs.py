@@ -1,4 +1,4 @@
-"""Programs: the compiled programs of one opened language model, from the store or from the compiler.
+"""DecoderPrograms: the compiled programs of one opened language model, from the store or from the compiler.
 
 The first program has decode and every prefill length. Entry points that not every text needs (``sample``, ``verify_N``) are programs of their
 own, made when they are first needed. All of them share weights and states by name. A program in the store needs neither graphs nor the
@@ -31,14 +31,14 @@ from ..types import DType
 from .build import FUSIONS, build_program, entry_graph
 from .checkpoint.data import Checkpoint
 
-__all__ = ["Opened", "Programs"]
+__all__ = ["DecoderPrograms", "OpenedProgram"]
 
 _log = logger("xpuruntime.session")
 _KIND = "artifact"
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedProgram:
     """A program, where it came from, and the seconds that this took."""
 
     program: CompiledProgram
@@ -46,7 +46,7 @@ class Opened:
     seconds: float
 
 
-class Programs:
+class DecoderPrograms:
     """The programs of a checkpoint.
 
     target:  what is compiled for; also what the key of the store names.
@@ -67,7 +67,7 @@ class Programs:
         self._checkpoint, self._demands, self._store = checkpoint, demands, store
         self._sizes = {"capacity": capacity, "batch": batch, "dtype": dtype}
         self._target: CodegenTarget = resolve_target(target)
-        self.opened: dict[tuple[str, ...], Opened] = {}
+        self.opened: dict[tuple[str, ...], OpenedProgram] = {}
 
     def get(self, entries: Sequence[str], *, fresh: bool = False) -> CompiledProgram:
         """Return the program with these entry points. ``fresh`` replaces a program of the store that this machine cannot run.
@@ -83,7 +83,7 @@ class Programs:
             if program is None:
                 program = self._compiled(entries)
                 self._keep(ingredients, program)
-        self.opened[tuple(entries)] = Opened(program, found, time.perf_counter() - began)
+        self.opened[tuple(entries)] = OpenedProgram(program, found, time.perf_counter() - began)
         return program
 
     def _stored(self, key: str) -> CompiledProgram | None:
