@@ -19,8 +19,8 @@ from xpuruntime.testing.conformance.models import from_transformers
 
 INDUCTOR_PARTITION = "aot_eager_decomp_partition"
 """PyTorch's name for inductor's decompositions and partition, run by eager operators."""
-SHARE = {"gpt2": 0.45, "bert": 0.5, "llama": 0.5}
-"""Family -> bound on our bytes over inductor's, in bfloat16 by autocast; 0.39, 0.44 and 0.45 were measured on the host."""
+SHARE = {"gpt2": 0.45, "bert": 0.55, "llama": 0.5}
+"""Family -> bound on our bytes over inductor's, in bfloat16 by autocast; 0.39, 0.50 and 0.45 were measured on the host."""
 SHARE_ON_CUDA = {"gpt2": 0.55, "bert": 0.55, "llama": 0.55}
 """Attention's kernels keep more for backward there, on both sides; 0.50 was measured for bert."""
 
@@ -78,7 +78,7 @@ def test_backward_computes_norms_from_their_statistics(dtype: torch.dtype, devic
     forget_graphs()
     torch.manual_seed(0)
     rows, size = 40, 24
-    net = torch.nn.Sequential(
+    net = torch.nn.Sequential(  # in 16 bits the norm's result is more than a quarter of what the layers compute
         torch.nn.Linear(size, size), torch.nn.LayerNorm(size), torch.nn.Linear(size, 2 * size), torch.nn.GELU(), torch.nn.Linear(2 * size, 3)
     ).to(device, dtype)  # fmt: skip
     x = torch.randn(rows, size, device=device, dtype=dtype)
@@ -113,3 +113,29 @@ def test_weights_in_16_bits_are_kept_where_they_are_small(rows: int, kept: bool,
     assert all(g.isfinite().all() for g in gradients.values())
     (forward,) = (g for g in compiled_graphs() if g.phase == "train_forward")
     assert (2 * size * size in forward.saved.values()) == kept
+
+
+@pytest.mark.parametrize(("wide", "kept"), [(8, True), (1, False)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_results_of_norms_in_16_bits_are_kept_where_they_are_small(
+    wide: int, kept: bool, dtype: torch.dtype, device: str
+) -> None:
+    """Next to what the layers compute; else backward computes them again. In float32, autocast makes the 16 bits."""
+    torch.compiler.reset()
+    forget_graphs()
+    torch.manual_seed(0)
+    rows, size, low = 40, 24, dtype is torch.float32
+    net = torch.nn.Sequential(
+        torch.nn.Linear(size, size, bias=False), torch.nn.LayerNorm(size), torch.nn.Linear(size, wide * size), torch.nn.Linear(wide * size, 3)
+    ).to(device, dtype)  # fmt: skip
+    x = torch.randn(rows, size, device=device, dtype=dtype)
+    run = torch.compile(net, backend=xpuruntime_backend, fullgraph=True)
+    _, mine = kept_bytes(run, net, (x,), low)
+    _, exact = kept_bytes(wider := copy.deepcopy(net).double(), wider, (x.double(),), False)
+    _, eager = kept_bytes(twin := copy.deepcopy(net), twin, (x,), low)
+    for name, true in exact.items():
+        assert rms(mine[name] - true) <= 2.5 * rms(eager[name] - true) + 1e-8, name
+    (forward,) = (g for g in compiled_graphs() if g.phase == "train_forward")
+    # Of this size are: the first layer's result, its operand in 16 bits, a narrow second layer's result, and the norm's.
+    of_this_size = [b for b in forward.saved.values() if b == rows * size * 2]
+    assert len(of_this_size) == 1 + low + (wide == 1) + kept, forward.saved

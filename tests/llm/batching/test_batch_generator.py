@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from xpuruntime.errors import BuildError, InputError, PolicyError, RunError
-from xpuruntime.llm import Generator
+from xpuruntime.llm import Generator, open_checkpoint
 from xpuruntime.llm.batching.generate import BatchGenerator
 from xpuruntime.testing.conformance.seeded.decoders import FAMILIES, prompt, reference
 
@@ -119,6 +119,10 @@ def test_every_family(family: str) -> None:
     """Windows, soft caps, latent attention, experts, learned positions: what a family has, it has over blocks, too."""
     model = reference(family)
     texts = prompts(5, 30)
+    if open_checkpoint(model).config.slopes:
+        with pytest.raises(BuildError, match="ALiBi"):
+            BatchGenerator(model, **SIZES)
+        return
     with Generator(model, capacity=48, buckets=(16,)) as alone:
         want = [alone.generate(t, max_new_tokens=12).tokens for t in texts]
     with BatchGenerator(model, texts=3, capacity=48, cache_tokens=80, block_size=8, step_tokens=8) as batch:

@@ -116,6 +116,10 @@ class BatchGenerator:
         self.checkpoint = open_checkpoint(model)
         self.config = config = self.checkpoint.config
         who = self._who = f"language model {self.checkpoint.name}"
+        if config.slopes:
+            raise BuildError(
+                who, "has position biases (ALiBi), which batches do not support", do="Use a Generator."
+            )
         demands = demanded("Generator", {}, policy)
         notes: list[str] = []
         device = device_for(device, target, demands, notes)
@@ -341,7 +345,7 @@ class BatchGenerator:
 
 def _check_positive(who: str, word: str, value: Any) -> None:
     """Raise BuildError unless the value is a whole number above 0."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise BuildError(
             who, f"has an invalid {word}", got=repr(value), do="Give a whole number of 1 or more."
         )

@@ -1,19 +1,20 @@
-"""Layer norms in a joint graph: backward reads the statistics that forward computed, and gets the norm's result by one elementwise pass.
+"""Layer norms in a joint graph: backward reads the statistics that forward computed, and the norm's result from memory or by one elementwise pass.
 
 Computing a whole norm again would reduce each row again; with mean and 1 / std, which are two numbers per row, the result is
-``(x - mean) * rstd * weight + bias``, which fuses with the conversions after it.
+``(x - mean) * rstd * weight + bias``, which fuses with the conversions after it. Results in 16 bits may be kept instead.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-__all__ = ["keep_statistics"]
+__all__ = ["keep_statistics", "results_in_16_bits"]
 
 _ATEN = torch.ops.aten
 _CHAIN = frozenset(
@@ -25,19 +26,51 @@ _CHAIN = frozenset(
 """Views and conversions between a norm and the products that read it."""
 
 
-def keep_statistics(joint: GraphModule) -> None:
-    """Give backward's readers of a layer norm an elementwise form of its result, in place."""
+def results_in_16_bits(joint: GraphModule) -> list[Node]:
+    """Return norms' results in 16 bits, or conversions of results to 16 bits, that backward reads and that stand for all of what it reads of a norm."""
+    late = _dependents(joint)
+    found: list[Node] = []
+    for norm in joint.graph.nodes:
+        if _is_of_forward(norm, late) and (y := _items(norm).get(0)) is not None and _readers(y, late):
+            found += _narrow(y, late) or ()
+    return found
+
+
+def _narrow(node: Node, late: set[Node]) -> list[Node] | None:
+    """Return the 16-bit values through which backward reads a value; None if it reads a wider one."""
+    if node.meta["val"].dtype.itemsize == 2:
+        return [node]
+    found: list[Node] = []
+    for user in node.users:
+        if user in late:
+            return None
+        if user.target in _CHAIN and _readers(user, late):
+            if (more := _narrow(user, late)) is None:
+                return None
+            found += more
+    return found
+
+
+def keep_statistics(joint: GraphModule, kept: Collection[Node] = ()) -> None:
+    """Give backward's readers of a layer norm an elementwise form of its result, in place.
+
+    kept: results that forward keeps, which backward reads as they are.
+    """
     late = _dependents(joint)
     changed = False
     for node in list(joint.graph.nodes):
-        if (
-            node.target is _ATEN.native_layer_norm.default
-            and node not in late
-            and "recompute" not in node.meta
-        ):
-            changed |= _rewritten(joint.graph, node, late)
+        if _is_of_forward(node, late) and "recompute" not in node.meta:
+            changed |= _rewritten(joint.graph, node, late, kept)
     if changed:
         joint.recompile()
+
+
+def _is_of_forward(node: Node, late: set[Node]) -> bool:
+    return node.target is _ATEN.native_layer_norm.default and node not in late
+
+
+def _items(norm: Node) -> dict[Any, Node]:
+    return {u.args[1]: u for u in norm.users if u.target is operator.getitem}
 
 
 def _dependents(joint: GraphModule) -> set[Node]:
@@ -50,14 +83,16 @@ def _dependents(joint: GraphModule) -> set[Node]:
     return late
 
 
-def _rewritten(graph: torch.fx.Graph, norm: Node, late: set[Node]) -> bool:
-    items = {u.args[1]: u for u in norm.users if u.target is operator.getitem}
+def _rewritten(graph: torch.fx.Graph, norm: Node, late: set[Node], kept: Collection[Node]) -> bool:
+    items = _items(norm)
     x, _, weight, bias, _ = norm.args
     y, wide = items.get(0), torch.promote_types(x.meta["val"].dtype, torch.float32)
-    if norm.meta["val"][1].dtype is not wide:
+    is_read = y is not None and _readers(y, late)
+    is_kept = is_read and (narrow := _narrow(y, late)) is not None and all(n in kept for n in narrow)
+    if not is_kept and norm.meta["val"][1].dtype is not wide:
         return False
     norm.meta["recompute"] = CheckpointPolicy.MUST_SAVE  # its statistics are small
-    if y is None or not _readers(y, late):
+    if y is None or not is_read or is_kept:
         return False
     for at in (1, 2):
         if at not in items:

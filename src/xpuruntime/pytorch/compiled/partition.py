@@ -2,8 +2,8 @@
 
 PyTorch's minimum cut over bytes decides. It may compute again whatever one pass over memory computes: elementwise ops, conversions, norms
 and rows of a table. PyTorch's own rules keep a value that a product of backward reads, since computing it again is not free; here such a
-value, the result of a norm or an activation, is computed again, because a pass over memory is cheap next to the product. Weights
-in 16 bits are kept, as eager's autocast keeps them, where they are small next to the results of the layers.
+value, the result of an activation, is computed again, because a pass over memory is cheap next to the product. Weights in 16 bits and
+layer norms' results in 16 bits are kept, as eager's autocast keeps them, where they are small next to the results of the layers.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from .cudnn_batch_norms import cudnn_batch_norms
-from .norm_statistics import keep_statistics
+from .norm_statistics import keep_statistics, results_in_16_bits
 
 __all__ = ["forward_and_backward"]
 
 _ATEN = torch.ops.aten
 _MORE = frozenset((_ATEN.native_layer_norm, _ATEN.native_group_norm, _ATEN.embedding, _ATEN._softmax))
 """Ops that are computed again in one pass, in addition to those of PyTorch's list."""
-_WEIGHTS_SHARE = 1 / 4
-"""Weights in 16 bits are kept if they have at most this share of the bytes of all results of forward that are not computed again."""
+_KEPT_SHARE = 1 / 4
+"""Weights in 16 bits, and norms' results in 16 bits, are kept if they have at most this share of the bytes of all results of forward that are not
+computed again."""
 
 
 def forward_and_backward(
@@ -38,15 +39,17 @@ def forward_and_backward(
     """
     if any(n.op == "placeholder" and "tangents" in n.name and n.users for n in joint.graph.nodes):
         cudnn_batch_norms(joint)
-        keep_statistics(joint)
         computed_again = get_default_op_list().is_recomputable  # PyTorch makes the list anew at each call
         nodes = [n for n in joint.graph.nodes if n.op == "call_function"]
         kept = [n for n in nodes if _packet(n) not in _MORE and not computed_again(n)]
         operands = [n for n in joint.graph.nodes if n.op == "placeholder"]
         parameters = {operands[i] for i in more.get("static_lifetime_input_indices") or ()}
-        weights = [n for n in nodes if _narrowed(n) in parameters]
-        if _bytes(weights) <= _WEIGHTS_SHARE * _bytes(_of_forward(joint, kept)):
-            kept += weights
+        weights, norms = [n for n in nodes if _narrowed(n) in parameters], results_in_16_bits(joint)
+        largest = _KEPT_SHARE * _bytes(_of_forward(joint, kept))
+        for group in (weights, norms):
+            if _bytes(group) <= largest:
+                kept += group
+        keep_statistics(joint, frozenset(kept))
         for node in kept:
             node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
     relaxed = {"ban_recompute_not_in_allowlist": False, "ban_recompute_materialized_backward": False}
