@@ -45,7 +45,7 @@ class PagedAttention(Kernel):
             math.ceil(s.dv / lanes) + 1
         ) * lanes  # of a query: its accumulator in whole vectors, row max, row sum
         chunk = min(s.block_size, _BLOCK)
-        text = _Text(call, s, chunk, s.group * state)
+        text = _PagedText(call, s, chunk, s.group * state)
         queries = s.batch * s.kv_heads * s.length
         scratch = (s.group * (math.ceil(s.d / lanes) * lanes + state) + chunk + lanes) * item + 256
         stem = f"paged_attention_{s.batch}x{s.kv_heads * s.group}x{s.length}x{s.keys}x{s.d}"
@@ -68,7 +68,7 @@ class PagedAttention(Kernel):
         return LoweredCall((first, second), temps=(partial_bytes,), accumulates=accumulates)
 
 
-class _Text:
+class _PagedText:
     """The functions as C++ text. ``size``: numbers of a task's state."""
 
     def __init__(self, call: NodeCall, s: PagedShape, chunk: int, size: int) -> None:
