@@ -47,10 +47,13 @@ def _norms(family: DecoderFamily) -> str:
 
 
 def _positions(family: DecoderFamily) -> str:
+    if family.alibi:
+        return "linear biases (ALiBi)"
     if not family.rotary:
         return "learned"
     share = family.defaults.get(family.key("partial_rotary_factor"), 1.0)
-    return "rotary" if share == 1 else f"rotary, {share:g} of a head by default"
+    alibi = ", or linear biases (ALiBi)" if any("alibi" in v.changes for v in family.variants) else ""
+    return ("rotary" if share == 1 else f"rotary, {share:g} of a head by default") + alibi
 
 
 def _others(family: DecoderFamily) -> str:
@@ -62,6 +65,7 @@ def _others(family: DecoderFamily) -> str:
     words += ["one product for gate and up"] if "gate_up" in family.parts else []
     words += [] if family.gated else ["no gate"]
     words += ["experts" + _SHARED[_shared(family)]] if family.experts else []
+    words += ["norm of embeddings"] if "embed_norm" in family.ends else []
     words += ["scaled embeddings"] if family.embed_scale else []
     words += ["soft caps"] if "attn_logit_softcapping" in family.reads else []
     return ", ".join(words)

@@ -21,6 +21,7 @@ from xpuruntime.ir import interp
 from xpuruntime.llm import DecoderConfig, Generator, decoder_graph, open_checkpoint
 from xpuruntime.llm.build import DECODE, build_program, decoder_graphs
 from xpuruntime.llm.families import FAMILIES
+from xpuruntime.llm.families.biases import Alibi
 from xpuruntime.llm.steps import Steps
 from xpuruntime.runtime import load_weights
 from xpuruntime.testing.conformance.seeded.decoders import FAMILIES as REFERENCES
@@ -35,6 +36,8 @@ LONG = {
     "rope_type": "longrope", "rope_theta": 500.0, "partial_rotary_factor": 0.75, "short_factor": [1.0, 1.1, 1.2, 1.5, 2.0, 3.0],
     "long_factor": [1.0, 2.0, 3.0, 5.0, 8.0, 13.0],
 }  # fmt: skip
+EAGER_TWICE = {"attn_implementation": "sdpa"}
+"""transformers' eager attention adds the linear biases of Falcon twice, its default implementation once."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in FAMILIES},
     "qwen3, biases and no window": ("qwen3", {"attention_bias": True, "use_sliding_window": False}),
@@ -52,6 +55,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "falcon", {"new_decoder_architecture": False, "multi_query": False, "parallel_attn": False, "num_kv_heads": None}
     ),
     "falcon, one norm": ("falcon", {"num_ln_in_parallel_attn": 1}),
+    "falcon, linear biases": (
+        "falcon", {"new_decoder_architecture": False, "multi_query": False, "parallel_attn": False, "num_kv_heads": None, "alibi": True, **EAGER_TWICE}
+    ),
+    "falcon, linear biases of one key head": (
+        "falcon", {"new_decoder_architecture": False, "multi_query": True, "num_kv_heads": None, "alibi": True, "num_attention_heads": 12, **EAGER_TWICE}
+    ),
+    "bloom, eight heads, tied": ("bloom", {"n_head": 8, "tie_word_embeddings": True}),
+    "mpt, four heads, no clipping": ("mpt", {"n_heads": 4, "attn_config": {"clip_qkv": None}, "tie_word_embeddings": False}),
     "opt, no biases": ("opt", {"enable_bias": False, "tie_word_embeddings": False}),
     "mixtral, one expert, no window": ("mixtral", {"num_experts_per_tok": 1, "num_local_experts": 3, "sliding_window": None}),
     "qwen2_moe, every second layer, scores of sum 1": (
@@ -202,6 +213,12 @@ def without_name(config: DecoderConfig, part: str) -> DecoderConfig:
     return with_experts(config, names={k: v for k, v in config.experts.names.items() if k != part})
 
 
+def without_end(config: DecoderConfig, part: str) -> DecoderConfig:
+    return replace(
+        config, row=replace(config.row, ends={k: v for k, v in config.row.ends.items() if k != part})
+    )
+
+
 MUTATIONS: dict[str, tuple[str, Change]] = {
     "the window is dropped": ("mistral", lambda c: replace(c, windows=(0, 0))),
     "the window is one longer": ("mistral", lambda c: replace(c, windows=(8, 8))),
@@ -235,6 +252,12 @@ MUTATIONS: dict[str, tuple[str, Change]] = {
     "YaRN's range ends elsewhere": ("deepseek_v2", lambda c: with_rotary(c, low=0.25)),
     "the shared expert is dropped": ("qwen2_moe", lambda c: with_experts(c, shared=0)),
     "the shared expert is not scaled": ("qwen2_moe", lambda c: without_name(c, "shared_scale")),
+    "slopes are dropped": ("bloom", lambda c: replace(c, slopes=())),
+    "slopes of the heads are exchanged": ("bloom", lambda c: replace(c, slopes=c.slopes[::-1])),
+    "slopes of eight heads": ("mpt", lambda c: replace(c, slopes=tuple(Alibi().slopes(8)[: c.heads]))),
+    "biases are not scaled": ("falcon, linear biases", without(alibi=Alibi(rounded=True))),
+    "values are not clipped": ("mpt", lambda c: replace(c, clip=0.0)),
+    "embeddings without their norm": ("bloom", lambda c: without_end(c, "embed_norm")),
     "another epsilon": ("llama", lambda c: replace(c, eps=1e-2)),
 }  # fmt: skip
 
@@ -352,7 +375,7 @@ def test_an_unknown_field_is_an_error_with_its_name_and_value(family: str) -> No
     ("family", "field", "value"),
     [
         ("gpt2", "scale_attn_by_inverse_layer_idx", True),
-        ("gpt2", "scale_attn_weights", False), ("falcon", "alibi", True), ("opt", "_remove_final_layer_norm", True), ("gemma", "hidden_act", "gelu"),
+        ("gpt2", "scale_attn_weights", False), ("bloom", "apply_residual_connection_post_layernorm", True), ("mpt", "expansion_ratio", 2), ("opt", "_remove_final_layer_norm", True), ("gemma", "hidden_act", "gelu"),
         ("gemma2", "use_bidirectional_attention", True), ("gemma3_text", "hidden_activation", "silu"), ("llama", "hidden_act", "mish"),
         ("llama", "quantization_config", {"bits": 4}), ("mistral", "attention_bias", True), ("qwen2", "attention_bias", False),
         ("mixtral", "attention_bias", True), ("olmoe", "clip_qkv", 8.0), ("deepseek_v2", "topk_method", "noaux_tc"),
@@ -453,6 +476,26 @@ def test_the_fields_of_phi_4_mini_are_known() -> None:
             DecoderConfig.from_json({**data, **facts, field: value})
 
 
+def test_older_names_of_sizes_are_read() -> None:
+    data = reference("bloom").config.to_dict()
+    new = DecoderConfig.from_json(data)
+    old = {"n_embed": data["hidden_size"], "num_attention_heads": data["n_head"], "num_hidden_layers": 2}
+    rest = {k: v for k, v in data.items() if k not in ("hidden_size", "n_head", "n_layer")}
+    assert DecoderConfig.from_json({**rest, **old, "seq_length": 2048}) == new
+    with pytest.raises(ModelError, match="has an n_embed that differs from hidden_size"):
+        DecoderConfig.from_json({**data, "n_embed": 5})
+
+
+def test_a_field_of_a_nested_config_is_refused_by_its_path() -> None:
+    data = reference("mpt").config.to_dict()
+    with pytest.raises(ModelError, match=r"unsupported attn_config\.qk_ln"):
+        DecoderConfig.from_json({**data, "attn_config": {**data["attn_config"], "qk_ln": True}})
+    with pytest.raises(ModelError, match=r"unsupported attn_config\.alibi_bias_max"):
+        DecoderConfig.from_json({**data, "attn_config": {**data["attn_config"], "alibi_bias_max": 16}})
+    with pytest.raises(ModelError, match=r"unknown attn_config\.rope"):
+        DecoderConfig.from_json({**data, "attn_config": {**data["attn_config"], "rope": True}})
+
+
 def test_older_words_of_configs_are_read() -> None:
     """Releases of transformers before 5 name rotary parameters and windows otherwise."""
     data = reference("gpt_neox").config.to_dict()
@@ -520,7 +563,8 @@ def test_every_field_that_changes_is_followed_or_refused(family: str) -> None:
         if changed is None or name in UNCHANGED:
             continue
         try:
-            model = reference(family, **{name: changed})
+            eager = EAGER_TWICE if (family, name) == ("falcon", "alibi") else {}
+            model = reference(family, **{name: changed}, **eager)
             want = logits_of(model, tokens)
         except Exception:  # transformers refuses the value in various ways
             continue

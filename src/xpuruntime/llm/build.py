@@ -21,10 +21,15 @@ __all__ = [
     "DECODE",
     "FUSIONS",
     "SAMPLE",
+    "VERIFY",
     "build_program",
     "check_capacity",
     "decoder_graphs",
+    "entry_graph",
+    "entry_lengths",
+    "phase_of",
     "prefill_name",
+    "verify_name",
 ]
 
 _log = logger("xpuruntime.session")
@@ -34,6 +39,8 @@ BUCKETS = (16, 128)
 DECODE = "decode"
 SAMPLE = "sample"
 """The entry point that decodes, too, and ends with sampling. Only the tokens leave the device."""
+VERIFY = "verify"
+"""Entry points ``verify_N`` read N tokens and return the logits of each, for speculative decoding."""
 
 FUSIONS: tuple[str, ...] = tuple(p.name for p in PASSES)
 """Every pass, including those that no level enables because they only help decoders."""
@@ -42,6 +49,17 @@ FUSIONS: tuple[str, ...] = tuple(p.name for p in PASSES)
 def prefill_name(length: int) -> str:
     """Return the name of the entry point that prefills ``length`` tokens."""
     return f"prefill_{length}"
+
+
+def verify_name(length: int) -> str:
+    """Return the name of the entry point that returns the logits of ``length`` tokens."""
+    return f"{VERIFY}_{length}"
+
+
+def phase_of(entry: str) -> str:
+    """Return the phase of an entry point, as a policy names it."""
+    kind = entry.partition("_")[0]
+    return DECODE if kind == VERIFY else kind
 
 
 def check_capacity(config: DecoderConfig, capacity: int, who: str) -> None:
@@ -61,19 +79,12 @@ def _check_whole(who: str, **words: Any) -> None:
             raise BuildError(who, f"has invalid {word}", got=repr(values), do=do)
 
 
-def decoder_graphs(
-    config: DecoderConfig,
-    *,
-    capacity: int,
-    batch: int = 1,
-    buckets: Sequence[int] = BUCKETS,
-    dtype: DType | None = None,
-    stored: Mapping[str, TensorSpec] | None = None,
-    files: Mapping[str, str] | None = None,
-    sampling: bool = False,
-    name: str = "decoder",
-) -> dict[str, Graph]:
-    """Return one graph per entry point; ``sampling`` adds ``SAMPLE``. Raises BuildError for an invalid capacity, batch or list of buckets."""
+def entry_lengths(
+    config: DecoderConfig, *, capacity: int, batch: int, buckets: Sequence[int], name: str
+) -> dict[str, int]:
+    """Return the number of tokens of each entry point that every program has. Raises BuildError for an invalid capacity, batch or list of
+    buckets.
+    """
     who = f"language model {name}"
     _check_whole(who, capacity=[capacity], batch=[batch], buckets=buckets)
     check_capacity(config, capacity, who)
@@ -89,21 +100,43 @@ def decoder_graphs(
     lengths = sorted({min(b, capacity) for b in buckets})
     if not lengths or lengths[0] < 1:
         raise BuildError(who, "needs prefill lengths of 1 or more", got=list(buckets))
-    entries = {DECODE: 1, **({SAMPLE: 1} if sampling else {}), **{prefill_name(n): n for n in lengths}}
-    return {
-        entry: decoder_graph(
-            config,
-            length=n,
-            capacity=capacity,
-            batch=batch,
-            dtype=dtype,
-            stored=stored,
-            files=files,
-            sampling=entry == SAMPLE,
-            name=name,
-        )
-        for entry, n in entries.items()
+    return {DECODE: 1, **{prefill_name(n): n for n in lengths}}
+
+
+def decoder_graphs(
+    config: DecoderConfig,
+    *,
+    capacity: int,
+    batch: int = 1,
+    buckets: Sequence[int] = BUCKETS,
+    dtype: DType | None = None,
+    stored: Mapping[str, TensorSpec] | None = None,
+    files: Mapping[str, str] | None = None,
+    sampling: bool = False,
+    name: str = "decoder",
+) -> dict[str, Graph]:
+    """Return one graph per entry point; ``sampling`` adds ``SAMPLE``. Raises BuildError for an invalid capacity, batch or list of buckets."""
+    entries = entry_lengths(config, capacity=capacity, batch=batch, buckets=buckets, name=name)
+    words = {
+        "capacity": capacity,
+        "batch": batch,
+        "dtype": dtype,
+        "stored": stored,
+        "files": files,
+        "name": name,
     }
+    return {
+        entry: entry_graph(entry, config, **words)
+        for entry in (DECODE, *([SAMPLE] if sampling else []), *(e for e in entries if e != DECODE))
+    }
+
+
+def entry_graph(entry: str, config: DecoderConfig, **words: Any) -> Graph:
+    """Return the graph of one entry point by its name. ``words``: as for ``decoder_graph``."""
+    kind, _, length = entry.partition("_")
+    return decoder_graph(
+        config, length=int(length or 1), all_logits=kind == VERIFY, sampling=kind == SAMPLE, **words
+    )
 
 
 def build_program(
@@ -114,9 +147,10 @@ def build_program(
     passes: Sequence[str] | int | None = FUSIONS,
     watch: Callable[[str, Graph], None] | None = None,
 ) -> CompiledProgram:
-    """Compile the program. Policy rules of the phases ``prefill`` and ``decode`` apply to the entry points of these names.
+    """Compile the program. Policy rules of the phases ``prefill``, ``decode`` and ``sample`` apply to the entry points of these names, and
+    those of ``decode`` to ``sample``, too.
 
     Raises the errors of ``compile``.
     """
-    phases = {entry: "decode" if entry in (DECODE, SAMPLE) else "prefill" for entry in graphs}
+    phases = {entry: phase_of(entry) for entry in graphs}
     return compile_graph(dict(graphs), target=target, policy=policy, passes=passes, watch=watch, phase=phases)

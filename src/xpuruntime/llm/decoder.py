@@ -24,6 +24,7 @@ With ``sampling`` the tokens are those of the op ``sample_token``. Its ``setting
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -148,11 +149,14 @@ class _Writer:
         if "positions" in c.row.ends:
             rows = b.add(self.positions, c.row.position_offset) if c.row.position_offset else self.positions
             x = b.add(x, b.embedding(self.weight(f"{c.end('positions')}.weight"), rows))
-        return str(x)
+        return self.norm(c.end("embed_norm"), str(x)) if "embed_norm" in c.row.ends else str(x)
 
     def mask(self, window: int) -> str:
-        """Return which keys each query sees: those up to its position, and at most ``window`` of them unless that is 0."""
-        b, n, s = self.b, self.batch, self.length
+        """Return which keys each query sees: those up to its position, and at most ``window`` of them unless that is 0.
+
+        With ALiBi it is the bias of each score, -inf for keys that are not seen.
+        """
+        b, c, n, s = self.b, self.c, self.batch, self.length
         window = window if window < self.capacity else 0
         if window not in self.masks:
             size = [s, 1] if n == 1 else [n, 1, s, 1]  # one mask for all, or one for each sample
@@ -160,8 +164,23 @@ class _Writer:
             seen = b.le(keys, queries, name="mask_all" if window else "mask")
             if window:
                 seen = b.logical_and(seen, b.gt(keys, b.sub(queries, window)), name="mask_window")
+            if c.slopes:
+                seen = b.where(seen, self.alibi(keys, queries), -math.inf, name="mask_bias")
             self.masks[window] = seen
         return self.masks[window]
+
+    def alibi(self, keys: str, queries: str) -> str:
+        """Return the biases of scores, float32[heads, length or 1, capacity], with a batch before them where texts differ."""
+        b, c, row = self.b, self.c, self.c.row.alibi
+        assert row is not None
+        slopes = b.constant(np.array(c.slopes, np.float32)[:, None, None], name="slopes")
+        if not row.rounded:
+            # Distances are exact, so that the biases of long texts are, too.
+            biases = b.mul(b.cast(b.sub(keys, queries), dtype=DType.FLOAT32), slopes)
+        else:
+            slopes, keys = (b.cast(x, dtype=DType.BFLOAT16) for x in (slopes, keys))
+            biases = b.cast(b.mul(slopes, keys), dtype=DType.FLOAT32)
+        return str(b.mul(biases, c.scale) if row.scaled else biases)
 
     def rotary(self, rotary: Rotary, name: str) -> tuple[str, str]:
         """Return cosines and sines of every position, [capacity, rotated size / 2]. They are constants, so they are computed when weights
@@ -239,6 +258,8 @@ class _Writer:
             parts = self.b.split(self.linear(i, "qkv", x), sizes=sizes, dim=2)
         else:
             parts = [self.linear(i, part, x) for part in counts]
+        if c.clip:
+            parts = [self.b.clamp(part, -c.clip, c.clip) for part in parts]
         q, k, v = (
             self.heads(i, part, projection, heads)
             for (part, heads), projection in zip(counts.items(), parts, strict=True)
@@ -289,7 +310,7 @@ class _Writer:
     def norm(self, name: str, x: str, eps: float | None = None) -> str:
         b, row = self.b, self.c.row
         operands = [self.weight(f"{name}.weight", offset=row.norm_offset)]
-        if row.norm == "layer_norm":
+        if row.norms_have_bias:
             operands.append(self.weight(f"{name}.bias"))
         shape = self.shapes[f"{name}.weight"]
         return str(

@@ -6,8 +6,8 @@ write the same values to the cache again. The texts of a batch may therefore dif
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,9 @@ from .build import DECODE, SAMPLE, prefill_name
 from .decoder import COUNTS
 from .reorder import reorder_program
 
-__all__ = ["Steps"]
+__all__ = ["Further", "Steps"]
+
+Further: TypeAlias = "Callable[[str], tuple[CompiledProgram, Weights]]"
 
 _IDLE_SETTINGS, _IDLE_NUMBERS = (0.0, 1.0, float("inf"), 1.0, 0.0, 0.0), (0, 0, 0, 0, 0)
 """Operands of ``sample_token`` for rows without a text."""
@@ -33,53 +35,59 @@ class Steps:
     token, logits: the most likely next token of each text, [batch], and its logits, [batch, vocab], after the last step.
     device, threads: as for ``Executor``.
     target: what further programs are compiled for.
+    further: returns the program and the weights of an entry point that the program lacks (``sample``, ``verify_N``).
+    last:    the inputs of the last run of each entry point.
     """
 
     def __init__(
         self, program: CompiledProgram, weights: Weights, *, batch: int, vocab: int, dtype: DType, device: Any = "cpu",
-        threads: int | None = None, target: Any = None,
+        threads: int | None = None, target: Any = None, further: Further | None = None,
     ) -> None:  # fmt: skip
-        self.batch = batch
+        self.batch, self._vocab, self._dtype = batch, vocab, dtype
         self._target, self._device, self._threads = target, device, threads
         self._reorder: Executor | None = None
+        self._further = further
+        self._opened: dict[str, Executor] = {}
+        self.last: dict[str, list[Any]] = {}
         self.decode = Executor(program, device, threads=threads, entry=DECODE, contexts=1, policy=SETTLED)
         self.states = self.decode.states
-        names = [e.name for e in program.entries]
-        lengths = sorted(int(n.rpartition("_")[2]) for n in names if n not in (DECODE, SAMPLE))
-        self._sample = (
-            Executor(
-                program,
-                device,
-                threads=threads,
-                entry=SAMPLE,
-                contexts=1,
-                states=self.states,
-                policy=SETTLED,
-            )
-            if SAMPLE in names
-            else None
-        )
-        self.prefill = {
-            n: Executor(
-                program,
-                device,
-                threads=threads,
-                entry=prefill_name(n),
-                contexts=1,
-                states=self.states,
-                policy=SETTLED,
-            )
-            for n in lengths
-        }
+        self._opened[DECODE] = self.decode
+        for entry in program.entries:
+            if entry.name != DECODE and not entry.is_body:
+                self._open(program, entry.name)
+        lengths = sorted(int(n.rpartition("_")[2]) for n in self._opened if n.startswith("prefill_"))
+        self.prefill = {n: self._opened[prefill_name(n)] for n in lengths}
         for executor in self.executors:
             executor.bind(weights)
         self.token = np.zeros(batch, np.int64)
         self.logits = np.zeros((batch, vocab), dtype.numpy)
 
+    def _open(self, program: CompiledProgram, entry: str) -> Executor:
+        self.states.include(program, self.decode.backend)
+        executor = self._opened[entry] = Executor(
+            program,
+            self._device,
+            threads=self._threads,
+            entry=entry,
+            contexts=1,
+            states=self.states,
+            policy=SETTLED,
+        )
+        return executor
+
+    def executor(self, entry: str) -> Executor:
+        """Return the executor of an entry point. One that the program lacks is made at the first call. Raises InputError, BuildError."""
+        if entry not in self._opened:
+            if self._further is None:
+                raise InputError("language model", f"has no program {entry}")
+            program, weights = self._further(entry)
+            self._open(program, entry).bind(weights)
+        return self._opened[entry]
+
     @property
     def executors(self) -> tuple[Executor, ...]:
-        """Return the executor of decode, then that of each prefill length, then that of sampling."""
-        return (self.decode, *self.prefill.values(), *([] if self._sample is None else [self._sample]))
+        """Return the executors that are open: that of decode, those of the prefill lengths, then those that were made when needed."""
+        return tuple(self._opened.values())
 
     def read(self, texts: Sequence[Sequence[int]], start: int = 0) -> Array:
         """Prefill texts from position ``start``. Return the logits of the next token of each (valid until the next step)."""
@@ -92,7 +100,7 @@ class Steps:
             positions = np.array(rows, np.int64) + start
             last = np.arange(1, self.batch + 1, dtype=np.int64) * length - 1
             executor = self.decode if length == 1 else self.prefill[length]
-            executor.run_arrays([tokens, positions, last], [self.token, self.logits])
+            self._run(executor, [tokens, positions, last], [self.token, self.logits])
             position += length
         return self.logits
 
@@ -100,8 +108,13 @@ class Steps:
         """Decode one token of each text. Return the logits of the next tokens (valid until the next step)."""
         idle = [0] * (self.batch - len(tokens))
         columns = [np.array([*x, *idle], np.int64)[:, None] for x in (tokens, positions)]
-        self.decode.run_arrays([*columns, np.arange(self.batch, dtype=np.int64)], [self.token, self.logits])
+        last = np.arange(self.batch, dtype=np.int64)
+        self._run(self.decode, [*columns, last], [self.token, self.logits])
         return self.logits
+
+    def _run(self, executor: Executor, inputs: list[Any], out: list[Any]) -> None:
+        self.last[executor.entry.name] = inputs
+        executor.run_arrays(inputs, out)
 
     def sample(
         self,
@@ -111,19 +124,19 @@ class Steps:
         numbers: Sequence[Sequence[int]],
     ) -> Array:
         """Decode one token of each text, and return the sampled next tokens. ``settings``, ``numbers``: as for ``sample_token``."""
-        if self._sample is None:
-            raise InputError("language model", "has no program that samples")
         idle = self.batch - len(tokens)
         columns = [np.array([*x, *[0] * idle], np.int64)[:, None] for x in (tokens, positions)]
         rows = [
             np.array([*settings, *[_IDLE_SETTINGS] * idle], np.float32),
             np.array([*numbers, *[_IDLE_NUMBERS] * idle], np.int64),
         ]
-        self._sample.run_arrays([*columns, np.arange(self.batch, dtype=np.int64), *rows], [self.token])
+        last = np.arange(self.batch, dtype=np.int64)
+        self._run(self.executor(SAMPLE), [*columns, last, *rows], [self.token])
         return self.token
 
     def write_counts(self, rows: Sequence[Array]) -> None:
         """Set the counts of each text for ``sample``."""
+        self.executor(SAMPLE)  # has these states
         counts = np.zeros(self.states[COUNTS].shape, np.int32)
         counts[: len(rows)] = rows
         self.states.write(COUNTS, counts)

@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import ModelError
 from ...types import DType
 from ..families.family import ACTIVATIONS, DecoderFamily, rotary_share
-from ..families.fields import check_fields
+from ..families.fields import check_fields, flattened
 from ..families.table import FAMILIES
 from ..rotary import Rotary
 from .experts import ExpertSizes
@@ -41,6 +41,8 @@ class DecoderConfig:
     rotary_dim:  elements of a head that are rotated.
     windows:     keys that a query of each layer may see, its own included; 0: all before it.
     scale:       scale of attention scores. activation: a key of ``ACTIVATIONS``.
+    slopes:      of each head by which scores fall with the distance of a key; empty without ALiBi.
+    clip:        largest absolute value of queries, keys and values; 0: any.
     attention_softcap, logits_softcap: c in c * tanh(x / c); 0: none.
     qkv_bias, out_bias, mlp_bias, head_bias: which linear layers have a bias. tied: the output layer is the embedding.
     latent:      sizes of latent attention; None without. ``head_dim`` is then that of queries.
@@ -67,6 +69,8 @@ class DecoderConfig:
     windows: tuple[int, ...]
     scale: float
     activation: str
+    slopes: tuple[float, ...] = ()
+    clip: float = 0.0
     attention_softcap: float = 0.0
     logits_softcap: float = 0.0
     qkv_bias: bool = False
@@ -96,6 +100,7 @@ class DecoderConfig:
         if family not in FAMILIES:
             do = f"Supported families: {', '.join(FAMILIES)}."
             raise ModelError("language model", "has an unsupported model_type", got=repr(family)[:80], do=do)
+        data = flattened(FAMILIES[family], data)
         check_fields(FAMILIES[family], data)
         row, facts = FAMILIES[family].resolved({**FAMILIES[family].defaults, **data})
         heads = _size(row, facts, "num_attention_heads", _MAX_HEADS)
@@ -137,6 +142,8 @@ class DecoderConfig:
             scale=_number(row, facts, "query_pre_attn_scalar", 0, _MAX_WIDTH, head_dim) ** -0.5
             * (rotary.scores if latent else 1.0),
             activation=_activation(row, facts),
+            slopes=tuple(map(float, row.alibi.slopes(heads))) if row.alibi else (),
+            clip=_number(row, facts, row.clip, 0, math.inf, 0.0) if row.clip else 0.0,
             attention_softcap=_number(row, facts, "attn_logit_softcapping", 0, math.inf, 0.0),
             logits_softcap=_number(row, facts, "final_logit_softcapping", 0, math.inf, 0.0),
             qkv_bias=_bias(row, facts, "qkv"),
@@ -157,13 +164,15 @@ class DecoderConfig:
         return f"{self.base}{self.row.layers}.{index}"
 
     def end(self, part: str) -> str:
-        """Return the name of ``embed``, ``positions``, ``final_norm`` or ``head``."""
+        """Return the name of a weight outside of layers."""
         name = self.row.ends[part]
         return name if part == "head" else self.base + name
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every weight by its name in a checkpoint."""
         shapes: dict[str, tuple[int, ...]] = {f"{self.end('embed')}.weight": (self.vocab, self.embed)}
+        if "embed_norm" in self.row.ends:
+            shapes |= self._norm(self.end("embed_norm"), self.hidden)
         if self.projects:
             shapes[f"{self.end('project_in')}.weight"] = (self.hidden, self.embed)
             shapes[f"{self.end('project_out')}.weight"] = (self.embed, self.hidden)
@@ -234,7 +243,7 @@ class DecoderConfig:
         }
 
     def _norm(self, name: str, size: int) -> dict[str, tuple[int, ...]]:
-        return _named(name, (size,), (size,) if self.row.norm == "layer_norm" else None)
+        return _named(name, (size,), (size,) if self.row.norms_have_bias else None)
 
 
 def _named(name: str, weight: tuple[int, ...], bias: tuple[int, ...] | None) -> dict[str, tuple[int, ...]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .biases import Alibi
 from .experts import ExpertLayers
 
 __all__ = ["ACTIVATIONS", "DecoderFamily", "Variant", "rotary_share"]
@@ -29,14 +30,14 @@ class Variant:
     when:     field -> value; all must be equal.
     parts, ends: parts and ends that are added or renamed; None removes one.
     facts:    fields that are overridden.
-    parallel: attention and feed-forward layers read the same input; None leaves the row's.
+    changes:  other fields of the row.
     """
 
     when: Mapping[str, Any]
     parts: Mapping[str, str | None] = field(default_factory=dict)
     ends: Mapping[str, str | None] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-    parallel: bool | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class DecoderFamily:
 
     models:     names that users know, for the docs.
     base:       prefix of all names but the output layer's. Some checkpoints omit it.
-    ends:       names of ``embed``, ``positions``, ``final_norm``, ``project_in`` and ``project_out`` (layers between embeddings of another size
+    ends:       names of ``embed``, ``embed_norm``, ``positions``, ``final_norm``, ``project_in`` and ``project_out`` (layers between embeddings of another size
                 and the hidden size), without base; and of ``head``, with it.
     layers:     name of the list of layers.
     parts:      names in a layer. A part that is absent is not computed.
@@ -54,20 +55,24 @@ class DecoderFamily:
                 Latent attention: ``q``, or ``q_a``, ``q_a_norm``, ``q_b``; ``kv_a``, ``kv_a_norm``, ``kv_b``; ``o``.
                 Linear layers: ``q``, ``k``, ``v`` or ``qkv``; ``o``; ``gate`` and ``up`` or ``gate_up``, or ``up`` alone; ``down``.
     norm:       op of the norms: ``rms_norm``, or ``layer_norm`` with a bias.
+    norm_bias:  layer norms have a bias.
     norm_offset: number that is added to the weights of norms.
     qk_norm:    ``head`` (one norm per head, of one weight), ``each`` (of each head's own weight) or ``whole`` (over all heads); empty without.
     latent_eps: epsilon of the norms ``q_a_norm`` and ``kv_a_norm``.
     interleaved: rotary pairs are next to each other instead of in two halves.
     parallel:   attention and feed-forward layers read the same input. Without ``mlp_norm`` they share a norm.
-    rotary:     rotary positions. Without, ``positions`` is a table.
+    rotary:     rotary positions. Without, ``positions`` is a table, or ``alibi`` says how scores fall with the distance of a key.
     position_offset: first row of the table of positions.
     qkv_order:  rows of ``qkv``: ``parts`` (queries, keys, values), or ``groups`` (a key head's queries, its key, its value; then the next).
     transposed: weights of linear layers are stored as [inputs, outputs].
+    clip:       field of the largest absolute value of queries, keys and values.
     bias:       ``qkv``, ``o``, ``mlp``, ``head`` -> True, or the field that says it.
     windows:    layers that have the window where ``layer_types`` is not given: ``none``, ``all``, ``alternate``, ``periodic``, ``last``.
     embed_size: field of the embeddings' size, if it may differ from the hidden size.
     embed_scale: scale of embeddings: ``sqrt`` of the hidden size, or none.
     inner_default: without a size the feed-forward layer has four times the hidden size.
+    aliases:    older name of a field -> its name.
+    nested:     fields whose value is an object. Its fields are read as ``FIELD.NAME``.
     keys:       the builder's name of a field -> the family's.
     defaults:   values of absent fields, as transformers has them.
     reads:      fields that change results and are read, in addition to the common ones.
@@ -85,20 +90,25 @@ class DecoderFamily:
     layers: str = "layers"
     parts: Mapping[str, str]
     norm: str = "rms_norm"
+    norm_bias: bool = True
     norm_offset: float = 0.0
     qk_norm: str = ""
     latent_eps: float = 1e-6
     interleaved: bool = False
     parallel: bool = False
     rotary: bool = True
+    alibi: Alibi | None = None
     position_offset: int = 0
     qkv_order: str = "parts"
     transposed: bool = False
+    clip: str = ""
     bias: Mapping[str, bool | str] = field(default_factory=dict)
     windows: str = "none"
     embed_size: str = ""
     embed_scale: str = ""
     inner_default: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    nested: tuple[str, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     reads: frozenset[str] = frozenset()
@@ -118,9 +128,8 @@ class DecoderFamily:
         row, changed = self, dict(facts)
         for variant in self.variants:
             if all(facts.get(k) == v for k, v in variant.when.items()):
-                parallel = row.parallel if variant.parallel is None else variant.parallel
                 parts, ends = _merged(row.parts, variant.parts), _merged(row.ends, variant.ends)
-                row = replace(row, parts=parts, ends=ends, parallel=parallel)
+                row = replace(row, parts=parts, ends=ends, **variant.changes)
                 changed |= variant.facts
         return row, changed
 
@@ -128,6 +137,11 @@ class DecoderFamily:
     def latent(self) -> bool:
         """Return whether attention has a compressed cache."""
         return "kv_a" in self.parts
+
+    @property
+    def norms_have_bias(self) -> bool:
+        """Return whether norms have a bias."""
+        return self.norm == "layer_norm" and self.norm_bias
 
     @property
     def gated(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import ModelError
 from .family import DecoderFamily
 
-__all__ = ["COMMON", "HARMLESS", "check_fields"]
+__all__ = ["COMMON", "HARMLESS", "check_fields", "flattened"]
 
 COMMON = frozenset(
     [
@@ -131,6 +131,23 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
 }
 
 
+def flattened(row: DecoderFamily, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a config under the names that the row uses: those of nested objects by path, and older names as the new ones.
+
+    Raises ModelError for a field that is given under two names with different values.
+    """
+    nested = {
+        f"{n}.{k}": v for n in row.nested if isinstance(data.get(n), Mapping) for k, v in data[n].items()
+    }
+    flat = {**{k: v for k, v in data.items() if k not in row.nested}, **nested}
+    for old, name in row.aliases.items():
+        value = flat.pop(old, None)
+        if value is not None and flat.setdefault(name, value) != value:
+            got = f"{value!r} and {flat[name]!r}"
+            raise ModelError("language model", f"has an {old} that differs from {name}", got=got[:80])
+    return flat
+
+
 def check_fields(row: DecoderFamily, data: Mapping[str, Any]) -> None:
     """Raise ModelError for a field that the family does not know, and for an unsupported value. A null field is absent."""
     read = (
@@ -147,16 +164,18 @@ def check_fields(row: DecoderFamily, data: Mapping[str, Any]) -> None:
             do = f"Supported for {data.get('model_type')}: the value of {other}, {data.get(other)!r}."
             raise ModelError("language model", f"has an unsupported {name}", got=repr(data[name])[:80], do=do)
     for name, value in data.items():
-        if name in only:
-            if value is not None and not any(value == v and type(value) is type(v) for v in only[name]):
-                supported = ", ".join(map(repr, only[name])) or "only without the field"
+        inner = name.rpartition(".")[2]
+        supported_values = only.get(name, _ONLY.get(inner))
+        if supported_values is not None:
+            if value is not None and not any(value == v and type(value) is type(v) for v in supported_values):
+                supported = ", ".join(map(repr, supported_values)) or "only without the field"
                 raise ModelError(
                     "language model",
                     f"has an unsupported {name}",
                     got=repr(value)[:80],
                     do=f"Supported for {data.get('model_type')}: {supported}.",
                 )
-        elif value is not None and name not in known:
+        elif value is not None and name not in known and inner not in HARMLESS:
             raise ModelError(
                 "language model",
                 f"has an unknown {name} in its config, which may change results",

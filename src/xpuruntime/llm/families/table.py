@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from .biases import Alibi
 from .experts import EXPERTS, GATED_SHARED, MIXTRAL, SHARED, ExpertLayers
 from .family import DecoderFamily, Variant
 
@@ -24,6 +25,8 @@ _EPS = {"norm_eps": "rms_norm_eps"}
 _LAYER_EPS = {"norm_eps": "layer_norm_eps"}
 _ALL_BIASES = {"qkv": True, "o": True, "mlp": True}
 _QWEN_WINDOW = frozenset(["use_sliding_window", "sliding_window", "max_window_layers", "layer_types"])
+_UNLIMITED = 1 << 20
+"""Positions of families that limit none."""
 _GELU_TANH = ("gelu_pytorch_tanh", "gelu_new")
 
 _LLAMA = DecoderFamily(
@@ -188,7 +191,7 @@ _STABLELM = DecoderFamily(
     qk_norm="each",
     reads=frozenset(["use_qkv_bias", "use_parallel_residual", "qk_layernorm"]),
     variants=(
-        Variant(when={"use_parallel_residual": True}, parts={"mlp_norm": None}, parallel=True),
+        Variant(when={"use_parallel_residual": True}, parts={"mlp_norm": None}, changes={"parallel": True}),
         Variant(
             when={"qk_layernorm": True},
             parts={"q_norm": "self_attn.q_layernorm.norms", "k_norm": "self_attn.k_layernorm.norms"},
@@ -244,7 +247,7 @@ _NEOX = DecoderFamily(
     },
     reads=frozenset(["attention_bias", "use_parallel_residual"]),
     buffers=("attention.bias", "attention.masked_bias"),
-    variants=(Variant(when={"use_parallel_residual": False}, parallel=False),),
+    variants=(Variant(when={"use_parallel_residual": False}, changes={"parallel": False}),),
 )
 _GPT2 = DecoderFamily(
     models="GPT-2",
@@ -289,7 +292,7 @@ _GPT2 = DecoderFamily(
     buffers=("attn.bias", "attn.masked_bias"),
 )
 _FALCON = DecoderFamily(
-    models="Falcon 7B, 11B, 40B, 180B",
+    models="Falcon 7B, 11B, 40B, 180B, Falcon-RW",
     base="transformer.",
     ends={"embed": "word_embeddings", "final_norm": "ln_f", "head": "lm_head"},
     layers="h",
@@ -320,16 +323,23 @@ _FALCON = DecoderFamily(
         "parallel_attn": True,
         "new_decoder_architecture": False,
         "num_ln_in_parallel_attn": None,
+        "alibi": False,
     },
-    reads=frozenset(["bias", "multi_query", "parallel_attn", "new_decoder_architecture"]),
-    only={"num_ln_in_parallel_attn": (1, 2), "alibi": (False,), "head_dim": ()},
+    reads=frozenset(["bias", "multi_query", "parallel_attn", "new_decoder_architecture", "alibi"]),
+    only={
+        "num_ln_in_parallel_attn": (1, 2),
+        "apply_residual_connection_post_layernorm": (False,),
+        "head_dim": (),
+    },
+    aliases={"n_head": "num_attention_heads", "n_layer": "num_hidden_layers"},
     variants=(
+        Variant(when={"alibi": True}, changes={"rotary": False, "alibi": Alibi(scaled=True, rounded=True)}),
         Variant(when={"new_decoder_architecture": False, "multi_query": True}, facts={"num_kv_heads": 1}),
         Variant(when={"new_decoder_architecture": False, "multi_query": False}, facts={"num_kv_heads": None}),
         Variant(
             when={"new_decoder_architecture": False, "parallel_attn": False},
             parts={"mlp_norm": "post_attention_layernorm"},
-            parallel=False,
+            changes={"parallel": False},
         ),
         *(
             Variant(
@@ -342,6 +352,126 @@ _FALCON = DecoderFamily(
             )
             for norms in (None, 2)
         ),
+    ),
+)
+_BLOOM = DecoderFamily(
+    models="BLOOM, BLOOMZ",
+    base="transformer.",
+    ends={
+        "embed": "word_embeddings",
+        "embed_norm": "word_embeddings_layernorm",
+        "final_norm": "ln_f",
+        "head": "lm_head",
+    },
+    layers="h",
+    parts={
+        "input_norm": "input_layernorm",
+        "mlp_norm": "post_attention_layernorm",
+        "qkv": "self_attention.query_key_value",
+        "o": "self_attention.dense",
+        "up": "mlp.dense_h_to_4h",
+        "down": "mlp.dense_4h_to_h",
+    },
+    norm="layer_norm",
+    rotary=False,
+    alibi=Alibi(),
+    qkv_order="groups",
+    bias=_ALL_BIASES,
+    inner_default=True,
+    aliases={
+        "n_embed": "hidden_size",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+    keys={"norm_eps": "layer_norm_epsilon", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
+    defaults={
+        "layer_norm_epsilon": 1e-5,
+        "hidden_act": "gelu_new",
+        "tie_word_embeddings": True,
+        "max_position_embeddings": _UNLIMITED,
+    },
+    only={
+        "apply_residual_connection_post_layernorm": (False,),
+        "slow_but_exact": (False,),
+        "skip_bias_add_qkv": (False,),
+        "hidden_act": (),
+        "n_inner": (),
+        "intermediate_size": (),
+        "num_key_value_heads": (),
+        "head_dim": (),
+    },
+    harmless=frozenset(
+        [
+            "attention_softmax_in_fp32",
+            "bias_dropout_fusion",
+            "masked_softmax_fusion",
+            "offset_alibi",
+            "seq_length",
+            "skip_bias_add",
+            "unk_token_id",
+        ]
+    ),
+)
+_MPT = DecoderFamily(
+    models="MPT",
+    base="transformer.",
+    ends={"embed": "wte", "final_norm": "norm_f", "head": "lm_head"},
+    layers="blocks",
+    parts={
+        "input_norm": "norm_1",
+        "mlp_norm": "norm_2",
+        "qkv": "attn.Wqkv",
+        "o": "attn.out_proj",
+        "up": "ffn.up_proj",
+        "down": "ffn.down_proj",
+    },
+    norm="layer_norm",
+    norm_bias=False,
+    rotary=False,
+    alibi=Alibi(),
+    clip="attn_config.clip_qkv",
+    inner_default=True,
+    nested=("attn_config",),
+    keys={
+        "norm_eps": "layer_norm_epsilon",
+        "hidden_size": "d_model",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+        "max_position_embeddings": "max_seq_len",
+    },
+    defaults={
+        "layer_norm_epsilon": 1e-5,
+        "hidden_act": "gelu",
+        "tie_word_embeddings": True,
+    },
+    reads=frozenset(["attn_config.clip_qkv"]),
+    only={
+        "attn_config.alibi": (True,),
+        "attn_config.alibi_bias_max": (8,),
+        "attn_config.prefix_lm": (False,),
+        "attn_config.qk_ln": (False,),
+        "attn_config.attn_uses_sequence_id": (False,),
+        "attn_config.attn_type": ("multihead_attention",),
+        "attn_config.softmax_scale": (),
+        "expansion_ratio": (4,),
+        "no_bias": (True,),
+        "logit_scale": (),
+        "norm_type": ("low_precision_layernorm",),
+        "hidden_act": (),
+        "intermediate_size": (),
+        "num_key_value_heads": (),
+        "head_dim": (),
+    },
+    harmless=frozenset(
+        [
+            "attn_config.attn_impl",
+            "attn_config.attn_pdrop",
+            "attn_config.model_type",
+            "emb_pdrop",
+            "embedding_fraction",
+            "init_device",
+            "learned_pos_emb",
+        ]
     ),
 )
 _OPT = DecoderFamily(
@@ -532,6 +662,8 @@ FAMILIES: Mapping[str, DecoderFamily] = {
     "gpt_neox": _NEOX,
     "gpt2": _GPT2,
     "falcon": _FALCON,
+    "bloom": _BLOOM,
+    "mpt": _MPT,
     "opt": _OPT,
     "mixtral": _MIXTRAL,
     "qwen2_moe": _QWEN2_MOE,

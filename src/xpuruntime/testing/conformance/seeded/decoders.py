@@ -58,6 +58,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_neox": ("GPTNeoX", {}),
     "gpt2": ("GPT2", {"n_embd": 96, "n_layer": 2, "n_head": 6, "n_positions": 256}),
     "falcon": ("Falcon", {"num_kv_heads": 2, "new_decoder_architecture": True, "bias": True, "ffn_hidden_size": 160}),
+    "bloom": ("Bloom", {"n_layer": 2, "n_head": 12, "tie_word_embeddings": False}),
+    "mpt": ("Mpt", {"d_model": 96, "n_layers": 2, "n_heads": 6, "max_seq_len": 256, "attn_config": {"clip_qkv": 1.5}}),
     "opt": ("OPT", {"ffn_dim": 128, "word_embed_proj_dim": 96, "dropout": 0.0}),
     "mixtral": ("Mixtral", {"num_local_experts": 5, "intermediate_size": 56, "sliding_window": 7}),
     "qwen2_moe": (
