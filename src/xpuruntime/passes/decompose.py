@@ -247,6 +247,24 @@ def _layer_norm_backward(emit: Expansion) -> None:
         emit.editor.forward(old.name, new if same else emit("cast", new, dtype=old.spec.dtype))
 
 
+def _embedding_backward(emit: Expansion) -> None:
+    """Add each gradient row to its row of a table of zeros."""
+    attrs, size = emit.node.attrs, emit.node.spec.shape[1]
+    rows = emit("view", emit.wide(0), size=(-1, size))
+    indices = emit("view", emit.input(1), size=(-1,))
+    dtype, count = emit.spec(rows).dtype, emit.spec(indices).shape[0]
+    if attrs["padding_idx"] >= 0:
+        keep = emit("view", emit("ne", indices, attrs["padding_idx"]), size=(-1, 1))
+        rows = emit("where", keep, rows, 0.0)
+    if attrs["scale_by_freq"]:
+        ones = emit("full", size=(count,), value=1.0, dtype=dtype)
+        zeros = emit("full", size=(attrs["num_weights"],), value=0.0, dtype=dtype)
+        often = emit("index", emit("index_put", zeros, ones, indices, accumulate=True), indices)
+        rows = emit("div", rows, emit("view", often, size=(-1, 1)))
+    zeros = emit("full", size=(attrs["num_weights"], size), value=0.0, dtype=dtype)
+    emit.last("index_put", zeros, rows, indices, accumulate=True)
+
+
 def _batch_norm(emit: Expansion) -> None:
     spec = emit.node.spec
     along = (1, spec.shape[1], *(1,) * (spec.rank - 2)) if spec.rank > 1 else spec.shape
@@ -364,6 +382,7 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "layer_norm": _layer_norm,
     "layer_norm_backward": _layer_norm_backward,
     "layer_norm_backward_add": _layer_norm_backward,
+    "embedding_backward": _embedding_backward,
     "batch_norm": _batch_norm,
     "group_norm": _group_norm,
     "softmax": _softmax,
