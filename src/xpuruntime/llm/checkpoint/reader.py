@@ -22,6 +22,7 @@ from ...types import DType, TensorSpec
 from .config import DecoderConfig, read_stops
 from .data import Checkpoint
 from .gguf_file import open_gguf
+from .positions import sinusoidal_positions
 from .text import open_text
 
 __all__ = ["Checkpoint", "open_checkpoint", "read_config"]
@@ -87,7 +88,8 @@ def _from_folder(folder: Path) -> Checkpoint:
     embed = f"{config.end('embed')}.weight"
     if embed not in arrays and embed.removeprefix(config.base) in arrays:
         config = replace(config, base="")  # the checkpoint of a model without its output layer
-    config = with_experts(config, arrays)
+    config = with_shared(with_experts(config, arrays), arrays)
+    arrays |= computed_positions(config, arrays)
     checkpoint = Checkpoint(
         folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder), generation
     )
@@ -111,7 +113,7 @@ def _from_module(module: Any) -> Checkpoint:
     if config.tied and embed not in arrays and head in arrays:
         # The embedding and the output layer are one tensor, which the module may list under the latter's name.
         arrays[embed] = arrays.pop(head)
-    config = with_experts(config, arrays)
+    config = with_shared(with_experts(config, arrays), arrays)
     shapes = config.shapes()
     weights = {n: a for n, a in arrays.items() if n in shapes}
     words = getattr(module, "generation_config", None)
@@ -125,6 +127,29 @@ def with_experts(config: DecoderConfig, names: Collection[str]) -> DecoderConfig
         return config
     stored = config.experts.stored_as(config.row.experts, config.layer, names)
     return replace(config, experts=replace(config.experts, names=stored))
+
+
+def with_shared(config: DecoderConfig, names: Collection[str]) -> DecoderConfig:
+    """Return the config of an encoder-decoder with the output layer, the bias and the name of the embedding that a checkpoint's weights have."""
+    if config.encoder is None:
+        return config
+    row, encoder = config.row, config.encoder
+    ends = dict(row.ends)
+    if "logits_bias" in ends and config.end("logits_bias") not in names:
+        del ends["logits_bias"]
+    candidates = [ends["embed"], *row.synonyms]
+    embed = next((n for n in candidates if f"{config.base}{n}.weight" in names), ends["embed"])
+    if encoder.row.ends.get("embed") == ends["embed"]:
+        encoder = replace(encoder, row=replace(encoder.row, ends={**encoder.row.ends, "embed": embed}))
+    tied = f"{config.end('head')}.weight" not in names
+    return replace(config, row=replace(row, ends={**ends, "embed": embed}), encoder=encoder, tied=tied)
+
+
+def computed_positions(config: DecoderConfig, names: Collection[str]) -> dict[str, Array]:
+    """Return the tables of sines and cosines that a checkpoint omits."""
+    sides = [c for c in (config, config.encoder) if c is not None and c.row.sinusoidal]
+    shapes = {f"{c.end('positions')}.weight": (c.max_positions, c.hidden) for c in sides}
+    return {name: sinusoidal_positions(*shape) for name, shape in shapes.items() if name not in names}
 
 
 def _frequencies(module: Any) -> tuple[float, ...]:
@@ -150,7 +175,9 @@ def checked(checkpoint: Checkpoint) -> Checkpoint:
     for name, shape in shapes.items():
         if specs[name].shape != shape:
             raise ModelError(who, f"weight {name} must have the shape {list(shape)}", got=specs[name])
-    layer = f"{checkpoint.config.layer(checkpoint.config.layers - 1)}."
+    encoder = checkpoint.config.encoder
+    sides = (checkpoint.config, *([encoder] if encoder else []))
+    layer = tuple(f"{c.layer(c.layers - 1)}." for c in sides)
     buffers = ("rotary_emb.inv_freq", *checkpoint.config.row.buffers)
     unknown = [n for n in specs if n not in shapes and n.startswith(layer) and not n.endswith(buffers)]
     if unknown:
