@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..program.program import CompiledProgram
 from ..types import DType, TensorSpec
 from .checkpoint.config import DecoderConfig
 from .decoder import decoder_graph
+from .encoder import encoder_graph
 
 __all__ = [
     "BUCKETS",
@@ -24,7 +26,9 @@ __all__ = [
     "build_program",
     "check_capacity",
     "decoder_graphs",
+    "encode_name",
     "prefill_name",
+    "with_source",
 ]
 
 _log = logger("xpuruntime.session")
@@ -32,6 +36,8 @@ _log = logger("xpuruntime.session")
 BUCKETS = (16, 128)
 """Prefill lengths. A prompt is processed in chunks of these lengths; the last chunk is padded."""
 DECODE = "decode"
+ENCODE = "encode"
+"""Entry points ``encode_N`` read up to N tokens with the encoder of an encoder-decoder."""
 SAMPLE = "sample"
 """The entry point that decodes, too, and ends with sampling. Only the tokens leave the device."""
 
@@ -42,6 +48,32 @@ FUSIONS: tuple[str, ...] = tuple(p.name for p in PASSES)
 def prefill_name(length: int) -> str:
     """Return the name of the entry point that prefills ``length`` tokens."""
     return f"prefill_{length}"
+
+
+def encode_name(length: int) -> str:
+    """Return the name of the entry point that encodes up to ``length`` tokens, or frames of audio."""
+    return f"{ENCODE}_{length}"
+
+
+def with_source(config: DecoderConfig, capacity: int | None, who: str) -> DecoderConfig:
+    """Return the config for texts of up to ``capacity`` tokens that its encoder reads. Default: 512, or the model's maximum if that is less.
+
+    Raises BuildError for a capacity that is out of range, or for a model without an encoder.
+    """
+    encoder = config.encoder
+    if encoder is None or encoder.features:
+        if capacity is not None:
+            why = "has no encoder" if encoder is None else "encodes audio of one length"
+            raise BuildError(
+                who, f"{why}, so that it has no source_capacity", got=capacity, do="Leave it out."
+            )
+        return config
+    _check_whole(who, source_capacity=[min(512, encoder.max_positions) if capacity is None else capacity])
+    capacity = min(512, encoder.max_positions) if capacity is None else capacity
+    if not 1 <= capacity <= encoder.max_positions:
+        do = f"Give 1 to {encoder.max_positions}."
+        raise BuildError(who, "has a source_capacity that is out of range", got=capacity, do=do)
+    return replace(config, encoder=replace(encoder, max_positions=capacity))
 
 
 def check_capacity(config: DecoderConfig, capacity: int, who: str) -> None:
@@ -89,8 +121,14 @@ def decoder_graphs(
     lengths = sorted({min(b, capacity) for b in buckets})
     if not lengths or lengths[0] < 1:
         raise BuildError(who, "needs prefill lengths of 1 or more", got=list(buckets))
+    encoders: dict[str, Graph] = {}
+    if config.encoder is not None:
+        # The prompts of decoders have few tokens.
+        sizes, lengths = _encoder_lengths(config.encoder, buckets), lengths[:1]
+        words = {"batch": batch, "dtype": dtype, "stored": stored, "files": files, "name": name}
+        encoders = {encode_name(n): encoder_graph(config, length=n, **words) for n in sizes}  # type: ignore[arg-type]
     entries = {DECODE: 1, **({SAMPLE: 1} if sampling else {}), **{prefill_name(n): n for n in lengths}}
-    return {
+    decoders = {
         entry: decoder_graph(
             config,
             length=n,
@@ -104,6 +142,13 @@ def decoder_graphs(
         )
         for entry, n in entries.items()
     }
+    return decoders | encoders
+
+
+def _encoder_lengths(encoder: DecoderConfig, buckets: Sequence[int]) -> list[int]:
+    """Return the lengths that the encoder is compiled for: those of prefill, and its capacity."""
+    longest = encoder.max_positions
+    return [longest] if encoder.features else sorted({*(b for b in buckets if b < longest), longest})
 
 
 def build_program(

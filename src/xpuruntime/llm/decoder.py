@@ -206,7 +206,7 @@ class GraphWriter:
         longest = buckets.longest
         distances = b.clamp(b.sub(keys, queries), -longest, longest if buckets.both else 0)
         shape = b.spec(distances).shape
-        rows = b.view(b.add(distances, longest), size=[math.prod(map(int, shape))])
+        rows = b.view(b.add(distances, longest), size=[-1])
         biases = b.index_select(b.permute(of_distances, dims=[1, 0]), rows, dim=1)
         if len(shape) == 2:
             return str(b.view(biases, size=[c.heads, *shape]))

@@ -31,14 +31,15 @@ from ..protocols import Array
 from ..runtime import load_weights
 from ..targets import DeviceId
 from ..types import DType
-from .answers import Completion, Piece, Prompt
-from .build import BUCKETS, FUSIONS, build_program, decoder_graphs
+from .answers import Completion, Piece, Prompt, Source
+from .build import BUCKETS, FUSIONS, build_program, decoder_graphs, with_source
 from .checkpoint.data import Checkpoint
 from .checkpoint.reader import open_checkpoint
 from .checkpoint.text import TextCodec
 from .decoding.answer import AnswerState, checked_token
 from .decoding.beams import beam_search
 from .decoding.grammar import Grammars
+from .decoding.sources import MODEL_WORDS, features_of, first_tokens, source_rows
 from .decoding.words import GenerationOptions, read_words
 from .steps import Steps
 
@@ -59,6 +60,8 @@ class Generator:
     device:   ``"cpu"`` or ``"cuda:0"``. Default: the policy's device, else ``"cpu"``.
     policy, target: as for ``compile``. Default target: code for the device.
     threads:  as for ``Executor``.
+    source_capacity: of an encoder-decoder: tokens of the longest prompt, which its encoder reads. Default: 512, or the model's maximum if
+              that is less. ``capacity`` is then the size of the decoder's cache.
 
     Raises ModelError, BuildError, PolicyError, UnavailableError.
     """
@@ -76,9 +79,13 @@ class Generator:
         device: Any = None,
         target: Any = None,
         threads: int | None = None,
+        source_capacity: int | None = None,
     ) -> None:
         self.checkpoint = open_checkpoint(model)
-        self.config = config = self.checkpoint.config
+        config = with_source(
+            self.checkpoint.config, source_capacity, f"language model {self.checkpoint.name}"
+        )
+        self.config = config
         demands = demanded("Generator", {}, policy)
         execution = demands.policy.execution
         notes: list[str] = []
@@ -149,10 +156,30 @@ class Generator:
         bad = [t for t in tokens if not 0 <= t < self.config.vocab]
         if bad:
             raise InputError(who, f"takes tokens from 0 to {self.config.vocab - 1}", got=bad[0])
-        if len(tokens) > self.capacity:
-            do = f"Shorten the prompt, or give capacity={len(tokens)} or more."
-            raise InputError(who, f"has a capacity of {self.capacity} tokens", got=len(tokens), do=do)
+        encoder = self.config.encoder
+        word, capacity = (
+            ("capacity", self.capacity) if encoder is None else ("source_capacity", encoder.max_positions)
+        )
+        if len(tokens) > capacity:
+            do = f"Shorten the prompt, or give {word}={len(tokens)} or more."
+            raise InputError(who, f"has a {word} of {capacity} tokens", got=len(tokens), do=do)
         return tokens
+
+    def source(self, prompt: Prompt) -> Source:
+        """Return what the model reads of a prompt: its tokens, or for a model that reads audio its features. Raises InputError."""
+        encoder = self.config.encoder
+        if encoder is not None and encoder.features:
+            return features_of(prompt, encoder, f"language model {self.checkpoint.name}")
+        return self.tokens(prompt)
+
+    def encode(self, prompt: Prompt) -> Array:
+        """Return the output of an encoder-decoder's encoder for one prompt, [length, hidden]. ``read`` and ``step`` then continue the decoder's
+        text from it. Raises InputError if the model has no encoder.
+        """
+        if self.config.encoder is None:
+            raise InputError(f"language model {self.checkpoint.name}", "has no encoder")
+        source = self.source(prompt)
+        return self.steps.encode([source])[0, : source_rows(source)]
 
     @overload
     def generate(
@@ -185,7 +212,7 @@ class Generator:
         options = self._options(words)
         if on_piece is not None and (options.samples > 1 or options.num_beams > 1):
             raise InputError("generate", "supports on_piece for a single answer without beam search only")
-        answers = self._answers([self.tokens(prompt)], on_piece, options)  # type: ignore[arg-type]
+        answers = self._answers([self.source(prompt)], on_piece, options)  # type: ignore[arg-type]
         return answers if options.samples > 1 else answers[0]
 
     def generate_batch(self, prompts: Sequence[Prompt], **words: Any) -> list[Completion]:
@@ -193,7 +220,7 @@ class Generator:
         a single prompt. Words are those of ``generate``.
         """
         options = self._options(words)
-        return self._answers([self.tokens(p) for p in prompts], None, options)
+        return self._answers([self.source(p) for p in prompts], None, options)
 
     def stream(self, prompt: Prompt, **words: Any) -> Iterator[Piece]:
         """Generate tokens one at a time. Greedy unless a temperature is given. Words are those of transformers' ``GenerationConfig``:
@@ -206,6 +233,10 @@ class Generator:
         stops, eos_token_id: tokens that end the answer. Default: the model's.
         stop_strings:      texts that end the answer, which does not contain them.
         bad_words_ids, suppress_tokens, no_repeat_ngram_size: what the answer may not contain.
+        decoder_input_ids: of an encoder-decoder: tokens that the answer begins with. Default: the model's start token.
+        language, task:    of a model that reads speech of many languages, such as ``"en"`` and ``"transcribe"``.
+        forced_bos_token_id, forced_eos_token_id, begin_suppress_tokens: the first and the last token, and what the first is not. With
+                           ``suppress_tokens``, an encoder-decoder has the checkpoint's, and None removes one.
         logprobs:          number of most likely tokens whose log probabilities are returned for each position, next to that of the token.
         json_schema, regex, grammar: what the answer matches (a Lark grammar). Needs ``pip install 'xpuruntime[grammar]'``.
         Raises InputError, UnavailableError.
@@ -213,18 +244,25 @@ class Generator:
         options = self._options(words)
         if options.samples > 1 or options.num_beams > 1:
             raise InputError("stream", "supports one answer without beam search", do="Call generate.")
-        states = self._states([self.tokens(prompt)], options)
+        states = self._states([self.source(prompt)], options)
         return (piece for _, piece in self._held(lambda: self._pieces(states)))
 
     def _options(self, words: Mapping[str, Any]) -> GenerationOptions:
         """Return the checked options of a call."""
         return options_of(self.checkpoint, words)
 
-    def _states(self, texts: Sequence[Sequence[int]], options: GenerationOptions) -> list[AnswerState]:
+    def _begun(self, text: Source, options: GenerationOptions) -> tuple[list[int], Source | None]:
+        """Return the tokens that the decoder's text begins with, and what the encoder reads if there is one."""
+        if self.config.encoder is None:
+            return list(text), None
+        return first_tokens(self.checkpoint, options, self.capacity), text
+
+    def _states(self, texts: Sequence[Source], options: GenerationOptions) -> list[AnswerState]:
         """Return the states of all answers, those of one text together."""
+        begun = [self._begun(text, options) for text in texts]
         return [
             AnswerState(
-                text,
+                prompt,
                 options,
                 seed=seed,
                 sample=sample,
@@ -234,8 +272,9 @@ class Generator:
                 matcher=self._grammars.matcher(options.grammar, options.stop_tokens)
                 if options.grammar
                 else None,
+                source=source,
             )
-            for text, seed in zip(texts, options.seeds_of(len(texts)), strict=True)
+            for (prompt, source), seed in zip(begun, options.seeds_of(len(texts)), strict=True)
             for sample in range(options.samples)
         ]
 
@@ -249,7 +288,7 @@ class Generator:
 
     def _answers(
         self,
-        texts: list[list[int]],
+        texts: Sequence[Source],
         on_piece: Callable[[str], object] | None,
         options: GenerationOptions,
     ) -> list[Completion]:
@@ -301,6 +340,8 @@ class Generator:
         # Token and position of the next cache row of each text. Those of a finished text no longer change.
         tokens, positions = [s.prompt[-1] for s in states], [len(s.prompt) - 1 for s in states]
         live = set(range(len(states)))
+        if sources := [s.source for s in states if s.source is not None]:
+            self.steps.encode(sources)
         self.steps.read([s.prompt for s in states])
         options = states[0].options
         most_likely, on_device, counts = options.most_likely, options.on_device, options.counts
@@ -309,11 +350,13 @@ class Generator:
         while True:
             for row in sorted(live):
                 state = states[row]
-                token = (
-                    checked_token(int(self.steps.token[row]))
-                    if selected
-                    else state.pick(self.steps.logits[row])
-                )
+                token = state.forced
+                if token is None:
+                    token = (
+                        checked_token(int(self.steps.token[row]))
+                        if selected
+                        else state.pick(self.steps.logits[row])
+                    )
                 if most_likely and not math.isfinite(self.steps.logits[row, token]):
                     token = checked_token(NO_TOKEN)  # argmax returns a token even if logits are NaN
                 piece = state.accept(token, self.steps.logits[row])
@@ -332,8 +375,9 @@ class Generator:
             selected = True
             self.steps.sample(tokens, positions, settings, [s.numbers for s in states])
 
-    def _beams(self, prompt: list[int], options: GenerationOptions) -> Iterator[Completion]:
+    def _beams(self, text: Source, options: GenerationOptions) -> Iterator[Completion]:
         """Yield the best answers of a beam search."""
+        prompt, source = self._begun(text, options)
         who, beams = f"language model {self.checkpoint.name}", options.num_beams
         if beams > self.steps.batch:
             do = f"Open the model with batch={beams} or more."
@@ -342,6 +386,8 @@ class Generator:
             )
         limit = min(options.limit(len(prompt)), self.capacity - len(prompt) + 1)
         start = first_token_time = time.perf_counter()
+        if source is not None:
+            self.steps.encode([source] * beams)
         logits = self.steps.read([prompt] * beams)
         first_token_time = time.perf_counter()
         position = len(prompt) - 1
@@ -354,14 +400,15 @@ class Generator:
 
         answers = beam_search(prompt, options, limit, logits, advance)[: options.samples]
         seconds = (first_token_time - start, time.perf_counter() - first_token_time)
-        text = self.checkpoint.text
+        codec = self.checkpoint.text
+        rows = len(prompt) if source is None else source_rows(source)
         for answer in answers:
             stopped = bool(answer.tokens) and answer.tokens[-1] in options.stop_tokens
             tokens = answer.tokens[:-1] if stopped else answer.tokens
             full = len(answer.tokens) == limit < options.limit(len(prompt))
             finish = "stop" if stopped else "capacity" if full else "length"
-            shown = "" if text is None else text.decode(tokens)
-            yield Completion(tokens, shown, len(prompt), finish, *seconds, score=answer.score)
+            shown = "" if codec is None else codec.decode(tokens)
+            yield Completion(tokens, shown, rows, finish, *seconds, score=answer.score)
 
     # ── steps ──
 
@@ -443,9 +490,8 @@ def _completion(state: AnswerState, pieces: Sequence[Piece], prefill_s: float, d
     count = len(state.tokens) - stopped
     logprobs = tuple(p.logprob for p in pieces[:count] if p.logprob is not None)
     text, finish = "".join(p.text for p in pieces), pieces[-1].finish
-    return Completion(
-        tuple(state.tokens[:count]), text, len(state.prompt), finish, prefill_s, decode_s, logprobs
-    )
+    rows = len(state.prompt) if state.source is None else source_rows(state.source)
+    return Completion(tuple(state.tokens[:count]), text, rows, finish, prefill_s, decode_s, logprobs)
 
 
 def _is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:
@@ -463,19 +509,36 @@ def options_of(checkpoint: Checkpoint, words: Mapping[str, Any]) -> GenerationOp
     """Return the checked options of a call with these words. Raises InputError."""
     config = words.get("generation_config")
     arguments = {k: v for k, v in words.items() if k != "generation_config"}
-    sizes = checkpoint.config
-    return read_words(arguments, config, checkpoint.generation, sizes.stops, sizes.vocab)
+    sizes, own = checkpoint.config, checkpoint.generation
+    if sizes.encoder is None and (
+        given := [w for w in ("decoder_input_ids", "language", "task") if w in words]
+    ):
+        raise InputError(
+            f"language model {checkpoint.name}", "has no encoder, which this word is for", got=given[0]
+        )
+    always = {w: own[w] for w in MODEL_WORDS if w in own} if sizes.encoder is not None else {}
+    return read_words(arguments, config, own, sizes.stops, sizes.vocab, always)
 
 
 def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> Completion | list[Completion]:
     """Generate the answer of a model to a prompt, or one answer to each of a list of prompts.
 
     model: a checkpoint's folder, a GGUF file, a transformers model, or a Generator (for several answers, which opens the model once).
-    Options are those of ``Generator`` (capacity, batch, dtype, buckets, policy, device, target, threads) and of ``Generator.stream``.
+    Options are those of ``Generator`` (capacity, batch, dtype, buckets, policy, device, target, threads, source_capacity) and of ``Generator.stream``.
     """
     opening_options = {
         k: options.pop(k)
-        for k in ("capacity", "batch", "dtype", "buckets", "policy", "device", "target", "threads")
+        for k in (
+            "capacity",
+            "batch",
+            "dtype",
+            "buckets",
+            "policy",
+            "device",
+            "target",
+            "threads",
+            "source_capacity",
+        )
         if k in options
     }
     if isinstance(model, Generator):

@@ -6,7 +6,7 @@ write the same values to the cache again. The texts of a batch may therefore dif
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,20 @@ from ..protocols import Array
 from ..runtime import Executor, Weights
 from ..runtime.execution.demands import SETTLED
 from ..types import DType
-from .build import DECODE, SAMPLE, prefill_name
-from .decoder import COUNTS
+from .build import DECODE, SAMPLE, encode_name, prefill_name
+from .decoder import COUNTS, SOURCE
 from .reorder import reorder_program
 
 __all__ = ["Steps"]
 
 _IDLE_SETTINGS, _IDLE_NUMBERS = (0.0, 1.0, float("inf"), 1.0, 0.0, 0.0), (0, 0, 0, 0, 0)
 """Operands of ``sample_token`` for rows without a text."""
+
+
+def _lengths(names: Sequence[str], named: Callable[[int], str]) -> list[int]:
+    """Return the lengths of the entry points of one kind, ascending."""
+    lengths = (int(n.rpartition("_")[2]) for n in names if "_" in n)
+    return sorted(n for n in lengths if named(n) in names)
 
 
 class Steps:
@@ -45,7 +51,7 @@ class Steps:
         self.decode = Executor(program, device, threads=threads, entry=DECODE, contexts=1, policy=SETTLED)
         self.states = self.decode.states
         names = [e.name for e in program.entries]
-        lengths = sorted(int(n.rpartition("_")[2]) for n in names if n not in (DECODE, SAMPLE))
+        lengths = _lengths(names, prefill_name)
         self._sample = (
             Executor(
                 program,
@@ -71,15 +77,58 @@ class Steps:
             )
             for n in lengths
         }
+        self.encoders = {
+            n: Executor(
+                program,
+                device,
+                threads=threads,
+                entry=encode_name(n),
+                contexts=1,
+                states=self.states,
+                policy=SETTLED,
+            )
+            for n in _lengths(names, encode_name)
+        }
         for executor in self.executors:
             executor.bind(weights)
+        self._source: list[Array] = [np.ones(batch, np.int64)] if self.encoders else []
         self.token = np.zeros(batch, np.int64)
         self.logits = np.zeros((batch, vocab), dtype.numpy)
 
     @property
     def executors(self) -> tuple[Executor, ...]:
-        """Return the executor of decode, then that of each prefill length, then that of sampling."""
-        return (self.decode, *self.prefill.values(), *([] if self._sample is None else [self._sample]))
+        """Return the executor of decode, then that of each prefill length, then that of sampling, then those of the encoder."""
+        return (
+            self.decode,
+            *self.prefill.values(),
+            *([] if self._sample is None else [self._sample]),
+            *self.encoders.values(),
+        )
+
+    def encode(self, sources: Sequence[Sequence[int] | Array]) -> Array:
+        """Encode a text, or frames of audio, [features, frames], for each text of the batch. Return the encoder's output, [batch, length,
+        hidden]: rows beyond a text have no meaning.
+        """
+        frames = isinstance(sources[0], np.ndarray)
+        sources = [*sources, *([sources[0] if frames else [0]] * (self.batch - len(sources)))]
+        counts = [s.shape[1] // 2 if isinstance(s, np.ndarray) else len(s) for s in sources]
+        length = next(n for n in self.encoders if n >= max(counts))
+        executor = self.encoders[length]
+        self._source = [np.array(counts, np.int64)]
+        if frames:
+            inputs: Array = np.stack(sources).astype(self.logits.dtype)
+        else:
+            inputs = np.zeros((self.batch, length), np.int64)
+            for row, source in zip(inputs, sources, strict=True):
+                row[: len(source)] = source
+        encoded = np.zeros((self.batch, length, self._hidden(executor)), self.logits.dtype)
+        executor.run_arrays([inputs, *self._source], [encoded])
+        return encoded
+
+    @staticmethod
+    def _hidden(executor: Executor) -> int:
+        """Return the size of a row of the encoder's output."""
+        return int(executor.entry.outputs[0].shape[2])  # type: ignore[arg-type]
 
     def read(self, texts: Sequence[Sequence[int]], start: int = 0) -> Array:
         """Prefill texts from position ``start``. Return the logits of the next token of each (valid until the next step)."""
@@ -92,7 +141,7 @@ class Steps:
             positions = np.array(rows, np.int64) + start
             last = np.arange(1, self.batch + 1, dtype=np.int64) * length - 1
             executor = self.decode if length == 1 else self.prefill[length]
-            executor.run_arrays([tokens, positions, last], [self.token, self.logits])
+            executor.run_arrays([tokens, positions, *self._source, last], [self.token, self.logits])
             position += length
         return self.logits
 
@@ -100,7 +149,8 @@ class Steps:
         """Decode one token of each text. Return the logits of the next tokens (valid until the next step)."""
         idle = [0] * (self.batch - len(tokens))
         columns = [np.array([*x, *idle], np.int64)[:, None] for x in (tokens, positions)]
-        self.decode.run_arrays([*columns, np.arange(self.batch, dtype=np.int64)], [self.token, self.logits])
+        last = np.arange(self.batch, dtype=np.int64)
+        self.decode.run_arrays([*columns, *self._source, last], [self.token, self.logits])
         return self.logits
 
     def sample(
@@ -119,7 +169,8 @@ class Steps:
             np.array([*settings, *[_IDLE_SETTINGS] * idle], np.float32),
             np.array([*numbers, *[_IDLE_NUMBERS] * idle], np.int64),
         ]
-        self._sample.run_arrays([*columns, np.arange(self.batch, dtype=np.int64), *rows], [self.token])
+        last = np.arange(self.batch, dtype=np.int64)
+        self._sample.run_arrays([*columns, *self._source, last, *rows], [self.token])
         return self.token
 
     def write_counts(self, rows: Sequence[Array]) -> None:
@@ -129,11 +180,12 @@ class Steps:
         self.states.write(COUNTS, counts)
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Give text i the cache of text ``rows[i]``. Texts beyond ``rows`` keep theirs."""
+        """Give text i the cache of text ``rows[i]``, but not the encoder's output. Texts beyond ``rows`` keep theirs."""
         if list(rows) == list(range(len(rows))):
             return
         if self._reorder is None:
-            refs = [s for s in self.decode.program.states if s.name != COUNTS]
+            kept = (COUNTS, *SOURCE)
+            refs = [s for s in self.decode.program.states if s.name.partition(".")[0] not in kept]
             program = reorder_program(refs, self.batch, self._target)
             self._reorder = Executor(
                 program, self._device, threads=self._threads, contexts=1, states=self.states, policy=SETTLED

@@ -19,6 +19,7 @@ from ...protocols import Array
 from ...storage.files import read_regular
 from ...storage.tensor_files import read_safetensors
 from ...types import DType, TensorSpec
+from ..families.family import DecoderFamily
 from .config import DecoderConfig, read_stops
 from .data import Checkpoint
 from .gguf_file import open_gguf
@@ -27,6 +28,11 @@ from .text import open_text
 
 __all__ = ["Checkpoint", "open_checkpoint", "read_config"]
 
+_GENERATION = (
+    "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bos_token_id",
+    "num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "min_length", "max_length", "bad_words_ids",
+)  # fmt: skip
+"""Words of a generation in the configs of encoder-decoders."""
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -66,6 +72,9 @@ def _from_folder(folder: Path) -> Checkpoint:
     if (folder / "generation_config.json").is_file():
         generation = _json(folder / "generation_config.json")
         config = replace(config, stops=tuple(dict.fromkeys((*config.stops, *_stops(generation)))))
+    elif config.encoder is not None:  # older folders have these words in their config
+        data = _json(folder / "config.json")
+        generation = {w: data[w] for w in _GENERATION if w in data}
     if (folder / _INDEX).is_file():
         shards = _json(folder / _INDEX).get("weight_map")
         if not isinstance(shards, dict):
@@ -133,16 +142,23 @@ def with_shared(config: DecoderConfig, names: Collection[str]) -> DecoderConfig:
     """Return the config of an encoder-decoder with the output layer, the bias and the name of the embedding that a checkpoint's weights have."""
     if config.encoder is None:
         return config
-    row, encoder = config.row, config.encoder
+    row, encoder = config.row, replace(config.encoder, base=config.base)
     ends = dict(row.ends)
     if "logits_bias" in ends and config.end("logits_bias") not in names:
         del ends["logits_bias"]
-    candidates = [ends["embed"], *row.synonyms]
-    embed = next((n for n in candidates if f"{config.base}{n}.weight" in names), ends["embed"])
-    if encoder.row.ends.get("embed") == ends["embed"]:
-        encoder = replace(encoder, row=replace(encoder.row, ends={**encoder.row.ends, "embed": embed}))
-    tied = f"{config.end('head')}.weight" not in names
-    return replace(config, row=replace(row, ends={**ends, "embed": embed}), encoder=encoder, tied=tied)
+    config = replace(
+        config,
+        row=_with_embedding(replace(row, ends=ends), config.base, names),
+        encoder=replace(encoder, row=_with_embedding(encoder.row, config.base, names)),
+    )
+    return replace(config, tied=f"{config.end('head')}.weight" not in names)
+
+
+def _with_embedding(row: DecoderFamily, base: str, names: Collection[str]) -> DecoderFamily:
+    """Return the row with the name that a checkpoint has for a side's embedding: its own, the common one, or the other side's."""
+    candidates = (*row.synonyms[:1], *([row.ends["embed"]] if "embed" in row.ends else []), *row.synonyms[1:])
+    embed = next((n for n in candidates if f"{base}{n}.weight" in names), None)
+    return row if embed is None else replace(row, ends={**row.ends, "embed": embed})
 
 
 def computed_positions(config: DecoderConfig, names: Collection[str]) -> dict[str, Array]:

@@ -45,8 +45,10 @@ def _ends(side: str, names: Mapping[str, str]) -> dict[str, str]:
 
 _TABLES = {"positions": "embed_positions", "embed_norm": "layernorm_embedding"}
 _SCALED = (Variant(when={"scale_embedding": True}, changes={"embed_scale": "sqrt"}),)
+_EMBEDDINGS = ("encoder.embed_tokens", "decoder.embed_tokens")
 _ENCODER = DecoderFamily(
     models="",
+    synonyms=_EMBEDDINGS,
     ends={"embed": "shared", **_ends("encoder", _TABLES)},
     layers="encoder.layers",
     parts={**_SELF, **_AFTER},
@@ -100,7 +102,7 @@ BART = replace(
             "static_position_embeddings",
         ]
     ),
-    synonyms=("encoder.embed_tokens", "decoder.embed_tokens"),
+    synonyms=_EMBEDDINGS[::-1],
     encoder=_ENCODER,
 )
 
@@ -193,6 +195,7 @@ WHISPER = replace(
         keys={**_ENCODER.keys, "max_position_embeddings": "max_source_positions"},
         defaults={**_ENCODER.defaults, "num_mel_bins": 80, "max_source_positions": 1500},
         features="num_mel_bins",
+        synonyms=(),
         reads=frozenset(),
         variants=(),
     ),

@@ -32,7 +32,7 @@ class Variant:
 
     when:     field -> value; all must be equal.
     parts, ends: parts and ends that are added or renamed; None removes one.
-    facts:    fields that are overridden.
+    facts:    fields that are overridden. defaults: values of absent fields. Later variants see both.
     changes:  other fields of the row.
     """
 
@@ -40,6 +40,7 @@ class Variant:
     parts: Mapping[str, str | None] = field(default_factory=dict)
     ends: Mapping[str, str | None] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -90,7 +91,7 @@ class DecoderFamily:
     equal:      fields that must have the value of another field.
     harmless:   fields that change no result.
     buffers:    ends of names that checkpoints contain and nothing reads.
-    synonyms:   names, without base, under which checkpoints may have the embedding.
+    synonyms:   names of the embedding, without base, that precede (the first) or follow (the others) that of ``ends`` if a checkpoint has them.
     otherwise:  fields that have the value of another one if they are absent.
     encoder:    the encoder, whose output the decoder attends to; None without.
     experts:    the mixture of experts; None without. Layers without experts have ``gate``, ``up`` and ``down``.
@@ -147,10 +148,11 @@ class DecoderFamily:
         facts = {**facts, **{k: facts.get(v) for k, v in self.otherwise.items() if facts.get(k) is None}}
         row, changed = self, dict(facts)
         for variant in self.variants:
-            if all(facts.get(k) == v for k, v in variant.when.items()):
+            if all(changed.get(k) == v for k, v in variant.when.items()):
                 parts, ends = _merged(row.parts, variant.parts), _merged(row.ends, variant.ends)
                 row = replace(row, parts=parts, ends=ends, **variant.changes)
-                changed |= variant.facts
+                absent = {k: v for k, v in variant.defaults.items() if changed.get(k) is None}
+                changed |= {**absent, **variant.facts}
         return row, changed
 
     @property

@@ -24,16 +24,14 @@ def _feed_forward(layer: int) -> dict[str, str]:
 def _variants(layer: int) -> tuple[Variant, ...]:
     """Return the kinds of feed-forward layers. ``gelu`` is exact without a gate, and the tanh form with one."""
     prefix = f"layer.{layer}.DenseReluDense"
-    plain = [Variant(when={"feed_forward_proj": a}, facts={"dense_act_fn": a}) for a in _ACTIVATIONS]
-    gated = [
-        Variant(
-            when={"feed_forward_proj": f"gated-{kind}"},
-            parts={"gate": f"{prefix}.wi_0", "up": f"{prefix}.wi_1"},
-            facts={"dense_act_fn": activation},
-        )
-        for kind, activation in _ACTIVATIONS.items()
-    ]
-    return (*plain, *gated)
+    plain = {a: (a, False) for a in _ACTIVATIONS}
+    gated = {f"gated-{kind}": (activation, True) for kind, activation in _ACTIVATIONS.items()}
+    kinds = (
+        Variant(when={"feed_forward_proj": kind}, defaults={"dense_act_fn": activation, "is_gated_act": gate})
+        for kind, (activation, gate) in {**plain, **gated}.items()
+    )
+    gate = {"gate": f"{prefix}.wi_0", "up": f"{prefix}.wi_1"}
+    return (*kinds, Variant(when={"is_gated_act": True}, parts=gate))
 
 
 _SELF: Mapping[str, str] = {
@@ -41,8 +39,10 @@ _SELF: Mapping[str, str] = {
     **_attention(0, "SelfAttention"),
     "relative_bias": "layer.0.SelfAttention.relative_attention_bias",
 }
+_EMBEDDINGS = ("encoder.embed_tokens", "decoder.embed_tokens")
 _ENCODER = DecoderFamily(
     models="",
+    synonyms=_EMBEDDINGS,
     base="",
     ends={"embed": "shared", "final_norm": "encoder.final_layer_norm"},
     layers="encoder.block",
@@ -65,11 +65,12 @@ _ENCODER = DecoderFamily(
         "max_position_embeddings": UNLIMITED,
         "query_pre_attn_scalar": 1,
     },
-    reads=frozenset(["relative_attention_num_buckets", "relative_attention_max_distance"]),
+    reads=frozenset(["relative_attention_num_buckets", "relative_attention_max_distance", "is_gated_act"]),
     variants=_variants(1),
 )
-_TIED = {"facts": {"tie_word_embeddings": True}}
-_SCALED = {"changes": {"output_scale": "rsqrt"}}
+# An output layer of its own is one that the checkpoint has, whatever the config says.
+_TIED = Variant(when={}, facts={"tie_word_embeddings": True})
+_SCALED = {"output_scale": "rsqrt"}
 MT5 = replace(
     _ENCODER,
     models="mT5",
@@ -89,14 +90,12 @@ MT5 = replace(
         "num_key_value_heads": (),
         "max_position_embeddings": (),
     },
-    # Both follow from feed_forward_proj, which transformers reads alone.
-    harmless=frozenset(["dense_act_fn", "is_gated_act", "dropout_rate", "n_positions", "output_past"]),
-    synonyms=("encoder.embed_tokens", "decoder.embed_tokens"),
+    harmless=frozenset(["dropout_rate", "n_positions", "output_past"]),
+    synonyms=_EMBEDDINGS[::-1],
     otherwise={"num_decoder_layers": "num_layers"},
     buffers=("EncDecAttention.relative_attention_bias.weight",),
     encoder=replace(_ENCODER, defaults={**_ENCODER.defaults, "feed_forward_proj": "gated-gelu"}),
-    # An output layer of its own is one that the checkpoint has, whatever the config says.
-    variants=(*_variants(2), Variant(when={}, **_TIED)),
+    variants=(*_variants(2), _TIED),
 )
 T5 = replace(
     MT5,
@@ -105,11 +104,12 @@ T5 = replace(
     reads=_ENCODER.reads | {"scale_decoder_outputs"},
     encoder=_ENCODER,
     variants=(
-        *MT5.variants,
-        Variant(when={"scale_decoder_outputs": True}, **_SCALED),
+        *_variants(2),
+        Variant(when={"scale_decoder_outputs": True}, changes=_SCALED),
         *(
-            Variant(when={"scale_decoder_outputs": None, "tie_word_embeddings": tied}, **_SCALED)
+            Variant(when={"scale_decoder_outputs": None, "tie_word_embeddings": tied}, changes=_SCALED)
             for tied in (True, None)
         ),
+        _TIED,
     ),
 )
